@@ -57,11 +57,6 @@ class WireError(ValueError):
 
     def __init__(self, message: str, at: int | None = None) -> None:
         super().__init__(message if at is None else f"{message} at byte {at}")
-        self._message, self._at = message, at
-
-    def behind(self, begin: int) -> WireError:
-        """Return the same error with positions relative to `begin` of the file."""
-        return WireError(self._message, None if self._at is None else self._at + begin)
 
 
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:

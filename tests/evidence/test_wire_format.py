@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.evidence.protobuf import WireError
-from pytest_xlatune.evidence.trace import columns
-from pytest_xlatune.evidence.trace.columns import BLOCK, decode, read_table
-from pytest_xlatune.evidence.trace.xplane import read_line, read_plane, read_xplane
+from pytest_xlatune.evidence.trace import ABSENT, Names, columns
+from pytest_xlatune.evidence.trace.columns import BLOCK, NameTable, TraceLine, decode
+from pytest_xlatune.evidence.trace.xplane import CaptureFile, read_line, read_plane, read_xplane
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.captures import msg, named, node, num, on_stream, uint
 from tests.helpers.examples import tried
+
+
+def line_of(data: bytes) -> TraceLine:
+    return read_line(CaptureFile(io.BytesIO(data)), 0, len(data))
 
 
 def test_odd_encodings_read_the_same_as_usual_ones() -> None:
@@ -36,8 +42,7 @@ def test_a_line_of_many_blocks_keeps_every_event() -> None:
     line = msg(2, b"Stream #1") + b"".join(
         msg(4, num(1, i % 300), num(2, i * 1_000_003), num(3, i)) for i in range(count)
     )
-    read = read_line(line, 0, len(line))
-    parts = list(decode(read, {}, intern=len))
+    parts = list(decode(line_of(line), {}, intern=len))
     assert np.array_equal(np.concatenate([part["duration_ps"] for part in parts]), np.arange(count))
     assert np.array_equal(
         np.concatenate([part["offset_ps"] for part in parts]), np.arange(count) * 1_000_003
@@ -77,16 +82,16 @@ def test_reading_in_lockstep_finds_what_reading_one_by_one_finds(
     ids = {str(each): each for each in wanted}
 
     def found() -> list[list[int]]:
-        parts = list(decode(read_line(line, 0, len(line)), ids, intern=lambda text: -int(text) - 2))
+        parts = list(decode(line_of(line), ids, intern=lambda text: -int(text) - 2))
         names = ("name", "offset_ps", "duration_ps")
         rows = [[int(i) for part in parts for i in part[each]] for each in names]
         return rows + [[int(i) for part in parts for i in part[each]] for each in ids]
 
     at_once = found()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "IDS", 0)
-        ids["none"] = 77  # so that there is an id beyond the table
-        assert found()[:-1] == at_once
+        one_by_one = lambda block, _: list(range(len(block.name)))  # noqa: E731
+        patch.setattr(columns._Block, "lockstep", one_by_one)
+        assert found() == at_once
     assert at_once[:3] == [[event[i] for event in events] for i in range(3)]
 
 
@@ -109,20 +114,22 @@ def test_a_stat_that_is_none_is_refused(stats: bytes, behind: bytes) -> None:
         read_xplane(msg(1, plane), "x")
 
 
-@pytest.mark.parametrize(
-    ("ident", "values"),
-    [
-        pytest.param(-3, num(3, 9), id="a negative id"),
-        pytest.param(1 << 20, num(3, 9), id="a large id"),
-        pytest.param(1 << 50, num(3, 9), id="a huge id"),
-        pytest.param(1, num(3, 7) + num(4, 9), id="two values, of which the last one counts"),
-    ],
-)
-def test_an_unusual_stat_is_found(ident: int, values: bytes) -> None:
+def captured(ident: int, values: bytes) -> bytes:
+    """A stream of three events with a stat; the id belongs to `correlation_id`."""
     event = msg(4, num(1, 1), num(2, 3), num(3, 4), msg(4, num(1, ident), values))
     plane = msg(2, b"/device:GPU:0") + msg(3, msg(2, b"Stream #1") + event * 3)
-    trace = read_xplane(msg(1, plane + named(5, {ident: "correlation_id"})), "x")
-    assert on_stream(trace.devices[0])["launch"].tolist() == [9, 9, 9]
+    return msg(1, plane + named(5, {ident: "correlation_id"}))
+
+
+def test_the_last_of_two_values_of_a_stat_counts() -> None:
+    (device,) = read_xplane(captured(1, num(3, 7) + num(4, 9)), "x").devices
+    assert on_stream(device)["launch"].tolist() == [9, 9, 9]
+
+
+@pytest.mark.parametrize("ident", [-3, 1 << 20, 1 << 50])
+def test_an_id_that_no_profiler_gives_is_refused(ident: int) -> None:
+    with pytest.raises(ParseError, match="ids of names from"):
+        read_xplane(captured(ident, num(3, 9)), "x")
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 20_000, 3_000_000])
@@ -146,7 +153,7 @@ def test_an_event_cut_off_by_the_end_of_the_file_is_refused() -> None:
     with pytest.raises(ParseError, match="a length of"):
         read_xplane(data, "x")
     with pytest.raises(WireError, match="cut off"):
-        read_line(line, 0, len(line))
+        line_of(line)
 
 
 def test_clocks_in_unix_nanoseconds_do_not_overflow() -> None:
@@ -187,7 +194,7 @@ FORMS = (
 @given(
     made=st.lists(
         st.tuples(
-            st.one_of(st.integers(0, 300), st.integers(-3, -1), st.just(1 << 60)),
+            st.integers(0, 300),
             st.binary(max_size=200).map(lambda each: each.hex().encode()),
             st.sampled_from(FORMS),
         ),
@@ -200,19 +207,16 @@ def test_a_table_is_read_in_every_form_that_protobuf_allows(
 ) -> None:
     between = msg(3, msg(2, b"Stream #1")) if other else b""  # a line between the entries
     data = b"before" + between.join(entry(*each) for each in made)
-    table = read_table(data, read_plane(data, 6, len(data)).event_names)
+    file, names = CaptureFile(io.BytesIO(data)), Names()
+    table = NameTable(file.data, read_plane(file, 6, len(data)).event_names, names)
     expected = {}
     for key, name, form in made:
-        known = {"long": name * 2000, "no name": b"", "name behind stats": b"", "empty": b""}
+        known = {"long": name * 2000, "no name": b"", "empty": b""}
         expected[0 if form == "empty" else key] = known.get(form, name).decode()
-    assert table.ids.tolist() == sorted(expected)
-    assert [table.name(place) for place in range(len(table.ids))] == [
-        expected[each] for each in sorted(expected)
-    ]
-    places = table.places(np.array([*expected, 12_345], np.int64))
-    assert [*table.ids[places[:-1]].tolist()] == [*expected]
-    assert places[-1] == len(table.ids)
-    names = {each: [key for key, name in expected.items() if name == each] for each in ("", "00")}
-    assert {name: key in names[name] for name, key in table.ids_of(names).items()} == {
-        name: True for name, keys in names.items() if keys
-    }
+    assert [table.name(ident) for ident in expected] == [*expected.values()]
+    indices = table.index(np.array([*expected, 12_345, ABSENT, table.intern("text")], np.int64))
+    shown = [*names]
+    assert [shown[at] for at in indices[:-3]] == [*expected.values()]
+    assert (indices[-3], indices[-2], shown[indices[-1]]) == (ABSENT, ABSENT, "text")
+    for each in {"", "00"} & set(expected.values()):
+        assert expected[table.wanted(column=each)["column"]] == each

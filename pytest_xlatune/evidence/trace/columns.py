@@ -13,7 +13,7 @@ Format: tsl/profiler/protobuf/xplane.proto.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,11 +30,22 @@ from pytest_xlatune.evidence.protobuf import (
     signed,
     text,
 )
-from pytest_xlatune.evidence.trace import ABSENT, Columns
+from pytest_xlatune.evidence.trace import ABSENT, Columns, Names
 
-TAG = 4 << 3 | 2  # the tag of an event in a line, and of a stat in an event
-OPENING = 1 << 3  # the tag of their first field, the id, which is missing if the id is 0
-TABLES = 4 << 3 | 2, 5 << 3 | 2  # tags of the entries of a plane's name tables: events, stats
+BLOCK = 1 << 14  # events per turn: fewer need more turns, more do not fit in the cache
+LIMIT_PS = 1 << 61  # 26 days, in picoseconds; the sum of two does not overflow
+_MAX_ID = 1 << 20  # a profiler counts the names of a plane from 0 or 1
+_NOWHERE = 1 << 62  # the end of a field whose event is to be decoded alone
+
+# tags: an event of a line, and alike a stat of an event; the id in each of them; and the entries of
+# a plane's tables of events and of stats
+TAG, ID = 4 << 3 | LENGTH, 1 << 3 | VARINT
+TABLES = 4 << 3 | LENGTH, 5 << 3 | LENGTH
+_OFFSET, _DURATION = 2 << 3 | VARINT, 3 << 3 | VARINT  # of an event
+_NUMBERS = (3 << 3 | VARINT, 4 << 3 | VARINT, 7 << 3 | VARINT)  # of a stat: uint64, int64, ref
+_NAMED = 2 << 3 | LENGTH  # the name in metadata, and the metadata in an entry of a table
+# field numbers: XEvent.stats, XEvent.num_occurrences, XStat.str_value
+_STATS, _OCCURRENCES, _STRING = 4, 5, 5
 
 
 def follow(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
@@ -64,22 +75,6 @@ def follow(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
     return np.frombuffer(tags, np.int64), at
 
 
-BLOCK = 1 << 14  # events per turn: fewer need more turns, more do not fit in the cache
-IDS = 1 << 20  # with a stat id beyond this, events are decoded one by one
-LIMIT_PS = 1 << 61  # 26 days, in picoseconds; the sum of two does not overflow
-
-# XEvent: the tag byte that each field is written with
-_NAME, _OFFSET, _DURATION, _STATS = 0x08, 0x10, 0x18, 0x22
-# XStat: the id, then one of these
-_STAT_ID, _STAT_UINT, _STAT_INT, _STAT_REF = 0x08, 0x18, 0x20, 0x38
-_STAT_STRING = 0x2A
-_LONG = 0x80  # a varint of more than one byte
-NOWHERE = 1 << 62  # marks the end of a field whose event is to be decoded alone
-# field numbers: the name of an XLine and of metadata, XLine.timestamp_ns, XLine.events and
-# XEvent.stats alike, XEvent.num_occurrences, XStat.str_value
-_NAME_FIELD, _TIMESTAMP, _EVENTS, _OCCURRENCES, _STRING = 2, 3, 4, 5, 5
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TraceLine:
     """An XLine: its name, the time that its events count from, and the positions of their tags."""
@@ -89,20 +84,6 @@ class TraceLine:
     data: Bytes  # the bytes that the positions refer to; lines are large, and not copied
     tags: Ints
     end: int
-
-
-def name_of(data: Bytes, start: int, end: int) -> str:
-    """Return the name of the XLine or metadata between two positions; no event is decoded."""
-    return text(data, *_name_at(data, start, end))
-
-
-def _name_at(data: Bytes, start: int, end: int) -> tuple[int, int]:
-    for number, kind, begin, stop in fields(data, start, end):
-        if (number, kind) == (_NAME_FIELD, LENGTH):
-            return begin, stop
-        if number >= _EVENTS:
-            break
-    return start, start
 
 
 def decode(
@@ -121,28 +102,31 @@ def decode(
     Raises:
         WireError: an event is no message, or its time is out of range.
     """
-    ids = tuple(wanted.values())
-    slots = _slots(ids)
+    ids = list(wanted.values())
+    slots = _by_id(ids)
+    slots[ids] = range(len(ids))
     for begin in range(0, len(line.tags), BLOCK):
         block = _Block(line, begin, len(ids))
-        odd = np.arange(len(block.name)) if slots is None else block.lockstep(slots)
-        block.take_strings(odd, intern)
-        for row in odd:
+        for row in block.lockstep(slots):
             block.one_by_one(row, ids, intern)
-        block.check_times()
-        yield block.columns(wanted)
+        columns = Columns(name=block.name, offset_ps=block.offset_ps, duration_ps=block.duration_ps)
+        for time_ps in (block.offset_ps, block.duration_ps):
+            if time_ps.min(initial=0) < 0 or time_ps.max(initial=0) > LIMIT_PS:
+                raise WireError(f"event times from {time_ps.min()} to {time_ps.max()} ps")
+        columns |= zip(wanted, block.stats, strict=True)
+        yield columns if block.timed.all() else columns.where(block.timed)
 
 
-def _slots(ids: tuple[int, ...]) -> NDArray[np.int8] | None:
-    """Return a table from stat id to row; ids beyond its end are not wanted.
+def _by_id(ids: Collection[int]) -> NDArray[np.int32]:
+    """Return a table with a place for each id, and a last one for all larger ids: all ABSENT.
 
-    It is None if an id is not one that a profiler gives: profilers count from 0 or 1.
+    Raises:
+        WireError: an id is not one that a profiler gives.
     """
-    if any(not 0 <= name < IDS for name in ids):
-        return None
-    slots = np.full(max(ids, default=0) + 2, ABSENT, np.int8)
-    slots[list(ids)] = range(len(ids))
-    return slots
+    low, high = min(ids, default=0), max(ids, default=0)
+    if low < 0 or high >= _MAX_ID:
+        raise WireError(f"ids of names from {low} to {high}")
+    return np.full(high + 2, ABSENT, np.int32)
 
 
 class _Block:
@@ -158,43 +142,14 @@ class _Block:
         self._begins = at + width
         self._ends = self._begins + length
         self.name, self.offset_ps, self.duration_ps = (np.zeros(size, np.int64) for _ in range(3))
-        self.timed = np.ones(size, bool)
+        self.timed = np.ones(size, bool)  # False for an aggregate
         self.stats = np.full((wanted, size), ABSENT, np.int64)
-        self._strings: list[tuple[int, int]] = []  # where each begins and ends
 
-    def columns(self, wanted: Iterable[str]) -> Columns:
-        """Return what was read, without aggregates."""
-        columns = Columns(name=self.name, offset_ps=self.offset_ps, duration_ps=self.duration_ps)
-        columns |= zip(wanted, self.stats, strict=True)
-        return columns if self.timed.all() else columns.where(self.timed)
-
-    def take_strings(self, odd: Ints, intern: Callable[[str], int]) -> None:
-        """Intern the strings that events hold in full; the `odd` events are decoded again later."""
-        self.stats[:, odd] = ABSENT
-        if not self._strings:
-            return
-        data, base = self._octets.data, self._octets.start
-        known: dict[bytes, int] = {}
-        slots, rows = np.nonzero(self.stats < ABSENT)
-        ids = []
-        for code in self.stats[slots, rows].tolist():
-            begin, end = self._strings[-2 - code]
-            raw = bytes(data[base + begin : base + end])
-            if raw not in known:
-                known[raw] = intern(raw.decode("utf-8", "replace"))
-            ids.append(known[raw])
-        self.stats[slots, rows] = ids
-
-    def check_times(self) -> None:
-        for column in (self.offset_ps, self.duration_ps):
-            if column.size and (column.min() < 0 or column.max() > LIMIT_PS):
-                raise WireError(f"event times from {column.min()} to {column.max()} ps")
-
-    def lockstep(self, slots: NDArray[np.int8]) -> Ints:
+    def lockstep(self, slots: NDArray[np.int32]) -> list[int]:
         """Decode all events at once; return the rows that must be read one by one."""
         rows = np.flatnonzero(self._begins < self._ends)  # an empty message is an event of zeros
         at, stop = self._begins[rows], self._ends[rows]
-        odd: list[Ints] = []
+        odd: list[int] = []
         while rows.size:
             tag = self._octets.byte(at)
             if (tag == tag[0]).all():  # as a profiler writes them
@@ -208,94 +163,63 @@ class _Block:
             if alive.all():
                 at = end
             else:
-                odd.append(rows[end > stop])  # NOWHERE, or a length beyond the event
+                odd += rows[end > stop].tolist()  # _NOWHERE, or a length beyond the event
                 rows, at, stop = rows[alive], end[alive], stop[alive]
-        return np.concatenate(odd) if odd else np.zeros(0, np.int64)
+        return odd
 
-    def _field(self, tag: int, at: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
-        """Read a field that all rows have; return where it ends, or NOWHERE if that fails."""
-        if tag == _STATS:
+    def _field(self, tag: int, at: Ints, rows: Ints, slots: NDArray[np.int32]) -> Ints:
+        """Read a field that all rows have; return where it ends, or _NOWHERE if that fails."""
+        if tag == TAG:
             return self._stat(at, rows, slots)
-        column = {_NAME: self.name, _OFFSET: self.offset_ps, _DURATION: self.duration_ps}.get(tag)
+        column = {ID: self.name, _OFFSET: self.offset_ps, _DURATION: self.duration_ps}.get(tag)
         if column is None:
-            return np.full(len(at), NOWHERE, np.int64)
-        end = at + 1
-        column[rows], size = self._octets.varints(end)
-        end += size
-        if not size.all():
-            end[size == 0] = NOWHERE
+            return np.full(len(at), _NOWHERE, np.int64)
+        column[rows], size = self._octets.varints(at + 1)
+        end = at + 1 + size
+        end[size == 0] = _NOWHERE
         return end
 
-    def _stat(self, at: Ints, rows: Ints, slots: NDArray[np.int8]) -> Ints:
-        """Read an XStat of each row; return where it ends, or NOWHERE if that fails."""
+    def _stat(self, at: Ints, rows: Ints, slots: NDArray[np.int32]) -> Ints:
+        """Read an XStat of each row; return where it ends, or _NOWHERE if that fails."""
         octets = self._octets
-        # tag, length, tag of the id, id: nearly always a byte each
-        length, ident = octets.byte(at, 1), octets.byte(at, 3)
-        short = (octets.byte(at, 2) == _STAT_ID) & ((length | ident) < _LONG) & (length > 1)
-        end = at + length
-        end += 2
-        slot = slots.take(ident, mode="clip")
-        long = np.zeros(0, np.int64) if short.all() else np.flatnonzero(~short)
-        if long.size:
-            end[long], slot[long], of_long = self._long_stat(at[long], slots)
-        wanted = slot != ABSENT
-        if not wanted.any():
-            return end
-        value_at = at + 4
-        if long.size:
-            value_at[long] = of_long
-        which = slice(None) if wanted.all() else np.flatnonzero(wanted)
-        at, rows, limit, row = value_at[which], rows[which], end[which], slot[which]
-        tag = octets.byte(at)
-        at += 1
-        value, size = octets.varints(at)
-        at += size
-        plain = (tag == _STAT_UINT) | (tag == _STAT_INT) | (tag == _STAT_REF)
-        plain &= (size > 0) & (at == limit)
-        string = tag == _STAT_STRING
-        if string.any():
-            string &= (size > 0) & (at + value == limit)
-            place = np.flatnonzero(string)
-            # until then, a code below ABSENT stands for the string, because no number is negative
-            value[place] = -2 - len(self._strings) - np.arange(len(place))
-            self._strings += zip(at[place].tolist(), limit[place].tolist(), strict=True)
-            plain |= string
-        if not plain.all():
-            end[which] = np.where(plain, limit, NOWHERE)
-        if (row == row[0]).all():
-            self.stats[row[0]][rows] = value
-        else:
-            self.stats[row, rows] = value
-        return end
-
-    def _long_stat(self, at: Ints, slots: NDArray[np.int8]) -> tuple[Ints, NDArray[np.int8], Ints]:
-        """Return end, slot and place of the value of each stat whose length or id is long."""
-        length, size = self._octets.varints(at + 1)
+        length, size = octets.varints(at + 1)
         begin = at + 1 + size
         end = begin + length
-        end[size == 0] = NOWHERE
-        ident, size = self._octets.varints(begin + 1)
+        is_read = (octets.byte(begin) == ID) & (size > 0)
+        ident, size = octets.varints(begin + 1)
         value_at = begin + 1 + size
-        odd = (self._octets.byte(begin) != _STAT_ID) | (size == 0) | (value_at > end)
-        end[odd] = NOWHERE
-        return end, slots.take(ident, mode="clip"), value_at
+        is_read &= (size > 0) & (value_at <= end)
+        slot = slots.take(ident, mode="clip")
+        wanted = slot != ABSENT
+        if wanted.any():
+            which = slice(None) if wanted.all() else np.flatnonzero(wanted)
+            slot, rows, value_at = slot[which], rows[which], value_at[which]
+            tag = octets.byte(value_at)
+            value, size = octets.varints(value_at + 1)
+            is_number = (tag == _NUMBERS[0]) | (tag == _NUMBERS[1]) | (tag == _NUMBERS[2])
+            is_read[which] &= is_number & (size > 0) & (value_at + 1 + size == end[which])
+            if (slot == slot[0]).all():
+                self.stats[slot[0]][rows] = value
+            else:
+                self.stats[slot, rows] = value
+        if not is_read.all():
+            end[~is_read] = _NOWHERE
+        return end
 
-    def one_by_one(self, row: int, wanted: tuple[int, ...], intern: Callable[[str], int]) -> None:
+    def one_by_one(self, row: int, wanted: list[int], intern: Callable[[str], int]) -> None:
         """Decode one event the slow way."""
-        self.name[row] = self.offset_ps[row] = self.duration_ps[row] = 0
-        self.stats[:, row] = ABSENT
         numbers = {1: self.name, 2: self.offset_ps, 3: self.duration_ps}
-        octets = self._octets
-        begin, end = (
-            octets.start + int(positions[row]) for positions in (self._begins, self._ends)
-        )
-        for number, kind, start, stop in fields(octets.data, begin, end):
+        for column in (*numbers.values(), self.stats):
+            column[..., row] = ABSENT if column is self.stats else 0
+        data, start = self._octets.data, self._octets.start
+        begin, end = start + int(self._begins[row]), start + int(self._ends[row])
+        for number, kind, first, stop in fields(data, begin, end):
             if kind == VARINT and number in numbers:
-                numbers[number][row] = signed(start)
+                numbers[number][row] = signed(first)
             elif kind == VARINT and number == _OCCURRENCES:
                 self.timed[row] = False
-            elif kind == LENGTH and number == _EVENTS:
-                ident, value = read_stat(octets.data, start, stop)
+            elif kind == LENGTH and number == _STATS:
+                ident, value = read_stat(data, first, stop)
                 if ident in wanted and value is not None:
                     known = intern(value) if isinstance(value, str) else value
                     self.stats[wanted.index(ident), row] = known
@@ -315,46 +239,6 @@ def read_stat(data: Bytes, start: int, end: int) -> tuple[int, int | str | None]
     return ident, value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NameTable:
-    """Names by id: of a plane's events, or of stats and the strings that they refer to.
-
-    Attributes:
-        data: the bytes that hold the names; a name is decoded only when it is asked for.
-        ids: the ids in ascending order, without duplicates.
-        begins, ends: the positions of each name in `data`.
-    """
-
-    data: Bytes
-    ids: Ints
-    begins: Ints
-    ends: Ints
-
-    def name(self, place: int) -> str:
-        """Return a name by its place in the table."""
-        return text(self.data, int(self.begins[place]), int(self.ends[place]))
-
-    def ids_of(self, wanted: Collection[str]) -> dict[str, int]:
-        """Return name -> id, for those names that are there."""
-        sizes = [len(name.encode()) for name in wanted]
-        near = np.flatnonzero(np.isin(self.ends - self.begins, sizes))
-        ids = {self.name(place): int(self.ids[place]) for place in near.tolist()}
-        return {name: ids[name] for name in wanted if name in ids}
-
-    def places(self, wanted: Ints) -> Ints:
-        """Return the place of each id in the table; the table's length if it is not there."""
-        ids = self.ids
-        if not len(ids) or not len(wanted):
-            return np.full(len(wanted), len(ids), np.int64)
-        if int(ids[-1]) - int(ids[0]) == len(ids) - 1:  # without a gap, as profilers number them
-            place: Ints = wanted - ids[0]
-            place[(place < 0) | (place >= len(ids))] = len(ids)
-            return place
-        place = np.searchsorted(ids, wanted).astype(np.int64, copy=False)
-        place[ids[np.minimum(place, len(ids) - 1)] != wanted] = len(ids)
-        return place
-
-
 def entries(data: Bytes, tags: Ints) -> Ints:
     """Return where the message of each tag that `follow` found begins and ends, one row each."""
     if not tags.size:
@@ -365,53 +249,93 @@ def entries(data: Bytes, tags: Ints) -> Ints:
     return np.stack([begins, begins + length], axis=1)
 
 
-def read_table(data: Bytes, where: Ints) -> NameTable:
-    """Read a map from id to a metadata message; a row says where an entry begins and ends.
+class NameTable:
+    """The names of a plane's events, or of its stats and the strings that they refer to.
 
-    Raises:
-        WireError: an entry is no message.
+    The table of a profiler has the names of thousands of kernels. Only a name that an event refers
+    to is decoded and added to the names of the trace.
     """
+
+    def __init__(self, data: Bytes, where: Ints, names: Names) -> None:
+        """Read the ids of a table; a row of `where` says where an entry begins and ends.
+
+        Raises:
+            WireError: an entry is no message, or an id is not one that a profiler gives.
+        """
+        self._data = data
+        self._names = names
+        ids, self._begins, self._ends = _entries(data, where)
+        self._row = _by_id(ids.tolist())  # id -> entry; the last one of an id counts
+        self._row[ids] = np.arange(len(ids))
+        self._index = np.full(len(self._row), ABSENT, np.int32)  # id -> name of the trace
+
+    def name(self, ident: int) -> str:
+        """Return the name of an id that the table has."""
+        row = self._row[ident]
+        return text(self._data, int(self._begins[row]), int(self._ends[row]))
+
+    def wanted(self, **columns: str) -> dict[str, int]:
+        """Return column -> id of a name, for those names that the table has."""
+        sizes = [len(name.encode()) for name in columns.values()]
+        rows = np.flatnonzero(np.isin(self._ends - self._begins, sizes))
+        near = np.flatnonzero(np.isin(self._row, rows)).tolist()
+        ids = {self.name(ident): ident for ident in near}
+        return {column: ids[name] for column, name in columns.items() if name in ids}
+
+    def intern(self, string: str) -> int:
+        """Return an id for a string that an event holds in full: a number below ABSENT."""
+        return ABSENT - 1 - self._names[string]
+
+    def index(self, ids: Ints) -> NDArray[np.int32]:
+        """Return the index of the name of each id; ABSENT for one without."""
+        last = len(self._row) - 1
+        place = np.where((ids < 0) | (ids > last), last, ids)
+        borne = np.bincount(place, minlength=len(self._row)) > 0
+        for ident in np.flatnonzero(
+            borne & (self._row != ABSENT) & (self._index == ABSENT)
+        ).tolist():
+            self._index[ident] = self._names[self.name(ident)]
+        indices: NDArray[np.int32] = self._index.take(place)
+        strings = ids < ABSENT
+        indices[strings] = ABSENT - 1 - ids[strings]
+        return indices
+
+
+def _entries(data: Bytes, where: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the id of each entry of a table, and the begin and end of its name."""
     begins, ends = where[:, 0], where[:, 1]
     if not begins.size:
-        return NameTable(data=data, ids=begins, begins=begins, ends=ends)
+        return begins, begins, ends
     # as a profiler writes it:  08 id 12 size message, and that is:  08 id 12 size name ...
     octets = Octets(data, int(begins[0]), int(ends[-1]))
-    begin, end = begins - octets.start, ends - octets.start
-    # a read beyond the end of an entry shows that the entry is unusual
-    last = end.copy()
-    key, at, is_usual = _tagged(octets, begin, last, OPENING)
-    size, at, is_sized = _tagged(octets, at, last, _NAMED)
-    is_usual &= is_sized & (at + size == end)
-    _, at, is_sized = _tagged(octets, at, last, OPENING)
-    is_usual &= is_sized
-    size, at, is_sized = _tagged(octets, at, last, _NAMED)
-    is_usual &= is_sized & (at + size <= end)
-    name, stop = at + octets.start, at + size + octets.start
+    at, end = begins - octets.start, ends - octets.start
+    is_usual = np.ones(len(at), bool)
+    numbers, places = [], []
+    for tag in (ID, _NAMED) * 2:
+        # a read beyond the end of an entry shows that the entry is unusual
+        at = np.minimum(at, end)
+        is_usual &= octets.byte(at) == tag
+        number, width = octets.varints(at + 1)
+        is_usual &= width > 0
+        at = at + 1 + width
+        numbers.append(number)
+        places.append(at)
+    ids, size, _, name_size = numbers
+    is_usual &= (places[1] + size == end) & (at + name_size <= end)
+    name, stop = at + octets.start, at + name_size + octets.start
     for row in np.flatnonzero(~is_usual).tolist():
-        key[row], name[row], stop[row] = _entry(data, int(begins[row]), int(ends[row]))
-    order = np.argsort(key, kind="stable")
-    kept = order[np.flatnonzero(np.diff(key[order], append=key[order[-1]] - 1))]  # the last of each
-    return NameTable(data=data, ids=key[kept], begins=name[kept], ends=stop[kept])
-
-
-_NAMED = _NAME_FIELD << 3 | LENGTH
-
-
-def _tagged(octets: Octets, at: Ints, last: Ints, tag: int) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-    """Read a tag and a number at each position; return number, next position, and success."""
-    at = np.minimum(at, last)
-    value, width = octets.varints(at + 1)
-    is_tagged = (octets.byte(at) == tag) & (width > 0)
-    value[~is_tagged] = 0
-    return value, at + 1 + width, is_tagged
+        ids[row], name[row], stop[row] = _entry(data, int(begins[row]), int(ends[row]))
+    return ids, name, stop
 
 
 def _entry(data: Bytes, start: int, end: int) -> tuple[int, int, int]:
     """Return the id of an unusual entry, and the begin and end of its name."""
-    key, name = 0, (start, start)
+    ident, name = 0, (start, start)
     for number, kind, begin, stop in fields(data, start, end):
         if (number, kind) == (1, VARINT):
-            key = signed(begin)
+            ident = signed(begin)
         elif (number, kind) == (2, LENGTH):
-            name = _name_at(data, begin, stop)
-    return key, *name
+            # the last metadata of an entry counts, also one without a name
+            parts = (part for part in fields(data, begin, stop) if part[:2] == (2, LENGTH))
+            name = next(((first, last) for _, _, first, last in parts), (begin, begin))
+    return ident, *name

@@ -8,6 +8,7 @@ names of planes, lines and statistics are in xplane_schema.cc.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,10 +18,27 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.evidence.protobuf import LENGTH, VARINT, Ints, WireError, fields, signed, text
+from pytest_xlatune.evidence.protobuf import (
+    LENGTH,
+    VARINT,
+    Bytes,
+    Ints,
+    WireError,
+    fields,
+    signed,
+    text,
+)
 from pytest_xlatune.evidence.trace import ABSENT, Columns
-from pytest_xlatune.evidence.trace.columns import decode, name_of, read_stat
-from pytest_xlatune.evidence.trace.xplane import LIMIT_NS, Plane, Range, read_line, read_plane
+from pytest_xlatune.evidence.trace.columns import decode, read_stat
+from pytest_xlatune.evidence.trace.xplane import (
+    LIMIT_NS,
+    CaptureFile,
+    Plane,
+    Range,
+    read_line,
+    read_plane,
+    read_space,
+)
 from pytest_xlatune.model.errors import ParseError
 
 WORKER = "Megascale"
@@ -115,21 +133,23 @@ def read_traffic(paths: Iterable[Path]) -> Traffic:
     Raises:
         ParseError: a file is no xplane.pb, or the clocks of its lines differ by days.
     """
-    files = [(str(path), path.read_bytes()) for path in paths]
+    files = [(str(path), CaptureFile(io.BytesIO(path.read_bytes()))) for path in paths]
     try:
-        opened = [(data, list(_planes(data))) for _, data in files]
+        opened = [
+            (file, [read_plane(file, *plane) for plane in read_space(file)[0]]) for _, file in files
+        ]
         stamps = [
             stamp
-            for data, planes in opened
+            for file, planes in opened
             for plane in planes
             for line in plane.lines
-            if (stamp := _timestamp(data, *line))
+            if (stamp := _timestamp(file, *line))
         ]
         reader = _Reader(_base_of(stamps))
-        for number, (data, planes) in enumerate(opened):
+        for number, (file, planes) in enumerate(opened):
             host = "" if len(opened) == 1 else f"{number}:"
             for plane in planes:
-                reader.plane(data, plane, host)
+                reader.plane(file, plane, host)
         return reader.traffic()
     except WireError as error:
         names = ", ".join(source for source, _ in files)
@@ -146,24 +166,14 @@ def _base_of(stamps: list[int]) -> int:
     return base
 
 
-def _planes(data: bytes) -> Iterator[Plane]:
-    if not data:
-        raise WireError("an empty file")
-    for number, kind, begin, end in fields(data, 0, len(data)):
-        if kind != LENGTH or number > 4:  # noqa: PLR2004
-            raise WireError(f"field {number} of an XSpace")
-        if number == 1:
-            yield read_plane(data, begin, end)
-
-
-def _timestamp(data: bytes, start: int, end: int) -> int:
-    """Return the timestamp of an XLine without reading its events, which may come before it."""
-    for number, kind, begin, _ in fields(data, start, end):
+def _timestamp(file: CaptureFile, begin: int, end: int) -> int:
+    """Return the timestamp of an XLine; its events are read only if one precedes it."""
+    for number, kind, value, _ in file.fields(begin, end):
         if (number, kind) == (3, VARINT):
-            return signed(begin)
+            return signed(value)
         if number == 4:  # noqa: PLR2004  events follow what a profiler says of a line
             break
-    return read_line(data, start, end).timestamp_ns
+    return read_line(file, begin, end).timestamp_ns
 
 
 class _Reader:
@@ -197,29 +207,30 @@ class _Reader:
             },
         )
 
-    def plane(self, data: bytes, plane: Plane, host: str) -> None:
+    def plane(self, file: CaptureFile, plane: Plane, host: str) -> None:
         """Read the lines of a plane about the network; `host` is put before its name."""
         is_tpu = TPU.match(plane.name) is not None
         if not is_tpu and not plane.name.startswith("/host:"):
             return
         wanted = (MODULES, OPS) if is_tpu else (WORKER,)
-        named = [(name_of(data, *line), line) for line in plane.lines]
+        named = [(file.name(*line), line) for line in plane.lines]
         lines = [(name, span) for name, span in named if name.startswith(wanted)]
         if not lines:
             return
+        data = file.data
         metadata = dict(_metadata(data, plane.event_names))
         stats = {key: statistic.name for key, statistic in _metadata(data, plane.stat_names)}
         for name, span in lines:
             if not is_tpu:
-                self._worker(data, span, metadata, dict(stats))
+                self._worker(file, span, metadata, dict(stats))
             elif name == MODULES:
-                starts = (start for _, start in self._columns(data, span, {}, {}))
+                starts = (start for _, start in self._columns(file, span, {}, {}))
                 self._modules += [int(start.min()) for start in starts]
             elif name == OPS:
-                self._ops(data, span, metadata, stats, f"{host}{plane.name}")
+                self._ops(file, span, metadata, stats, f"{host}{plane.name}")
 
     def _columns(
-        self, data: bytes, line: Range, wanted: Mapping[str, int], strings: dict[int, str]
+        self, file: CaptureFile, line: Range, wanted: Mapping[str, int], strings: dict[int, str]
     ) -> Iterator[tuple[Columns, Ints]]:
         known = {value: key for key, value in strings.items()}
 
@@ -229,7 +240,7 @@ class _Reader:
                 strings[known[string]] = string
             return known[string]
 
-        header = read_line(data, *line)
+        header = read_line(file, *line)
         ahead_ps = (header.timestamp_ns - self._base_ns) * 1000 if header.timestamp_ns else 0
         for columns in decode(header, wanted, intern=intern):
             if len(columns["name"]):
@@ -238,7 +249,11 @@ class _Reader:
                 yield columns, start
 
     def _worker(
-        self, data: bytes, line: Range, metadata: Mapping[int, Metadata], strings: dict[int, str]
+        self,
+        file: CaptureFile,
+        line: Range,
+        metadata: Mapping[int, Metadata],
+        strings: dict[int, str],
     ) -> None:
         """Keep the receive events, the mapped buffers and the copies of a worker."""
         ids = {name: key for key, name in strings.items()}
@@ -248,7 +263,7 @@ class _Reader:
         received = [key for key, event in metadata.items() if event.name == RECEIVE]
         maps = {key: event.name.startswith(MAP_DMA) for key, event in metadata.items()}
         others = [key for key, event in metadata.items() if maps[key] or event.name == COPY]
-        for columns, start in self._columns(data, line, wanted, strings):
+        for columns, start in self._columns(file, line, wanted, strings):
             is_received = np.isin(columns["name"], received)
             labels = [key for key, value in strings.items() if value]
             mine = columns.where(is_received)
@@ -268,7 +283,7 @@ class _Reader:
 
     def _ops(
         self,
-        data: bytes,
+        file: CaptureFile,
         line: Range,
         metadata: Mapping[int, Metadata],
         stats: dict[int, str],
@@ -281,14 +296,14 @@ class _Reader:
             match = _TRANSFER.match(event.display) or _TRANSFER.match(event.name)
             if match:
                 kinds[key] = match["kind"]
-                more = (_stat_text(data, part, long, stats) for part in event.stats)
+                more = (_stat_text(file.data, part, long, stats) for part in event.stats)
                 texts[key] = " ".join((event.name, event.display, *filter(None, more)))
         if not kinds:
             return
         transfers: list[tuple[int, int, str, str]] = []
         strings = dict(stats)
         wanted = {} if long is None else {"long": long}
-        for columns, start in self._columns(data, line, wanted, strings):
+        for columns, start in self._columns(file, line, wanted, strings):
             for row in np.flatnonzero(np.isin(columns["name"], list(kinds))).tolist():
                 key, text_key = int(columns["name"][row]), int(columns["long"][row])
                 text = f"{texts[key]} {strings.get(text_key, '') if text_key != ABSENT else ''}"
@@ -320,7 +335,7 @@ class Metadata(NamedTuple):
     stats: list[Range]
 
 
-def _metadata(data: bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
+def _metadata(data: Bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
     for start, end in entries.tolist():
         key, texts = 0, {2: "", 4: ""}
         stats: list[Range] = []
@@ -336,7 +351,7 @@ def _metadata(data: bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
         yield key, Metadata(texts[2], texts[4], stats)
 
 
-def _stat_text(data: bytes, part: Range, wanted: int | None, names: Mapping[int, str]) -> str:
+def _stat_text(data: Bytes, part: Range, wanted: int | None, names: Mapping[int, str]) -> str:
     ident, value = read_stat(data, *part)
     if wanted is None or ident != wanted or value is None:
         return ""

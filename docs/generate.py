@@ -41,11 +41,10 @@ from pytest_xlatune.guests.cvs import options as cvs_options  # noqa: E402
 from pytest_xlatune.guests.megascale.digest import causes  # noqa: E402
 from pytest_xlatune.ledger.now import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
-from pytest_xlatune.model import failure  # noqa: E402
 from pytest_xlatune.model.cell import Axis  # noqa: E402
 from pytest_xlatune.model.channels import CHANNELS  # noqa: E402
 from pytest_xlatune.model.errors import Exit, of_command  # noqa: E402
-from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on  # noqa: E402
+from pytest_xlatune.model.failure import FAILURES, Blame, FailureClass, blamed_on  # noqa: E402
 from pytest_xlatune.model.message import Message  # noqa: E402
 from pytest_xlatune.model.record import Record  # noqa: E402
 from pytest_xlatune.model.resources import ENDLESS, Next, RetryPolicy, RetryRule  # noqa: E402
@@ -254,7 +253,7 @@ def lines_of_logs() -> Lines:
         sample = each.sample.replace("|", "\\|")
         yield f"| {each.cls} | {each.action}{fatal} | `{sample}` |"
     for cls in map(FailureClass, signatures.table().combined):
-        is_digest = "digest" in failure.signatures()["class"][cls]
+        is_digest = FAILURES[cls].digest
         fatal = ", fatal" if is_digest else ""
         shown = f"a whole hang digest of libtpu: {cls.meaning}" if is_digest else cls.meaning
         yield f"| {cls} | {cls.action}{fatal} | {shown} |"

@@ -1,8 +1,8 @@
 """How an attempt ended, and all ways in which it can fail, or only look as if it did.
 
-The ledger keeps a failure class, and the playbook decides by it. `logs/signatures.toml` has a row
-for each class: its meaning, whose trouble it is, and how a log shows it. `logs/triage.py` derives
-classes from log and outcome together; the playbook says what follows from a class.
+A failure class is a row of `logs/signatures.toml`: its meaning, the action that it asks for, and
+whose trouble it is. The ledger keeps its id, and the playbook decides by it. `logs/triage.py`
+derives classes from log and outcome together.
 """
 
 from __future__ import annotations
@@ -10,174 +10,22 @@ from __future__ import annotations
 import functools
 import tomllib
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import EnumType, StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.record import Record, Time
 
-SIGNATURES = Path(__file__).parents[1] / "logs" / "signatures.toml"
+_SIGNATURES = Path(__file__).parents[1] / "logs" / "signatures.toml"
 
 
 @functools.cache
 def signatures() -> Mapping[str, Any]:
-    """Return the content of `signatures.toml`, which is read on first use."""
-    return tomllib.loads(SIGNATURES.read_text(encoding="utf-8"))
-
-
-class FailureClass(StrEnum):
-    """What went wrong; each class is a row of `signatures.toml`."""
-
-    # flags and configuration
-    UNKNOWN_FLAG = "unknown-flag"
-    BAD_FLAG_VALUE = "bad-flag-value"
-    FLAGS_FILE_MISSING = "flags-file-missing"
-    FLAGS_NOT_EFFECTIVE = "flags-not-effective"
-    FLAGS_UNVERIFIED = "flags-unverified"
-    CONFIG_ERROR = "config-error"
-    JOB_SETUP = "job-setup"
-
-    # memory
-    OOM_GPU = "oom-gpu"
-    OOM_RCCL_HEADROOM = "oom-rccl-headroom"
-    OOM_HOST = "oom-host"
-
-    # the program
-    XLA_COMPILE_FAIL = "xla-compile-fail"
-    XLA_CHECK_FAIL = "xla-check-fail"
-    XLA_INTERNAL_CRASH = "xla-internal-crash"
-    SEGFAULT = "segfault"
-    NUMERICAL_FAILURE = "numerical-failure"
-    PYTHON_EXCEPTION = "python-exception"
-    FATAL_LINE = "fatal-line"
-    PYTHON_TRACEBACK = "python-traceback"
-    PROGRAM_LEFT_OUT = "program-left-out"
-
-    # GPUs and network
-    GPU_MEMORY_FAULT = "gpu-memory-fault"
-    HIP_ERROR = "hip-error"
-    GPU_HARDWARE = "gpu-hardware"
-    NO_GPU = "no-gpu"
-    OTHER_DEVICE = "other-device"
-    NIC_FAULT = "nic-fault"
-    NCCL_NIC_FAIL = "nccl-nic-fail"
-    NCCL_ERROR = "nccl-error"
-    JAX_COORD_TIMEOUT = "jax-coord-timeout"
-    HEARTBEAT_TIMEOUT = "heartbeat-timeout"
-    PEER_LOST = "peer-lost"
-    GPU_ECC = "gpu-ecc"
-    DRIVER = "driver"
-    NETWORK = "network"
-    HUB = "hub"
-    RAY_ACTOR = "ray-actor"
-
-    # TPUs and libtpu's Megascale runtime: the causes of its hang digests
-    TPU_CHIP = "tpu-chip"
-    PROGRAM_MISMATCH = "program-mismatch"
-    PROGRAM_DIVERGENCE = "program-divergence"
-    DATA_STALL = "data-stall"
-    NETWORK_LINK = "network-link"
-    ICI_ERROR = "ici-error"
-    HOST_STUCK = "host-stuck"
-    DATA_CORRUPTION = "data-corruption"
-    MXLA_ERROR = "mxla-error"
-    MXLA_HANG_UNKNOWN = "mxla-hang-unknown"
-
-    # launcher, containers, storage
-    NOT_STARTED = "not-started"
-    PULL_TIMEOUT = "pull-timeout"
-    CONTAINER_FAIL = "container-fail"
-    IMAGE_MISSING = "image-missing"
-    STAGE_TIMEOUT = "stage-timeout"
-    STEP_ABORTED = "step-aborted"
-    STAGE_FAIL = "stage-fail"
-    TRAIN_TIMEOUT = "train-timeout"
-    PORT_FAIL = "port-fail"
-    RAY_DOWNSTREAM = "ray-downstream"
-    GITHUB_5XX = "github-5xx"
-    CHECKOUT_FAIL = "checkout-fail"
-    FILESYSTEM = "filesystem"
-
-    # what the site's command reports about a node
-    NODE_FAULT = "node-fault"
-    NODE_SAID = "node-said"
-    NODE_UNASKED = "node-unasked"
-
-    # the scheduler
-    NODE_FAIL = "node-fail"
-    NODE_DRAIN = "node-drain"
-    QUEUE_LIMIT = "queue-limit"
-    NEVER_STARTS = "never-starts"
-    PROLOG_KILL = "prolog-kill"
-    SLURM_CONTROLLER_DOWN = "slurm-controller-down"
-    SUBMISSION_REFUSED = "submission-refused"
-    PREEMPTED = "preempted"
-    REQUEUED = "requeued"
-    PREEMPTION_NOTICE = "preemption-notice"
-    TIME_LIMIT = "time-limit"
-    CANCELLED = "cancelled"
-    LOST = "lost"
-
-    # how an attempt ended
-    UNFINISHED = "unfinished"
-    LOG_UNREADABLE = "log-unreadable"
-    OUTCOME_UNREADABLE = "outcome-unreadable"
-    SOFT_SUCCESS = "soft-success"
-    STEPS_AFTER_CANCEL = "steps-after-cancel"
-    RUNAWAY_LOG = "runaway-log"
-    HANG_INIT = "hang-init"
-    HANG_SILENT_OOM = "hang-silent-oom"
-    HANG_MID_TRAINING = "hang-mid-training"
-    RANK_BEHIND = "rank-behind"
-    NO_STEPS = "no-steps"
-    TOO_FEW_STEPS = "too-few-steps"
-    NO_SCORE = "no-score"
-    KILLED = "killed"
-    SIGNAL_KILL = "signal-kill"
-    NODE_EXIT = "node-exit"
-    EXIT_CODE = "exit-code"
-    UNKNOWN_DEATH = "unknown-death"
-
-    # what the campaign decided
-    COMPILE_CHECK = "compile-check"
-    BUDGET = "budget"
-
-    @property
-    def meaning(self) -> str:
-        """The meaning of the class, without a full stop."""
-        return str(self._row["meaning"])
-
-    @property
-    def advice(self) -> str:
-        """What a person can do about it, without a full stop."""
-        return str(self._row["advice"])
-
-    @property
-    def action(self) -> Action | None:
-        """The action of the class; None if the campaign decides it."""
-        return Action(self._row["action"]) if "action" in self._row else None
-
-    @property
-    def _row(self) -> Mapping[str, Any]:
-        row: Mapping[str, Any] = signatures()["class"][self]
-        return row
-
-
-class Blame(StrEnum):
-    """Whose trouble a failure is if it is not the program's."""
-
-    # a passing failure is retried, a lasting one stops the cell; no profile is dropped for it
-    SITE = "site"
-    NODE = "node"  # it happens on one node and says nothing about the program
-    UNKNOWN = "unknown"  # the profile's only if it happens again while the reference runs
-
-
-@functools.cache
-def blamed_on(*whose: Blame) -> frozenset[FailureClass]:
-    """Return the classes that are the trouble of one of these."""
-    rows: Mapping[str, Mapping[str, Any]] = signatures()["class"]
-    return frozenset(cls for cls in FailureClass if {*whose} & {*rows[cls].get("blame", ())})
+    """Return the content of `signatures.toml`, which is read once."""
+    return tomllib.loads(_SIGNATURES.read_text(encoding="utf-8"))
 
 
 class Action(StrEnum):
@@ -191,6 +39,62 @@ class Action(StrEnum):
     WAIT = "wait"
     DROP = "drop"  # the profile cannot run
     STOP = "stop"  # the sweep cannot go on
+
+
+class Blame(StrEnum):
+    """Whose trouble a failure is if it is not the program's."""
+
+    # a passing failure is retried, a lasting one stops the cell; no profile is dropped for it
+    SITE = "site"
+    NODE = "node"  # it happens on one node and says nothing about the program
+    UNKNOWN = "unknown"  # the profile's only if it happens again while the reference runs
+
+
+class FailureRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of the table of failure classes."""
+
+    meaning: str  # without a full stop
+    advice: str  # what a person can do about it, without a full stop
+    action: Action | None = None  # None if the campaign decides it
+    blame: tuple[Blame, ...] = ()  # () if it is the program's
+    tier: str = ""  # as of a line, for a class that follows from log and outcome together; else ""
+    digest: bool = False  # whether a hang digest of libtpu names it, which has several lines
+
+
+FAILURES = msgspec.convert(signatures()["class"], dict[str, FailureRow])
+
+
+class _Rows(EnumType):
+    if TYPE_CHECKING:  # the members are rows of a file, which mypy does not read
+
+        def __getattr__(cls, name: str) -> FailureClass: ...
+
+
+class FailureClass(StrEnum, metaclass=_Rows):
+    """What went wrong; `FailureClass.OOM_GPU` is the row `[class.oom-gpu]` of the table."""
+
+    vars().update({cls.upper().replace("-", "_"): cls for cls in FAILURES})
+
+    @property
+    def meaning(self) -> str:
+        """The meaning of the class, without a full stop."""
+        return FAILURES[self].meaning
+
+    @property
+    def advice(self) -> str:
+        """What a person can do about it, without a full stop."""
+        return FAILURES[self].advice
+
+    @property
+    def action(self) -> Action | None:
+        """The action of the class; None if the campaign decides it."""
+        return FAILURES[self].action
+
+
+@functools.cache
+def blamed_on(*whose: Blame) -> frozenset[FailureClass]:
+    """Return the classes that are the trouble of one of these."""
+    return frozenset(cls for cls in FailureClass if {*whose} & {*FAILURES[cls].blame})
 
 
 class Finding(Record, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.guests.megascale.digest import Cause, causes
 from pytest_xlatune.logs import LogReader, LogReport, read_log
 from pytest_xlatune.logs.triage import as_told, primary
-from pytest_xlatune.model.failure import signatures
+from pytest_xlatune.model.failure import FAILURES
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State
 from tests.helpers.digests import DRESSES, STEP, recorded
@@ -157,11 +157,7 @@ def test_a_log_in_pieces_has_the_same_findings_in_any_dress(fault: str) -> None:
         text = "\n".join([*steps, *lines, ""])
         whole = report_of(text, piece=1 << 20)
         is_cancel = fault == "cancelled"
-        [told] = [
-            each
-            for each in whole.findings
-            if is_cancel or "digest" in signatures()["class"][each.cls]
-        ]
+        [told] = [each for each in whole.findings if is_cancel or FAILURES[each.cls].digest]
         assert told.cls == ("cancelled" if fault == "cancelled" else CLASSES[fault][0]), dress
         for piece in (13, 1000):
             assert report_of(text, piece=piece) == whole, dress

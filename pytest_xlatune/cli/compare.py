@@ -7,8 +7,8 @@ import argparse
 from pytest_xlatune.cli.read_logs import pattern_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import of_command
-from pytest_xlatune.report.log_tables import compared
 from pytest_xlatune.tasks.compare_logs import compare_sides
+from pytest_xlatune.tasks.log_documents import compared_document
 
 
 def run_compare(arguments: argparse.Namespace) -> Output:
@@ -20,14 +20,8 @@ def run_compare(arguments: argparse.Namespace) -> Output:
         pattern=pattern_of(arguments),
         tokens=arguments.tokens,
     )
-    sides = (("A", comparison.a), ("B", comparison.b))
-    document = compared(
-        comparison.verdict,
-        ratio=comparison.ratio,
-        jobs=[(name, job.path, job.score) for name, side in sides for job in side.jobs],
-        left_out=[(name, *omission) for name, side in sides for omission in side.left_out],
-        gate=comparison.gate,
-    )
     return Output(
-        documents=(document,), json=comparison.to_json, status=of_command(comparison.exit)
+        documents=(compared_document(comparison),),
+        json=comparison.to_json,
+        status=of_command(comparison.exit),
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.report.document import Document, brief, lines
+from pytest_xlatune.tasks.log_documents import steps_document
 from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, try_command
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
@@ -80,12 +81,14 @@ def _init(arguments: argparse.Namespace) -> Output:
     answered = suggested | answers(suggested | options, ask, lambda problem: show([problem]))
     if arguments.study:
         answered["study"] = arguments.study
-    printed: tuple[str, ...] = ()
+    trial_documents: tuple[Document, ...] = ()
     problems: tuple[str, ...] = ()
     if arguments.is_tried:
         show(["one trial of the command runs now, 10 minutes at most ..."])
         trial = try_command(answered)
-        answered, printed = {**trial.settings, **answered}, trial.lines
+        answered = {**trial.settings, **answered}
+        if trial.log is not None:
+            trial_documents = (steps_document(trial.log, title=trial.head),)
         if trial.problem:
             problems = (f"{trial.problem}. {path} is written all the same: correct it",)
     planned = run = shlex.quote(str(path))
@@ -96,7 +99,7 @@ def _init(arguments: argparse.Namespace) -> Output:
         files={path: sweep_file(answered, name=path.stem.removeprefix("test_"))},
         problems=problems,
         documents=(
-            *([brief("What the trial printed", lines(*printed))] if printed else []),
+            *trial_documents,
             brief(
                 "What to do next",
                 lines(

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
 
 from pytest_xlatune.cli.parsers import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.logs.patterns import StepPattern, step_pattern
-from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.record import Json
-from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.log_tables import rank_behind, steps_of_log, triage_of_log
+from pytest_xlatune.tasks.log_documents import standstill_document, steps_document, triage_document
 from pytest_xlatune.tasks.read_logs import (
     SCHEMA,
     Health,
-    Read,
-    advised,
+    JobLog,
     behind_of,
     exit_of,
     logs_of,
     read_one,
-    slower_of,
     standstill_json,
 )
 
@@ -37,70 +30,48 @@ def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
 
 def run_steps(arguments: argparse.Namespace) -> Output:
     """Return the steps and the score of each log."""
-    read, problems = _read_all(arguments)
-    documents = tuple(
-        steps_of_log(
-            str(log.path),
-            steps=log.report.steps,
-            score=log.score,
-            notes=(*log.notes, *map(sentence, slower_of(log))),
-            shows_all=arguments.all,
-        )
-        for log in read
-    )
-    status = 3 if any(log.health is Health.UNFINISHED for log in read) else 0
+    logs, problems = _read_all(arguments)
     return Output(
-        documents=documents, json=partial(_values, read), problems=problems, status=status
+        documents=[steps_document(log, shows_all=arguments.all) for log in logs],
+        json=lambda: {"schema": SCHEMA, "logs": [log.to_json() for log in logs]},
+        problems=problems,
+        status=3 if any(log.health is Health.UNFINISHED for log in logs) else 0,
     )
 
 
 def run_triage(arguments: argparse.Namespace) -> Output:
     """Return what went wrong in each log."""
-    read, problems = _read_all(arguments)
-    standstills = [behind_of(log) for log in read]
-    documents: list[Document] = []
-    for log, standstill in zip(read, standstills, strict=True):
-        documents.append(
-            triage_of_log(
-                str(log.path),
-                status=log.status,
-                findings=log.findings,
-                reached=log.reached,
-                advice=advised(log),
-            )
-        )
-        if standstill is not None:
-            documents.append(rank_behind(standstill))
+    logs, problems = _read_all(arguments)
+    triaged = [(log, behind_of(log)) for log in logs]
+    entries = ({**log.to_json(), "behind": standstill_json(behind)} for log, behind in triaged)
     return Output(
-        documents=tuple(documents),
-        json=partial(_values, read, standstills),
+        documents=[
+            document
+            for log, behind in triaged
+            for document in (
+                triage_document(log),
+                *((standstill_document(behind),) if behind is not None else ()),
+            )
+        ],
+        json=lambda: {"schema": SCHEMA, "logs": [*entries]},
         problems=problems,
-        status=exit_of(read),
+        status=exit_of(logs),
     )
 
 
-def _values(read: list[Read], standstills: Sequence[Standstill | None] | None = None) -> Json:
-    """Return the value for `--json`; only `triage` has standstills, one per log."""
-    logs = [log.to_json() for log in read]
-    if standstills is not None:
-        for log, standstill in zip(logs, standstills, strict=True):
-            log["behind"] = standstill_json(standstill)
-    return {"schema": SCHEMA, "logs": logs}
-
-
-def _read_all(arguments: argparse.Namespace) -> tuple[list[Read], tuple[str, ...]]:
+def _read_all(arguments: argparse.Namespace) -> tuple[list[JobLog], tuple[str, ...]]:
     """Return the logs that can be read, and a message for each log that cannot."""
     read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
-    read, problems = [], []
+    logs, problems = list[JobLog](), list[str]()
     for path in arguments.logs:
         try:
-            logs = logs_of(path)
+            paths = logs_of(path)
         except ConfigError as error:
             problems.append(str(error))
             continue
-        for log in logs:
+        for log in paths:
             try:
-                read.append(read_log(log))
+                logs.append(read_log(log))
             except ConfigError as error:
                 problems.append(str(error))
-    return read, tuple(problems)
+    return logs, tuple(problems)

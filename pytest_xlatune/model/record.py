@@ -158,7 +158,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         fields = msgspec.structs.asdict(self).items()
         # Most values need no encoding: the check here saves half of the calls.
         return {
-            name: value if type(value) in _AS_IT_IS else _encode(value) for name, value in fields
+            name: value if type(value) in _AS_IT_IS else encode(value) for name, value in fields
         }
 
     @classmethod
@@ -194,7 +194,12 @@ def decode(kind: Any, data: Json) -> Any:
         raise ValueError(str(error)) from None  # msgspec adds the place
 
 
-def _encode(value: object) -> Json:
+def encode(value: object) -> Json:
+    """Return a record, a scalar, or a container of them as JSON data.
+
+    Raises:
+        TypeError: a value is nothing of these.
+    """
     if type(value) in _AS_IT_IS:
         return value
     if type(value) is float:
@@ -204,13 +209,13 @@ def _encode(value: object) -> Json:
         return value.to_json()
     if isinstance(value, tuple | list | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else value
-        return [item if type(item) in _AS_IT_IS else _encode(item) for item in items]
+        return [item if type(item) in _AS_IT_IS else encode(item) for item in items]
     if isinstance(value, dict):
-        return {str(key): _encode(item) for key, item in value.items()}
+        return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Pairs):
-        return [[at, _encode(item)] for at, item in value]
+        return [[at, encode(item)] for at, item in value]
     if isinstance(value, OwnJson):
         return value.to_json()
     raise TypeError(f"a record holds builtins only, found {type(value).__name__}: {value!r:.80}")

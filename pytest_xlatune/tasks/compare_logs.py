@@ -7,10 +7,11 @@ the logs do not suffice, the result says so: one job is no evidence, however man
 
 from __future__ import annotations
 
-import filecmp
+import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
@@ -37,9 +38,9 @@ from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.stats.window import common_window
 from pytest_xlatune.tasks.read_logs import (
     RANK_0,
-    Read,
+    JobLog,
     UnreadableLogError,
-    is_log_name,
+    logs_in,
     logs_of,
     read_one,
     score_with,
@@ -54,29 +55,24 @@ _COMPARED_STATUSES = (
     *("ok", "no-score", FailureClass.SOFT_SUCCESS),
     *(FailureClass.UNFINISHED, FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
 )
+_ORDER = verbatim("the order of these jobs is unknown: a drift between the sides is not excluded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideJob:
-    """One job of a side that has a score.
+    """One job of a side that has a score."""
 
-    Attributes:
-        path: the log.
-        score: its score in the window of all jobs.
-        xla_flags: XLA_FLAGS as the log prints them; None if it does not.
-        loss: the loss at the last step of the window; None if the log has none.
-    """
-
-    path: Path
-    score: Score
-    xla_flags: str | None
-    loss: float | None = None
+    path: Path  # the log
+    score: Score  # the score in the window of all jobs
+    xla_flags: str | None  # XLA_FLAGS as the log prints them; None if it does not
+    loss: float | None = None  # the loss at the last step of the window; None if the log has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """One side: its jobs with a score, and the files that are left out, each with the reason."""
 
+    name: str  # "A" for the baseline, or "B"
     path: Path
     jobs: tuple[SideJob, ...]
     left_out: tuple[tuple[Path, str], ...]
@@ -88,19 +84,14 @@ class Side:
 
     def to_json(self) -> Json:
         """Return the side as builtins."""
+        names = ("tgs", "step_s", "n_steps", "window", "flags")
+        scores = [job.score.to_json() for job in self.jobs]
         return {
             "path": str(self.path),
             "tgs": self.tgs,
             "jobs": [
-                {
-                    "path": str(job.path),
-                    "tgs": job.score.tgs,
-                    "step_s": job.score.step_s,
-                    "n_steps": job.score.n_steps,
-                    "window": list(job.score.window),
-                    "flags": list(job.score.flags),
-                }
-                for job in self.jobs
+                {"path": str(job.path), **{name: score[name] for name in names}}
+                for job, score in zip(self.jobs, scores, strict=True)
             ],
             "left_out": [{"path": str(path), "reason": reason} for path, reason in self.left_out],
         }
@@ -108,22 +99,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Side B against side A.
+    """Side B against side A."""
 
-    Attributes:
-        a, b: the sides; A is the baseline.
-        verdict: the verdict on B.
-        ratio: the TGS of B divided by that of A; None if a side has no job.
-        margin: the margin of the gate, as a fraction; None if there is no gate.
-        passes: whether B passes the gate; None if the jobs do not suffice or there is no gate.
-    """
-
-    a: Side
+    a: Side  # the baseline
     b: Side
-    verdict: Verdict
-    ratio: float | None
-    margin: float | None = None
-    passes: bool | None = None
+    verdict: Verdict  # the verdict on B
+    ratio: float | None  # the TGS of B divided by that of A; None if a side has no job
+    margin: float | None = None  # the margin of the gate, as a fraction; None without a gate
+    passes: bool | None = None  # whether B passes the gate; None if that cannot be told
 
     @property
     def gate(self) -> str:
@@ -168,7 +151,7 @@ def compare_sides(
         a: the logs of the baseline.
         b: the logs of the candidate.
         margin: the margin of a gate that B has to pass, as a fraction; None is no gate.
-        pattern: the form of a step line; None recognizes the known trainers.
+        pattern: the form of a step line; None reads those of MaxText.
         tokens: tokens per device and step, for logs that print no rate.
 
     Raises:
@@ -177,98 +160,88 @@ def compare_sides(
     """
     if margin is not None and not 0 < margin < 1:
         raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
-    logs_by_size: dict[int, list[Path]] = {}
-    read_sides = [_read_side(path, logs_by_size, pattern, tokens) for path in (a, b)]
-    reads = [read for jobs, _ in read_sides for read in jobs]
-    _check_protocols(reads)
-    steps = [read.protocol.steps for read in reads if isinstance(read.score, Score)]
-    fewest_steps = min(steps, default=max(read.protocol.steps for read in reads))
+    seen: dict[bytes, tuple[str, Path]] = {}
+    read_log = partial(read_one, pattern=pattern, tokens=tokens)
+    sides = [(name, path, *_read_side(name, path, read_log, seen))
+             for name, path in (("A", a), ("B", b))]  # fmt: skip
+    logs = [log for _, _, side_logs, _ in sides for log in side_logs]
+    _check_protocols(logs)
+    steps = [log.protocol.steps for log in logs if isinstance(log.score, Score)]
+    fewest_steps = min(steps, default=max(log.protocol.steps for log in logs))
     scores: dict[Path, Score | NoScore] = {}
-    for read in reads:
-        protocol = replace(read.protocol, steps=min(fewest_steps, read.protocol.steps))
-        scores[read.path] = score_with(read.report, protocol, tokens=tokens)
-    scored = {path: score for path, score in scores.items() if isinstance(score, Score)}
-    window = common_window([*scored.values()], replace(reads[0].protocol, steps=fewest_steps))
-    if window.is_moved:
-        for path, score in scored.items():
-            scores[path] = rescore(score, protocol=window.protocol)
+    for log in logs:
+        protocol = replace(log.protocol, steps=min(fewest_steps, log.protocol.steps))
+        scores[log.path] = score_with(log.report, protocol, tokens=tokens)
+    scored = [score for score in scores.values() if isinstance(score, Score)]
+    window = common_window(scored, replace(logs[0].protocol, steps=fewest_steps))
     notes = [window.note] if window.note else []
-    if len(set(steps)) > 1:
+    if len({*steps}) > 1:
         text = (
             f"the jobs have {fewest_steps} to {max(steps)} steps: each is scored up to the last "
             "step of the shortest"
         )
         notes.insert(0, verbatim(text))
-    sides = [
-        _side(path, jobs, left_out, scores, last_step=window.protocol.last_step)
-        for path, (jobs, left_out) in zip((a, b), read_sides, strict=True)
-    ]
-    return _compared(*sides, margin=margin, notes=notes)
-
-
-def _side(
-    path: Path,
-    reads: Sequence[Read],
-    left_out: Sequence[tuple[Path, str]],
-    scores: Mapping[Path, Score | NoScore],
-    *,
-    last_step: int,
-) -> Side:
-    """Return a side: jobs without a score are left out, and losses are those at `last_step`."""
-    jobs, excluded = [], list(left_out)
-    for read in reads:
-        score = scores[read.path]
-        if isinstance(score, NoScore):
-            excluded.append((read.path, f"no score: {sentence(score.reason)}"))
-            continue
-        losses = (step.loss for step in read.report.steps if step.step == last_step)
-        loss = max((loss for loss in losses if loss is not None), default=None)
-        flags = read.report.xla_flags
-        jobs.append(SideJob(path=read.path, score=score, xla_flags=flags, loss=loss))
-    return Side(path=path, jobs=tuple(jobs), left_out=tuple(excluded))
+    made = []
+    for name, path, side_logs, left_out in sides:
+        jobs = list[SideJob]()
+        for log in side_logs:
+            score = scores[log.path]
+            if window.is_moved and isinstance(score, Score):
+                score = rescore(score, protocol=window.protocol)
+            if isinstance(score, NoScore):
+                left_out.append((log.path, f"no score: {sentence(score.reason)}"))
+                continue
+            last = (
+                step.loss for step in log.report.steps if step.step == window.protocol.last_step
+            )
+            loss = max((loss for loss in last if loss is not None), default=None)
+            flags = log.report.xla_flags
+            jobs.append(SideJob(path=log.path, score=score, xla_flags=flags, loss=loss))
+        made.append(Side(name=name, path=path, jobs=tuple(jobs), left_out=tuple(left_out)))
+    return _compared(*made, margin=margin, notes=notes)
 
 
 def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message]) -> Compared:
     """Return the comparison of two sides, with `notes` among the reasons of the verdict."""
-    estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
-    steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
-    loss_fault, passes = _other_loss(a, b), None
     scores_of_a, scores_of_b = ([job.score.value for job in side.jobs] for side in (a, b))
     comparison = two_samples(scores_of_a, scores_of_b, alpha=SWEEP_ALPHA)
-    kind, reason = VerdictKind.INCONCLUSIVE, ""
-    ci95, mde80, method = None, None, None
-    if loss_fault:
-        kind, reason = VerdictKind.INVALID, loss_fault
-    elif isinstance(comparison, NoComparison):
-        reason = f"no verdict: {_missing_jobs(a, b) or sentence(comparison.reason)}"
-    else:
-        low, high = map(relative, comparison.ci95)
-        kind, ci95, mde80 = decide(comparison), (low, high), relative(comparison.mde80)
-        method = verbatim(
-            f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
-            f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(comparison.sigma)}"
-        )
-        gated = VerdictKind.INCONCLUSIVE if margin is None else gate(comparison, margin=margin)
-        passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
-    order = "the order of these jobs is unknown: a drift between the sides is not excluded"
-    mixed = [
-        f"the jobs of {name} ran with different XLA_FLAGS, so they are not one configuration"
-        for name, side in (("A", a), ("B", b))
+    estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
+    steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
+    mixed = (
+        f"the jobs of {side.name} ran with different XLA_FLAGS, so they are not one configuration"
+        for side in (a, b)
         if len({job.xla_flags for job in side.jobs}) > 1
-    ]
-    reasons = [verbatim(reason)] if reason else []
+    )
     verdict = Verdict(
         arm=str(b.path),
-        kind=kind,
+        kind=VerdictKind.INCONCLUSIVE,
         n=len(b.jobs),
         tgs=b.tgs,
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
         delta=None if estimate is None else relative(estimate),
-        reasons=(*reasons, *notes, *map(verbatim, (order, *mixed))),
-        ci95=ci95,
-        mde80=mde80,
-        method=method,
+        reasons=(*notes, _ORDER, *map(verbatim, mixed)),
     )
+    reason, passes = _other_loss(a, b), None
+    if reason:
+        verdict = replace(verdict, kind=VerdictKind.INVALID)
+    elif isinstance(comparison, NoComparison):
+        reason = f"no verdict: {_missing_jobs(a, b) or sentence(comparison.reason)}"
+    else:
+        low, high = comparison.ci95
+        verdict = replace(
+            verdict,
+            kind=decide(comparison),
+            ci95=(relative(low), relative(high)),
+            mde80=relative(comparison.mde80),
+            method=verbatim(
+                f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
+                f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(comparison.sigma)}"
+            ),
+        )
+        gated = VerdictKind.INCONCLUSIVE if margin is None else gate(comparison, margin=margin)
+        passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
+    if reason:
+        verdict = replace(verdict, reasons=(verbatim(reason), *verdict.reasons))
     ratio = None if estimate is None else math.exp(estimate)
     return Compared(a=a, b=b, verdict=verdict, ratio=ratio, margin=margin, passes=passes)
 
@@ -277,13 +250,11 @@ def _missing_jobs(a: Side, b: Side) -> str:
     """Return that a verdict needs more jobs than the sides have; "" if there are enough."""
     if min(len(a.jobs), len(b.jobs)) >= MIN_TRIALS and len(a.jobs) + len(b.jobs) - 2 >= MIN_DF:
         return ""
-    counts = []
-    for name, side in (("A", a), ("B", b)):
-        count = f"{name} has {counted(len(side.jobs), 'scored job')}"
-        if not side.jobs and side.left_out:
-            _, reason = side.left_out[0]
-            count += f" ({reason})"
-        counts.append(count)
+    counts = [
+        f"{side.name} has {counted(len(side.jobs), 'scored job')}"
+        + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
+        for side in (a, b)
+    ]
     return (
         f"{' and '.join(counts)}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
         "More steps do not replace jobs: run more jobs"
@@ -300,60 +271,60 @@ def _other_loss(a: Side, b: Side) -> str:
 
 
 def _read_side(
+    name: str,
     path: Path,
-    logs_by_size: dict[int, list[Path]],
-    pattern: StepPattern | None,
-    tokens: float | None,
-) -> tuple[list[Read], list[tuple[Path, str]]]:
+    read_log: Callable[[Path], JobLog],
+    seen: dict[bytes, tuple[str, Path]],
+) -> tuple[list[JobLog], list[tuple[Path, str]]]:
     """Return the logs of a side, and the files that are left out, each with the reason.
 
-    `logs_by_size` has the logs that were read before, on either side, and gets those of this side.
-    Only logs of one size can be copies of each other.
+    `seen` is shared by the sides: the digest of a log that counts -> its side and its path.
     """
     if not path.exists():
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
-    reads: list[Read] = []
-    left_out: list[tuple[Path, str]] = []
-    side_logs: set[Path] = set()
-    for job, reason in _entries(path):
-        if reason:
-            left_out.append((job, reason))
-            continue
-        try:
-            read = read_one(job, pattern=pattern, tokens=tokens)
-        except UnreadableLogError as error:
-            left_out.append((job, error.reason))
-            continue
-        same_size = logs_by_size.setdefault(job.stat().st_size, [])
-        original = next(
-            (other for other in same_size if filecmp.cmp(job, other, shallow=False)), None
-        )
-        if read.status not in _COMPARED_STATUSES:
-            left_out.append((job, f"{read.status}: the job failed"))
-            continue
-        # a copy is no second job, and its equal score would make the noise of jobs look small
-        if original in side_logs:
-            left_out.append((job, f"a copy of {original}: the same job counts once"))
-            continue
-        if original is not None:
-            raise ConfigError(f"{job} is the same log as {original}, on the other side")
-        same_size.append(job)
-        side_logs.add(job)
-        reads.append(read)
-    if not reads:
-        raise ConfigError(_why_no_job(path, left_out))
-    return reads, left_out
+    logs = list[JobLog]()
+    left_out = list[tuple[Path, str]]()
+    for file, problem in _entries(path):
+        reason = problem
+        if not reason:
+            try:
+                log = read_log(file)
+            except UnreadableLogError as error:
+                reason = error.reason
+            else:
+                reason = _why_not_counted(log, name, seen)
+                logs += [] if reason else [log]
+        left_out += [(file, reason)] if reason else []
+    if not logs and not left_out:
+        raise ConfigError(f"{path} is empty: no log of a training job; {_EXPECTED}")
+    if not logs:
+        names: dict[str, list[str]] = {}
+        for file, reason in left_out:
+            names.setdefault(reason, []).append(file.name)
+        why = "; ".join(f"{', '.join(files)}: {reason}" for reason, files in names.items())
+        raise ConfigError(f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}")
+    return logs, left_out
 
 
-def _why_no_job(path: Path, left_out: Sequence[tuple[Path, str]]) -> str:
-    """Return why a side has no job: its files for each reason, and the expected layout."""
-    if not left_out:
-        return f"{path} is empty: no log of a training job; {_EXPECTED}"
-    names: dict[str, list[str]] = {}
-    for job, reason in left_out:
-        names.setdefault(reason, []).append(job.name)
-    why = "; ".join(f"{', '.join(job_names)}: {reason}" for reason, job_names in names.items())
-    return f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}"
+def _why_not_counted(log: JobLog, name: str, seen: dict[bytes, tuple[str, Path]]) -> str:
+    """Return why a log of a side does not count; "" if it does.
+
+    A copy is no second job, and its equal score would make the noise of jobs look small.
+
+    Raises:
+        ConfigError: the other side has the same log.
+    """
+    if log.status not in _COMPARED_STATUSES:
+        return f"{log.status}: the job failed"
+    with log.path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    if digest not in seen:
+        seen[digest] = name, log.path
+        return ""
+    side, same = seen[digest]
+    if side != name:
+        raise ConfigError(f"{log.path} is the same log as {same}, on the other side")
+    return f"a copy of {same}: the same job counts once"
 
 
 def _entries(path: Path) -> Iterator[tuple[Path, str]]:
@@ -361,41 +332,29 @@ def _entries(path: Path) -> Iterator[tuple[Path, str]]:
     if path.is_file():
         yield path, ""
         return
-    jobs = _job_logs(path)
+    other_ranks = {log for logs in logs_in(path) for _, log in logs[1:]}
     for entry in sorted(path.iterdir()):
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or entry in other_ranks:
             continue
-        if entry.is_dir():
-            logs = _job_logs(entry)
-            reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
-            yield (logs[0], "") if len(logs) == 1 else (entry, reason)
-        elif entry in jobs or not is_log_name(entry):  # the logs of further ranks are skipped
+        if not entry.is_dir():
             yield entry, ""
+            continue
+        try:
+            logs = logs_of(entry)
+        except UnreadableLogError:
+            logs = []
+        reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
+        yield (logs[0], "") if len(logs) == 1 else (entry, reason)
 
 
-def _job_logs(folder: Path) -> list[Path]:
-    """Return the log of each job in a folder; [] if no file is named like a log."""
-    try:
-        return logs_of(folder)
-    except UnreadableLogError:
-        return []
-
-
-def _check_protocols(reads: Sequence[Read]) -> None:
+def _check_protocols(logs: Sequence[JobLog]) -> None:
     """Refuse jobs whose protocols differ in more than the number of steps."""
-
-    def rules(read: Read) -> Json:
-        return {**read.protocol.to_json(), "steps": 0}
-
-    for read in reads[1:]:
-        first, other = rules(reads[0]), rules(read)
-        differing = "; ".join(
-            f"{name} {first[name]!r} and {other[name]!r}"
-            for name in first
-            if first[name] != other[name]
-        )
-        if differing:
+    first, *others = (replace(log.protocol, steps=1).to_json() for log in logs)
+    for log, other in zip(logs[1:], others, strict=True):
+        differs = [name for name in first if first[name] != other[name]]
+        if differs:
+            differing = "; ".join(f"{name} {first[name]!r} and {other[name]!r}" for name in differs)
             raise ConfigError(
-                f"{reads[0].path} and {read.path} ran by different protocols ({differing}): their "
+                f"{logs[0].path} and {log.path} ran by different protocols ({differing}): their "
                 "scores do not compare. Leave one kind out"
             )

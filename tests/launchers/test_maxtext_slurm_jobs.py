@@ -17,7 +17,7 @@ from pytest_xlatune.executors.folder import read_environments
 from pytest_xlatune.model.environment import differing
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
-from pytest_xlatune.tasks.read_logs import read_one
+from pytest_xlatune.tasks.read_logs import logs_of, read_one
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD, tell_environments
 from tests.helpers.assessed import assess
 from tests.helpers.checkout import MODEL, Site, make_cell, make_trial
@@ -92,7 +92,7 @@ def test_a_job_is_read_by_its_id_its_folder_or_its_log(
     site: Site, named: Callable[[Path], Path]
 ) -> None:
     assert site.run(BASELINE) == 0
-    read = read_one(named(site.outputs))
+    read = read_one(*logs_of(named(site.outputs)))
     assert read.report.last_step == 11
     assert read.path.suffix == ".log"
 

@@ -257,7 +257,7 @@ def test_an_unknown_log_is_tried_against_all_formats(
     lines = [LINES[name].format(each) for each in range(1, 16)]
     path.write_bytes(text_of(["hello", *lines]))
     assert main(["steps", str(path)]) == 2
-    assert f"are those of {name}: say --step-pattern {name}" in " ".join(
+    assert f"are those of {name}: --step-pattern {name} reads them" in " ".join(
         capsys.readouterr().err.split()
     )
     # of one that is read for its failure, a note says it

@@ -1,0 +1,196 @@
+"""The documents of plain logs: steps and findings of one log, and the comparison of two sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pytest_xlatune.logs.standstill import Standstill
+from pytest_xlatune.logs.triage import advice
+from pytest_xlatune.model.failure import Action, FailureClass
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.metric import NoScore, Score, StepRecord
+from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
+from pytest_xlatune.report.document import (
+    Code,
+    Document,
+    Table,
+    Text,
+    bullets,
+    columns,
+    left_out,
+    literal,
+    plain,
+    section,
+    shortened,
+)
+from pytest_xlatune.report.language import plainly
+from pytest_xlatune.tasks.compare_logs import Compared
+from pytest_xlatune.tasks.read_logs import Health, JobLog, slower_of
+
+_STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
+_FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
+_RANK_COLUMNS = columns(">rank", "node", ">last step", "~what it does", "~last line")
+_JOB_COLUMNS = columns("side", "~job", ">TGS", ">step (s)", ">steps", "window")
+_MOST_RANKS = 64  # rows of ranks that are shown
+_FAR = 0.2  # share of the score's seconds per step; steps that differ by more are shown
+
+
+def steps_document(log: JobLog, *, title: str = "", shows_all: bool = False) -> Document:
+    """Return the steps of a log, and the score of its steady state.
+
+    The title is the log's path if it is empty. The table of many steps shows the first, the last
+    and those that differ, unless `shows_all`.
+
+    Raises:
+        UnreadableLogError: the log of another rank cannot be read.
+    """
+    score, steps = log.score, [*log.report.steps]
+    shown = shortened(steps, lambda step: _differs(step, score), shows_all=shows_all)
+    gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
+    rows = tuple(gap if step is None else _step_row(step, score) for step in shown)
+    ends = (each.detail for each in log.findings if each.cls == FailureClass.UNFINISHED)
+    notes = (*log.report.notes, *ends, *map(sentence, slower_of(log)))
+    return Document(
+        title=title or str(log.path),
+        header=(*_figures(score), *map(plain, notes), *left_out(shown, steps, "step")),
+        sections=(section("Steps", Table(columns=_STEP_COLUMNS, rows=rows)),) if rows else (),
+    )
+
+
+def _figures(score: Score | NoScore) -> Iterator[str]:
+    if isinstance(score, NoScore):
+        yield f"no score: {plainly(score.reason)}"
+        return
+    first, last = score.window
+    yield f"TGS {rate(score.tgs)}, {significant(score.step_s)} s/step"
+    yield f"tokens over time of {score.n_steps} steps of {first}-{last}"
+    if score.dropped:
+        yield f"dropped steps: {', '.join(map(str, score.dropped))}"
+    if score.flags:
+        yield f"flags: {', '.join(score.flags)}"
+
+
+def _differs(step: StepRecord, score: Score | NoScore) -> bool:
+    """Return whether a step differs from the others in what it did, its loss, or its time."""
+    if step.kind != "step" or (step.loss is not None and not math.isfinite(step.loss)):
+        return True
+    if isinstance(score, NoScore):
+        return False
+    if step.step in (*score.window, *score.dropped):
+        return True
+    if step.step_s is None or score.step_s is None:
+        return False
+    return not abs(step.step_s - score.step_s) <= _FAR * score.step_s  # or it is no number
+
+
+def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:
+    use = ""
+    if step.kind != "step":
+        use = step.kind
+    elif isinstance(score, Score) and score.window[0] <= step.step <= score.window[1]:
+        use = "dropped" if step.step in score.dropped else "yes"
+    figures = (step.step_s, step.tgs, step.tflops, step.mfu, step.loss)
+    return (str(step.step), *(ABSENT if each is None else f"{each:.3f}" for each in figures), use)
+
+
+def triage_document(log: JobLog) -> Document:
+    """Return how far a job came, and the findings of its log with the root cause first."""
+    ordered = sorted(
+        log.findings,
+        key=lambda finding: (finding.cls != log.status, finding.action is Action.NONE),
+    )
+    rows = tuple(
+        (
+            finding.cls,
+            str(finding.action),
+            str(finding.line or ABSENT),
+            literal(finding.text.rpartition("\n")[2]),
+        )
+        for finding in ordered
+    )
+    details = (
+        f"{finding.cls}: {plain(finding.detail)}"
+        for finding in ordered
+        if finding.detail and (finding.cls == log.status or finding.action is not Action.NONE)
+    )
+    found = Table(columns=_FINDING_COLUMNS, rows=rows) if rows else Text(text="no known failure")
+    advice_of_class: dict[str, str] = {}
+    for finding in ordered if log.health is not Health.HEALTHY else ():
+        advice_of_class.setdefault(finding.cls, advice(finding))
+    to_do = bullets(*(f"{cls}: {text}" for cls, text in advice_of_class.items() if text))
+    # foreign lines for a terminal, without escape sequences
+    last_lines = next((each.text.splitlines() for each in ordered if "\n" in each.text), [])
+    text = "\n".join(map(plain, last_lines))
+    return Document(
+        title=f"{log.path}: {log.status}",
+        header=(log.reached, *details),
+        sections=(
+            section("Findings", found),
+            *((section("What to do", to_do),) if to_do.items else ()),
+            *((section("Last lines", Code(text=text)),) if text else ()),
+        ),
+    )
+
+
+def standstill_document(standstill: Standstill) -> Document:
+    """Return which rank of a job the others waited for, and what each rank did last."""
+    ordered = sorted(standstill.stands, key=lambda state: state.rank not in standstill.behind)
+    rows = tuple(
+        (
+            str(state.rank),
+            literal(state.node) or ABSENT,
+            ABSENT if state.step is None else str(state.step),
+            plainly(state.why),
+            literal(state.last_line) or ABSENT,
+        )
+        for state in ordered[:_MOST_RANKS]
+    )
+    more = len(ordered) - len(rows)
+    return Document(
+        title="Which rank is behind",
+        header=(plainly(standstill.why), *([f"{more} more ranks"] if more else [])),
+        sections=(section("Ranks", Table(columns=_RANK_COLUMNS, rows=rows)),),
+    )
+
+
+def compared_document(compared: Compared) -> Document:
+    """Return the comparison of B with A."""
+    verdict, sides = compared.verdict, (compared.a, compared.b)
+    ratio = ABSENT if compared.ratio is None else f"{compared.ratio:.4f}"
+    ends = f"95 % interval {interval(verdict.ci95)}"
+    figures = (
+        f"B against A: {percent(verdict.delta)}, {ends}, ratio {ratio}",
+        f"verdict: {verdict.kind if verdict.ci95 else 'none'}",
+        *([compared.gate] if compared.gate else []),
+        *([f"method: {plainly(verdict.method)}"] if verdict.method else []),
+        *([f"80 % power at {size(verdict.mde80)}"] if verdict.mde80 is not None else []),
+        *map(plainly, verdict.reasons),
+    )
+    rows = tuple(
+        (
+            side.name,
+            literal(str(job.path)),
+            rate(job.score.tgs),
+            significant(job.score.step_s),
+            str(job.score.n_steps),
+            f"{job.score.window[0]}-{job.score.window[1]}",
+        )
+        for side in sides
+        for job in side.jobs
+    )
+    out = bullets(
+        *(
+            f"{side.name}: {literal(str(path))}: {plain(reason)}"
+            for side in sides
+            for path, reason in side.left_out
+        )
+    )
+    return Document(
+        title=f"B against A: {verdict.arm}",
+        header=figures,
+        sections=(
+            section("Jobs", Table(columns=_JOB_COLUMNS, rows=rows)),
+            *((section("Left out", Text(text="Not counted:"), out),) if out.items else ()),
+        ),
+    )

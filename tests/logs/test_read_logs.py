@@ -291,9 +291,7 @@ def test_a_gzipped_log_that_is_cut_is_read_as_far_as_it_goes(
     said = " ".join(capsys.readouterr().out.split())
     assert "last step 7 of 15; no end in the log; its gzip data is cut or damaged" in said
     assert main(["steps", str(path)]) == 3
-    assert "its gzip data is cut or damaged: read as far" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "its gzip data is cut or damaged: only the" in " ".join(capsys.readouterr().out.split())
     path.write_bytes(path.read_bytes()[:12] + b"?" * 99)
     with pytest.raises(UnreadableLogError, match="damaged from the first byte on"):
         read_one(path)

@@ -380,7 +380,7 @@ class LostRuns(Record, frozen=True, kw_only=True):
     to: tuple[Message, ...]
 
     @property
-    def told(self) -> Message:
+    def message(self) -> Message:
         """A sentence on how many were lost and why, e.g. `2 of 4 runs lost: hang`."""
         if not self.to:
             return say("{lost} of {runs} runs lost", lost=self.lost, runs=self.runs)

@@ -61,7 +61,7 @@ def words_beside(verdict: Verdict) -> str:
 
 
 def _lost(verdict: Verdict) -> str:
-    return f", {plainly(verdict.lost.told)}" if verdict.lost else ""
+    return f", {plainly(verdict.lost.message)}" if verdict.lost else ""
 
 
 def _kind(verdict: Verdict) -> str:

@@ -51,7 +51,7 @@ from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
 from pytest_xlatune.studies.cell_arms import (
     CellArms,
-    CellWalk,
+    CellProgress,
     DeclaredCells,
     decided,
     dropped,
@@ -59,14 +59,14 @@ from pytest_xlatune.studies.cell_arms import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
-    changed,
-    compared,
-    levelled,
-    measured,
+    as_screened,
+    compare_in_blocks,
+    relative_to,
     score_flags,
-    screened,
-    so_far,
-    unconcluded,
+    verdict_with_figures,
+    verdict_without_figures,
+    with_change,
+    with_figures,
 )
 from pytest_xlatune.studies.vetoes import NOT_FINITE, lost_runs
 
@@ -426,7 +426,7 @@ def _cause_of(result: TrialResult) -> str | Message | None:
     return next((finding.cls for finding in findings), result.reason)
 
 
-class _BatchWalk(CellWalk["BatchStudy"]):
+class _BatchProgress(CellProgress["BatchStudy"]):
     """One search so far, and what it shows of the values, which are given by index.
 
     Every run of a value counts, whichever search asked for it: a larger budget continues a search.
@@ -470,14 +470,14 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         self.lead: int | None = None
         self.noise = study.asked.sigma  # sigma of a job's score: from the blocks, else as declared
 
-    def walk(self) -> None:
+    def run_stages(self) -> None:
         sizes = (lane.next_compiled for lane in self.lanes if self.study.asks_compiler)
         for trial in (self._trial(sizes, COMPILED), self.next_probe):
             if trial is not None:
                 most = len(self.study.cells) if self.study.asked.names_arms else 5
                 wanted = max(most - len(self.probes), 1) - 1 + 2 * BLOCKS_RUN
                 allowed = self.study.budget - len(self.jobs) - 1
-                self.run([trial], later=max(min(wanted, allowed), 0))
+                self.stage_results([trial], later=max(min(wanted, allowed), 0))
         self.leaders = self._leaders()
         left = self.study.budget - sum(not run.trial.block for run in self.jobs)
         for width in range(2, len(self.leaders) + 1):
@@ -487,11 +487,11 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         places = [*self.compared]
         # A size that failed in a block enters no later block, and one size alone compares nothing.
         while len(self.blocks) < self.most_blocks and len(places) > 1:
-            arms = (self.study.every_arm[at] for at in places)
+            arms = (self.study.all_arms[at] for at in places)
             trials = self.study.block(BLOCK, len(self.blocks) + 1, arms)
             self.blocks.append(trials)
             blocks = self.most_blocks - len(self.blocks)
-            results = self.run(trials, later=blocks * len(self.compared))
+            results = self.stage_results(trials, later=blocks * len(self.compared))
             gone = {result.trial.arm for result in results if is_unfit(result)}
             places = [at for at in places if self.study.ids[at] not in gone]
 
@@ -537,7 +537,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         at = next((at for at in places if at is not None), None)
         if at is None or self.stopped:
             return None
-        return self.study.trial_of(self.study.every_arm[at], stage, position=position)
+        return self.study.trial_of(self.study.all_arms[at], stage, position=position)
 
     @cached_property
     def wanted(self) -> Trial | None:
@@ -674,7 +674,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             objection=(answer,) if is_missing and answer else (),
             files={BEST_FILE: f"{study.asked.key}={value}\n"} if value else {},
         )
-        shown = [levelled(v, best) if v.against == _BEST else v for v in verdicts.values()]
+        shown = [relative_to(v, best) if v.against == _BEST else v for v in verdicts.values()]
         # the best first, then what ran, by speed
         shown.sort(key=lambda verdict: (verdict.arm != arm, not verdict.n, -(verdict.delta or 0.0)))
         notes = self._notes() if self.is_over else ()
@@ -719,8 +719,8 @@ class _BatchWalk(CellWalk["BatchStudy"]):
     def _verdict(self, at: int) -> Verdict:
         runs, arm = self.by_place[at], self.study.ids[at]
         if at in self.unfit:
-            return dropped(unconcluded(arm, runs), *self._why_unfit(at))
-        base = replace(so_far(arm, runs), against=_BEST)
+            return dropped(verdict_without_figures(arm, runs), *self._why_unfit(at))
+        base = replace(verdict_with_figures(arm, runs), against=_BEST)
         if at not in self.probes:
             return self._untried(base, at) if self.is_over else base
         if at in self.lost:
@@ -728,7 +728,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             is_dropped = self.lost[at].status is TrialStatus.DROPPED
             return dropped(base, why) if is_dropped else decided(base, VerdictKind.INVALID, why)
         if at not in self.scores:
-            return screened(base, say("it stood still; it is run again"))
+            return as_screened(base, say("it stood still; it is run again"))
         in_blocks = lost_runs([run for run in runs if run.trial.block])
         base = replace(base, reasons=score_flags(runs), lost=in_blocks)
         if at in self.another_loss:
@@ -736,8 +736,8 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         if self.is_over:
             return self._of_speed(base, at)
         if at != self.ranked[0]:
-            base = changed(base, self.scores[at] - self.scores[self.ranked[0]])
-        return screened(base, say("so far"))
+            base = with_change(base, self.scores[at] - self.scores[self.ranked[0]])
+        return as_screened(base, say("so far"))
 
     def _of_speed(self, base: Verdict, at: int) -> Verdict:
         """Return the verdict on a size that ran; the best one is handled elsewhere."""
@@ -747,13 +747,13 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             return base if is_best else self._of_first_run(base, at)
         runs = [run for run in self.by_place[at] if run.trial.block and usable(run)]
         how = say("{blocks:+block}, Bonferroni", blocks=fit.n_blocks)
-        base = replace(measured(base, runs), job_ids=base.job_ids, n=len(runs), method=how)
+        base = replace(with_figures(base, runs), job_ids=base.job_ids, n=len(runs), method=how)
         if is_best:
             return base
         pair, family = self._compared(at), max(len(self.compared) - 1, 1)
         if isinstance(pair, NoComparison):  # the block mean is known, its error is not
-            return undecided(changed(base, fit.arms[base.arm].estimate), pair.reason)
-        base = replace(changed(base, pair.estimate, pair.ci95), mde80=relative(pair.mde80))
+            return undecided(with_change(base, fit.arms[base.arm].estimate), pair.reason)
+        base = replace(with_change(base, pair.estimate, pair.ci95), mde80=relative(pair.mde80))
         if pair.estimate + bonferroni(family, pair.df, alpha=ALPHA) * standard_error(pair) < 0:
             return decided(base, VerdictKind.SLOWER)
         if not is_within(pair, margin=EQUIVALENCE):
@@ -772,7 +772,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
             ends = None if is_rough else (gap - apart * noise, gap + apart * noise)
             # On a busy machine, 47 % of first runs seemed worse than blocks of the same program.
             sigmas = max(sigmas, apart) if is_rough else sigmas
-        base = changed(base, gap, ends)
+        base = with_change(base, gap, ends)
         # by so much a first run may be behind by noise alone
         by_chance = max(sigmas * (sigma or noise or _SIGMA), CUT_AT)
         is_open = at in (self.leaders if fit is None else self.compared)
@@ -784,7 +784,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
 
     def _compared(self, at: int) -> Comparison | NoComparison:
         family = max(len(self.compared) - 1, 1)
-        return compared(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
+        return compare_in_blocks(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
 
     def _leading(self, base: Verdict, *, is_far: bool) -> Verdict:
         """Return the verdict on the best: FASTER if every other value is shown to be slower.
@@ -798,7 +798,7 @@ class _BatchWalk(CellWalk["BatchStudy"]):
         if is_in and is_far and shown:
             at = max(shown, key=lambda at: shown[at].estimate)
             low, high = shown[at].ci95
-            base = changed(base, -shown[at].estimate, (-high, -low))
+            base = with_change(base, -shown[at].estimate, (-high, -low))
             base = replace(base, against=say("the next, {value}", value=self.study.labels[at]))
             return decided(base, VerdictKind.FASTER, _BEST)
         base = replace(base, against=None)
@@ -875,7 +875,7 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
         by_values: values of the second key; () if there is none.
     """
 
-    walk_class = _BatchWalk
+    progress_class = _BatchProgress
     traits: ClassVar[Traits] = Traits(aim=Aim.RANKS)
     cells: tuple[Cell, ...]
     values: tuple[str, ...]
@@ -940,9 +940,9 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the listed values, or those that the search has tried so far."""
         if self.asked.names_arms:
-            return self.every_arm
-        tried = {run.trial.arm for run in self.walked(history).jobs}
-        return tuple(arm for arm in self.every_arm if arm.id in tried)
+            return self.all_arms
+        tried = {run.trial.arm for run in self.progress(history).jobs}
+        return tuple(arm for arm in self.all_arms if arm.id in tried)
 
     @property
     def outline(self) -> tuple[Message, ...]:

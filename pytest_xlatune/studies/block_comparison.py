@@ -12,7 +12,7 @@ from pytest_xlatune.stats.compare import NoComparison, decide, winners
 from pytest_xlatune.stats.design import SWEEP_ALPHA
 from pytest_xlatune.stats.window import Window
 from pytest_xlatune.studies.trials import ALIAS, ScoredTrial, fitted, unlike_warmups
-from pytest_xlatune.studies.verdicts import compared
+from pytest_xlatune.studies.verdicts import compare_in_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def compare_blocks(
     """
     fit = fitted(cells)
     comparisons = {
-        arm: compared(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
+        arm: compare_in_blocks(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
     }
     tested = {
         arm: comparison

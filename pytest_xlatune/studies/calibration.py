@@ -1,8 +1,8 @@
-"""How noisy a cell is: the baseline is run a dozen times, on its node slots in turn.
+"""Measure how noisy a cell is: run the baseline a dozen times, on its node slots in turn.
 
-This is an A/A study: a block of baselines on each slot, and one fit of what jobs, slots and
-allocations differ by (`stats/components.py`). It compares no arms, so it spends no alpha. A sweep
-never takes its trials for baselines of its own. This module must not know of executors or logs.
+This is an A/A study: a block of baselines on each slot, and one fit of the noise of jobs, slots and
+allocations (`stats/components.py`). It compares no arms, so it spends no alpha. A sweep never uses
+its trials as baselines. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pytest_xlatune.studies.verdicts import PlannedStudy, deployed, reference
 
 KIND = "calibration"
 JOBS = 12  # estimates the noise to within a quarter
-_ON_A_SLOT = 2  # jobs without which a slot tells nothing of the noise
+_LEAST_JOBS_OF_SLOT = 2  # fewer jobs on a slot show no noise
 
 
 class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
@@ -37,8 +37,8 @@ class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     Attributes:
         cell: the cell whose noise is measured.
         jobs: how many jobs of the baseline run.
-        slots: the nodes of each node slot, the cell's own first; () is the cell's alone. So many
-            are used that each has two jobs or more.
+        slots: the nodes of each node slot, the cell's own first; () means the cell's own only. So
+            many slots are used that each has two jobs or more.
     """
 
     traits: ClassVar[Traits] = Traits(about_cell=True)
@@ -62,12 +62,12 @@ class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The cell on each node slot that it uses."""
-        used = self.slots[: self.jobs // _ON_A_SLOT]
+        used = self.slots[: self.jobs // _LEAST_JOBS_OF_SLOT]
         return tuple(replace(self.cell, nodelist=nodes) for nodes in used) or (self.cell,)
 
     @cached_property
     def trials(self) -> tuple[Trial, ...]:
-        """Its jobs, dealt to the slots in turn."""
+        """The jobs, dealt to the slots in turn."""
         orders = [Orders(cell=cell, seed=0, study=KIND) for cell in self.cells]
         return tuple(
             orders[at % len(orders)].trial(BASELINE, KIND, position=at) for at in range(self.jobs)
@@ -75,11 +75,11 @@ class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The cell as deployed alone."""
+        """Only the cell as deployed."""
         return (deployed(self.cell),)
 
     def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
-        """Return the lines of a plan about it."""
+        """Return the lines of a plan about the study."""
         del due
         return (say("{trials:+trial} of the cell as deployed", trials=self.jobs),)
 
@@ -120,13 +120,19 @@ def scored(past: Past) -> list[TrialResult]:
 
 def noise_of(jobs: History) -> Noise | None:
     """Estimate the noise of jobs in the order in which they ran; None if there are too few."""
-    told = [(score, job) for job in jobs if (score := usable(job)) is not None]
-    places = [(job.trial.cell_digest, allocation_of(job)) for _, job in told]
-    return estimate_noise([score for score, _ in told], places)
+    scores, places = [], []
+    for job in jobs:
+        if (score := usable(job)) is not None:
+            scores.append(score)
+            places.append((job.trial.cell_digest, allocation_of(job)))
+    return estimate_noise(scores, places)
 
 
 def least_jobs(jobs: History) -> int:
-    """Return how many jobs need a score: a slot or an allocation more takes a job more."""
+    """Return how many jobs need a score to estimate the noise.
+
+    Each further slot or allocation takes one job more.
+    """
     slots = {job.trial.cell_digest for job in jobs}
     allocations = {allocation_of(job) for job in jobs}
     return max(MIN_SCORES, len(slots) + len(allocations) + 1)

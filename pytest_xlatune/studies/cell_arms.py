@@ -1,8 +1,8 @@
-"""What all studies of cells share: of nodes, pairs of nodes, batch sizes, commits.
+"""What all studies of cells share: studies of nodes, pairs of nodes, batch sizes, commits.
 
 The profile stays as deployed, and an arm is a cell. No arm is required to run, so there is no
-reference, and all verdicts come when the last trial is over. A failed run accuses its nodes unless
-a person cancelled it, or the scheduler or a hub lost it.
+reference, and all verdicts come when the last trial is over. A failed run is evidence against its
+cell, unless a person cancelled it, or the scheduler or a hub lost it.
 """
 
 from __future__ import annotations
@@ -45,28 +45,29 @@ from pytest_xlatune.studies import (
     remembered,
 )
 from pytest_xlatune.studies.trials import is_ours, usable
-from pytest_xlatune.studies.verdicts import as_answer, changed, level_kind, named
+from pytest_xlatune.studies.verdicts import arm_answer, as_answer, level_kind, with_change
 
 C = TypeVar("C", bound="CellArms")
 _MAD_DF = 0.37  # efficiency of a median absolute deviation: degrees of freedom per additional value
 
 
 class _StageOpenError(Exception):
-    """A stage is not over, so that the walk through the stages ends here."""
+    """A stage is not over, so no later stage can be planned."""
 
 
-class CellWalk(ABC, Generic[C]):
-    """The progress of a study through its stages: `walk` runs them, `conclusion` says the result.
+class CellProgress(ABC, Generic[C]):
+    """The progress of a study through its stages, after a history.
 
-    A walk goes through the stages in order. At a stage that is not over, the walk ends and the
-    missing trials of the stage are due. The plan and the conclusion come from the same walk, so
-    that they agree.
+    `run_stages` goes through the stages in order and ends at the first that is not over; the
+    missing trials of that stage are due. `conclusion` returns what follows. Both use the same
+    attributes, so that the plan and the conclusion agree.
 
     Attributes:
-        results: its scored trials by id; the order of arrival does not matter.
+        study: the study.
+        results: id of a trial -> its result, for the scored trials of the study.
         planned: the trials of all stages so far, in order.
-        pending: the trials of the last stage that are not over.
-        later: how many trials are likely to follow the pending ones, planned or not.
+        pending: the trials of the last stage that are not over; () when the study is over.
+        later: how many trials are likely to follow the pending ones.
     """
 
     def __init__(self, study: C, history: History) -> None:
@@ -82,33 +83,34 @@ class CellWalk(ABC, Generic[C]):
         self.later = 0
 
     @abstractmethod
-    def walk(self) -> None:
-        """Go through the stages of the study in order."""
+    def run_stages(self) -> None:
+        """Go through the stages of the study in order, by `stage_results` of each."""
 
     @abstractmethod
     def conclusion(self) -> Conclusion:
-        """Return what follows from the walk so far."""
+        """Return what follows from the stages so far."""
 
-    def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
-        """Return the results of a stage, in the order of `trials`; end the walk if it is not over.
+    def stage_results(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
+        """Return the results of a stage, in the order of `trials`.
 
-        About `later` more trials are likely to follow the stage.
+        If a trial is not over, `run_stages` ends here; `later` is about how many trials are likely
+        to follow the stage.
         """
         self.planned += trials
-        self.pending = tuple(trial for trial in trials if self.over(trial) is None)
+        self.pending = tuple(trial for trial in trials if self.final_result(trial) is None)
         if self.pending:
             self.later = later
             raise _StageOpenError
         return self.results_of(trials)
 
-    def over(self, trial: Trial) -> TrialResult | None:
+    def final_result(self, trial: Trial) -> TrialResult | None:
         """Return the result of the trial if it is over, else None."""
         result = self.results.get(trial.id)
         return result if result is not None and result.status.is_final else None
 
     def value(self, trial: Trial) -> float | None:
         """Return the log score of the trial; None if it has none."""
-        result = self.over(trial)
+        result = self.final_result(trial)
         score = usable(result) if result is not None else None
         return None if score is None else score.value
 
@@ -160,10 +162,11 @@ class DeclaredCells(DeclaredStudy, frozen=True, kw_only=True):
     """A study of cells, as a sweep file declares it.
 
     Attributes:
+        positive: names of further fields that must be positive or None.
         peak_tflops: peak TFLOP/s of one device, for MFU; None takes the figure from logs.
     """
 
-    positive: ClassVar[tuple[str, ...]] = ()  # names of fields that must be positive or None
+    positive: ClassVar[tuple[str, ...]] = ()
     peak_tflops: Real | None = None
 
     def __post_init__(self) -> None:
@@ -176,15 +179,16 @@ class DeclaredCells(DeclaredStudy, frozen=True, kw_only=True):
 class CellArms(Study, frozen=True, kw_only=True):
     """A study whose arms are cells, run as deployed: no arm is required, so none is a reference.
 
+    A subclass may have the fields `seed`, the seed of its random orders, and `loss_tolerance`, the
+    relative difference of losses beyond which two runs count as different.
+
     Attributes:
-        walk_class: the class that walks through the stages.
+        progress_class: the class that goes through the stages.
         asked: the declaration in the sweep file.
-        budget: how many jobs it may cost.
-        seed: the seed of the random orders, if the study draws any.
-        loss_tolerance: relative difference of losses at which two runs count as different.
+        budget: how many jobs the study may run.
     """
 
-    walk_class: ClassVar[type[CellWalk[Any]]]
+    progress_class: ClassVar[type[CellProgress[Any]]]
     asked: Any = None
     budget: int = 50
 
@@ -202,8 +206,8 @@ class CellArms(Study, frozen=True, kw_only=True):
         """Raise ConfigError if the budget is below `least` jobs; the message starts with `what`."""
         if self.budget < least:
             raise ConfigError(
-                f"{what}, the budget is {self.budget}; ask for --xlatune-budget {most}, "
-                "which is the most that it takes"
+                f"{what}, the budget is {self.budget}; pass --xlatune-budget {most}, which is the "
+                "most that the study takes"
             )
 
     def refuse_nodes(self, names: Sequence[str], *, least: int) -> None:
@@ -219,24 +223,24 @@ class CellArms(Study, frozen=True, kw_only=True):
             )
 
     @remembered
-    def walked(self, history: History) -> Any:
-        """Return the walk over the history."""
-        progress = self.walk_class(self, history)
+    def progress(self, history: History) -> Any:
+        """Return the progress through the stages after a history."""
+        progress = self.progress_class(self, history)
         with suppress(_StageOpenError):
-            progress.walk()
+            progress.run_stages()
         return progress
 
     @remembered
     def decide(self, history: History) -> Decision:
         """Return the trials that are missing in the current stage, and the conclusion so far."""
-        progress = self.walked(history)
+        progress = self.progress(history)
         arms = self.compared(history)
         return Decision(due=progress.pending, arms=arms, concluded=progress.conclusion)
 
     @remembered
     def outlook(self, history: History) -> Outlook:
         """Return what is still to come; trials on disjoint nodes run at the same time."""
-        progress = self.walked(history)
+        progress = self.progress(history)
         left = len(progress.pending) + progress.later
         trials = (*(result.trial for result in progress.results.values()), *progress.pending)
         return Outlook(
@@ -254,13 +258,16 @@ class CellArms(Study, frozen=True, kw_only=True):
         return ()
 
     def place_of(self, trial: Trial) -> Message | None:
-        """Return where a trial stands in the study, e.g. `round 3 of about 7`."""
+        """Return the place of a trial in the study, e.g. `round 3 of about 7`; None if unknown."""
         del trial
         return None
 
     @property
     def policy(self) -> Policy:
-        """Count a cell that cannot run as an answer; ask the log of a node that runs alone."""
+        """What the study demands: a cell that cannot run is an answer, and its arm gets a verdict.
+
+        The log of a node is read if each cell is one node.
+        """
         is_alone = self.traits.cell_nodes == 1
         return Policy(on_node_failure=OnNodeFailure.VERDICT, asks_nodes=is_alone)
 
@@ -270,8 +277,8 @@ class CellArms(Study, frozen=True, kw_only=True):
         """The id of each arm, in the order of `cells`."""
 
     @cached_property
-    def every_arm(self) -> tuple[Arm, ...]:
-        """Its cells as arms: all that may run."""
+    def all_arms(self) -> tuple[Arm, ...]:
+        """The cells of the study as arms, in the order of `cells`."""
         return tuple(
             Arm(id=name, cell_digest=cell.digest, profile=BASELINE)
             for name, cell in zip(self.ids, self.cells, strict=True)
@@ -303,7 +310,7 @@ class CellArms(Study, frozen=True, kw_only=True):
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return all arms that are compared: every cell that may run."""
         del history
-        return self.every_arm
+        return self.all_arms
 
     def best(self, conclusion: Conclusion) -> str:
         """Return the id of the recommended arm; "" if there is none."""
@@ -318,7 +325,7 @@ class CellArms(Study, frozen=True, kw_only=True):
         if question.about is not Ask.PROVEN and decision.due:
             return NOT_YET
         if question.about in (Ask.BEST, Ask.PROVEN):
-            return named(self.best(decision.conclusion), decision.arms)
+            return arm_answer(self.best(decision.conclusion), decision.arms)
         verdict = decision.conclusion.verdict(question.name)
         if verdict is not None and self.traits.aim is Aim.ACCUSES:
             # an arm that cannot run has a verdict too
@@ -352,43 +359,45 @@ def within_spread(verdict: Verdict, change: float, *, sigma: float, n: int) -> V
     The interval comes from `sigma`, the robust spread over the single runs of all `n` arms.
     """
     reach = t_quantile(0.975, max(_MAD_DF * (n - 1), 1.0)) * sigma
-    return changed(verdict, change, (change - reach, change + reach))
+    return with_change(verdict, change, (change - reach, change + reach))
 
 
 ACCUSED = (VerdictKind.INVALID, VerdictKind.SLOWER)
-LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)  # kinds of verdicts that accuse nothing
-# The kinds that a sentence names, in the order of a report.
-_NAMED = {
+LEVEL = (VerdictKind.EQUIVALENT, VerdictKind.SCREENED)  # kinds of verdicts that accuse no arm
+# the texts of a summary, by kind of verdict, in the order of a report
+_SUMMARY_TEXTS = {
     VerdictKind.INVALID: "not measured: {arms}",
     VerdictKind.SLOWER: "slower: {arms}",
     VerdictKind.INCONCLUSIVE: "neither shown nor excluded: {arms}",
     VerdictKind.FASTER: "faster: {arms}",
 }
-_MOST_NAMED = 8
+_MOST_NAMED = 8  # a summary names at most so many arms of a kind
 
 
 def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts in a report's order: the worst kind first, then the greatest loss."""
-    worst = [*_NAMED][:3]
+    worst_kinds = [VerdictKind.INVALID, VerdictKind.SLOWER, VerdictKind.INCONCLUSIVE]
 
     def rank(verdict: Verdict) -> tuple[int, float]:
-        order = worst.index(verdict.kind) if verdict.kind in worst else len(worst)
+        is_bad = verdict.kind in worst_kinds
+        order = worst_kinds.index(verdict.kind) if is_bad else len(worst_kinds)
         return order, verdict.delta or 0.0
 
     return sorted(verdicts, key=rank)
 
 
-def in_a_sentence(verdicts: Sequence[Verdict]) -> Message:
-    """Return a sentence: which arms are slower and by how much, not measured, or undecided."""
+def summary_sentence(verdicts: Sequence[Verdict]) -> Message:
+    """Return a sentence on which arms were not measured, are slower, undecided, or faster."""
     parts = []
-    for kind, text in _NAMED.items():
-        arms = [_with_change(verdict) for verdict in verdicts if verdict.kind is kind]
+    for kind, text in _SUMMARY_TEXTS.items():
+        arms = [_arm_and_change(verdict) for verdict in verdicts if verdict.kind is kind]
         if arms:
             parts.append(say(text, arms=at_most(_MOST_NAMED, arms)))
     return say("{parts:; }", parts=parts) if parts else say("none is shown to be slow")
 
 
-def _with_change(verdict: Verdict) -> Message:
+def _arm_and_change(verdict: Verdict) -> Message:
+    """Return the name of an arm, with its change if it has an interval."""
     if verdict.delta is None or verdict.ci95 is None or verdict.kind is VerdictKind.INVALID:
         return say("{arm}", arm=verdict.arm)
     low, high = verdict.ci95
@@ -396,8 +405,8 @@ def _with_change(verdict: Verdict) -> Message:
     return say(text, arm=verdict.arm, change=verdict.delta, low=low, high=high)
 
 
-# Failures that end a trial and say nothing about its cell, in any study of cells.
-_OF_THE_SITE = frozenset(
+# failures that say nothing about the cell of a trial, in any study of cells
+_SITE_FAILURES = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
         *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
@@ -406,9 +415,9 @@ _OF_THE_SITE = frozenset(
         *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
     }
 )
-# Neither do these say anything about a node or a commit.
-OF_THE_SWEEP = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR})
-OF_THE_NODES = frozenset(
+# failures that say nothing about a node either: the settings of the sweep are wrong
+SWEEP_FAILURES = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR})
+NODE_FAILURES = frozenset(
     {
         *(FailureClass.NODE_FAIL, FailureClass.NODE_DRAIN),
         *(FailureClass.GPU_HARDWARE, FailureClass.GPU_ECC, FailureClass.NIC_FAULT),
@@ -416,12 +425,12 @@ OF_THE_NODES = frozenset(
 )
 
 
-def is_excused(result: TrialResult, by: Collection[str] = OF_THE_SWEEP) -> bool:
-    """Return whether a trial without a score says nothing about its nodes or its purpose.
+def is_excused(result: TrialResult, by: Collection[str] = SWEEP_FAILURES) -> bool:
+    """Return whether the failure of a trial says nothing about its cell.
 
     The failure classes in `by` excuse it, in addition to those that excuse every trial.
     """
-    excuses = {*_OF_THE_SITE, *by}
+    excuses = {*_SITE_FAILURES, *by}
     if result.outcome is not None and CLASS_OF_STATE.get(result.outcome.state) in excuses:
         return True
     findings = result.asking or result.findings

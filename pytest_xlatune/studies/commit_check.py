@@ -51,20 +51,27 @@ from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
 from pytest_xlatune.studies.cell_arms import (
-    OF_THE_NODES,
+    NODE_FAILURES,
     CellArms,
-    CellWalk,
+    CellProgress,
     DeclaredCells,
     decided,
     dropped,
-    in_a_sentence,
     is_excused,
     not_accused,
+    summary_sentence,
     undecided,
     within_spread,
 )
 from pytest_xlatune.studies.trials import first_loss, median_loss, usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, changed, levelled, screened, so_far, values_of
+from pytest_xlatune.studies.verdicts import (
+    NO_SCORE,
+    as_screened,
+    relative_to,
+    values_of,
+    verdict_with_figures,
+    with_change,
+)
 
 KIND = "commits"
 ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"
@@ -293,10 +300,10 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the loads at commits; for a search the ends, then what was measured between."""
         if not self.is_search:
-            return self.every_arm
+            return self.all_arms
         last = len(self.cells) - 1
         between = {self.places.get(result.trial.cell_digest, 0) for result in history} - {0, last}
-        return tuple(self.every_arm[at] for at in (0, last, *sorted(between)))
+        return tuple(self.all_arms[at] for at in (0, last, *sorted(between)))
 
     @property
     def outline(self) -> tuple[Message, ...]:
@@ -323,20 +330,20 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
         return tuple(say(text, **counts) for text in texts)
 
     @property
-    def walk_class(self) -> type[_CommitWalk]:  # type: ignore[override]
+    def progress_class(self) -> type[_CommitProgress]:  # type: ignore[override]
         """The walk of a search or of a table."""
         return _Halving if self.is_search else _CommitTable
 
     def pairs(self, stage: str, one: int, other: int, numbers: Iterable[int]) -> tuple[Trial, ...]:
         """Return pairs of two cells given by index, in alternating order."""
         return tuple(
-            self.trial_of(self.every_arm[at], stage, block=number, position=other)
+            self.trial_of(self.all_arms[at], stage, block=number, position=other)
             for number in numbers
             for at in ((one, other) if number % 2 else (other, one))
         )
 
 
-class _CommitWalk(CellWalk[CommitStudy]):
+class _CommitProgress(CellProgress[CommitStudy]):
     """What a search and a table share: a place is a cell's index, i.e. a load at a commit."""
 
     def __init__(self, study: CommitStudy, history: History) -> None:
@@ -370,7 +377,7 @@ class _CommitWalk(CellWalk[CommitStudy]):
     def lost(self, base: Verdict, result: TrialResult, *, is_new: bool) -> Verdict:
         """Return the verdict on a cell whose run has no score; `is_new`: the one before it ran."""
         why = result.reason or NO_SCORE
-        if is_excused(result, OF_THE_NODES):
+        if is_excused(result, NODE_FAILURES):
             return undecided(base, say(RUN_AGAIN, why=why))
         return dropped(base, why) if is_new else decided(base, VerdictKind.INVALID, why)
 
@@ -436,7 +443,7 @@ class _Sides:
         return not self.is_shown and leans and self.ceiling >= LEAST_CHANGE
 
 
-class _Halving(_CommitWalk):
+class _Halving(_CommitProgress):
     """A search by halving so far, and where it places the change."""
 
     word = ""  # the answer in a word; "" before there is one
@@ -458,17 +465,17 @@ class _Halving(_CommitWalk):
     def last(self) -> int:
         return self.study.commits - 1
 
-    def walk(self) -> None:
+    def run_stages(self) -> None:
         study, last = self.study, self.last
         # The ends are compared first. Halving alone names a commit even if nothing changed, and for
         # a loss of 3 % it names a wrong one in 9 to 53 % of simulated searches, by noise.
         self.looks = study.pairs(ENDS, 0, last, range(1, PAIRS + 1))
         if not any(map(self._is_lost, (0, last))):
-            self.run(self.looks)
+            self.stage_results(self.looks)
             if self.ends.is_enough and self.ends.is_open and study.budget >= 4 * PAIRS:
                 more = study.pairs(ENDS, 0, last, range(PAIRS + 1, 2 * PAIRS + 1))
                 self.looks += more
-                self.run(more)
+                self.stage_results(more)
         if not (self.ends.is_enough and self.ends.is_shown):
             self.word = NO_CHANGE if self.ends.is_enough else CANNOT_TELL
             return
@@ -476,11 +483,11 @@ class _Halving(_CommitWalk):
         most_steps = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), left), 0)
         self.belief = self._belief(())
         while self.belief.most < SURE and len(self.steps) < most_steps:
-            arm = study.every_arm[self.belief.splitting()]
+            arm = study.all_arms[self.belief.splitting()]
             still = sum(mass > _LIKELY for mass in self.belief.mass)
             step = study.trial_of(arm, STEP, block=len(self.steps) + 1)
             later = math.ceil(math.log2(max(still, 2))) + 2 * PAIRS
-            self.steps = (*self.steps, *self.run([step], later=later))
+            self.steps = (*self.steps, *self.stage_results([step], later=later))
             self.skipped = frozenset(self.place_of(e.trial) for e in self.steps if not usable(e))
             self.belief = self._belief(self.steps)
         belief = self.belief
@@ -488,7 +495,7 @@ class _Halving(_CommitWalk):
         if belief.most >= SURE and spent + 2 * PAIRS <= study.budget:
             self.suspect, self.parent = belief.likeliest, self._before(belief.likeliest)
             self.fresh = study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
-            self.run(self.fresh)
+            self.stage_results(self.fresh)
             before, after = (self._losses(self.fresh, at) for at in (self.parent, self.suspect))
             noise = self.ends.before, self.ends.after
             pairs = _Sides(before=before, after=after, noise=noise)
@@ -507,7 +514,7 @@ class _Halving(_CommitWalk):
 
     def _is_lost(self, at: int) -> bool:
         """Return whether two runs of an end are over without a score; a third adds nothing."""
-        runs = [self.over(trial) for trial in self.looks if self.place_of(trial) == at]
+        runs = [self.final_result(trial) for trial in self.looks if self.place_of(trial) == at]
         over = [result for result in runs if result is not None]
         return len(over) >= _MIN_EACH and all(usable(result) is None for result in over)
 
@@ -553,16 +560,16 @@ class _Halving(_CommitWalk):
 
     def conclusion(self) -> Conclusion:
         ids, ends, word = self.study.ids, self.ends, self.word
-        reference = so_far(ids[0], self.by_place[0])
+        reference = verdict_with_figures(ids[0], self.by_place[0])
         if reference.n:
-            reference = replace(changed(reference, 0.0), method=say(THE_REFERENCE))
+            reference = replace(with_change(reference, 0.0), method=say(THE_REFERENCE))
             reference = replace(reference, kind=VerdictKind.EQUIVALENT)
         elif lost := [result for result in self.by_place[0] if result.status.is_final]:
             reference = decided(reference, VerdictKind.INVALID, lost[0].reason or NO_SCORE)
         shown, measured = {0: reference}, [at for at, runs in self.by_place.items() if runs]
         for at in sorted({*measured, self.last} - {0}):
             level = self.parent if word == FIRST and at == self.suspect else 0
-            shown[at] = levelled(self._verdict(at, reference), shown[level])
+            shown[at] = relative_to(self._verdict(at, reference), shown[level])
         is_slower = word in (FIRST, RANGE)
         first, last = (ids[at] for at in self.range) if is_slower else ("", "")
         first = last if word == FIRST else first
@@ -625,24 +632,26 @@ class _Halving(_CommitWalk):
         )
 
     def _verdict(self, at: int, reference: Verdict) -> Verdict:
-        ends, base = self.ends, so_far(self.study.ids[at], self.by_place[at])
+        ends, base = self.ends, verdict_with_figures(self.study.ids[at], self.by_place[at])
         final = [result for result in self.by_place[at] if result.status.is_final]
         values = values_of(final)
         if not values:
             return self.lost(base, final[0], is_new=reference.n > 0) if final else base
         if reference.n:
             level = -fmean(ends.before) if ends.before else fmean(values)
-            base = replace(changed(base, fmean(values) - level), against=say("the first commit"))
+            base = replace(
+                with_change(base, fmean(values) - level), against=say("the first commit")
+            )
         if at == self.suspect and self.word == FIRST and self.confirmed is not None:
             text = "against its parent {parent} in {pairs} fresh pairs; the noise includes the ends"
             method = say(text, parent=self.study.ids[self.parent], pairs=PAIRS)
-            base = changed(decided(base, VerdictKind.SLOWER), *self.confirmed.change)
+            base = with_change(decided(base, VerdictKind.SLOWER), *self.confirmed.change)
             return replace(base, against=say("its parent"), method=method)
         if at == self.last and (self.word or self.belief) and ends.is_enough:
             text = "against the first commit in {pairs} alternating pairs"
-            base = replace(changed(base, *ends.change), method=say(text, pairs=len(ends.after)))
+            base = replace(with_change(base, *ends.change), method=say(text, pairs=len(ends.after)))
             return decided(base, VerdictKind.SLOWER) if ends.is_shown else not_accused(base)
-        return screened(base, say("measured to halve the range"))
+        return as_screened(base, say("measured to halve the range"))
 
     def _notes(self) -> Iterator[Message]:
         ids, ends = self.study.ids, self.ends
@@ -668,7 +677,7 @@ class _Halving(_CommitWalk):
             yield say(text, rest=self.unexplained)
 
 
-class _CommitTable(_CommitWalk):
+class _CommitTable(_CommitProgress):
     """A table of loads and commits so far; a place is the index of a load at a commit."""
 
     is_screened = False
@@ -676,7 +685,7 @@ class _CommitTable(_CommitWalk):
 
     def __init__(self, study: CommitStudy, history: History) -> None:
         super().__init__(study, history)
-        self.firsts = [study.trial_of(arm, ONCE) for arm in study.every_arm]
+        self.firsts = [study.trial_of(arm, ONCE) for arm in study.all_arms]
         values, count = [self.value(trial) for trial in self.firsts], study.commits
         models = [load.model for load in study.asked.loads] or [study.cells[0].model_tag]
         broken: dict[int, dict[str, None]] = {}
@@ -695,7 +704,7 @@ class _CommitTable(_CommitWalk):
             places = range(first, first + count)
             # If one commit always ran first, drift would look like a regression of all loads.
             for at in reversed(places) if first // count % 2 else places:
-                if self.over(self.firsts[at]) or at % count not in self.newly_broken:
+                if self.final_result(self.firsts[at]) or at % count not in self.newly_broken:
                     self.screen.append(self.firsts[at])
             ran = [(at, value) for at in places if (value := values[at]) is not None]
             for (before, level), (at, value) in pairwise(ran):
@@ -708,17 +717,17 @@ class _CommitTable(_CommitWalk):
         # the largest loss first, gains last
         self.unlike = sorted(unlike, key=lambda at: (self.differences[at], at))
 
-    def walk(self) -> None:
-        self.run(self.screen)
+    def run_stages(self) -> None:
+        self.stage_results(self.screen)
         self.is_screened = True
         spare = self.study.budget - len(self.screen)
         self.suspects = self.unlike[: max(spare // (2 * PAIRS), 0)]
-        self.run([trial for at in self.suspects for trial in self._pairs(at)])
+        self.stage_results([trial for at in self.suspects for trial in self._pairs(at)])
 
     def _is_broken(self, at: int) -> bool:
         """Return whether a load cannot run at a commit for a reason that is not the site's."""
-        run = self.over(self.firsts[at])
-        return run is not None and usable(run) is None and not is_excused(run, OF_THE_NODES)
+        run = self.final_result(self.firsts[at])
+        return run is not None and usable(run) is None and not is_excused(run, NODE_FAILURES)
 
     def _pairs(self, at: int) -> tuple[Trial, ...]:
         return self.study.pairs(CONFIRM, self.before[at], at, range(1, PAIRS + 1))
@@ -741,9 +750,9 @@ class _CommitTable(_CommitWalk):
         verdicts: list[Verdict] = []
         for at in range(len(self.firsts)):
             level = verdicts[self.before[at]] if at in self.before else None
-            verdicts.append(levelled(self._verdict(at), level))
+            verdicts.append(relative_to(self._verdict(at), level))
         text, commits = "{commits:+commit}: {answer}", self.study.commits
-        answer = say(text, commits=commits, answer=in_a_sentence(verdicts))
+        answer = say(text, commits=commits, answer=summary_sentence(verdicts))
         one = self.pooled[0] if self.pooled[1] else self.sigma
         sigma = None if one is None else one / math.sqrt(2)
         summary = answer, *self._left_out()
@@ -755,13 +764,15 @@ class _CommitTable(_CommitWalk):
     def _left_out(self) -> Iterator[Message]:
         text = "{commit} breaks {models}, which ran on the commit before: {runs:+run} left out"
         for commit, models in sorted(self.newly_broken.items()):
-            left = sum(self.over(run) is None for run in self.firsts[commit :: self.study.commits])
+            left = sum(
+                self.final_result(run) is None for run in self.firsts[commit :: self.study.commits]
+            )
             name = self.study.labels[commit].partition(" ")[0]
             yield say(text, commit=name, models=models, runs=left)
 
     def _verdict(self, at: int) -> Verdict:
-        commit, first = at % self.study.commits, self.over(self.firsts[at])
-        base = so_far(self.study.ids[at], self.by_place[at])
+        commit, first = at % self.study.commits, self.final_result(self.firsts[at])
+        base = verdict_with_figures(self.study.ids[at], self.by_place[at])
         if first is None:
             why = say("not submitted: the commit breaks other models")
             return undecided(base, why) if commit in self.newly_broken else base
@@ -772,11 +783,11 @@ class _CommitTable(_CommitWalk):
             why = say("it runs" if commit == 0 else "it runs, and did on no commit before")
             return not_accused(base, why)
         change = self.differences[at]
-        base = replace(changed(base, change), against=say("the commit before"))
+        base = replace(with_change(base, change), against=say("the commit before"))
         if not self.is_screened:
-            return screened(base, say(ITS_FIRST_RUN))
+            return as_screened(base, say(ITS_FIRST_RUN))
         if at in self.suspects:
-            again = screened(base, say(ITS_FIRST_RUN_AGAIN))
+            again = as_screened(base, say(ITS_FIRST_RUN_AGAIN))
             return self._again(base, at) if self.is_over else again
         if at in self.unlike:
             text = "{change:percent} in its first run; the budget of {budget} jobs is spent"
@@ -793,7 +804,7 @@ class _CommitTable(_CommitWalk):
         middle, error = fmean(values), sigma / math.sqrt(len(values))
         reach = t_quantile(0.975, df) * error
         text = "{pairs} fresh pairs with the commit before, Bonferroni over {family}"
-        base = changed(base, middle, (middle - reach, middle + reach))
+        base = with_change(base, middle, (middle - reach, middle + reach))
         base = replace(base, n=len(values), method=say(text, pairs=len(values), family=family))
         shown = abs(middle) - t_quantile(1 - ALPHA / family, df) * error
         if SLOWER_AT <= middle <= FASTER_AT:

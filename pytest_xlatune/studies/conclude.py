@@ -1,4 +1,4 @@
-"""The verdicts and notes of a tuning sweep, at any moment of it.
+"""The verdicts and notes of a tuning sweep, finished or not.
 
 The screen measures every profile once. It ranks and bounds, but decides no verdict: that takes
 blocks, and an arm that stayed in them to the end. Validity comes before statistics: a profile that
@@ -39,7 +39,7 @@ from pytest_xlatune.studies.block_comparison import BlockComparison
 from pytest_xlatune.studies.engine import Blocks, SweepDecision, best_of
 from pytest_xlatune.studies.parts import recipe
 from pytest_xlatune.studies.slots import notes_on_slots
-from pytest_xlatune.studies.spare import BOUND, is_out, largest
+from pytest_xlatune.studies.spare import BOUND, gain_bound, is_out
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -52,27 +52,27 @@ from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
     as_winner,
-    compared,
+    compare_in_blocks,
     job_ids_of,
-    levelled,
-    measured,
     reference,
+    relative_to,
     score_flags,
-    troubled,
     unmeasured,
     with_comparison,
     with_effect,
+    with_figures,
+    with_troubles,
 )
-from pytest_xlatune.studies.vetoes import lost_runs, of_history, straggler_veto, survivor_veto
+from pytest_xlatune.studies.vetoes import history_notes, lost_runs, straggler_veto, survivor_veto
 
-FAR = 3.0  # so many standard deviations below the baselines, noise is unlikely
+FAR = 3.0  # noise hardly explains a run that is more standard deviations below the baselines
 _LIKELY_SLOWER = "very likely slower ({runs:+run}): more than three standard deviations below"
 
 
 def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     """Return the verdict on a profile; None if it is neither selected nor measured.
 
-    Its figures and the settings that blocks show to act are filled in by `verdicts`.
+    `_verdicts` scales its figures to those of the reference.
     """
     past = decision.ranked.past
     screened = past.screens_of(profile_id)
@@ -81,7 +81,7 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     if not screened and not in_blocks and profile_id not in decision.ranked.arms.candidates:
         return None
     everything = (*screened, *in_blocks)
-    base = troubled(
+    base = with_troubles(
         Verdict(
             arm=profile_id,
             kind=VerdictKind.INVALID,
@@ -92,13 +92,14 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
         everything,
     )
     base = with_effect(base, everything)
-    taken = decision.ranked.taken.get(profile_id)
-    if taken is not None:
-        return taken.verdict_on(measured(base, everything) if taken.can_run else base)
+    veto = decision.ranked.vetoes.get(profile_id)
+    if veto is not None:
+        return veto.verdict_on(with_figures(base, everything) if veto.can_run else base)
     if profile_id in decision.kept and confirmed and decision.block_comparison is not None:
         return _confirmed(decision, decision.block_comparison, base, confirmed, in_blocks)
-    is_spared = any(usable(result) for result in in_blocks) and not confirmed
-    if is_spared or (profile_id in decision.finalists and profile_id not in decision.kept):
+    is_in_spare_only = any(usable(result) for result in in_blocks) and not confirmed
+    was_cut = profile_id in decision.finalists and profile_id not in decision.kept
+    if is_in_spare_only or was_cut:
         return _ranked(decision, base, everything, is_cut=True)
     return _ranked(decision, base, screened, is_cut=False)
 
@@ -117,7 +118,10 @@ _ONCE = say(
 def _ranked(
     decision: SweepDecision, base: Verdict, trials: Sequence[TrialResult], *, is_cut: bool
 ) -> Verdict:
-    """Return the verdict on a profile that no block decided, or that was cut from the blocks."""
+    """Return the verdict on a profile on which no blocks decide: its figures only rank it.
+
+    `is_cut` is true if it has trials in blocks, which then contribute to its figures.
+    """
     scored = [result for result in trials if usable(result) is not None]
     final = [result for result in trials if result.status.is_final]
     if not scored and final:
@@ -126,12 +130,12 @@ def _ranked(
         reasons = (NOT_YET_MEASURED, *base.reasons)
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
     ranks, runs = decision.ranked.ranks, len(scored)
-    place = _mean(decision, base.arm) if is_cut else ranks.standings.get(base.arm)
+    estimate = _mean(decision, base.arm) if is_cut else ranks.standings.get(base.arm)
     method = say("against the line through the screen's baselines")
     if is_cut:
         method = say("against the screen's baselines and those beside it in blocks")
         why = _RANKS_ONLY.get(runs) or say("measured {times} times: ranks only", times=runs)
-    elif place is None:
+    elif estimate is None:
         why = say("no baseline of this wave and epoch has a score, so there is no delta")
     elif base.arm in ranks.turned:
         why, method = _IN_ROTATIONS, say("against the baseline's turns in the same rotations")
@@ -139,18 +143,21 @@ def _ranked(
         why = _ONCE
     else:
         why = say("measured in the screen only: the delta ranks and proves nothing")
-    # Losers are never confirmed, so without this reason even a change of -31 % named no loser.
-    is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, place)
-    place_reasons = [*([say(_LIKELY_SLOWER, runs=runs)] if is_likely_slower else []), why]
+    # Slow profiles do not enter blocks, so without this reason no verdict would call even a profile
+    # at -31 % slow.
+    is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, estimate)
+    reasons = (why,)
+    if is_likely_slower:
+        reasons = (say(_LIKELY_SLOWER, runs=runs), why)
     if not is_cut and decision.blocks and base.arm in decision.finalists:
-        place_reasons.append(_progress(decision.ranked.past, decision.blocks, base.arm))
+        reasons = (*reasons, _progress(decision.ranked.past, decision.blocks, base.arm))
     return replace(
-        measured(base, scored),
+        with_figures(base, scored),
         kind=VerdictKind.SCREENED,
-        delta=relative(place.estimate) if place else None,
+        delta=relative(estimate.estimate) if estimate else None,
         method=method,
         is_likely_slower=is_likely_slower,
-        reasons=(*place_reasons, *base.reasons, *score_flags(scored)),
+        reasons=(*reasons, *base.reasons, *score_flags(scored)),
     )
 
 
@@ -162,12 +169,13 @@ def _is_likely_slower(decision: SweepDecision, arm: str, screened: Estimate | No
     if screened is None or arm in decision.ranked.ranks.turned:
         return False
     fit = decision.block_comparison.fit if decision.block_comparison else None
-    seen = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
-    sigma = max(seen, decision.ranked.noise.known or DEFAULT_SIGMA)
+    in_blocks = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
+    sigma = max(in_blocks, decision.ranked.noise.known or DEFAULT_SIGMA)
     return screened.estimate < -FAR * sigma * math.sqrt(screened.variance)
 
 
 def _progress(past: Past, blocks: Blocks, profile_id: str) -> Message:
+    """Return how many confirming trials of a finalist are over."""
     trials = [trial for trial in blocks.planned if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in trials)
     total = max(blocks.design.blocks, len(trials))
@@ -178,12 +186,14 @@ def _mean(decision: SweepDecision, arm: str) -> Estimate | None:
     """Return an arm's estimate over screen and blocks; None if neither has one."""
     fit = decision.ranked.in_blocks
     effect = fit.arms.get(arm) if fit is not None else None
-    every = (decision.ranked.ranks.standings.get(arm), effect)
-    parts = [part for part in every if part is not None]
-    return combine(parts) if parts else None
+    screen_and_blocks = (decision.ranked.ranks.standings.get(arm), effect)
+    estimates = [estimate for estimate in screen_and_blocks if estimate is not None]
+    return combine(estimates) if estimates else None
 
 
-_VETO_P = 0.02  # the steps of screen and blocks give the power that blocks alone have at 0.05
+# Fisher's exact p below which slow steps forbid a claim. It is smaller than that of a gate, because
+# the screen adds steps: at this level the test has the power that blocks alone have at 0.05.
+_VETO_P = 0.02
 
 
 def _confirmed(
@@ -193,8 +203,16 @@ def _confirmed(
     trials: Sequence[TrialResult],
     in_blocks: Sequence[TrialResult],
 ) -> Verdict:
-    """Return the verdict on an arm: `trials` decide it, `in_blocks` also give its figures."""
-    base = measured(base, trials)
+    """Return the verdict on an arm that stayed in the deciding blocks.
+
+    Args:
+        decision: the decision on the sweep.
+        block_comparison: the comparison on the deciding blocks.
+        base: the verdict so far.
+        trials: the results of the arm in deciding blocks.
+        in_blocks: the same and those in spare blocks, which contribute to its figures.
+    """
+    base = with_figures(base, trials)
     comparison = block_comparison.comparisons.get(base.arm)
     if not base.n:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
@@ -209,7 +227,7 @@ def _confirmed(
     kind = block_comparison.kinds[base.arm]
     figures = _in_all_blocks(decision, base.arm, comparison, in_blocks) or comparison
     if figures is not comparison:
-        base = measured(base, in_blocks)
+        base = with_figures(base, in_blocks)
     past = decision.ranked.past
     baselines = [result for result in past.confirms_of(BASELINE_ID) if not is_spare(result.trial)]
     straggling = straggler_veto(
@@ -231,7 +249,7 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
     if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
-        reasons.append(base.lost.told)
+        reasons.append(base.lost.message)
     if base.arm in block_comparison.unlike:
         reasons.append(unlike_warmup(block_comparison.unlike[base.arm]))
     reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
@@ -247,7 +265,7 @@ def _in_all_blocks(
     Spare blocks spend no alpha: the deciding comparison and its power do not change.
     """
     spare = sum(is_spare(result.trial) for result in in_blocks if usable(result))
-    in_all = compared(decision.ranked.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
+    in_all = compare_in_blocks(decision.ranked.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
     if not spare or not isinstance(in_all, Comparison):
         return None
     method = say(
@@ -259,8 +277,9 @@ def _in_all_blocks(
 def _change_reason(
     kind: VerdictKind, comparison: Comparison, *, ends: tuple[float, float]
 ) -> Message:
+    """Return a sentence with the kind of a verdict and the interval of the change."""
     # Only the interval of this arm is shown. The simultaneous bound decides but is not shown,
-    # because two lower ends for one arm confused readers.
+    # because two lower ends for one arm confuse readers.
     low, high = map(relative, ends)
     if kind is VerdictKind.EQUIVALENT:
         low, high = map(relative, interval90(comparison))
@@ -284,6 +303,7 @@ def _change_reason(
 
 
 def _repeat_reason(decision: SweepDecision, profile_id: str) -> tuple[Message, ...]:
+    """Return which profile this one repeats; () if it repeats none."""
     owner = decision.ranked.arms.repeats.get(profile_id)
     if owner is None:
         return ()
@@ -310,23 +330,24 @@ def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
     for name in decision.ranked.arms.profiles:
         line = verdict(decision, name)
         if line is not None:
-            yield levelled(line, level)
+            yield relative_to(line, level)
 
 
 def conclusion(decision: SweepDecision) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group sorted by change."""
     level = reference(decision.ranked.past)
-    shown = list(_verdicts(decision, level))
+    verdicts = list(_verdicts(decision, level))
     fit = decision.block_comparison.fit if decision.block_comparison else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
     else:
         sigma = decision.ranked.ranks.sigma
-    highest, widest = _bound(decision, shown) or (None, "")
-    bound = highest if highest is None or math.isfinite(highest) else None
+    bound, bound_arm = _bound(decision, verdicts) or (None, "")
+    if bound is not None and math.isinf(bound):
+        bound = None
     window = decision.ranked.past.window
     return Conclusion(
-        verdicts=tuple(sorted(shown, key=place_of)),
+        verdicts=tuple(sorted(verdicts, key=place_of)),
         reference=level,
         record=TuningRecord(
             finalists=decision.finalists,
@@ -334,10 +355,10 @@ def conclusion(decision: SweepDecision) -> Conclusion:
             mde80=_mde80(decision),
             from_start80=_from_start80(decision),
             sigma=sigma,
-            moved=_moved(decision),
+            moved=_farthest_control(decision),
             recipe=recipe(
                 profiles=decision.ranked.arms.profiles,
-                verdicts=shown,
+                verdicts=verdicts,
                 cells=decision.ranked.past.scored_in_blocks(),
                 fit=fit,
             ),
@@ -345,7 +366,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
         alpha=SWEEP_ALPHA if decision.blocks and decision.ranked.past.design else 0.0,
         complete=not decision.due,
         first_step=window.moved_to,
-        notes=tuple(_notes(decision, shown, bound, widest)),
+        notes=tuple(_notes(decision, verdicts, bound, bound_arm)),
     )
 
 
@@ -358,13 +379,17 @@ def place_of(verdict: Verdict) -> tuple[int, float]:
 
 
 def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
-    """Return the bound M and the arm that sets it; None before screen and blocks are over."""
+    """Return the bound M, as a fraction, and the arm that sets it.
+
+    M is infinite if that arm has no score. None before screen and blocks are over, or if there is
+    no bound: see `gain_bound`.
+    """
     if not decision.is_screened or (
         decision.finalists and decision.blocks and not decision.block_comparison
     ):
         return None
     fit = decision.ranked.in_blocks if decision.block_comparison else None
-    limit = largest(
+    limit = gain_bound(
         decision.ranked.ranks,
         fit,
         verdicts,
@@ -373,53 +398,62 @@ def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float,
     )
     if limit is None:
         return None
-    high, widest = limit
-    return (relative(high) if math.isfinite(high) else math.inf), widest
+    log_ratio, bound_arm = limit
+    return (relative(log_ratio) if math.isfinite(log_ratio) else math.inf), bound_arm
 
 
 def _mde80(decision: SweepDecision) -> float | None:
-    """Return the change that the confirmation detects, by measured or planned noise, or None."""
+    """Return the change that the confirmation finds with 80 % power, by measured or assumed noise.
+
+    None if no arm is compared, or the sweep only ranks.
+    """
     if decision.block_comparison is not None:
         compared_arms = decision.block_comparison.comparisons.values()
         effects = [
             comparison.mde80 for comparison in compared_arms if isinstance(comparison, Comparison)
         ]
         return relative(max(effects)) if effects else None
-    return (
-        decision.layout.mde80(decision.ranked.noise.value)
-        if isinstance(decision.layout, Plan)
-        else None
-    )
+    if not isinstance(decision.layout, Plan):
+        return None
+    return decision.layout.mde80(decision.ranked.noise.value)
 
 
 def _from_start80(decision: SweepDecision) -> float | None:
-    """Return the change that the whole sweep detects, including selection.
+    """Return the change that the whole sweep finds with 80 % power, including selection.
 
-    None if it only ranks, or if nothing that was screened can be detected.
+    None if the sweep only ranks, or if no arm is compared.
     """
-    known = decision.ranked.past.design
+    design = decision.ranked.past.design
     if not isinstance(decision.layout, Plan) or not decision.ranked.arms.profiles:
         return None
-    if decision.block_comparison is None or known is None:
+    if decision.block_comparison is None or design is None:
         return decision.layout.from_start80(decision.ranked.noise.value)
     finalist, fit = _mde80(decision), decision.block_comparison.fit
     if finalist is None or fit is None:
         return None
-    widths = known.all_widths
+    widths = design.all_widths
     screened = max(len(decision.ranked.ranks.standings), widths[0])
     again = sum(key.stage == AGAIN for key in decision.ranked.past.screen)
-    gain = selected80(screened, widths, known.baselines, again=again)
+    gain = selected80(screened, widths, design.baselines, again=again)
     return max(relative(gain * fit.sigma), finalist)
 
 
 def _notes(
-    decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
+    decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, bound_arm: str
 ) -> list[Message]:
+    """Return the notes of a report.
+
+    Args:
+        decision: the decision on the sweep.
+        verdicts: the verdicts.
+        bound: M as a fraction; None if there is none or it is infinite.
+        bound_arm: the arm that sets M; "" if there is none.
+    """
     # these notes come first, because they concern a profile that the user just added
     notes = [*_late_notes(decision)]
     if not decision.ranked.arms.profiles:
-        seen, noise = decision.ranked.ranks.sigma, decision.ranked.noise
-        notes.append(outlook(seen) if seen else outlook(noise.value, noise=noise.described))
+        sigma, noise = decision.ranked.ranks.sigma, decision.ranked.noise
+        notes.append(outlook(sigma) if sigma else outlook(noise.value, noise=noise.described))
     elif isinstance(decision.layout, Refusal):
         notes.append(say(RANKING_ONLY, why=decision.layout.why))
     elif decision.block_comparison is None:
@@ -464,12 +498,12 @@ def _notes(
                     high=high,
                 )
             )
-    notes += _bound_notes(decision, verdicts, bound, widest)
+    notes += _bound_notes(decision, verdicts, bound, bound_arm)
     notes += _noise_notes(decision, verdicts)
     notes += _window_notes(decision)
     if decision.ranked.ranks.baselines == 1 and decision.ranked.ranks.standings:
         notes.append(say("the screen has a single baseline: drift and noise cannot be told apart"))
-    notes += of_history(decision.ranked.past)
+    notes += history_notes(decision.ranked.past)
     notes += decision.ranked.arms.messages
     notes += _slot_notes(decision)
     absent = len(decision.ranked.arms.profiles) - len(verdicts)
@@ -481,12 +515,12 @@ def _notes(
 
 
 def _bound_notes(
-    decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, widest: str
+    decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, bound_arm: str
 ) -> Iterator[Message]:
     """Yield what the bound M says, and the profiles that it does not cover."""
     if bound is None:
-        if widest:
-            yield say("{arm} has no score and may gain anything: measure it again", arm=widest)
+        if bound_arm:
+            yield say("{arm} has no score and may gain anything: measure it again", arm=bound_arm)
         return
     if 0 <= bound < BOUND:
         yield say(
@@ -499,16 +533,16 @@ def _bound_notes(
         yield say(
             "no tested setting gains more than {bound:percent} (95 %): the interval of "
             "{arm} reaches so far"
-            if decision.ranked.past.confirms_of(widest)
+            if decision.ranked.past.confirms_of(bound_arm)
             else "no tested setting gains more than {bound:percent} (95 %): the interval of "
             "{arm}, which was screened once, reaches so far",
             bound=bound,
-            arm=widest,
+            arm=bound_arm,
         )
-    unseen = [verdict.arm for verdict in verdicts if verdict.unproved and not is_out(verdict)]
-    if unseen:
+    unproved = [verdict.arm for verdict in verdicts if verdict.unproved and not is_out(verdict)]
+    if unproved:
         yield say(
-            "{arms} may gain more: nothing shows that the settings were in effect", arms=unseen
+            "{arms} may gain more: nothing shows that the settings were in effect", arms=unproved
         )
     spare = {
         key.block for key, result in decision.ranked.past.confirm.items() if is_spare(result.trial)
@@ -521,22 +555,25 @@ def _bound_notes(
         )
 
 
-def _idle(decision: SweepDecision) -> set[str]:
-    """Return the arms with the same settings as the baseline."""
-    idle = {profile.id for profile in decision.ranked.arms.profiles.values() if profile.is_control}
-    idle |= {name for name, owner in decision.ranked.arms.repeats.items() if owner == BASELINE_ID}
-    return idle | {ALIAS.id}
+def _controls(decision: SweepDecision) -> set[str]:
+    """Return the arms whose true change is 0: the alias, controls, repeats of the baseline."""
+    profiles, repeats = decision.ranked.arms.profiles, decision.ranked.arms.repeats
+    controls = {profile.id for profile in profiles.values() if profile.is_control}
+    controls |= {name for name, owner in repeats.items() if owner == BASELINE_ID}
+    return controls | {ALIAS.id}
 
 
-def _moved(decision: SweepDecision) -> tuple[float, float] | None:
-    """Return the A/A interval furthest from 0; None if all contain 0."""
+def _farthest_control(decision: SweepDecision) -> tuple[float, float] | None:
+    """Return the interval of a control that is farthest from 0; None if all contain 0."""
     if decision.block_comparison is None:
         return None
     compared_arms = decision.block_comparison.comparisons
     apart = [
         comparison
         for arm, comparison in compared_arms.items()
-        if arm in _idle(decision) and isinstance(comparison, Comparison) and _is_apart(comparison)
+        if arm in _controls(decision)
+        and isinstance(comparison, Comparison)
+        and _is_apart(comparison)
     ]
     if not apart:
         return None
@@ -557,9 +594,11 @@ def _tie(block_comparison: BlockComparison) -> Iterator[Message]:
     if fit is None or len(won) < 2:  # noqa: PLR2004 - a pair
         return
     won.sort(key=lambda arm: -fit.arms[arm].estimate)
-    (first, one), (second, other) = ((arm, fit.arms[arm]) for arm in won[:2])
-    gap = one.estimate - other.estimate
-    reach = t_quantile(0.975, fit.df) * fit.sigma * math.sqrt(1 / one.n + 1 / other.n)
+    first, second = won[:2]
+    first_fit, second_fit = fit.arms[first], fit.arms[second]
+    gap = first_fit.estimate - second_fit.estimate
+    error = fit.sigma * math.sqrt(1 / first_fit.n + 1 / second_fit.n)
+    reach = t_quantile(0.975, fit.df) * error
     if gap < reach:
         low, high = relative(gap - reach), relative(gap + reach)
         yield say(
@@ -572,22 +611,22 @@ def _tie(block_comparison: BlockComparison) -> Iterator[Message]:
         )
 
 
-# if a setting that does nothing changes the speed by more, the machine is too noisy
+# A machine is too noisy if a setting that does nothing changes the speed by this fraction.
 TOO_NOISY = 0.02
 
 
 def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Message]:
     """Yield a note if settings that do nothing changed by more than the effects of interest."""
-    idle = _idle(decision)
-    moved = [
+    controls = _controls(decision)
+    changes = [
         abs(verdict.delta)
         for verdict in verdicts
-        if verdict.arm in idle and verdict.delta is not None
+        if verdict.arm in controls and verdict.delta is not None
     ]
-    if max(moved, default=0.0) >= TOO_NOISY:
+    if max(changes, default=0.0) >= TOO_NOISY:
         yield say(
             "this machine is too noisy: settings that do nothing moved by up to {moved:size}",
-            moved=max(moved),
+            moved=max(changes),
         )
 
 
@@ -618,12 +657,12 @@ def _slot_notes(decision: SweepDecision) -> Iterator[Message]:
 def _late_notes(decision: SweepDecision) -> Iterator[Message]:
     """Yield which profiles came too late for the blocks, but would be finalists by now."""
     frozen, layout = decision.ranked.past.arms_in_blocks(), decision.layout
-    begun = decision.ranked.past.design
-    if not frozen or begun is None or isinstance(layout, Refusal):
+    design = decision.ranked.past.design
+    if not frozen or design is None or isinstance(layout, Refusal):
         return
-    size = begun.arms
+    size = design.arms
     if len(frozen) < size:
-        return  # the confirmation is still being planned and filled up
+        return  # the first block still takes finalists
     if decision.ranked.again:  # the late profile would have had a second run
         ranked = best_of(
             decision.ranked,

@@ -1,17 +1,19 @@
 """Rules of waves whose profiles follow from results: single settings, stacks, values, searches.
 
-Each rule has a number of slots in its wave. Single settings are chosen by where the time of a step
-goes in an evidence run of the baseline. The parts of a step share the slots in proportion to the
-time that could be saved there, so that many variables of one library do not crowd out other flags.
-Stacks and neighbouring values follow from the screen of the waves before. A profile is named by its
-settings, so that the same ledger gives the same profiles in every process. This module knows no
-history and no catalog. It only decides what to measure next, so it spends no alpha.
+Each rule has a number of slots in its wave, which hold one profile each (node slots are something
+else). Single settings are chosen by where the time of a step goes in an evidence run of the
+baseline. The parts of a step share the slots in proportion to the time that could be saved there,
+so that many variables of one library do not crowd out other flags. Stacks and neighbouring values
+follow from the screen of the waves before. A profile is named by its settings, so that the same
+ledger gives the same profiles in every process. This module knows no history and no catalog. It
+only decides what to measure next, so it spends no alpha.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -47,8 +49,9 @@ from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, all_points, ask, count_points
 
-# An assumption: exposed communication may be hidden, but kernels mostly stay as they are.
-COMPUTE_COUNTS = 0.1
+# The share of the time of kernels that settings may save, where they may save all of the exposed
+# communication. It is an assumption: communication can be hidden, but most kernels stay the same.
+COMPUTE_SHARE = 0.1
 NO_AIM = say("an evidence run does not show what it acts on")
 
 
@@ -80,7 +83,7 @@ class Rule(Written, frozen=True, kw_only=True, tag_field="kind"):
     @property
     @abstractmethod
     def fills(self) -> Message:
-        """What fills the slots, as a plan says it."""
+        """What fills the slots, for the lines of a plan."""
 
 
 class Singles(Rule, frozen=True, kw_only=True, tag="single"):
@@ -116,12 +119,12 @@ class Singles(Rule, frozen=True, kw_only=True, tag="single"):
                 f"single settings in {self.wave}: pgle=True needs the trace of an evidence run; "
                 "leave evidence=False out"
             )
-        if not self.every:
+        if not self.all_candidates:
             raise ConfigError(
                 f"single settings in {self.wave}: no candidate is given; name some, e.g. "
                 "candidates=catalog.profiles_for('PP')"
             )
-        check_unique(self.every, where=f"the candidates of {self.wave}")
+        check_unique(self.all_candidates, where=f"the candidates of {self.wave}")
 
     @property
     def fills(self) -> Message:
@@ -131,21 +134,21 @@ class Singles(Rule, frozen=True, kw_only=True, tag="single"):
             if self.evidence
             else "single settings out of {candidates}, in declared order"
         )
-        return say(text, candidates=len(self.every))
+        return say(text, candidates=len(self.all_candidates))
 
     @property
-    def every(self) -> tuple[Profile, ...]:
+    def all_candidates(self) -> tuple[Profile, ...]:
         """The candidates, then `pgle-profile`, whose trace file is not known yet."""
-        return (*self.candidates, *([self.by_trace("")] if self.pgle else ()))
+        return (*self.candidates, *([self.pgle_profile("")] if self.pgle else ()))
 
-    def by_trace(self, path: str) -> Profile:
+    def pgle_profile(self, path: str) -> Profile:
         """Return the profile for which XLA schedules by the trace at `path`."""
         return Profile(id=PGLE_ID, flags=(Flag(name=PGLE, value=path),), wave=self.wave)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A candidate with its place in the order.
+class OrderedCandidate:
+    """A candidate in the order in which candidates get slots.
 
     Attributes:
         profile: the candidate.
@@ -156,11 +159,14 @@ class Placed:
     why: Message | None = None
 
 
-def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]:
+def order_candidates(
+    rule: Singles, evidence: EvidenceResult | None
+) -> tuple[OrderedCandidate, ...]:
     """Return the candidates in the order in which they get slots.
 
-    Each slot goes to the part of the step with the largest weight divided by one more than the
-    slots that it already has (the D'Hondt method); ties keep the declared order.
+    Each slot goes to a candidate for the part of the step that has the largest quotient: its
+    weight, divided by one more than the slots that it already has (the D'Hondt method). Ties keep
+    the declared order.
 
     Args:
         rule: the rule with the candidates.
@@ -168,25 +174,24 @@ def placed(rule: Singles, evidence: EvidenceResult | None) -> tuple[Placed, ...]
     """
     candidates = [replace(profile, wave=rule.wave) for profile in rule.candidates]
     if rule.pgle and evidence is not None and evidence.pgle:
-        candidates.insert(0, rule.by_trace(evidence.pgle))
+        candidates.insert(0, rule.pgle_profile(evidence.pgle))
     shares = evidence.shares if evidence is not None else None
     if shares is None:
-        return tuple(Placed(profile=profile) for profile in candidates)
-    known = {profile.id: _weighed(rule.aims.get(profile.id, ()), shares) for profile in candidates}
-    left, taken, order = list(candidates), Counter[str](), []
-    while left:
-        best = max(
-            left, key=lambda profile: _claim(known[profile.id], taken)
-        )  # the first of equal ones
-        left.remove(best)
-        taken[known[best.id].part] += 1
-        order.append(Placed(profile=best, why=known[best.id].why))
+        return tuple(OrderedCandidate(profile=profile) for profile in candidates)
+    weights = {profile.id: _weigh(rule.aims.get(profile.id, ()), shares) for profile in candidates}
+    remaining, slot_counts, order = list(candidates), Counter[str](), []
+    while remaining:
+        # `max` returns the first of equal ones
+        best = max(remaining, key=lambda profile: _quotient(weights[profile.id], slot_counts))
+        remaining.remove(best)
+        slot_counts[weights[best.id].part] += 1
+        order.append(OrderedCandidate(profile=best, why=weights[best.id].why))
     return tuple(order)
 
 
-def choices(
+def choice_notes(
     rule: Singles,
-    order: Sequence[Placed],
+    order: Sequence[OrderedCandidate],
     *,
     evidence: EvidenceResult | None,
     chosen: Iterable[str],
@@ -197,30 +202,30 @@ def choices(
     Args:
         rule: the rule of the wave.
         order: its candidates in order.
-        evidence: the evidence that orders them.
+        evidence: the evidence that orders them; None if there is none.
         chosen: the ids that have a slot.
-        refused: id -> why it gets no slot, however promising.
+        refused: id -> why it gets no slot, even if one is free.
     """
-    kept = set(chosen)
-    measured = [candidate for candidate in order if candidate.profile.id in kept]
+    with_slot = set(chosen)
+    measured = [candidate for candidate in order if candidate.profile.id in with_slot]
     cut = [
         candidate
         for candidate in order
-        if candidate.profile.id not in kept and candidate.profile.id not in refused
+        if candidate.profile.id not in with_slot and candidate.profile.id not in refused
     ]
-    by = _by(rule, evidence)
+    order_note = _order_note(rule, evidence)
     numbered = [
         say("{number} {name}", number=number, name=candidate.profile.id)
         for number, candidate in enumerate(measured, start=1)
     ]
-    taken = _grouped(numbered, [candidate.why for candidate in measured])
+    measured_groups = _grouped(numbered, [candidate.why for candidate in measured])
     notes = [
-        say("{wave}: {by}: {groups:; }", wave=rule.wave, by=by, groups=taken)
+        say("{wave}: {by}: {groups:; }", wave=rule.wave, by=order_note, groups=measured_groups)
         if measured
-        else say("{wave}: {by}", wave=rule.wave, by=by)
+        else say("{wave}: {by}", wave=rule.wave, by=order_note)
     ]
     if cut:
-        named = _grouped(
+        cut_groups = _grouped(
             [candidate.profile.id for candidate in cut], [candidate.why for candidate in cut]
         )
         notes.append(
@@ -228,11 +233,11 @@ def choices(
                 "{wave}: cut at {slots:+slot}: {groups:; }",
                 wave=rule.wave,
                 slots=rule.slots,
-                groups=named,
+                groups=cut_groups,
             )
         )
-    if (unaimed := _unaimed(rule, evidence)) is not None:
-        notes.append(unaimed)
+    if (unaimed_note := _unaimed_note(rule, evidence)) is not None:
+        notes.append(unaimed_note)
     if rule.pgle and evidence is not None and not evidence.pgle:
         notes.append(
             say(
@@ -242,10 +247,11 @@ def choices(
                 trial=evidence.trial.id,
             )
         )
-    return (*notes, *left_out(rule.wave, refused))
+    return (*notes, *refusal_notes(rule.wave, refused))
 
 
-_ACTING = {
+# part of a step -> the settings that act on it
+_SETTINGS_FOR = {
     "communication": say("settings that combine, pipeline or overlap collectives"),
     "compute": say("settings of matrix products, fusions and autotuning, or the program itself"),
     "copies": say("settings of memory and layout, offloading and rematerialisation"),
@@ -253,15 +259,19 @@ _ACTING = {
 }
 
 
-def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
+def _unaimed_note(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
     """Return a note if no candidate acts on the largest part of a step, else None."""
     shares = evidence.shares if evidence is not None else None
-    spent = {} if shares is None else {part: shares.of_step.get(part, 0.0) for part in _ACTING}
-    largest = max(spent, key=lambda part: spent[part], default="")
-    aimed = {aim for profile in rule.candidates for aim in rule.aims.get(profile.id, ())}
-    aimed |= {"communication"} if aimed & set(COLLECTIVES) else set()
-    if shares is None or not spent[largest] or largest in aimed:
+    if shares is None:
         return None
+    spent = {part: shares.of_step.get(part, 0.0) for part in _SETTINGS_FOR}
+    largest = max(spent, key=lambda part: spent[part])
+    aims = {aim for profile in rule.candidates for aim in rule.aims.get(profile.id, ())}
+    if aims & set(COLLECTIVES):
+        aims.add("communication")
+    if not spent[largest] or largest in aims:
+        return None
+    kernels = shares.kernels.get(largest)
     return coded(
         MessageCode.UNAIMED,
         "{wave}: no candidate aims at the largest part of a step, {part}, {share:.1%}{kernels}; "
@@ -269,31 +279,42 @@ def _unaimed(rule: Singles, evidence: EvidenceResult | None) -> Message | None:
         wave=rule.wave,
         part=largest,
         share=spent[largest],
-        kernels=say(" ({names})", names=names) if (names := shares.kernels.get(largest)) else None,
-        settings=_ACTING[largest],
+        kernels=say(" ({names})", names=kernels) if kernels else None,
+        settings=_SETTINGS_FOR[largest],
     )
 
 
-def left_out(wave: str, refused: Mapping[str, Message]) -> tuple[Message, ...]:
+def refusal_notes(wave: str, refused: Mapping[str, Message]) -> tuple[Message, ...]:
     """Return a note on the candidates that got no slot, by `refused`: id -> why; () if none."""
-    named = _grouped(tuple(refused), tuple(refused.values()))
-    return (say("{wave}: left out: {groups:; }", wave=wave, groups=named),) if refused else ()
+    if not refused:
+        return ()
+    groups = _grouped(tuple(refused), tuple(refused.values()))
+    return (say("{wave}: left out: {groups:; }", wave=wave, groups=groups),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Weight:
-    part: str  # the part of the step that it competes in
+    """How much of a step a candidate may save.
+
+    Attributes:
+        part: the part of the step whose slots it competes for; "" if it has none.
+        value: share of a step; 0 if it is unknown, -1 if the program lacks all its parts.
+        why: the reason for the value.
+    """
+
+    part: str
     value: float
     why: Message
 
 
-def _claim(weight: _Weight, taken: Counter[str]) -> float:
+def _quotient(weight: _Weight, slot_counts: Counter[str]) -> float:
+    """Return the value by which a candidate gets the next slot."""
     # a setting whose part the program lacks stays last, however few slots the part has
-    return weight.value / (1 + taken[weight.part]) if weight.value > 0 else weight.value
+    return weight.value / (1 + slot_counts[weight.part]) if weight.value > 0 else weight.value
 
 
-def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
-    """Return the weight of a profile: the exposed time of the parts that it acts on."""
+def _weigh(aims: Sequence[str], shares: Shares) -> _Weight:
+    """Return the weight of a candidate: the exposed time of the parts that it acts on."""
     present = [part for part in aims if not _is_absent(part, shares)]
     if not aims:
         return _Weight(part="", value=0.0, why=NO_AIM)
@@ -308,12 +329,12 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
             value=0.0,
             why=say("{parts: and }: no trace tells the time that it costs", parts=present),
         )
-    if "communication" in spent:  # time of all collectives
+    if "communication" in spent:  # this includes the time of each collective
         spent = {part: share for part, share in spent.items() if part not in COLLECTIVES}
     largest = max(spent, key=lambda part: spent[part])
     if largest == "compute":
         why = say(SHARE_OF_STEP, parts=[largest], share=spent[largest])
-        return _Weight(part=largest, value=COMPUTE_COUNTS * spent[largest], why=why)
+        return _Weight(part=largest, value=COMPUTE_SHARE * spent[largest], why=why)
     total = sum(spent.values())
     why = say(SHARE_OF_STEP_ALONE, parts=list(spent), share=total)
     if largest == "idle":
@@ -322,10 +343,12 @@ def _weighed(aims: Sequence[str], shares: Shares) -> _Weight:
 
 
 def _is_absent(part: str, shares: Shares) -> bool:
+    """Return whether a part is a collective that the program does not have."""
     return part in COLLECTIVES and shares.kinds is not None and part not in shares.kinds
 
 
-def _by(rule: Singles, evidence: EvidenceResult | None) -> Message:
+def _order_note(rule: Singles, evidence: EvidenceResult | None) -> Message:
+    """Return what determines the order of the candidates."""
     if not rule.evidence and evidence is None:
         return say("candidates in declared order")
     if evidence is None:
@@ -343,7 +366,7 @@ def _by(rule: Singles, evidence: EvidenceResult | None) -> Message:
 def _grouped(
     names: Sequence[str | Message], reasons: Sequence[Message | None]
 ) -> tuple[Message, ...]:
-    """Return the profiles in their order, joined if they share a reason."""
+    """Return the names in their order; those that share a reason are one message with it."""
     groups: dict[Message | None, list[str | Message]] = {}
     for name, why in zip(names, reasons, strict=True):
         groups.setdefault(why, []).append(name)
@@ -355,9 +378,9 @@ def _grouped(
     )
 
 
-ID_LENGTH = 64
+ID_LENGTH = 64  # the most characters of a profile's id
 _MIB, _GIB = 1 << 20, 1 << 30
-_SIZES = (2, 3)
+_SIZES = (2, 3)  # how many profiles a stack may combine
 _LADDERS_NAMED = 3  # with more ladders than this, only their number is shown
 
 
@@ -379,26 +402,35 @@ class Leader:
 class LeaderRule(Rule, frozen=True, kw_only=True):
     """A rule that makes profiles out of those that led the waves before."""
 
-    def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
+    def eligible(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
         """Return the leaders that may be combined; `pool` holds all earlier profiles."""
         del pool
         return leaders
 
     @abstractmethod
-    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+    def make(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the profiles that the rule makes of the leaders, the most promising first."""
 
-    def kept(
+    def find_planned(
         self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]
     ) -> tuple[Profile, ...]:
-        """Return the planned profiles that it can make from `pool`, even if they lead no longer."""
+        """Return the planned profiles that the rule makes of any in `pool`, leaders or not.
+
+        Args:
+            planned: id -> profile that has a trial in the wave.
+            pool: all earlier profiles.
+        """
         if not planned:
             return ()
-        is_cut = any(len(name) == ID_LENGTH for name in planned)
+        # An id contains those of the parts, unless it was shortened. To combine only these parts is
+        # much faster than to combine the whole pool.
+        is_shortened = any(len(name) == ID_LENGTH for name in planned)
         parts = (
-            profile for profile in pool if is_cut or any(profile.id in name for name in planned)
+            profile
+            for profile in pool
+            if is_shortened or any(profile.id in name for name in planned)
         )
-        made = self.made([Leader(profile=profile, estimate=0.0) for profile in parts], pool=pool)
+        made = self.make([Leader(profile=profile, estimate=0.0) for profile in parts], pool=pool)
         ids = {
             profile.id
             for profile in made
@@ -436,7 +468,7 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
             "stacks of {sizes: or } profiles that led the waves before", sizes=range(2, self.of + 1)
         )
 
-    def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
+    def eligible(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
         """Return the leaders that are not stacks, not controls and not the image alone."""
         settings = [settings_of(profile) for profile in pool]
         return [
@@ -446,24 +478,27 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
             and not any(is_part(other, settings_of(leader.profile)) for other in settings)
         ]
 
-    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+    def make(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the stacks: sizes alternate, and each size is sorted by the sum of estimates.
 
         The log ratios of independent gains add up; whether gains are independent is then measured.
-        The parts stand in the order of `pool`. Profiles that contradict each other make no stack.
+        The parts of a stack are in the order of `pool`. Profiles that contradict each other make no
+        stack.
         """
-        queues = [self._of_size(size, leaders, pool) for size in range(2, self.of + 1)]
-        for turn in itertools.zip_longest(*queues):
-            yield from filter(None, turn)
+        queues = [self._stacks_of_size(size, leaders, pool) for size in range(2, self.of + 1)]
+        for one_of_each_size in itertools.zip_longest(*queues):
+            yield from filter(None, one_of_each_size)
 
-    def _of_size(
+    def _stacks_of_size(
         self, size: int, leaders: Sequence[Leader], pool: Sequence[Profile]
     ) -> Iterator[Profile]:
+        """Yield the stacks of `size` leaders, those with the largest sum of estimates first."""
         place = {profile.id: at for at, profile in enumerate(pool)}
-        for parts in sorted(
+        combinations = sorted(
             itertools.combinations(leaders, size),
             key=lambda parts: -sum(part.estimate for part in parts),
-        ):
+        )
+        for parts in combinations:
             ordered = sorted(parts, key=lambda part: place[part.profile.id])
             stack = _stack([part.profile for part in ordered], wave=self.wave)
             if stack is not None:
@@ -474,7 +509,7 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
 
 
 class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
-    """A wave of the leaders with another value: the next one up and down a ladder.
+    """A wave of leaders with a neighbouring value: the next one up and down a ladder of values.
 
     Attributes:
         wave: the marker of the wave that measures them; it reads the waves before it.
@@ -513,9 +548,9 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
             return say("values beside the leaders' of {names}", names=sorted(self.ladders))
         return say("values beside the leaders' of {settings} settings", settings=len(self.ladders))
 
-    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+    def make(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
         """Yield the next values of each leader on its ladders, the best leader first, up first."""
-        del pool  # each leader is changed by itself
+        del pool  # only leaders are changed
         for leader in leaders:
             for neighbour, name in self._neighbours_of(leader.profile):
                 origin = say(
@@ -524,6 +559,7 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
                 yield replace(neighbour, origin=origin)
 
     def _neighbours_of(self, profile: Profile) -> Iterator[tuple[Profile, str]]:
+        """Yield the profile with each neighbouring value, and the setting that was changed."""
         settings = settings_of(profile)
         ladders = {ALIASES.get(name, name): values for name, values in self.ladders.items()}
         on_ladders = [key for key in settings if key[1] in ladders]
@@ -539,9 +575,9 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
 class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
     """A last wave: the best settings of the program with the best shape of the pipeline.
 
-    A leader that sets keys of the trainer is a shape; one that sets only flags and variables is
-    not. Waves of shapes do not measure flags, and the other way round, so this rule combines the
-    best of both, stacks included.
+    A leader that sets keys of the trainer is a shape; a leader that sets only flags and variables
+    is none. Waves of shapes measure no flags, and waves of flags no shapes, so this rule combines
+    the best of both, stacks included.
 
     Attributes:
         wave: the marker of the wave that measures them; it reads the waves before it.
@@ -557,20 +593,21 @@ class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
         """What fills the slots, as a plan says it."""
         return say("the best flags and variables with the best shape")
 
-    def able(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
+    def eligible(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
         """Return the leaders that are not controls and not the image alone."""
         del pool
         return [leader for leader in leaders if _is_candidate(leader.profile)]
 
-    def made(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield pairs of a shape and a leader that is none, by the sum of their estimates."""
+    def make(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
+        """Yield pairs of a shape and a leader that is none, the largest sum of estimates first."""
         del pool  # only leaders of the waves before are combined
         shapes = [leader for leader in leaders if leader.profile.overrides]
         others = [leader for leader in leaders if not leader.profile.overrides]
-        for parts in sorted(
+        pairs = sorted(
             itertools.product(others, shapes),
             key=lambda pair: -sum(leader.estimate for leader in pair),
-        ):
+        )
+        for parts in pairs:
             crossed = _stack([leader.profile for leader in parts], wave=self.wave)
             if crossed is not None:
                 labels = [leader.label for leader in parts]
@@ -596,9 +633,11 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         rounds: how many rotations, all with the same number of candidates.
         slots: candidates of all rounds at most; a small space may have fewer.
 
+    A point of the space says which value each flag takes: see `stats/search.py`.
+
     Raises:
         ConfigError: no flag, a flag that is no option of a compilation, a value twice, too many
-            points to weigh, or fewer candidates than rounds.
+            points, or fewer candidates than rounds.
     """
 
     kind: ClassVar[str] = "search"
@@ -643,9 +682,9 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         return count_points(self._sizes)
 
     @property
-    def at_once(self) -> int:
-        """How many candidates a round has."""
-        return -(-self.slots // self.rounds)
+    def round_size(self) -> int:
+        """How many candidates a round has at most."""
+        return math.ceil(self.slots / self.rounds)
 
     @property
     def fills(self) -> Message:
@@ -669,7 +708,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
 
     def at(self, point: Point) -> Profile:
         """Return the candidate at a point of the space."""
-        flag_values = _set_at(self.space, point)
+        flag_values = _flags_at(self.space, point)
         return Profile(
             id=_candidate_id(flag_values, self.space),
             flags=tuple(Flag(name=name, value=value) for name, value in flag_values),
@@ -677,20 +716,29 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
             origin=say("found by the search of {wave}", wave=self.wave),
         )
 
-    def holding_dropped(self, dropped: Iterable[str], measured: Collection[Point]) -> set[Point]:
-        """Return the candidates of several flags that share a value with a dropped candidate.
+    def sharing_dropped_values(
+        self, dropped: Iterable[str], measured: Collection[Point]
+    ) -> set[Point]:
+        """Return the points with several flags that share a value with a dropped candidate.
 
-        A value that also occurs in a candidate that ran does not count.
+        A value that also occurs in a measured candidate does not count.
+
+        Args:
+            dropped: ids of the candidates that could not run.
+            measured: the points of the candidates that ran.
         """
-        ran = {value for point in measured for value in enumerate(point)}
-        bad = {
-            value
-            for name in dropped
-            for value in enumerate(self.names[name])
-            if value[1] != DEPLOYED and value not in ran
+        # a setting is the number of a flag in the space, and the index of its value
+        harmless = {setting for point in measured for setting in enumerate(point)}
+        harmful: set[tuple[int, int]] = set()
+        for name in dropped:
+            settings = enumerate(self.names[name])
+            harmful |= {(flag, at) for flag, at in settings if at != DEPLOYED}
+        harmful -= harmless
+        return {
+            point
+            for point in self.names.values()
+            if len(point) - point.count(DEPLOYED) > 1 and harmful.intersection(enumerate(point))
         }
-        several = (point for point in self.names.values() if len(point) - point.count(DEPLOYED) > 1)
-        return {point for point in several if bad.intersection(enumerate(point))} if bad else set()
 
     @property
     def singles(self) -> tuple[Profile, ...]:
@@ -701,11 +749,11 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
             if point.count(DEPLOYED) + 1 == len(point)
         )
 
-    def asked(
+    def next_candidates(
         self,
         measured: Mapping[Point, float],
         *,
-        without: Iterable[Point],
+        excluded: Iterable[Point],
         count: int,
         rng_seed: str,
     ) -> tuple[Profile, ...]:
@@ -714,11 +762,11 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
             len(values) >= _ORDERED and all(_number(value) is not None for value in values)
             for values in self.space.values()
         )
-        points = _asked(
+        points = _cached_ask(
             self._sizes,
             ordered,
             tuple(measured.items()),
-            without=frozenset(without),
+            excluded=frozenset(excluded),
             count=count,
             rng_seed=rng_seed,
         )
@@ -729,29 +777,30 @@ _ORDERED = 3  # a flag with so many values is searched as an ordered one
 
 
 @functools.lru_cache(maxsize=64)
-def _asked(
+def _cached_ask(
     sizes: tuple[int, ...],
     ordered: tuple[bool, ...],
     measured: tuple[tuple[Point, float], ...],
     *,
-    without: frozenset[Point],
+    excluded: frozenset[Point],
     count: int,
     rng_seed: str,
 ) -> tuple[Point, ...]:
-    """Cache the answer of `ask`: a study is walked again after each trial."""
-    return ask(sizes, ordered, dict(measured), excluded=without, count=count, rng_seed=rng_seed)
+    """Return the answer of `ask`, which is cached because a study is decided after each trial."""
+    return ask(sizes, ordered, dict(measured), excluded=excluded, count=count, rng_seed=rng_seed)
 
 
 @functools.lru_cache(maxsize=8)
 def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, Point]:
+    """Return profile id -> point, for all points of a space."""
     values = dict(space)
     points = all_points(list(map(len, values.values())))
     return MappingProxyType(
-        {_candidate_id(_set_at(values, point), values): point for point in points}
+        {_candidate_id(_flags_at(values, point), values): point for point in points}
     )
 
 
-def _set_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str, str]]:
+def _flags_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str, str]]:
     """Return the flags and values that a point of the space sets."""
     return [
         (name, values[place])
@@ -761,12 +810,13 @@ def _set_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str,
 
 
 def doubled(first: str, last: str) -> tuple[str, ...]:
-    """Return numbers from the first to the last, each twice the one before: `doubled("16M", "1G")`.
+    """Return numbers from the first to the last, each twice its predecessor.
 
-    K, M and G are powers of 1024. The numbers are returned in digits, as XLA reads them.
+    For example, `doubled("16M", "1G")` has seven. K, M and G are powers of 1024. The numbers are
+    returned in digits, as XLA reads them.
 
     Raises:
-        ConfigError: one is no whole number above 0, or the first is larger than the last.
+        ConfigError: a text is no whole number above 0, or the first is larger than the last.
     """
     low, high = _size(first), _size(last)
     if low > high:
@@ -778,6 +828,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def _size(text: str) -> int:
+    """Return the number that a text such as `64M` stands for; raise ConfigError if it is none."""
     unit = _UNITS.get(text[-1:].upper(), 1)
     number = whole(text if unit == 1 else text[:-1])
     if number is None or number < 1:
@@ -796,18 +847,19 @@ def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
         )
     for value in values:
         try:
-            made = Profile(id="searched", flags=(Flag(name=name, value=value),))
-            options = options_of(made, ())
+            profile = Profile(id="searched", flags=(Flag(name=name, value=value),))
+            options = options_of(profile, ())
         except ConfigError as error:
             raise ConfigError(f"{where}: {name}={value}: {error}") from None
         if isinstance(options, Message) or name in APPENDING:
             raise ConfigError(
-                f"{where}: {name}={value} is no option of a compilation, so that it cannot take "
-                "turns with others; declare profiles of it, or a ladder of Around"
+                f"{where}: {name}={value} is no option of a compilation, so it cannot take turns "
+                "with other values; declare profiles with it, or a ladder of Around"
             )
 
 
-# In this order: parts of a flag's name that say little, and short words for others.
+# Parts of a flag's name that say little, and short words for others. They are replaced in this
+# order, so that the longest prefix is removed.
 _SHORT = (
     ("xla_gpu_", ""),
     ("xla_tpu_", ""),
@@ -825,6 +877,7 @@ _SHORT = (
 
 
 def _short(name: str) -> str:
+    """Return a flag's name as part of an id: ar-threshold for a threshold of all-reduce."""
     for long, short in _SHORT:
         name = name.replace(long, short)
     return "".join(char if char.isascii() and char.isalnum() else "-" for char in name.lower())
@@ -832,26 +885,26 @@ def _short(name: str) -> str:
 
 def _candidate_id(flag_values: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
     """Return an id from the values: `ar-threshold-64m`; two of them are joined by a plus."""
-    shorts = Counter(map(_short, space))
-    parts = [
-        f"{_short(name) if shorts[_short(name)] == 1 else name.lower()}-{_slug(value)}"
-        for name, value in flag_values
-    ]
+    short_names = Counter(map(_short, space))
+    parts = []
+    for name, value in flag_values:
+        is_unique = short_names[_short(name)] == 1
+        parts.append(f"{_short(name) if is_unique else name.lower()}-{_slug(value)}")
     return _cut("+".join(part.strip("-") for part in parts))
 
 
 R = TypeVar("R", bound=Rule)
 
 
-def of_kind(kind: type[R], rules: Iterable[Rule]) -> tuple[R, ...]:
+def rules_of_kind(kind: type[R], rules: Iterable[Rule]) -> tuple[R, ...]:
     """Return the rules of one kind, in declared order."""
     return tuple(rule for rule in rules if isinstance(rule, kind))
 
 
 class Slot(NamedTuple):
-    """A slot of a wave whose profiles follow from results; its name is e.g. `stack-1`."""
+    """A slot of a wave whose profiles follow from results."""
 
-    name: str
+    name: str  # e.g. `stack-1`
     wave: str
 
 
@@ -868,8 +921,10 @@ def slots_of(rules: Iterable[Rule]) -> Mapping[Rule, tuple[Slot, ...]]:
 
 
 def _is_candidate(profile: Profile) -> bool:
-    """Return whether a profile may be combined with others: no control, and not the image alone."""
-    # the image alone was recommended in a stack although the flag alone gained as much
+    """Return whether a profile may be combined with others: no control, and not the image alone.
+
+    A stack with the image alone would gain as much as its other part.
+    """
     return profile.id != NO_ENV_ID and not profile.is_control
 
 
@@ -895,6 +950,7 @@ def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:
 
 
 def _with_value(profile: Profile, key: Key, value: str) -> Profile:
+    """Return the profile with another value of one of its settings."""
     kind, name = key
     if kind == "env":
         return replace(profile, env={**profile.env, name: value})
@@ -911,10 +967,11 @@ def _with_value(profile: Profile, key: Key, value: str) -> Profile:
 
 
 def _neighbours(ladder: Sequence[str], value: str) -> list[str]:
-    """Return the next value up, then the next down; [] if the value is not on the ladder."""
+    """Return the next value up, then the next down; [] if the value has no place on the ladder."""
     if value in ladder:
         at = ladder.index(value)
         return [ladder[near] for near in (at + 1, at - 1) if 0 <= near < len(ladder)]
+    # a number between two values of a ladder of numbers has neighbours too
     number = _number(value)
     rungs = [(size, text) for text in ladder if (size := _number(text)) is not None]
     if number is None or len(rungs) < len(ladder):
@@ -933,10 +990,11 @@ def _number(text: str) -> float | None:
 
 def _slug(value: str) -> str:
     """Return a value as part of an id: 1g for 1073741824, others by their letters and digits."""
-    if (size := whole(value) or 0) >= _MIB and size % _MIB == 0:
+    size = whole(value) or 0
+    if size >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
-    kept = "".join(char if char.isascii() and char.isalnum() else "-" for char in value.lower())
-    return kept.strip("-") or digest(value, length=4)
+    slug = "".join(char if char.isascii() and char.isalnum() else "-" for char in value.lower())
+    return slug.strip("-") or digest(value, length=4)
 
 
 def _initials(name: str) -> str:

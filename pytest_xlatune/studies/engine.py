@@ -43,7 +43,7 @@ from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.spare import spare_blocks
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, Past, fitted
 from pytest_xlatune.studies.tuning_plan import JobNoise, TuningPlan
-from pytest_xlatune.studies.vetoes import Veto, of_arms
+from pytest_xlatune.studies.vetoes import Veto, arm_vetoes
 from pytest_xlatune.studies.waves import Waves
 
 # The noise of a job hardly ever exceeds the spread of a screen times this.
@@ -58,7 +58,7 @@ class Ranked:
         arms: the arms that exist by now.
         past: the trials of the plan that count.
         slots: the node slots of the trials; None if there is only one.
-        taken: arm id -> the veto because of which the arm cannot win.
+        vetoes: arm id -> the veto because of which the arm cannot win.
         again: ids of the profiles that have a second run; () if none has.
         first: the ranking by the first runs of the screen.
         ranks: the ranking by all runs of the screen.
@@ -67,7 +67,7 @@ class Ranked:
     arms: Waves
     past: Past
     slots: Slots | None
-    taken: Mapping[str, Veto]
+    vetoes: Mapping[str, Veto]
     again: tuple[str, ...]
     first: Ranking
     ranks: Ranking
@@ -95,7 +95,7 @@ class Ranked:
             for name, profile in self.arms.profiles.items()
             if name in self.arms.candidates
             and self.arms.repeats.get(name) != BASELINE_ID
-            and name not in self.taken
+            and name not in self.vetoes
         }
 
     @property
@@ -180,7 +180,7 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
     arms, past = ranked.arms, ranked.past
     has_slot = slots is None or bool(slots.alive)
     to_screen = past.not_over(arms.to_screen) if has_slot else ()
-    is_over = not (to_screen or arms.opens)
+    is_over = not (to_screen or arms.open_waves)
     layout = lay_out(ranked) if is_over else plan.layout
     again: tuple[Trial, ...] = ()
     if has_slot and is_over:
@@ -218,7 +218,7 @@ def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
         arms=arms,
         past=past,
         slots=slots,
-        taken=of_arms(past, (*arms.profiles, ALIAS.id), tolerance=plan.loss_tolerance),
+        vetoes=arm_vetoes(past, (*arms.profiles, ALIAS.id), tolerance=plan.loss_tolerance),
         again=again,
         first=first,
         ranks=screen(past, arms.queues, sigma=sigma, has_second=True) if again else first,
@@ -268,7 +268,7 @@ def second_runs(ranked: Ranked, layout: Plan | Refusal) -> tuple[Trial, ...]:
     chosen = [*ranked.again, *more[: max(layout.again - len(ranked.again), 0)]]
     trials = ranked.plan.orders.again([ranked.arms.profiles[arm] for arm in chosen])
     if ranked.slots is not None:
-        trials = ranked.slots.dealt_again(trials, at_most=ranked.plan.screen_slots)
+        trials = ranked.slots.deal_again(trials, at_most=ranked.plan.screen_slots)
     return tuple(trial for trial in trials if trial.arm in ranked.arms.candidates)
 
 
@@ -372,7 +372,7 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         ranked.ranks,
         ranked.candidates,
         going=going,
-        after=planned,
+        deciding=planned,
         baselines=design.baselines,
         jobs=ranked.jobs_of_blocks,
         lay=ranked.block,
@@ -405,7 +405,7 @@ def _narrowed(
         in_blocks = fit.arms.get(arm, not_measured) if fit is not None else not_measured
         return combine([in_screen, in_blocks]).estimate
 
-    without_veto = [arm for arm in going if arm not in ranked.taken]
+    without_veto = [arm for arm in going if arm not in ranked.vetoes]
     best_first = sorted(
         without_veto, key=lambda arm: (arm == ALIAS.id, -estimate(arm), going.index(arm))
     )

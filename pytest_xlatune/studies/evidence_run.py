@@ -1,7 +1,7 @@
-"""One run of a profile with the profiler and the compiler's dump, to explain its speed.
+"""Run a profile once with the profiler and the compiler's dump, to explain its speed.
 
-Profiling and dumping change the time of a step. So such a run has no score, and no other study
-counts its trial as one of its own. This module must not know how the files of the run are read.
+Profiling and dumping change the time of a step. So such a run has no score, and no other study uses
+its trial. This module must not know how the files of the run are read.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from pytest_xlatune.studies.verdicts import OneCell, deployed
 
 KIND = "evidence"
 PROFILER = "xplane"  # the profiler if the protocol names none
-# fields of a profile that do not change its run, so that the name of the study ignores them
-_UNREAD = {"wave": "", "note": "", "is_control": False, "origin": None}
+# fields of a profile that do not change its run, so the name of the study ignores them
+_IGNORED = {"wave": "", "note": "", "is_control": False, "origin": None}
 # steps after the profiler's window: the profiler writes in the first, and the second ends the run
-_AFTER = 2
+_STEPS_AFTER = 2
 
 
 class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
@@ -45,7 +45,7 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
     @property
     def name(self) -> str:
         """The name of the study; each profile has its own, so that one ledger can hold many."""
-        return f"{KIND}-{digest(self.profile.to_json() | _UNREAD, length=8)}"
+        return f"{KIND}-{digest(self.profile.to_json() | _IGNORED, length=8)}"
 
     @cached_property
     def trial(self) -> Trial:
@@ -90,13 +90,13 @@ def _is_over(run: TrialResult) -> bool:
 
 
 def evidence_protocol(protocol: Protocol) -> Protocol:
-    """Return the protocol of an evidence run: long enough for its window, without evals."""
+    """Return the protocol of an evidence run: long enough for the profiler, without evaluations."""
     return replace(
         protocol,
         profiler=protocol.profiler or PROFILER,
-        steps=protocol.skip_first_steps + protocol.profiler_steps + _AFTER,
+        steps=protocol.skip_first_steps + protocol.profiler_steps + _STEPS_AFTER,
         first_step=0,
-        min_steps=1,  # it has no window to score
+        min_steps=1,  # the run is not scored
         eval_interval=0,
         metric="none",
         metric_is_better="",

@@ -1,12 +1,13 @@
-"""Whether a candidate is no worse than the baseline by a margin.
+"""Decide whether a candidate is not worse than the baseline by more than a margin.
 
-A candidate is other settings, or another commit, image or interpreter, which make another cell.
+A candidate has other settings, or another commit, image or interpreter, which make another cell.
 
 Validity comes first, then the margin. A gate never passes on missing trials: every planned trial
 must have a score. There is no screen and no ranking: candidates and baselines run in randomised
-blocks, with one block_comparison when all are over. The study's name tells gates apart, so that a
-new commit is compared with baselines of its own blocks and never with those of last night. Pure and
-deterministic: this module must not know of executors, ledgers, clocks or logs.
+blocks, which are compared once when all are over. Gates of different candidates have different
+names, so that a new commit is compared with baselines of its own blocks and never with those of
+last night. The study is pure and deterministic; it must not know of executors, ledgers, clocks or
+logs.
 """
 
 from __future__ import annotations
@@ -64,21 +65,22 @@ from pytest_xlatune.studies.verdicts import (
     PlannedStudy,
     deployed,
     job_ids_of,
-    levelled,
-    measured,
     reference,
+    relative_to,
     score_flags,
     unmeasured,
     with_comparison,
+    with_figures,
 )
-from pytest_xlatune.studies.vetoes import of_arm, of_effect, straggler_veto
+from pytest_xlatune.studies.vetoes import arm_veto, effect_veto, straggler_veto
 
 _CANNOT_TELL_FOR = "cannot tell: {why}"
 
 KIND = "gate"
 NO_REGRESSION = "NO REGRESSION"
+# how bad a kind of verdict is; 0 for the others, which pass
 _BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
-_Claim = tuple[VerdictKind, Message]
+_Claim = tuple[VerdictKind, Message]  # a kind of verdict, and the reason for it
 
 
 class Gate(DeclaredStudy, frozen=True, kw_only=True):
@@ -88,8 +90,8 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
         margin: relative loss of TGS that counts as a regression; 0.01 is 1 %.
         blocks: number of trials of each candidate.
         block_baselines: baselines in each block.
-        key: a name for this run of the gate, e.g. the commit, if the candidates' settings are the
-            same as in the last one. Trials with another key are never used.
+        key: a name for this run of the gate, e.g. the commit, if the candidates' settings do not
+            differ from those of the last run. Trials with another key are never used.
         candidates: rivals of the cell, in addition to the profiles of the sweep.
     """
 
@@ -201,11 +203,12 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     @cached_property
     def name(self) -> str:
         """The kind of study and a digest of the candidates, the key and the layout."""
-        settings = sorted(
-            [profile.id, profile.settings_text, *([other.digest] if other else [])]
-            for profile in self.profiles
-            for other in [self.others.get(profile.id)]
-        )
+        candidates: list[list[str]] = []
+        for profile in self.profiles:
+            cell = self.others.get(profile.id)
+            cell_digest = [cell.digest] if cell else []
+            candidates.append([profile.id, profile.settings_text, *cell_digest])
+        settings: list[Json] = [*sorted(candidates)]
         layout: list[Json] = [self.gate.blocks, self.gate.block_baselines, self.seed]
         return name_of(KIND, settings, self.gate.key, layout)
 
@@ -281,7 +284,7 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
             study=self, past=past, planned=planned, due=due, block_comparison=block_comparison
         )
         level, fit = reference(past), block_comparison.fit
-        verdicts = tuple(levelled(_verdict(gated, name), level) for name in names)
+        verdicts = tuple(relative_to(_verdict(gated, name), level) for name in names)
         detectable = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
         return Conclusion(
             verdicts=verdicts,
@@ -299,7 +302,7 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gated:
-    """One run of a gate so far.
+    """One run of a gate, finished or not.
 
     Attributes:
         study: the gate.
@@ -317,10 +320,11 @@ class Gated:
 
 
 def _verdict(gated: Gated, candidate: str) -> Verdict:
+    """Return the verdict on a candidate: a veto, or the comparison once all trials are over."""
     trials = gated.past.confirms_of(candidate)
     base = Verdict(arm=candidate, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
-    base = measured(base, trials)
-    veto = of_arm(gated.past, candidate, tolerance=gated.study.loss_tolerance)
+    base = with_figures(base, trials)
+    veto = arm_veto(gated.past, candidate, tolerance=gated.study.loss_tolerance)
     if veto is not None and not veto.can_run:
         return veto.verdict_on(base)
     base = replace(base, reasons=score_flags(trials))
@@ -328,7 +332,7 @@ def _verdict(gated: Gated, candidate: str) -> Verdict:
         return veto.verdict_on(base)
     if gated.due:
         planned = len(gated.planned)
-        return _because(
+        return _with_reasons(
             base,
             say(
                 "cannot tell yet: {over} of {trials} trials are over",
@@ -342,13 +346,18 @@ def _verdict(gated: Gated, candidate: str) -> Verdict:
 
 
 def _compared(gated: Gated, base: Verdict) -> Verdict:
+    """Return the verdict on a candidate that has a score, when all trials are over."""
     comparison, margin = gated.block_comparison.comparisons[base.arm], gated.study.gate.margin
     missing = _missing(gated, base.arm)
     if isinstance(comparison, NoComparison):
-        return _because(base, say(_CANNOT_TELL_FOR, why=comparison.reason), *missing)
+        return _with_reasons(base, say(_CANNOT_TELL_FOR, why=comparison.reason), *missing)
     trials, baselines = (gated.past.confirms_of(arm) for arm in (base.arm, BASELINE_ID))
     spare = interval90(comparison)[0] - math.log1p(-margin)
-    doubts = [*missing, straggler_veto(comparison, trials, baselines, spare=spare), of_effect(base)]
+    doubts = [
+        *missing,
+        straggler_veto(comparison, trials, baselines, spare=spare),
+        effect_veto(base),
+    ]
     claims = [
         _margin(gated, comparison),
         *(
@@ -357,7 +366,8 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
             if reason is not None
         ),
     ]
-    # the worst claim is the verdict; if all hold, the first one gives the word
+    # The worst claim is the verdict. The sort is stable, so without a worse claim the margin's
+    # stays first.
     claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
     kind = claims[0][0]
     reasons = [reason for _, reason in claims]
@@ -368,12 +378,13 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     )
     decided = with_comparison(base, comparison, kind=kind, reasons=(*reasons, *base.reasons))
     if kind is VerdictKind.EQUIVALENT and not is_within(comparison, margin=margin):
-        # A loss is excluded but a gain is not, so it passes and is not called equivalent.
+        # A loss is excluded but a gain is not, so the candidate passes without being equivalent.
         decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
     return replace(decided, n=base.n, method=method)
 
 
-def _because(verdict: Verdict, *reasons: Message) -> Verdict:
+def _with_reasons(verdict: Verdict, *reasons: Message) -> Verdict:
+    """Return the verdict with these reasons before its earlier ones."""
     return replace(verdict, reasons=(*reasons, *verdict.reasons))
 
 
@@ -391,7 +402,7 @@ _AGAINST_MARGIN = {
 
 
 def _margin(gated: Gated, comparison: Comparison) -> _Claim:
-    """Compare a candidate with the margin."""
+    """Return the kind of verdict by the margin alone, and the reason."""
     margin = gated.study.gate.margin
     kind = gate(comparison, margin=margin)
     return kind, say(
@@ -405,7 +416,7 @@ def _margin(gated: Gated, comparison: Comparison) -> _Claim:
 
 
 def _enough(gated: Gated, comparison: Comparison) -> Message:
-    """Return how many trials would decide it."""
+    """Return a sentence on how many trials would decide the gate."""
     design, sigma = gated.study.design, comparison.sigma
     enough = deciding_layout(comparison, design, margin=gated.study.gate.margin)
     if enough is None:
@@ -426,17 +437,20 @@ def _enough(gated: Gated, comparison: Comparison) -> Message:
 
 def _missing(gated: Gated, candidate: str) -> list[Message]:
     """Return the reasons why trials of the candidate or the baseline have no score."""
-    wanted = [trial for trial in gated.study.trials if trial.arm in (candidate, BASELINE_ID)]
-    results = [*map(gated.past.result_of, wanted)]
-    absent = [result for result in results if result is None or usable(result) is None]
-    if not absent:
+    compared_trials = [
+        trial for trial in gated.study.trials if trial.arm in (candidate, BASELINE_ID)
+    ]
+    results = [gated.past.result_of(trial) for trial in compared_trials]
+    without_score = [result for result in results if result is None or usable(result) is None]
+    if not without_score:
         return []
+    reason = without_score[0].reason if without_score[0] else None
     return [
         say(
             "{absent} of {trials} trials have no score ({why}); run it again",
-            absent=len(absent),
+            absent=len(without_score),
             trials=len(results),
-            why=(absent[0].reason if absent[0] else None) or say("no finite score"),
+            why=reason or say("no finite score"),
         )
     ]
 

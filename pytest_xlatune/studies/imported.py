@@ -1,4 +1,4 @@
-"""What a table of jobs that others ran can tell: an order, and how much of it is noise.
+"""Rank the profiles of a table of jobs that others ran, and say how much of the order is noise.
 
 These jobs were not randomised, and it is not known what else changed between them, so no verdict
 goes beyond SCREENED, whatever the difference. The noise is estimated from runs with equal settings.
@@ -31,11 +31,11 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies import Decision, History, Outlook, remembered
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import OneCell, deployed, job_ids_of, measured
+from pytest_xlatune.studies.verdicts import OneCell, deployed, job_ids_of, with_figures
 
 KIND = "imported"
-# a note that begins so stands for settings that the table does not tell
-_UNTOLD = "the settings of"
+# the first part of the key of a profile whose settings the table does not name
+_UNKNOWN = "the settings of"
 
 
 class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
@@ -70,17 +70,17 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def settings(self) -> Mapping[str, tuple[str, str]]:
-        """Profile id -> its flags and variables on top of the deployed settings."""
+        """Profile id -> a key that is equal for equal effective settings."""
         effective = Effective(self.cell.deployed)
         return {
-            profile.id: (_UNTOLD, profile.id)
-            if profile.id in self.untold
+            profile.id: (_UNKNOWN, profile.id)
+            if profile.id in self.without_settings
             else effective.key(profile)
             for profile in (BASELINE, *self.profiles)
         }
 
     @cached_property
-    def untold(self) -> frozenset[str]:
+    def without_settings(self) -> frozenset[str]:
         """The profiles of which the table names no setting."""
         return frozenset(
             profile.id
@@ -119,7 +119,7 @@ def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion
                 reasons=tuple(dict.fromkeys(result.reason for result in trials if result.reason)),
                 job_ids=job_ids_of(trials),
             )
-        line = measured(Verdict(arm=name, kind=VerdictKind.SCREENED), trials)
+        line = with_figures(Verdict(arm=name, kind=VerdictKind.SCREENED), trials)
         if not control:
             return line
         difference = fmean(scores[name]) - fmean(control)
@@ -128,8 +128,9 @@ def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion
         elif noise is None:
             why = say("nothing in the table was run twice: its noise is not known")
         else:
-            among, runs_of_it = len(study.profiles), len(scores[name])
-            why = noise.compared(abs(difference), runs_of_it, len(control), profiles=among)
+            why = noise.explain(
+                abs(difference), len(scores[name]), len(control), profiles=len(study.profiles)
+            )
         return replace(line, delta=relative(difference), reasons=(why,))
 
     return Conclusion(
@@ -164,12 +165,12 @@ def _notes(
         )
     elif len(base) == 1:
         yield say("the baseline ran once: its error is part of every change, the same for all")
-    untold = sorted(study.untold - {*study.controls})
-    if untold:
+    unknown = sorted(study.without_settings - {*study.controls})
+    if unknown:
         yield say(
-            "the table does not tell the settings of {profiles}: each is a profile of "
+            "the table does not name the settings of {profiles}: each is a profile of "
             "its own; name the ones that do nothing with --no-op",
-            profiles=untold,
+            profiles=unknown,
         )
 
 
@@ -180,27 +181,35 @@ class _Noise:
     sigma: float
     df: int
 
-    def compared(self, difference: float, runs: int, control: int, *, profiles: int) -> Message:
-        """Return how a difference compares with that of equal settings in 95 of 100 tables."""
+    def explain(self, difference: float, runs: int, control: int, *, profiles: int) -> Message:
+        """Return whether noise explains a difference, in one comparison or in all of them.
 
-        def reach(comparisons: int) -> float:
+        Args:
+            difference: the absolute difference of two means of log scores.
+            runs: number of runs of the profile.
+            control: number of runs of the control group.
+            profiles: number of profiles, each of which is compared.
+        """
+
+        def largest_by_noise(comparisons: int) -> float:
+            """Return the largest difference of equal settings in 95 of 100 tables."""
             error = self.sigma * math.sqrt(1 / runs + 1 / control)
             return t_quantile(1 - 0.025 / comparisons, self.df) * error
 
-        one, every = reach(1), reach(profiles)
-        if difference <= one:
+        in_one, in_all = largest_by_noise(1), largest_by_noise(profiles)
+        if difference <= in_one:
             text = "inside the noise: two equal settings differ by up to {one:size}"
-            return say(text, one=relative(one))
-        if difference <= every:
+            return say(text, one=relative(in_one))
+        if difference <= in_all:
             return say(
                 "outside the noise of one comparison ({one:size}), inside that of all "
                 "{profiles} ({every:size})",
-                one=relative(one),
-                every=relative(every),
+                one=relative(in_one),
+                every=relative(in_all),
                 profiles=profiles,
             )
         text = "outside the noise of all comparisons ({every:size}): worth a sweep"
-        return say(text, every=relative(every))
+        return say(text, every=relative(in_all))
 
     def mde80(self, control: int) -> float:
         """Return the change that a single run shows with 80 % power, in one comparison."""
@@ -221,4 +230,5 @@ def _noise(study: ImportedStudy, scores: Mapping[str, Sequence[float]]) -> _Nois
 
 
 def _place(verdict: Verdict) -> tuple[int, float]:
+    """Return a sort key: the largest change first, profiles without one last."""
     return (1, 0.0) if verdict.delta is None else (0, -verdict.delta)

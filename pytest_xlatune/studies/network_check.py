@@ -40,18 +40,24 @@ from pytest_xlatune.studies import Aim, Asked, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     ACCUSED,
     CellArms,
-    CellWalk,
+    CellProgress,
     DeclaredCells,
     decided,
     dropped,
-    in_a_sentence,
     is_excused,
     not_accused,
+    summary_sentence,
     undecided,
     worst_first,
 )
 from pytest_xlatune.studies.trials import usable
-from pytest_xlatune.studies.verdicts import NO_SCORE, at_level, changed, screened, so_far
+from pytest_xlatune.studies.verdicts import (
+    NO_SCORE,
+    as_screened,
+    at_level,
+    verdict_with_figures,
+    with_change,
+)
 
 KIND = "network"
 MIN_NODES, MIN_RACKS = 4, 3
@@ -123,7 +129,7 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
         return NetworkStudy(cell=asked.cell, asked=self, budget=asked.budget)
 
 
-class _NetworkWalk(CellWalk["NetworkStudy"]):
+class _NetworkProgress(CellProgress["NetworkStudy"]):
     """One check so far, and what it shows."""
 
     is_common = False  # whether so many pairs fail that the nodes are not the cause
@@ -147,7 +153,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         self.nodes: dict[str, Slower | None] = {}  # the same nodes -> the loss that these show
         self.again: dict[Pair, list[float]] = {}  # log scores of pairs that ran again
 
-    def walk(self) -> None:
+    def run_stages(self) -> None:
         """Run rounds of pairs, then the nodes that are slow in them, then the slow pairs."""
         # Comparing halves of the nodes missed a link that was 5 % slow in 72 to 90 % of simulated
         # networks: a ring uses two links of a node, and rarely the slow one.
@@ -165,10 +171,14 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             return
         self._accuse_link()
 
-    def run(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
-        """Run a stage, without further trials of nodes that cannot communicate."""
-        able = [e for e in trials if self.over(e) or not self.out.keys() & {*self.study.pair_of(e)}]
-        return super().run(able, later=later)
+    def stage_results(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
+        """Return the results of a stage, without new trials of nodes that cannot communicate."""
+        able = [
+            trial
+            for trial in trials
+            if self.final_result(trial) or not self.out.keys() & {*self.study.pair_of(trial)}
+        ]
+        return super().stage_results(able, later=later)
 
     def arms_of(self, trial: Trial) -> Sequence[str]:
         return [node.lower() for node in self.study.pair_of(trial)]
@@ -229,7 +239,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             others = [value for pair, value in inside.items() if node not in pair]
             if len(values) >= LEAST_REPEATS and len(others) >= _LEAST_OTHERS:
                 self.known[node] = median(values) - median(others), spread_of(others)
-        self.run(trials, later=later)
+        self.stage_results(trials, later=later)
 
     def _usual(self) -> dict[int, float]:
         """Return the median first run of the pairs inside racks (0) and across racks (1)."""
@@ -255,7 +265,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             return False
         chosen = self.low[: max(1, len(place) // SHARE)]
         waves = [self._wave(chosen, at, blocks_before + at + 1) for at in range(REPEATS)]
-        self.run([trial for wave in waves for trial in wave.values()])
+        self.stage_results([trial for wave in waves for trial in wave.values()])
         runs = [{name: self.value(trial) for name, trial in wave.items()} for wave in waves]
         for name in chosen:
             differences = self.differences.setdefault(name, [])
@@ -300,7 +310,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             return
         blocks = range(1, LEAST_REPEATS + 1)
         trials = [study.trial(pair, AGAIN, block) for block in blocks for pair in suspects]
-        self.run(trials)
+        self.stage_results(trials)
         for trial in trials:
             value, runs = self.value(trial), self.again.setdefault(study.pair_of(trial), [])
             runs += [] if value is None else [value]
@@ -345,7 +355,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             others = (study.trial(end, LINK, second) for end in ends)
             rows.append([study.trial(pair, LINK, first), *others])
         self.link = pair
-        self.run(sorted(chain(*rows), key=lambda trial: trial.block))
+        self.stage_results(sorted(chain(*rows), key=lambda trial: trial.block))
         link, one, other = zip(*(map(self.value, row) for row in rows), strict=True)
         both = zip(one, other, strict=True)
         mean = [None if a is None or b is None else (a + b) / 2 for a, b in both]
@@ -377,7 +387,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
         links = self._open_links() if self.is_over and not self.is_common else ()
         verdicts = [*map(self._node, study.nodes), *map(self._link, links)]
         verdicts = worst_first(at_level(verdict, level) for verdict in verdicts)
-        answer = in_a_sentence(verdicts) if self.is_over else say("no verdict yet")
+        answer = summary_sentence(verdicts) if self.is_over else say("no verdict yet")
         if self.is_common:
             answer = say(_MOST_FAIL)
         text = "{nodes:+node}, {covered} of {pairs} pairs: {answer}"
@@ -396,9 +406,9 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
     def _node(self, name: str) -> Verdict:
         """Return the verdict on a node, by the gravest case that applies."""
         runs, shown = self.by_arm[name.lower()], self.nodes.get(name)
-        base = replace(so_far(name.lower(), runs), against=say("the other pairs"))
+        base = replace(verdict_with_figures(name.lower(), runs), against=say("the other pairs"))
         if name in self.known:
-            base = changed(base, self.known[name][0])
+            base = with_change(base, self.known[name][0])
         if self.is_common:
             return undecided(base, say(_MOST_FAIL))
         if failed := self.out.get(name):
@@ -406,7 +416,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
             return dropped(base, say(text, pairs=len(failed), why=failed[0].reason or NO_SCORE))
         if not self.is_over:
             is_run = any(result.status.is_final for result in runs)
-            return screened(base, say("single runs of its pairs")) if is_run else base
+            return as_screened(base, say("single runs of its pairs")) if is_run else base
         if shown:
             text = "{pairs:+fresh pair} with good partners, against good pairs"
             base = _as_shown(base, shown, say(text, pairs=shown.n))
@@ -430,7 +440,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
     def _link(self, pair: Pair) -> Verdict:
         study, against = self.study, say("its nodes with other partners")
         runs = [run for run in self.by_arm[pair[0].lower()] if study.pair_of(run.trial) == pair]
-        base = replace(so_far(runs[0].trial.arm, runs), against=against)
+        base = replace(verdict_with_figures(runs[0].trial.arm, runs), against=against)
         if pair == self.link and self.loss:
             base = _as_shown(base, self.loss, say("{runs:+run} beside them", runs=self.loss.n))
             if self.accuses_link:
@@ -468,7 +478,7 @@ class _NetworkWalk(CellWalk["NetworkStudy"]):
 class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
     """One check of a network; its cell is the two-node load on all nodes of the check."""
 
-    walk_class = _NetworkWalk
+    progress_class = _NetworkProgress
     traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=2)
     cell: Cell
     asked: Network = Network()
@@ -576,7 +586,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the nodes in the order of the node list; a trial runs a pair of them."""
         del history
-        return tuple(replace(self.every_arm[0], id=name.lower()) for name in self.nodes)
+        return tuple(replace(self.all_arms[0], id=name.lower()) for name in self.nodes)
 
     @cached_property
     def _pair_of(self) -> Mapping[str, Pair]:
@@ -588,7 +598,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     def trial(self, pair: Pair, stage: str, block: int) -> Trial:
         """Return the trial of a pair in a stage and block."""
-        return self.trial_of(self.every_arm[self.order[pair]], stage, block=block)
+        return self.trial_of(self.all_arms[self.order[pair]], stage, block=block)
 
     @cached_property
     def round_trials(self) -> tuple[tuple[Trial, ...], ...]:
@@ -619,7 +629,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
 
 def _as_shown(base: Verdict, shown: Slower, method: Message) -> Verdict:
-    base = changed(base, shown.estimate, shown.ci95)
+    base = with_change(base, shown.estimate, shown.ci95)
     return replace(base, n=shown.n, method=method)
 
 

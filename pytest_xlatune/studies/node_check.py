@@ -33,19 +33,26 @@ from pytest_xlatune.studies import Aim, Asked, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     LEVEL,
     CellArms,
-    CellWalk,
+    CellProgress,
     DeclaredCells,
     decided,
     dropped,
-    in_a_sentence,
     is_excused,
     not_accused,
+    summary_sentence,
     undecided,
     within_spread,
     worst_first,
 )
 from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
-from pytest_xlatune.studies.verdicts import at_level, changed, levelled, measured, screened, so_far
+from pytest_xlatune.studies.verdicts import (
+    as_screened,
+    at_level,
+    relative_to,
+    verdict_with_figures,
+    with_change,
+    with_figures,
+)
 from pytest_xlatune.studies.vetoes import NOT_FINITE
 
 _ALL_NODES_FAIL = "more nodes failed than were measured: look at the load and what the nodes share"
@@ -113,7 +120,7 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
         )
 
 
-class _NodeWalk(CellWalk["NodeStudy"]):
+class _NodeProgress(CellProgress["NodeStudy"]):
     """One check so far, and what it shows."""
 
     is_screened = False  # whether every node has had its first run
@@ -123,7 +130,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
 
     def __init__(self, study: NodeStudy, history: History) -> None:
         super().__init__(study, history)
-        self.screen = [study.trial_of(arm, SCREEN) for arm in study.every_arm]
+        self.screen = [study.trial_of(arm, SCREEN) for arm in study.all_arms]
         self.first = self.results_of(self.screen)
         scores = {result.trial.arm: usable(result) for result in self.first}
         self.values = {name: score.value for name, score in scores.items() if score}
@@ -141,10 +148,10 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         reference = study.asked.reference_tgs
         self.shift = self.level - math.log(reference) if reference and self.values else None
 
-    def walk(self) -> None:
+    def run_stages(self) -> None:
         """Run every node once, then rounds of the slow ones beside controls."""
         study = self.study
-        self.run(self.screen)
+        self.stage_results(self.screen)
         self.is_screened = True
         if self.is_common or not self.low:
             return
@@ -154,9 +161,11 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         # what failed in a round enters no later one
         while self.rounds < study.asked.rounds and {*names} & {*self.suspects}:
             self.rounds += 1
-            arms = [arm for arm in study.every_arm if arm.id in names]
+            arms = [arm for arm in study.all_arms if arm.id in names]
             trials = study.block(ROUND, self.rounds, arms)
-            results = self.run(trials, later=(study.asked.rounds - self.rounds) * len(trials))
+            results = self.stage_results(
+                trials, later=(study.asked.rounds - self.rounds) * len(trials)
+            )
             able = [e for e in results if usable(e) and not _lines([e], FailureClass.NODE_FAULT)]
             names = [result.trial.arm for result in able]
 
@@ -178,11 +187,11 @@ class _NodeWalk(CellWalk["NodeStudy"]):
 
     def conclusion(self) -> Conclusion:
         study, reference = self.study, self._median_line()
-        verdicts = worst_first(levelled(self._verdict(name), reference) for name in self.by_arm)
+        verdicts = worst_first(relative_to(self._verdict(name), reference) for name in self.by_arm)
         names = [cell.nodelist[0] for cell in study.cells]
         good = {verdict.arm for verdict in verdicts if verdict.kind in LEVEL and self.is_over}
         healthy = tuple(name for name in names if name.lower() in good)
-        answer = in_a_sentence(verdicts) if self.is_screened else say("no verdict yet")
+        answer = summary_sentence(verdicts) if self.is_screened else say("no verdict yet")
         summary = (
             say("{nodes:+node}: {answer}", nodes=len(names), answer=answer),
             say("recommended: {nodes:,}", nodes=healthy or ("none",)),
@@ -203,14 +212,16 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         if not self.values:
             return None
         scored = [result for result in self.first if usable(result)]
-        line = measured(Verdict(arm=MEDIAN, kind=VerdictKind.EQUIVALENT, delta=0.0), scored)
+        line = with_figures(Verdict(arm=MEDIAN, kind=VerdictKind.EQUIVALENT, delta=0.0), scored)
         line = at_level(line, self.level)
         return replace(line, job_ids=(), step_s=None, method=say("the median of the first runs"))
 
     def _verdict(self, name: str) -> Verdict:
         """Return the verdict on a node: by its runs, then by its own log."""
         runs = self.by_arm[name]
-        verdict = self._of_runs(replace(so_far(name, runs), against=say(MEDIAN)), runs)
+        verdict = self._of_runs(
+            replace(verdict_with_figures(name, runs), against=say(MEDIAN)), runs
+        )
         if hard := _lines(runs, FailureClass.NODE_FAULT):
             verdict = dropped(verdict, say("its own log: {lines: | }", lines=at_most(3, hard)))
         if lines := _lines(runs, FailureClass.NODE_SAID):
@@ -223,13 +234,13 @@ class _NodeWalk(CellWalk["NodeStudy"]):
         if not over:
             return base
         if name in self.values:
-            base = changed(base, self.values[name] - self.level)
+            base = with_change(base, self.values[name] - self.level)
         if lost := [result for result in over if usable(result) is None]:
             return self._lost(base, lost, runs=len(runs))
         if wrong := self._wrong_loss(over):
             return dropped(base, wrong)
         if not self.is_screened:
-            return screened(base, say(ITS_FIRST_RUN))
+            return as_screened(base, say(ITS_FIRST_RUN))
         if self.is_common:
             return undecided(base, say(_ALL_NODES_FAIL))
         if name in self.suspects:
@@ -277,7 +288,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
 
     def _suspect(self, base: Verdict, *, n: int) -> Verdict:
         if not self.is_over:
-            return screened(base, say(ITS_FIRST_RUN_AGAIN))
+            return as_screened(base, say(ITS_FIRST_RUN_AGAIN))
         if self.fit is None:
             why = say("no control beside it has a score: more nodes are low than are not")
             return undecided(base, why)
@@ -286,7 +297,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
             return undecided(base, pair.reason)
         text = "{rounds} rounds beside {controls:+control}"
         method = say(text, rounds=self.fit.n_blocks, controls=len(self.controls))
-        base = changed(base, pair.estimate, pair.ci95)
+        base = with_change(base, pair.estimate, pair.ci95)
         base = replace(base, n=n, mde80=relative(pair.mde80), method=method)
         # healthy nodes differ permanently by 0.2 to 0.5 %, so a bound just below zero is no fault
         upper = 2 * pair.estimate - pair.lower
@@ -357,7 +368,7 @@ class _NodeWalk(CellWalk["NodeStudy"]):
 class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
     """One check of nodes; its cells are the load on each node alone."""
 
-    walk_class = _NodeWalk
+    progress_class = _NodeProgress
     traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES, cell_nodes=1)
     cells: tuple[Cell, ...]
     asked: Nodes = Nodes()

@@ -1,6 +1,6 @@
-"""The forecast of a sweep, and the lines of a plan about it, from a decision.
+"""Forecast what a sweep still has to run, and write the lines of a plan about it.
 
-Nothing is decided here: what is likely to follow depends on results that do not exist yet.
+This module decides nothing: what is likely to follow depends on results that do not exist yet.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ def outlook_of(
     Args:
         study: the sweep as declared.
         history: the results so far.
-        sweep: the decision that follows, with trials of their own in place of rotations.
+        sweep: the decision that follows from them; a program of a rotation counts as a trial.
         so_far: the rotations so far.
         due: the trials that run next.
-        foreseen: the decision as if the evidence run that waves wait for showed nothing; it names
-            the trials after that run.
+        foreseen: the decision as if the evidence run that waves wait for showed nothing; it has the
+            trials after that run.
     """
     plan, jobs = foreseen.ranked.plan, [*foreseen.due, *_waiting(foreseen)]
-    behind_look = next_rotation(plan, so_far, foreseen.due) if so_far.look is None else None
-    named = (
+    after_look = next_rotation(plan, so_far, foreseen.due) if so_far.look is None else None
+    known_trials = (
         *due,
-        *([] if behind_look is None else [behind_look]),
+        *([] if after_look is None else [after_look]),
         *(job for job in jobs if not is_turned(plan, job)),
     )
-    ahead = tuple({trial.id: trial for trial in named}.values())
-    jobs_left, turned = _left(sweep, so_far)
-    left = jobs_left + turned
+    ahead = tuple({trial.id: trial for trial in known_trials}.values())
+    jobs_left, rotations_left = _left(sweep, so_far)
+    left = jobs_left + rotations_left
 
     def lines() -> tuple[Message, ...]:
         screened = sum(trial.is_screened for trial in ahead)
-        of_trials = _of_trials(study, screened=screened, filled=foreseen.ranked.arms.messages)
-        return (*_of_rotations(study), *of_trials)
+        filled = foreseen.ranked.arms.messages
+        return (*_rotation_lines(study), *_trial_lines(study, screened=screened, filled=filled))
 
     return Outlook(
         ahead=ahead,
         left=left,
         at_most=_at_most(sweep, left),
         rounds=left if study.rotates else _rounds(study, sweep, history),
-        work=_work(sweep.ranked.plan, due, jobs_left, turned) if turned else None,
+        work=_work(sweep.ranked.plan, due, jobs_left, rotations_left) if rotations_left else None,
         write_lines=lines,
     )
 
@@ -85,8 +85,8 @@ def _waiting(sweep: SweepDecision) -> Iterator[Trial]:
     declared = {profile.id for profile in sweep.ranked.plan.profiles} & arms.candidates
     for queue in arms.queues[len(arms.plannable) :]:
         if any(trial.arm in declared for trial in queue.trials):
-            asked = (trial for trial in queue.trials if trial.is_baseline or trial.arm in declared)
-            yield from sweep.ranked.past.not_over(asked)
+            trials = (trial for trial in queue.trials if trial.is_baseline or trial.arm in declared)
+            yield from sweep.ranked.past.not_over(trials)
 
 
 def _left(sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def _left(sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
     plan, due = sweep.ranked.plan, sweep.due
     turned = sum(is_turned(plan, trial) for trial in due)
     jobs = len(due) + _later(sweep)
-    if not turned and not (plan.rotates and sweep.ranked.arms.opens):
+    if not turned and not (plan.rotates and sweep.ranked.arms.open_waves):
         return jobs, 0
     over = sum(result.status.is_final for result in (*so_far.looks, *so_far.numbered))
     pace = None if so_far.look is None else pace_of([so_far.look])
@@ -103,7 +103,7 @@ def _left(sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
 
 
 def _later(sweep: SweepDecision) -> int:
-    """Return how many trials are likely to follow those that are due, unnamed ones included."""
+    """Return how many trials are likely to follow those that are due, planned or not."""
     if not sweep.due:
         return 0
     ranked, planned = sweep.ranked, sweep.ranked.plan.layout
@@ -115,51 +115,54 @@ def _later(sweep: SweepDecision) -> int:
     in_blocks = 0 if layout is None or ranked.past.confirm else layout.in_blocks
     if sweep.is_screened:
         return in_blocks
-    later = _unnamed(sweep)
+    later = _not_planned(sweep)
     if layout is None or not ranked.plan.confirm or not in_blocks:
         return later
     return later + in_blocks + (0 if ranked.again else layout.again)
 
 
-def _unnamed(sweep: SweepDecision) -> int:
+def _not_planned(sweep: SweepDecision) -> int:
     """Return how many jobs follow in waves that cannot be planned yet."""
     plan, arms = sweep.ranked.plan, sweep.ranked.arms
-    if not arms.opens:
+    if not arms.open_waves:
         return 0
-    ready = {queue.wave for queue in arms.plannable}
-    behind = [trial for queue in arms.queues if queue.wave not in ready for trial in queue.trials]
-    return (0 if plan.rotates else arms.unfilled) + sum(
-        arms.is_asked(trial) and not is_turned(plan, trial)
-        for trial in sweep.ranked.past.not_over(behind)
+    plannable = {queue.wave for queue in arms.plannable}
+    later = [
+        trial for queue in arms.queues if queue.wave not in plannable for trial in queue.trials
+    ]
+    known_jobs = sum(
+        arms.is_selected(trial) and not is_turned(plan, trial)
+        for trial in sweep.ranked.past.not_over(later)
     )
+    return known_jobs if plan.rotates else known_jobs + arms.unfilled
 
 
 def _at_most(sweep: SweepDecision, left: int) -> int:
     """Return how many trials may still come: the rest of the budget, if blocks may be added.
 
-    Once all blocks are over and none was added, no further block is added.
+    If all blocks are over and none was added, none will be added.
     """
     ranked, plan = sweep.ranked, sweep.ranked.plan
     is_fixed = not (plan.confirm and plan.may_spare) or isinstance(plan.layout, Refusal)
     if is_fixed or not sweep.due:
         return left
-    of_sweep = len(sweep.due) + _later(sweep)
+    likely = len(sweep.due) + _later(sweep)
     blocks = sweep.blocks if sweep.is_ranked else None
     if blocks is not None:
         are_planned = max(trial.block for trial in blocks.planned) >= blocks.design.blocks
         has_winner = blocks.block_comparison is not None and blocks.block_comparison.has_winner
         if are_planned and (has_winner or ranked.jobs_of_blocks <= 0):
-            return of_sweep
+            return likely
     past = ranked.past
     spent = sum(
         result.status.is_final for result in (*past.screen.values(), *past.confirm.values())
     )
-    has_run = ranked.arms.evidence is not None
-    return max(of_sweep, plan.budget - spent + has_run)
+    evidence_runs = 1 if ranked.arms.evidence is not None else 0  # it is not part of the budget
+    return max(likely, plan.budget - spent + evidence_runs)
 
 
 def _rounds(study: TuningPlan, sweep: SweepDecision, history: History) -> int:
-    """Return how many of the trials that are left must follow one another on their nodes."""
+    """Return how many of the trials to come must follow one another on their nodes."""
     layout, slots = study.layout, len(study.cells)
     loads = Counter(trial.cell_digest for trial in sweep.due)
     longest, later = max(loads.values(), default=0), _later(sweep)
@@ -170,14 +173,14 @@ def _rounds(study: TuningPlan, sweep: SweepDecision, history: History) -> int:
     stages = {trial.stage for trial in (*sweep.due, *(result.trial for result in history))}
     runs = _derived_runs(rule for rule in study.rules if rule.wave not in stages)
     runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
-    of_blocks = _rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
-    return longest + _rounds_of_screen(runs, layout, slots) + of_blocks
+    block_rounds = _rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
+    return longest + _rounds_of_screen(runs, layout, slots) + block_rounds
 
 
 def _rounds_of_screen(runs: Sequence[int], layout: Plan, slots: int) -> int:
     """Return how many trials follow one another on a slot, for waves of `runs` trials each."""
-    at_most = screen_slots(slots, layout.profiles)
-    return sum(math.ceil(count / at_most) for count in runs)
+    used = screen_slots(slots, layout.profiles)
+    return sum(math.ceil(count / used) for count in runs)
 
 
 def _rounds_of_blocks(layout: Plan, slots: int) -> int:
@@ -196,12 +199,12 @@ def _derived_runs(rules: Iterable[Rule]) -> tuple[int, ...]:
     return tuple(count + 1 for count in counts.values())  # each wave has a baseline
 
 
-def _of_slots(
+def _slot_lines(
     cells: Sequence[Cell], layout: Plan, rules: Sequence[Rule], *, is_stated: bool
 ) -> tuple[Message, ...]:
-    """Return the lines of a plan about node slots; () if there is one.
+    """Return the lines of a plan about node slots; () if there is only one slot.
 
-    Unless the sweep states its blocks, they say which budget would find smaller effects.
+    Unless the sweep states its blocks, a line says which budget would find smaller effects.
     """
     if len(cells) == 1:
         return ()
@@ -236,14 +239,16 @@ def _of_slots(
     )
 
 
-def _work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> JobWork:
-    """Return the work of the trials to come: ordinary jobs, and rotations of all that turn.
+def _work(plan: TuningPlan, due: Sequence[Trial], jobs: int, rotations: int) -> JobWork:
+    """Return the work of the trials to come: ordinary jobs, and rotations.
+
+    Rotations that are not due yet are assumed to have all profiles that can take turns.
 
     Args:
         plan: the plan of the sweep.
         due: the trials that are due.
         jobs: the number of ordinary jobs to come, including those that are due.
-        turned: the number of rotations to come, including those that are due.
+        rotations: the number of rotations to come, including those that are due.
     """
     steps = plan.cell.protocol.steps
     total = JobWork(jobs=jobs, steps=jobs * steps)
@@ -251,8 +256,8 @@ def _work(plan: TuningPlan, due: Sequence[Trial], jobs: int, turned: int) -> Job
         if trial.rotation is not None:
             programs = len(trial.rotation.spec.programs)
             total += JobWork(jobs=1, steps=trial.protocol.steps, compilations=programs)
-            turned -= 1
-    return total + _rotations_work(plan, max(turned, 0))
+            rotations -= 1
+    return total + _rotations_work(plan, max(rotations, 0))
 
 
 def _rotations_work(plan: TuningPlan, count: int) -> JobWork:
@@ -262,7 +267,7 @@ def _rotations_work(plan: TuningPlan, count: int) -> JobWork:
     return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
 
 
-def _of_rotations(plan: TuningPlan) -> tuple[Message, ...]:
+def _rotation_lines(plan: TuningPlan) -> tuple[Message, ...]:
     """Return the lines of a plan about rotations: which profiles take turns, and which are jobs."""
     if plan.rotation is None:
         return ()
@@ -270,7 +275,7 @@ def _of_rotations(plan: TuningPlan) -> tuple[Message, ...]:
         return (say("no profile rotates: {why}", why=plan.why_none_rotates),)
     turns = plan.turns
     turning = [profile.id for profile in plan.profiles if plan.can_turn(profile)]
-    rows = [
+    lines = [
         *(
             say(
                 "{wave} searches: {slots} {fills}; half of each rotation but the first are steps "
@@ -293,37 +298,40 @@ def _of_rotations(plan: TuningPlan) -> tuple[Message, ...]:
             steps=turns.steps(plan.turned + COPIES),
         ),
     ]
-    ways = {profile.id: plan.way_of(profile) for profile in plan.profiles}
-    for why in dict.fromkeys(message for message in ways.values() if isinstance(message, Message)):
-        arms = [name for name, way in ways.items() if way == why]
-        rows.append(say("as jobs: {arms}, because {why}", arms=arms, why=why))
-    rotating, without = plan.works
-    figures = {
-        "jobs": rotating.jobs,
-        "steps": rotating.steps,
-        "compilations": rotating.compilations,
-    }
-    figures |= {"others": without.jobs, "other_steps": without.steps}
-    rows.append(
+    arms_by_reason: dict[Message, list[str]] = {}
+    for profile in plan.profiles:
+        options = plan.turn_options(profile)
+        if isinstance(options, Message):
+            arms_by_reason.setdefault(options, []).append(profile.id)
+    lines += (
+        say("as jobs: {arms}, because {why}", arms=arms, why=why)
+        for why, arms in arms_by_reason.items()
+    )
+    rotating, not_rotating = plan.works
+    lines.append(
         coded(
             MessageCode.BOTH_PLANS,
             "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without "
             "rotation {others:+job} and {other_steps} steps",
-            **figures,
+            jobs=rotating.jobs,
+            steps=rotating.steps,
+            compilations=rotating.compilations,
+            others=not_rotating.jobs,
+            other_steps=not_rotating.steps,
         )
     )
-    return tuple(rows)
+    return tuple(lines)
 
 
-def _of_trials(
+def _trial_lines(
     sweep: TuningPlan, *, screened: int, filled: Sequence[Message]
 ) -> tuple[Message, ...]:
     """Return the lines of a plan about a sweep: trials, slots, and the smallest effect it finds.
 
     Args:
         sweep: the sweep that is planned.
-        screened: number of trials of the screen that can be named.
-        filled: how slots of derived waves are filled so far.
+        screened: number of trials of the screen that are planned by now.
+        filled: messages on how slots of derived waves are filled so far.
     """
     layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
     slots = [
@@ -340,7 +348,7 @@ def _of_trials(
     if not isinstance(layout, Plan):
         trials = say("{trials} trials{more}", trials=screened, more=more)
         return (trials, *slots, say(RANKING_ONLY, why=layout.why), *filled)
-    seen = [
+    smallest_gains = [
         say(
             "{start:size} ({finalist:size}) at {sigma:size} job noise",
             start=layout.from_start80(noise),
@@ -357,8 +365,8 @@ def _of_trials(
             jobs=layout.jobs,
             most=sweep.budget,
         )
-    left = None if sweep.is_stated or sweep.rotates else unused(layout, sweep.budget)
-    shown = say(
+    spare = None if sweep.is_stated or sweep.rotates else unused(layout, sweep.budget)
+    trials = say(
         "{screened} trials of the screen{more}, then {blocks}: {jobs}",
         screened=screened,
         more=more,
@@ -366,24 +374,24 @@ def _of_trials(
         jobs=jobs,
     )
     if sweep.rotates and not screened:
-        shown = say("after the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
+        trials = say("after the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
     return (
-        shown,
-        *([left] if left else []),
-        *_of_slots(sweep.cells, layout, rules, is_stated=sweep.is_stated),
+        trials,
+        *([spare] if spare else []),
+        *_slot_lines(sweep.cells, layout, rules, is_stated=sweep.is_stated),
         *slots,
         say(
             "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
             "finalist): {seen}; {sigma:size} is assumed, because this cell was not calibrated: "
             "`xlatune calibrate SWEEP_FILE`",
-            seen=seen,
+            seen=smallest_gains,
             sigma=DEFAULT_SIGMA,
         )
         if sigma is None
         else say(
             "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
             "finalist): {seen}",
-            seen=seen,
+            seen=smallest_gains,
         ),
         *filled,
     )

@@ -31,9 +31,7 @@ from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.trials import ScoredTrial
 
 ALPHA = 0.05  # error rate over all parts of a set, one-sided
-_OWN = 3  # from so many blocks on, the noise is the spread of the differences
-
-
+_LEAST_BLOCKS = 3  # fewer differences of two arms say too little about their noise
 _CHAIN = 3  # a stack and its parts take at most so many arms before the next profile in rank
 
 
@@ -46,22 +44,21 @@ def entering(
 ) -> list[str]:
     """Return which of the ranked profiles enter the next blocks, at most `size`, best first.
 
-    A stack enters with its best part, that one with its own best part, and so on down to a single
-    setting while there is room, because only blocks with its parts can show what it needs. A stack
-    without room for a part stays out. The `frozen` profiles enter in any case.
+    A stack enters with its best part, that part with its own best part, and so on down to a single
+    setting while there is room, because only blocks with its parts can show which settings a stack
+    needs. A stack without room for a part stays out. The `frozen` profiles enter in any case.
     """
     settings = {arm: settings_of(profiles[arm]) for arm in ranked}
 
     def family(stack: str) -> list[str]:
         """Return a set, its best part, the best part of that, and so on; then its other parts."""
         stack_settings = settings[stack]
-        # a single setting has no parts to be compared with
-        parts = (
-            [part for part in ranked if is_part(settings[part], stack_settings)]
-            if len(stack_settings) > 1
-            else []
-        )
-        return list(dict.fromkeys([stack, *(family(parts[0]) if parts else ()), *parts]))
+        if len(stack_settings) == 1:
+            return [stack]
+        parts = [part for part in ranked if is_part(settings[part], stack_settings)]
+        if not parts:
+            return [stack]
+        return list(dict.fromkeys([stack, *family(parts[0]), *parts]))
 
     chosen = dict.fromkeys(arm for arm in ranked if arm in frozen)
     for arm in ranked:
@@ -71,10 +68,10 @@ def entering(
         if arm in chosen:
             continue
         chain = family(arm)
-        joining = dict.fromkeys([one for one in chain[:_CHAIN] if one not in chosen][:free])
-        if len(chain) == 1 or any(
-            is_part(settings[one], settings[arm]) for one in chosen | joining
-        ):
+        new_arms = [member for member in chain[:_CHAIN] if member not in chosen]
+        joining = dict.fromkeys(new_arms[:free])
+        has_part = any(is_part(settings[other], settings[arm]) for other in chosen | joining)
+        if len(chain) == 1 or has_part:
             chosen |= joining
     return [arm for arm in ranked if arm in chosen]
 
@@ -85,14 +82,14 @@ class Contrast:
 
     Attributes:
         arm: the larger arm.
-        without: the part that it is compared with.
-        estimate: log ratio of `arm` to `without`.
+        part: the arm that it is compared with.
+        estimate: log ratio of `arm` to `part`.
         error: standard error of the estimate.
         n: number of blocks with both.
     """
 
     arm: str
-    without: str
+    part: str
     estimate: float
     error: float
     n: int
@@ -108,36 +105,35 @@ def contrasts(
 ) -> list[Contrast]:
     """Compare an arm with others block by block; others that share no block with it are left out.
 
-    The standard error is the larger of that of all blocks and that of these differences, so that
-    noise of a setting does not make it look needed.
+    The standard error comes from the noise of all blocks or from these differences, whichever is
+    larger, so that the noise of a setting does not make it look needed.
     """
     scores: dict[str, dict[Hashable, float]] = {}
     for block, name, score in cells:
         scores.setdefault(name, {})[block] = score.value
     arm_scores, arm_contrasts = scores.get(arm, {}), []
     for other in others:
-        theirs = scores.get(other, {})
-        gains = [arm_scores[block] - theirs[block] for block in arm_scores if block in theirs]
+        other_scores = scores.get(other, {})
+        gains = [
+            arm_scores[block] - other_scores[block] for block in arm_scores if block in other_scores
+        ]
         if not gains:
             continue
         n = len(gains)
-        # fewer than three differences say too little about their noise
-        spread = stdev(gains) if n >= _OWN else 0.0
+        spread = stdev(gains) if n >= _LEAST_BLOCKS else 0.0
         error = max(fit.sigma * math.sqrt(2), spread) / math.sqrt(n)
-        arm_contrasts.append(
-            Contrast(arm=arm, without=other, estimate=fmean(gains), error=error, n=n)
-        )
+        arm_contrasts.append(Contrast(arm=arm, part=other, estimate=fmean(gains), error=error, n=n))
     return arm_contrasts
 
 
-def shown(every: Sequence[Contrast], *, df: int) -> list[Contrast]:
+def positive_contrasts(all_contrasts: Sequence[Contrast], *, df: int) -> list[Contrast]:
     """Return the contrasts that are shown to be above zero, by Holm's step-down over all."""
-    rejected: list[Contrast] = []
-    for contrast in sorted(every, key=lambda contrast: -contrast.t):
-        if contrast.t <= t_quantile(1 - ALPHA / (len(every) - len(rejected)), df):
+    positive: list[Contrast] = []
+    for contrast in sorted(all_contrasts, key=lambda contrast: -contrast.t):
+        if contrast.t <= t_quantile(1 - ALPHA / (len(all_contrasts) - len(positive)), df):
             break
-        rejected.append(contrast)
-    return rejected
+        positive.append(contrast)
+    return positive
 
 
 def recipe(
@@ -172,50 +168,56 @@ def recipe(
     valid = {verdict.arm for verdict in verdicts} & profiles.keys() - invalid
     # an arm that was cut from the blocks is only ranked
     decided = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
-    inside = sorted({arm for _, arm, _ in cells} & valid & decided)
+    in_blocks = sorted({arm for _, arm, _ in cells} & valid & decided)
     parts = {
-        arm: [part for part in inside if is_part(settings[part], settings[arm])] for arm in inside
+        arm: [part for part in in_blocks if is_part(settings[part], settings[arm])]
+        for arm in in_blocks
     }
     # the largest arm is the best of several, so all arms and their parts share the error rate
-    every = [
+    all_contrasts = [
         contrast
         for arm, others in parts.items()
         for contrast in contrasts(arm, others, cells=cells, fit=fit)
     ]
-    needed = shown(every, df=fit.df)
+    needed = positive_contrasts(all_contrasts, df=fit.df)
 
     def may_lead(arm: str) -> bool:
-        """Return whether one of its parts was in its blocks, or none was measured at all."""
-        others = (other for other in valid if is_part(settings[other], settings[arm]))
-        return bool(parts[arm]) or next(others, None) is None
+        """Return whether one of the arm's parts was in its blocks, or it has no measured part."""
+        if parts[arm]:
+            return True
+        return not any(is_part(settings[other], settings[arm]) for other in valid)
 
-    # Every stack with the one useful setting looks as good: 60 % of the recommended stacks held a
-    # useless setting when one of 25 profiles gained 4 %.
-    # A stack without a measured part gives way to the best arm that has none.
-    able = [arm for arm in faster if may_lead(arm)] or list(faster)
+    # A stack whose measured parts are in no block comes after all other arms. Every stack with the
+    # one useful setting looks as good: without this rule, 60 % of the recommended stacks hold a
+    # useless setting if one of 25 profiles gains 4 %.
+    may_be_recommended = [arm for arm in faster if may_lead(arm)] or list(faster)
 
     def smallest(arm: str) -> str:
         """Return the smallest of an arm and its parts that is not shown to gain less."""
-        worse = {contrast.without for contrast in needed if contrast.arm == arm}
+        worse = {contrast.part for contrast in needed if contrast.arm == arm}
         choice = [part for part in (arm, *parts[arm]) if part in faster and part not in worse]
         return min(choice, key=lambda part: (len(settings[part]), -faster[part], part))
 
     # A part that may gain nothing is no winner, and no stack wins in its place.
-    leaders = sorted(able, key=lambda arm: (faster[arm], arm), reverse=True)
+    leaders = sorted(may_be_recommended, key=lambda arm: (faster[arm], arm), reverse=True)
     largest = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
     best = smallest(largest)
-    best_contrasts = [contrast for contrast in every if contrast.arm == best]
-    beyond = next(
-        (contrast for contrast in every if (contrast.arm, contrast.without) == (largest, best)),
+    best_contrasts = [contrast for contrast in all_contrasts if contrast.arm == best]
+    largest_over_best = next(
+        (
+            contrast
+            for contrast in all_contrasts
+            if contrast.arm == largest and contrast.part == best
+        ),
         None,
     )
+    recipe_parts = _parts(best, best_contrasts, faster[best], settings=settings, needed=needed)
+    if largest_over_best is not None:
+        recipe_parts.append(_not_recommended(largest_over_best, settings=settings))
     return Recipe(
         arm=best,
         largest=largest,
-        parts=(
-            *_parts(best, best_contrasts, faster[best], settings=settings, needed=needed),
-            *([] if beyond is None else [_left_out(beyond, settings=settings)]),
-        ),
+        parts=tuple(recipe_parts),
         ties=_ties(best, faster, cells=cells, fit=fit, settings=settings),
     )
 
@@ -236,39 +238,42 @@ def _parts(
     if len(arm_settings) == 1:  # the gain of the arm is the gain of its one setting
         name = next(iter(arm_settings))[1]
         return [RecipePart(settings=(name,), need=Needed.NEEDED, gain=delta, without=BASELINE_ID)]
+    # settings that a part lacks -> the contrast that shows their gain most clearly
     groups: dict[tuple[Key, ...], Contrast] = {}
     for contrast in sorted(arm_contrasts, key=lambda contrast: -contrast.t):
-        lacks = tuple(key for key in arm_settings if key not in settings[contrast.without])
-        groups.setdefault(lacks, contrast)
+        lacking = tuple(key for key in arm_settings if key not in settings[contrast.part])
+        groups.setdefault(lacking, contrast)
     recipe_parts: list[RecipePart] = []
     covered: set[Key] = set()
     # a setting is judged by the smallest group that contains it
-    for lacks, contrast in sorted(groups.items(), key=lambda item: len(item[0])):
-        if covered >= set(lacks):
+    for lacking, contrast in sorted(groups.items(), key=lambda item: len(item[0])):
+        if covered >= set(lacking):
             continue
-        covered |= set(lacks)
+        covered |= set(lacking)
         is_needed = contrast in needed
         recipe_parts.append(
             RecipePart(
-                settings=tuple(name for _, name in lacks),
+                settings=tuple(name for _, name in lacking),
                 need=Needed.NEEDED if is_needed else Needed.NOT_SHOWN,
                 gain=relative(contrast.estimate),
-                without=contrast.without,
+                without=contrast.part,
                 n=contrast.n,
             )
         )
-    rest = tuple(name for kind, name in arm_settings if (kind, name) not in covered)
-    return [*recipe_parts, *([RecipePart(settings=rest, need=Needed.NOT_TESTED)] if rest else [])]
+    not_tested = tuple(name for kind, name in arm_settings if (kind, name) not in covered)
+    if not_tested:
+        recipe_parts.append(RecipePart(settings=not_tested, need=Needed.NOT_TESTED))
+    return recipe_parts
 
 
-def _left_out(contrast: Contrast, *, settings: Settings) -> RecipePart:
+def _not_recommended(contrast: Contrast, *, settings: Settings) -> RecipePart:
     """Return the settings of the largest set that are not in the recipe."""
-    recommended, largest = settings[contrast.without], settings[contrast.arm]
+    recommended, largest = settings[contrast.part], settings[contrast.arm]
     return RecipePart(
         settings=tuple(name for kind, name in largest if (kind, name) not in recommended),
         need=Needed.NOT_SHOWN,
         gain=relative(contrast.estimate),
-        without=contrast.without,
+        without=contrast.part,
         n=contrast.n,
         is_deployed=False,
     )
@@ -295,6 +300,6 @@ def _ties(
     ]
     arm_contrasts = contrasts(arm, others, cells=cells, fit=fit)
     beaten = {
-        contrast.without for contrast in arm_contrasts if contrast.t > t_quantile(1 - ALPHA, fit.df)
+        contrast.part for contrast in arm_contrasts if contrast.t > t_quantile(1 - ALPHA, fit.df)
     }
     return tuple(sorted(set(others) - beaten, key=lambda other: -faster[other]))

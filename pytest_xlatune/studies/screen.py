@@ -1,6 +1,6 @@
 """The screen of a tuning sweep: every profile is measured once and compared with baselines.
 
-The screen ranks and bounds; it decides no verdict.
+The screen ranks and bounds; it gives no verdict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_xlatune.stats.blocks import (
 )
 from pytest_xlatune.stats.components import PlacedScore, fit_components
 from pytest_xlatune.stats.rotations import COPIES
-from pytest_xlatune.studies.slots import ANOTHER_SESSION, second_shift, twice
+from pytest_xlatune.studies.slots import ANOTHER_SESSION, second_run_means, second_run_shift
 from pytest_xlatune.studies.trials import (
     AGAIN,
     Past,
@@ -41,11 +41,11 @@ class Ranking:
     """The result of the screen.
 
     Attributes:
-        standings: the screened profiles, by id.
+        standings: profile id -> its log ratio to the baselines, for the profiles with a score.
         squares: sum of squared residuals over all lines of baselines.
         df: the degrees of freedom of the residuals.
         baselines: how many baselines have a score.
-        turned: the profiles that only rotations have measured so far.
+        turned: ids of the profiles that only rotations have measured so far.
     """
 
     standings: Mapping[str, Estimate]
@@ -56,12 +56,15 @@ class Ranking:
 
     @property
     def sigma(self) -> float | None:
-        """Standard deviation of a job's score, from the baselines alone; None if too few."""
+        """Standard deviation of a job's score, from the baselines alone; None if there are few."""
         return math.sqrt(self.squares / self.df) if self.df > 0 and self.squares > 0 else None
 
     @property
     def spread(self) -> float | None:
-        """The same from profiles that hardly act; None if there are few profiles."""
+        """Standard deviation of a job's score, from the profiles that differ only by noise.
+
+        None if there are few profiles.
+        """
         scaled = [
             screened.estimate / math.sqrt(screened.variance) for screened in self.standings.values()
         ]
@@ -71,20 +74,25 @@ class Ranking:
 
     @property
     def level(self) -> float:
-        """Estimated log ratio of a profile that does nothing: 0, or the profiles' middle if lower.
+        """Estimated log ratio of a profile without effect, to the baselines.
 
-        A few baselines may all err in one direction, but many profiles without effect do not.
+        It is 0, or the middle of the profiles if that is lower: a few baselines may all err in one
+        direction, but many profiles without effect do not.
         """
         estimates = [screened.estimate for screened in self.standings.values()]
-        return min(0.0, *main_group([estimates])[0]) if len(estimates) >= _ENOUGH else 0.0
+        if len(estimates) < _ENOUGH:
+            return 0.0
+        (middle,), _ = main_group([estimates])
+        return min(0.0, middle)
 
 
 _ENOUGH = 10  # with so many profiles, their spread shows the noise
 
 
-# Share of a job's variance that a program has for itself in each process, its baseline copies
-# included. Without a measurement, half of the variance is taken as common to all programs.
-_OWN = 0.5 * (1 + 1 / COPIES)
+# Variance of a program's change in a rotation, in units of a job's variance, that its turns cannot
+# show: what differs between programs of one process, and between the baseline's copies. It is an
+# assumption that this is half of a job's variance, and that all programs share the other half.
+_VARIANCE_BETWEEN_PROGRAMS = 0.5 * (1 + 1 / COPIES)
 
 
 def screen(
@@ -94,34 +102,37 @@ def screen(
 
     The line covers all waves; its slope comes from baselines and profiles together. A wave that was
     measured in another session gets its own level if a test shows that its baselines differ.
-    Several node slots have a level each, and share the slope over time.
+    Several node slots have a level each, and share the slope over time. A profile in rotations has
+    its change in each rotation.
 
-    With `has_second`, profiles that ran twice count with the mean of their runs. The lines come
-    from first runs, because only the best ran twice.
-
-    A profile in rotations counts with its change in each rotation, whose variance is that of its
-    turns and of a program; `sigma` is the noise of a job.
+    Args:
+        past: the trials of the sweep.
+        segments: the queues of its waves.
+        sigma: the noise of a job, in which the variance of a change in a rotation is expressed.
+        has_second: whether profiles that ran twice have the mean of their runs. The lines come from
+            first runs in any case, because only the best ran twice.
     """
     segments = tuple(segments)
     if past.slots:
         return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[Estimate]] = defaultdict(list)
     lines: list[Line] = []
-    # A line for each wave has only two baselines: with four it found 71.6 % of winners, not 79.7 %.
+    # All waves share a line, because one wave alone has two baselines: with a line for each of four
+    # waves, a sweep finds 71.6 % of winners instead of 79.7 %.
     for epoch in _by_epoch(past, segments):
-        for line, group in _lined(epoch):
+        for line, part in _parts_with_lines(epoch):
             lines.append(line)
-            for result, at, value in group:
+            for result, time, value in part:
                 if not result.trial.is_baseline:
-                    change = Estimate(value - line.at(at), line.leverage(at))
+                    change = Estimate(value - line.at(time), line.leverage(time))
                     runs[result.trial.profile.id].append(change)
-    in_turns = _turned(past, {segment.wave for segment in segments}, sigma)
-    turned = frozenset(in_turns.keys() - runs.keys())
-    for profile_id, changes in in_turns.items():
+    in_rotations = _changes_in_rotations(past, {segment.wave for segment in segments}, sigma)
+    turned = frozenset(in_rotations.keys() - runs.keys())
+    for profile_id, changes in in_rotations.items():
         runs[profile_id] += changes
     standings = {profile_id: combine(parts) for profile_id, parts in runs.items()}
     if has_second:
-        standings |= twice(past, standings)
+        standings |= second_run_means(past, standings)
     return Ranking(
         standings=standings,
         squares=math.fsum(line.squares for line in lines),
@@ -131,7 +142,9 @@ def screen(
     )
 
 
-def _turned(past: Past, stages: Collection[str], sigma: float) -> Mapping[str, list[Estimate]]:
+def _changes_in_rotations(
+    past: Past, stages: Collection[str], sigma: float
+) -> Mapping[str, list[Estimate]]:
     """Return profile id -> its changes in rotations, with the variance in sigma^2."""
     changes: dict[str, list[Estimate]] = defaultdict(list)
     for key, result in past.screen.items():
@@ -140,7 +153,8 @@ def _turned(past: Past, stages: Collection[str], sigma: float) -> Mapping[str, l
             continue
         for program in score.programs:
             error = sigma if program.error is None else program.error
-            changes[key.arm].append(Estimate(program.change, _OWN + (error / sigma) ** 2))
+            variance = _VARIANCE_BETWEEN_PROGRAMS + (error / sigma) ** 2
+            changes[key.arm].append(Estimate(program.change, variance))
     return changes
 
 
@@ -163,9 +177,9 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
     jobs: list[tuple[TrialResult, PlacedScore]] = []
     for slot, queue in queues.items():
         starts = {id(result): start_of(result) for result, _ in queue}
-        is_told = None not in starts.values()
+        are_known = None not in starts.values()
         queue.sort(key=lambda job: (
-            (starts[id(job[0])] or 0.0) if is_told else 0.0,
+            (starts[id(job[0])] or 0.0) if are_known else 0.0,
             places.get(place(job[0].trial), len(places)),
         ))  # fmt: skip
         jobs += [
@@ -182,7 +196,7 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
         for result, job in jobs
         if lines is not None and not job.is_baseline and job.slot in lines.levels
     ]
-    shift = second_shift([(result, value) for result, value, _ in placed])
+    shift = second_run_shift([(result, value) for result, value, _ in placed])
     runs: dict[str, list[Estimate]] = defaultdict(list)
     for result, value, variance in placed:
         shifted = value - (shift if result.trial.stage == AGAIN else 0.0)
@@ -192,13 +206,14 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
 
 
 def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:
+    """Yield the trials of all waves in order."""
     return (trial for segment in segments for trial in segment.trials)
 
 
-_Slotted = tuple[TrialResult, float, float]  # trial, place in time, score
+_TimedScore = tuple[TrialResult, float, float]  # trial, place in time, score
 
 
-def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_Slotted]]:
+def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_TimedScore]]:
     """Return the scored trials of all waves, divided where scores stopped being comparable."""
     planned = {place(trial): at for at, trial in enumerate(_queue(segments))}
     waves = {segment.wave for segment in segments}
@@ -209,18 +224,23 @@ def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_Slo
         and (key in planned or (key.stage in waves and result.trial.is_baseline))
         and (score := usable(result)) is not None
     ]
-    slots = _slots([result for result, _ in scored], planned)
-    epochs: dict[int, list[_Slotted]] = defaultdict(list)
+    times = _times([result for result, _ in scored], planned)
+    epochs: dict[int, list[_TimedScore]] = defaultdict(list)
     for result, value in scored:
-        slot = slots.get(place(result.trial))
-        if slot is not None:
-            epochs[result.epoch].append((result, slot, value))
+        time = times.get(place(result.trial))
+        if time is not None:
+            epochs[result.epoch].append((result, time, value))
     return [epochs[epoch] for epoch in sorted(epochs)]
 
 
-def _lined(epoch: Sequence[_Slotted]) -> Iterator[tuple[Line, Sequence[_Slotted]]]:
-    """Yield the parts of an epoch that share one line, with the line."""
-    parts: list[list[_Slotted]] = []
+def _parts_with_lines(
+    epoch: Sequence[_TimedScore],
+) -> Iterator[tuple[Line, Sequence[_TimedScore]]]:
+    """Yield the line of each part of an epoch, and the part; parts without a baseline have none.
+
+    A part is one session, or several whose baselines do not differ.
+    """
+    parts: list[list[_TimedScore]] = []
     for session in _sessions(epoch):
         if parts and not is_apart(_baselines(parts[-1]), _baselines(session)):
             parts[-1] += session
@@ -230,41 +250,45 @@ def _lined(epoch: Sequence[_Slotted]) -> Iterator[tuple[Line, Sequence[_Slotted]
     # profiles of each wave have their own level, so that a good wave does not tilt the line
     profile_points: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     for number, part in enumerate(with_line):
-        for result, at, value in part:
+        for result, time, value in part:
             if not result.trial.is_baseline:
-                profile_points[number, result.trial.stage].append((at, value))
+                profile_points[number, result.trial.stage].append((time, value))
     lines = fit_lines(
         [_baselines(part) for part in with_line], others=list(profile_points.values())
     )
     yield from zip(lines, with_line, strict=True)
 
 
-def _baselines(trials: Sequence[_Slotted]) -> list[tuple[float, float]]:
-    return [(at, value) for result, at, value in trials if result.trial.is_baseline]
+def _baselines(trials: Sequence[_TimedScore]) -> list[tuple[float, float]]:
+    """Return time and score of the baselines among the trials."""
+    return [(time, value) for result, time, value in trials if result.trial.is_baseline]
 
 
-def _sessions(epoch: Sequence[_Slotted]) -> list[list[_Slotted]]:
-    """Return the trials of an epoch in order, divided where a wave began long after the last.
+def _sessions(epoch: Sequence[_TimedScore]) -> list[list[_TimedScore]]:
+    """Return the trials of an epoch in order, divided where a wave began after a long pause.
 
-    A part without a baseline is not divided off, because it has no level.
+    Without the start of every trial, they are not divided.
     """
     ordered = sorted(epoch, key=lambda job: (job[1], place(job[0].trial)))
     starts = [start_of(result) for result, _, _ in ordered]
     known = [start for start in starts if start is not None]
     if len(known) < len(starts) or len(known) < ANOTHER_SESSION:
         return [ordered]
-    between = [after - before for before, after in pairwise(known)]
-    long = ANOTHER_SESSION * median(between)
+    pauses = [after - before for before, after in pairwise(known)]
+    long_pause = ANOTHER_SESSION * median(pauses)
     sessions = [ordered[:1]]
-    for gap, before, job in zip(between, ordered, ordered[1:], strict=False):
-        if gap > long and job[0].trial.stage != before[0].trial.stage:
+    for pause, before, job in zip(pauses, ordered, ordered[1:], strict=False):
+        if pause > long_pause and job[0].trial.stage != before[0].trial.stage:
             sessions.append([])
         sessions[-1].append(job)
     return sessions
 
 
-def _slots(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapping[Place, float]:
-    """Return each trial's place in time: its rank by start, or else its planned place."""
+def _times(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapping[Place, float]:
+    """Return place in the plan -> place in time: the trial's rank by its start.
+
+    If the start of any trial is unknown, the order of the plan is used for all.
+    """
     starts = {
         place(result.trial): start for result in results if (start := start_of(result)) is not None
     }

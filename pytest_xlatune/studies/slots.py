@@ -1,11 +1,10 @@
-"""How a sweep lies on several node slots, and which of its trials count after a slot died.
+"""Distribute a sweep over several node slots, and decide which trials count after a slot died.
 
 A slot is the cell on a node list of its own. The trials of the screen are dealt to the slots, and
-each slot gets a baseline; a block runs on one slot. Trials that exist stay where they are. If a
-slot dies, its missing trials move to another slot, and an unfinished block moves as a whole.
-
-An arm that fails on two slots is itself at fault, so no slot is called dead for it. This module
-writes no verdict, and uses scores only to find slower slots.
+each slot gets a baseline; a block runs on one slot. Trials that exist keep their slot. A slot is
+dead if its nodes could not run a trial: its missing trials move to another slot, and an unfinished
+block moves as a whole. But an arm that fails on two slots is itself at fault, and no slot is dead
+because of it. This module writes no verdict, and uses scores only to find slower slots.
 """
 
 from __future__ import annotations
@@ -40,17 +39,18 @@ from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, st
 
 # failures after which a slot takes no more trials, in addition to failures of nodes
 _DEADLY = (FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED)
-_PAIR = 2  # an arm that fails on so many slots is itself at fault
+_LEAST_FAILED_SLOTS = 2  # an arm that fails on so many slots is itself at fault
+_LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slots:
-    """The slots at one moment. It has no slots in Python's sense, for its cached properties.
+    """The node slots after a history. The class has no `__slots__`, so that properties are cached.
 
     Attributes:
-        names: the digest of the cell on each slot, in the order of the node list.
+        names: the digest of the cell on each slot, in the order of the declaration.
         seed: the seed of the order in which blocks use the slots.
-        history: the sweep's trials, including those on dead slots.
+        history: the results of the sweep, including those on dead slots.
     """
 
     names: tuple[str, ...]
@@ -60,16 +60,15 @@ class Slots:
     @cached_property
     def dead(self) -> frozenset[str]:
         """The slots whose nodes took a trial and could not run it."""
-        lost: dict[str, set[str]] = defaultdict(set)
+        failed_slots: dict[str, set[str]] = defaultdict(set)
         for result in self.history:
             if _is_lost_to_nodes(result) and result.trial.cell_digest in self.names:
-                lost[result.trial.arm].add(result.trial.cell_digest)
-        return frozenset(
-            slot
-            for arm, slots in lost.items()
-            if len(slots) < _PAIR or arm == BASELINE_ID
-            for slot in slots
-        )
+                failed_slots[result.trial.arm].add(result.trial.cell_digest)
+        dead: set[str] = set()
+        for arm, slots in failed_slots.items():
+            if len(slots) < _LEAST_FAILED_SLOTS or arm == BASELINE_ID:
+                dead |= slots
+        return frozenset(dead)
 
     @property
     def alive(self) -> tuple[str, ...]:
@@ -77,101 +76,111 @@ class Slots:
         return tuple(name for name in self.names if name not in self.dead)
 
     @cached_property
-    def kept_results(self) -> tuple[TrialResult, ...]:
-        """The history without what a dead slot lost: each trial once, each block on one slot."""
-        kept = []
+    def counted_results(self) -> tuple[TrialResult, ...]:
+        """The results that count: each trial once, and each block on one slot.
+
+        Trials that moved from a dead slot count only where they moved to.
+        """
+        counted = []
         for result in self.history:
             trial = result.trial
             if trial.cell_digest not in self.names or not trial.protocol.is_scored:
-                kept.append(result)
+                counted.append(result)
             elif trial.block:
                 if self._blocks.get(trial.block) == trial.cell_digest:
-                    kept.append(result)
+                    counted.append(result)
             elif self._screen.get(place(trial)) == trial.cell_digest:
-                kept.append(result)
-        return tuple(kept)
+                counted.append(result)
+        return tuple(counted)
 
     def number(self, cell_digest: str) -> int:
         """Return the number of a slot, from 1."""
         return self.names.index(cell_digest) + 1
 
-    def dealt(self, segments: Sequence[Segment], *, at_most: int) -> tuple[Segment, ...]:
+    def deal(self, segments: Sequence[Segment], *, at_most: int) -> tuple[Segment, ...]:
         """Return the queues of all waves with each trial on a slot, using at most `at_most` slots.
 
-        Trials that exist keep their slot. A new baseline goes to the slot with the fewest, a new
-        profile to the shortest queue among the slots that have a baseline by the end of its wave:
-        without a baseline, the level of a slot is unknown. One slot of eight or more may lack it,
-        since its profiles tell its level if the slots are alike.
+        Trials that exist keep their slot. A new baseline goes to the slot with the fewest
+        baselines, a new profile to the shortest queue among the slots that have a baseline by the
+        end of its wave: without a baseline, the level of a slot is unknown. One slot in eight may
+        lack a baseline, since its profiles show its level if the slots are alike.
         """
         open_slots = self.alive[:at_most] or self.names[:1]
-        held = Counter(self._screen.values())
-        with_baseline = Counter(
+        queue_lengths = Counter(self._screen.values())
+        baseline_counts = Counter(
             slot for key, slot in self._screen.items() if key.arm == BASELINE_ID
         )
         queues: list[Segment] = []
         for segment in segments:
-            laid = {
+            slot_of = {
                 key: slot
                 for trial in segment.trials
                 if (slot := self._screen.get(key := place(trial))) is not None
             }
-            for is_baseline in (True, False):
-                level = [slot for slot in open_slots if is_baseline or with_baseline[slot]]
-                if len(open_slots) - len(level) <= len(open_slots) // SLOTS_PER_MISSING_BASELINE:
-                    level = list(open_slots)
-                for trial in segment.trials:
-                    key = place(trial)
-                    if key in laid or trial.is_baseline is not is_baseline:
-                        continue
-                    counts = (with_baseline, held) if is_baseline else (held,)
+            new_trials = [trial for trial in segment.trials if place(trial) not in slot_of]
+            for trial in new_trials:
+                if trial.is_baseline:
                     slot = min(
-                        level or open_slots, key=lambda slot: [count[slot] for count in counts]
+                        open_slots, key=lambda slot: (baseline_counts[slot], queue_lengths[slot])
                     )
-                    laid[key] = slot
-                    held[slot] += 1
-                    with_baseline[slot] += is_baseline
-            trials = (replace(trial, cell_digest=laid[place(trial)]) for trial in segment.trials)
+                    slot_of[place(trial)] = slot
+                    queue_lengths[slot] += 1
+                    baseline_counts[slot] += 1
+            with_level = [slot for slot in open_slots if baseline_counts[slot]]
+            may_lack = len(open_slots) // SLOTS_PER_MISSING_BASELINE
+            if not with_level or len(open_slots) - len(with_level) <= may_lack:
+                with_level = list(open_slots)
+            for trial in new_trials:
+                if not trial.is_baseline:
+                    slot = min(with_level, key=lambda slot: queue_lengths[slot])
+                    slot_of[place(trial)] = slot
+                    queue_lengths[slot] += 1
+            trials = (replace(trial, cell_digest=slot_of[place(trial)]) for trial in segment.trials)
             queues.append(dataclasses.replace(segment, trials=tuple(trials)))
         return tuple(queues)
 
-    def dealt_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:
-        """Return second runs of the screen, each on another slot than the first run."""
+    def deal_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:
+        """Return second runs of the screen on the slots with the fewest of them.
+
+        Of equal slots, one that did not run the first run of the profile is preferred.
+        """
         open_slots = self.alive[:at_most] or self.names[:1]
-        laid = {key: slot for key, slot in self._screen.items() if key.stage == AGAIN}
-        held = Counter(laid.values())
-        first = {(key.arm, slot) for key, slot in self._screen.items() if key not in laid}
+        slot_of = {key: slot for key, slot in self._screen.items() if key.stage == AGAIN}
+        queue_lengths = Counter(slot_of.values())
+        first_runs = {(key.arm, slot) for key, slot in self._screen.items() if key not in slot_of}
         for trial in trials:
-            if (key := place(trial)) not in laid:
-                laid[key] = min(
-                    open_slots, key=lambda slot: (held[slot], (trial.arm, slot) in first)
+            if (key := place(trial)) not in slot_of:
+                slot = min(
+                    open_slots,
+                    key=lambda slot: (queue_lengths[slot], (trial.arm, slot) in first_runs),
                 )
-                held[laid[key]] += 1
-        return tuple(replace(trial, cell_digest=laid[place(trial)]) for trial in trials)
+                slot_of[key] = slot
+                queue_lengths[slot] += 1
+        return tuple(replace(trial, cell_digest=slot_of[place(trial)]) for trial in trials)
 
     def lay(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Return the trials of blocks, each block on its slot."""
-        on = self._laid(max((trial.block for trial in trials), default=0))
-        return tuple(replace(trial, cell_digest=on[trial.block]) for trial in trials)
+        slot_of = self._block_slots(max((trial.block for trial in trials), default=0))
+        return tuple(replace(trial, cell_digest=slot_of[trial.block]) for trial in trials)
 
-    def _laid(self, last: int) -> Mapping[int, str]:
-        """Return block -> slot up to block `last`: as it was, else the slot with fewest blocks."""
-        known = self._blocks
-        held = Counter(known.values())
-        on: dict[int, str] = {}
+    def _block_slots(self, last: int) -> Mapping[int, str]:
+        """Return block -> slot up to block `last`; a new block gets the slot with fewest blocks."""
+        block_counts = Counter(self._blocks.values())
+        slot_of: dict[int, str] = {}
         open_slots = sorted(
             self.alive or self.names[:1], key=lambda slot: digest([self.seed, "slot of", slot])
         )
         for block in range(1, last + 1):
-            slot = known.get(block)
+            slot = self._blocks.get(block)
             if slot is None:
-                slot = min(open_slots, key=lambda slot: held[slot])
-                held[slot] += 1
-            on[block] = slot
-        return on
+                slot = min(open_slots, key=lambda slot: block_counts[slot])
+                block_counts[slot] += 1
+            slot_of[block] = slot
+        return slot_of
 
     @cached_property
     def _screen(self) -> Mapping[Place, str]:
-        """Place of an existing screening trial -> its slot, without what a dead slot lost."""
+        """Place of an existing screening trial -> its slot; a dead slot's lost trials have none."""
         placed: dict[Place, tuple[tuple[bool, bool], str]] = {}
         for result in self.history:
             trial = result.trial
@@ -181,20 +190,20 @@ class Slots:
             if not is_over and trial.cell_digest in self.dead:
                 continue
             key, rank = place(trial), (is_over, result.status.is_final)
-            # the record planned first, of two with equal rank
+            # of two results with equal rank, the one that was planned first stays
             if key not in placed or rank > placed[key][0]:
                 placed[key] = rank, trial.cell_digest
         return {key: slot for key, (_, slot) in placed.items()}
 
     @cached_property
     def _blocks(self) -> Mapping[int, str]:
-        """Existing block -> its slot, without what a dead slot lost."""
-        held: dict[int, dict[str, list[TrialResult]]] = defaultdict(lambda: defaultdict(list))
+        """Existing block -> its slot, without blocks that a dead slot did not finish."""
+        results_of: dict[int, dict[str, list[TrialResult]]] = defaultdict(lambda: defaultdict(list))
         for result in self.history:
             if result.trial.block and result.trial.cell_digest in self.names:
-                held[result.trial.block][result.trial.cell_digest].append(result)
+                results_of[result.trial.block][result.trial.cell_digest].append(result)
         slots: dict[int, str] = {}
-        for block, by_slot in held.items():
+        for block, by_slot in results_of.items():
             finished = {
                 slot: sum(result.status.is_final for result in results)
                 for slot, results in by_slot.items()
@@ -213,6 +222,7 @@ def _is_lost_to_nodes(result: TrialResult) -> bool:
 
 
 def _is_open(result: TrialResult) -> bool:
+    """Return whether a trial is not over, or must run again on another slot."""
     return not result.status.is_final or _is_lost_to_nodes(result)
 
 
@@ -224,7 +234,7 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
     """
     if not slots:
         return
-    if len(slots) < _PAIR or tuple(slots[0]) != cell.nodelist:
+    if len(slots) < _LEAST_SLOTS or tuple(slots[0]) != cell.nodelist:
         raise ConfigError(
             f"{where}: found {counted(len(slots), 'node slot')}, expected two or more, the first "
             f"on the cell's own nodes {','.join(cell.nodelist)}; for one slot leave them out"
@@ -247,66 +257,70 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
 ANOTHER_SESSION = 4.0  # a pause of so many median times between starts begins another session
 
 
-def second_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
-    """Return how far second runs of another session are shifted; 0 if they followed at once.
+def second_run_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
+    """Return how far second runs are shifted against the first; 0 if they are of one session.
 
-    No baselines run beside them, so only the time of their start shows another session. The shift
-    makes their mean equal to that of the first runs of the same profiles.
+    No baselines run beside second runs, so only the pause before them shows another session. The
+    shift is the mean difference between second and first runs of the same profiles.
 
     Args:
-        placed: second runs of the screen, and their log ratio to the line of the first runs.
+        placed: first and second runs of the screen, and their log ratio to the line of the first.
     """
     starts: dict[str, list[tuple[float, bool]]] = defaultdict(list)
     for result, _ in placed:
         if (start := start_of(result)) is not None:
             starts[result.trial.cell_digest].append((start, result.trial.stage == AGAIN))
-    waits: dict[bool, list[float]] = {False: [], True: []}
+    usual_pauses: list[float] = []
+    pauses_before_second: list[float] = []
     for times in starts.values():
         for (before, was_second), (after, is_second) in pairwise(sorted(times)):
-            waits[is_second and not was_second].append(after - before)
-    if not all(waits.values()) or min(waits[True]) <= ANOTHER_SESSION * median(waits[False]):
+            pauses = pauses_before_second if is_second and not was_second else usual_pauses
+            pauses.append(after - before)
+    if not usual_pauses or not pauses_before_second:
+        return 0.0
+    if min(pauses_before_second) <= ANOTHER_SESSION * median(usual_pauses):
         return 0.0
     first = {result.trial.arm: value for result, value in placed if result.trial.stage != AGAIN}
-    off = [
+    differences = [
         value - first[result.trial.arm]
         for result, value in placed
         if result.trial.stage == AGAIN and result.trial.arm in first
     ]
-    return fmean(off) if off else 0.0
+    return fmean(differences) if differences else 0.0
 
 
-def twice(past: Past, first: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Return the profiles that ran twice on one slot: mean of both runs, and its variance.
+def second_run_means(past: Past, first: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Return profile -> mean of its two runs, and the variance of that, for one slot.
 
     No baseline runs beside second runs, so in each epoch their mean is set to that of the first
     runs of the same profiles. The baselines' error is in both runs, so a second run halves only the
     variance of the job.
 
     Args:
-        past: what was measured.
+        past: the trials of the sweep.
         first: profile -> log ratio of its first run, and its variance in sigma^2.
     """
-    again: dict[int, dict[str, float]] = defaultdict(dict)
+    second_scores: dict[int, dict[str, float]] = defaultdict(dict)
     for key, result in past.screen.items():
         if key.stage == AGAIN and (score := usable(result)) is not None and key.arm in first:
-            again[result.epoch][key.arm] = score.value
+            second_scores[result.epoch][key.arm] = score.value
     means = {}
-    for scores in again.values():
+    for scores in second_scores.values():
         shift = fmean(value - first[arm].estimate for arm, value in scores.items())
         for arm, value in scores.items():
-            once, variance = first[arm]
-            means[arm] = Estimate((once + value - shift) / 2, variance - 1 / 2)
+            first_change, variance = first[arm]
+            means[arm] = Estimate((first_change + value - shift) / 2, variance - 1 / 2)
     return means
 
 
-_ALPHA = 0.05  # probability of calling any slot slower that is not
+_ALPHA = 0.05  # probability that any slot is called slower although none is
 
 
-def slower(past: Past, slots: Slots) -> dict[str, float]:
-    """Return the slots that are slower than the others by more than noise: digest -> change.
+def slower_slots(past: Past, slots: Slots) -> dict[str, float]:
+    """Return digest -> change of the slots that are slower than the others by more than noise.
 
-    Least squares over slot and arm, from the baselines and the arms of blocks; one-sided t tests at
-    5 % over all slots. Profiles that were screened once do not compare slots.
+    This is least squares over slot and arm, from the baselines and the arms of blocks, with
+    one-sided t tests at 5 % over all slots. Profiles that were screened once do not compare slots.
     """
     arms = {BASELINE_ID, *(key.arm for key in past.confirm)} - past.dropped.keys()
     values = [
@@ -315,7 +329,7 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
         if key.arm in arms and (score := usable(result)) is not None
     ]
     present = {value.arm for value in values}
-    if len(present) < _PAIR:
+    if len(present) < _LEAST_SLOTS:
         return {}
     changes = {}
     for slot in slots.names:
@@ -324,8 +338,8 @@ def slower(past: Past, slots: Slots) -> dict[str, float]:
         arm = fit.arms.get(slot) if fit is not None else None
         if fit is None or arm is None or fit.df < MIN_DF or not math.isfinite(fit.sigma):
             continue
-        reach = t_quantile(1 - _ALPHA / len(present), fit.df)
-        if arm.estimate < -reach * fit.sigma * math.sqrt(arm.variance):
+        critical = t_quantile(1 - _ALPHA / len(present), fit.df)
+        if arm.estimate < -critical * fit.sigma * math.sqrt(arm.variance):
             changes[slot] = relative(arm.estimate)
     return changes
 
@@ -334,13 +348,13 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
     """Return the lines of a report about slots that are slower or died.
 
     Args:
-        past: what was measured.
+        past: the trials of the sweep.
         slots: the slots of the sweep.
-        nodes: the nodes of each slot, as a host list.
+        nodes: digest of the cell on a slot -> the nodes of the slot, as a host list.
     """
     notes = []
-    kept_ids = {id(result) for result in slots.kept_results}
-    for slot, change in slower(past, slots).items():
+    counted_ids = {id(result) for result in slots.counted_results}
+    for slot, change in slower_slots(past, slots).items():
         named = {"slot": slots.number(slot), "nodes": nodes[slot]}
         notes.append(
             say(
@@ -364,10 +378,12 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
         lost = sum(
             result.trial.cell_digest == slot and result.trial.block > 0 and result.status.is_final
             for result in slots.history
-            if id(result) not in kept_ids
+            if id(result) not in counted_ids
         )
         with_block = (
-            say(", and {trials:+trial} of its block went with it", trials=lost) if lost else None
+            say(", and {trials:+trial} of its block were lost with it", trials=lost)
+            if lost
+            else None
         )
         named = {"slot": slots.number(slot), "nodes": nodes[slot]}
         notes.append(

@@ -1,7 +1,7 @@
 """The gain that profiles may still have, and the spare blocks that narrow it.
 
-M is the most that any profile may still gain. It is consistent with the intervals and single runs
-on the same page. Spare blocks bound and rank: they spend no alpha, and decide no verdict. This
+M is the most that any profile may still gain. It is never below an interval or a single run that
+the same report shows. Spare blocks bound and rank: they spend no alpha, and decide no verdict. This
 module makes no verdict.
 """
 
@@ -19,7 +19,7 @@ from pytest_xlatune.stats.compare import noise_of
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.studies.screen import Ranking
 from pytest_xlatune.studies.trials import SPARE, Past, fitted, place
-from pytest_xlatune.studies.verdicts import compared
+from pytest_xlatune.studies.verdicts import compare_in_blocks
 
 BOUND = 0.02  # if no profile can gain more, the sweep is bounded
 
@@ -27,44 +27,45 @@ BOUND = 0.02  # if no profile can gain more, the sweep is bounded
 def spare_blocks(
     past: Past,
     ranks: Ranking,
-    others: Mapping[str, Profile],
+    candidates: Mapping[str, Profile],
     *,
     going: Collection[str],
-    after: Sequence[Trial],
+    deciding: Sequence[Trial],
     baselines: int,
     jobs: int,
     lay: Callable[[Sequence[Profile], int, ConfirmDesign], tuple[Trial, ...]],
 ) -> tuple[tuple[Trial, ...], Message | None]:
-    """Return the spare blocks so far, and why the last one was added; no block if none is of use.
+    """Return the trials of the spare blocks so far, and why the last one was added.
 
-    Blocks are added while profiles keep the sweep from being bounded and jobs are left. Profiles
-    with a trial in a block stay in it, whatever is measured later.
+    Blocks are added as long as a profile may gain more than `BOUND` and jobs remain. Profiles with
+    a trial in a block stay in it, whatever is measured later.
 
     Args:
         past: the trials of the sweep.
         ranks: the ranking by its screen.
-        others: the profiles that a spare block may hold, by id.
-        going: the arms that stayed to the last deciding block.
-        after: the trials of the deciding blocks, all of them over.
+        candidates: the profiles that a spare block may hold, by id.
+        going: ids of the arms that stayed to the last deciding block.
+        deciding: the trials of the deciding blocks, all of them over.
         baselines: the number of baselines in a block.
         jobs: the number of jobs that all blocks together may take.
-        lay: returns the trials of a block.
+        lay: a function that returns the trials of a block.
     """
     design = ConfirmDesign(look=SPARE, arms=0, blocks=0, baselines=baselines)
     planned: tuple[Trial, ...] = ()
     added: Message | None = None
-    number = max(trial.block for trial in after)
+    number = max(trial.block for trial in deciding)
     while not past.not_over(planned):
         number += 1
-        ran = {key for key, result in past.confirm.items() if result.status.is_final}
-        taken = len(ran | {place(trial) for trial in (*after, *planned)})
-        free = jobs - taken - baselines
-        held = {key.arm for key in past.confirm if key.block == number} & others.keys()
-        wanted = [arm for arm in _unbounded(past, ranks, others, going, number) if arm not in held]
-        chosen = [*sorted(held), *wanted[: max(free - len(held), 0)]]
+        final = {key for key, result in past.confirm.items() if result.status.is_final}
+        used_jobs = len(final | {place(trial) for trial in (*deciding, *planned)})
+        free_jobs = jobs - used_jobs - baselines
+        begun = {key.arm for key in past.confirm if key.block == number} & candidates.keys()
+        unbounded = _unbounded(past, ranks, candidates, going, number)
+        more = [arm for arm in unbounded if arm not in begun]
+        chosen = [*sorted(begun), *more[: max(free_jobs - len(begun), 0)]]
         if not chosen:
             break
-        planned += lay([others[arm] for arm in chosen], number, design)
+        planned += lay([candidates[arm] for arm in chosen], number, design)
         added = say(
             "block {block} is added: nothing is faster, and what {arms} may gain is not narrow yet",
             block=number,
@@ -74,33 +75,37 @@ def spare_blocks(
 
 
 def _unbounded(
-    past: Past, ranks: Ranking, others: Iterable[str], going: Collection[str], before: int
+    past: Past, ranks: Ranking, candidates: Iterable[str], going: Collection[str], number: int
 ) -> list[str]:
-    """Return which profiles keep the sweep from being bounded before a block, the worst first."""
-    fit = fitted(past.scored_in_blocks(until=before - 1))
-    may_gain = bounds(ranks, fit, others, kept=going)
-    # A profile without a score may gain anything, so the bound M does not cover it. One whose run
-    # in the screen was lost gets a second run here, but no third.
-    tried = {key.arm for key in past.confirm if key.block < before}
-    # Without spare blocks, 29 % of sweeps without an effect could exclude a gain of 2 % (50 jobs,
-    # 0.6 % noise); with them 73 % can, in 65 jobs.
+    """Return the profiles that may gain `BOUND` or more before block `number`, the most first.
+
+    Without spare blocks, 29 % of sweeps without an effect can exclude a gain of 2 % (50 jobs, 0.6 %
+    noise); with them 73 % can, in 65 jobs.
+    """
+    fit = fitted(past.scored_in_blocks(until=number - 1))
+    may_gain = gain_bounds(ranks, fit, candidates, kept=going)
+    # A profile without a score may gain anything. If its run in the screen was lost, it gets a
+    # second run in a spare block, but no third.
+    in_earlier_blocks = {key.arm for key in past.confirm if key.block < number}
     return [
         arm
         for arm in sorted(may_gain, key=lambda arm: (-may_gain[arm], arm))
         if relative(min(may_gain[arm], 1.0)) >= BOUND
-        and (math.isfinite(may_gain[arm]) or arm not in tried)
+        and (math.isfinite(may_gain[arm]) or arm not in in_earlier_blocks)
     ]
 
 
-def bounds(
+def gain_bounds(
     ranking: Ranking, fit: BlockFit | None, arms: Iterable[str], *, kept: Collection[str] = ()
 ) -> dict[str, float]:
-    """Return arm -> what its log ratio exceeds with 5 % probability; {} if the noise is unknown.
+    """Return arm -> bound that its log ratio exceeds with 5 % probability.
+
+    The result is empty if the noise is unknown.
 
     For an arm that was `kept` to the last block, this is the upper end of its 95 % interval. For
     others it is the smaller of two bounds at 2.5 % each: from the screen, and from screen and
-    blocks. The noise is the arm's own if it is larger than that of baselines and blocks. An arm
-    without a score may gain anything.
+    blocks. The noise is the arm's own if it is larger than that of baselines and blocks. The bound
+    of an arm without a score is infinite.
     """
     squares, df = ranking.squares, ranking.df
     if fit is not None and fit.df > 0:
@@ -112,22 +117,24 @@ def bounds(
     for arm in arms:
         # rotations bound nothing, because the deployed program may differ
         screened = None if arm in ranking.turned else ranking.standings.get(arm)
-        inside = fit.arms.get(arm) if fit else None
-        shown = compared(fit, arm, family=1, alpha=SWEEP_ALPHA) if arm in kept else None
-        if isinstance(shown, Comparison):
-            limits[arm] = shown.ci95[1]
-            continue
-        parts = [screened] if screened is not None else []
-        if inside is not None:
-            parts.append(combine([*parts, inside]))
-        noise, its_df = noise_of(inside, sigma=sigma, df=df)
+        in_blocks = fit.arms.get(arm) if fit else None
+        if arm in kept:
+            comparison = compare_in_blocks(fit, arm, family=1, alpha=SWEEP_ALPHA)
+            if isinstance(comparison, Comparison):
+                limits[arm] = comparison.ci95[1]
+                continue
+        estimates = [screened] if screened is not None else []
+        if in_blocks is not None:
+            estimates.append(combine([*estimates, in_blocks]))
+        noise, noise_df = noise_of(in_blocks, sigma=sigma, df=df)
         limits[arm] = min(
-            (upper_bound(part, sigma=noise, df=its_df) for part in parts), default=math.inf
+            (upper_bound(estimate, sigma=noise, df=noise_df) for estimate in estimates),
+            default=math.inf,
         )
     return limits
 
 
-def largest(
+def gain_bound(
     ranking: Ranking,
     fit: BlockFit | None,
     verdicts: Sequence[Verdict],
@@ -137,21 +144,20 @@ def largest(
 ) -> tuple[float, str] | None:
     """Return M as a log ratio and the arm that sets it: no scored profile gains more.
 
-    It is None if a profile is FASTER, since there is nothing to rule out, or if one was only
-    measured in rotations. Profiles that cannot run, or train to another loss, do not count. One
-    that can run but has no score may gain anything, so M is infinite. A profile that is not known
-    to have been in effect cannot set M alone, but M is never below its interval. M is the largest
-    95 % bound over all profiles, spare blocks included. It needs no multiplicity factor, because
-    the claim is about the maximum of all.
+    M is the largest 95 % bound over all profiles, spare blocks included. It needs no factor for
+    multiplicity, because the claim is about the maximum of all. M is None if a profile is FASTER,
+    since there is nothing to rule out, or if a profile was only measured in rotations. Profiles
+    that cannot run, or train to another loss, do not count. If a profile can run but has no score,
+    M is infinite. A profile whose settings are not known to have been in effect cannot set M alone,
+    but M is never below its interval.
 
     Args:
         ranking: the result of the screen.
         fit: least squares over all blocks; None if there are none yet.
-        verdicts: the verdicts as shown.
+        verdicts: the verdicts as a report shows them.
         arms: the arms that the claim covers.
         kept: the arms that stayed to the last deciding block.
     """
-    # A fast profile with another loss once held M at 12.6 %, beside a winner at [+5.6, +6.8].
     if any(verdict.kind is VerdictKind.FASTER for verdict in verdicts):
         return None
     claimed = {
@@ -160,7 +166,7 @@ def largest(
     if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
         return None  # a profile was ranked only in rotations
     proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
-    limits = bounds(ranking, fit, proved, kept=kept)
+    limits = gain_bounds(ranking, fit, proved, kept=kept)
     if not limits:
         return None
     for arm, verdict in claimed.items():
@@ -173,5 +179,5 @@ def largest(
 
 
 def is_out(verdict: Verdict) -> bool:
-    """Return whether M need not cover a profile: it cannot run, or changes the numerics."""
+    """Return whether M need not cover a profile: it cannot run, or trains to another loss."""
     return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)

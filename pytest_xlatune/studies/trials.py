@@ -1,11 +1,12 @@
 """The trials of a study: the order in which they are planned, and which belong to it.
 
 Orders are random, and the same in every process: the place of an item comes from a digest of the
-seed and of what the item *is*. So adding, renaming or deselecting a profile reorders no other.
+seed and of what the item sets. So adding, renaming or deselecting a profile does not change the
+order of the others.
 
 A study takes its own trials from a history, each once, whatever their order. The trials of a cell
 are scored in one window. The window is chosen from the trials outside blocks if these are enough,
-so that fresh blocks do not influence their own window; otherwise from all trials.
+so that fresh blocks do not influence their own window; otherwise it is chosen from all trials.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ STUDY = "tuning"
 CONFIRM = "confirm"  # the stage of every trial in a block
 AGAIN = "again"  # the stage of a second run in the screen
 LOOK_STAGE = "look"  # the stage of the first rotation, which tests whether programs can take turns
-TURNS = "rotation"
-SPARE = 3  # number of the look of spare blocks, which decide nothing and spend no alpha
+TURNS = "rotation"  # the stage of the other rotations
+SPARE = 3  # the `look` of a design of spare blocks, which decide nothing and spend no alpha
 CANNOT_RUN = say("it cannot run")
 ALIAS = Profile(
     id="baseline-aa", wave="confirm", origin=say("the baseline under an alias: an A/A control")
@@ -76,12 +77,19 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Orders:
-    """The source of the random orders of a sweep, and the study that they belong to."""
+    """The source of the random orders of a study.
+
+    Attributes:
+        cell: the cell of the trials, on its first node slot.
+        seed: the seed of the orders.
+        study: the name of the study.
+        slots: the digest of the cell on each node slot; () if there is only one slot.
+    """
 
     cell: Cell
     seed: int
     study: str = STUDY
-    slots: tuple[str, ...] = ()  # the digest of the cell on each node slot; () if there is one slot
+    slots: tuple[str, ...] = ()
 
     @cached_property
     def cell_digest(self) -> str:
@@ -115,11 +123,16 @@ class Orders:
         )
 
     def ranked(self, wave: str, profiles: Iterable[tuple[Profile, int]]) -> tuple[Trial, ...]:
-        """Return the trials that rotations stand for: profile -> its number of rankings."""
+        """Return the trials that rotations replace: for each profile, one for each ranking.
+
+        Args:
+            wave: the wave of the profiles.
+            profiles: each profile, and how many rotations rank it.
+        """
         return tuple(
             self.trial(profile, wave, position=at)
-            for profile, many in profiles
-            for at in range(many)
+            for profile, rankings in profiles
+            for at in range(rankings)
         )
 
     def again(self, profiles: Sequence[Profile]) -> tuple[Trial, ...]:
@@ -132,10 +145,10 @@ class Orders:
     ) -> tuple[Trial, ...]:
         """Return complete blocks, each in its own random order.
 
-        With mirrored blocks, a drift whose period is two blocks would not cancel.
+        Baselines are drawn too: one that is always first, and therefore 0.5 % slower, makes 32.6 %
+        false winners. Blocks are not mirrored, because a drift whose period is two blocks would not
+        cancel, and makes 9.6 %.
         """
-        # Baselines are drawn too: with one always first and 0.5 % slower there were 32.6 % false
-        # winners. Mirrored orders had 9.6 % under a drift whose period is two blocks.
         cells = [(arm, 0) for arm in arms] + [(BASELINE, at) for at in range(design.baselines)]
         return tuple(
             self.trial(profile, CONFIRM, design=design, block=number, position=position)
@@ -148,12 +161,13 @@ class Orders:
     ) -> list[tuple[Profile, int]]:
         def key(item: tuple[Profile, int]) -> str:
             profile, position = item
-            # the key is what a profile sets, not its name; only the alias sets nothing
-            alias: object = profile.id == ALIAS.id
-            if profile.is_baseline and not alias and profile.id != BASELINE.id:
-                alias = profile.id  # an arm that differs only in its cell
+            # The key depends on what a profile sets, not on its name. Arms that set nothing are
+            # distinguished: the alias by a mark, an arm that differs only in its cell by its id.
+            mark: object = profile.id == ALIAS.id
+            if profile.is_baseline and profile.id not in (ALIAS.id, BASELINE.id):
+                mark = profile.id
             return digest(
-                [self.seed, self.cell_digest, scope, alias, profile.settings_text, position]
+                [self.seed, self.cell_digest, scope, mark, profile.settings_text, position]
             )
 
         return sorted(items, key=key)
@@ -189,7 +203,9 @@ def wave_order(wave: str) -> tuple[bool, tuple[int, ...], str]:
 
 
 def wave_baselines(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return wave -> number of baselines: one each, the rest by most profiles for each baseline.
+    """Return wave -> number of baselines.
+
+    Each wave gets one. Each further one goes to the wave with the most profiles for a baseline.
 
     Args:
         counts: wave -> number of its profiles.
@@ -202,7 +218,7 @@ def wave_baselines(counts: Mapping[str, int], total: int) -> dict[str, int]:
     return shared
 
 
-# false alarm rate for unlike warm-up; it is low, so that readers keep heeding the flag
+# rate of false alarms about the warm-up; it is low, so that readers take the note seriously
 ALPHA = 0.01
 ScoredTrial = tuple[Hashable, str, Score]  # block, arm, score of one trial
 
@@ -212,22 +228,23 @@ _WINDOWS: dict[Protocol, tuple[_Pool, Window]] = {}  # protocol -> the last pool
 
 
 def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: Protocol) -> Window:
-    """Return the window of a study's trials, chosen from the scores of its two stages.
+    """Return the window of a study's trials, chosen from scores outside blocks and in them.
 
     It is cached, because the pool of a finished screen does not change while blocks run.
     """
     first = tuple(screened)
     pool = first if len(first) >= MIN_JOBS else (*first, *confirmed)
-    known = _WINDOWS.get(protocol)
-    if known and len(known[0]) == len(pool) and all(map(operator.is_, known[0], pool)):
-        return known[1]
+    if protocol in _WINDOWS:
+        last_pool, window = _WINDOWS[protocol]
+        if len(last_pool) == len(pool) and all(map(operator.is_, last_pool, pool)):
+            return window
     window = common_window(list(pool), protocol)
     _WINDOWS[protocol] = pool, window
     return window
 
 
 def moved(result: TrialResult, window: Window) -> TrialResult:
-    """Return a trial rescored in the common window; if it has no score there, it says why."""
+    """Return a trial rescored in the common window; without a score there, it has the reason."""
     if not window.is_moved or result.score is None or result.rotation is not None:
         return result
     rescored = rescore(result.score, protocol=window.protocol)
@@ -257,9 +274,9 @@ def unlike_warmups(
 ) -> Mapping[str, float]:
     """Return the arms that become steady earlier or later than the baseline in the same blocks.
 
-    The value of an arm is how much its first half of the window is slower than the second, minus
-    the same of the baseline. If it is positive, the arm becomes steady later and its score is too
-    low. Like all comparisons, it uses the job as the unit.
+    The value of an arm is by what fraction its first half of the window is slower than the second,
+    minus the same figure of the baseline. If it is positive, the arm becomes steady later and its
+    score is too low. Like all comparisons, it uses the job as the unit.
     """
     contrasts = [
         BlockScore(block=block, arm=arm, value=value)
@@ -281,13 +298,13 @@ def unlike_warmups(
 
 
 def fitted(cells: Sequence[ScoredTrial]) -> BlockFit | None:
-    """Return the least squares over scored blocks; None if none holds a baseline and others."""
+    """Return the least squares over blocks; None if no block holds a baseline and another arm."""
     scores = [BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in cells]
     return fit_blocks(scores, control=BASELINE.id)
 
 
 def unlike_warmup(excess: float) -> Message:
-    """Return what the other warm-up of an arm means for its change."""
+    """Return what it means for the change of an arm that it warms up unlike the baseline."""
     return say(
         (
             "its steps become steady later than the baseline's ({excess:percent} in the first "
@@ -303,10 +320,10 @@ def unlike_warmup(excess: float) -> Message:
 
 
 class Place(NamedTuple):
-    """The place of a trial in its study; places sort by look, block and arm."""
+    """The place of a trial in its study; places sort field by field."""
 
     stage: str
-    layout: tuple[int, ...]  # layout of the blocks, from the trial's design; () outside blocks
+    layout: tuple[int, ...]  # figures of the trial's design; () outside blocks
     block: int
     arm: str
     position: int
@@ -318,17 +335,20 @@ _BESIDE = 2.0  # within so many median times between starts, a trial ran beside 
 def _real_blocks(
     trials: Mapping[Place, TrialResult], *, are_beside: bool = False
 ) -> Mapping[Place, Hashable]:
-    """Return the block of each trial: as planned, unless it began after most of a later one.
+    """Return the block of each trial: as planned, unless it began after most of a later block.
 
-    If blocks run side by side, only later blocks on the same nodes count.
+    A retry runs beside a later block if, for example, eight jobs were queued ahead of it. A late
+    trial that ran beside no block gets a block of its own, so it is compared with nothing. With
+    `are_beside`, blocks run side by side, and only later blocks on the same nodes count.
     """
     if are_beside:
         by_slot: dict[str, dict[Place, TrialResult]] = defaultdict(dict)
         for key, result in trials.items():
             by_slot[result.trial.cell_digest][key] = result
-        return {
-            key: at for in_slot in by_slot.values() for key, at in _real_blocks(in_slot).items()
-        }
+        real_blocks: dict[Place, Hashable] = {}
+        for slot_trials in by_slot.values():
+            real_blocks |= _real_blocks(slot_trials)
+        return real_blocks
     starts = {
         key: start
         for key, result in trials.items()
@@ -337,7 +357,6 @@ def _real_blocks(
     by_block: dict[int, list[float]] = defaultdict(list)
     for key, start in starts.items():
         by_block[key.block].append(start)
-    # For example eight jobs were queued ahead of a retry, so it ran beside a later block.
     middles = {block: median(begins) for block, begins in by_block.items()}
     late = {
         key: start
@@ -358,8 +377,7 @@ def _real_blocks(
             for block, begins in in_place.items()
             if block > key.block and min(begins) - reach <= start <= max(begins) + reach
         ]
-        # a trial that ran beside no block is compared with nothing
-        # the first of two equally near blocks, because the order of a set differs between processes
+        # of two equally near blocks the first, because the order of a set differs between processes
         nearest = min(
             overlapping, key=lambda block: (abs(middles[block] - start), block), default=None
         )
@@ -368,22 +386,21 @@ def _real_blocks(
 
 
 _SLUG_CHARS = 57  # 64 are allowed; this leaves room for a suffix
-_Kept = dict[bool, dict[Place, "TrialResult"]]  # whether in a block -> place -> result
 
 
 def allocation_of(result: TrialResult) -> str:
-    """Return the allocation of which its last attempt was a step; "" if it was its own job."""
+    """Return the allocation of which its last attempt was a step; "" if that was a job."""
     return result.outcome.allocation if result.outcome is not None else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Past:
-    """The usable part of a history. It has no slots, for its cached properties.
+    """The usable part of a history. The class has no `__slots__`, so that properties are cached.
 
     Attributes:
-        screen: place -> trial outside blocks.
-        confirm: place -> trial in a block, including undeclared profiles.
-        undeclared: ids of profiles in the history that are declared no longer.
+        screen: place -> result of a trial outside blocks.
+        confirm: place -> result of a trial in a block, including undeclared profiles.
+        undeclared: ids of profiles in the history that are no longer declared.
         changed: ids of profiles whose settings were edited after they were measured.
         foreign: number of trials of another cell, protocol or study.
         reference: the arm that the others are compared with; "" if there is none.
@@ -417,13 +434,15 @@ class Past:
     def scored_in_blocks(
         self, *, designs: Sequence[ConfirmDesign] = (), until: int = 0
     ) -> list[ScoredTrial]:
-        """Return the scored trials of blocks with one of `designs`, up to block `until`; else all.
-
-        Arms that cannot run are left out.
+        """Return the scored trials of blocks, without arms that cannot run.
 
         A block that was interrupted by a change of epoch, or that spans two allocations, counts as
-        two blocks, because scores do not compare across it. A retried trial that began after a
-        later block counts in the block beside which it ran, or in a block of its own.
+        two blocks, because scores of its parts cannot be compared. A retried trial that began after
+        a later block counts in the block beside which it ran, or in a block of its own.
+
+        Args:
+            designs: the designs of the blocks; () accepts all.
+            until: the number of the last block; 0 accepts all.
         """
         return [
             cell
@@ -434,15 +453,13 @@ class Past:
     @cached_property
     def _scored_in_blocks(self) -> Sequence[tuple[Place, ConfirmDesign | None, ScoredTrial]]:
         """The scored trials of blocks in the order of their places, with place and design."""
-        return [
-            (
-                key,
-                result.trial.design,
-                ((self.real_blocks[key], result.epoch, allocation_of(result)), key.arm, score),
-            )
-            for key, result in sorted(self.confirm.items(), key=operator.itemgetter(0))
-            if key.arm not in self.dropped and (score := usable(result)) is not None
-        ]
+        scored_trials = []
+        for key, result in sorted(self.confirm.items(), key=operator.itemgetter(0)):
+            score = usable(result)
+            if key.arm not in self.dropped and score is not None:
+                block = (self.real_blocks[key], result.epoch, allocation_of(result))
+                scored_trials.append((key, result.trial.design, (block, key.arm, score)))
+        return scored_trials
 
     @cached_property
     def real_blocks(self) -> Mapping[Place, Hashable]:
@@ -484,8 +501,8 @@ class Past:
     @property
     def epochs(self) -> int:
         """The number of epochs of the scores."""
-        every = (*self.screen.values(), *self.confirm.values())
-        return len({result.epoch for result in every if usable(result)})
+        results = (*self.screen.values(), *self.confirm.values())
+        return len({result.epoch for result in results if usable(result)})
 
     @property
     def reference_loss(self) -> float | None:
@@ -494,7 +511,10 @@ class Past:
 
     @cached_property
     def reference_losses(self) -> tuple[list[float], float | None]:
-        """The losses of the reference's scored trials, and their median first loss."""
+        """The losses of the reference's scored trials, and the median of their first losses.
+
+        The median is None if no first loss is known.
+        """
         trials = (*self.screens_of(self.reference), *self.confirms_of(self.reference))
         return losses_of(trials), first_loss(trials)
 
@@ -525,7 +545,7 @@ def read(
     is_one_window: bool = False,
     slots: bool = False,
 ) -> Past:
-    """Sort a history into the trials of this study and others.
+    """Return the trials of a study in a history, each once, scored in its window.
 
     Args:
         history: all results.
@@ -533,11 +553,13 @@ def read(
         declared: arm id -> its profile.
         study: the name of the study.
         reference: the arm that the others are compared with; "" if there is none.
-        is_one_window: whether trials of several cells are compared, and so scored in one window.
+        is_one_window: whether trials of several cells are compared, so that all are scored in one
+            window.
         slots: whether the cells are node slots of one cell, which run side by side.
     """
     known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
-    stages: _Kept = {False: {}, True: {}}
+    outside_blocks: dict[Place, TrialResult] = {}
+    confirm: dict[Place, TrialResult] = {}
     undeclared: set[str] = set()
     changed: set[str] = set()
     foreign = 0
@@ -557,22 +579,22 @@ def read(
             changed.add(trial.arm)
             if study != STUDY or not trial.block:
                 continue
-            # The profile as measured keeps its place among the finalists of these blocks. As
-            # edited, it came too late for them, like a profile that was added.
+            # The settings that were measured keep their place among the finalists of these blocks,
+            # under another id. The edited profile is treated like one that was added too late.
             trial = replace(trial, arm=f"{trial.arm[:_SLUG_CHARS]}.edited")
             result = replace(result, trial=trial)
-        kept = stages[bool(trial.block)]
+        results = confirm if trial.block else outside_blocks
         key = place(trial)
-        if key not in kept or _precedence(result) > _precedence(kept[key]):
-            kept[key] = result
-    screen = {key: r for key, r in stages[False].items() if key.arm in known}
-    confirm = stages[True]
-    windows = {
-        cell: window_of(_scores(screen, scored_cell), _scores(confirm, scored_cell), protocol)
-        for cell, protocol in protocols.items()
-        for scored_cell in [None if is_one_window or slots else cell]
-    }
-    # otherwise a leaderboard in the declared window stood beside a document in the moved one
+        if key not in results or _precedence(result) > _precedence(results[key]):
+            results[key] = result
+    screen = {key: result for key, result in outside_blocks.items() if key.arm in known}
+    windows = {}
+    for cell, protocol in protocols.items():
+        scored_cell = None if is_one_window or slots else cell
+        windows[cell] = window_of(
+            _scores(screen, scored_cell), _scores(confirm, scored_cell), protocol
+        )
+    # All scores are moved here, so that no report mixes the declared window and the moved one.
     if any(window.is_moved for window in windows.values()):
         screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
         confirm = {key: moved(r, windows[r.trial.cell_digest]) for key, r in confirm.items()}
@@ -591,12 +613,12 @@ def read(
 def is_ours(trial: Trial, *, protocols: Mapping[str, Protocol], study: str = STUDY) -> bool:
     """Return whether a trial belongs to this study, one of its cells and that cell's protocol.
 
-    Trials with the profiler never mix with others.
+    The protocol includes the profiler, so trials with it are never mixed with others.
     """
-    wanted = protocols.get(trial.cell_digest)
-    if wanted is None or trial.study != study:
+    protocol = protocols.get(trial.cell_digest)
+    if protocol is None or trial.study != study:
         return False
-    return trial.protocol == wanted or trial.protocol.identity == wanted.identity
+    return trial.protocol == protocol or trial.protocol.identity == protocol.identity
 
 
 def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
@@ -620,29 +642,30 @@ def losses_of(results: Iterable[TrialResult]) -> list[float]:
 def first_loss(results: Sequence[TrialResult]) -> float | None:
     """Return the median first loss of the scored trials; None if none is known."""
     scores = filter(None, map(usable, results))
-    began = [score.first_loss for score in scores if score.first_loss is not None]
-    return median(began) if began else None
+    losses = [score.first_loss for score in scores if score.first_loss is not None]
+    return median(losses) if losses else None
 
 
 def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
     """Return how long the parts of a job take, from measured jobs of a cell; None if unknown.
 
-    If no worker timed a compilation, a fixed share of the start-up is assumed.
+    If no rotation timed a compilation, it is assumed to take a fixed share of the start-up.
 
     Args:
         results: the results of one cell; rotations among them show how long a program compiles.
     """
     starts_s, steps_s, compiled_s = [], [], []
     for result in results:
-        read_ = result.rotation.read if result.rotation is not None else None
-        own_s = [program.compile_s for program in read_.compiled] if read_ is not None else []
-        compiled_s += own_s
+        log = result.rotation.read if result.rotation is not None else None
+        job_compiled_s = [program.compile_s for program in log.compiled] if log is not None else []
+        compiled_s += job_compiled_s
         outcome, score = result.outcome, usable(result)
         if score is None or not score.step_s or outcome is None or result.trial.protocol.dump:
             continue
         if outcome.start_s is not None and outcome.end_s is not None:
-            ran_s = result.trial.protocol.steps * score.step_s
-            starts_s.append(max(outcome.end_s - outcome.start_s - math.fsum(own_s) - ran_s, 0.0))
+            all_steps_s = result.trial.protocol.steps * score.step_s
+            other_s = math.fsum(job_compiled_s) + all_steps_s
+            starts_s.append(max(outcome.end_s - outcome.start_s - other_s, 0.0))
             steps_s.append(score.step_s)
     if not starts_s:
         return None
@@ -685,14 +708,22 @@ def start_of(result: TrialResult) -> float | None:
 
 def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> list[Score]:
     """Return the scores of one cell; of all cells if `cell_digest` is None."""
-    # rotations have no window
-    jobs = (r for _, r in sorted(results.items()) if r.rotation is None)
-    of_cell = (r for r in jobs if cell_digest in (None, r.trial.cell_digest))
-    return [score for result in of_cell if (score := usable(result)) is not None]
+    scores = []
+    for _, result in sorted(results.items()):
+        if result.rotation is not None:
+            continue  # the score of a rotation has no window
+        score = usable(result)
+        if score is not None and cell_digest in (None, result.trial.cell_digest):
+            scores.append(score)
+    return scores
 
 
 def _precedence(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:
-    """Return the sort key of a trial's records: final before running, never by score."""
+    """Return the sort key of the results of one trial; the largest counts.
+
+    Final results count before others, and measured ones before the rest. The score only makes the
+    choice between equal results deterministic.
+    """
     value = 0.0 if result.score is None else -result.score.value
     return (
         result.status.is_final,

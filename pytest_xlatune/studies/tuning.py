@@ -2,18 +2,18 @@
 
 Every profile is measured once, in random order among baselines; this ranks. On many node slots the
 best run a second time. The best few enter a block with baselines, the best of these enter further
-blocks, each in its own random order, and only those that stay to the end get a verdict. Pure and
-deterministic: every process with the same study and history proposes and concludes the same. This
-module must not know of executors, ledgers, clocks or logs.
+blocks, each in its own random order, and only those that stay to the end get a verdict. The study
+is pure and deterministic: every process with the same study and history proposes and concludes the
+same. This module must not know of executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import accumulate
 
 from msgspec.structs import replace
 
+from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, Verdict
 from pytest_xlatune.model.trial import Trial
@@ -36,8 +36,8 @@ from pytest_xlatune.studies.outlook import outlook_of
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import AGAIN, wave_order
 from pytest_xlatune.studies.tuning_plan import RotationRule, TuningPlan
-from pytest_xlatune.studies.turning import Rotations, carried, is_turned, rotations
-from pytest_xlatune.studies.verdicts import as_answer, best, deployed, named
+from pytest_xlatune.studies.turning import Rotations, is_turned, rotations, with_rotations
+from pytest_xlatune.studies.verdicts import arm_answer, as_answer, deployed, winner_answer
 
 __all__ = ["RotationRule", "TuningStudy"]
 
@@ -48,10 +48,10 @@ _EVIDENCE_WAVE = "wave1_5"  # the wave to which the evidence run belongs
 def belongs_to_wave(wave: str, trial: Trial) -> bool:
     """Return whether a trial outside blocks belongs to a wave, or to one before it.
 
-    Second runs belong to no wave; "" stands for the last wave.
+    Second runs belong to no wave; "" means the last wave.
     """
     if trial.rotation is not None:
-        return True  # a rotation does not say to which waves its programs belong
+        return True  # a rotation may hold programs of any wave
     stage = trial.stage if trial.protocol.is_scored else _EVIDENCE_WAVE
     is_of_wave = not trial.block and stage != AGAIN
     return is_of_wave and (not wave or wave_order(stage) <= wave_order(wave))
@@ -61,53 +61,52 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     """A sweep of profiles over one cell."""
 
     @remembered
-    def rotated(self, history: History) -> Rotations:
+    def rotations_so_far(self, history: History) -> Rotations:
         """Return the rotations so far, with their programs as trials."""
         return rotations(self, history)
 
     @remembered
-    def swept(self, history: History) -> SweepDecision:
+    def state(self, history: History) -> SweepDecision:
         """Return the state of the sweep, with rotations replaced by trials of their programs."""
         if self.slots:
             slots = Slots(names=tuple(self.nodes), seed=self.seed, history=tuple(history))
-            return decide(self, slots.kept_results, slots)
-        so_far, plan = self.rotated(history), self
+            return decide(self, slots.counted_results, slots)
+        so_far, plan = self.rotations_so_far(history), self
         if self.rotates and so_far.why_not is not None:
-            plan = self.rotated_in_vain(len(so_far.looks) + len(so_far.numbered))
+            plan = self.after_failed_rotations(len(so_far.looks) + len(so_far.numbered))
         return decide(plan, so_far.results)
 
     @remembered
     def decide(self, history: History) -> Decision:
         """Return the trials to run next, and what follows from the results so far."""
-        sweep, so_far = self.swept(history), self.rotated(history)
+        sweep, so_far = self.state(history), self.rotations_so_far(history)
         blocks = sweep.blocks if self.confirm and sweep.is_ranked else None
         profiles = sweep.ranked.arms.profiles.values()
         return Decision(
-            due=carried(sweep.ranked.plan, so_far, sweep.due),
+            due=with_rotations(sweep.ranked.plan, so_far, sweep.due),
             arms=(deployed(self.cell), *(deployed(self.cell, profile) for profile in profiles)),
             concluded=lambda: self._concluded(sweep, so_far),
             added=blocks.added if blocks is not None else None,
         )
 
     def _concluded(self, sweep: SweepDecision, so_far: Rotations) -> Conclusion:
+        """Return the conclusion of the sweep, with notes on its rotations first."""
         concluded = conclusion(sweep)
         if so_far.is_lost and not sweep.entered:
             concluded = replace(concluded, complete=False)
+        notes: tuple[Message, ...] = ()
         if self.rotates and so_far.why_not is not None:
-            return replace(concluded, notes=(so_far.why_not, *concluded.notes))
-        return (
-            replace(concluded, notes=(*so_far.messages, *concluded.notes))
-            if so_far.numbered
-            else concluded
-        )
+            notes = (so_far.why_not,)
+        elif so_far.numbered:
+            notes = so_far.messages
+        return replace(concluded, notes=(*notes, *concluded.notes))
 
     def foreseen(self, history: History) -> TuningStudy:
         """Return what this study becomes if the evidence run that it awaits shows nothing."""
-        if self.swept(history).ranked.arms.evidence is None:
+        if self.state(history).ranked.arms.evidence is None:
             return self
-        # whether a candidate needs no trace
-        needs_none = any(rule.candidates for rule in self.singles)
-        if not (needs_none or self.profiles or self.searches) and self.policy.derives:
+        has_candidates = any(rule.candidates for rule in self.singles)
+        if not (has_candidates or self.profiles or self.searches) and self.policy.derives:
             return self  # a derived wave would have no results to follow from
         rules = tuple(
             replace(rule, evidence=False, pgle=False) if isinstance(rule, Singles) else rule
@@ -117,7 +116,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         study = replace(self, derived=rules, selected=None)
         if self.selected is None:
             return study
-        slots = {slot.name for every in study.places.values() for slot in every}
+        slots = {slot.name for rule_slots in study.places.values() for slot in rule_slots}
         names = {BASELINE_ID, *(profile.id for profile in self.profiles), *slots}
         return replace(study, selected=self.selected & names)
 
@@ -127,10 +126,10 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         return outlook_of(
             self,
             history,
-            self.swept(history),
-            self.rotated(history),
+            self.state(history),
+            self.rotations_so_far(history),
             due=self.decide(history).due,
-            foreseen=self.foreseen(history).swept(history),
+            foreseen=self.foreseen(history).state(history),
         )
 
     def answer(self, history: History, question: Question) -> Answer:
@@ -140,12 +139,12 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         confirmation are given when everything is over.
         """
         if question.about is Ask.PROVEN:
-            return best(self._with_all_selected.decide(history))
+            return winner_answer(self._with_all_selected.decide(history))
         if self._lacks(history, question):
             return NOT_YET
         decision = self.decide(history)
         match question.about:
-            case Ask.REFERENCE if self._is_told_by_the_look(history):
+            case Ask.REFERENCE if self._look_measured_baseline(history):
                 answer = as_answer(decision.conclusion.reference)
             case Ask.REFERENCE:
                 wave = self._reference_wave(history)
@@ -153,26 +152,27 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             case Ask.SCREENED:
                 answer = as_answer(self._screened(history, question.wave, question.name))
             case Ask.SLOT:
-                filled = self.swept(history).ranked.arms.slots.get(question.name)
-                answer = named(filled.id if filled else "", decision.arms)
+                filled = self.state(history).ranked.arms.slots.get(question.name)
+                answer = arm_answer(filled.id if filled else "", decision.arms)
             case Ask.RANKED:
                 entered = decision.conclusion.tuning.finalists
-                # in file order, because the next trial may change ranks, but no name of a test
+                # The finalists are numbered in file order, because ranks may still change while
+                # names of tests may not.
                 in_file_order = [arm.id for arm in decision.arms if arm.id in entered]
-                answer = named(
-                    "".join(in_file_order[question.number : question.number + 1]), decision.arms
-                )
+                number = question.number
+                finalist = in_file_order[number] if number < len(in_file_order) else ""
+                answer = arm_answer(finalist, decision.arms)
             case Ask.BEST:
-                answer = best(decision)
+                answer = winner_answer(decision)
             case _:
                 answer = as_answer(decision.conclusion.verdict(question.name))
         return answer
 
     def _lacks(self, history: History, question: Question) -> bool:
         """Return whether the answer depends on trials that are still to come."""
-        pending = self.swept(history).due
+        pending = self.state(history).due
         if question.about is Ask.REFERENCE:
-            if self._is_told_by_the_look(history):
+            if self._look_measured_baseline(history):
                 return False
             if any(is_turned(self, trial) for trial in pending):
                 return True
@@ -182,44 +182,51 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             return any(belongs_to_wave(question.wave, trial) for trial in pending)
         return bool(pending)
 
-    def _is_told_by_the_look(self, history: History) -> bool:
-        """Return whether the first rotation measured the baseline; if not, jobs must."""
-        rotations = self.rotated(history)
+    def _look_measured_baseline(self, history: History) -> bool:
+        """Return whether the look measured the baseline; if not, the jobs of a wave must."""
+        rotations = self.rotations_so_far(history)
         return rotations.look is not None and not rotations.look_failed
 
     def _reference_wave(self, history: History) -> str:
-        """Return the wave of this run by whose end two baselines are planned, else the last wave.
+        """Return the first wave of this run by whose end two baselines are planned.
 
-        A small wave has one baseline. "" if an evidence run, or results, must come first.
+        A small wave has only one baseline. If no wave reaches two, the last one is returned; "" if
+        that cannot be planned yet, because it waits for an evidence run or for results.
         """
-        waves = self.swept(history).ranked.arms
+        waves = self.state(history).ranked.arms
         selected = [queue.wave for queue in waves.selected]
         if not selected:
-            return "" if waves.opens else waves.queues[0].wave
-        planned = accumulate(self.baselines.get(wave, 1) for wave in selected)
-        enough = next((w for w, n in zip(selected, planned, strict=True) if n >= MIN_TRIALS), "")
-        return enough or ("" if waves.opens else selected[-1])
+            return "" if waves.open_waves else waves.queues[0].wave
+        baselines = 0
+        for wave in selected:
+            baselines += self.baselines.get(wave, 1)
+            if baselines >= MIN_TRIALS:
+                return wave
+        return "" if waves.open_waves else selected[-1]
 
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict of the screen on an arm, by the end of a wave; "" for all waves."""
-        until = self.decide(self._until(history, wave)).conclusion.verdict(arm)
-        # The screen's line goes through all waves, so later waves and second runs change what a
-        # report says of an earlier one.
+        verdict = self.decide(self._screen_until(history, wave)).conclusion.verdict(arm)
+        # The screen's line goes through all waves, so later waves and second runs change the
+        # verdict on a profile of an earlier one.
         is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
         is_last = is_last and not (isinstance(self.layout, Plan) and self.layout.again)
-        if until is None or is_last or not until.n:
-            return until
-        return replace(until, up_to=wave)
+        if verdict is None or is_last or not verdict.n:
+            return verdict
+        return replace(verdict, up_to=wave)
 
-    def _until(self, history: History, wave: str) -> History:
-        """Return what was measured once, by the end of a wave; looked up once for all tests."""
-        parts = self._parts(history)
-        if wave not in parts:
-            parts[wave] = tuple(result for result in history if belongs_to_wave(wave, result.trial))
-        return parts[wave]
+    def _screen_until(self, history: History, wave: str) -> History:
+        """Return the first runs of the screen up to a wave; computed once for all tests."""
+        by_wave = self._screens(history)
+        if wave not in by_wave:
+            by_wave[wave] = tuple(
+                result for result in history if belongs_to_wave(wave, result.trial)
+            )
+        return by_wave[wave]
 
     @remembered
-    def _parts(self, history: History) -> dict[str, History]:
+    def _screens(self, history: History) -> dict[str, History]:
+        """Return the cache of `_screen_until` for a history: wave -> results."""
         del history
         return {}
 

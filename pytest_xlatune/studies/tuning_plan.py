@@ -1,6 +1,6 @@
 """A tuning sweep before anything is measured: profiles, waves, and how its budget is laid out.
 
-Most values are derived from the declaration once and cached. This module knows no history.
+Most values are derived from the declaration once and cached. This module must not know a history.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from pytest_xlatune.studies.derived import (
     Singles,
     Slot,
     Stacks,
-    of_kind,
+    rules_of_kind,
     slots_of,
 )
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
@@ -77,18 +77,20 @@ from pytest_xlatune.studies.verdicts import OneCell
 
 _ROTATION_OFF = "rotation is off"
 
-# measured in real cells: 0.11 % between flags without effect on one cluster, 1.84 % on another
-DEFAULT_SIGMA = 0.006  # assumed for a cell that was never calibrated
-_SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
+# The job noise that is assumed for a cell without a calibration. In real cells, flags without
+# effect differed by 0.11 % on one cluster and by 1.84 % on another.
+DEFAULT_SIGMA = 0.006
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNoise:
-    """The noise of a job's score between jobs that a plan assumes, and its source.
+    """The noise of a job's score that a plan assumes, and its source.
 
     Attributes:
         known: the noise from a calibration of the cell, or as the sweep states it; None if unknown.
         seen: the noise in the screen; None if that is not known yet.
+
+    Both are standard deviations between jobs, of log scores.
     """
 
     known: float | None
@@ -121,9 +123,10 @@ class RotationRule(Record, frozen=True, kw_only=True):
     Attributes:
         step_function: the name of the HLO module of the step without `jit_`; "" selects the module
             that runs once in each step.
-        must_save: whether it rotates only if that takes fewer jobs and no more time.
-        pace: the pace of the jobs that earlier sessions measured; None takes the time limit.
-        is_usual: whether no budget is stated, so that the blocks have their usual number.
+        must_save: whether the sweep rotates only if that takes fewer jobs and no more time.
+        pace: the pace of the jobs that earlier sessions measured; None assumes that a job takes its
+            whole time limit.
+        is_usual: whether the user states no budget, so that blocks take `USUAL_BLOCKS` jobs.
     """
 
     step_function: str = ""
@@ -142,7 +145,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         context: what the rules of the catalog check profiles against; None checks none.
         selected: ids of profiles, and names of slots of derived waves, that this run explores; None
             selects all. Selecting a slot includes the waves that its own wave depends on.
-        confirm: whether this run goes on to confirmation.
+        confirm: whether this run also confirms; if not, it only screens.
         budget: jobs of the whole sweep, over all its runs.
         seed: the seed of the random orders.
         sigma_prior: standard deviation of a job's score, from a calibration; None if unknown.
@@ -183,7 +186,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         check_unique(self.profiles, where=where)
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
-        # second runs in a wave of this name changed which profiles became finalists
+        # trials of a wave of this name would be taken for second runs of the screen
         waves = [*(profile.wave for profile in self.profiles), *(rule.wave for rule in self.rules)]
         if AGAIN in waves:
             raise ConfigError(
@@ -216,12 +219,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @property
     def singles(self) -> tuple[Singles, ...]:
         """The rules that an evidence run of the baseline, or the declared order, fills."""
-        return of_kind(Singles, self.derived)
+        return rules_of_kind(Singles, self.derived)
 
     @property
     def searches(self) -> tuple[Search, ...]:
         """The rules whose values are searched in rotations."""
-        return of_kind(Search, self.derived)
+        return rules_of_kind(Search, self.derived)
 
     @cached_property
     def layout(self) -> Plan | Refusal:
@@ -237,26 +240,23 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if self.slots:
             return say("a sweep on several node slots runs each trial as a job of its own")
         if not self.turned:
-            stays = (self.way_of(profile) for profile in self.profiles)
-            why = next((message for message in stays if isinstance(message, Message)), None)
+            options = (self.turn_options(profile) for profile in self.profiles)
+            why = next((message for message in options if isinstance(message, Message)), None)
             return why or say(_ROTATION_OFF)
         if not rule.must_save or self.searches:  # no job can measure the candidates of a search
             return None
-        rotating, without = replace(self, rotation=replace(rule, must_save=False)).works
+        rotating, not_rotating = replace(self, rotation=replace(rule, must_save=False)).works
         pace = rule.pace or JobPace.guessed(self.cell.protocol.deadline_s, self.cell.protocol.steps)
-        took_s, other_s = rotating.seconds(pace), without.seconds(pace)
-        if rotating.jobs < without.jobs and took_s <= other_s:
+        rotating_s, not_rotating_s = rotating.seconds(pace), not_rotating.seconds(pace)
+        if rotating.jobs < not_rotating.jobs and rotating_s <= not_rotating_s:
             return None
-        spent = {
-            "jobs": rotating.jobs,
-            "others": without.jobs,
-            "took_s": took_s,
-            "other_s": other_s,
-        }
         return say(
             "with rotations the plan takes {jobs:+job} and {took_s:time}, without them "
             "{others:+job} and {other_s:time}; --xlatune-rotate on rotates all the same",
-            **spent,
+            jobs=rotating.jobs,
+            others=not_rotating.jobs,
+            took_s=rotating_s,
+            other_s=not_rotating_s,
         )
 
     @property
@@ -268,13 +268,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def _deployed_flags(self) -> Flags:
         return parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
-    def way_of(self, profile: Profile) -> Mapping[str, str] | Message:
+    def turn_options(self, profile: Profile) -> Mapping[str, str] | Message:
         """Return the compiler options of a profile in a rotation, or why it must be a job."""
         return options_of(profile, self._deployed_flags)
 
     def can_turn(self, profile: Profile) -> bool:
         """Return whether a profile can take turns."""
-        return not isinstance(self.way_of(profile), Message)
+        return not isinstance(self.turn_options(profile), Message)
 
     @cached_property
     def _turning(self) -> frozenset[str]:
@@ -283,23 +283,33 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     def rankings(self, profile: Profile) -> int:
         """Return how many rotations rank a profile at most; only one if it follows from results."""
-        return RANKINGS if profile.id in self._named else 1
+        return RANKINGS if profile.id in self._known_ids else 1
 
     @cached_property
-    def _named(self) -> frozenset[str]:
-        every = (*self.profiles, *(profile for rule in self.singles for profile in rule.every))
-        return frozenset(profile.id for profile in every)
+    def _known_ids(self) -> frozenset[str]:
+        """The ids of the profiles that are known before anything is measured."""
+        ids = {profile.id for profile in self.profiles}
+        for rule in self.singles:
+            ids |= {profile.id for profile in rule.all_candidates}
+        return frozenset(ids)
 
     @cached_property
     def _turning_rules(self) -> tuple[Rule, ...]:
-        """The rules whose profiles take turns; a stack does if all its parts do."""
-        are_all = len(self._turning) == len(self.profiles)
-        return tuple(
-            rule
-            for rule in self.rules
-            if isinstance(rule, Search)
-            or (all(map(self.can_turn, rule.every)) if isinstance(rule, Singles) else are_all)
-        )
+        """The rules whose profiles take turns.
+
+        Rules that combine profiles are among them only if every declared profile can take turns.
+        """
+        turning_rules: list[Rule] = []
+        for rule in self.rules:
+            if isinstance(rule, Search):
+                turns = True
+            elif isinstance(rule, Singles):
+                turns = all(map(self.can_turn, rule.all_candidates))
+            else:
+                turns = len(self._turning) == len(self.profiles)
+            if turns:
+                turning_rules.append(rule)
+        return tuple(turning_rules)
 
     @cached_property
     def turned(self) -> int:
@@ -308,7 +318,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def rotations(self) -> int:
-        """How many rotations rank them at most, the first one included; 0 if none rotates."""
+        """How many rotations there are at most, including the look; 0 if no profile rotates."""
         if not self.rotates:
             return 0
         is_first = any(map(self.can_turn, self.profiles))
@@ -343,50 +353,55 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             steps=jobs * steps + turned * (self.turns.steps(programs) + FIRST_STEPS),
             compilations=turned * programs + LOOK_JOBS,
         )
-        others = self.rotated_in_vain(0)._jobs  # noqa: SLF001 - of a plan as this
+        without_rotations = self.after_failed_rotations(0)
+        others = without_rotations._jobs  # noqa: SLF001 - another instance of this class
         return rotating, JobWork(jobs=others, steps=others * steps)
 
     @property
     def _jobs(self) -> int:
+        """How many jobs the whole sweep takes; its budget if it only ranks."""
         return self.layout.jobs if isinstance(self.layout, Plan) else self.budget
 
     @cached_property
     def as_jobs(self) -> Self:
         """The sweep without rotations, and so without its searches."""
         if not self.searches:
-            return replace(self, rotation=None, budget=max(self.budget, self.least))
-        waves = [*(e.wave for e in self.profiles), *(e.wave for e in self.singles)]
+            return replace(self, rotation=None, budget=max(self.budget, self.least_jobs))
+        sources: list[Profile | Singles] = [*self.profiles, *self.singles]
+        waves = [source.wave for source in sources]
         first = min(map(wave_order, waves), default=None)
-        # rules that only depend on a search are dropped as well
+
+        def has_source(rule: Rule) -> bool:
+            """Return whether profiles other than those of a search come before a rule."""
+            return first is not None and first < wave_order(rule.wave)
+
         kept = tuple(
             rule
             for rule in self.derived
-            if isinstance(rule, Singles)
-            or (
-                not isinstance(rule, Search) and first is not None and first < wave_order(rule.wave)
-            )
+            if isinstance(rule, Singles) or (not isinstance(rule, Search) and has_source(rule))
         )
         slots = {slot.name for rule in self.rules for slot in self.places[rule]}
         slots -= {slot.name for rule in kept for slot in self.places[rule]}
         return replace(
             self,
             rotation=None,
-            budget=max(self.budget, self.least),
+            budget=max(self.budget, self.least_jobs),
             derived=kept,
             selected=None if self.selected is None else self.selected - slots,
         )
 
-    def rotated_in_vain(self, spent: int) -> Self:
-        """Return the sweep as jobs after rotations that took so many, and ranked nothing.
+    def after_failed_rotations(self, spent: int) -> Self:
+        """Return the sweep as jobs, after rotations took `spent` jobs and ranked nothing.
 
-        What it states of baselines and blocks gives way if it does not fit into the others.
+        The numbers of baselines and blocks that the sweep states are dropped if they do not fit
+        into the remaining jobs.
         """
         unstated = dict.fromkeys(("screen_baselines", "finalists", "blocks", "block_baselines"), 0)
         try:
-            return replace(self.as_jobs, budget=max(self.budget - spent, self.as_jobs.least))
+            return replace(self.as_jobs, budget=max(self.budget - spent, self.as_jobs.least_jobs))
         except ConfigError:
             jobs = replace(self, **unstated).as_jobs
-            return replace(jobs, budget=max(self.budget - spent, jobs.least))
+            return replace(jobs, budget=max(self.budget - spent, jobs.least_jobs))
 
     def laid_out(
         self,
@@ -407,16 +422,17 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             may_repeat: whether the best of the screen may run twice.
         """
         turned = self.turned if self.rotates else 0
-        in_screen = baselines or self.screen_baselines * len(self.alone)
+        in_screen = baselines or self.screen_baselines * len(self.job_waves)
         if turned and self.rotation and self.rotation.is_usual:
-            alone = count - turned
-            screened = alone + (in_screen or (alone and max(MIN_DF, len(self.alone))))
+            jobs = count - turned
+            assumed_baselines = max(MIN_DF, len(self.job_waves)) if jobs else 0
+            screened = jobs + (in_screen or assumed_baselines)
             budget = min(budget, screened + self.rotations + USUAL_BLOCKS)
         planned = plan(
             count,
             budget,
             screen_baselines=in_screen,
-            waves=len(self.alone),
+            waves=len(self.job_waves),
             sigma=sigma,
             slots=len(self.cells),
             may_repeat=may_repeat and not self.is_stated,
@@ -425,11 +441,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         )
         if not self.is_stated:
             return planned
-        start = (
-            planned
-            if isinstance(planned, Plan)
-            else plan(max(count, 1), count + 40, slots=len(self.cells), may_repeat=False)
-        )
+        start = planned
+        if isinstance(start, Refusal):
+            # what the sweep states may fit where no usual layout does; 40 jobs fit a usual one
+            start = plan(max(count, 1), count + 40, slots=len(self.cells), may_repeat=False)
         if isinstance(start, Refusal):
             return start
         widths = self._stated_widths(start.widths, count)
@@ -459,7 +474,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def policy(self) -> Policy:
-        """What it demands of the campaign."""
+        """What the sweep demands of the campaign."""
         return Policy(
             reads_evidence=bool(self.rules),
             on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
@@ -468,9 +483,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def may_spare(self) -> bool:
-        """Whether jobs that are left may become spare blocks: not if the sweep states its blocks.
+        """Whether remaining jobs may become spare blocks: not if the sweep states its blocks.
 
-        With rotations they are not needed, since profiles without jobs are not bounded anyway.
+        With rotations there are none, since profiles without jobs are not bounded anyway.
         """
         return not (self.finalists or self.blocks or self.rotates)
 
@@ -507,10 +522,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         Candidates of a search do not count, because only rotations measure them.
         """
         searched = sum(search.slots for search in self.searches) if self.rotates else 0
-        return self._without_search + searched
+        return self._count_without_searches + searched
 
     @property
-    def _without_search(self) -> int:
+    def _count_without_searches(self) -> int:
         slots = (rule.slots for rule in self.rules if not isinstance(rule, Search))
         return len(self.profiles) + sum(slots)
 
@@ -520,12 +535,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return _by_wave(self.profiles, self.rules) or {"wave1": 0}
 
     @property
-    def least(self) -> int:
-        """How many jobs rank all profiles if each has its own job."""
-        return self._without_search + len(self.counts)
+    def least_jobs(self) -> int:
+        """How many jobs rank all profiles without rotations, each wave with one baseline."""
+        return self._count_without_searches + len(self.counts)
 
     @cached_property
-    def alone(self) -> dict[str, int]:
+    def job_waves(self) -> dict[str, int]:
         """Wave that has jobs of its own -> number of profiles that no rotation ranks."""
         if not self.rotates:
             return self.counts
@@ -537,15 +552,15 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def baselines(self) -> dict[str, int]:
         """Wave that has jobs of its own -> number of baselines in its queue."""
-        if self.screen_baselines or not self.alone:
-            return dict.fromkeys(self.alone, self.screen_baselines)
+        if self.screen_baselines or not self.job_waves:
+            return dict.fromkeys(self.job_waves, self.screen_baselines)
         layout = self.layout
         if isinstance(layout, Plan):
             planned = layout.screen_baselines
         else:
             most = max(5, screen_slots(len(self.cells), self.count))
             planned = max(1, min(most, self.budget - self.count))
-        return wave_baselines(self.alone, planned)
+        return wave_baselines(self.job_waves, planned)
 
     @property
     def screen_slots(self) -> int:
@@ -564,21 +579,21 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             in_wave = [profile for profile in profiles if profile.wave == wave]
             # Single baselines are spread out, because one line goes through those of all waves.
             lone = at / max(len(self.counts) - 1, 1)
-            turned = {e.id: e for e in in_wave if self.rotates and self.can_turn(e)}
-            jobs = [profile for profile in in_wave if profile.id not in turned]
+            turned = [profile for profile in in_wave if self.rotates and self.can_turn(profile)]
+            jobs = [profile for profile in in_wave if profile not in turned]
             if jobs or not self.rotates:
                 baselines = self.baselines.get(wave, 1)
                 segment = self.orders.segment(wave, jobs, baselines=baselines, lone=lone)
             else:
                 segment = Segment(wave=wave, trials=())
             ranked = self.orders.ranked(
-                wave, [(profile, self.rankings(profile)) for profile in turned.values()]
+                wave, [(profile, self.rankings(profile)) for profile in turned]
             )
             yield Segment(wave=wave, trials=(*segment.trials, *ranked))
 
     @cached_property
     def objections(self) -> dict[tuple[str, ...] | None, dict[str, Message | None]]:
-        """Cached objections of the catalog: collectives -> profile -> why, or None."""
+        """Cached objections of the catalog: collectives -> profile -> objection, None if none."""
         return {}
 
     @cached_property
@@ -618,8 +633,8 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
     if sweep.searches and not sweep.rotates:
         sweep = sweep.as_jobs  # candidates of a search never run as jobs of their own
     layout, budget = sweep.layout, sweep.budget
-    alone = sweep.count - (sweep.turned if sweep.rotates else 0)
-    screened = alone + sum(sweep.baselines.values()) + sweep.rotations
+    profile_jobs = sweep.count - (sweep.turned if sweep.rotates else 0)
+    screened = profile_jobs + sum(sweep.baselines.values()) + sweep.rotations
     jobs = layout.jobs if isinstance(layout, Plan) else screened
     if jobs > budget:
         raise ConfigError(
@@ -635,7 +650,7 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
 
 
 def _check_rules(sweep: TuningPlan, *, where: str) -> None:
-    """Refuse rules that can add nothing, and names that no profile has.
+    """Refuse rules that can add nothing, and names that are unknown or used twice.
 
     Raises:
         ConfigError: a derived wave without waves before it, two rules of a kind in one wave, a

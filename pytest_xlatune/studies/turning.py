@@ -282,7 +282,7 @@ def _left_out(rotation: RotationResult, program: str) -> Message | None:
 
 def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
     """Return the compiler options of a profile in a rotation; {} if it cannot take turns."""
-    way = plan.way_of(profile)
+    way = plan.turn_options(profile)
     return {} if isinstance(way, Message) else way
 
 
@@ -310,7 +310,7 @@ def is_turned(plan: TuningPlan, trial: Trial) -> bool:
     return plan.rotates and is_of_screen and plan.can_turn(trial.profile)
 
 
-def carried(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[Trial, ...]:
+def with_rotations(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[Trial, ...]:
     """Return the due trials, with those that can take turns replaced by the next rotation.
 
     The look comes first, because it shows whether any profile can take turns.

@@ -1,6 +1,6 @@
-"""What all studies share in verdicts and answers: losses, stragglers, means, the reference.
+"""What all studies share in verdicts and answers: figures, changes, the reference, one cell.
 
-Nothing here plans a trial.
+No function plans a trial.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ NOT_YET_MEASURED = say("not measured yet")
 
 
 def unmeasured(trials: Sequence[TrialResult]) -> Message:
-    """Return why trials that are over have no score."""
+    """Return why an arm could not be measured, given its trials that are over without a score."""
     return say(
         "it could not be measured: {why}",
         why=first(result.reason for result in trials) or NOT_FINITE,
     )
 
 
-def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+def with_troubles(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Return the verdict with the number of retries and hangs of an arm's trials.
 
-    In a rotation, only the attempts count that the arm is blamed for.
+    Of a rotation's attempts, only those count for which the arm is blamed.
     """
     jobs = [result for result in trials if result.rotation is None]
     blamed = [
@@ -84,16 +84,20 @@ def troubled(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     )
 
 
-def unconcluded(arm: str, trials: Sequence[TrialResult]) -> Verdict:
-    """Return a verdict on an arm before a conclusion: only its jobs and their troubles."""
+def verdict_without_figures(arm: str, trials: Sequence[TrialResult]) -> Verdict:
+    """Return an INCONCLUSIVE verdict on an arm, with its jobs, retries and hangs only."""
     base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
-    return troubled(base, trials)
+    return with_troubles(base, trials)
 
 
-def so_far(arm: str, trials: Sequence[TrialResult]) -> Verdict:
-    """Return the same with the figures of scored trials; the jobs are those of all runs."""
-    base = unconcluded(arm, trials)
-    return replace(measured(base, [e for e in trials if usable(e)]), job_ids=base.job_ids)
+def verdict_with_figures(arm: str, trials: Sequence[TrialResult]) -> Verdict:
+    """Return an INCONCLUSIVE verdict on an arm, with the figures of its scored trials too.
+
+    Its jobs are those of all trials.
+    """
+    base = verdict_without_figures(arm, trials)
+    scored = [result for result in trials if usable(result)]
+    return replace(with_figures(base, scored), job_ids=base.job_ids)
 
 
 def values_of(results: Sequence[TrialResult]) -> list[float]:
@@ -104,14 +108,14 @@ def values_of(results: Sequence[TrialResult]) -> list[float]:
 def with_effect(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Return the verdict with the evidence that the arm's settings were in effect."""
     settings = [setting for trial in trials for setting in trial.own_settings]
-    open_ones = dict.fromkeys(setting.label for setting in settings if not setting.is_proved)
+    unproved = dict.fromkeys(setting.label for setting in settings if not setting.is_proved)
     weakest = max(
         (setting.effect for setting in settings), key=lambda effect: effect.rank, default=None
     )
-    return replace(base, effect=weakest, unproved=tuple(open_ones))
+    return replace(base, effect=weakest, unproved=tuple(unproved))
 
 
-def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
+def with_figures(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     """Return the verdict with means, jobs and settings in effect from the scored trials."""
     base = with_effect(base, trials)
     scored = [(result, score) for result in trials if (score := usable(result))]
@@ -129,29 +133,32 @@ def measured(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
     )
 
 
-def screened(base: Verdict, how: Message) -> Verdict:
+def as_screened(base: Verdict, how: Message) -> Verdict:
     """Return a SCREENED verdict; `how` says how its figures were measured."""
     return replace(base, kind=VerdictKind.SCREENED, method=how)
 
 
-def changed(base: Verdict, change: float, ends: tuple[float, float] | None = None) -> Verdict:
-    """Return a verdict with a change and its interval: given as log ratios, kept as fractions."""
+def with_change(base: Verdict, change: float, ends: tuple[float, float] | None = None) -> Verdict:
+    """Return a verdict with a change and the ends of its interval, which are given as log ratios.
+
+    Without `ends` the interval does not change. The verdict has fractions.
+    """
     if ends is None:
         return replace(base, delta=relative(change))
     return replace(base, delta=relative(change), ci95=(relative(ends[0]), relative(ends[1])))
 
 
-def levelled(base: Verdict, level: Verdict | None) -> Verdict:
-    """Return a verdict whose figures are those of `level` times its change.
+def relative_to(base: Verdict, reference: Verdict | None) -> Verdict:
+    """Return a verdict whose figures are those of the reference times its change.
 
     The arm and the reference ran at different times, so their plain means may differ by more than
-    the change. This way the figures agree with the change; the list of jobs has each job's own.
+    the change. This way the figures agree with the change; the list of jobs has their own figures.
     """
-    if level is None or not (level.n and base.n):
+    if reference is None or not (reference.n and base.n):
         return base
-    if level.figure is not None:
-        return at_level(base, level.figure.metric.score(level.figure.value))
-    return base if level.tgs is None else at_level(base, math.log(level.tgs))
+    if reference.figure is not None:
+        return at_level(base, reference.figure.metric.score(reference.figure.value))
+    return base if reference.tgs is None else at_level(base, math.log(reference.tgs))
 
 
 def at_level(base: Verdict, level: float) -> Verdict:
@@ -172,8 +179,8 @@ def at_level(base: Verdict, level: float) -> Verdict:
 def level_kind(verdict: Verdict) -> VerdictKind:
     """Return the kind for an arm that is not accused: EQUIVALENT if its interval shows that.
 
-    Otherwise it is SCREENED: it was measured and is not slow. It is not INCONCLUSIVE, because no
-    suspicion was left that its trials could not decide.
+    Otherwise it is SCREENED: it was measured and is not slow. It is not INCONCLUSIVE, because there
+    is no suspicion that the trials could not decide.
     """
     if verdict.n < MIN_TRIALS or verdict.ci95 is None:
         return VerdictKind.SCREENED
@@ -181,7 +188,7 @@ def level_kind(verdict: Verdict) -> VerdictKind:
     return VerdictKind.EQUIVALENT if is_inside else VerdictKind.SCREENED
 
 
-def compared(
+def compare_in_blocks(
     fit: BlockFit | None, arm: str, *, family: int, alpha: float
 ) -> Comparison | NoComparison:
     """Compare an arm with the baseline by the fit of blocks; `family` arms share `alpha`."""
@@ -193,9 +200,9 @@ def compared(
 def with_comparison(
     base: Verdict, comparison: Comparison, *, kind: VerdictKind, reasons: Sequence[Message]
 ) -> Verdict:
-    """Return a verdict with the figures of a comparison, as relative changes."""
+    """Return a verdict with the figures of a comparison, as fractions."""
     return replace(
-        changed(base, comparison.estimate, comparison.ci95),
+        with_change(base, comparison.estimate, comparison.ci95),
         kind=kind,
         n=comparison.n,
         mde80=relative(comparison.mde80),
@@ -205,7 +212,7 @@ def with_comparison(
 
 
 def as_winner(base: Verdict, figures: WinnerFigures) -> Verdict:
-    """Return a verdict with the additional figures of a winner, as relative changes."""
+    """Return a verdict with the interval and the likely change of a winner, as fractions."""
     low, high = map(relative, figures.ci95)
     if figures.likely is None:
         return replace(base, ci95=(low, high))
@@ -230,15 +237,17 @@ def score_flags(trials: Sequence[TrialResult]) -> tuple[Message, ...]:
 
 
 def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
-    """Return the verdict line of the reference: all its trials, without aliases."""
-    every = (*past.screens_of(arm), *past.confirms_of(arm))
-    base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(every))
-    scored = [result for result in every if usable(result)]
+    """Return the verdict line of the reference, from all its trials but not from its alias."""
+    results = (*past.screens_of(arm), *past.confirms_of(arm))
+    base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(results))
+    scored = [result for result in results if usable(result)]
     if scored:
         kind, method = VerdictKind.EQUIVALENT, say(THE_REFERENCE)
         flags = score_flags(scored)
-        return replace(measured(base, scored), kind=kind, delta=0.0, method=method, reasons=flags)
-    final = [result for result in every if result.status.is_final]
+        return replace(
+            with_figures(base, scored), kind=kind, delta=0.0, method=method, reasons=flags
+        )
+    final = [result for result in results if result.status.is_final]
     if not final:
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=(NOT_YET_MEASURED,))
     can_run = all(result.status is not TrialStatus.DROPPED for result in final)
@@ -246,34 +255,34 @@ def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
 
 
 def deployed(cell: Cell, profile: Profile = BASELINE) -> Arm:
-    """Return the arm for a profile on top of a deployed cell; by default the cell itself."""
+    """Return the arm of a profile on top of a deployed cell; by default of the cell itself."""
     return Arm(id=profile.id, cell_digest=cell.digest, profile=profile)
 
 
-def as_answer(verdict: Verdict | None, *, fails_told: bool = False) -> Answer:
+def as_answer(verdict: Verdict | None, *, accepts_invalid: bool = False) -> Answer:
     """Return the answer that a verdict gives.
 
     Args:
         verdict: the verdict; None if the study has no such arm.
-        fails_told: whether an INVALID verdict on an arm that was measured is an answer with that
-            verdict, so that a gate fails on it.
+        accepts_invalid: whether an INVALID verdict on an arm that was measured is an answer, so
+            that a gate fails on it.
     """
     if verdict is None:
         return NEVER
     is_lost = verdict.kind is VerdictKind.INVALID and verdict.can_run
-    if is_lost and not (fails_told and verdict.n > 0):
+    if is_lost and not (accepts_invalid and verdict.n > 0):
         return Answer(state=Answered.UNMEASURED, verdict=verdict)
     return Answer(state=Answered.YES, verdict=verdict)
 
 
-def best(decision: Decision) -> Answer:
+def winner_answer(decision: Decision) -> Answer:
     """Return the recommended arm as an answer; YES without an arm if there is none."""
     winner = decision.conclusion.winner
-    return named(winner.arm if winner else "", decision.arms)
+    return arm_answer(winner.arm if winner else "", decision.arms)
 
 
-def named(arm: str, arms: Sequence[Arm]) -> Answer:
-    """Return the arm with this name as an answer; YES without an arm if there is none."""
+def arm_answer(arm: str, arms: Sequence[Arm]) -> Answer:
+    """Return the arm with this id as an answer; YES without an arm if there is none."""
     match = next((candidate for candidate in arms if candidate.id == arm), None)
     return Answer(state=Answered.YES, arm=match)
 
@@ -304,10 +313,10 @@ class OneCell(Study, frozen=True, kw_only=True):
         if question.about in (Ask.SLOT, Ask.RANKED):
             return Answer(state=Answered.YES)
         if question.about in (Ask.BEST, Ask.PROVEN):
-            return best(decision)
+            return winner_answer(decision)
         arm = self.reference if question.about is Ask.REFERENCE else question.name
         is_gate = self.traits.aim is Aim.GATES
-        return as_answer(decision.conclusion.verdict(arm), fails_told=is_gate)
+        return as_answer(decision.conclusion.verdict(arm), accepts_invalid=is_gate)
 
 
 class PlannedStudy(OneCell, frozen=True, kw_only=True):
@@ -316,20 +325,26 @@ class PlannedStudy(OneCell, frozen=True, kw_only=True):
     @property
     @abstractmethod
     def trials(self) -> tuple[Trial, ...]:
-        """All that it plans, in order."""
+        """All trials of the study, in order."""
 
     @property
     @abstractmethod
     def arms(self) -> tuple[Arm, ...]:
-        """All that it compares, the cell as deployed first."""
+        """All arms that are compared, the cell as deployed first."""
 
     @abstractmethod
     def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
-        """Return the lines of a plan about it."""
+        """Return the lines of a plan about the study."""
 
     @abstractmethod
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
-        """Return what follows from its trials; those of arms that cannot run are not planned."""
+        """Return what follows from the trials.
+
+        Args:
+            past: the trials so far.
+            planned: all trials, except those of arms that cannot run.
+            due: the planned trials that are not over.
+        """
 
     @remembered
     def decide(self, history: History) -> Decision:
@@ -347,7 +362,7 @@ class PlannedStudy(OneCell, frozen=True, kw_only=True):
         return Outlook.of(due, lines=self.lines(due))
 
     def past(self, history: History) -> Past:
-        """Return its own trials of a history, scored in one window."""
+        """Return the trials of the study in a history, scored in one window."""
         return read(
             history,
             protocols={cell.digest: cell.protocol for cell in self.cells},

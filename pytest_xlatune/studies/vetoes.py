@@ -1,8 +1,8 @@
-"""What is taken out before anything is decided, and why: trials, arms and claims, in one place.
+"""Decide which trials, arms and claims are taken out, and why, before anything else is decided.
 
 Validity comes before statistics. An arm that could not run, or that computed other numbers, is
 compared with nothing. A claim is withdrawn if lost runs, slow steps or settings without effect may
-explain it. Each veto names what it took out, and the verdict repeats it.
+explain it. Each veto gives its reason, which the verdict repeats.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
 from pytest_xlatune.model.result import (
     Comparison,
     LostRuns,
+    Score,
     TrialResult,
     TrialStatus,
     Verdict,
@@ -33,12 +34,12 @@ from pytest_xlatune.studies.trials import CANNOT_RUN, Past, losses_of, usable
 _CLASS = "{cls}"
 NOT_FINITE = say("its score is not finite")
 HANGS = (FailureClass.HANG_INIT, FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING)
-_SURVIVORS_P = 0.20
-_SURVIVORS_N = 3
+_SURVIVORS_P = 0.20  # Fisher's exact p below which lost runs forbid a claim
+_LEAST_SURVIVORS = 3  # with fewer scored runs, lost runs always forbid it
 
 
-def of_history(past: Past) -> tuple[Message, ...]:
-    """Return why trials of a history are not compared, or are not used any more."""
+def history_notes(past: Past) -> tuple[Message, ...]:
+    """Return why trials of a history are not compared with others, or are ignored."""
     notes = []
     if past.epochs > 1:
         notes.append(
@@ -68,7 +69,7 @@ class Veto:
 
     Attributes:
         why: the reason, as the verdict gives it.
-        can_run: whether the arm ran, but computed something else.
+        can_run: True if the arm ran, but computed something else; False if it cannot run.
     """
 
     why: Message
@@ -84,8 +85,8 @@ class Veto:
         )
 
 
-def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
-    """Return why an arm is out: it cannot run, or computes something else; None if it is in.
+def arm_veto(past: Past, arm: str, *, tolerance: float) -> Veto | None:
+    """Return the veto on an arm that cannot run, or computes something else; None if there is none.
 
     Args:
         past: the trials of its study.
@@ -99,23 +100,23 @@ def of_arm(past: Past, arm: str, *, tolerance: float) -> Veto | None:
     expected = past.reference_loss
     if expected is None:
         return None
-    others, began = past.reference_losses
+    others, first_loss = past.reference_losses
     losses = losses_of(trials)
     why = first(
-        different_loss(loss, expected, tolerance=tolerance, others=others, first=began)
+        different_loss(loss, expected, tolerance=tolerance, others=others, first=first_loss)
         for loss in losses
     )
     return None if why is None else Veto(why=why)
 
 
-def of_arms(past: Past, arms: Iterable[str], *, tolerance: float) -> Mapping[str, Veto]:
-    """Return arm -> veto for the arms that are out."""
-    vetoes = ((arm, of_arm(past, arm, tolerance=tolerance)) for arm in arms)
+def arm_vetoes(past: Past, arms: Iterable[str], *, tolerance: float) -> Mapping[str, Veto]:
+    """Return arm -> veto for the arms that have one."""
+    vetoes = ((arm, arm_veto(past, arm, tolerance=tolerance)) for arm in arms)
     return {arm: veto for arm, veto in vetoes if veto is not None}
 
 
-def of_effect(base: Verdict) -> Message | None:
-    """Return why a verdict means nothing: no sign that its settings were in effect; else None."""
+def effect_veto(base: Verdict) -> Message | None:
+    """Return that nothing shows the settings of a verdict to be in effect; None if all are."""
     if not base.unproved:
         return None
     return say(
@@ -126,7 +127,7 @@ def of_effect(base: Verdict) -> Message | None:
 
 
 def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
-    """Return which of an arm's runs are over without a score; None if all have one."""
+    """Return the runs of an arm that are over without a score; None if there are none."""
     over = [result for result in trials if result.status.is_final]
     lost = [result for result in over if usable(result) is None]
     if not lost:
@@ -150,26 +151,26 @@ def survivor_veto(
 ) -> Message | None:
     """Return why lost runs forbid to call an arm faster; None if they do not.
 
-    The runs that ended may be the fast ones. A claim is forbidden if fewer than three are left, or
-    if Fisher's exact test at 20 % says that the arm loses more runs than the reference.
+    The runs with a score may be the fast ones: without this veto, a profile without a gain is
+    FASTER if its slow runs are lost, and a profile at +4 % that hangs in half of its runs is FASTER
+    in 205 of 300 sweeps. A claim is forbidden if fewer than three runs have a score, or if Fisher's
+    exact test at 20 % shows that the arm loses more runs than the reference.
     """
-    # A profile at +4 % that hung in half of its runs was FASTER in 205 of 300 sweeps. One that
-    # gains nothing became FASTER because only its slow runs were lost.
     lost, reference_lost = lost_runs(trials), lost_runs(references)
     if lost is None:
         return None
-    over = sum(result.status.is_final for result in references)
-    p = straggler_p(lost.lost, lost.runs, reference_lost.lost if reference_lost else 0, over)
-    left = lost.runs - lost.lost
-    if p >= _SURVIVORS_P and left >= _SURVIVORS_N:
+    reference_runs = sum(result.status.is_final for result in references)
+    lost_count = reference_lost.lost if reference_lost else 0
+    p = straggler_p(lost.lost, lost.runs, lost_count, reference_runs)
+    if p >= _SURVIVORS_P and lost.runs - lost.lost >= _LEAST_SURVIVORS:
         return None
     return coded(
         MessageCode.SURVIVORS,
         "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
         "the fast ones",
-        runs=lost.told,
-        baselines_lost=reference_lost.lost if reference_lost else 0,
-        baselines=over,
+        runs=lost.message,
+        baselines_lost=lost_count,
+        baselines=reference_runs,
     )
 
 
@@ -183,8 +184,15 @@ def straggler_veto(
 ) -> Message | None:
     """Return why slow steps that the score leaves out forbid a claim; None if they do not.
 
-    They do if there are significantly more than in the baselines, unless their cost over the window
-    is below `spare`, the log ratio by which the claim exceeds its limit.
+    They do if there are significantly more of them than in the baselines, unless their cost over
+    the window is below the margin of the claim.
+
+    Args:
+        comparison: the comparison of the arm with the baselines.
+        trials: the trials of the arm.
+        baselines: the trials of the baseline.
+        spare: the margin of the claim: the log ratio by which it exceeds its limit.
+        level: Fisher's exact p below which the number of slow steps is significant.
     """
     slow, steps = _stragglers(trials)
     base_slow, base_steps = _stragglers(baselines)
@@ -207,18 +215,20 @@ def straggler_veto(
 
 
 def _straggler_cost(trials: Sequence[TrialResult]) -> float | None:
-    """Return the mean log difference between score and whole window; None if unknown."""
-    costs = [
-        score.value - math.log(score.window_tgs) if score.window_tgs else None
-        for result in trials
-        if result.rotation is None and (score := usable(result))
-    ]
-    known = [cost for cost in costs if cost is not None]
-    return fmean(known) if known and len(known) == len(costs) else None
+    """Return the mean log ratio of the score to the TGS of the whole window; None if unknown."""
+    scores = _job_scores(trials)
+    costs = [score.value - math.log(score.window_tgs) for score in scores if score.window_tgs]
+    return fmean(costs) if costs and len(costs) == len(scores) else None
 
 
 def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int]:
-    # no step of a turn is left out
+    """Return the number of slow steps, and of all steps of the windows."""
+    scores = _job_scores(trials)
+    steps = sum(score.n_steps + len(score.dropped) for score in scores)
+    return sum(score.stragglers for score in scores), steps
+
+
+def _job_scores(trials: Sequence[TrialResult]) -> list[Score]:
+    """Return the scores of ordinary jobs; a program in a rotation has no slow steps."""
     jobs = (result for result in trials if result.rotation is None)
-    scores = [score for result in jobs if (score := usable(result))]
-    return sum(s.stragglers for s in scores), sum(s.n_steps + len(s.dropped) for s in scores)
+    return [score for result in jobs if (score := usable(result))]

@@ -1,10 +1,10 @@
 """The profiles of a tuning sweep at one moment: the declared ones, and those of derived waves.
 
 A derived wave is filled once, from an evidence run of the baseline or from the finished screen of
-the waves before it, so that later results change no slot. A profile that has a trial stays; the
-rule fills the other slots. A profile that repeats another, or that the catalog objects to, gives
-its slot to the next. The candidates of a search come round by round. This module spends no alpha
-and decides no verdict.
+the waves before it, so that later results change no slot. A profile that has a trial keeps its
+slot; the rule fills the other slots. A profile that repeats another, or that the catalog objects
+to, leaves its slot to the next. The candidates of a search come round by round. This module spends
+no alpha and decides no verdict.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pytest_xlatune.studies import History
 from pytest_xlatune.studies.derived import (
     Leader,
     LeaderRule,
-    Placed,
+    OrderedCandidate,
     Rule,
     Search,
     Singles,
-    choices,
-    left_out,
-    placed,
+    choice_notes,
+    order_candidates,
+    refusal_notes,
 )
 from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
@@ -49,21 +49,21 @@ from pytest_xlatune.studies.trials import (
     wave_order,
 )
 from pytest_xlatune.studies.tuning_plan import TuningPlan
-from pytest_xlatune.studies.vetoes import of_arm
+from pytest_xlatune.studies.vetoes import arm_veto
 
-LEAD = 1.0  # a profile leads from so many standard errors above the baseline
+LEAD = 1.0  # a profile leads if it is more than so many standard errors above the baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledWave:
-    """The result of a rule at one moment.
+    """The profiles of a derived wave after a history.
 
     Attributes:
-        profiles: the profiles that it adds, in the order of the slots.
-        is_open: whether more profiles may come.
-        is_begun: whether the present profiles run before more may come.
+        profiles: the profiles that the rule adds, in the order of the slots.
+        is_open: whether more profiles may be added.
+        is_begun: whether the present profiles run before more are added.
         awaits_evidence: whether an evidence run must first show what fills the slots.
-        messages: how the slots were filled, and what was passed over.
+        messages: how the slots were filled, and which candidates got none.
     """
 
     profiles: tuple[Profile, ...]
@@ -82,52 +82,55 @@ class Waves:
         profiles: id -> profile: the declared in declared order, then the derived by slot.
         slots: name of a filled slot -> its profile.
         candidates: ids of the profiles that this run measures.
-        repeats: profile -> an earlier profile with the same effective settings.
-        queues: the queue of each wave, in the order in which they run.
-        opens: waves that this run asks for but whose slots cannot be filled yet, in order.
-        partly_open: those of them of which some profiles run first.
+        repeats: id of a profile -> id of an earlier one with the same effective settings.
+        queues: the queue of each wave, in the order in which the waves run.
+        open_waves: the selected waves whose slots cannot all be filled yet, in order.
+        begun_waves: the open waves whose present profiles run before more are added.
         unfilled: the number of empty slots in open waves.
-        evidence: the evidence run that waves wait for; None if none does.
-        messages: how slots were filled, and what was passed over and why.
+        evidence: the evidence run that waves wait for; None if no wave waits.
+        messages: how slots were filled, and which candidates got none and why.
     """
 
     def __init__(self, plan: TuningPlan, history: History, slots: Slots | None) -> None:
         self.plan = plan
         self.history = history
         self.slots: dict[str, Profile] = {}
-        self.opens: list[str] = []
-        self.partly_open: set[str] = set()
+        self.open_waves: list[str] = []
+        self.begun_waves: set[str] = set()
         self.unfilled = 0
         self.evidence: Trial | None = None
         self.messages: list[Message] = []
         self._all = list(plan.profiles)  # the profiles that are known so far
-        waits: list[str] = []
+        not_filled: list[str] = []  # the waves that are open, selected or not
         for rule in plan.rules:
-            is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in waits)
-            filled = self._filled(rule, is_waiting=is_waiting)
-            named = zip(plan.places[rule], filled.profiles, strict=False)
-            self.slots |= {slot.name: profile for slot, profile in named}
+            is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in not_filled)
+            filled = self._fill(rule, is_waiting=is_waiting)
+            filled_slots = zip(plan.places[rule], filled.profiles, strict=False)
+            self.slots |= {slot.name: profile for slot, profile in filled_slots}
             self._all += filled.profiles
             self.messages += filled.messages
-            waits += [rule.wave] * filled.is_open
-            if filled.is_open and self._asks_for(rule):
-                self.opens.append(rule.wave)
-                self.partly_open |= {rule.wave} if filled.is_begun else set()
-                self.unfilled += rule.slots - (len(filled.profiles) if filled.is_begun else 0)
+            if filled.is_open:
+                not_filled.append(rule.wave)
+            if filled.is_open and self._is_rule_selected(rule):
+                self.open_waves.append(rule.wave)
+                self.unfilled += rule.slots
+                if filled.is_begun:
+                    self.begun_waves.add(rule.wave)
+                    self.unfilled -= len(filled.profiles)
                 if filled.awaits_evidence:
                     self.evidence = plan.evidence_trial
         self.profiles = {profile.id: profile for profile in self._all}
         self.candidates = self._candidates()
-        is_declared = not plan.rules
-        self.repeats = plan.declared_aliases if is_declared else plan.effective.repeats(self._all)
-        queues = plan.declared_queues if is_declared else plan.queues(self._all)
-        self.queues = tuple(map(self._unranked, queues))
+        has_rules = bool(plan.rules)
+        self.repeats = plan.effective.repeats(self._all) if has_rules else plan.declared_aliases
+        queues = plan.queues(self._all) if has_rules else plan.declared_queues
+        self.queues = tuple(map(self._with_needed_rankings, queues))
         if slots is not None:
-            self.queues = slots.dealt(self.queues, at_most=plan.screen_slots)
+            self.queues = slots.deal(self.queues, at_most=plan.screen_slots)
 
     @cached_property
     def _settled(self) -> frozenset[str]:
-        """The profiles that no further rotation ranks: jobs did, or the first one left them out."""
+        """The profiles that no further rotation ranks: jobs measured them, or they were dropped."""
         return frozenset(
             result.trial.arm
             for result in self.history
@@ -136,7 +139,7 @@ class Waves:
             and (result.rotation is None or result.status is TrialStatus.DROPPED)
         )
 
-    def _unranked(self, queue: Segment) -> Segment:
+    def _with_needed_rankings(self, queue: Segment) -> Segment:
         """Return a queue without second rankings that are not needed or take too long."""
         if not self.plan.rotates:
             return queue
@@ -163,10 +166,13 @@ class Waves:
 
     @property
     def plannable(self) -> tuple[Segment, ...]:
-        """The queues that can be planned now: those before the first wave that is still open."""
+        """The queues that can be planned now: those before the first open wave.
+
+        The queue of that wave is included if some of its profiles run before more are added.
+        """
         for at, segment in enumerate(self.queues):
-            if segment.wave in self.opens:
-                return self.queues[: at + (segment.wave in self.partly_open)]
+            if segment.wave in self.open_waves:
+                return self.queues[: at + (segment.wave in self.begun_waves)]
         return self.queues
 
     @property
@@ -177,20 +183,24 @@ class Waves:
             for segment in self.plannable
             if any(trial.arm in self.candidates for trial in segment.trials)
         )
-        return segments or (() if self.opens else self.queues[:1])
+        return segments or (() if self.open_waves else self.queues[:1])
 
     @property
     def to_screen(self) -> tuple[Trial, ...]:
         """The trials of the selected waves, then the evidence run if waves wait for it."""
-        asked = [trial for queue in self.selected for trial in queue.trials if self.is_asked(trial)]
-        return (*asked, *([] if self.evidence is None else [self.evidence]))
+        trials = [
+            trial for queue in self.selected for trial in queue.trials if self.is_selected(trial)
+        ]
+        if self.evidence is not None:
+            trials.append(self.evidence)
+        return tuple(trials)
 
-    def is_asked(self, trial: Trial) -> bool:
-        """Return whether this run asks for a trial; baselines belong to all of their wave."""
+    def is_selected(self, trial: Trial) -> bool:
+        """Return whether this run measures a trial of a selected wave."""
         return trial.is_baseline or trial.arm in self.candidates
 
-    def _asks_for(self, rule: Rule) -> bool:
-        """Return whether one of its slots is selected, or of a later wave that depends on it."""
+    def _is_rule_selected(self, rule: Rule) -> bool:
+        """Return whether a slot of the rule is selected, or of a later wave that depends on it."""
         if self.plan.selected is None:
             return True
         return any(
@@ -208,93 +218,103 @@ class Waves:
         chosen = {profile.id for profile in profiles if profile.id in selected}
         chosen |= {profile.id for name, profile in self.slots.items() if name in selected}
         for rule in self.plan.rules:
-            reads = isinstance(rule, LeaderRule)
-            if reads and any(slot.name in selected for slot in places[rule]):
-                chosen |= {profile.id for profile in self._before(rule)}
+            is_selected = any(slot.name in selected for slot in places[rule])
+            if isinstance(rule, LeaderRule) and is_selected:
+                chosen |= {profile.id for profile in self._earlier_profiles(rule)}
         return frozenset(chosen)
 
-    def _before(self, rule: Rule) -> list[Profile]:
+    def _earlier_profiles(self, rule: Rule) -> list[Profile]:
         """Return the profiles of the waves that a rule depends on."""
         return [
             profile for profile in self._all if wave_order(profile.wave) < wave_order(rule.wave)
         ]
 
-    def _filled(self, rule: Rule, *, is_waiting: bool) -> FilledWave:
-        """Return the profiles of a rule's slots; `is_waiting` while an earlier wave is open."""
+    def _fill(self, rule: Rule, *, is_waiting: bool) -> FilledWave:
+        """Return the profiles of a rule's slots.
+
+        Args:
+            rule: the rule.
+            is_waiting: whether an earlier wave is open, so that its leaders are not known.
+        """
         planned = self._planned(rule)
         match rule:
             case Singles():
-                return self._chosen(rule, planned)
+                return self._fill_singles(rule, planned)
             case Search():
-                return self._searched(rule, planned)
+                return self._fill_search(rule, planned)
             case LeaderRule():
-                return self._led(rule, planned, is_waiting=is_waiting)
+                return self._fill_from_leaders(rule, planned, is_waiting=is_waiting)
             case _:
                 raise TypeError(rule.kind)
 
-    def _given(
+    def _fill_slots(
         self,
         order: Iterable[Profile],
-        kept: Mapping[str, Profile],
+        with_trials: Mapping[str, Profile],
         *,
         slots: int,
-        is_named: bool = False,
+        are_named: bool = False,
     ) -> tuple[dict[str, Profile], dict[str, Message]]:
         """Give slots to profiles in order; return id -> profile, and id -> why it got no slot.
 
         Args:
             order: the most promising first.
-            kept: id -> profile that has trials, and so keeps its slot.
-            slots: how many slots there are, including those of `kept`.
-            is_named: whether people named the profiles, so that each without a slot is reported.
+            with_trials: id -> profile that has trials, and so keeps its slot.
+            slots: how many slots there are, including those of `with_trials`.
+            are_named: whether people named the profiles, so that each without a slot is reported.
         """
-        key, critic = self.plan.effective.key, self._critic()
+        settings_of, objection_to = self.plan.effective.key, self._critic()
         ids = {profile.id for profile in self._all}
-        seen = {key(profile): profile.id for profile in (BASELINE, *self._all, *kept.values())}
-        given: dict[str, Profile] = {}
+        known = {
+            settings_of(profile): profile.id
+            for profile in (BASELINE, *self._all, *with_trials.values())
+        }
+        filled: dict[str, Profile] = {}
         refused: dict[str, Message] = {}
-        free = slots - len(kept)
+        free = slots - len(with_trials)
         for profile in order:
-            if len(given) == slots and not is_named:
+            if len(filled) == slots and not are_named:
                 break
-            if profile.id in kept:
-                given[profile.id] = kept[profile.id]
+            if profile.id in with_trials:
+                filled[profile.id] = with_trials[profile.id]
                 continue
             why: Message | None = None
             if profile.id in ids:
                 why = say("the sweep declares it itself")
-            elif key(profile) in seen:
-                why = say("the same settings as {profile}", profile=seen[key(profile)])
-            if (why is not None or free < 1) and not is_named:
+            elif settings_of(profile) in known:
+                why = say("the same settings as {profile}", profile=known[settings_of(profile)])
+            if (why is not None or free < 1) and not are_named:
                 continue
-            if why := why or critic(profile):
+            if why := why or objection_to(profile):
                 refused[profile.id] = why
             elif free > 0:
                 free -= 1
-                given[profile.id] = profile
-                seen[key(profile)] = profile.id
-        return given, refused
+                filled[profile.id] = profile
+                known[settings_of(profile)] = profile.id
+        return filled, refused
 
-    def _led(
+    def _fill_from_leaders(
         self, rule: LeaderRule, planned: Mapping[str, TrialResult], *, is_waiting: bool
     ) -> FilledWave:
-        """Return the profiles that a rule makes of the leaders, those with trials first."""
-        pool = self._before(rule)
+        """Return the profiles that a rule makes of the leaders of the waves before."""
+        pool = self._earlier_profiles(rule)
         profiles = {name: result.trial.profile for name, result in planned.items()}
-        kept = {profile.id: profile for profile in rule.kept(profiles, pool=pool)}
+        kept = {profile.id: profile for profile in rule.find_planned(profiles, pool=pool)}
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
             return FilledWave(profiles=tuple(kept.values()), is_open=len(kept) < rule.slots)
-        order = rule.made(rule.able(leaders, pool=pool), pool=pool)
-        given, refused = self._given(order, kept, slots=rule.slots)
-        # a measured profile that leads no longer comes last
-        ordered = given | {name: kept[name] for name in kept if name not in given}
-        return FilledWave(profiles=tuple(ordered.values()), messages=left_out(rule.wave, refused))
+        order = rule.make(rule.eligible(leaders, pool=pool), pool=pool)
+        filled, refused = self._fill_slots(order, kept, slots=rule.slots)
+        # a measured profile that no longer follows from the leaders comes last
+        ordered = filled | {name: kept[name] for name in kept if name not in filled}
+        return FilledWave(
+            profiles=tuple(ordered.values()), messages=refusal_notes(rule.wave, refused)
+        )
 
-    def _chosen(self, rule: Singles, planned: Mapping[str, TrialResult]) -> FilledWave:
+    def _fill_singles(self, rule: Singles, planned: Mapping[str, TrialResult]) -> FilledWave:
         """Return the candidates that have a slot, in their order."""
         evidence = self.read_evidence
-        order = placed(rule, evidence)
+        order = order_candidates(rule, evidence)
         kept = {
             name: planned[name].trial.profile
             for candidate in order
@@ -308,11 +328,11 @@ class Waves:
             _noted(candidate, number=number, count=len(order))
             for number, candidate in enumerate(order, start=1)
         )
-        given, refused = self._given(noted, kept, slots=rule.slots, is_named=True)
-        messages = choices(rule, order, evidence=evidence, chosen=given, refused=refused)
-        return FilledWave(profiles=tuple(given.values()), messages=messages)
+        filled, refused = self._fill_slots(noted, kept, slots=rule.slots, are_named=True)
+        messages = choice_notes(rule, order, evidence=evidence, chosen=filled, refused=refused)
+        return FilledWave(profiles=tuple(filled.values()), messages=messages)
 
-    def _searched(self, rule: Search, planned: Mapping[str, TrialResult]) -> FilledWave:
+    def _fill_search(self, rule: Search, planned: Mapping[str, TrialResult]) -> FilledWave:
         """Return the candidates that were measured, by round, and those of the next round."""
         kept = tuple(
             candidate
@@ -322,11 +342,11 @@ class Waves:
         if any(not planned[profile.id].status.is_final for profile in kept):
             is_open = len(kept) < rule.slots
             return FilledWave(profiles=kept, is_open=is_open, is_begun=is_open)
-        most = min(rule.at_once, rule.slots - len(kept))
-        known = {profile.id: profile for profile in kept}
-        order = itertools.chain(kept, self._asked(rule, kept, planned, most=most))
-        given, refused = self._given(order, known, slots=len(kept) + most)
-        profiles = tuple(given.values())
+        most = min(rule.round_size, rule.slots - len(kept))
+        with_trials = {profile.id: profile for profile in kept}
+        order = itertools.chain(kept, self._next_candidates(rule, kept, planned, most=most))
+        filled, refused = self._fill_slots(order, with_trials, slots=len(kept) + most)
+        profiles = tuple(filled.values())
         is_open = len(profiles) == len(kept) + most and len(profiles) < rule.slots
         progress = say(
             "{wave}: the search measured {tried} of {points} candidates; the best of them "
@@ -339,10 +359,10 @@ class Waves:
             profiles=profiles,
             is_open=is_open,
             is_begun=is_open,
-            messages=(*([progress] if kept else ()), *left_out(rule.wave, refused)),
+            messages=(*([progress] if kept else ()), *refusal_notes(rule.wave, refused)),
         )
 
-    def _asked(
+    def _next_candidates(
         self,
         rule: Search,
         kept: Sequence[Profile],
@@ -352,26 +372,31 @@ class Waves:
     ) -> Iterator[Profile]:
         """Yield the candidates of the next round, and further ones while some get no slot."""
         scores = self._scores_of(rule, kept)
-        dropped = [e.id for e in kept if planned[e.id].status is TrialStatus.DROPPED]
-        without = {rule.names[profile.id] for profile in kept} | rule.holding_dropped(
-            dropped, scores
-        )
-        drawn = f"{self.plan.seed} {rule.wave}"
-        while candidates := rule.asked(scores, without=without, count=most, rng_seed=drawn):
+        dropped = [
+            profile.id for profile in kept if planned[profile.id].status is TrialStatus.DROPPED
+        ]
+        excluded = {rule.names[profile.id] for profile in kept}
+        excluded |= rule.sharing_dropped_values(dropped, scores)
+        rng_seed = f"{self.plan.seed} {rule.wave}"
+        while candidates := rule.next_candidates(
+            scores, excluded=excluded, count=most, rng_seed=rng_seed
+        ):
             for profile in candidates:
-                without.add(rule.names[profile.id])
+                excluded.add(rule.names[profile.id])
                 yield profile
 
     def _scores_of(self, rule: Search, kept: Sequence[Profile]) -> dict[Point, float]:
         """Return point -> log ratio in the screen, for the measured candidates of a search."""
         results = [
-            result for result in self.history if _is_before(rule.wave, result.trial, or_in=True)
+            result
+            for result in self.history
+            if _is_of_earlier_wave(rule.wave, result.trial, or_in=True)
         ]
         if not results or not kept:
             return {}
-        declared = {profile.id: profile for profile in (*self._before(rule), *kept)}
-        every = self.plan.queues(tuple(declared.values()), until=rule.wave)
-        queues = [segment for segment in every if segment.has_profiles]
+        declared = {profile.id: profile for profile in (*self._earlier_profiles(rule), *kept)}
+        all_queues = self.plan.queues(tuple(declared.values()), until=rule.wave)
+        queues = [segment for segment in all_queues if segment.has_profiles]
         standings = self._ranked(self.plan.read(results, declared), queues).standings
         return {
             rule.names[profile.id]: round(screened.estimate, 9)
@@ -380,7 +405,7 @@ class Waves:
         }
 
     def _planned(self, rule: Rule) -> dict[str, TrialResult]:
-        """Return the trials of a rule's wave whose profiles are not known otherwise."""
+        """Return id -> result of unknown profiles with trials in a rule's wave."""
         known = {profile.id for profile in self._all}
         return {
             result.trial.profile.id: result
@@ -392,9 +417,10 @@ class Waves:
         }
 
     def _critic(self) -> Callable[[Profile], Message | None]:
-        """Return a function that says why a derived profile is not worth a trial, or None.
+        """Return a function from a profile to the catalog's objection; None if there is none.
 
-        The program is checked too, once an evidence run of the baseline has named its collectives.
+        The objection also considers the program, once an evidence run of the baseline has named its
+        collectives.
         """
         context = self.plan.context
         if context is None:
@@ -402,33 +428,37 @@ class Waves:
         kinds = kinds_of(self.read_evidence)
         if kinds is not None:
             context = replace(context, program=Shape.of_kinds(kinds))
-        known = self.plan.objections.setdefault(kinds, {})
+        cache = self.plan.objections.setdefault(kinds, {})
 
-        def why(profile: Profile) -> Message | None:
+        def objection(profile: Profile) -> Message | None:
             key = f"{profile.id} {profile.settings_text}"
-            if key not in known:
+            if key not in cache:
                 text = why_not(profile, context)
-                known[key] = verbatim(text) if text else None  # the catalog's own words
-            return known[key]
+                cache[key] = verbatim(text) if text else None
+            return cache[key]
 
-        return why
+        return objection
 
     def _ranked(self, past: Past, queues: Sequence[Segment]) -> Ranking:
+        """Return the screen of these queues."""
         return screen(past, queues, sigma=self.plan.noise.value)
 
     def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
-        """Return the leaders of the waves before, best first; None while those are not over."""
+        """Return the leaders of the waves before, the best first; None while a wave is not over."""
         plan = self.plan
-        results = [result for result in self.history if _is_before(rule.wave, result.trial)]
+        results = [
+            result for result in self.history if _is_of_earlier_wave(rule.wave, result.trial)
+        ]
         past = plan.read(results, {profile.id: profile for profile in pool})
-        every = map(self._unranked, plan.queues(self._all, before=rule.wave))
-        queues = [segment for segment in every if segment.has_profiles]
+        all_queues = map(self._with_needed_rankings, plan.queues(self._all, before=rule.wave))
+        queues = [segment for segment in all_queues if segment.has_profiles]
         if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
             return None
         ranked = self._ranked(past, queues)
-        # Chance can spread few baselines, and effects spread profiles, so the smaller counts.
-        seen = ranked.sigma or 0.0
-        sigma = max(plan.noise.value, min(seen, ranked.spread or seen))
+        # The few baselines may differ much by chance, and profiles differ by their effects, so the
+        # smaller of both standard deviations is used.
+        of_baselines = ranked.sigma or 0.0
+        sigma = max(plan.noise.value, min(of_baselines, ranked.spread or of_baselines))
         repeats = plan.effective.repeats(pool)
         level = ranked.level
         leaders = [
@@ -438,19 +468,22 @@ class Waves:
             and math.isfinite(screened.estimate)
             and screened.estimate - level > LEAD * sigma * math.sqrt(screened.variance)
             and profile.id not in repeats
-            and of_arm(past, profile.id, tolerance=plan.loss_tolerance) is None
+            and arm_veto(past, profile.id, tolerance=plan.loss_tolerance) is None
         ]
         return tuple(sorted(leaders, key=lambda leader: -leader.estimate))
 
 
-def _is_before(wave: str, trial: Trial, *, or_in: bool = False) -> bool:
+def _is_of_earlier_wave(wave: str, trial: Trial, *, or_in: bool = False) -> bool:
+    """Return whether a first run belongs to a wave before this one; with `or_in` also to this."""
     is_of_wave = trial.is_screened and trial.stage != AGAIN
     is_in = or_in and trial.stage == wave
     return is_of_wave and (is_in or wave_order(trial.stage) < wave_order(wave))
 
 
 def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
-    """Return the latest evidence of the baseline that was read, or failed to be recorded.
+    """Return the latest evidence of the baseline with shares of a step, or else the best there is.
+
+    Without shares it is the latest that was read, and else the evidence run if that failed.
 
     Args:
         history: the results, including evidence trials.
@@ -472,7 +505,8 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
         and result.status.is_final
         and result.status is not TrialStatus.MEASURED
     ]
-    return next(reversed([*lost, *read, *with_shares]), None)
+    by_value = [*lost, *read, *with_shares]
+    return by_value[-1] if by_value else None
 
 
 def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
@@ -481,11 +515,14 @@ def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
     return None if shares is None else shares.kinds
 
 
-def _noted(placed: Placed, *, number: int, count: int) -> Profile:
+def _noted(candidate: OrderedCandidate, *, number: int, count: int) -> Profile:
     """Return a candidate with the reason for its place; unchanged without evidence."""
-    if placed.why is None:
-        return placed.profile
+    if candidate.why is None:
+        return candidate.profile
     place = say(
-        "number {number} of {of} by the evidence ({why})", number=number, of=count, why=placed.why
+        "number {number} of {of} by the evidence ({why})",
+        number=number,
+        of=count,
+        why=candidate.why,
     )
-    return replace(placed.profile, origin=place)
+    return replace(candidate.profile, origin=place)

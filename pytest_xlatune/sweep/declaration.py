@@ -50,7 +50,7 @@ from pytest_xlatune.studies.derived import (
     Singles,
     Slot,
     Stacks,
-    of_kind,
+    rules_of_kind,
     slots_of,
 )
 from pytest_xlatune.studies.gate import Gate
@@ -245,7 +245,7 @@ class Sweep(SettingsGroup):
     @property
     def named_profiles(self) -> tuple[Profile, ...]:
         """The declared profiles, and the single values that a search may try."""
-        searches = of_kind(Search, self.derived)
+        searches = rules_of_kind(Search, self.derived)
         return (*self.profiles, *(single for search in searches for single in search.singles))
 
     def slots(self, *waves: str) -> tuple[Slot, ...]:

@@ -33,7 +33,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.derived import Search, Singles, of_kind
+from pytest_xlatune.studies.derived import Search, Singles, rules_of_kind
 from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import of_commits, same_files
@@ -318,7 +318,7 @@ class ResolvedSweep:
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
-        if of_kind(Search, sweep.derived) and not self.rotates:
+        if rules_of_kind(Search, sweep.derived) and not self.rotates:
             place = self.settings.get("rotate", "the sweep file")
             off = f"rotate is {design.rotate} ({place})"
             raise self._not_searched(self.why_not_rotated or off)
@@ -399,7 +399,7 @@ class ResolvedSweep:
 
 def _aimed(rule: Singles) -> Singles:
     """Return a rule with what its candidates act on: from the rule itself, else the catalog."""
-    known = {profile.id: load().aims_of(profile) for profile in rule.every}
+    known = {profile.id: load().aims_of(profile) for profile in rule.all_candidates}
     return replace(rule, aims={**known, **rule.aims})
 
 

@@ -370,7 +370,7 @@ def test_a_ladder_is_of_numbers_in_order(axis: str) -> None:
 def test_a_leader_of_the_axis_has_neighbours_on_it() -> None:
     lead = Leader(profile=profile("ag-1g", f"--{AG}={1 << 30}"), estimate=0.02)
     around = Around(ladders=ladders_of("FSDP"))
-    assert [each.id for each in around.made([lead], pool=[])] == ["ag-1g.2g", "ag-1g.512m"]
+    assert [each.id for each in around.make([lead], pool=[])] == ["ag-1g.2g", "ag-1g.512m"]
 
 
 def test_an_unknown_axis_is_named() -> None:

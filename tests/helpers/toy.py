@@ -18,8 +18,8 @@ from pytest_xlatune.model.text import rate
 from pytest_xlatune.report.document import Document, Table, columns, section
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Asked, DeclaredStudy, OnNodeFailure, Policy
-from pytest_xlatune.studies.cell_arms import CellArms, CellWalk
-from pytest_xlatune.studies.verdicts import so_far, unmeasured
+from pytest_xlatune.studies.cell_arms import CellArms, CellProgress
+from pytest_xlatune.studies.verdicts import unmeasured, verdict_with_figures
 from pytest_xlatune.sweep.registry import StudyKind
 
 KIND = "toy"
@@ -43,13 +43,15 @@ class Toy(DeclaredStudy, frozen=True, kw_only=True):
         return ToyStudy(cells=tuple(asked.variants.values()), repeats=self.rounds)
 
 
-class ToyWalk(CellWalk["ToyStudy"]):
+class ToyWalk(CellProgress["ToyStudy"]):
     """The study's question, and what a history says to it."""
 
-    def walk(self) -> None:
-        arms, rounds = self.study.every_arm, range(1, self.study.repeats + 1)
+    def run_stages(self) -> None:
+        arms, rounds = self.study.all_arms, range(1, self.study.repeats + 1)
         # it returns the results: another stage would be planned from them, and run below
-        self.run([self.study.trial_of(arm, "round", block=n) for n in rounds for arm in arms])
+        self.stage_results(
+            [self.study.trial_of(arm, "round", block=n) for n in rounds for arm in arms]
+        )
 
     def conclusion(self) -> Conclusion:
         verdicts = tuple(self._verdict(arm, own) for arm, own in self.by_arm.items())
@@ -59,7 +61,7 @@ class ToyWalk(CellWalk["ToyStudy"]):
         return Conclusion(verdicts=verdicts, record=record, complete=self.is_over)
 
     def _verdict(self, arm: str, own: list[TrialResult]) -> Verdict:
-        found = so_far(arm, own)
+        found = verdict_with_figures(arm, own)
         if found.n:
             how = verbatim("mean of equal trials")
             return replace(found, kind=VerdictKind.SCREENED, method=how)
@@ -71,7 +73,7 @@ class ToyWalk(CellWalk["ToyStudy"]):
 class ToyStudy(CellArms, frozen=True, kw_only=True):
     """So many equal trials of every cell, in rounds; an arm is named by the cell's config tag."""
 
-    walk_class = ToyWalk
+    progress_class = ToyWalk
     cells: tuple[Cell, ...]
     repeats: int = 2
 

@@ -80,7 +80,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     why = coded(
         MessageCode.SURVIVORS,
         "{runs}: the others may be fast",
-        runs=lost.told,
+        runs=lost.message,
     )
     slow = Verdict(
         arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.04, n=2, lost=lost, hangs=5,

@@ -44,7 +44,7 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
     groups = list(dict.fromkeys(each.trial.stage for each in done))
     assert groups[:3] == ["wave2", "wave3", "wave4"]
     # pairs and triples in turn; overlap-2 and overlap-4 are two values of one flag
-    assert list(sweep.swept(done).ranked.arms.slots.items())[:4] == [
+    assert list(sweep.state(done).ranked.arms.slots.items())[:4] == [
         (f"stack-{at}", next(each for each in sweep.decide(done).profiles if each.id == name))
         for at, name in enumerate(
             (
@@ -57,7 +57,7 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
         )
     ]
     assert of_wave(done, "wave3") == {each.id for each in sweep.decide(done).profiles[10:14]}
-    best = sweep.swept(done).ranked.arms.slots["stack-1"]
+    best = sweep.state(done).ranked.arms.slots["stack-1"]
     assert str(best.flags[0]) == f"--{LIMIT}=2"
     told = {"overlap-2": "+3.4 %", "ag-1g": "+2.7 %"}
     assert all(f"{arm} {gain}" in sentence(best.origin) for arm, gain in told.items())
@@ -74,7 +74,7 @@ def test_the_values_are_those_beside_the_leaders() -> None:
     done = history(cluster(), of=sweep, one_by_one=True)
     names = [
         each.id
-        for name, each in sweep.swept(done).ranked.arms.slots.items()
+        for name, each in sweep.state(done).ranked.arms.slots.items()
         if name.startswith("around")
     ]
     # of the stack that led: its first setting goes up, then the second up and down
@@ -103,7 +103,7 @@ def test_the_values_are_those_beside_the_leaders() -> None:
 )
 def test_neighbours_on_a_ladder(value: str, beside: list[str]) -> None:
     leader = Leader(profile=profile("lead", env={"X": value}), estimate=0.02)
-    made = list(Around(ladders={"X": ("1", "2", "4")}).made([leader], pool=[leader.profile]))
+    made = list(Around(ladders={"X": ("1", "2", "4")}).make([leader], pool=[leader.profile]))
     assert [each.env["X"] for each in made] == beside
     assert [each.id for each in made] == [f"lead.{each}" for each in beside]
 
@@ -118,7 +118,7 @@ def test_a_ladder_reaches_flags_by_either_name_and_overrides() -> None:
         "xla_gpu_enable_pipelined_all_gather": ("true", "false"),
         "microbatches": ("4", "8", "16"),
     }
-    made = list(Around(ladders=ladders).made([Leader(profile=lead, estimate=0.1)], pool=[lead]))
+    made = list(Around(ladders=ladders).make([Leader(profile=lead, estimate=0.1)], pool=[lead]))
     assert [each.settings_text for each in made] == [
         "--xla_gpu_enable_pipelined_all_gather=false --xla_a=1 microbatches=8",
         "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1 microbatches=16",
@@ -131,10 +131,10 @@ def test_a_ladder_reaches_flags_by_either_name_and_overrides() -> None:
 def test_long_names_are_cut_and_stay_apart() -> None:
     long = [profile(f"{letter}{'x' * 50}", f"--xla_{letter}=1") for letter in "abc"]
     leaders = [Leader(profile=each, estimate=0.01) for each in long]
-    made = list(Stacks(of=3).made(leaders, pool=long))
+    made = list(Stacks(of=3).make(leaders, pool=long))
     assert len({each.id for each in made}) == 4
     assert max(len(each.id) for each in made) == 64
-    kept = list(Stacks(of=3).kept({each.id: each for each in made}, pool=long))
+    kept = list(Stacks(of=3).find_planned({each.id: each for each in made}, pool=long))
     assert {each.id for each in kept} == {each.id for each in made}
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
     assert {trial.stage for trial in queue} == {"wave2"}
     done = [answer(trial) for trial in queue[:-1]]
     assert sweep.decide(done).due == queue[-1:]
-    assert not sweep.swept(done).ranked.arms.slots
+    assert not sweep.state(done).ranked.arms.slots
     assert not sweep.decide(done).conclusion.complete
     # what is left: a baseline, two waves with theirs, the blocks
     layout = sweep.layout
@@ -156,7 +156,7 @@ def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
 def test_where_nothing_leads_nothing_is_derived() -> None:
     sweep = study()
     done = history(cluster({}, sigma=0.0001), of=sweep, one_by_one=True)
-    assert not sweep.swept(done).ranked.arms.slots
+    assert not sweep.state(done).ranked.arms.slots
     assert {each.trial.stage for each in done if each.trial.is_screened} == {"wave2"}
     assert sweep.decide(done).conclusion.complete
 
@@ -164,9 +164,9 @@ def test_where_nothing_leads_nothing_is_derived() -> None:
 def test_a_single_leader_has_values_beside_it_and_no_stack() -> None:
     sweep = study()
     done = history(cluster({"overlap-4": 0.03}, sigma=0.0001), of=sweep, one_by_one=True)
-    assert list(sweep.swept(done).ranked.arms.slots) == ["around-1"]
+    assert list(sweep.state(done).ranked.arms.slots) == ["around-1"]
     # overlap-2 is declared: the value below is measured already
-    assert sweep.swept(done).ranked.arms.slots["around-1"].id == "overlap-4.8"
+    assert sweep.state(done).ranked.arms.slots["around-1"].id == "overlap-4.8"
 
 
 def test_what_was_dropped_or_trains_differently_leads_nothing() -> None:
@@ -227,11 +227,11 @@ def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
     stacks = of_wave(done, "wave3")
     # a new log reader scores one single differently: another favourite, the same stacks
     other = [measured(r.trial, 6.9) if r.trial.profile.id == "ag-1g" else r for r in done]
-    assert {e.id for n, e in sweep.swept(other).ranked.arms.slots.items() if "stack" in n} == stacks
+    assert {e.id for n, e in sweep.state(other).ranked.arms.slots.items() if "stack" in n} == stacks
     # and a single that is declared later is screened first, the stacks as they are
     more = study(profiles=(*SINGLES, profile("late", "--xla_gpu_late=1")))
     assert [t.profile.id for t in more.decide(done).due] == ["late"]
-    assert {e.id for n, e in more.swept(done).ranked.arms.slots.items() if "stack" in n} == stacks
+    assert {e.id for n, e in more.state(done).ranked.arms.slots.items() if "stack" in n} == stacks
     conclusion = more.decide(done).conclusion
     assert {conclusion.verdict(each).kind for each in stacks} == {VerdictKind.SCREENED}  # type: ignore[union-attr]
 
@@ -247,9 +247,9 @@ def test_freed_slots_are_filled_by_the_same_rule() -> None:
         ),
     ]
     assert "overlap-2+ag-1g+double" in {
-        each.id for each in sweep.swept(planned).ranked.arms.slots.values()
+        each.id for each in sweep.state(planned).ranked.arms.slots.values()
     }
-    assert len([each for each in sweep.swept(planned).ranked.arms.slots if "stack" in each]) == 4
+    assert len([each for each in sweep.state(planned).ranked.arms.slots if "stack" in each]) == 4
 
 
 def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:

@@ -175,7 +175,7 @@ def test_neither_the_image_alone_nor_controls_nor_stacks_enter_a_stack() -> None
     control = profile("control", "--xla_noop=1", is_control=True)
     pool = [bare, control, A, B, AB]
     rule = Stacks(slots=9)
-    made = [each.id for each in rule.made(rule.able(leaders(*pool), pool=pool), pool=pool)]
+    made = [each.id for each in rule.make(rule.eligible(leaders(*pool), pool=pool), pool=pool)]
     assert made == ["a+b"]
 
 
@@ -187,14 +187,14 @@ M16, M32 = (
 
 def test_the_last_wave_combines_the_best_flags_with_the_best_shape() -> None:
     pool = [A, B, AB, M16, M32]
-    made = list(Crossed(slots=3).made(leaders(AB, M16, A, M32, B), pool=pool))
+    made = list(Crossed(slots=3).make(leaders(AB, M16, A, M32, B), pool=pool))
     assert [each.id for each in made[:3]] == ["a+b+m-16", "a+b+m-32", "a+m-16"]
     assert made[0].overrides == {"num_pipeline_microbatches": "16"}
     assert {each.wave for each in made} == {"wave5_5"}
     planned = {each.id: each for each in made[:2]}
-    assert {each.id for each in Crossed().kept(planned, pool=pool)} == set(planned)
+    assert {each.id for each in Crossed().find_planned(planned, pool=pool)} == set(planned)
     # a shape alone has nothing to be combined with
-    assert list(Crossed().made(leaders(M16, M32), pool=pool)) == []
+    assert list(Crossed().make(leaders(M16, M32), pool=pool)) == []
 
 
 def test_flags_and_shape_are_measured_and_recommended_together() -> None:
@@ -202,7 +202,7 @@ def test_flags_and_shape_are_measured_and_recommended_together() -> None:
     shape = profile("m-16", "", overrides={"shape": "1"}, wave="wave5")
     gains = {"a": 0.03, "shape": 0.05}
     study, done, conclusion = run((A, *SPARE, shape), gains, derived=(Crossed(slots=2),), budget=70)
-    assert study.swept(done).ranked.arms.slots["crossed-1"].id == "a+m-16"
+    assert study.state(done).ranked.arms.slots["crossed-1"].id == "a+m-16"
     assert recipe_of(conclusion).arm == "a+m-16"
     needed = {each.settings: each.need for each in recipe_of(conclusion).parts}
     assert needed == {("xla_a",): Needed.NEEDED, ("shape",): Needed.NEEDED}
@@ -219,4 +219,4 @@ def test_a_lucky_baseline_hides_no_leader() -> None:
         return measured(trial, 6.9 + gain + noise(trial, 0.0005))
 
     done = history(lucky, of=study, one_by_one=True, stop="wave3")
-    assert [each.id for each in study.swept(done).ranked.arms.slots.values()] == ["a+b"]
+    assert [each.id for each in study.state(done).ranked.arms.slots.values()] == ["a+b"]

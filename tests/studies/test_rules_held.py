@@ -59,7 +59,7 @@ def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
         BASELINE.id,
         "ag-1g",
     }
-    assert "left out: rs-1g" in sentence(sweep.swept([evidence()]).ranked.arms.messages[-1])
+    assert "left out: rs-1g" in sentence(sweep.state([evidence()]).ranked.arms.messages[-1])
     # a trace alone names no collective, and nothing is guessed
     traced = evidence(replace(PIPELINE, kinds=None))
     assert "rs-1g" in {each.profile.id for each in sweep.decide([traced]).due}
@@ -75,16 +75,16 @@ def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -
         context=Context(),
     )
     done = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage == "wave2"]
-    assert sweep.swept(done).ranked.arms.slots["stack-1"].id == "ag-1g+channels"
+    assert sweep.state(done).ranked.arms.slots["stack-1"].id == "ag-1g+channels"
     gathers = evidence(replace(PIPELINE, kinds=("all-gather",)))
-    assert not sweep.swept([*done, gathers]).ranked.arms.slots
-    (said,) = sweep.swept([*done, gathers]).ranked.arms.messages
+    assert not sweep.state([*done, gathers]).ranked.arms.slots
+    (said,) = sweep.state([*done, gathers]).ranked.arms.messages
     assert sentence(said).startswith(
         "wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does"
     )
     # what has a trial stays, whatever is recorded since
     begun = [each for each in led(sweep, ["ag-1g", "channels"]) if each.trial.stage != "confirm"]
-    assert "stack-1" in sweep.swept([*begun, gathers]).ranked.arms.slots
+    assert "stack-1" in sweep.state([*begun, gathers]).ranked.arms.slots
 
 
 def test_a_value_of_a_ladder_that_would_be_misread_is_passed_over() -> None:
@@ -109,7 +109,7 @@ def test_a_value_that_is_deployed_already_is_no_candidate() -> None:
         rule(candidates=CANDIDATES[:2], evidence=False), context=Context(deployed=deployed)
     )
     done = run(sweep)
-    assert [each.id for each in sweep.swept(done).ranked.arms.slots.values()] == ["ag-2g"]
+    assert [each.id for each in sweep.state(done).ranked.arms.slots.values()] == ["ag-2g"]
 
 
 def test_the_ground_goes_into_the_ledger_with_the_study() -> None:

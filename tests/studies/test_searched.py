@@ -92,7 +92,7 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     deciding = [each for each in done if each.trial.block and each.trial.arm == best.arm]
     assert best.n == len(deciding) >= 3
     origin = next(
-        each.origin for each in sweep.swept(done).ranked.arms.slots.values() if each.id == best.arm
+        each.origin for each in sweep.state(done).ranked.arms.slots.values() if each.id == best.arm
     )
     assert origin is not None
     assert "wave4" in sentence(origin)
@@ -166,14 +166,14 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
     running = [*done, *(TrialResult(trial=e, status=TrialStatus.RUNNING) for e in first)]
 
     def otherwise(sizes: Sequence[int], *_: object, count: int, **more: Any) -> Any:
-        tried = {*more["without"]}
+        tried = {*more["excluded"]}
         return tuple(each for each in reversed([*all_points(sizes)]) if each not in tried)[:count]
 
-    monkeypatch.setattr("pytest_xlatune.studies.derived._asked", otherwise)
+    monkeypatch.setattr("pytest_xlatune.studies.derived._cached_ask", otherwise)
     other = searching(0, seed=sweep.seed)
     assert [each.id for each in other.decide(running).due] == [each.id for each in first]
     done += [run(each) for each in first]
-    names = {each.id for each in other.swept(done).ranked.arms.slots.values()}
+    names = {each.id for each in other.state(done).ranked.arms.slots.values()}
     assert set(asked(done)[0]) <= names, "what was measured keeps its row"
     again = history(run, of=other, after=done)
     assert [len(each) for each in asked(again)] == [12, 12, 12]
@@ -193,11 +193,11 @@ def test_a_value_that_the_compiler_refuses_is_asked_beside_no_other() -> None:
 
 def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
     small = Search(space={AR: ("16777216", "33554432"), SWITCH: ("true",)})
-    assert (small.points, small.slots, small.rounds, small.at_once) == (5, 5, 3, 2)
+    assert (small.points, small.slots, small.rounds, small.round_size) == (5, 5, 3, 2)
     known = profile("mine", f"--{AR}=16777216", wave="wave2")
     sweep = searching(profiles=(known,), derived=(small,))
     done = history(Machine(), of=sweep)
-    names = [each.id for each in sweep.swept(done).ranked.arms.slots.values()]
+    names = [each.id for each in sweep.state(done).ranked.arms.slots.values()]
     assert len(names) == 4, "the declared profile has the fifth point"
     assert "ar-threshold-16m" not in names
     assert sweep.decide(done).conclusion.complete
@@ -248,7 +248,7 @@ def test_stacks_of_a_later_wave_may_hold_what_was_found() -> None:
     done = history(Hidden({"p3": 0.03}), of=sweep)
     stacks = [
         name
-        for slot, name in sweep.swept(done).ranked.arms.slots.items()
+        for slot, name in sweep.state(done).ranked.arms.slots.items()
         if slot.startswith("stack")
     ]
     assert any("p3" in each.id and "threshold" in each.id for each in stacks)

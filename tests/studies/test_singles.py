@@ -17,7 +17,7 @@ from pytest_xlatune.model.result import (
     Shares,
     TrialStatus,
 )
-from pytest_xlatune.studies.derived import NO_AIM, Stacks, choices, placed
+from pytest_xlatune.studies.derived import NO_AIM, Stacks, choice_notes, order_candidates
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.candidates import (
     AIMS,
@@ -36,7 +36,7 @@ from tests.helpers.knobs import cluster, of_wave
 
 
 def test_slots_go_where_time_is_lost_and_no_part_takes_them_all() -> None:
-    order = placed(rule(), evidence())
+    order = order_candidates(rule(), evidence())
     assert ids(order) == [
         "overlap-2",  # 24 % of all communication
         "permute-8g",  # 20 %
@@ -59,14 +59,15 @@ def test_many_settings_of_one_part_leave_room_for_the_others() -> None:
     )
     candidates = (*many, CANDIDATES[2])
     aims = {each.id: load().aims_of(each) for each in candidates}
-    assert ids(placed(rule(candidates=candidates, aims=aims), evidence()))[1] == "permute-8g"
+    order = order_candidates(rule(candidates=candidates, aims=aims), evidence())
+    assert ids(order)[1] == "permute-8g"
 
 
 def test_a_collective_counts_once_beside_all_communication() -> None:
     both = CANDIDATES[0]
     aims = {both.id: ("all-gather", "communication", "copies")}
     shares = Shares(of_step={"all-gather": 0.3, "communication": 0.5, "copies": 0.1})
-    (only,) = placed(rule(candidates=(both,), aims=aims), evidence(shares))
+    (only,) = order_candidates(rule(candidates=(both,), aims=aims), evidence(shares))
     assert sentence(only.why) == "communication and copies alone, 60.0 % of a step"
 
 
@@ -88,7 +89,7 @@ def test_the_largest_part_that_no_candidate_aims_at_is_told(
     shares = Shares(of_step=of_step, kernels={"compute": ("gemm_1",)})
     ours = rule(candidates=(profile("a", "--xla_a=1"),), aims=aims)
     seen = evidence(shares)
-    told = choices(ours, placed(ours, seen), evidence=seen, chosen=(), refused={})
+    told = choice_notes(ours, order_candidates(ours, seen), evidence=seen, chosen=(), refused={})
     found = [each.values for each in told if each.code is MessageCode.UNAIMED]
     assert [each["part"] for each in found] == ([unaimed] if unaimed else [])
     if unaimed == "compute":
@@ -97,11 +98,11 @@ def test_the_largest_part_that_no_candidate_aims_at_is_told(
 
 @pytest.mark.parametrize("shares", [None, Shares(of_step={})], ids=["no evidence", "nothing told"])
 def test_without_evidence_the_declared_order_stays(shares: Shares | None) -> None:
-    assert ids(placed(rule(), evidence(shares))) == [each.id for each in CANDIDATES]
+    assert ids(order_candidates(rule(), evidence(shares))) == [each.id for each in CANDIDATES]
 
 
 def test_a_dump_alone_tells_which_collectives_there_are() -> None:
-    order = placed(rule(), evidence(Shares(of_step={}, kinds=("all-gather",))))
+    order = order_candidates(rule(), evidence(Shares(of_step={}, kinds=("all-gather",))))
     assert ids(order)[-2:] == ["permute-8g", "ragged-off"]
     assert "no trace" in sentence(order[0].why)
 
@@ -118,7 +119,7 @@ def test_the_baseline_is_run_for_evidence_before_the_wave_and_not_in_its_budget(
 
 def test_each_process_sees_the_same_slots_whatever_the_order_of_its_history() -> None:
     sweep, done = study(), run(study())
-    expected = {name: each.id for name, each in sweep.swept(done).ranked.arms.slots.items()}
+    expected = {name: each.id for name, each in sweep.state(done).ranked.arms.slots.items()}
     assert expected == {
         "single-1": "overlap-2",
         "single-2": "permute-8g",
@@ -129,7 +130,7 @@ def test_each_process_sees_the_same_slots_whatever_the_order_of_its_history() ->
     for _ in range(5):
         shuffled.shuffle(done)
         assert {
-            name: each.id for name, each in again.swept(done).ranked.arms.slots.items()
+            name: each.id for name, each in again.state(done).ranked.arms.slots.items()
         } == expected
 
 
@@ -138,7 +139,7 @@ def test_scores_do_not_move_the_order() -> None:
     slots = [
         {
             name: each.id
-            for name, each in study().swept(run(study(), gains=gains)).ranked.arms.slots.items()
+            for name, each in study().state(run(study(), gains=gains)).ranked.arms.slots.items()
         }
         for gains in ({}, {"triton-off": 0.05}, {"overlap-2": -0.05})
     ]
@@ -149,8 +150,8 @@ def test_what_has_a_trial_stays_when_evidence_is_recorded_anew() -> None:
     sweep = study()
     done = run(sweep)
     other = evidence(replace(PIPELINE, of_step={"all-gather": 0.9}), job_ids=("9",))
-    before = [each.id for each in sweep.swept(done).ranked.arms.slots.values()]
-    assert {each.id for each in sweep.swept([*done, other]).ranked.arms.slots.values()} == set(
+    before = [each.id for each in sweep.state(done).ranked.arms.slots.values()]
+    assert {each.id for each in sweep.state([*done, other]).ranked.arms.slots.values()} == set(
         before
     )
     assert sweep.decide([*done, other]).due == ()
@@ -173,7 +174,7 @@ def test_evidence_that_is_not_read_yet_is_waited_for() -> None:
 def test_the_plan_shows_the_declared_order_while_there_is_no_evidence() -> None:
     ahead = study().foreseen(())
     assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in ahead.decide(()).due}
-    (first, _) = ahead.swept(()).ranked.arms.messages
+    (first, _) = ahead.state(()).ranked.arms.messages
     assert sentence(first) == "wave2: candidates in declared order: 1 ag-1g, 2 ag-2g, 3 permute-8g"
     assert study().foreseen([evidence()]) == study()
 
@@ -191,7 +192,7 @@ def test_the_reasons_are_in_the_conclusion_and_in_the_profiles() -> None:
         "wave2: cut at 3 slots: ag-1g, ag-2g (all-gather alone, 3.0 % of a step); "
         f"unheard-of ({sentence(NO_AIM)}); ragged-off (the program has no all-to-all)"
     )
-    first = sweep.swept(done).ranked.arms.slots["single-1"]
+    first = sweep.state(done).ranked.arms.slots["single-1"]
     assert sentence(first.origin) == (
         "number 1 of 7 by the evidence (communication alone, 24.0 % of a step)"
     )
@@ -203,7 +204,7 @@ def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None
     candidates = (twin, deployed, *CANDIDATES)
     sweep = study(rule(candidates=candidates, evidence=False, slots=4), profiles=(CANDIDATES[0],))
     done = run(sweep)
-    assert [each.id for each in sweep.swept(done).ranked.arms.slots.values()] == [
+    assert [each.id for each in sweep.state(done).ranked.arms.slots.values()] == [
         "as-overlap",
         "ag-2g",
         "permute-8g",
@@ -222,7 +223,7 @@ def test_stacks_are_of_the_singles_that_led() -> None:
     others = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
     sweep = study(rule(), Stacks(slots=1), profiles=others)
     done = led(sweep, ["overlap-2", "permute-8g"])
-    assert sweep.swept(done).ranked.arms.slots["stack-1"].id == "overlap-2+permute-8g"
+    assert sweep.state(done).ranked.arms.slots["stack-1"].id == "overlap-2+permute-8g"
     assert of_wave(done, "wave3") == {"overlap-2+permute-8g"}
 
 
@@ -234,7 +235,7 @@ def test_nothing_is_stacked_while_the_singles_are_unknown() -> None:
     answer = cluster({})
     done = [answer(each) for each in first if each.is_screened]
     assert sweep.decide(done).due == (RUN,)
-    assert sweep.swept(done).ranked.arms.slots == {}
+    assert sweep.state(done).ranked.arms.slots == {}
 
 
 def test_a_selected_slot_alone_is_measured() -> None:
@@ -264,7 +265,7 @@ def test_malformed_rules(make: Any, words: str) -> None:
 def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> None:
     ours = rule(pgle=True, aims=AIMS | {"pgle-profile": ("communication",)})
     path = "/shared/s/cell/baseline-deployed-e.1/pgle.pbtxt"
-    order = placed(ours, evidence(pgle=path))
+    order = order_candidates(ours, evidence(pgle=path))
     assert ids(order)[0] == "pgle-profile"  # of equals the first
     assert order[0].profile.shown_text == (f"--xla_gpu_pgle_profile_file_or_directory_path={path}")
     sweep = study(ours)

@@ -433,7 +433,7 @@ def test_an_arm_that_loses_runs_is_not_called_faster_on_those_that_ended(case: s
     found = verdict(sweep.decide(history(hanging, of=sweep)).conclusion, "p7")
     assert found.kind is kind
     assert found.lost is not None
-    assert sentence(found.lost.told) == words
+    assert sentence(found.lost.message) == words
     assert (found.hangs, found.retries) == (2 * len(blocks), len(blocks))
     assert any(sentence(reason).startswith(words) for reason in found.reasons)
     assert found.kind is not VerdictKind.FASTER or found.n >= 3

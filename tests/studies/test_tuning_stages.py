@@ -101,7 +101,7 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
     found = verdict(sweep.decide(history).conclusion, arm)
     assert found.delta == pytest.approx(0.0, abs=0.003)
     assert found.kind is not VerdictKind.FASTER
-    past = sweep.swept(history).ranked.past
+    past = sweep.state(history).ranked.past
     own = past.real_blocks[place(late.trial)]
     assert own == block or (isinstance(own, tuple) and own[:1] == block)
 

@@ -43,10 +43,10 @@ from pytest_xlatune.studies.verdicts import (
     PlannedStudy,
     deployed,
     job_ids_of,
-    measured,
     reference,
     score_flags,
     unmeasured,
+    with_figures,
 )
 
 KIND = "thresholds"
@@ -185,7 +185,7 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
             return _because(base, f"cannot tell yet: {over} of {self.jobs} jobs are over")
         if not scored:
             return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
-        base = replace(measured(base, trials), arm=demand.metric)
+        base = replace(with_figures(base, trials), arm=demand.metric)
         figures = [demand.figure(score, self.cell) for score in scored]
         values = [figure for figure in figures if figure is not None]
         if not values:

@@ -11,7 +11,7 @@ from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.tasks.log_documents import steps_document
-from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, try_command
+from pytest_xlatune.tasks.suggest_sweep import suggest_sweep, try_sweep
 from pytest_xlatune.tasks.write_sweep import (
     KINDS,
     QUESTIONS,
@@ -81,11 +81,12 @@ def _init(arguments: argparse.Namespace) -> Output:
     answered = suggested | answers(suggested | options, ask, lambda problem: show([problem]))
     if arguments.study:
         answered["study"] = arguments.study
+    sweep_name = path.stem.removeprefix("test_")
     trial_documents: tuple[Document, ...] = ()
     problems: tuple[str, ...] = ()
     if arguments.is_tried:
         show(["one trial of the command runs now, 10 minutes at most ..."])
-        trial = try_command(answered)
+        trial = try_sweep(answered, name=sweep_name)
         answered = {**trial.settings, **answered}
         if trial.log is not None:
             trial_documents = (steps_document(trial.log, title=trial.head),)
@@ -96,7 +97,7 @@ def _init(arguments: argparse.Namespace) -> Output:
     if run_option:
         planned, run = f"{planned} --{run_option}", f"{run} --xlatune-{run_option}"
     return Output(
-        files={path: sweep_file(answered, name=path.stem.removeprefix("test_"))},
+        files={path: sweep_file(answered, name=sweep_name)},
         problems=problems,
         documents=(
             *trial_documents,

@@ -11,21 +11,19 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pytest_xlatune.executors.payload import log_name
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs.triage import ended_by, primary
-from pytest_xlatune.model.cell import Axis, Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import NoScore
-from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.text import duration, whole
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import run_in
+from pytest_xlatune.sweep.declaration import load_sweep
+from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.read_logs import JobLog, UnreadableLogError, logs_of, read_one
-from pytest_xlatune.tasks.write_sweep import read_command
+from pytest_xlatune.tasks.write_sweep import sweep_file
 
-# steps and seconds of a trial before a sweep exists; the file then has the same steps
-STEPS, LIMIT_S = 15, 600
+_LIMIT_S = 600  # seconds of a trial before its sweep exists
 _TOKENS = ("per_device_batch_size", "max_target_length")
 
 
@@ -50,7 +48,7 @@ def suggest_sweep(path: Path) -> dict[str, str]:
 
 
 class TrialOutput(NamedTuple):
-    """What one trial of a command printed."""
+    """What one trial of a sweep that does not exist yet printed."""
 
     head: str  # how long it took, and how it ended
     log: JobLog | None  # None if it is no log of a training job
@@ -58,8 +56,8 @@ class TrialOutput(NamedTuple):
     problem: str  # why a trial of a sweep would have no score; "" if it would have one
 
 
-def try_command(answers: Mapping[str, str]) -> TrialOutput:
-    """Run the trainer once with these answers of `xlatune init`, as a trial of the baseline.
+def try_sweep(answers: Mapping[str, str], *, name: str) -> TrialOutput:
+    """Run the baseline once, as the first trial of the sweep that these answers are for.
 
     Raises:
         ConfigError: its program does not run here, or a trial could not be started with it.
@@ -69,33 +67,22 @@ def try_command(answers: Mapping[str, str]) -> TrialOutput:
             "--try runs the --command of --kind trainer on this machine; leave it out with other "
             "kinds"
         )
-    command = read_command(answers["command"])
-    cell = Cell(
-        model_tag=answers["model"],
-        parallelism=Parallelism.parse(answers["parallelism"]),
-        deployed=dict(command.deployed),
-        protocol=Protocol(steps=STEPS),
-    )
-    trial = Trial(
-        cell_digest=cell.digest,
-        profile=BASELINE,
-        protocol=cell.protocol,
-        study="init",
-        stage="try",
-    )
-    spec = CommandLauncher(argv=command.words, cwd=command.cwd).launch(trial, cell)
     with TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "trial"
-        outcome = run_in(folder, replace(spec, deadline_s=LIMIT_S))
+        file, folder = Path(scratch) / "test_trial.py", Path(scratch) / "trial"
+        file.write_text(sweep_file({**answers, "study": ""}, name=name), encoding="utf-8")
+        resolved = load_sweep(file).resolve(UserOptions())
+        trial = next(due for due in resolved.study().decide(()).due if due.is_baseline)
+        spec = resolved.sweep.launcher.launch(trial, resolved.cell)
+        outcome = run_in(folder, replace(spec, deadline_s=_LIMIT_S))
         if not outcome.is_started:
             head = f"the trial did not start: {outcome.reason}"
             return TrialOutput(head, None, {}, head)
         took_s = (outcome.end_s or 0.0) - (outcome.start_s or 0.0)
         by = ended_by(outcome, ()) or f"{outcome.state} ({outcome.reason})"
         head = f"one trial took {duration(took_s)}, ended by {by}"
-        tokens = math.prod(float(answers.get(name) or 0) for name in _TOKENS)
         try:
-            log = read_one(folder / log_name(), tokens=tokens or None, is_any=True)
+            tokens = resolved.cell.tokens_per_device_step
+            log = read_one(folder / log_name(), tokens=tokens, is_any=True)
         except UnreadableLogError as error:
             return TrialOutput(head, None, {}, f"{head}, and its output {error.reason}")
     settings = {"trial_s": f"{took_s:.1f}"} | ({"step_pattern": log.fits} if log.fits else {})

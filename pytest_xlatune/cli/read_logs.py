@@ -15,7 +15,6 @@ from pytest_xlatune.tasks.read_logs import (
     Health,
     JobLog,
     behind_of,
-    exit_of,
     logs_of,
     read_one,
     standstill_json,
@@ -43,6 +42,7 @@ def run_triage(arguments: argparse.Namespace) -> Output:
     """Return what went wrong in each log."""
     logs, problems = _read_all(arguments)
     triaged = [(log, behind_of(log)) for log in logs]
+    healths = {log.health for log in logs}
     entries = ({**log.to_json(), "behind": standstill_json(behind)} for log, behind in triaged)
     return Output(
         documents=[
@@ -55,7 +55,7 @@ def run_triage(arguments: argparse.Namespace) -> Output:
         ],
         json=lambda: {"schema": SCHEMA, "logs": [*entries]},
         problems=problems,
-        status=exit_of(logs),
+        status=1 if Health.FAILED in healths else 3 if Health.UNFINISHED in healths else 0,
     )
 
 

@@ -36,10 +36,10 @@ from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.stats.window import common_window
+from pytest_xlatune.tasks.files import UnreadableLogError
 from pytest_xlatune.tasks.read_logs import (
     RANK_0,
     JobLog,
-    UnreadableLogError,
     logs_in,
     logs_of,
     read_one,

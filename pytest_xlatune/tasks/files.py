@@ -5,16 +5,16 @@ A log may be gzipped, or be the standard input. Reports are opened as files of o
 
 from __future__ import annotations
 
-import functools
+import gzip
 import importlib.util
-import itertools
+import io
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 from pytest_xlatune import secure_files
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import hide_kept
 
 NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
@@ -73,9 +73,15 @@ def filled_in(template: str, **values: object) -> str:
 
 STDIN = Path("-")
 DAMAGED = "its gzip data is cut or damaged: only the part before that is read"
-_GZIP = b"\x1f\x8b"
-_ANY_GZIP = zlib.MAX_WBITS | 16  # zlib: accept a header of gzip
 _CHUNK_BYTES = 1 << 20
+
+
+class UnreadableLogError(ConfigError):
+    """A file that is no log of a training job, or that cannot be opened; `reason` says which."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.reason = reason
 
 
 def chunks_of(path: Path, notes: list[str]) -> Iterator[bytes]:
@@ -84,39 +90,23 @@ def chunks_of(path: Path, notes: list[str]) -> Iterator[bytes]:
     If gzip data is cut or damaged, yield as much as can be read, and add a note.
 
     Raises:
-        OSError: the file cannot be opened or read.
+        UnreadableLogError: the file cannot be opened or read.
     """
-    if path == STDIN:
-        yield from _unpacked(sys.stdin.buffer, notes)
-    else:
-        with path.open("rb") as file:
-            yield from _unpacked(file, notes)
-
-
-def _unpacked(file: BinaryIO, notes: list[str]) -> Iterator[bytes]:
-    first = file.read(_CHUNK_BYTES)
-    rest = iter(functools.partial(file.read, _CHUNK_BYTES), b"")
-    chunks = itertools.chain([first], rest) if first else rest
-    yield from _decompressed(chunks, notes) if first.startswith(_GZIP) else chunks
-
-
-def _decompressed(chunks: Iterable[bytes], notes: list[str]) -> Iterator[bytes]:
-    """Yield the text of gzip members, which may have zeros between them."""
-    # `is_whole`: the last member has ended, or none has begun
-    member, is_whole = zlib.decompressobj(_ANY_GZIP), True
     try:
-        for chunk in chunks:
-            packed, is_more = chunk.lstrip(b"\0") if is_whole else chunk, False
-            while packed or is_more:
-                text = member.decompress(packed, _CHUNK_BYTES)
-                if text:
-                    yield text
-                packed, is_whole = member.unconsumed_tail, member.eof
-                is_more = len(text) == _CHUNK_BYTES  # zlib may have text beyond this limit
-                if is_whole:
-                    packed, is_more = member.unused_data.lstrip(b"\0"), False
-                    member = zlib.decompressobj(_ANY_GZIP)
-    except zlib.error:
-        is_whole = False
-    if not is_whole:
+        is_stdin = path == STDIN
+        raw = io.FileIO(sys.stdin.fileno() if is_stdin else path, closefd=not is_stdin)
+        with io.BufferedReader(raw, _CHUNK_BYTES) as file:
+            yield from _unpacked(file, notes)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}; name the log of a job"
+        raise UnreadableLogError(path, why) from None
+
+
+def _unpacked(file: io.BufferedReader[io.FileIO], notes: list[str]) -> Iterator[bytes]:
+    is_packed = file.peek(2).startswith(b"\x1f\x8b")
+    stream = gzip.GzipFile(fileobj=file) if is_packed else file
+    try:
+        while chunk := stream.read1(_CHUNK_BYTES):
+            yield chunk
+    except (EOFError, zlib.error, gzip.BadGzipFile):
         notes.append(DAMAGED)

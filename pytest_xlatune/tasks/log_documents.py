@@ -48,7 +48,7 @@ def steps_document(log: JobLog, *, title: str = "", shows_all: bool = False) -> 
     score, steps = log.score, [*log.report.steps]
     shown = shortened(steps, lambda step: _differs(step, score), shows_all=shows_all)
     gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
-    rows = tuple(gap if step is None else _step_row(step, score) for step in shown)
+    rows = tuple(gap if step is None else _row(step, score) for step in shown)
     ends = (each.detail for each in log.findings if each.cls == FailureClass.UNFINISHED)
     notes = (*log.report.notes, *ends, *map(sentence, slower_of(log)))
     return Document(
@@ -71,27 +71,27 @@ def _figures(score: Score | NoScore) -> Iterator[str]:
         yield f"flags: {', '.join(score.flags)}"
 
 
+def _use(step: StepRecord, score: Score | NoScore) -> str:
+    """Return whether a step is in the score, or what else it is; "" outside of the window."""
+    if step.kind != "step":
+        return step.kind
+    if isinstance(score, NoScore) or not score.window[0] <= step.step <= score.window[1]:
+        return ""
+    return "dropped" if step.step in score.dropped else "yes"
+
+
 def _differs(step: StepRecord, score: Score | NoScore) -> bool:
     """Return whether a step differs from the others in what it did, its loss, or its time."""
-    if step.kind != "step" or (step.loss is not None and not math.isfinite(step.loss)):
-        return True
-    if isinstance(score, NoScore):
-        return False
-    if step.step in (*score.window, *score.dropped):
-        return True
-    if step.step_s is None or score.step_s is None:
-        return False
-    return not abs(step.step_s - score.step_s) <= _FAR * score.step_s  # or it is no number
+    usual_s = score.step_s if isinstance(score, Score) else None
+    is_usual = usual_s is None or abs((step.step_s or math.nan) - usual_s) <= _FAR * usual_s
+    has_loss = step.loss is None or math.isfinite(step.loss)
+    return not (is_usual and has_loss and _use(step, score) in ("", "yes"))
 
 
-def _step_row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:
-    use = ""
-    if step.kind != "step":
-        use = step.kind
-    elif isinstance(score, Score) and score.window[0] <= step.step <= score.window[1]:
-        use = "dropped" if step.step in score.dropped else "yes"
+def _row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:
     figures = (step.step_s, step.tgs, step.tflops, step.mfu, step.loss)
-    return (str(step.step), *(ABSENT if each is None else f"{each:.3f}" for each in figures), use)
+    texts = (ABSENT if figure is None else f"{figure:.3f}" for figure in figures)
+    return (str(step.step), *texts, _use(step, score))
 
 
 def triage_document(log: JobLog) -> Document:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +21,6 @@ from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
 from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.metric import NoScore, Score
@@ -31,7 +29,7 @@ from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.text import counted, whole
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.stragglers import LEAST_RANKS, compare_ranks
-from pytest_xlatune.tasks.files import DAMAGED, STDIN, chunks_of
+from pytest_xlatune.tasks.files import DAMAGED, STDIN, UnreadableLogError, chunks_of
 
 RANK_0 = "log.0.txt"  # of several logs of one attempt, that of rank 0 is read
 SCHEMA = 1
@@ -46,14 +44,6 @@ class Health(StrEnum):
     HEALTHY = "healthy"
     FAILED = "failed"
     UNFINISHED = "unfinished"  # the log ends before the last step, and says nothing about an end
-
-
-class UnreadableLogError(ConfigError):
-    """A file that is no log of a training job, or that cannot be opened; `reason` says which."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} {reason}")
-        self.reason = reason
 
 
 # Names of logs of one job, or of one task of an array, with the rank that printed it:
@@ -94,17 +84,15 @@ def logs_of(path: Path) -> list[Path]:
         return [path]
     if (log := path / RANK_0).is_file():
         return [log]
-    link = [path / "log"] if (path / "log").is_file() else []
     inside = [logs[0][1] for logs in logs_in(path)]
     beside: list[Path] = []
     if (name := _NUMBER.fullmatch(path.name)) is not None:
         is_of_job = re.compile(rf"(?:slurm-)?{name['number']}(?!\d)").match  # `123`: no `1234.out`
         beside = [logs[0][1] for logs in logs_in(path.parent) if is_of_job(logs[0][1].name)]
-    logs = beside or inside or link
-    if not logs and path.is_dir():
+    if not (beside or inside) and path.is_dir():
         why = "is a folder without a log: *.log, *.out or log.0.txt; name the log of a job"
         raise UnreadableLogError(path, why)
-    return logs or [path]
+    return beside or inside or [path]
 
 
 def _logs_by_rank(path: Path) -> dict[int | None, Path]:
@@ -201,12 +189,6 @@ class JobLog:
         return json
 
 
-def exit_of(logs: Iterable[JobLog]) -> int:
-    """Return the exit status of `triage`: 1 if a job failed, 3 if a job is unfinished."""
-    healths = {log.health for log in logs}
-    return 1 if Health.FAILED in healths else 3 if Health.UNFINISHED in healths else 0
-
-
 def read_one(
     path: Path,
     *,
@@ -225,7 +207,7 @@ def read_one(
     rank = next((rank for rank, log in _logs_by_rank(path).items() if log == path), None)
     ranks, notes = RankReader(pattern), list[str]()
     reader = ranks.log(rank)
-    for chunk in _chunks_of(path, notes):
+    for chunk in chunks_of(path, notes):
         ranks.feed(chunk, rank)
     reader.close()
     report = reader.report()
@@ -267,19 +249,6 @@ def read_one(
         is_complete=is_complete,
         ranks=ranks,
     )
-
-
-def _chunks_of(path: Path, notes: list[str]) -> Iterator[bytes]:
-    """Yield a log piece by piece; remarks for its reader are added to `notes`.
-
-    Raises:
-        UnreadableLogError: the file cannot be read.
-    """
-    try:
-        yield from chunks_of(path, notes)
-    except OSError as error:
-        why = f"cannot be read: {error.strerror or error}; name the log of a job"
-        raise UnreadableLogError(path, why) from None
 
 
 def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
@@ -354,10 +323,9 @@ _NUMBERS = {
     "profiler_steps": "profiler_steps",
     "eval_interval": "eval_interval",
 }
-# how releases of MaxText print a profiler:
+# what is not the name in the ways in which releases of MaxText print a profiler:
 #   xplane    ProfilerType.NONE    <ProfilerType.NSYS: 'nsys'>    ""
-_PROFILER = re.compile(r"(?:<?ProfilerType\.)?[\"' ]*(?P<name>\w*)")
-_NO_PROFILER = ("", "none", "null", "false")
+_NO_NAME = re.compile(r"<?ProfilerType\.|:.*|[\"' ]")
 
 
 def protocol_of(report: LogReport) -> Protocol:
@@ -365,13 +333,12 @@ def protocol_of(report: LogReport) -> Protocol:
     config, last, wanted = report.config, report.last_step, steps_wanted(report)
     if report.goal_step is not None:  # ids of other trainers begin at 1, so this one has an id
         wanted = report.goal_step + 1
-    match = _PROFILER.match(config.get("profiler", ""))
-    profiler = match["name"].lower() if match is not None else ""
+    profiler = _NO_NAME.sub("", config.get("profiler", "")).lower()
     numbers = {name: whole(config.get(key, "")) for key, name in _NUMBERS.items()}
     return replace(
         Protocol(),
         steps=wanted or (1 if last is None else last + 1),
-        profiler="" if profiler in _NO_PROFILER else profiler,
+        profiler="" if profiler in ("none", "null", "false") else profiler,
         **{name: max(0, number) for name, number in numbers.items() if number is not None},
     )
 
@@ -397,7 +364,7 @@ def _all_ranks(log: JobLog) -> RankReader:
     """
     for rank, path in _logs_by_rank(log.path).items():
         if not log.ranks.is_known(rank):
-            for chunk in _chunks_of(path, []):
+            for chunk in chunks_of(path, []):
                 log.ranks.feed(chunk, rank)
     return log.ranks
 

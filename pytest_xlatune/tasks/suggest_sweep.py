@@ -20,7 +20,8 @@ from pytest_xlatune.model.text import duration, whole
 from pytest_xlatune.prepare.compile_check import run_in
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
-from pytest_xlatune.tasks.read_logs import JobLog, UnreadableLogError, logs_of, read_one
+from pytest_xlatune.tasks.files import UnreadableLogError
+from pytest_xlatune.tasks.read_logs import JobLog, logs_of, read_one
 from pytest_xlatune.tasks.write_sweep import sweep_file
 
 _LIMIT_S = 600  # seconds of a trial before its sweep exists

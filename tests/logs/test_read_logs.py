@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import random
 import re
@@ -15,10 +14,9 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.result import Outcome, Score, State
-from pytest_xlatune.tasks.files import STDIN
+from pytest_xlatune.tasks.files import STDIN, UnreadableLogError
 from pytest_xlatune.tasks.read_logs import (
     JobLog,
-    UnreadableLogError,
     logs_of,
     read_one,
 )
@@ -251,13 +249,6 @@ def test_folders_of_jobs_and_arrays(
     assert [each.name for each in logs_of(tmp_path / asked)] == found
 
 
-class _Stdin:
-    """A standard input that is a pipe with these bytes."""
-
-    def __init__(self, data: bytes) -> None:
-        self.buffer = io.BytesIO(data)
-
-
 MANY = text_of([*CONFIG, *(f"{each} {'x' * 99}" for each in range(30_000)), *ALL])
 PACKED = {
     "gzip": gzip.compress(MANY),
@@ -273,10 +264,11 @@ PACKED = {
 def test_gzip_and_the_standard_input_are_read_as_a_plain_file_is(
     packed: str, *, is_piped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = STDIN if is_piped else tmp_path / "job.log"
-    monkeypatch.setattr("sys.stdin", _Stdin(PACKED[packed]))
-    (tmp_path / "job.log").write_bytes(PACKED[packed])
-    found = read_one(path)
+    path = tmp_path / "job.log"
+    path.write_bytes(PACKED[packed])
+    with path.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        found = read_one(STDIN if is_piped else path)
     assert (found.status, found.report.last_step, found.report.size_bytes) == ("ok", 14, len(MANY))
     assert found.report.notes == ()
 

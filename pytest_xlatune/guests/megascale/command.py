@@ -115,12 +115,8 @@ def read_megascale(path: Path) -> MegascaleReport:
         ConfigError: the log cannot be read.
     """
     reader = MegascaleReader()
-    try:
-        for chunk in chunks_of(path, []):
-            reader.feed(chunk)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise ConfigError(f"{path} cannot be read: {why}; name the log of a job") from None
+    for chunk in chunks_of(path, []):
+        reader.feed(chunk)
     reader.close()
     return reader.report()
 

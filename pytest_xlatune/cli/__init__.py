@@ -22,20 +22,17 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
-from importlib import import_module
 from typing import NamedTuple
 
 from pytest_xlatune import __version__
 from pytest_xlatune.cli.parsers import (
     AGAINST,
-    SESSION_OPTIONS,
     Commands,
     add_commands,
     add_json,
-    add_options,
     command_table,
     declare,
-    options_of,
+    load_function,
 )
 from pytest_xlatune.cli.show import (
     Output,
@@ -55,18 +52,14 @@ from pytest_xlatune.model.errors import (
     help_lines,
     hide_secrets_of,
 )
-from pytest_xlatune.sweep.settings import refuse_misspelt
 
-__all__ = [  # names that a command of an entry point may use
-    "SESSION_OPTIONS",
+__all__ = [  # names that a command of an entry point may use, beside those in `options`
     "Output",
     "Subcommand",
     "add_commands",
     "add_json",
-    "add_options",
     "complain",
     "main",
-    "options_of",
     "show",
     "show_json",
     "write_files",
@@ -118,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _parser(name).parse_args(words, arguments)
             if any(variable.startswith("XLATUNE_") for variable in os.environ):
                 # every command refuses a misspelt variable, even one that reads no setting
-                refuse_misspelt(os.environ)
+                load_function("pytest_xlatune.sweep.settings:refuse_misspelt")(os.environ)
             check_page(vars(arguments).get("html"))
             output: Output | int = arguments.run(arguments)
             # a command of another distribution may print by itself, and then returns an exit code
@@ -187,8 +180,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
         if name in COMMANDS:
             declare(command_parser, command_table()["commands"][name], package=__name__)
         else:
-            module, _, add = subcommand.add.partition(":")
-            getattr(import_module(module), add)(command_parser)
+            load_function(subcommand.add)(command_parser)
         if subcommand.examples:
             lines = ["examples:", *(f"  {example}" for example in subcommand.examples)]
             if command_parser.epilog:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from pytest_xlatune.cli.parsers import (
-    options_of,
-)
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_xlatune.cli.parsers import (
-    options_of,
-)
+from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
@@ -22,11 +20,14 @@ def run_drill(arguments: argparse.Namespace) -> Output:
         families=read_families(arguments.families) if arguments.families else shipped_families(),
         force=arguments.force,
     )
+    variants = [
+        [path for name in names for path in evidence_files(arguments, name, "capture")]
+        for names in (arguments.paths, *arguments.against)
+    ]
     drilled = drill_variants(
-        [arguments.paths, *arguments.against],
+        variants,
         window,
         step_times_s=arguments.step_time,
-        workdir=lambda: options_of(arguments).workdir,
         dumps=arguments.program,
         collectives=arguments.collectives,
     )

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
-from pytest_xlatune.cli.parsers import (
-    options_of,
-)
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.evidence import read_each
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.report.document import Document
-from pytest_xlatune.tasks.artifacts import Recorded
 from pytest_xlatune.tasks.programs import program_document
+from pytest_xlatune.tasks.recorded import Recorded, recorded_files
 from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profile
 
 
@@ -51,3 +50,8 @@ def _recorded_lines(recorded: Recorded) -> Iterator[str]:
     yield from (f"  {fact}" for fact in recorded.facts)
     for path in filter(None, [recorded.dump, *recorded.captures, recorded.pgle]):
         yield f"  {os.path.relpath(path)}"
+
+
+def recorded_by_name(arguments: argparse.Namespace, name: str, kind: str) -> tuple[Path, ...]:
+    """Return the files of the recorded evidence that an argument of another command names."""
+    return recorded_files(name, options_of(arguments).workdir, kind)

@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_xlatune.catalog.candidates import candidates
 from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.cli.parsers import options_of
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import options_of
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output, write_file
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.report.document import Document

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_xlatune.cli.parsers import (
-    options_of,
-)
+from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence import read_each
 from pytest_xlatune.evidence.hlo.dump import read_program
-from pytest_xlatune.tasks.artifacts import dump_of
 from pytest_xlatune.tasks.programs import program_document, programs_json
 
 
 def run_hlo(arguments: argparse.Namespace) -> Output:
     """Return the facts of one program, or what differs between two."""
     names = [arguments.dump, arguments.other] if arguments.other else [arguments.dump]
-    dumps = [dump_of(name, lambda: options_of(arguments).workdir) for name in names]
+    dumps = [path for name in names for path in evidence_files(arguments, name, "dump")]
     programs, problems = read_each(read_program, dumps)
     return Output(
         documents=(program_document(*programs),),

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.cli.parsers import options_of
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output, complain
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, Exit

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 
 from pytest_xlatune.campaign.jobs import cancel_unwaited, lost_runs, refusal_of
-from pytest_xlatune.cli.parsers import options_of
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import LedgerState, replay

@@ -1,4 +1,4 @@
-"""Declare the arguments of commands by `commands.toml`, and read the options of a sweep.
+"""Declare the arguments of commands by `commands.toml`.
 
 This module must not know what a command does.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
-import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_xlatune.cli.show import complain
 from pytest_xlatune.model.errors import shown
-from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, RunSettings, is_daily
-from pytest_xlatune.sweep.settings import resolve_options
 
 AGAINST = "--against"  # an option of `drill`
 
@@ -73,34 +69,6 @@ def add_commands(
     }
 
 
-SESSION_OPTIONS = frozenset({"notify-file", "negative"})  # have no effect outside pytest
-
-
-def add_options(
-    parser: argparse.ArgumentParser,
-    only: Collection[str] = (),
-    *,
-    leave_out: Collection[str] = (),
-) -> None:
-    """Add the options of a sweep to a command: all, or those in `only`, without `leave_out`.
-
-    The help shows each option in `only`. Without `only` it shows the most common options and says
-    where all are listed.
-    """
-    for option in OPTIONS:
-        if (not only or option.name in only) and option.name not in leave_out:
-            help_text = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
-            parser.add_argument(
-                f"--{option.name}", dest=option.key, metavar=option.metavar, help=help_text
-            )
-    if not only:
-        hint = (
-            f"All other settings of a sweep are options here too, as --NAME; `{EVERY}` lists them "
-            f"as {FLAG}NAME."
-        )
-        parser.epilog = f"{parser.epilog}\n\n{hint}" if parser.epilog else hint
-
-
 def positive(text: str) -> int:
     """Parse a whole number of at least 1."""
     count = int(text)
@@ -112,18 +80,40 @@ def positive(text: str) -> int:
 _TYPES = {"path": Path, "int": int, "float": float, "positive": positive}
 
 
+def load_function(place: str) -> Callable[..., Any]:
+    """Return the function at a place such as `pytest_xlatune.cli.report:run_report`.
+
+    Its module is loaded now, so that a command loads what it needs and nothing else.
+    """
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
+
+
+def evidence_files(arguments: argparse.Namespace, name: str, kind: str) -> tuple[Path, ...]:
+    """Return the path in an argument, or the files of the recorded evidence that it names.
+
+    Args:
+        arguments: of the command.
+        name: a path; or SWEEP:PROFILE, or the id of a trial.
+        kind: "dump" or "capture".
+
+    Raises:
+        ConfigError: no evidence has that name, or it has no such file.
+    """
+    if "/" in name or Path(name).exists():
+        return (Path(name),)  # a path needs no ledger
+    files: tuple[Path, ...] = load_function(f"{__package__}.evidence:recorded_by_name")(
+        arguments, name, kind
+    )
+    return files
+
+
 def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package: str) -> None:
     """Declare the arguments of a command by its row of `commands.toml`.
 
     `package` has the modules that the row names; no other module of it is loaded.
     """
-
-    def function_at(place: str) -> Callable[..., Any]:
-        # a place:  report:run_report
-        module, _, name = place.partition(":")
-        function: Callable[..., Any] = getattr(import_module(f"{package}.{module}"), name)
-        return function
-
     for argument in row.get("arguments", ()):
         is_shared = isinstance(argument, str)
         keywords = dict(command_table()["arguments"][argument] if is_shared else argument)
@@ -132,12 +122,12 @@ def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package:
             keywords["type"] = _TYPES[keywords["type"]]
         parser.add_argument(*names, **keywords)
     if "settings" in row:
-        add_options(parser, **row["settings"])
+        load_function(f"{__package__}.options:add_options")(parser, **row["settings"])
     parser.epilog = row.get("epilog", parser.epilog)
     if "add" in row:
-        function_at(row["add"])(parser)
+        load_function(f"{package}.{row['add']}")(parser)
     if "run" in row:
-        parser.set_defaults(run=function_at(row["run"]))
+        parser.set_defaults(run=load_function(f"{package}.{row['run']}"))
     rows = row.get("commands", {})
     if rows:
         lines = {name: subcommand["line"] for name, subcommand in rows.items()}
@@ -155,14 +145,3 @@ def command_table() -> dict[str, dict[str, Any]]:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add `--json` to a command."""
     parser.add_argument("--json", action="store_true", help="one JSON document")
-
-
-def options_of(arguments: argparse.Namespace) -> RunSettings:
-    """Return the options of a sweep from the command line, the environment and xlatune.toml.
-
-    Raises:
-        ConfigError: an option is misspelt or malformed.
-    """
-    options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
-    complain(filter(None, [options.said.passed_over]))
-    return options

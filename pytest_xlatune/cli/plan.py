@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_xlatune.cli.parsers import (
-    options_of,
-)
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials

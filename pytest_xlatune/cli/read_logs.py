@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from pytest_xlatune.cli.parsers import options_of
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.logs.patterns import StepPattern, step_pattern
 from pytest_xlatune.model.errors import ConfigError

@@ -6,9 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import (
-    options_of,
-)
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError

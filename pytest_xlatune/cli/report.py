@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import options_of
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import Exit, LedgerError

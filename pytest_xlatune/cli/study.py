@@ -11,7 +11,7 @@ import os
 import sys
 from pathlib import Path
 
-from pytest_xlatune.cli.parsers import add_options, options_of
+from pytest_xlatune.cli.options import add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError

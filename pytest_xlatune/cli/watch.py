@@ -11,7 +11,7 @@ import time
 import tty
 from collections.abc import Iterator
 
-from pytest_xlatune.cli.parsers import options_of
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable

@@ -8,10 +8,10 @@ with the mean time of each operation. A setting names the file:
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace.breakdown import Drill
-from pytest_xlatune.model.errors import ConfigError
 
 _PS_PER_US = 1e6
 
@@ -19,32 +19,26 @@ _PS_PER_US = 1e6
 def pgle_profile(drill: Drill, program: Program | None = None) -> str:
     """Return the mean time of each operation in the format of XLA's scheduler.
 
-    With the program of the capture, each name is preceded by the program's fingerprint before
-    scheduling, `FINGERPRINT::NAME`, so that XLA uses no times of another program, as with its own
-    converter's files (xla/service/gpu/gpu_hlo_schedule.cc, `FilterWithFingerprint`). XLA's checker
-    prints nothing if it finds every operation. Therefore the shortest is left out, so that a log
-    always says how many were found.
-
-    Raises:
-        ConfigError: the capture names no operation.
+    It is "" if the capture names no operation, as with CUDA graphs: profile once with
+    `--xla_gpu_enable_command_buffer=` (empty). With the program of the capture, each name is
+    preceded by the program's fingerprint before scheduling, `FINGERPRINT::NAME`, so that XLA uses
+    no times of another program, as with its own converter's files
+    (xla/service/gpu/gpu_hlo_schedule.cc, `FilterWithFingerprint`). XLA's checker prints nothing if
+    it finds every operation. Therefore the shortest is left out, so that a log always says how many
+    were found.
     """
-    if not drill.ops:
-        raise ConfigError(
-            "the capture names no operation of the program, so that a profile for XLA would be "
-            "empty; profile once with --xla_gpu_enable_command_buffer= (empty)"
-        )
-    sums: dict[str, tuple[int, int]] = {}
+    spent_ps, count = Counter[str](), Counter[str]()
     for row in drill.ops:
-        spent, count = sums.get(row.name, (0, 0))
-        sums[row.name] = spent + row.sum_ps, count + row.count
-    costs_us = {name: spent / count / _PS_PER_US for name, (spent, count) in sums.items()}
+        spent_ps[row.name] += row.sum_ps
+        count[row.name] += row.count
+    costs_us = {name: spent / count[name] / _PS_PER_US for name, spent in spent_ps.items()}
     lines, front = [], ""
-    if program is not None and program.fingerprint is not None:
+    if costs_us and program is not None and program.fingerprint is not None:
         lines, front = [f"# of {program.module} for {program.target}"], f"{program.fingerprint}::"
         if len(costs_us) > 1:
-            del costs_us[min(costs_us, key=lambda name: costs_us[name])]
+            del costs_us[min(costs_us, key=costs_us.__getitem__)]
     lines += [
         f"costs {{ name: {json.dumps(front + name)} cost_us: {cost_us:.6f} }}"
         for name, cost_us in costs_us.items()
     ]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{line}\n" for line in lines)

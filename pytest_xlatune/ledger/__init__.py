@@ -55,11 +55,11 @@ from pytest_xlatune.model.result import (
     Blamed,
     Finding,
     Outcome,
-    Shares,
     Submission,
     TrialResult,
 )
 from pytest_xlatune.model.sentences import IN_BRACKETS
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 _AS_DEPLOYED = "the cell as deployed"

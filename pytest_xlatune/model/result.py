@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 import msgspec
 
-from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import Action, Finding, Outcome, State
 from pytest_xlatune.model.message import Message, MessageCode, say, verbatim
@@ -23,7 +22,7 @@ from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, Ste
 from pytest_xlatune.model.record import JobId, Json, OfOurs, Real, Record, RelativePath
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import RotationScore
-from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import CompiledMemory, Trial
 
 __all__ = [  # including names of `failure` and `metric`, which many callers import from here
@@ -279,39 +278,6 @@ class TrialResult(Record, frozen=True, kw_only=True):
         """The findings that ask for an action of a person or of the campaign."""
         none = (Action.NONE, Action.SUCCESS)
         return tuple(finding for finding in self.findings if finding.action not in none)
-
-
-class Shares(Record, frozen=True, kw_only=True):
-    """Where the time of a step went in an evidence run, as far as its files show it.
-
-    Attributes:
-        of_step: part of a step -> its share of the time, 0.2 is 20 %. For `communication`, `copies`
-            and each kind of collective, only time counts during which nothing else ran. A part is
-            absent if no trace shows it.
-        kinds: the kinds of collectives in the compiled program; None if there is no dump.
-        kernels: class of kernels -> the names of those that run alone for the longest time.
-    """
-
-    of_step: dict[str, Real]
-    kinds: tuple[str, ...] | None = None
-    kernels: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-
-    @property
-    def exposed(self) -> Message | None:
-        """The share of a step of each class of kernels, the largest first; None without a trace.
-
-        For communication and copies, only the time counts in which nothing else ran.
-        """
-        classes = {name: share for name, share in self.of_step.items() if name not in COLLECTIVES}
-        reasons = [
-            say(
-                SHARE_OF_STEP if name in ("compute", "idle") else SHARE_OF_STEP_ALONE,
-                parts=[name],
-                share=share,
-            )
-            for name, share in sorted(classes.items(), key=lambda item: -item[1])
-        ]
-        return say("{reasons:; }", reasons=reasons) if reasons else None
 
 
 class EvidenceResult(TrialResult, frozen=True, kw_only=True):

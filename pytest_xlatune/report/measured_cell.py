@@ -17,6 +17,7 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError, XlatuneError
+from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
@@ -37,40 +38,6 @@ from pytest_xlatune.stats.design import SWEEP_ALPHA
 
 SCHEMA = 4
 _AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
-
-
-class EvidenceFact(Record, frozen=True, kw_only=True):
-    """A difference between the baseline and the winner that evidence shows.
-
-    Attributes:
-        kind: "HLO", "step", "kernel family", "overlap" or "network".
-        text: the sentence or the figure.
-        artifacts: the files or folders that show it, below the work directory.
-        jobs: the jobs that wrote the artifacts.
-    """
-
-    kind: str
-    text: str
-    artifacts: tuple[str, ...] = ()
-    jobs: tuple[str, ...] = ()
-
-
-class Explanation(Record, frozen=True, kw_only=True):
-    """What recorded evidence says about a winner, against `baseline-deployed`.
-
-    Attributes:
-        profile: the id of the profile that has the evidence; "" if there is none.
-        facts: the facts in the order HLO, step, families, overlap, network.
-        is_identical: whether the two programs are the same; None if a dump is missing.
-        moved: the relative change of a step's time between the traces; None if a trace is missing.
-        problems: one sentence for each artifact that could not be read.
-    """
-
-    profile: str = ""
-    facts: tuple[EvidenceFact, ...] = ()
-    is_identical: bool | None = None
-    moved: Real | None = None
-    problems: tuple[str, ...] = ()
 
 
 class FormerSweep(Record, frozen=True, kw_only=True):

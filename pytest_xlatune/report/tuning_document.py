@@ -17,6 +17,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, whole
@@ -54,7 +55,6 @@ from pytest_xlatune.report.leaderboard import (
 )
 from pytest_xlatune.report.lines import figure, speed, words
 from pytest_xlatune.report.measured_cell import (
-    Explanation,
     MeasuredCell,
     OtherCell,
     names,

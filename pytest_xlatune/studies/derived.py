@@ -42,9 +42,10 @@ from pytest_xlatune.model.profile import (
     settings_of,
 )
 from pytest_xlatune.model.record import Json, digest
-from pytest_xlatune.model.result import EvidenceResult, Shares, relative
+from pytest_xlatune.model.result import EvidenceResult, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.text import whole
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, all_points, ask, count_points

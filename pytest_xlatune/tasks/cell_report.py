@@ -30,6 +30,7 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, shared_label
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
+from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
@@ -40,7 +41,7 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.cell_documents import checked_alone
 from pytest_xlatune.report.document import Document, literal
 from pytest_xlatune.report.lines import stop_message
-from pytest_xlatune.report.measured_cell import Explanation, MeasuredCell, OtherCell
+from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell
 from pytest_xlatune.report.study_documents import command_of
 from pytest_xlatune.studies import Aim, Study, all_selected
 from pytest_xlatune.studies.trials import in_window

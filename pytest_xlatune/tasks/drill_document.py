@@ -60,22 +60,19 @@ def drill_document(drilled: Drilled, *, top: int = TOP, width: int | None = NAME
     Raises:
         ConfigError: two variants cannot be compared.
     """
-    drills = drilled.drills
-    one = len(drills) == 1
-    names = {1: [""], 2: ["before", "after"]}.get(
-        len(drills), [f"variant {place}" for place, _ in enumerate(drills, 1)]
-    )
+    first, *others = drilled.drills
+    title = "What made the difference between variants"
+    names = ["before", "after"]
+    if not others:
+        title, names = "Where the time of a step went", [""]
+    elif len(others) > 1:
+        names = [f"variant {place}" for place in range(1, len(others) + 2)]
     sections = [
-        *(_one(drills[0], top, width) if one else _several(drills, names, top, width)),
-        *(
-            section(
-                ", ".join(filter(None, ("Collectives", name))),
-                *_collectives(communication, name, top, width),
-            )
-            for name, communication in zip(names, drilled.collectives, strict=False)
-        ),
+        *(_several(drilled.drills, names, top, width) if others else _one(first, top, width))
     ]
-    title = "Where the time of a step went" if one else "What made the difference between variants"
+    for name, communication in zip(names, drilled.collectives, strict=False):
+        blocks = _collectives(communication, name, top, width)
+        sections.append(section(", ".join(filter(None, ("Collectives", name))), *blocks))
     return Document(title=title, sections=tuple(sections), brief=True)
 
 
@@ -98,32 +95,31 @@ _TABLES = (
 
 def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
     """Yield the sections of one variant: what it is, its tables, and remarks."""
-    span_s = drill.seconds(drill.total.span_ps)
+    span_s, total_ps = drill.seconds(drill.total.span_ps), drill.total.sum_ps
     of_groups = figures(drill)
     composed = of_groups[PART] | {"= span": span_s} | of_groups[TOTAL]
-    shares = shares_of(drill, None)
-    of_step = sorted(shares.of_step.items(), key=lambda item: -item[1]) if shares else []
-    (composition, word, _), *of_kernels = _TABLES
+    (composition, composition_word, _), *of_kernels = _TABLES
     yield section("In short", lines(*map(plain, _head(drill))))
     rows = [(name, _ms(value), _share(value, span_s)) for name, value in composed.items()]
-    yield section(composition, _table((word, "ms", "of span"), rows))
+    yield section(composition, _table((composition_word, "ms", "of span"), rows))
     for (title, word, _), time_rows, second in zip(
         of_kernels, (drill.families, drill.kernels[:top]), ("kind", "family"), strict=True
     ):
-        head = (word, second, "ms", "of total", "calls", "alone ms")
         cells = [
             (
                 _short(row.name, width),
                 str(getattr(row, second)),
                 _ms(drill.seconds(row.sum_ps)),
-                _share(row.sum_ps, drill.total.sum_ps),
+                _share(row.sum_ps, total_ps),
                 f"{row.count / max(1, drill.gpu_steps):.4g}",
                 _ms(drill.seconds(row.alone_ps)),
             )
             for row in time_rows
         ]
+        head = (word, second, "ms", "of total", "calls", "alone ms")
         yield section(title, _table(head, cells, words=2))
-    if of_step:
+    if (shares := shares_of(drill, None)) is not None:
+        of_step = sorted(shares.of_step.items(), key=lambda item: -item[1])
         ceiling = [(part, _ms(share * span_s), f"{share:.1%}") for part, share in of_step]
         title = "Ceiling: the most that settings of a part can win"
         yield section(title, _table(("ceiling", "ms", "of span"), ceiling))
@@ -132,51 +128,47 @@ def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
 
 def _head(drill: Drill) -> list[str]:
     devices = len(drill.gpus)
-    is_whole = drill.rule is StepRule.WHOLE
-    steps = counted(drill.divided_by, "step") if is_whole else f"steps {_listed(drill.steps)}"
+    steps = f"steps {', '.join(map(str, drill.steps))}"
+    if drill.rule is StepRule.WHOLE:
+        steps = counted(drill.divided_by, "step")
+    of_planes = f" of {drill.planes_present} planes" if drill.planes_present > devices else ""
+    captures = f"{counted(len(drill.sources), 'capture')} ({', '.join(drill.formats)})"
     summary = [
-        f"{counted(len(drill.sources), 'capture')} ({', '.join(drill.formats)}), {drill.launcher}, "
-        f"{counted(devices, 'device')} with kernels"
-        + (f" of {drill.planes_present} planes" if drill.planes_present > devices else ""),
+        f"{captures}, {drill.launcher}, {counted(devices, 'device')} with kernels{of_planes}",
         f"{steps}: {_RULES[drill.rule]}",
         f"figures are ms per device per step, over {drill.gpu_steps} of them",
     ]
     if not drill.even:
-        summary.append(f"steps have different numbers of kernels: {_odd(drill)}")
+        summary.append(f"steps have different numbers of kernels: {_uneven_step(drill)}")
     return [*summary, *_warned(drill)]
 
 
-def _listed(steps: Sequence[int]) -> str:
-    return ", ".join(map(str, steps))
-
-
-def _odd(drill: Drill) -> str:
+def _uneven_step(drill: Drill) -> str:
     """Return the first step of a device whose number of kernels is not the usual one."""
     kernels = Counter(step.kernels for gpu in drill.gpus for step in gpu.steps)
     usual = kernels.most_common(1)[0][0]
-    odd = (
-        f"{gpu.source} {gpu.name} has {step.kernels} in step {number}, where most steps have "
-        f"{usual}; the window cuts a step, or the profiler lost a kernel"
-        for gpu in drill.gpus
-        for number, step in zip(drill.steps, gpu.steps, strict=True)
-        if step.kernels != usual
-    )
-    return next(odd, "the window cuts a step; see --json")
+    for gpu in drill.gpus:
+        for number, step in zip(drill.steps, gpu.steps, strict=True):
+            if step.kernels != usual:
+                return (
+                    f"{gpu.source} {gpu.name} has {step.kernels} in step {number}, where most "
+                    f"steps have {usual}; the window cuts a step, or the profiler lost a kernel"
+                )
+    return "the window cuts a step; see --json"
 
 
 def _remarks(drill: Drill, width: int | None) -> Iterator[str]:
-    blockers = drill.blockers
-    remedies = {family.name: plain(family.remedy) for family in shipped_families() if family.remedy}
+    remedies = {family.name: family.remedy for family in shipped_families()}
     total_ps = drill.total.sum_ps
-    if blockers:
+    if drill.blockers:
         yield "kernels of the main stream, by the time that nothing runs beside them:"
-    for row in blockers[:3]:
+    for row in drill.blockers[:3]:
         yield (
             f"  {plain(_short(row.name, width))}: {_ms(drill.seconds(row.alone_ps))} ms alone, "
             f"longest {row.longest_ps / _PS_OF_MS:.3f} ms"
         )
-        if (remedy := remedies.get(row.family)) is not None:
-            yield f"    {remedy}"
+        if remedy := remedies.get(row.family):
+            yield f"    {plain(remedy)}"
     yield f"{_share(drill.attributed_ps, total_ps)} of kernel time names its HLO operation"
     if total_ps and drill.attributed_ps < total_ps / 2:
         yield (
@@ -202,20 +194,17 @@ def _several(
     compared = compare_windows(*drills)
     wide = 1 + max(map(len, names))
     is_two = len(drills) == 2  # noqa: PLR2004
-    remarks = [
-        *_warned(*drills),
-        *(
-            ("" if is_two else f"{name}: ") + text
-            for name, text in zip(names[1:], compared.sentences, strict=True)
-        ),
-    ]
     sources = (
         f"{f'{name}:':{wide}} {plain(', '.join(drill.sources))}"
         for name, drill in zip(names, drills, strict=True)
     )
-    yield section("In short", lines(*sources, *map(plain, remarks)))
+    sentences = (
+        text if is_two else f"{name}: {text}"
+        for name, text in zip(names[1:], compared.sentences, strict=True)
+    )
+    yield section("In short", lines(*sources, *map(plain, (*_warned(*drills), *sentences))))
     head = [names[0], *(title for name in names[1:] for title in (name, "change"))]
-    head = ["before ms", "after ms", "change ms"] if is_two else head
+    head = [f"{title} ms" for title in head] if is_two else head
     for title, word, groups in _TABLES:
         rows = []
         for figure in compared.of(*groups)[: top if KERNEL in groups else None]:

@@ -54,9 +54,10 @@ from pytest_xlatune.sweep.earlier import Calibration, write_calibration
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
-from pytest_xlatune.tasks.artifacts import Recorded, as_recorded, read_new
+from pytest_xlatune.tasks.artifacts import read_new
 from pytest_xlatune.tasks.cell_report import read_known
 from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere, refuse_expensive
+from pytest_xlatune.tasks.recorded import Recorded, as_recorded
 
 
 def site_of(
@@ -376,7 +377,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     known = view.state.recorded.get(result.trial.id)
     if known is None:
         raise NotRecorded(f"{result.trial.profile.id} left no evidence: {sentence(result.reason)}")
-    recorded = as_recorded(known, result.trial, view.state, folder)
+    recorded = as_recorded(known, result.trial, folder)
     lost = [path for path in (recorded.dump, *recorded.captures) if path and not path.exists()]
     if lost or not (recorded.dump or recorded.captures):
         why = "; ".join(recorded.problems) or "the run left no dump and no capture"

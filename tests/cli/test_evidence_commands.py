@@ -175,7 +175,7 @@ def test_two_variants_are_compared(run: Run, base: Path, faster: Path, between: 
     [
         (("--steps", 5), "3 steps found (5, 6, 7"),
         (("--gpus", 16), "4 devices with kernels in 1 capture, 16 expected"),
-        (("--step-time", 1, "--step-time", 2), "2 times for 1 variants"),
+        (("--step-time", 1, "--step-time", 2), "2 times for 1 variant;"),
         (("--families", "/nope.json"), "/nope.json: no JSON file"),
     ],
     ids=["other steps", "other devices", "a time too many", "no families"],

@@ -21,7 +21,7 @@ from pytest_xlatune.evidence.trace.collectives import (
     ranks_of,
     shares_of,
 )
-from pytest_xlatune.model.result import Shares
+from pytest_xlatune.model.shares import Shares
 from tests.evidence.test_real_captures import REAL, TRACES
 from tests.helpers.captures import Space, node
 from tests.helpers.hlo_programs import GATHER, body, entry, loop, made

@@ -9,10 +9,10 @@ from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import (
     EvidenceResult,
-    Shares,
     TrialResult,
     TrialStatus,
 )
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.derived import Singles, Stacks
 from pytest_xlatune.studies.evidence_run import EvidenceStudy

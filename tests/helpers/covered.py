@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.explanation import EvidenceFact, Explanation
 from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
-from pytest_xlatune.report.measured_cell import EvidenceFact, Explanation, MeasuredCell
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from tests.helpers.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
 
 # nothing is known yet, and what is optional is missing

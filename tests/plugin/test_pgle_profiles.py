@@ -113,7 +113,7 @@ def test_the_file_of_an_evidence_run_wins_and_is_no_recipe_of_another_place(
         pytest.param(
             "if named and not dump:",
             f"fingerprint = fingerprint if dump else {OTHER!r}\nif named and not dump:",
-            "is of another program",
+            "belongs to another program",
             id="another program",
         ),
         pytest.param(

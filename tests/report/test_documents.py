@@ -13,7 +13,8 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.result import Conclusion, LostRuns, Shares, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, LostRuns, Verdict, VerdictKind
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import paragraph, words

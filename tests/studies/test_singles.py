@@ -14,9 +14,9 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, sentence
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import (
-    Shares,
     TrialStatus,
 )
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.studies.derived import NO_AIM, Stacks, choice_notes, order_candidates
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.candidates import (

@@ -12,19 +12,20 @@ from msgspec.structs import replace
 from pytest_xlatune.ledger import EvidenceRecorded, LedgerEntry, TrialEnded, TrialPlanned
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.result import (
     Conclusion,
-    Shares,
     TrialResult,
     TrialStatus,
     Verdict,
     VerdictKind,
 )
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH
-from pytest_xlatune.report.measured_cell import Explanation, MeasuredCell
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.tuning_document import why
 from pytest_xlatune.tasks.artifacts import explain
 

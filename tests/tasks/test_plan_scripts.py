@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import EvidenceRecorded, Ledger, TrialEnded, TrialPlanned
 from pytest_xlatune.model.profile import BASELINE, profile
-from pytest_xlatune.model.result import Shares, TrialResult, TrialStatus
+from pytest_xlatune.model.result import TrialResult, TrialStatus
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.gate import Gate

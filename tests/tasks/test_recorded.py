@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.ledger import (
     CampaignOpened,
     Event,
@@ -21,10 +23,11 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
-from pytest_xlatune.model.result import Shares, TrialResult, TrialStatus
+from pytest_xlatune.model.result import TrialResult, TrialStatus
+from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
-from pytest_xlatune.tasks.artifacts import captures_of, dump_of, find_recorded
+from pytest_xlatune.tasks.recorded import find_recorded, recorded_files
 from tests.helpers import history
 
 ONE = profile("overlap-2", "--xla_a=2")
@@ -69,13 +72,12 @@ def recorded(axes: str, each: Profile, number: int = 0) -> list[Event]:
 def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: Path) -> None:
     events = [*recorded("PP=8", BASELINE), *recorded("PP=8", BASELINE, 1), *recorded("PP=8", ONE)]
     folder = write(tmp_path, sweep="pp8", axes="PP=8", events=events)
-    assert dump_of("pp8:baseline-deployed", lambda: tmp_path) == folder / "run/1/xla_dump"
+    assert recorded_files("pp8:baseline-deployed", tmp_path, "dump") == (folder / "run/1/xla_dump",)
     first = events[2]
     assert isinstance(first, EvidenceRecorded)
-    assert dump_of(first.trial_id, lambda: tmp_path) == folder / "run/0/xla_dump"
-    paths, step_s = captures_of("pp8:overlap-2", lambda: tmp_path)
-    assert list(paths) == [folder / "run/0/a.xplane.pb"]
-    assert step_s is None
+    assert recorded_files(first.trial_id, tmp_path, "dump") == (folder / "run/0/xla_dump",)
+    captures = recorded_files("pp8:overlap-2", tmp_path, "capture")
+    assert captures == (folder / "run/0/a.xplane.pb",)
 
 
 def test_where_a_step_goes_is_told_by_evidence_of_the_cell_s_baseline(
@@ -99,38 +101,30 @@ def test_where_a_step_goes_is_told_by_evidence_of_the_cell_s_baseline(
     assert state.exposed(cell("TP=8")) is None
 
 
-def test_the_step_time_is_of_trials_of_the_same_profile(tmp_path: Path) -> None:
-    results = [measured(cell("PP=8"), ONE, s, n) for n, s in enumerate((0.5, 0.4, 0.6))]
-    results.append(measured(cell("PP=8"), BASELINE, 9.0))
-    reworded = msgspec.structs.replace(ONE, note="again", wave="wave4")
-    events: list[Event] = [TrialEnded(result=each) for each in results]
-    write(tmp_path, sweep="pp8", axes="PP=8", events=[*events, *recorded("PP=8", reworded)])
-    assert captures_of("pp8:overlap-2", lambda: tmp_path)[1] == 0.5
-
-
 def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, sweep="pp8", axes="PP=8", events=recorded("PP=8", ONE))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pp8:overlap-2").mkdir()
-    assert dump_of("pp8:overlap-2", lambda: tmp_path) == Path("pp8:overlap-2")
-    assert dump_of("gone/xla_dump", lambda: tmp_path) == Path("gone/xla_dump")
-    assert captures_of("gone", lambda: tmp_path) == ((Path("gone"),), None)
+    arguments = argparse.Namespace(xlatune_workdir=str(tmp_path))
+    for name in ("pp8:overlap-2", "gone/xla_dump", "gone"):
+        for kind in ("dump", "capture"):
+            assert evidence_files(arguments, name, kind) == (Path(name),)
 
 
 def test_what_a_name_does_not_say_is_asked_for(tmp_path: Path) -> None:
-    assert find_recorded("pp8", lambda: tmp_path).dump == Path("pp8")
+    assert find_recorded("pp8", tmp_path) is None
     with pytest.raises(ConfigError, match="no evidence of it below"):
-        find_recorded("pp8:overlap-2", lambda: tmp_path)
+        find_recorded("pp8:overlap-2", tmp_path)
     for axes in ("PP=8", "FSDP=8"):
         write(tmp_path, sweep="pp8", axes=axes, events=recorded(axes, ONE))
     with pytest.raises(ConfigError, match="recorded in 2 cells; name the trial: overlap-2-e"):
-        find_recorded("pp8:overlap-2", lambda: tmp_path)
+        find_recorded("pp8:overlap-2", tmp_path)
     with pytest.raises(ConfigError, match=r"recorded are overlap-2\. Record it"):
-        find_recorded("pp8:baseline-deployed", lambda: tmp_path)
+        find_recorded("pp8:baseline-deployed", tmp_path)
 
 
 def test_a_trial_that_was_only_measured_has_none(tmp_path: Path) -> None:
     result = measured(cell("PP=8"), ONE, 0.5)
     write(tmp_path, sweep="pp8", axes="PP=8", events=[TrialEnded(result=result)])
     with pytest.raises(ConfigError, match="left no dump"):
-        find_recorded(result.trial.id, lambda: tmp_path)
+        find_recorded(result.trial.id, tmp_path)

@@ -38,7 +38,7 @@ from pytest_xlatune.evidence.trace import ABSENT, COMMUNICATION, Device, Ints, K
 from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Real, Record
-from pytest_xlatune.model.result import Shares
+from pytest_xlatune.model.shares import Shares
 
 
 class CollectiveTime(Record, frozen=True, kw_only=True):

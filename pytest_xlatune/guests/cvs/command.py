@@ -8,16 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.cli import (
-    SESSION_OPTIONS,
-    add_commands,
-    add_json,
-    add_options,
-    options_of,
-    show,
-    show_json,
-    write_files,
-)
+from pytest_xlatune.cli import add_commands, add_json, show, show_json, write_files
+from pytest_xlatune.cli.options import SESSION_OPTIONS, add_options, options_of
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.guests.cvs.files import (
     asked_of,

@@ -1,0 +1,53 @@
+"""The options of a sweep as options of a command: declared, and read.
+
+Only commands that have such options load this module, because the settings of a sweep are many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from pytest_xlatune.cli.show import complain
+from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, RunSettings, is_daily
+from pytest_xlatune.sweep.settings import resolve_options
+
+SESSION_OPTIONS = frozenset({"notify-file", "negative"})  # have no effect outside pytest
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    only: Collection[str] = (),
+    *,
+    leave_out: Collection[str] = (),
+) -> None:
+    """Add the options of a sweep to a command: all, or those in `only`, without `leave_out`.
+
+    The help shows each option in `only`. Without `only` it shows the most common options and says
+    where all are listed.
+    """
+    for option in OPTIONS:
+        if (not only or option.name in only) and option.name not in leave_out:
+            help_text = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
+            parser.add_argument(
+                f"--{option.name}", dest=option.key, metavar=option.metavar, help=help_text
+            )
+    if not only:
+        hint = (
+            f"All other settings of a sweep are options here too, as --NAME; `{EVERY}` lists them "
+            f"as {FLAG}NAME."
+        )
+        parser.epilog = f"{parser.epilog}\n\n{hint}" if parser.epilog else hint
+
+
+def options_of(arguments: argparse.Namespace) -> RunSettings:
+    """Return the options of a sweep from the command line, the environment and xlatune.toml.
+
+    Raises:
+        ConfigError: an option is misspelt or malformed.
+    """
+    options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
+    complain(filter(None, [options.said.passed_over]))
+    return options

@@ -1,0 +1,120 @@
+"""Find the evidence that a ledger recorded, by the names that people type.
+
+quickstart:baseline-deployed      the sweep and the profile
+baseline-deployed-e.0-1a2b3c4d5e  the trial
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_xlatune.ledger import LEDGER, EvidenceRecorded, Ledger, find_ledgers
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.trial import Trial
+
+# names of a sweep's profile:  quickstart:baseline-deployed
+_OF_SWEEP = re.compile(r"([a-z0-9][a-z0-9_-]*):([a-z0-9][a-z0-9._+-]{0,63})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The artifacts and facts of an evidence trial.
+
+    Attributes:
+        profile: the id of the profile.
+        trial_id: the id of the trial.
+        dump: the folder of the compiler's dump; None if there is none.
+        captures: the profiler's files, one for each process.
+        pgle: the file for XLA's scheduler; None if the captures name no operation.
+        facts: one sentence for each fact in the dump and the captures.
+        problems: one sentence for each file that could not be read.
+    """
+
+    profile: str
+    trial_id: str
+    dump: Path | None
+    captures: tuple[Path, ...]
+    pgle: Path | None
+    facts: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def as_recorded(event: EvidenceRecorded, trial: Trial, folder: Path) -> Recorded:
+    """Return an event with its paths as paths below the ledger's folder."""
+    return Recorded(
+        profile=trial.profile.id,
+        trial_id=event.trial_id,
+        dump=folder / event.dump if event.dump else None,
+        captures=tuple(folder / capture for capture in event.captures),
+        pgle=Path(event.pgle) if event.pgle else None,
+        facts=event.facts,
+        problems=event.problems,
+    )
+
+
+def evidence_in(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
+    """Yield the evidence of a ledger, with its trials, in the order of recording."""
+    for trial_id, event in state.recorded.items():
+        progress = state.trials.get(trial_id)
+        if progress is not None and progress.trial.protocol.dump:
+            yield event, progress.trial
+
+
+def find_recorded(name: str, workdir: Path) -> Recorded | None:
+    """Return the evidence that a name means; None if it is no name but a path to evidence.
+
+    Raises:
+        ConfigError: the sweep or trial exists without evidence, or several cells have it.
+        LedgerError: a ledger cannot be read.
+    """
+    match = _OF_SWEEP.fullmatch(name)
+    sweep, profile_id = match.groups() if match else ("", "")
+    evidence: list[Recorded] = []
+    known: list[str] = []
+    for folder in find_ledgers(workdir):
+        if sweep and folder.parent.name != sweep:
+            continue
+        state = replay(Ledger(folder / LEDGER).refresh())
+        here = [as_recorded(event, trial, folder) for event, trial in evidence_in(state)]
+        known += [recorded.profile for recorded in here]
+        wanted = [one for one in here if name == one.trial_id or profile_id == one.profile]
+        # take the last one: the profile may have been recorded under another protocol before
+        evidence += wanted[-1:]
+        if name in state.trials and not wanted:
+            raise ConfigError(
+                f"{name}: this trial left no dump and no capture; record its "
+                "profile with `xlatune evidence SWEEP_FILE PROFILE`"
+            )
+    if len(evidence) > 1:
+        raise ConfigError(
+            f"{name}: recorded in {len(evidence)} cells; name the trial: "
+            f"{', '.join(recorded.trial_id for recorded in evidence)}"
+        )
+    if match and not evidence:
+        raise ConfigError(
+            f"{name}: no evidence of it below {workdir}"
+            + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
+            + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
+        )
+    return evidence[0] if evidence else None
+
+
+def recorded_files(name: str, workdir: Path, kind: str) -> tuple[Path, ...]:
+    """Return the files of a kind, "dump" or "capture", that a name of recorded evidence means.
+
+    Raises:
+        ConfigError: the evidence has none; see `find_recorded`.
+    """
+    recorded = find_recorded(name, workdir)
+    if recorded is None:
+        return (Path(name),)
+    files = recorded.captures if kind == "capture" else (recorded.dump,)
+    found = tuple(path for path in files if path is not None)
+    if not found:
+        why = f": {'; '.join(recorded.problems)}" if recorded.problems else ""
+        raise ConfigError(f"{name}: trial {recorded.trial_id} left no {kind}{why}")
+    return found

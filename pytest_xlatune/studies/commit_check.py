@@ -1,13 +1,13 @@
 """Find the commit that made training slower, and the models that a commit breaks or slows.
 
-An arm is a commit, or a load (a model on some nodes) at a commit. The stages, in order:
+An arm is a commit, or a load (a model on some nodes) at a commit. A study is a search or a table,
+with these stages in order:
 
-
-        a search   ends      the first and the last commit in alternating pairs
-                   search    the commit that halves the remaining range, one run after the other
-                   confirm   fresh pairs of the likeliest commit and its parent
-        a table    once      each load at each commit
-                   confirm   fresh pairs of a commit that looks slower and the commit before
+    search   ends      the first and the last commit run in alternating pairs
+             search    the commit that halves the remaining range runs, one run after the other
+             confirm   the likeliest commit and its parent run in fresh pairs
+    table    once      each load runs at each commit
+             confirm   a commit that looks slower and the commit before run in fresh pairs
 
 First runs only choose suspects; fresh pairs decide. A commit that cannot run is an answer too. This
 module must not know git, executors or logs.
@@ -74,35 +74,40 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 KIND = "commits"
-ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"
-PAIRS = 4
+ONCE, ENDS, STEP, CONFIRM = "once", "ends", "search", "confirm"  # names of the stages
+PAIRS = 4  # pairs of the ends, and fresh pairs of a suspect
 # the possible answers of a search; a table has none
 FIRST, RANGE, NO_CHANGE, CANNOT_TELL = "FIRST", "RANGE", "NO CHANGE", "CANNOT TELL"
 
 # --- constants of a search ---
-ENDS_ALPHA = 0.005  # one-sided, for each of the two looks at the ends
-LEANS = 0.33  # a loss of so many standard errors calls for four more pairs
-SURE = 0.95  # posterior of one commit at which halving ends
-JOBS_PER_DOUBLING = 6
+# The ends are compared after four pairs and, if that does not decide, after eight. This is the
+# one-sided error rate of each comparison.
+ENDS_ALPHA = 0.005
+LEANS = 0.33  # if a loss of so many standard errors is not shown, four more pairs of the ends run
+SURE = 0.95  # halving ends when one commit has this posterior
+JOBS_PER_DOUBLING = 6  # halving may take so many jobs each time the number of commits doubles
 _EXCLUDED, _CONFIRMED = 0.95, 0.975  # one-sided 95 %, and two-sided 95 %
-_LIKELY = 0.01  # a commit with this posterior is still a suspect
-_MIN_EACH = 2  # least number of scored runs on each side
+_LIKELY = 0.01  # a commit with a larger posterior is still a suspect
+_MIN_RUNS = 2  # fewest scored runs on each side of a comparison
 # --- constants of a table ---
-ALPHA = 0.05
-SLOWER_AT = math.log1p(-0.02)  # the smallest loss that matters
+ALPHA = 0.05  # error rate of the fresh pairs, over all suspects
+SLOWER_AT = math.log1p(-0.02)  # the smallest loss that matters, as a log ratio
 FASTER_AT = -SLOWER_AT
-# These limits only choose what runs again: single runs at -2 % accused one in 28 % of simulated
-# tables of ten healthy loads, if 3 % of the jobs are bad.
+# A commit runs again if its loss exceeds both limits: standard deviations, and a log ratio. Single
+# runs accuse no commit: with a limit of -2 %, a commit would be accused in 28 % of simulated tables
+# of ten healthy loads, if 3 % of the jobs are bad.
 SUSPECT_SIGMAS, SUSPECT_AT = 1.5, 0.012
-PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # gains accuse no commit, so their limits are wider
-# models that ran at the commit before: if so many break, no other load of the commit is run
+PROMISING_SIGMAS, PROMISING_AT = 2.5, 0.020  # the limits of a gain, which is less urgent
+# If a commit breaks so many models that ran at the commit before, its other loads are not run.
 BROKEN_MODELS = 2
-_MIN_DIFFERENCES, _MIN_PAIRS = 4, 2
+_MIN_DIFFERENCES = 4  # with fewer differences of first runs, their spread is unknown
+_MIN_PAIRS = 2  # fewest fresh pairs with a difference
 
 _LEAST_SIGMA = 1e-5  # the least noise of a run that is assumed, in case all runs agree by chance
 _SHORT = 12  # characters of a shortened hash
 Scores = tuple[float, ...]
-# Wrong names or options in one commit: it counts as broken, and the others go on.
+# Failures by names or options that a commit does not know: the commit is broken, and the study
+# continues with the others.
 _CANNOT_START = (
     *(FailureClass.IMAGE_MISSING, FailureClass.CONTAINER_FAIL),
     *(FailureClass.UNKNOWN_FLAG, FailureClass.CONFIG_ERROR),
@@ -114,12 +119,12 @@ class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
 
     Attributes:
         found: the answer of a search; "" for a table, and before the search is over.
-        first, last: the commit that changed the speed, in both; for a range, the last commit before
-            the change and the last that may contain it.
+        first, last: for the answer FIRST, both are the commit that changed the speed; for RANGE,
+            the last commit before the change and the last that may contain it; else "".
         delta: the relative change; None if unknown.
-        excluded: the change that is excluded if none is shown.
-        commits: all commits as shown to people, in order.
-        skipped: the commits that could not be measured.
+        excluded: the smallest loss that is excluded, for the answer NO CHANGE; else None.
+        commits: all commits by short hash and subject, in order.
+        skipped: ids of the commits that could not be measured; () if there are none.
     """
 
     kind: ClassVar[str] = KIND
@@ -139,7 +144,7 @@ class CommitsRecord(CellsRecord, frozen=True, kw_only=True):
 
 
 class Load(Written, frozen=True, kw_only=True):
-    """One line of the table: a model on some of the sweep's nodes.
+    """A model on some of the sweep's nodes, which runs at each commit.
 
     Attributes:
         model: the model tag.
@@ -162,9 +167,10 @@ class Load(Written, frozen=True, kw_only=True):
         return re.sub(r"[^a-z0-9._+-]+", "-", f"{self.model}{count}".lower())
 
     def cell(self, sweep_cell: Cell) -> Cell:
-        """Return its cell on the sweep's nodes, which do not depend on the other loads.
+        """Return the cell of the load, on nodes that do not depend on the other loads.
 
-        A load on `count` nodes takes numbers `count .. 2 count - 1`: 1, 2, 4 of 8 do not overlap.
+        A load on `count` nodes gets those with the indices `count` to `2 count - 1` of the node
+        list, or the last ones. So loads on 1, 2 and 4 of 8 nodes do not overlap.
 
         Raises:
             ConfigError: the sweep has too few nodes.
@@ -236,7 +242,8 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
     Attributes:
         cells: in a search the commits in order; in a table all commits of each load.
         labels: the commits in order: short hash, then subject.
-        is_search: whether the change is looked for between the first and the last commit.
+        is_search: whether the commit that changed the speed is searched, between the first and the
+            last commit.
     """
 
     traits: ClassVar[Traits] = Traits(aim=Aim.ACCUSES)
@@ -265,7 +272,7 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def policy(self) -> Policy:
-        """Count as findings that a commit computes another loss, or cannot start."""
+        """What the study demands: it is an answer that a commit cannot start or be checked out."""
         broken = RetryRule(retries=0, then=Next.DROP)
         # the server of a submodule may be away for a moment
         again = RetryRule(retries=1, backoff_s=60, then=Next.DROP)
@@ -291,7 +298,7 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def most_jobs(self) -> int:
-        """How many jobs it costs at most."""
+        """How many jobs the study takes at most."""
         if self.is_search:
             return 6 * PAIRS + JOBS_PER_DOUBLING * (self.commits - 1).bit_length()
         loads = len(self.cells) // self.commits
@@ -331,20 +338,27 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def progress_class(self) -> type[_CommitProgress]:  # type: ignore[override]
-        """The walk of a search or of a table."""
+        """The class that goes through the stages of a search or of a table."""
         return _Halving if self.is_search else _CommitTable
 
     def pairs(self, stage: str, one: int, other: int, numbers: Iterable[int]) -> tuple[Trial, ...]:
         """Return pairs of two cells given by index, in alternating order."""
-        return tuple(
-            self.trial_of(self.all_arms[at], stage, block=number, position=other)
-            for number in numbers
-            for at in ((one, other) if number % 2 else (other, one))
-        )
+        trials = []
+        for number in numbers:
+            order = (one, other) if number % 2 else (other, one)
+            trials += [
+                self.trial_of(self.all_arms[at], stage, block=number, position=other)
+                for at in order
+            ]
+        return tuple(trials)
 
 
 class _CommitProgress(CellProgress[CommitStudy]):
-    """What a search and a table share: a place is a cell's index, i.e. a load at a commit."""
+    """What a search and a table share. A place is the index of a cell: a load at a commit.
+
+    Attributes:
+        by_place: place -> its results.
+    """
 
     def __init__(self, study: CommitStudy, history: History) -> None:
         super().__init__(study, history)
@@ -353,29 +367,34 @@ class _CommitProgress(CellProgress[CommitStudy]):
             self.by_place[self.place_of(result.trial)].append(result)
 
     def place_of(self, trial: Trial) -> int:
+        """Return the place of a trial."""
         return self.study.places[trial.cell_digest]
 
     def with_losses(
         self, verdicts: Sequence[Verdict], record: CommitsRecord, pairs: Iterable[tuple[int, int]],
         *, alpha: float, notes: Iterable[Message], reference: Verdict | None = None,
     ) -> Conclusion:  # fmt: skip
-        """Return the conclusion; commits whose loss differs from the others' fail their test."""
-        losses, tolerance, ids = [], self.study.loss_tolerance, self.study.ids
+        """Return the conclusion, with an objection for each pair of places whose losses differ."""
+        objections, tolerance, ids = [], self.study.loss_tolerance, self.study.ids
         text = "{commit} computes something else than {before}: loss {loss:.6g}, not {usual:.6g}"
         for before, after in pairs:
-            one, other = (median_loss(self.by_place[at]) for at in (before, after))
-            first = first_loss(self.by_place[before])
-            if one is None or other is None:
+            loss_before = median_loss(self.by_place[before])
+            loss_after = median_loss(self.by_place[after])
+            if loss_before is None or loss_after is None:
                 continue
-            if different_loss(other, one, tolerance=tolerance, first=first):
+            first = first_loss(self.by_place[before])
+            if different_loss(loss_after, loss_before, tolerance=tolerance, first=first):
                 arms = {"commit": ids[after], "before": ids[before]}
-                losses.append(say(text, loss=other, usual=one, **arms))
-        summary, objection = (*record.summary, *losses), (*record.objection, *losses)
+                objections.append(say(text, loss=loss_after, usual=loss_before, **arms))
+        summary, objection = (*record.summary, *objections), (*record.objection, *objections)
         record = replace(record, summary=summary, objection=objection)
         return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
 
-    def lost(self, base: Verdict, result: TrialResult, *, is_new: bool) -> Verdict:
-        """Return the verdict on a cell whose run has no score; `is_new`: the one before it ran."""
+    def verdict_without_score(self, base: Verdict, result: TrialResult, *, is_new: bool) -> Verdict:
+        """Return the verdict on a place whose run has no score.
+
+        `is_new` is true if the place before it ran, so that the commit may be at fault.
+        """
         why = result.reason or NO_SCORE
         if is_excused(result, NODE_FAILURES):
             return undecided(base, say(RUN_AGAIN, why=why))
@@ -391,9 +410,12 @@ def _spread_in(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sides:
-    """Two commits whose runs were paired: their negated log scores, so that a loss is a rise.
+    """The negated log scores of two commits whose runs were paired; a loss is a rise of them.
 
-    The runs of other commits may contribute to the noise.
+    Attributes:
+        before: the scores of the earlier commit.
+        after: the scores of the later commit.
+        noise: scores of other commits, which only contribute to the noise; () if there are none.
     """
 
     before: Scores
@@ -402,134 +424,168 @@ class _Sides:
 
     @property
     def is_enough(self) -> bool:
-        return min(len(self.before), len(self.after)) >= _MIN_EACH
+        """Whether both commits have enough scores to be compared."""
+        return min(len(self.before), len(self.after)) >= _MIN_RUNS
 
     @property
     def estimate(self) -> float:
+        """The rise from the earlier to the later commit; a loss of speed is above 0."""
         return fmean(self.after) - fmean(self.before)
 
     @property
     def spread(self) -> tuple[float, int]:
+        """The standard deviation of a run, and its degrees of freedom."""
         return _spread_in([self.before, self.after, *self.noise])
 
     @property
     def error(self) -> float:
+        """The standard error of the rise."""
         return self.spread[0] * math.sqrt(1 / len(self.before) + 1 / len(self.after))
 
-    def reach(self, level: float) -> float:
-        """Return by how much the rise may be wrong, one-sided."""
+    def margin(self, level: float) -> float:
+        """Return by how much the rise may be wrong, one-sided at this level of confidence."""
         return t_quantile(level, self.spread[1]) * self.error
 
     @property
     def change(self) -> tuple[float, tuple[float, float]]:
         """The change of the score as a log ratio, and its 95 % interval."""
-        change, reach = -self.estimate, self.reach(_CONFIRMED)
-        return change, (change - reach, change + reach)
+        change, margin = -self.estimate, self.margin(_CONFIRMED)
+        return change, (change - margin, change + margin)
 
     @property
     def is_shown(self) -> bool:
-        """Whether a change is shown: one-sided 99.5 %, and 1 % or more."""
-        return self.estimate >= LEAST_CHANGE and self.estimate - self.reach(1 - ENDS_ALPHA) > 0
+        """Whether a loss is shown: one-sided 99.5 %, and 1 % or more."""
+        return self.estimate >= LEAST_CHANGE and self.estimate - self.margin(1 - ENDS_ALPHA) > 0
 
     @property
     def ceiling(self) -> float:
         """The smallest rise that is excluded, one-sided 95 %."""
-        return self.estimate + self.reach(_EXCLUDED)
+        return self.estimate + self.margin(_EXCLUDED)
 
     @property
     def is_open(self) -> bool:
-        """Whether more pairs may show a change: the estimate leans, and 1 % is not excluded."""
-        leans = self.estimate > LEANS * self.error
-        return not self.is_shown and leans and self.ceiling >= LEAST_CHANGE
+        """Whether more pairs may show a loss: it is likely, and 1 % is not excluded."""
+        is_likely = self.estimate > LEANS * self.error
+        return not self.is_shown and is_likely and self.ceiling >= LEAST_CHANGE
 
 
 class _Halving(_CommitProgress):
-    """A search by halving so far, and where it places the change."""
+    """The progress of a search by halving, and where it places the change.
 
-    word = ""  # the answer in a word; "" before there is one
-    looks: tuple[Trial, ...] = ()  # the trials of the pairs of ends
-    steps: tuple[TrialResult, ...] = ()  # the runs that halve the range
-    skipped: frozenset[int] = frozenset()  # the commits that could not be measured
-    belief: Posterior | None = None  # where the change lies, from the ends and the steps
+    Attributes:
+        answer: the kind of answer, e.g. `FIRST`; "" before the search is over.
+        end_trials: the trials of the pairs of ends.
+        halving: the runs that halve the range.
+        skipped: the commits that could not be measured.
+        belief: where the change lies, from the ends and the runs between; None before that.
+        suspect: the likeliest commit, once it runs in fresh pairs; None before that.
+        parent: the nearest commit before the suspect that can run.
+        fresh: the fresh pairs of the suspect and its parent.
+        confirmed: the scores of the fresh pairs; None while they are too few.
+    """
+
+    answer = ""
+    end_trials: tuple[Trial, ...] = ()
+    halving: tuple[TrialResult, ...] = ()
+    skipped: frozenset[int] = frozenset()
+    belief: Posterior | None = None
     suspect: int | None = None
-    parent = 0  # the nearest commit before the suspect that can run
-    fresh: tuple[Trial, ...] = ()  # pairs of the suspect and its parent
-    confirmed: _Sides | None = None  # the scores of the fresh pairs, once they are enough
+    parent = 0
+    fresh: tuple[Trial, ...] = ()
+    confirmed: _Sides | None = None
 
     @property
     def is_confirmed(self) -> bool:
-        fresh = self.confirmed
-        return fresh is not None and fresh.change[1][1] < 0 and fresh.estimate >= LEAST_CHANGE
+        """Whether the fresh pairs show that the suspect is slower, by 1 % or more."""
+        if self.confirmed is None:
+            return False
+        _, (_, upper) = self.confirmed.change
+        return upper < 0 and self.confirmed.estimate >= LEAST_CHANGE
 
     @property
     def last(self) -> int:
+        """The place of the last commit."""
         return self.study.commits - 1
 
     def run_stages(self) -> None:
+        """Compare the ends, halve the range, then confirm the likeliest commit."""
         study, last = self.study, self.last
         # The ends are compared first. Halving alone names a commit even if nothing changed, and for
         # a loss of 3 % it names a wrong one in 9 to 53 % of simulated searches, by noise.
-        self.looks = study.pairs(ENDS, 0, last, range(1, PAIRS + 1))
+        self.end_trials = study.pairs(ENDS, 0, last, range(1, PAIRS + 1))
         if not any(map(self._is_lost, (0, last))):
-            self.stage_results(self.looks)
+            self.stage_results(self.end_trials)
             if self.ends.is_enough and self.ends.is_open and study.budget >= 4 * PAIRS:
                 more = study.pairs(ENDS, 0, last, range(PAIRS + 1, 2 * PAIRS + 1))
-                self.looks += more
+                self.end_trials += more
                 self.stage_results(more)
         if not (self.ends.is_enough and self.ends.is_shown):
-            self.word = NO_CHANGE if self.ends.is_enough else CANNOT_TELL
+            self.answer = NO_CHANGE if self.ends.is_enough else CANNOT_TELL
             return
-        left = study.budget - len(self.looks) - 2 * PAIRS
-        most_steps = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), left), 0)
+        remaining = study.budget - len(self.end_trials) - 2 * PAIRS
+        most_runs = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), remaining), 0)
         self.belief = self._belief(())
-        while self.belief.most < SURE and len(self.steps) < most_steps:
+        while self.belief.most < SURE and len(self.halving) < most_runs:
             arm = study.all_arms[self.belief.splitting()]
-            still = sum(mass > _LIKELY for mass in self.belief.mass)
-            step = study.trial_of(arm, STEP, block=len(self.steps) + 1)
-            later = math.ceil(math.log2(max(still, 2))) + 2 * PAIRS
-            self.steps = (*self.steps, *self.stage_results([step], later=later))
-            self.skipped = frozenset(self.place_of(e.trial) for e in self.steps if not usable(e))
-            self.belief = self._belief(self.steps)
+            suspects = sum(mass > _LIKELY for mass in self.belief.mass)
+            trial = study.trial_of(arm, STEP, block=len(self.halving) + 1)
+            later = math.ceil(math.log2(max(suspects, 2))) + 2 * PAIRS
+            self.halving = (*self.halving, *self.stage_results([trial], later=later))
+            self.skipped = frozenset(
+                self.place_of(result.trial) for result in self.halving if not usable(result)
+            )
+            self.belief = self._belief(self.halving)
         belief = self.belief
-        spent = len(self.looks) + len(self.steps)
+        spent = len(self.end_trials) + len(self.halving)
         if belief.most >= SURE and spent + 2 * PAIRS <= study.budget:
-            self.suspect, self.parent = belief.likeliest, self._before(belief.likeliest)
+            self.suspect, self.parent = belief.likeliest, self._measured_before(belief.likeliest)
             self.fresh = study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
             self.stage_results(self.fresh)
-            before, after = (self._losses(self.fresh, at) for at in (self.parent, self.suspect))
-            noise = self.ends.before, self.ends.after
-            pairs = _Sides(before=before, after=after, noise=noise)
-            self.confirmed = pairs if pairs.is_enough else None
-        is_one = self.suspect is not None and self.suspect - self.parent == 1
-        self.word = FIRST if self.is_confirmed and is_one else RANGE
+            sides = _Sides(
+                before=self._negated_scores(self.fresh, self.parent),
+                after=self._negated_scores(self.fresh, self.suspect),
+                noise=(self.ends.before, self.ends.after),
+            )
+            self.confirmed = sides if sides.is_enough else None
+        is_direct_parent = self.suspect is not None and self.suspect - self.parent == 1
+        self.answer = FIRST if self.is_confirmed and is_direct_parent else RANGE
 
-    def _losses(self, trials: Sequence[Trial], at: int) -> Scores:
+    def _negated_scores(self, trials: Sequence[Trial], at: int) -> Scores:
+        """Return the negated log scores of the trials at a place."""
         values = [self.value(trial) for trial in trials if self.place_of(trial) == at]
         return tuple(-value for value in values if value is not None)
 
     @property
     def ends(self) -> _Sides:
-        before, after = (self._losses(self.looks, at) for at in (0, self.last))
-        return _Sides(before=before, after=after)
+        """The scores of the first and the last commit."""
+        return _Sides(
+            before=self._negated_scores(self.end_trials, 0),
+            after=self._negated_scores(self.end_trials, self.last),
+        )
 
     def _is_lost(self, at: int) -> bool:
         """Return whether two runs of an end are over without a score; a third adds nothing."""
-        runs = [self.final_result(trial) for trial in self.looks if self.place_of(trial) == at]
+        runs = [self.final_result(trial) for trial in self.end_trials if self.place_of(trial) == at]
         over = [result for result in runs if result is not None]
-        return len(over) >= _MIN_EACH and all(usable(result) is None for result in over)
+        return len(over) >= _MIN_RUNS and all(usable(result) is None for result in over)
 
     @property
     def sigma(self) -> float | None:
         """Standard deviation of a run, from the ends; None if there are too few."""
         return self.ends.spread[0] if self.ends.is_enough else None
 
-    def _before(self, at: int) -> int:
+    def _measured_before(self, at: int) -> int:
+        """Return the nearest commit before `at` that was not skipped."""
         return max((place for place in range(at) if place not in self.skipped), default=0)
 
     def _belief(self, runs: Sequence[TrialResult]) -> Posterior:
+        """Return where the change lies, from the ends and these runs."""
         ends, sigma = self.ends, self.sigma or math.nan
-        scores = [*((0, v) for v in ends.before), *((self.last, v) for v in ends.after)]
-        scores += [(self.place_of(e.trial), -score.value) for e in runs if (score := usable(e))]
+        scores = [(0, value) for value in ends.before]
+        scores += [(self.last, value) for value in ends.after]
+        for result in runs:
+            if score := usable(result):
+                scores.append((self.place_of(result.trial), -score.value))
         return posterior(
             scores,
             positions=[at for at in range(1, self.last + 1) if at not in self.skipped],
@@ -541,61 +597,70 @@ class _Halving(_CommitProgress):
 
     @property
     def unexplained(self) -> float:
-        """How much more the ends differ than the suspect and its parent do; 0 if no more."""
+        """The loss between the ends that the suspect does not explain; 0 if that may be noise."""
         if self.confirmed is None:
             return 0.0
-        rest = self.ends.estimate + self.confirmed.change[1][0]
-        return rest if rest > 2 * self.ends.error else 0.0
+        _, (lower, _) = self.confirmed.change
+        unexplained = self.ends.estimate + lower
+        return unexplained if unexplained > 2 * self.ends.error else 0.0
 
     @property
     def range(self) -> tuple[int, int]:
         """The last commit before the change, and the last that may contain it."""
         if self.is_confirmed and self.suspect is not None:
             return self.parent, self.suspect
-        # otherwise one commit was accused of the losses of several
-        if self.unexplained:  # several commits changed the speed, and the posterior assumes one
+        # Several commits changed the speed. The posterior assumes one, so it would accuse a single
+        # commit of the losses of all.
+        if self.unexplained:
             return 0, self.last
-        low, high = self._belief((*self.steps, *self.results_of(self.fresh))).holding(SURE)
-        return self._before(low), high
+        low, high = self._belief((*self.halving, *self.results_of(self.fresh))).holding(SURE)
+        return self._measured_before(low), high
 
     def conclusion(self) -> Conclusion:
-        ids, ends, word = self.study.ids, self.ends, self.word
+        """Return the verdicts on the measured commits, and the answer."""
+        ids, ends, answer = self.study.ids, self.ends, self.answer
         reference = verdict_with_figures(ids[0], self.by_place[0])
         if reference.n:
             reference = replace(with_change(reference, 0.0), method=say(THE_REFERENCE))
             reference = replace(reference, kind=VerdictKind.EQUIVALENT)
         elif lost := [result for result in self.by_place[0] if result.status.is_final]:
             reference = decided(reference, VerdictKind.INVALID, lost[0].reason or NO_SCORE)
-        shown, measured = {0: reference}, [at for at, runs in self.by_place.items() if runs]
+        verdicts = {0: reference}
+        measured = [at for at, runs in self.by_place.items() if runs]
         for at in sorted({*measured, self.last} - {0}):
-            level = self.parent if word == FIRST and at == self.suspect else 0
-            shown[at] = relative_to(self._verdict(at, reference), shown[level])
-        is_slower = word in (FIRST, RANGE)
-        first, last = (ids[at] for at in self.range) if is_slower else ("", "")
-        first = last if word == FIRST else first
-        shown_by = self.confirmed if word == FIRST and self.confirmed else ends
+            against = self.parent if answer == FIRST and at == self.suspect else 0
+            verdicts[at] = relative_to(self._verdict(at, reference), verdicts[against])
+        is_slower = answer in (FIRST, RANGE)
+        first = last = ""
+        if is_slower:
+            before, after = self.range
+            first, last = ids[before], ids[after]
+        if answer == FIRST:
+            first = last
+        sides = self.confirmed if answer == FIRST and self.confirmed else ends
         record = CommitsRecord(
             sigma=self.sigma,
             commits=self.study.labels,
-            found=word,
+            found=answer,
             first=first,
             last=last,
-            delta=relative(-shown_by.estimate) if shown_by.is_enough else None,
-            excluded=-relative(-max(ends.ceiling, 0.0)) if word == NO_CHANGE else None,
+            delta=relative(-sides.estimate) if sides.is_enough else None,
+            excluded=-relative(-max(ends.ceiling, 0.0)) if answer == NO_CHANGE else None,
             skipped=tuple(ids[at] for at in sorted(self.skipped)),
         )
-        answer = self._answer(record)
-        record = replace(record, summary=(answer,), objection=(answer,) if is_slower else ())
+        sentence = self._answer_sentence(record)
+        record = replace(record, summary=(sentence,), objection=(sentence,) if is_slower else ())
         return self.with_losses(
-            [verdict for at, verdict in shown.items() if at],
+            [verdict for at, verdict in verdicts.items() if at],
             record,
             ((0, at) for at in measured if at),
-            alpha=ENDS_ALPHA if word or self.belief else 0.0,
+            alpha=ENDS_ALPHA if answer or self.belief else 0.0,
             notes=self._notes(),
             reference=reference,
         )
 
-    def _answer(self, record: CommitsRecord) -> Message:
+    def _answer_sentence(self, record: CommitsRecord) -> Message:
+        """Return the answer as a sentence."""
         texts = {
             "": "the search is not over",
             FIRST: (
@@ -632,53 +697,75 @@ class _Halving(_CommitProgress):
         )
 
     def _verdict(self, at: int, reference: Verdict) -> Verdict:
+        """Return the verdict on a commit, given that on the first one."""
         ends, base = self.ends, verdict_with_figures(self.study.ids[at], self.by_place[at])
         final = [result for result in self.by_place[at] if result.status.is_final]
         values = values_of(final)
+        if not final:
+            return base
         if not values:
-            return self.lost(base, final[0], is_new=reference.n > 0) if final else base
+            return self.verdict_without_score(base, final[0], is_new=reference.n > 0)
         if reference.n:
             level = -fmean(ends.before) if ends.before else fmean(values)
             base = replace(
                 with_change(base, fmean(values) - level), against=say("the first commit")
             )
-        if at == self.suspect and self.word == FIRST and self.confirmed is not None:
+        if at == self.suspect and self.answer == FIRST and self.confirmed is not None:
             text = "against its parent {parent} in {pairs} fresh pairs; the noise includes the ends"
             method = say(text, parent=self.study.ids[self.parent], pairs=PAIRS)
             base = with_change(decided(base, VerdictKind.SLOWER), *self.confirmed.change)
             return replace(base, against=say("its parent"), method=method)
-        if at == self.last and (self.word or self.belief) and ends.is_enough:
+        if at == self.last and (self.answer or self.belief) and ends.is_enough:
             text = "against the first commit in {pairs} alternating pairs"
             base = replace(with_change(base, *ends.change), method=say(text, pairs=len(ends.after)))
             return decided(base, VerdictKind.SLOWER) if ends.is_shown else not_accused(base)
         return as_screened(base, say("measured to halve the range"))
 
     def _notes(self) -> Iterator[Message]:
+        """Yield notes on the noise, the budget, and a suspect that was not confirmed."""
         ids, ends = self.study.ids, self.ends
-        if self.word and ends.is_enough:
+        if self.answer and ends.is_enough:
             text = (
                 "the ends differ by {change:percent} in {pairs} pairs; a run's noise is {sigma:.2%}"
             )
             pairs = len(ends.after)
             yield say(text, change=relative(-ends.estimate), pairs=pairs, sigma=self.sigma)
-        if self.word == RANGE and self.suspect is None:
+        if self.answer == RANGE and self.suspect is None:
             text = "the budget of {budget} jobs leaves no more runs"
             yield say(text, budget=self.study.budget)
-        elif self.word == RANGE and self.suspect is not None and not self.is_confirmed:
+        elif self.answer == RANGE and self.suspect is not None and not self.is_confirmed:
             text = (
                 "commit {commit} was likeliest, and {pairs} fresh pairs with its parent do not "
                 "show a loss of 1 % or more{change}"
             )
-            change = self.confirmed and relative(-self.confirmed.estimate)
-            seen = None if change is None else say(": {change:percent}", change=change)
-            yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=seen)
+            measured_change = None
+            if self.confirmed is not None:
+                change = relative(-self.confirmed.estimate)
+                measured_change = say(": {change:percent}", change=change)
+            yield say(text, commit=ids[self.suspect], pairs=PAIRS, change=measured_change)
         if self.unexplained:
-            text = "about {rest:size} more than this commit explains: several commits changed it"
+            text = (
+                "the ends differ by about {rest:size} more than this commit explains: several "
+                "commits changed the speed"
+            )
             yield say(text, rest=self.unexplained)
 
 
 class _CommitTable(_CommitProgress):
-    """A table of loads and commits so far; a place is the index of a load at a commit."""
+    """The progress of a table of loads and commits.
+
+    Attributes:
+        firsts: the first trial of each place.
+        newly_broken: index of a commit -> the models that ran at the commit before and break here,
+            if these are so many that the other loads of the commit are not run.
+        screen: the first trials that are run, in order.
+        before: place -> that of the same load at the nearest earlier commit that ran.
+        differences: place -> log ratio of its first run to the one at `before`.
+        sigma: robust spread of these differences; None if there are too few.
+        unlike: places whose difference exceeds the limits, the largest loss first, gains last.
+        is_screened: whether the first runs are over.
+        suspects: the places of `unlike` that run again.
+    """
 
     is_screened = False
     suspects: Sequence[int] = ()
@@ -692,13 +779,11 @@ class _CommitTable(_CommitProgress):
         for at in range(len(values)):
             if at % count and self._is_broken(at) and values[at - 1] is not None:
                 broken.setdefault(at % count, {})[models[at // count]] = None
-        # commit -> the models that it broke, if these are enough to give the commit up
-        many = {at: [*names] for at, names in broken.items() if len(names) >= BROKEN_MODELS}
-        self.newly_broken = many
+        self.newly_broken = {
+            commit: [*names] for commit, names in broken.items() if len(names) >= BROKEN_MODELS
+        }
         self.screen: list[Trial] = []
-        # index -> that of the same load at the nearest earlier commit that ran
         self.before = dict[int, int]()
-        # index -> difference between its first run and the one at `before`
         self.differences = dict[int, float]()
         for first in range(0, len(values), count):
             places = range(first, first + count)
@@ -709,19 +794,19 @@ class _CommitTable(_CommitProgress):
             ran = [(at, value) for at in places if (value := values[at]) is not None]
             for (before, level), (at, value) in pairwise(ran):
                 self.before[at], self.differences[at] = before, value - level
-        every = [*self.differences.values()]
-        self.sigma = spread_of(every) if len(every) >= _MIN_DIFFERENCES else None
+        differences = [*self.differences.values()]
+        self.sigma = spread_of(differences) if len(differences) >= _MIN_DIFFERENCES else None
         low = -max(SUSPECT_SIGMAS * (self.sigma or 0.0), SUSPECT_AT)
         high = max(PROMISING_SIGMAS * (self.sigma or 0.0), PROMISING_AT)
         unlike = [at for at, value in self.differences.items() if not low <= value <= high]
-        # the largest loss first, gains last
         self.unlike = sorted(unlike, key=lambda at: (self.differences[at], at))
 
     def run_stages(self) -> None:
+        """Run each load at each commit once, then fresh pairs of the suspects."""
         self.stage_results(self.screen)
         self.is_screened = True
-        spare = self.study.budget - len(self.screen)
-        self.suspects = self.unlike[: max(spare // (2 * PAIRS), 0)]
+        remaining = self.study.budget - len(self.screen)
+        self.suspects = self.unlike[: max(remaining // (2 * PAIRS), 0)]
         self.stage_results([trial for at in self.suspects for trial in self._pairs(at)])
 
     def _is_broken(self, at: int) -> bool:
@@ -730,65 +815,75 @@ class _CommitTable(_CommitProgress):
         return run is not None and usable(run) is None and not is_excused(run, NODE_FAILURES)
 
     def _pairs(self, at: int) -> tuple[Trial, ...]:
+        """Return the fresh pairs of a place and the same load at the commit before."""
         return self.study.pairs(CONFIRM, self.before[at], at, range(1, PAIRS + 1))
 
     @cached_property
     def fresh(self) -> Mapping[int, Sequence[float]]:
-        """Index -> the differences of its fresh pairs."""
-        fresh = {}
+        """Place -> the differences of its fresh pairs."""
+        differences = {}
         for at in self.suspects:
-            values = {(self.place_of(e), e.block): self.value(e) for e in self._pairs(at)}
-            places, numbers = (at, self.before[at]), range(1, PAIRS + 1)
-            fresh[at] = paired(*([values[place, n] for n in numbers] for place in places))
-        return fresh
+            values = {
+                (self.place_of(trial), trial.block): self.value(trial) for trial in self._pairs(at)
+            }
+            numbers = range(1, PAIRS + 1)
+            after = [values[at, number] for number in numbers]
+            before = [values[self.before[at], number] for number in numbers]
+            differences[at] = paired(after, before)
+        return differences
 
     @cached_property
     def pooled(self) -> tuple[float, int]:
+        """The standard deviation of a difference of fresh pairs, and its degrees of freedom."""
         return _spread_in([runs for runs in self.fresh.values() if len(runs) >= _MIN_PAIRS])
 
     def conclusion(self) -> Conclusion:
+        """Return the verdicts on all loads at all commits."""
         verdicts: list[Verdict] = []
         for at in range(len(self.firsts)):
-            level = verdicts[self.before[at]] if at in self.before else None
-            verdicts.append(relative_to(self._verdict(at), level))
+            before = verdicts[self.before[at]] if at in self.before else None
+            verdicts.append(relative_to(self._verdict(at), before))
         text, commits = "{commits:+commit}: {answer}", self.study.commits
         answer = say(text, commits=commits, answer=summary_sentence(verdicts))
-        one = self.pooled[0] if self.pooled[1] else self.sigma
-        sigma = None if one is None else one / math.sqrt(2)
-        summary = answer, *self._left_out()
+        spread, df = self.pooled
+        difference_sigma = spread if df else self.sigma
+        sigma = None if difference_sigma is None else difference_sigma / math.sqrt(2)
+        summary = answer, *self._not_run_notes()
         record = CommitsRecord(sigma=sigma, summary=summary, commits=self.study.labels)
         pairs = ((before, at) for at, before in self.before.items())
         alpha = ALPHA if self.suspects else 0.0
         return self.with_losses(verdicts, record, pairs, alpha=alpha, notes=self._notes())
 
-    def _left_out(self) -> Iterator[Message]:
+    def _not_run_notes(self) -> Iterator[Message]:
+        """Yield the commits that break models, and how many of their runs are not made."""
         text = "{commit} breaks {models}, which ran on the commit before: {runs:+run} left out"
         for commit, models in sorted(self.newly_broken.items()):
-            left = sum(
-                self.final_result(run) is None for run in self.firsts[commit :: self.study.commits]
-            )
+            trials = self.firsts[commit :: self.study.commits]
+            not_run = sum(self.final_result(trial) is None for trial in trials)
             name = self.study.labels[commit].partition(" ")[0]
-            yield say(text, commit=name, models=models, runs=left)
+            yield say(text, commit=name, models=models, runs=not_run)
 
     def _verdict(self, at: int) -> Verdict:
+        """Return the verdict on a load at a commit."""
         commit, first = at % self.study.commits, self.final_result(self.firsts[at])
         base = verdict_with_figures(self.study.ids[at], self.by_place[at])
         if first is None:
             why = say("not submitted: the commit breaks other models")
             return undecided(base, why) if commit in self.newly_broken else base
         if usable(first) is None:
-            is_old = self._is_broken(at - 1) if commit else self.study.commits > 1
-            return self.lost(base, first, is_new=not is_old)
+            was_broken = self._is_broken(at - 1) if commit else self.study.commits > 1
+            return self.verdict_without_score(base, first, is_new=not was_broken)
         if at not in self.differences:
-            why = say("it runs" if commit == 0 else "it runs, and did on no commit before")
+            why = say("it runs" if commit == 0 else "it runs, and did not on any commit before")
             return not_accused(base, why)
         change = self.differences[at]
         base = replace(with_change(base, change), against=say("the commit before"))
         if not self.is_screened:
             return as_screened(base, say(ITS_FIRST_RUN))
         if at in self.suspects:
-            again = as_screened(base, say(ITS_FIRST_RUN_AGAIN))
-            return self._again(base, at) if self.is_over else again
+            if not self.is_over:
+                return as_screened(base, say(ITS_FIRST_RUN_AGAIN))
+            return self._verdict_by_pairs(base, at)
         if at in self.unlike:
             text = "{change:percent} in its first run; the budget of {budget} jobs is spent"
             return undecided(base, say(text, change=base.delta, budget=self.study.budget))
@@ -797,32 +892,38 @@ class _CommitTable(_CommitProgress):
             base = replace(base, method=say("first runs, noise from the spread of all differences"))
         return not_accused(base, say("no loss in its first run that calls for another"))
 
-    def _again(self, base: Verdict, at: int) -> Verdict:
-        values, (sigma, df), family = self.fresh[at], self.pooled, len(self.suspects)
-        if len(values) < _MIN_PAIRS or not df:
-            return undecided(base, say("{pairs:+fresh pair} have scores", pairs=len(values)))
-        middle, error = fmean(values), sigma / math.sqrt(len(values))
+    def _verdict_by_pairs(self, base: Verdict, at: int) -> Verdict:
+        """Return the verdict on a suspect by its fresh pairs."""
+        differences, (sigma, df), family = self.fresh[at], self.pooled, len(self.suspects)
+        n = len(differences)
+        if n < _MIN_PAIRS or not df:
+            return undecided(base, say("{pairs:+fresh pair} have scores", pairs=n))
+        change, error = fmean(differences), sigma / math.sqrt(n)
         reach = t_quantile(0.975, df) * error
         text = "{pairs} fresh pairs with the commit before, Bonferroni over {family}"
-        base = with_change(base, middle, (middle - reach, middle + reach))
-        base = replace(base, n=len(values), method=say(text, pairs=len(values), family=family))
-        shown = abs(middle) - t_quantile(1 - ALPHA / family, df) * error
-        if SLOWER_AT <= middle <= FASTER_AT:
+        base = with_change(base, change, (change - reach, change + reach))
+        base = replace(base, n=n, method=say(text, pairs=n, family=family))
+        least = abs(change) - t_quantile(1 - ALPHA / family, df) * error
+        if SLOWER_AT <= change <= FASTER_AT:
             return not_accused(base, say("its first run differed, its fresh pairs do not"))
-        if shown <= 0:
+        if least <= 0:
             return undecided(base, say("a change of 2 % is neither shown nor excluded"))
-        if middle < 0:
-            why = say("a loss of more than {loss:size}", loss=-relative(-shown))
+        if change < 0:
+            why = say("a loss of more than {loss:size}", loss=-relative(-least))
             return decided(base, VerdictKind.SLOWER, why)
-        why = say("a gain of more than {gain:size}", gain=relative(shown))
+        why = say("a gain of more than {gain:size}", gain=relative(least))
         return decided(base, VerdictKind.FASTER, why)
 
     def _notes(self) -> Iterator[Message]:
+        """Yield notes on the noise of first runs and on suspects that the budget left out."""
         if self.is_screened and self.sigma is not None:
             text = "first runs of adjacent commits differ by {sigma:.2%} (one sigma)"
             yield say(text, sigma=self.sigma)
         if self.is_screened and len(self.unlike) > len(self.suspects):
-            text = "the budget of {budget} allows {allowed} of {suspects:+suspect}, {every} all"
-            every = len(self.screen) + 2 * PAIRS * len(self.unlike)
-            counts = {"allowed": len(self.suspects), "suspects": len(self.unlike)}
-            yield say(text, budget=self.study.budget, every=every, **counts)
+            yield say(
+                "the budget of {budget} allows {allowed} of {suspects:+suspect}, {every} all",
+                budget=self.study.budget,
+                allowed=len(self.suspects),
+                suspects=len(self.unlike),
+                every=len(self.screen) + 2 * PAIRS * len(self.unlike),
+            )

@@ -1,9 +1,9 @@
-"""Find the node or link that slows the network: rounds of disjoint pairs, then fresh pairs.
+"""Find the node or link that slows the network, by rounds of disjoint pairs, then fresh pairs.
 
-An arm is a node; a trial is a pair of nodes with a two-node load. The single run of a pair only
-chooses which pairs run again; fresh runs side by side decide. A node that cannot communicate is an
-answer too, and the study goes on without it. docs/how-to/studies.md describes the study. This
-module must not know of executors or logs.
+An arm is a node; a trial is a pair of nodes with a two-node load. A link is what connects the two
+nodes of a pair. The single run of a pair only chooses which pairs run again; fresh runs side by
+side decide. A node that cannot communicate is an answer too, and the study goes on without it.
+docs/how-to/studies.md describes the study. This module must not know of executors or logs.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ _PLACES = {
     LINK: "the slowest pair again, wave {block}",
 }
 
-FIRST_ROUNDS = 4
-# What is worse than both limits runs again: standard deviations, and loss as a log ratio.
+FIRST_ROUNDS = 4  # after so many rounds, slow nodes run again for the first time
+# A node or a pair runs again if its loss exceeds both limits: standard deviations, and a log ratio.
 EARLY = (2.0, 0.015)  # for a node after the first rounds
 LATE = (1.0, 0.012)  # for a node once every pair has run
 PAIR = (1.8, 0.012)  # for a pair by its single run
-FRESH = 0.010  # for a pair by its two fresh runs: the loss alone
+FRESH = 0.010  # for a pair by its two fresh runs: only a log ratio
 SHARE = 4  # at most a fourth of the nodes may be suspects
 # At most half as many pairs as nodes may be suspects. With a few percent of bad jobs among N^2 / 2
 # pairs, N / 2 pairs of 32 healthy nodes look slow, and the bad link is not always the slowest.
 SHARE_OF_PAIRS = 2
-REPEATS = 4
+REPEATS = 4  # fresh runs of a slow node, and of the slowest pair
 MANY = 8  # with so many nodes, the pairs of one round are enough for a median
-_LEAST_OTHERS = 3
+_LEAST_OTHERS = 3  # fewest other pairs that a node is compared with
 
 _MOST_FAIL = "more pairs failed than were measured: look at the load and what nodes share"
 
@@ -91,17 +91,24 @@ Round = tuple[Pair, ...]
 
 
 def every_pair_once(names: Sequence[str]) -> tuple[Round, ...]:
-    """Return rounds of disjoint pairs that hold every pair once; with an odd number one sits out.
+    """Return rounds of disjoint pairs that together hold every pair once.
 
-    The circle method: the nodes stand on a circle, each is paired with its mirror image, and the
-    mirror turns by one place each round.
+    With an odd number of nodes, one node has no partner in each round. This is the circle method:
+    an odd number of nodes is placed on a circle, each is paired with its mirror image, and the
+    mirror turns by one place each round. With an even number, the last node is in the middle and is
+    paired with the node that has no mirror image.
     """
-    circle = (len(names) - 1) | 1  # with an even number, the last node stands in the middle
+    on_circle = len(names) if len(names) % 2 else len(names) - 1
     rounds = []
-    for turn in range(circle):
-        meet = [((turn + k) % circle, (turn - k) % circle) for k in range(1, circle // 2 + 1)]
-        meet += [(turn, circle)] if circle < len(names) else []
-        rounds.append(tuple((names[a], names[b]) for a, b in sorted(map(sorted, meet))))
+    for turn in range(on_circle):
+        places = [
+            ((turn + step) % on_circle, (turn - step) % on_circle)
+            for step in range(1, on_circle // 2 + 1)
+        ]
+        if on_circle < len(names):
+            places.append((turn, on_circle))
+        in_order = sorted((min(pair), max(pair)) for pair in places)
+        rounds.append(tuple((names[one], names[other]) for one, other in in_order))
     return tuple(rounds)
 
 
@@ -115,8 +122,9 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Network())`. It runs on the pinned nodes.
 
     Attributes:
-        racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`. With racks, it
-            runs every pair inside each rack and one pair between each two racks; with () all.
+        racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`. With racks,
+            the study runs every pair inside each rack, and one pair between each two racks; without
+            racks (empty), it runs every pair.
         key: a name for this check, e.g. a date; runs with another key are not used again.
     """
 
@@ -130,34 +138,49 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
 
 
 class _NetworkProgress(CellProgress["NetworkStudy"]):
-    """One check so far, and what it shows."""
+    """The progress of a check, and what it shows.
 
-    is_common = False  # whether so many pairs fail that the nodes are not the cause
-    low: tuple[str, ...] = ()  # nodes that are slow in the rounds, the slowest first
-    link: Pair | None = None  # the pair that ran again beside its nodes with other partners
-    ends: tuple[Slower, ...] = ()  # its loss against each of its nodes with another partner
-    # its loss against the mean of both, because the slower of two is chance
-    loss: Slower | None = None
+    Attributes:
+        is_common: whether so many pairs fail that the nodes are not the cause.
+        low: the nodes that are slow in the rounds, the slowest first.
+        link: the slowest pair, which ran again beside its nodes with other partners; None if none.
+        link_loss: the loss of that pair against the mean of its nodes with other partners, because
+            the slower of the two is so by chance; None if it is unknown.
+        end_losses: its loss against each of its nodes with another partner; () if unknown.
+        failed_nodes: nodes that cannot communicate -> the results that show it.
+        broken: pairs that fail although both nodes work with others.
+        values: pair -> log score of its first run.
+        centred: pair -> the same minus the median of its round.
+        changes: node -> median of its pairs minus that of the others, and the spread of the others.
+        differences: node that ran again -> log ratios of its fresh pairs to a good pair.
+        node_losses: node that ran again -> the loss that these show; None if they are too few.
+        again: pair that ran again -> log scores of these runs.
+    """
+
+    is_common = False
+    low: tuple[str, ...] = ()
+    link: Pair | None = None
+    link_loss: Slower | None = None
+    end_losses: tuple[Slower, ...] = ()
 
     def __init__(self, study: NetworkStudy, history: History) -> None:
         super().__init__(study, history)
-        # nodes that cannot communicate -> the results that show it
-        self.out: dict[str, list[TrialResult]] = {}
-        self.broken: list[Pair] = []  # pairs that fail although both nodes work with others
-        self.values: dict[Pair, float] = {}  # log scores of first runs
-        self.centred: dict[Pair, float] = {}  # the same minus the median of their round
-        # node -> median of its pairs minus that of the others, and the spread of the others
-        self.known: dict[str, tuple[float, float]] = {}
-        # node that ran again -> log ratios of fresh pairs
+        self.failed_nodes: dict[str, list[TrialResult]] = {}
+        self.broken: list[Pair] = []
+        self.values: dict[Pair, float] = {}
+        self.centred: dict[Pair, float] = {}
+        self.changes: dict[str, tuple[float, float]] = {}
         self.differences: dict[str, list[float]] = {}
-        self.nodes: dict[str, Slower | None] = {}  # the same nodes -> the loss that these show
-        self.again: dict[Pair, list[float]] = {}  # log scores of pairs that ran again
+        self.node_losses: dict[str, Slower | None] = {}
+        self.again: dict[Pair, list[float]] = {}
 
     def run_stages(self) -> None:
-        """Run rounds of pairs, then the nodes that are slow in them, then the slow pairs."""
-        # Comparing halves of the nodes missed a link that was 5 % slow in 72 to 90 % of simulated
-        # networks: a ring uses two links of a node, and rarely the slow one.
-        self._find_out()
+        """Run rounds of pairs, then the nodes that are slow in them, then the slow pairs.
+
+        Pairs are run because jobs on halves of the nodes miss a link that is 5 % slow in 72 to 90 %
+        of simulated networks: a ring uses two links of a node, and rarely the slow one.
+        """
+        self._find_failed_nodes()
         if self.is_common:
             trials = chain(*self.study.round_trials)
             self.planned += [trial for trial in trials if trial.id in self.results]
@@ -176,31 +199,40 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         able = [
             trial
             for trial in trials
-            if self.final_result(trial) or not self.out.keys() & {*self.study.pair_of(trial)}
+            if self.final_result(trial)
+            or not self.failed_nodes.keys() & {*self.study.pair_of(trial)}
         ]
         return super().stage_results(able, later=later)
 
     def arms_of(self, trial: Trial) -> Sequence[str]:
+        """Return the ids of the two nodes of a trial."""
         return [node.lower() for node in self.study.pair_of(trial)]
 
     @property
     def accused(self) -> tuple[str, ...]:
         """The nodes that fresh pairs show to be slow, the slowest first."""
-        shown = {name: loss for name, loss in self.nodes.items() if loss and loss.accuses}
-        return tuple(sorted(shown, key=lambda name: shown[name].estimate))
+        losses = {name: loss for name, loss in self.node_losses.items() if loss and loss.accuses}
+        return tuple(sorted(losses, key=lambda name: losses[name].estimate))
 
     @property
     def accuses_link(self) -> bool:
-        # a pair that is slower than only one of its nodes elsewhere may contain a slow node
-        return bool(self.ends) and all(end.accuses for end in self.ends)
+        """Whether the slowest pair is slower than both of its nodes with other partners.
+
+        If it is slower than only one of them, the other node may be the cause.
+        """
+        return bool(self.end_losses) and all(loss.accuses for loss in self.end_losses)
 
     @cached_property
     def sigma(self) -> float:
         """Robust spread of the pairs in the rounds; NaN before there are any."""
         return spread_of([*self.centred.values()]) if self.centred else math.nan
 
-    def _find_out(self) -> None:
-        """Find the nodes that cannot communicate: two of their pairs failed."""
+    def _find_failed_nodes(self) -> None:
+        """Find the nodes that cannot communicate: those of which two pairs or more failed.
+
+        The node with the most failed pairs is blamed for these, then the next for the remaining
+        ones. Pairs that remain at the end are broken.
+        """
         failed: dict[Pair, TrialResult] = {}
         worked: Counter[str] = Counter()
         for result in self.results_of(chain(*self.study.round_trials)):
@@ -208,15 +240,17 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
                 worked.update(self.study.pair_of(result.trial))
             elif result.status.is_final and not is_excused(result):
                 failed[self.study.pair_of(result.trial)] = result
-        left, place = dict(failed), self.study.place
-        while left:
-            counts = Counter(chain(*left))
+        unexplained, place = dict(failed), self.study.place
+        while unexplained:
+            counts = Counter(chain(*unexplained))
             node = min(counts, key=lambda name: (-counts[name], worked[name], place[name]))
             if counts[node] < 2 or worked[node] > counts[node]:  # noqa: PLR2004 - one may be a link
                 break
-            self.out[node] = [result for pair, result in left.items() if node in pair]
-            left = {pair: result for pair, result in left.items() if node not in pair}
-        self.broken = [pair for pair in left if not self.out.keys() & {*pair}]
+            self.failed_nodes[node] = [
+                result for pair, result in unexplained.items() if node in pair
+            ]
+            unexplained = {pair: result for pair, result in unexplained.items() if node not in pair}
+        self.broken = [pair for pair in unexplained if not self.failed_nodes.keys() & {*pair}]
         self.is_common = len(failed) > worked.total() // 2 and len(failed) >= _LEAST_OTHERS
 
     def _run_rounds(self, rounds: Sequence[Sequence[Trial]], *, later: int = 0) -> None:
@@ -227,38 +261,46 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         trials, study = [*chain(*rounds)], self.study
         scores = {study.pair_of(trial): self.value(trial) for trial in trials}
         self.values |= {pair: value for pair, value in scores.items() if value is not None}
-        least = MANY // 2 if len(study.nodes) >= MANY else math.inf
-        usual, of_round = self._usual(), _grouped(self.values, study.round_of.__getitem__)
+        least_pairs = MANY // 2 if len(study.nodes) >= MANY else math.inf
+        medians = self._medians()
+        by_round = _grouped(self.values, study.round_of.__getitem__)
         for pair, value in self.values.items():
-            alike, is_across = of_round[study.round_of[pair]], study.is_across(pair)
-            has_own = len(alike) >= least and not is_across
-            self.centred[pair] = value - (median(alike) if has_own else usual[is_across])
-        inside = {pair: v for pair, v in self.centred.items() if not study.is_across(pair)}
+            in_round, is_across = by_round[study.round_of[pair]], study.is_across(pair)
+            uses_round = len(in_round) >= least_pairs and not is_across
+            level = median(in_round) if uses_round else medians[is_across]
+            self.centred[pair] = value - level
+        inside = {pair: value for pair, value in self.centred.items() if not study.is_across(pair)}
         for node in study.nodes:
             values = [value for pair, value in inside.items() if node in pair]
             others = [value for pair, value in inside.items() if node not in pair]
             if len(values) >= LEAST_REPEATS and len(others) >= _LEAST_OTHERS:
-                self.known[node] = median(values) - median(others), spread_of(others)
+                self.changes[node] = median(values) - median(others), spread_of(others)
         self.stage_results(trials, later=later)
 
-    def _usual(self) -> dict[int, float]:
-        """Return the median first run of the pairs inside racks (0) and across racks (1)."""
+    def _medians(self) -> dict[int, float]:
+        """Return the median first run of the pairs inside racks (False) and across (True)."""
         kinds = _grouped(self.values, self.study.is_across)
         return {kind: median(values) for kind, values in kinds.items()}
 
-    def _nearest(self, nodes: Iterable[str]) -> list[str]:
-        """Return the nodes, those closest to the median first: these are the best partners."""
-        place, known = self.study.place, self.known
-        off = {node: abs(known[node][0]) if node in known else 1.0 for node in nodes}
-        return sorted(off, key=lambda node: (off[node], place[node]))
+    def _best_partners(self, nodes: Iterable[str]) -> list[str]:
+        """Return the nodes, those closest to the median first; unknown ones come last."""
+        place, changes = self.study.place, self.changes
+        distances = {node: abs(changes[node][0]) if node in changes else 1.0 for node in nodes}
+        return sorted(distances, key=lambda node: (distances[node], place[node]))
 
-    def _accuse_nodes(self, rule: tuple[float, float], *, blocks_before: int = 0) -> bool:
-        """Run the slow nodes in fresh pairs; return whether one is accused."""
+    def _accuse_nodes(self, limits: tuple[float, float], *, blocks_before: int = 0) -> bool:
+        """Run the slow nodes in fresh pairs; return whether one is accused.
+
+        Args:
+            limits: standard deviations and log ratio, which a node must exceed to run again.
+            blocks_before: the number of blocks in which slow nodes ran again earlier.
+        """
         place = self.study.place
+        sigmas, least_loss = limits
         low = {
-            name: (depth, place[name])
-            for name, (depth, spread) in self.known.items()
-            if name not in self.out and depth < -max(rule[0] * spread, rule[1])
+            name: (change, place[name])
+            for name, (change, spread) in self.changes.items()
+            if name not in self.failed_nodes and change < -max(sigmas * spread, least_loss)
         }
         self.low = tuple(sorted(low, key=lambda name: low[name]))
         if not self.low:
@@ -270,28 +312,35 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         for name in chosen:
             differences = self.differences.setdefault(name, [])
             differences += paired([run.get(name) for run in runs], [run.get("") for run in runs])
-            self.nodes[name] = self._shown(differences, self.low, family=len(chosen))
+            self.node_losses[name] = self._loss(differences, self.low, family=len(chosen))
         return bool(self.accused)
 
-    def _wave(self, chosen: Sequence[str], at: int, block: int) -> dict[str, Trial]:
-        """Return disjoint pairs: suspect -> its pair with a good partner, and "" -> a good pair."""
+    def _wave(self, chosen: Sequence[str], number: int, block: int) -> dict[str, Trial]:
+        """Return disjoint pairs: suspect -> its pair with a good partner, and "" -> a good pair.
+
+        Partners differ between waves, which are counted from 0.
+        """
         study = self.study
-        good = self._nearest(n for n in self.known if n not in {*self.low, *self.out})
-        first = at % max(len(good), 1)
-        left = [*good[first:], *good[:first]]
+        bad = {*self.low, *self.failed_nodes}
+        good = self._best_partners(name for name in self.changes if name not in bad)
+        first = number % max(len(good), 1)
+        free = [*good[first:], *good[:first]]
         wave: dict[str, Pair] = {}
         for name in chosen:
-            near = study.partners(name) - {self._worst_partner(name)}
-            if partner := next((node for node in left if node in near), ""):
-                left.remove(partner)
+            partners = study.partners(name) - {self._worst_partner(name)}
+            if partner := next((node for node in free if node in partners), ""):
+                free.remove(partner)
                 wave[name] = study.pair(name, partner)
-        pairs = (pair for pair in combinations(left, 2) if not study.is_across(pair))
+        pairs = (pair for pair in combinations(free, 2) if not study.is_across(pair))
         if good_pair := next(pairs, None):
             wave[""] = study.pair(*good_pair)
         return {name: study.trial(pair, NODES, block) for name, pair in wave.items()}
 
     def _worst_partner(self, node: str) -> str:
-        """Return the partner with which a node was slowest, whether node or link is the cause."""
+        """Return the partner with which a node was slowest, since the link may be the cause.
+
+        It is "" if the node has too few pairs.
+        """
         order, centred = self.study.order, self.centred
         pairs = [pair for pair in centred if node in pair]
         if len(pairs) < LEAST_REPEATS or len(self.study.nodes) < MANY:
@@ -301,20 +350,27 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
 
     def _accuse_link(self) -> None:
         """Run the slow pairs again, then the slowest one beside its nodes with other partners."""
-        study, limit = self.study, -max(PAIR[0] * self.sigma, PAIR[1])
-        low = [p for p, v in self.centred.items() if v < limit and not self.out.keys() & {*p}]
-        low.sort(key=lambda pair: (self.centred[pair], study.order[pair]))
-        suspects = [*self.broken, *low][: len(study.nodes) // SHARE_OF_PAIRS]
-        suspects = [pair for pair in suspects if self._ends_of(pair)]
+        study, (sigmas, least_loss) = self.study, PAIR
+        limit = -max(sigmas * self.sigma, least_loss)
+        slow = [
+            pair
+            for pair, value in self.centred.items()
+            if value < limit and not self.failed_nodes.keys() & {*pair}
+        ]
+        slow.sort(key=lambda pair: (self.centred[pair], study.order[pair]))
+        suspects = [*self.broken, *slow][: len(study.nodes) // SHARE_OF_PAIRS]
+        suspects = [pair for pair in suspects if self._control_pairs(pair)]
         if not suspects:
             return
         blocks = range(1, LEAST_REPEATS + 1)
         trials = [study.trial(pair, AGAIN, block) for block in blocks for pair in suspects]
         self.stage_results(trials)
         for trial in trials:
-            value, runs = self.value(trial), self.again.setdefault(study.pair_of(trial), [])
-            runs += [] if value is None else [value]
-        self.broken = [pair for pair in self.broken if not self.again.get(pair, [0.0])]
+            values = self.again.setdefault(study.pair_of(trial), [])
+            if (value := self.value(trial)) is not None:
+                values.append(value)
+        # a pair stays broken if it ran again without a score
+        self.broken = [pair for pair in self.broken if pair in self.again and not self.again[pair]]
         fresh = {pair: self._change(pair) for pair, values in self.again.items() if values}
         lowest = min(fresh, key=lambda pair: (fresh[pair], study.order[pair]), default=None)
         if lowest and not self.broken and fresh[lowest] <= -max(self.sigma, FRESH):
@@ -324,133 +380,162 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         """Return the change of a pair: by fresh runs if it has any, because a first run chose it.
 
         Fresh runs are compared with the median of all first runs of their kind, which slow pairs do
-        not move. A mean that included the pair showed a link that lost 23.1 % with -19.7 %.
+        not move. A mean that includes the pair would show -19.7 % for a link that loses 23.1 %.
         """
         runs = self.again.get(pair)
         if runs:
-            return fmean(runs) - self._usual().get(self.study.is_across(pair), math.nan)
+            return fmean(runs) - self._medians().get(self.study.is_across(pair), math.nan)
         return self.centred[pair]
 
-    def _ends_of(self, pair: Pair) -> list[tuple[Pair, Pair]]:
-        """Return disjoint pairs of each of its nodes with a good partner; [] if too few."""
+    def _control_pairs(self, pair: Pair) -> list[tuple[Pair, Pair]]:
+        """Return for each repeat two disjoint pairs: each node of the pair with a good partner.
+
+        They run beside the pair. [] if there are too few good partners.
+        """
         study, across = self.study, self.study.is_across(pair)
-        bad = {*self.out, *self.accused, *pair, *chain(*self.broken)}
-        if across:  # a node in a third rack tells on which side the fault is
-            bad |= {*chain(*(study.racks[study.rack_of[end]] for end in pair))}
-        one, other = (self._nearest(study.partners(end, across=across) - bad) for end in pair)
-        ends = []
+        bad = {*self.failed_nodes, *self.accused, *pair, *chain(*self.broken)}
+        if across:  # partners are in a third rack, because that shows on which side the fault is
+            for node in pair:
+                bad |= {*study.racks[study.rack_of[node]]}
+        first_partners, second_partners = (
+            self._best_partners(study.partners(node, across=across) - bad) for node in pair
+        )
+        controls = []
         for at in range(REPEATS):
-            a = one[at % len(one)] if one else ""
-            b = next((node for node in (*other[at + 1 :], *other) if node != a), "")
-            if not a or not b:
+            first = first_partners[at % len(first_partners)] if first_partners else ""
+            candidates = (*second_partners[at + 1 :], *second_partners)
+            second = next((node for node in candidates if node != first), "")
+            if not first or not second:
                 return []
-            ends.append((study.pair(pair[0], a), study.pair(pair[1], b)))
-        return ends
+            controls.append((study.pair(pair[0], first), study.pair(pair[1], second)))
+        return controls
 
     def _confirm_link(self, pair: Pair) -> None:
+        """Run a pair beside its nodes with other partners, and compare them."""
         study, rows = self.study, []
-        for at, ends in enumerate(self._ends_of(pair)):
+        for at, controls in enumerate(self._control_pairs(pair)):
             # in ABBA order (link, others, others, link), so that drift cancels
-            first, second = 2 * at + 1 + at % 2, 2 * at + 2 - at % 2
-            others = (study.trial(end, LINK, second) for end in ends)
-            rows.append([study.trial(pair, LINK, first), *others])
+            link_block, controls_block = 2 * at + 1 + at % 2, 2 * at + 2 - at % 2
+            others = (study.trial(control, LINK, controls_block) for control in controls)
+            rows.append([study.trial(pair, LINK, link_block), *others])
         self.link = pair
         self.stage_results(sorted(chain(*rows), key=lambda trial: trial.block))
-        link, one, other = zip(*(map(self.value, row) for row in rows), strict=True)
-        both = zip(one, other, strict=True)
-        mean = [None if a is None or b is None else (a + b) / 2 for a, b in both]
-        # Its two nodes are not accused, so their other pairs contribute to the noise.
-        against = [shown for side in (one, other) if (shown := self._shown(paired(link, side)))]
-        self.loss = self._shown(paired(link, mean), jobs=1.5)
-        self.ends = tuple(against) if self.loss and len(against) == len(pair) else ()
+        values = [[self.value(trial) for trial in row] for row in rows]
+        link, first, second = zip(*values, strict=True)
+        means = [
+            None if one is None or other is None else (one + other) / 2
+            for one, other in zip(first, second, strict=True)
+        ]
+        # The two nodes of the pair are not accused, so their other pairs contribute to the noise. A
+        # difference from a mean of two runs has 1.5 times the variance of a run.
+        self.link_loss = self._loss(paired(link, means), jobs=1.5)
+        first_loss = self._loss(paired(link, first))
+        second_loss = self._loss(paired(link, second))
+        if self.link_loss and first_loss and second_loss:
+            self.end_losses = (first_loss, second_loss)
 
-    def _healthy(self, but: Iterable[str]) -> list[list[float]]:
-        """Return the first runs inside racks by round, without the nodes in `but`."""
-        study, bad = self.study, {*but}
-        kept = {
+    def _healthy(self, excluded: Iterable[str]) -> list[list[float]]:
+        """Return the first runs inside racks by round, without those of excluded nodes."""
+        study, bad = self.study, {*excluded}
+        healthy = {
             pair: value
             for pair, value in self.values.items()
             if pair != self.link and not bad & {*pair} and not study.is_across(pair)
         }
-        round_of = study.round_of if len(study.nodes) >= MANY else dict.fromkeys(kept, 0)
-        return [*_grouped(kept, round_of.__getitem__).values()]
+        round_of = study.round_of if len(study.nodes) >= MANY else dict.fromkeys(healthy, 0)
+        return [*_grouped(healthy, round_of.__getitem__).values()]
 
-    def _shown(
-        self, pairs: Sequence[float], but: Iterable[str] = (), *, family: int = 1, jobs: float = 2.0
+    def _loss(
+        self,
+        differences: Sequence[float],
+        excluded: Iterable[str] = (),
+        *,
+        family: int = 1,
+        jobs: float = 2.0,
     ) -> Slower | None:
-        """Return the loss that pairs of runs show; the noise includes that of healthy pairs."""
-        return slower(pairs, self._healthy([*but, *self.accused]), family=family, jobs=jobs)
+        """Return the loss that differences of runs show; None if there are too few.
+
+        The noise includes that of healthy pairs without excluded and accused nodes. For `family`
+        and `jobs` see `slower`.
+        """
+        healthy = self._healthy([*excluded, *self.accused])
+        return slower(differences, healthy, family=family, jobs=jobs)
 
     def conclusion(self) -> Conclusion:
+        """Return the verdicts on the nodes and on open links, the worst first."""
         study = self.study
         level = median(self.values.values()) if self.values else math.nan
         links = self._open_links() if self.is_over and not self.is_common else ()
-        verdicts = [*map(self._node, study.nodes), *map(self._link, links)]
+        verdicts = [*map(self._node_verdict, study.nodes), *map(self._link_verdict, links)]
         verdicts = worst_first(at_level(verdict, level) for verdict in verdicts)
         answer = summary_sentence(verdicts) if self.is_over else say("no verdict yet")
         if self.is_common:
             answer = say(_MOST_FAIL)
         text = "{nodes:+node}, {covered} of {pairs} pairs: {answer}"
         counts = {"covered": len(self.values), "pairs": len(study.round_of)}
-        summary = [say(text, nodes=len(study.nodes), answer=answer, **counts)]
-        is_fault = self.is_common or any(verdict.kind in ACCUSED for verdict in verdicts)
+        summary = (say(text, nodes=len(study.nodes), answer=answer, **counts),)
+        has_fault = self.is_common or any(verdict.kind in ACCUSED for verdict in verdicts)
+        measured = [pair for pair in study.order if pair in self.centred]
         record = NetworkRecord(
             sigma=None if math.isnan(self.sigma) else self.sigma,
-            summary=tuple(summary),
-            objection=tuple(summary) if is_fault and self.is_over else (),
-            pairs=tuple(map(self._pair_found, (p for p in study.order if p in self.centred))),
+            summary=summary,
+            objection=summary if has_fault and self.is_over else (),
+            pairs=tuple(map(self._pair_found, measured)),
         )
-        alpha, notes = ALPHA if self.nodes or self.again else 0.0, self._notes()
-        return self.concluded(verdicts, record, alpha=alpha, notes=notes)
+        alpha = ALPHA if self.node_losses or self.again else 0.0
+        return self.concluded(verdicts, record, alpha=alpha, notes=self._notes())
 
-    def _node(self, name: str) -> Verdict:
+    def _node_verdict(self, name: str) -> Verdict:
         """Return the verdict on a node, by the gravest case that applies."""
-        runs, shown = self.by_arm[name.lower()], self.nodes.get(name)
+        runs, loss = self.by_arm[name.lower()], self.node_losses.get(name)
         base = replace(verdict_with_figures(name.lower(), runs), against=say("the other pairs"))
-        if name in self.known:
-            base = with_change(base, self.known[name][0])
+        if name in self.changes:
+            base = with_change(base, self.changes[name][0])
         if self.is_common:
             return undecided(base, say(_MOST_FAIL))
-        if failed := self.out.get(name):
+        if failed := self.failed_nodes.get(name):
             text = "{pairs:+pair} with it failed, each with another partner: {why}"
             return dropped(base, say(text, pairs=len(failed), why=failed[0].reason or NO_SCORE))
         if not self.is_over:
-            is_run = any(result.status.is_final for result in runs)
-            return as_screened(base, say("single runs of its pairs")) if is_run else base
-        if shown:
+            has_run = any(result.status.is_final for result in runs)
+            return as_screened(base, say("single runs of its pairs")) if has_run else base
+        if loss:
             text = "{pairs:+fresh pair} with good partners, against good pairs"
-            base = _as_shown(base, shown, say(text, pairs=shown.n))
-        if shown and shown.accuses:
-            return decided(base, VerdictKind.SLOWER, _at_least(shown))
-        if (shown and shown.is_open) or (not shown and name in self.low):
+            base = _with_loss(base, loss, say(text, pairs=loss.n))
+        if loss and loss.accuses:
+            return decided(base, VerdictKind.SLOWER, _least_loss(loss))
+        if (loss and loss.is_open) or (not loss and name in self.low):
             text = "low over its pairs, and a loss is neither shown nor excluded by fresh ones"
             return undecided(base, say(text))
-        if name not in self.known:
+        if name not in self.changes:
             return undecided(base, say("too few of its pairs have a score"))
-        text = "low over its pairs, not in fresh ones" if shown else "not low over its pairs"
+        text = "low over its pairs, not in fresh ones" if loss else "not low over its pairs"
         return not_accused(base, say(text))
 
     def _open_links(self) -> Iterator[Pair]:
         """Yield the pair that ran again, and pairs without a score although both nodes work."""
         for result in self.results_of(chain(*self.study.round_trials)):
             pair = self.study.pair_of(result.trial)
-            if pair == self.link or (pair not in self.values and not self.out.keys() & {*pair}):
+            works = not self.failed_nodes.keys() & {*pair}
+            if pair == self.link or (pair not in self.values and works):
                 yield pair
 
-    def _link(self, pair: Pair) -> Verdict:
+    def _link_verdict(self, pair: Pair) -> Verdict:
+        """Return the verdict on a pair that ran again, or that has no score."""
         study, against = self.study, say("its nodes with other partners")
         runs = [run for run in self.by_arm[pair[0].lower()] if study.pair_of(run.trial) == pair]
         base = replace(verdict_with_figures(runs[0].trial.arm, runs), against=against)
-        if pair == self.link and self.loss:
-            base = _as_shown(base, self.loss, say("{runs:+run} beside them", runs=self.loss.n))
+        if pair == self.link and self.link_loss:
+            loss = self.link_loss
+            base = _with_loss(base, loss, say("{runs:+run} beside them", runs=loss.n))
             if self.accuses_link:
                 text = "the link is slower than both of its nodes with other partners: {loss}"
                 racks = tuple(study.rack_of[node] for node in pair)
                 if study.is_across(pair):
                     text = f"{text}; its pair stands for all of {{racks: and }}"
-                why = say(text, loss=_at_least(self.loss), racks=racks)
+                why = say(text, loss=_least_loss(loss), racks=racks)
                 return decided(base, VerdictKind.SLOWER, why)
-            if not all(end.estimate < LEAST_LOSS for end in self.ends):
+            if not all(end_loss.estimate < LEAST_LOSS for end_loss in self.end_losses):
                 return not_accused(base, say("low in single runs, not beside its nodes elsewhere"))
             return undecided(base, say("a loss is neither shown nor excluded by fresh runs"))
         if pair in self.broken and pair in self.again:
@@ -459,13 +544,17 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         return undecided(base, say("it has no score, so nothing is known of it"))
 
     def _pair_found(self, pair: Pair) -> PairFound:
-        # the loss that accuses the slowest pair, so that all parts of a report show the same number
-        shown = self.loss if pair == self.link else None
-        change = shown.estimate if shown else self._change(pair)
-        runs = 1 + len(self.again.get(pair, ())) + (shown.n if shown else 0)
+        """Return the change of a pair and the number of its runs.
+
+        The slowest pair has the loss of its verdict, so that all parts of a report agree.
+        """
+        loss = self.link_loss if pair == self.link else None
+        change = loss.estimate if loss else self._change(pair)
+        runs = 1 + len(self.again.get(pair, ())) + (loss.n if loss else 0)
         return PairFound(nodes=pair, change=relative(change), runs=runs)
 
     def _notes(self) -> Iterator[Message]:
+        """Yield notes on the noise and on what the check cannot see."""
         if self.is_over and not self.is_common:
             yield say("pairs of one round differ by {sigma:.2%} (one sigma)", sigma=self.sigma)
             if self.study.racks:
@@ -486,9 +575,9 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def __post_init__(self) -> None:
         self.refuse_nodes(self.nodes, least=MIN_NODES)
         racks = self.racks.values()
-        placed = Counter(chain(*racks))
-        wrong = [name for name in self.nodes if placed[name] != 1]
-        # a connection between two racks can only be compared with those between other racks
+        rack_counts = Counter(chain(*racks))
+        wrong = [name for name in self.nodes if rack_counts[name] != 1]
+        # a connection between two racks can only be compared with connections between other racks
         is_few = len(racks) < MIN_RACKS or max(map(len, racks)) < MIN_NODES
         if self.asked.racks and (wrong or is_few):
             raise ConfigError(
@@ -511,10 +600,14 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def racks(self) -> Mapping[str, tuple[str, ...]]:
-        """Rack -> its nodes in the check, in order; {} if every pair is run."""
-        listed = {rack: {*expand(text)} for rack, text in self.asked.racks.items()}
-        racks = {rack: tuple(n for n in self.nodes if n in in_it) for rack, in_it in listed.items()}
-        return {rack: nodes for rack, nodes in racks.items() if nodes}
+        """Rack -> its nodes in the check, in order; empty if no racks are declared."""
+        racks = {}
+        for rack, text in self.asked.racks.items():
+            rack_nodes = {*expand(text)}
+            nodes = tuple(name for name in self.nodes if name in rack_nodes)
+            if nodes:
+                racks[rack] = nodes
+        return racks
 
     @cached_property
     def rack_of(self) -> Mapping[str, str]:
@@ -529,16 +622,21 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
     @cached_property
     def inside(self) -> tuple[Round, ...]:
         """The rounds of pairs inside racks; all racks run at the same time."""
-        of_racks = map(every_pair_once, self.racks.values() if self.racks else [self.nodes])
-        return tuple(tuple(chain(*rounds)) for rounds in zip_longest(*of_racks, fillvalue=()))
+        groups = self.racks.values() if self.racks else [self.nodes]
+        rounds_of_groups = map(every_pair_once, groups)
+        return tuple(
+            tuple(chain(*rounds)) for rounds in zip_longest(*rounds_of_groups, fillvalue=())
+        )
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
         """All rounds: those inside racks, then those with one pair between each two racks."""
-        between = (
-            tuple(self._between(a, b, turn) for a, b in racks)
-            for turn, racks in enumerate(every_pair_once(list(self.racks)) if self.racks else ())
-        )
+        if not self.racks:
+            return self.inside
+        between = [
+            tuple(self._between(one, other, turn) for one, other in rack_pairs)
+            for turn, rack_pairs in enumerate(every_pair_once(list(self.racks)))
+        ]
         return (*self.inside, *between)
 
     @cached_property
@@ -550,23 +648,24 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def order(self) -> Mapping[Pair, int]:
         """Pair that may be run -> its index, which breaks ties.
 
-        It includes pairs of each node with nodes of other racks that are in no round.
+        Besides the pairs of the rounds, it has a pair of each node with some node of each other
+        rack, which may run as a control.
         """
-        more = (
-            self._between(a, b, turn)
-            for a, b in combinations(self.racks, 2)
-            for turn in range(max(len(self.racks[a]), len(self.racks[b])))
-        )
-        by_place = sorted({*self.round_of, *more}, key=lambda pair: [self.place[n] for n in pair])
+        pairs = {*self.round_of}
+        for one, other in combinations(self.racks, 2):
+            turns = max(len(self.racks[one]), len(self.racks[other]))
+            pairs |= {self._between(one, other, turn) for turn in range(turns)}
+        by_place = sorted(pairs, key=lambda pair: (self.place[pair[0]], self.place[pair[1]]))
         return {pair: at for at, pair in enumerate(by_place)}
 
-    def _between(self, a: str, b: str, turn: int) -> Pair:
-        nodes = (self.racks[rack][turn % len(self.racks[rack])] for rack in (a, b))
-        return self.pair(*nodes)
+    def _between(self, one_rack: str, other_rack: str, turn: int) -> Pair:
+        """Return a pair of nodes of two racks; each turn takes the next node of both."""
+        one_nodes, other_nodes = self.racks[one_rack], self.racks[other_rack]
+        return self.pair(one_nodes[turn % len(one_nodes)], other_nodes[turn % len(other_nodes)])
 
-    def pair(self, a: str, b: str) -> Pair:
+    def pair(self, one: str, other: str) -> Pair:
         """Return two nodes as a pair, in the order of the node list."""
-        return (a, b) if self.place[a] < self.place[b] else (b, a)
+        return (one, other) if self.place[one] < self.place[other] else (other, one)
 
     def partners(self, node: str, *, across: bool = False) -> set[str]:
         """Return the possible partners of a node, inside its rack or in other racks."""
@@ -580,7 +679,7 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def ids(self) -> Sequence[str]:
-        """Each pair by both names."""
+        """The id of each pair: both names in lower case, joined by a plus."""
         return ["+".join(pair).lower() for pair in self.order]
 
     def compared(self, history: History) -> tuple[Arm, ...]:
@@ -589,12 +688,13 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
         return tuple(replace(self.all_arms[0], id=name.lower()) for name in self.nodes)
 
     @cached_property
-    def _pair_of(self) -> Mapping[str, Pair]:
+    def _pairs_by_cell(self) -> Mapping[str, Pair]:
+        """Digest of a cell -> its pair."""
         return {cell.digest: pair for pair, cell in zip(self.order, self.cells, strict=True)}
 
     def pair_of(self, trial: Trial) -> Pair:
         """Return the pair of a trial."""
-        return self._pair_of[trial.cell_digest]
+        return self._pairs_by_cell[trial.cell_digest]
 
     def trial(self, pair: Pair, stage: str, block: int) -> Trial:
         """Return the trial of a pair in a stage and block."""
@@ -610,11 +710,13 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def most_jobs(self) -> int:
-        """How many jobs it costs at most: every round, then nodes and a link that run again."""
+        """How many jobs the study takes at most: every round, then nodes and pairs again."""
         nodes = len(self.nodes)
-        of_nodes = 2 * REPEATS * (max(1, nodes // SHARE) + 1)
-        of_pairs = LEAST_REPEATS * (nodes // SHARE_OF_PAIRS)
-        return len(self.round_of) + of_nodes + of_pairs + 3 * REPEATS
+        # slow nodes may run again twice, each time with one good pair beside them
+        node_jobs = 2 * REPEATS * (max(1, nodes // SHARE) + 1)
+        pair_jobs = LEAST_REPEATS * (nodes // SHARE_OF_PAIRS)
+        link_jobs = 3 * REPEATS  # the slowest pair, and both of its nodes with another partner
+        return len(self.round_of) + node_jobs + pair_jobs + link_jobs
 
     @property
     def outline(self) -> tuple[Message, ...]:
@@ -624,21 +726,24 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
         return (say(text, **counts),)
 
     def place_of(self, trial: Trial) -> Message | None:
-        """Return where a run stands, e.g. `round 3 of about 7`."""
+        """Return the place of a run in the study, e.g. `round 3 of about 7`."""
         return say(_PLACES[trial.stage], block=trial.block, rounds=len(self.rounds))
 
 
-def _as_shown(base: Verdict, shown: Slower, method: Message) -> Verdict:
-    base = with_change(base, shown.estimate, shown.ci95)
-    return replace(base, n=shown.n, method=method)
+def _with_loss(base: Verdict, loss: Slower, method: Message) -> Verdict:
+    """Return the verdict with the figures of a loss."""
+    base = with_change(base, loss.estimate, loss.ci95)
+    return replace(base, n=loss.n, method=method)
 
 
-def _at_least(shown: Slower) -> Message:
-    return say("a loss of {loss:size} or more", loss=-relative(shown.bound))
+def _least_loss(loss: Slower) -> Message:
+    """Return which loss is shown at least."""
+    return say("a loss of {loss:size} or more", loss=-relative(loss.bound))
 
 
-def _grouped(values: Mapping[Pair, float], by: Callable[[Pair], int]) -> dict[int, list[float]]:
+def _grouped(values: Mapping[Pair, float], key: Callable[[Pair], int]) -> dict[int, list[float]]:
+    """Return the values by a key of their pairs."""
     groups: dict[int, list[float]] = {}
     for pair, value in values.items():
-        groups.setdefault(by(pair), []).append(value)
+        groups.setdefault(key(pair), []).append(value)
     return groups

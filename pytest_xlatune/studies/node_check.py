@@ -1,4 +1,4 @@
-"""Find slow nodes: a job on every node at once, then slow ones again beside controls.
+"""Find slow nodes: run a job on every node at once, then the slow ones again beside controls.
 
 An arm is a node: the cell on that node alone. The first run of a node only chooses the suspects;
 fresh runs side by side decide. A node that cannot run the load is an answer too, and the study goes
@@ -64,17 +64,21 @@ MEDIAN = "the median node"
 
 LOSS_AT = math.log1p(-0.02)  # the smallest loss that matters, as a log ratio
 LARGE_LOSS_AT = math.log1p(-0.05)  # if such a loss is possible, the node is not cleared
-# These limits only choose which nodes run again: single runs at -2 % accused a node in 63 % of
+# A node runs again if its first run is below the median by both limits: standard deviations, and a
+# log ratio. Single runs accuse no node: with a limit of -2 %, a node would be accused in 63 % of
 # simulated checks of 32 healthy nodes, if 3 % of the jobs are bad.
-SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01  # suspects are below the median by both
-MIN_SUSPECTS, SHARE = 3, 4  # at most a fourth of the nodes, but three in any case, may be suspects
+SUSPECT_SIGMAS, SUSPECT_AT = 2.0, 0.01
+MIN_SUSPECTS, SHARE = 3, 4  # at most a fourth of the nodes, or three if that is more, run again
 CONTROLS = 4  # nodes near the median that run beside the suspects
 MIN_NODES = 3  # with fewer scored nodes there is no median to compare with
-MIN_ROUNDS = 2
+MIN_ROUNDS = 2  # fewest rounds of fresh runs
 ALPHA = 0.05  # risk of a false accusation, over all suspects
-SCATTER = 3.0  # a node scatters if its runs spread so many times as much as all others
-SCATTER_AT = 0.005  # least spread of the others that is assumed, in case they hardly vary
-_OWN_RUNS, _REST_DF = 3, 4  # least fresh runs of the node, and degrees of freedom of the others
+# A node scatters if its runs spread so many times as much as those of all others, and so much as a
+# standard deviation of log scores.
+SCATTER = 3.0
+SCATTER_AT = 0.005
+# fewest fresh runs of the node, and degrees of freedom of the others, to compare their spread
+_LEAST_RUNS, _LEAST_OTHERS_DF = 3, 4
 SCREEN, ROUND = "screen", "round"
 
 
@@ -89,8 +93,8 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
 
     Attributes:
         rounds: number of fresh runs of each suspect, beside the controls.
-        reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell. If
-            None, nodes are compared only with the median of this check.
+        reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell;
+            None compares nodes only with the median of this check.
         floor_tgs: the report names the nodes below this many Tokens/s/device; None names none.
         key: a name for this check, e.g. a date; runs with another key are not used again.
     """
@@ -121,12 +125,28 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
 
 
 class _NodeProgress(CellProgress["NodeStudy"]):
-    """One check so far, and what it shows."""
+    """The progress of a check, and what it shows. Nodes are given by the ids of their arms.
 
-    is_screened = False  # whether every node has had its first run
-    suspects: tuple[str, ...] = ()  # the nodes that are run again
-    controls: tuple[str, ...] = ()  # the nodes that run beside the suspects
-    rounds = 0  # how many rounds have begun
+    Attributes:
+        is_screened: whether every node has had its first run.
+        suspects: the nodes that run again; () if there are none.
+        controls: the nodes that run beside the suspects.
+        rounds: how many rounds have begun.
+        screen: the first trial of each node.
+        first: the results of these, as far as they exist.
+        values: node -> log score of its first run.
+        level: median of these values; NaN if there are none.
+        sigma: robust spread of these values; NaN if there are none.
+        is_common: whether so many nodes failed that the cause is shared, and no node is at fault.
+        low: the nodes below the limit, the slowest first.
+        nearest: the other nodes, those closest to the median first.
+        shift: log ratio of the median to the reference; None without a reference.
+    """
+
+    is_screened = False
+    suspects: tuple[str, ...] = ()
+    controls: tuple[str, ...] = ()
+    rounds = 0
 
     def __init__(self, study: NodeStudy, history: History) -> None:
         super().__init__(study, history)
@@ -136,15 +156,19 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         self.values = {name: score.value for name, score in scores.items() if score}
         self.level = median(self.values.values()) if self.values else math.nan
         self.sigma = spread_of([*self.values.values()]) if self.values else math.nan
-        # so many nodes failed that the cause is shared, and no node is at fault
         failed = sum(result.status.is_final and usable(result) is None for result in self.first)
         self.is_common = failed > len(self.values) or len(self.values) < MIN_NODES
-        faulty = {e.trial.arm for e in self.first if _lines([e], FailureClass.NODE_FAULT)}
+        with_fault = {
+            result.trial.arm
+            for result in self.first
+            if _log_lines([result], FailureClass.NODE_FAULT)
+        }
         limit = self.level - max(SUSPECT_SIGMAS * self.sigma, SUSPECT_AT)
-        able = {name: value for name, value in self.values.items() if name not in faulty}
-        self.low = sorted((n for n in able if able[n] < limit), key=lambda name: (able[name], name))
-        good = (name for name in able if name not in self.low)
-        self.nearest = sorted(good, key=lambda name: (abs(able[name] - self.level), name))
+        values = {name: value for name, value in self.values.items() if name not in with_fault}
+        by_speed = sorted(values, key=lambda name: (values[name], name))
+        self.low = [name for name in by_speed if values[name] < limit]
+        good = (name for name in values if name not in self.low)
+        self.nearest = sorted(good, key=lambda name: (abs(values[name] - self.level), name))
         reference = study.asked.reference_tgs
         self.shift = self.level - math.log(reference) if reference and self.values else None
 
@@ -158,7 +182,7 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         self.suspects = tuple(self.low[: study.most_suspects])
         self.controls = tuple(self.nearest[:CONTROLS])
         names = [*self.suspects, *self.controls]
-        # what failed in a round enters no later one
+        # a node that failed in a round enters no later one
         while self.rounds < study.asked.rounds and {*names} & {*self.suspects}:
             self.rounds += 1
             arms = [arm for arm in study.all_arms if arm.id in names]
@@ -166,26 +190,32 @@ class _NodeProgress(CellProgress["NodeStudy"]):
             results = self.stage_results(
                 trials, later=(study.asked.rounds - self.rounds) * len(trials)
             )
-            able = [e for e in results if usable(e) and not _lines([e], FailureClass.NODE_FAULT)]
-            names = [result.trial.arm for result in able]
+            names = [
+                result.trial.arm
+                for result in results
+                if usable(result) and not _log_lines([result], FailureClass.NODE_FAULT)
+            ]
 
     @cached_property
     def fresh(self) -> tuple[BlockScore, ...]:
-        return tuple(
-            BlockScore(block=result.trial.block, arm=result.trial.arm, value=score.value)
-            for runs in self.by_arm.values()
-            for result in runs
-            # a node that was repaired counts as another node
-            if result.trial.block
-            and (score := usable(result))
-            and result.epoch == max(run.epoch for run in runs)
-        )
+        """The scores of the rounds; a node that was repaired counts only after its repair."""
+        scores = []
+        for runs in self.by_arm.values():
+            last_epoch = max((run.epoch for run in runs), default=0)
+            for result in runs:
+                score = usable(result)
+                if result.trial.block and score and result.epoch == last_epoch:
+                    trial = result.trial
+                    scores.append(BlockScore(block=trial.block, arm=trial.arm, value=score.value))
+        return tuple(scores)
 
     @cached_property
     def fit(self) -> BlockFit | None:
+        """Least squares over the rounds against the controls; None if none has a score."""
         return fit_group(self.fresh, controls=self.controls)
 
     def conclusion(self) -> Conclusion:
+        """Return the verdicts on the nodes, the worst first, and the recommended nodes."""
         study, reference = self.study, self._median_line()
         verdicts = worst_first(relative_to(self._verdict(name), reference) for name in self.by_arm)
         names = [cell.nodelist[0] for cell in study.cells]
@@ -209,6 +239,7 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
 
     def _median_line(self) -> Verdict | None:
+        """Return the line of the median node; None before any node has a score."""
         if not self.values:
             return None
         scored = [result for result in self.first if usable(result)]
@@ -219,39 +250,39 @@ class _NodeProgress(CellProgress["NodeStudy"]):
     def _verdict(self, name: str) -> Verdict:
         """Return the verdict on a node: by its runs, then by its own log."""
         runs = self.by_arm[name]
-        verdict = self._of_runs(
-            replace(verdict_with_figures(name, runs), against=say(MEDIAN)), runs
-        )
-        if hard := _lines(runs, FailureClass.NODE_FAULT):
-            verdict = dropped(verdict, say("its own log: {lines: | }", lines=at_most(3, hard)))
-        if lines := _lines(runs, FailureClass.NODE_SAID):
-            more = say("its own log says: {lines: | }", lines=at_most(3, lines))
-            verdict = replace(verdict, reasons=(*verdict.reasons, more))
+        base = replace(verdict_with_figures(name, runs), against=say(MEDIAN))
+        verdict = self._verdict_by_runs(base, runs)
+        if faults := _log_lines(runs, FailureClass.NODE_FAULT):
+            verdict = dropped(verdict, say("its own log: {lines: | }", lines=at_most(3, faults)))
+        if lines := _log_lines(runs, FailureClass.NODE_SAID):
+            from_log = say("its own log says: {lines: | }", lines=at_most(3, lines))
+            verdict = replace(verdict, reasons=(*verdict.reasons, from_log))
         return verdict
 
-    def _of_runs(self, base: Verdict, runs: Sequence[TrialResult]) -> Verdict:
+    def _verdict_by_runs(self, base: Verdict, runs: Sequence[TrialResult]) -> Verdict:
+        """Return the verdict on a node by its runs alone."""
         over, name = [result for result in runs if result.status.is_final], base.arm
         if not over:
             return base
         if name in self.values:
             base = with_change(base, self.values[name] - self.level)
         if lost := [result for result in over if usable(result) is None]:
-            return self._lost(base, lost, runs=len(runs))
-        if wrong := self._wrong_loss(over):
-            return dropped(base, wrong)
+            return self._verdict_with_lost_runs(base, lost, runs=len(runs))
+        if another_loss := self._another_loss(over):
+            return dropped(base, another_loss)
         if not self.is_screened:
             return as_screened(base, say(ITS_FIRST_RUN))
         if self.is_common:
             return undecided(base, say(_ALL_NODES_FAIL))
         if name in self.suspects:
-            base = self._suspect(base, n=len(over))
+            base = self._verdict_on_suspect(base, n=len(over))
         elif name in self.low:
             text = "low in its first run; {low} of {nodes:+node} are, and {most} run again at most"
             counts = {"low": len(self.low), "nodes": len(self.values)}
             return undecided(base, say(text, most=self.study.most_suspects, **counts))
         else:
-            at = self.values[name] - self.level
-            base = within_spread(base, at, sigma=self.sigma, n=len(self.values))
+            change = self.values[name] - self.level
+            base = within_spread(base, change, sigma=self.sigma, n=len(self.values))
             base = replace(base, method=say("first runs of all nodes, noise from their spread"))
             base = not_accused(base, say("not low in its first run"))
         is_level = base.kind in LEVEL and self.is_over
@@ -262,9 +293,13 @@ class _NodeProgress(CellProgress["NodeStudy"]):
 
     @property
     def _reference(self) -> Mapping[str, float | None]:
+        """The values of a message about the reference."""
         return {"shift": relative(self.shift or 0.0), "reference": self.study.asked.reference_tgs}
 
-    def _lost(self, base: Verdict, lost: Sequence[TrialResult], *, runs: int) -> Verdict:
+    def _verdict_with_lost_runs(
+        self, base: Verdict, lost: Sequence[TrialResult], *, runs: int
+    ) -> Verdict:
+        """Return the verdict on a node of whose runs some have no score."""
         why = lost[0].reason or NOT_FINITE
         if self.is_common and not lost[0].trial.block:
             return undecided(base, say("{reasons:; }", reasons=(why, say(_ALL_NODES_FAIL))))
@@ -274,7 +309,7 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         text = "{failed} of {runs:+run} failed: {why}"
         return dropped(base, say(text, failed=len(lost), runs=runs, why=blamed.reason or why))
 
-    def _wrong_loss(self, scored: Sequence[TrialResult]) -> Message | None:
+    def _another_loss(self, scored: Sequence[TrialResult]) -> Message | None:
         """Return how the loss of a node differs from the median loss; None if it does not."""
         results = [result for runs in self.by_arm.values() for result in runs]
         usual, tolerance = median_loss(results), self.study.loss_tolerance
@@ -286,7 +321,8 @@ class _NodeProgress(CellProgress["NodeStudy"]):
                 return say(text, loss=loss, median=usual)
         return None
 
-    def _suspect(self, base: Verdict, *, n: int) -> Verdict:
+    def _verdict_on_suspect(self, base: Verdict, *, n: int) -> Verdict:
+        """Return the verdict on a node that ran again, `n` times in all."""
         if not self.is_over:
             return as_screened(base, say(ITS_FIRST_RUN_AGAIN))
         if self.fit is None:
@@ -311,7 +347,8 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         return not_accused(base, say("low in its first run, not when run again beside controls"))
 
     def _notes(self, verdicts: Sequence[Verdict]) -> Iterator[Message]:
-        yield from self._unasked()
+        """Yield notes on the noise, the reference, the floor and unread logs."""
+        yield from self._unread_logs()
         if not self.is_screened:
             return
         if self.is_common:
@@ -320,10 +357,10 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         text = "first runs of nodes differ by {sigma:.2%} (one sigma); 0.2 to 0.5 % is no fault"
         yield say(text, sigma=self.sigma)
         if len(self.low) > len(self.suspects):
-            text = "{low} of {nodes:+node} are low: do not trust the median, say reference_tgs="
+            text = "{low} of {nodes:+node} are low: do not trust the median, give reference_tgs="
             yield say(text, low=len(self.low), nodes=len(self.values))
         if self.shift is None:
-            yield say("where most nodes are slow alike, only a reference shows it")
+            yield say("if most nodes are equally slow, only a reference shows it")
         else:
             text = "the median node is {shift:percent} from the reference of {reference:g} TGS"
             yield say(text, **self._reference)
@@ -341,26 +378,30 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         Both spreads are standard deviations of one job, after differences between nodes and rounds.
         """
         others = [score for score in self.fresh if score.arm != name]
-        level = {
+        block_means = {
             score.block: fmean(other.value for other in others if other.block == score.block)
             for score in others
         }
-        off = [s.value - level[s.block] for s in self.fresh if s.arm == name and s.block in level]
-        rest = fit_group(others, controls={score.arm for score in others[:1]})
-        if len(off) < _OWN_RUNS or rest is None or rest.df < _REST_DF:
+        differences = [
+            score.value - block_means[score.block]
+            for score in self.fresh
+            if score.arm == name and score.block in block_means
+        ]
+        fit = fit_group(others, controls={score.arm for score in others[:1]})
+        if len(differences) < _LEAST_RUNS or fit is None or fit.df < _LEAST_OTHERS_DF:
             return None
-        if stdev(off) <= max(SCATTER * rest.sigma, SCATTER_AT):
+        if stdev(differences) <= max(SCATTER * fit.sigma, SCATTER_AT):
             return None
         text = "the runs of {node} scatter: {own:.2%} (one sigma), all others {others:.2%}"
-        return say(text, node=name, own=stdev(off), others=rest.sigma)
+        return say(text, node=name, own=stdev(differences), others=fit.sigma)
 
-    def _unasked(self) -> Iterator[Message]:
-        """Yield the nodes whose own log is not known, and why."""
+    def _unread_logs(self) -> Iterator[Message]:
+        """Yield the nodes whose own log was not read, and why."""
         nodes: dict[str, list[str]] = {}
         for name, runs in self.by_arm.items():
-            for why in _lines(runs, FailureClass.NODE_UNASKED):
+            for why in _log_lines(runs, FailureClass.NODE_UNASKED):
                 nodes.setdefault(why, []).append(name)
-        text = "the own log of {nodes} is not known: {why}; its verdict rests on its runs alone"
+        text = "the own log of {nodes} is not known: {why}; the verdict depends on runs alone"
         for why, names in nodes.items():
             yield say(text, nodes=at_most(3, names), why=verbatim(why))
 
@@ -388,13 +429,13 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def most_jobs(self) -> int:
-        """How many jobs it costs if as many nodes as possible run again."""
+        """How many jobs the study takes if as many nodes as possible run again."""
         again = min(self.most_suspects + CONTROLS, len(self.cells))
         return len(self.cells) + self.asked.rounds * again
 
     @property
     def ids(self) -> Sequence[str]:
-        """The nodes, in the order of the node list."""
+        """The names of the nodes in lower case, in the order of the node list."""
         return [cell.nodelist[0].lower() for cell in self.cells]
 
     @property
@@ -405,19 +446,26 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
             "then {rounds} rounds of the suspects (at most {suspects}) and {controls} "
             "controls: at most {jobs} jobs in {waves} waves"
         )
-        rounds, most = self.asked.rounds, {"jobs": self.most_jobs, "waves": 1 + self.asked.rounds}
-        again = say(text, rounds=rounds, suspects=self.most_suspects, controls=CONTROLS, **most)
+        again = say(
+            text,
+            rounds=self.asked.rounds,
+            suspects=self.most_suspects,
+            controls=CONTROLS,
+            jobs=self.most_jobs,
+            waves=1 + self.asked.rounds,
+        )
         return first, again
 
     def place_of(self, trial: Trial) -> Message | None:
-        """Return where a run stands: `first run of 32 nodes`, then e.g. `round 2 of 4`."""
+        """Return the place of a run: `first run of 32 nodes`, then e.g. `round 2 of 4`."""
+        if trial.stage == SCREEN:
+            return say("first run of {nodes} nodes", nodes=len(self.cells))
         text = "round {round} of {rounds}, suspects and controls"
-        text = "first run of {nodes} nodes" if trial.stage == SCREEN else text
-        return say(text, round=trial.block, rounds=self.asked.rounds, nodes=len(self.cells))
+        return say(text, round=trial.block, rounds=self.asked.rounds)
 
 
-def _lines(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:
-    """Return the lines that the site's command reported from the node's own log, each once."""
+def _log_lines(results: Sequence[TrialResult], cls: FailureClass) -> tuple[str, ...]:
+    """Return the lines of a failure class from the nodes' own logs, each once."""
     lines = (
         finding.text
         for result in results

@@ -120,12 +120,12 @@ REFUSED: list[tuple[Callable[..., Study], dict[str, Any], str]] = [
     (batch, {"key": "max_target_length"}, "where to begin"),
     (batch, {"by_values": ("full", "none")}, "by_values= and sizes= together"),
     (batch, {"by": "remat_policy", "by_values": ("full", "none")}, "and sizes= together"),
-    (batch, {**PAIRED, "by": "per_device_batch_size"}, "is both keys"),
+    (batch, {**PAIRED, "by": "per_device_batch_size"}, "key and by are both"),
     (batch, {**PAIRED, "by": "ici_fsdp_parallelism"}, "give each parallelism"),
     (batch, {**PAIRED, "by_values": ("full",)}, "expected two or more"),
     (batch, {**PAIRED, "by": "XLA_FLAGS"}, "tune flags by profiles"),
     (batch, {"sizes": (0.3, 8)}, "per_device_batch_size is 0.3, expected whole numbers"),
-    (batch, {"key": "remat_policy", "sizes": ("a b", "A_B")}, "by their letters"),
+    (batch, {"key": "remat_policy", "sizes": ("a b", "A_B")}, "in letters or digits"),
     (batch, {"sizes": (4, 8), "budget": 1}, "takes 2 jobs, the budget is 1"),
 ]
 

@@ -46,7 +46,7 @@ def arm(at: int) -> str:
                 {"level": changing(99, 0, step=0.004), "noise": 0.33}, "RANGE",
                 range=(0, count - 1),
                 notes=["a loss of 1 % or more: -0.4 %",
-                       "several commits changed it"])
+                       "several commits changed the speed"])
             for count in (4, 9)
         ),
         row("a commit that does not run leaves a range", 9,

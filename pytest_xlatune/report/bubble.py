@@ -61,14 +61,19 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPipeline:
-    """Why the bubble of a profile is unknown; `is_refused` if MaxText stops at the start for it."""
+    """The bubble of a profile is unknown.
+
+    Attributes:
+        reason: why it is unknown.
+        is_refused: whether MaxText refuses these settings at its start.
+    """
 
     reason: str
     is_refused: bool = False
 
 
 def config_of(files: Iterable[DeployedFile]) -> dict[str, str]:
-    """Return key -> scalar, as text, for the top level of the trainer's configuration."""
+    """Return key -> scalar value, as text, for the top level of the trainer's configuration."""
     texts = [file.text for file in files if not file.is_shell]
     return {key: value for text in texts for key, value in values_of(text).items()}
 
@@ -84,16 +89,17 @@ def pipeline_of(
     """Return the pipeline of a profile in a cell, or why it is unknown.
 
     The overrides of the profile replace those of the cell, and these replace `config`, the
-    trainer's configuration. MaxText takes the layers of the model that these settings name, and
-    prefers them to those of its base configuration. The pipeline's own layers are kept.
+    trainer's configuration. If these settings name a model and no number of layers, MaxText uses
+    the model's number of layers, and not that of its base configuration.
     """
-    asked = {**cell.overrides, **profile.overrides}
-    model = asked.get(_MODEL, (config or {}).get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
-    of_model = {} if asked.keys() & {*LAYERS} else layers_of(model)
-    settings = {**(config or {}), **of_model, **asked}
-    in_pipeline = (config or {}).get(PIPELINE_LAYERS, str(_UNSET))
-    if PIPELINE_LAYERS not in asked and whole(in_pipeline) != _UNSET:
-        # the number of layers of the model replaces only the default
+    config = config or {}
+    overrides = {**cell.overrides, **profile.overrides}
+    model = overrides.get(_MODEL, config.get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
+    model_layers = {} if overrides.keys() & {*LAYERS} else layers_of(model)
+    settings = {**config, **model_layers, **overrides}
+    in_pipeline = config.get(PIPELINE_LAYERS, str(_UNSET))
+    if PIPELINE_LAYERS not in overrides and whole(in_pipeline) != _UNSET:
+        # the model's number of layers in the pipeline replaces only the default of this key
         settings[PIPELINE_LAYERS] = in_pipeline
     stages = stages_of(cell)
     if stages == 1:
@@ -142,7 +148,7 @@ def _repeats(known: Mapping[str, int], stages: int, *, scale: str) -> int | NoPi
     if repeats != _UNSET:
         return repeats if repeats > 0 else NoPipeline(reason=f"{REPEATS} is {repeats}")
     if per_stage == _UNSET:
-        return 1  # each stage holds all its layers at once
+        return 1  # a microbatch passes a stage once, through all layers of the stage
     layers = known.get(PIPELINE_LAYERS, _UNSET)
     if layers == _UNSET and scale != "1":
         return NoPipeline(reason=f"{_SCALE} is {scale}: name {REPEATS} in the overrides")
@@ -188,8 +194,8 @@ def bubbles(
         ),
         Text(
             text="S stages, M microbatches and V repeats leave a bubble of (S-1)/(M V + S-1), "
-            "twice the S-1 where activations are forwarded with a delay. The predicted delta "
-            "counts the bubble alone; smaller microbatches have costs of their own."
+            "with twice S-1 in place of S-1 if activations are forwarded with a delay. The "
+            "predicted delta is that of the bubble alone; smaller microbatches have other costs."
         ),
         *(Text(text=why) for why in whys),
     )
@@ -200,12 +206,14 @@ def _row(
 ) -> tuple[str, ...]:
     if isinstance(shape, NoPipeline):
         return (literal(profile.id), *[ABSENT] * 5)
-    is_compared = isinstance(base, Pipeline) and profile is not BASELINE
+    delta = ABSENT
+    if isinstance(base, Pipeline) and profile is not BASELINE:
+        delta = points(shape.over(base))
     return (
         literal(profile.id),
         str(shape.stages),
         str(shape.microbatches),
         str(shape.repeats),
         size(shape.bubble),
-        points(shape.over(base)) if is_compared and isinstance(base, Pipeline) else ABSENT,
+        delta,
     )

@@ -1,8 +1,8 @@
-"""The document of the studies whose arms are cells: nodes, network, batch size, commits.
+"""Make the document of a study whose arms are cells: nodes, network, batch size, commits.
 
-Their documents have the same parts in the same order: the answer and its error rates, the figures
-of each arm, the pairs if arms ran in pairs, what to deploy, what the study can tell, and the jobs.
-The only computation is that of means over scores.
+All such documents have the same parts in the same order: the answer and its error rates, the
+figures of each arm, the pairs if arms ran in pairs, what to deploy, how small an effect the study
+can show, and the jobs. This module computes only the range of the batch sizes.
 """
 
 from __future__ import annotations
@@ -31,61 +31,65 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import plainly
-from pytest_xlatune.report.leaderboard import REASONS, Shown, can_tell, header, jobs, verdict_table
+from pytest_xlatune.report.leaderboard import (
+    REASONS,
+    VerdictColumn,
+    can_tell,
+    header,
+    jobs,
+    verdict_table,
+)
 from pytest_xlatune.report.lines import figure, speed, words_beside
 from pytest_xlatune.report.measured_cell import DeviceUse, MeasuredCell
 from pytest_xlatune.report.study_plots import pair_matrix
 
-_HOW_SURE = {
+_HOW_SURE = {  # kind of the study -> a sentence for its answer
     "network": "A pair's single run proves nothing: only fresh runs, compared "
     "with other fresh runs, accuse a node or a link. ",
     "nodes": "Single runs prove nothing: only fresh runs beside controls accuse a node. ",
-    "commits": "Single runs prove nothing: only fresh pairs with the commit before "
-    "accuse a commit. ",
+    "commits": "Single runs prove nothing: only fresh runs of a commit and of the commit before "
+    "it, in pairs, accuse a commit. ",
     "batch": "A first run only chooses the sizes that are run again; blocks decide. ",
 }
-_RATES = "How often that is wrong: docs/reference/error_rates.md."
-_MOST_PAIRS = 40  # pairs in the table: the slowest ones
+_RATES = "How often such an answer is wrong: docs/reference/error_rates.md."
+_MAX_PAIRS = 40  # pairs in the table, the slowest ones
 
 
 def cell_document(subject: MeasuredCell) -> Document:
     """Return the document of a conclusion about cells."""
     conclusion, record = subject.conclusion, subject.conclusion.found(CellsRecord)
     nodes = tuple(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
-    on_all = replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
-    reference, (answer, *rest) = conclusion.reference, record.summary or (None,)
+    on_all_nodes = replace(subject, cells=(replace(subject.cell, nodelist=nodes),))
+    answer = [Text(text=plain(f"{sentence(message)}.")) for message in record.summary[:1]]
+    remarks = [] if conclusion.complete else ["Not over: this report is preliminary."]
+    if subject.stopped:
+        remarks.append(f"Stopped: {plain(subject.stopped)}")
+    remarks += [plain(sentence(message)) for message in record.summary[1:]]
+    remarks += subject.known
+    if (reference := conclusion.reference) is not None:
+        remarks.append(f"reference: {plain(reference.arm)}, {speed(reference)}")
+    remarks.append(_HOW_SURE.get(record.kind, "") + _RATES)
     worst = (VerdictKind.SLOWER, VerdictKind.INVALID)
     accused = [verdict.arm for verdict in conclusion.verdicts if verdict.kind in worst]
-    against = [f"reference: {plain(reference.arm)}, {speed(reference)}"] if reference else []
-    first = [name for arm in accused for name in arm.split("+")]
+    accused_nodes = [name for arm in accused for name in arm.split("+")]
+    pairs_plot = pair_matrix(record.pairs, nodes=nodes, first=accused_nodes)
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
-        header=header(on_all, load=_sizes(subject)),
+        header=header(on_all_nodes, load=_sizes(subject)),
         sections=(
-            section(
-                "Answer",
-                *([] if answer is None else [Text(text=plain(f"{sentence(answer)}."))]),
-                bullets(
-                    *([] if conclusion.complete else ["Not over: this report is preliminary."]),
-                    *([f"Stopped: {plain(subject.stopped)}"] if subject.stopped else []),
-                    *(plain(sentence(message)) for message in rest),
-                    *subject.known,
-                    *against,
-                    _HOW_SURE.get(record.kind, "") + _RATES,
-                ),
-            ),
+            section("Answer", *answer, bullets(*remarks)),
             section("Arms", _arms(subject)),
             *([_pairs(record.pairs)] if record.pairs else []),
             *_to_deploy(subject),
             can_tell(conclusion, "study"),
             jobs(subject, arms="Arm"),
         ),
-        drawn=drawn("Every pair", pair_matrix(record.pairs, nodes=nodes, first=first)),
+        drawn=drawn("Every pair", pairs_plot),
     )
 
 
 def checked_alone(conclusion: Conclusion, *, sweep: str, written: datetime) -> str:
-    """Return how nodes did in the earlier check of each node alone, for a document about pairs."""
+    """Return the answer of an earlier check of each node alone, for a document about pairs."""
     answer = plain(sentence(conclusion.facts.summary[0]))
     when = f"{written:%Y-%m-%d %H:%M %Z}".rstrip()
     return f"the nodes were checked alone, {when}, {literal(sweep)}: {answer}"
@@ -95,7 +99,7 @@ def _sizes(subject: MeasuredCell) -> str:
     """Return the batch sizes of the measured cells; "" if all are equal."""
     ran = {result.trial.cell_digest for result in subject.history}
     sizes = {cell.per_device_batch_size or 0.0 for cell in subject.cells if cell.digest in ran}
-    if len(sizes) < 2:  # noqa: PLR2004 - one size is the load
+    if len(sizes) < 2:  # noqa: PLR2004 - a single size is shown as that of the cell
         return ""
     return f"{min(sizes):g} to {max(sizes):g} sequences per device and step"
 
@@ -106,10 +110,10 @@ def _arms(subject: MeasuredCell) -> Table:
     reference = conclusion.reference
 
     def name(verdict: Verdict) -> str:
-        called = conclusion.facts.shown_name(verdict.arm)
-        return f"{literal(verdict.arm)} {plain(called.removeprefix(verdict.arm))}".strip()
+        remark = conclusion.facts.shown_name(verdict.arm).removeprefix(verdict.arm)
+        return f"{literal(verdict.arm)} {plain(remark)}".strip()
 
-    shown: list[Shown] = [
+    shown: list[VerdictColumn] = [
         ("~Arm", name),
         ("verdict", words_beside),
         (f">{conclusion.metric.head}", figure),
@@ -129,7 +133,7 @@ def _arms(subject: MeasuredCell) -> Table:
 
 
 def _pairs(pairs: Sequence[PairFound]) -> Section:
-    slowest = sorted(pairs, key=lambda pair: pair.change)[:_MOST_PAIRS]
+    slowest = sorted(pairs, key=lambda pair: pair.change)[:_MAX_PAIRS]
     rows = tuple(
         (literal("-".join(pair.nodes)), points(pair.change), str(pair.runs)) for pair in slowest
     )
@@ -138,18 +142,22 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
         Text(
             text=f"The slowest {len(rows)} of {counted(len(pairs), 'pair')}; network.json has all. "
             "A first run is compared with the median of its round, and fresh runs with the median "
-            "of all first runs; those of the slowest pair with the runs next to them."
+            "of all first runs. The fresh runs of the slowest pair are compared with the runs next "
+            "to them."
         ),
         Table(columns=columns("~Pair", ">change %", ">runs"), rows=rows),
     )
 
 
-def _use_columns(subject: MeasuredCell) -> list[Shown]:
+def _use_columns(subject: MeasuredCell) -> list[VerdictColumn]:
+    """Return the columns about the use of devices that have a figure."""
     uses = subject.uses
 
-    def column(head: str, figure_of: Callable[[DeviceUse], float | None]) -> list[Shown]:
+    def column(head: str, figure_of: Callable[[DeviceUse], float | None]) -> list[VerdictColumn]:
         figures = {arm: value for arm, use in uses.items() if (value := figure_of(use)) is not None}
-        return [(head, lambda verdict: significant(figures.get(verdict.arm)))] if figures else []
+        if not figures:
+            return []
+        return [(head, lambda verdict: significant(figures.get(verdict.arm)))]
 
     return [
         *column(">TFLOP/s", lambda use: use.tflops),

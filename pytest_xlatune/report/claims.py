@@ -2,8 +2,8 @@
 
     assert faster(verdict)       assert within(verdict, 0.01)       assert no_regression(verdict)
 
-Each claim uses the 95 % interval of the verdict, so a one-sided claim is stricter than 5 %. One
-trial supports no claim, and an undecided claim never passes.
+Each claim uses the two-sided 95 % interval of the verdict, so a one-sided claim has an error rate
+below 5 %. One trial supports no claim, and an undecided claim never passes.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ _NO_REASON = "no reason is known"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim, which is true in an `if` or an `assert` if it holds; its text is the evidence.
+    """A claim, which is true in an `if` or an `assert` if it holds.
 
-    What a failed assertion shows ends where pytest would cut; the figures come first.
+    Attributes:
+        holds: whether the claim holds.
+        text: the claim, and the figures that show whether it holds; the most important come first,
+            because a failed assertion shows only the first REPR_CHARS characters.
+        is_undecided: whether neither the claim nor its contrary is shown.
     """
 
     holds: bool
     text: str
-    is_undecided: bool = False  # neither the claim nor its contrary is shown
+    is_undecided: bool = False
 
     def __bool__(self) -> bool:
         return self.holds
@@ -39,9 +43,9 @@ class Claim:
 
 def faster(verdict: Verdict) -> Claim:
     """Claim that the profile was found faster, with false winners controlled over the sweep."""
-    is_open = verdict.kind is VerdictKind.INCONCLUSIVE
+    is_undecided = verdict.kind is VerdictKind.INCONCLUSIVE
     holds = verdict.kind is VerdictKind.FASTER
-    return _claim(verdict, "faster", holds=holds, is_undecided=is_open)
+    return _claim(verdict, "faster", holds=holds, is_undecided=is_undecided)
 
 
 def faster_by(verdict: Verdict, margin: float) -> Claim:
@@ -65,8 +69,8 @@ def within(verdict: Verdict, margin: float) -> Claim:
 def _between(
     verdict: Verdict, words: str, *, above: float, below: float = inf, is_possible: bool = True
 ) -> Claim:
-    """Claim that the interval lies between two changes; one that reaches beyond leaves it open."""
-    low, high = verdict.ci95 or (nan, nan)  # no comparison with it holds
+    """Claim that the interval lies between two changes; undecided if it lies only partly there."""
+    low, high = verdict.ci95 or (nan, nan)  # every comparison with NaN is false
     holds = is_possible and above < low and high < below
     return _claim(verdict, words, holds=holds, is_undecided=above < high and low < below)
 
@@ -76,19 +80,18 @@ def no_regression(verdict: Verdict) -> Claim:
     if verdict.kind is VerdictKind.INVALID:
         return _claim(verdict, "no regression", holds=False, is_undecided=False)
     if verdict.unproved and verdict.kind is not VerdictKind.SLOWER:
-        text = f"{_CANNOT_TELL}: {verdict.arm}, {_open_settings(verdict)}"
+        text = f"{_CANNOT_TELL}: {verdict.arm}, {_unproved_settings(verdict)}"
         return Claim(holds=False, text=text, is_undecided=True)
-    enough = verdict.n >= MIN_TRIALS and verdict.ci95 is not None
-    head = _GATE[verdict.kind] if enough else _CANNOT_TELL
+    has_enough_trials = verdict.n >= MIN_TRIALS and verdict.ci95 is not None
+    answer = _GATE_ANSWERS[verdict.kind] if has_enough_trials else _CANNOT_TELL
     why = "; ".join(map(sentence, verdict.reasons)) or _NO_REASON
-    is_named = bool(verdict.word) and head != _HOLDS
-    word = verdict.word if is_named else head
-    text = f"{word}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{head}: ')}"
-    return Claim(holds=head == _HOLDS, text=text, is_undecided=head == _CANNOT_TELL)
+    word = answer if answer == _HOLDS else verdict.word or answer
+    text = f"{word}: {verdict.arm}, {_figures(verdict)}; {why.removeprefix(f'{answer}: ')}"
+    return Claim(holds=answer == _HOLDS, text=text, is_undecided=answer == _CANNOT_TELL)
 
 
 _HOLDS, _CANNOT_TELL = "no regression", "cannot tell"
-_GATE = {
+_GATE_ANSWERS = {
     **dict.fromkeys((VerdictKind.FASTER, VerdictKind.EQUIVALENT), _HOLDS),
     VerdictKind.SLOWER: "regression",
     **dict.fromkeys((VerdictKind.INCONCLUSIVE, VerdictKind.SCREENED), _CANNOT_TELL),
@@ -101,7 +104,7 @@ def _claim(verdict: Verdict, words: str, *, holds: bool, is_undecided: bool) -> 
         why = sentence(verdict.reasons[0]) if verdict.reasons else _NO_REASON
         return Claim(holds=False, text=f"{what}: refused, the measurement is invalid: {why}")
     if verdict.unproved:
-        text = f"{what}: refused, {_open_settings(verdict)}"
+        text = f"{what}: refused, {_unproved_settings(verdict)}"
         return Claim(holds=False, text=text, is_undecided=True)
     if verdict.n < MIN_TRIALS or verdict.ci95 is None:
         text = f"{what}: refused, n = {verdict.n} and no interval: confirm it first"
@@ -111,7 +114,7 @@ def _claim(verdict: Verdict, words: str, *, holds: bool, is_undecided: bool) -> 
     return Claim(holds=holds, text=text, is_undecided=is_undecided and not holds)
 
 
-def _open_settings(verdict: Verdict) -> str:
+def _unproved_settings(verdict: Verdict) -> str:
     names = ", ".join(verdict.unproved)
     return f"nothing shows that {names} was in effect ({verdict.effect})"
 

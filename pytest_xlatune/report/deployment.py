@@ -1,10 +1,10 @@
 """Make the patch for `git apply` that deploys the recipe of each cell.
 
-A setting is changed in place if the env file has one plain assignment of it. Else it is appended,
-because the last assignment counts; so is everything within a guard. A key of the trainer's
-configuration is changed in place. If a recipe must not reach another cell, a guard reads the
-parallelism or the configuration, and a comment says where the recipe is not verified. A line with
-a hidden secret cannot be context in the patch, because it would not match the file.
+A setting is changed in place if the env file has one plain assignment of it. Otherwise it is
+appended, because the last assignment counts. Lines with a guard are always appended. A key of the
+trainer's configuration is changed in place. If a recipe must not reach another cell, a guard reads
+the parallelism or the configuration, and a comment says where the recipe is not verified. A line
+with a hidden secret cannot be context in the patch, because it would not match the file.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ def patch_of(cells: Sequence[MeasuredCell], say: Translator = ENGLISH) -> Patch:
 
     `say` writes the reasons for the recipes that are not in it.
     """
-    made = _patch_of(cells, say, in_place=True)
-    if not made.text and made.missing:
+    patch = _patch_of(cells, say, in_place=True)
+    if not patch.text and patch.missing:
         # a line next to a hidden secret cannot be changed, but lines can be appended
         return _patch_of(cells, say, in_place=False)
-    return made
+    return patch
 
 
 def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool) -> Patch:
     missing: dict[str, str] = {}
-    # take the text of each file that the newest sweep read
+    # path -> the file as the newest sweep that read it recorded it
     latest = {
         file.path: file
         for cell in sorted(cells, key=lambda cell: cell.written_s)
         for file in cell.files
     }
-    after = {path: file.text for path, file in latest.items()}
-    done = []
+    new_texts = {path: file.text for path, file in latest.items()}
+    deployed = []
     for cell in cells:
         recipe = cell.recipe
         if recipe is None:
@@ -86,21 +86,23 @@ def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool)
         why = _why_not(cell, recipe, against, latest, say)
         if not why:
             if shell is not None and has_lines:
-                after[shell.path] = _deployed(
-                    after[shell.path], cell, recipe, against, in_place=in_place
+                new_texts[shell.path] = _with_recipe(
+                    new_texts[shell.path], cell, recipe, against, in_place=in_place
                 )
             if recipe.overrides:
-                why = _configured(after, config, cell, recipe, say)
+                why = _set_keys(new_texts, config, cell, recipe, say)
             if has_lines or not why:
-                done.append(cell.cell_digest)
+                deployed.append(cell.cell_digest)
         if why:
             missing[cell.cell_digest] = why
     diffs = {
-        path: diff(file, after[path]) for path, file in latest.items() if after[path] != file.text
+        path: diff(file, new_texts[path])
+        for path, file in latest.items()
+        if new_texts[path] != file.text
     }
     if None in diffs.values():
         why = say("the lines around the change hold a secret, or a diff cannot name its path")
-        return Patch(text="", missing={**missing, **dict.fromkeys(done, why)})
+        return Patch(text="", missing={**missing, **dict.fromkeys(deployed, why)})
     text = "".join(filter(None, diffs.values()))
     return Patch(text=text, paths=tuple(diffs), missing=missing)
 
@@ -115,12 +117,14 @@ def _why_not(
     """Return why files that other cells read too cannot deploy a recipe; "" if they can."""
     if any(not conflict.guard and not conflict.is_open for conflict in against):
         return say("no variable tells the conflicting cells apart")
-    # a guard works in a shell, and not around a key of the trainer
-    if harmed := [
+    # a guard is a condition of bash, so it cannot protect a key of the trainer's configuration
+    harmed_tags = [
         conflict.where for conflict in against if conflict.other is None and conflict.is_of_keys
-    ]:
+    ]
+    if harmed_tags:
         return say(
-            "{tags} would get it too, and a gate found it harmful there", tags=", ".join(harmed)
+            "{tags} would get it too, and a gate found it harmful there",
+            tags=", ".join(harmed_tags),
         )
     if (recipe.flags or recipe.env) and not any(file.is_shell for file in cell.files):
         return say("the sweep did not record the env file that deploys the cell")
@@ -140,8 +144,9 @@ def recommended_patch(cell: MeasuredCell) -> str:
 def patch_of_setting(files: Sequence[DeployedFile], setting: str) -> str:
     """Return the patch that deploys a setting `key=value`; "" if no file has to change.
 
-    Several settings are `key=value key=value`: the patch has all of them, or there is none. A name
-    in capitals is a variable of the env file, and any other name a key of the configuration.
+    Several settings are `key=value key=value`; if one of them cannot be deployed, there is no
+    patch. A name in capitals is a variable of the env file, and any other name is a key of the
+    configuration.
     """
     texts: dict[DeployedFile, str] = {}
     for assignment in _NEXT_SETTING.split(setting):
@@ -160,8 +165,8 @@ def patch_of_setting(files: Sequence[DeployedFile], setting: str) -> str:
 
 def _with_setting(text: str, key: str, value: str) -> str:
     changed = with_settings(text, (), {key: value})
-    more = shell_exports((), changed.env)
-    return _appended(changed.text, more) if more else changed.text
+    exports = shell_exports((), changed.env)
+    return _appended(changed.text, exports) if exports else changed.text
 
 
 def _with_key(text: str, key: str, value: str) -> str | None:
@@ -202,7 +207,7 @@ def deployed_by_hand(
 
 
 def diff(file: DeployedFile, after: str) -> str | None:
-    """Return the unified diff of a file whose text becomes `after`; None if a diff cannot."""
+    """Return the unified diff of a file whose text becomes `after`; None if git would refuse it."""
     if not _PATH.fullmatch(file.path) or ".." in file.path.split("/"):
         return None
     head = f"diff --git a/{file.path} b/{file.path}\n"
@@ -223,11 +228,11 @@ def diff(file: DeployedFile, after: str) -> str | None:
         is_hidden = any(HIDDEN in line for line in lines if line[0] in " -")
         # git refuses a hunk without context, unless the file was empty
         if not is_hidden and (context or not file.text):
-            return head + "".join(map(_ended, lines))
+            return head + "".join(map(_with_line_feed, lines))
     return None
 
 
-def _deployed(
+def _with_recipe(
     text: str,
     cell: MeasuredCell,
     recipe: Profile,
@@ -235,60 +240,68 @@ def _deployed(
     *,
     in_place: bool,
 ) -> str:
-    """Return the env file with a recipe, and comments about where it is not verified."""
+    """Return the text of an env file with a recipe, and comments on where it is not verified."""
     if guard_against(against) or not in_place:
         lines = guarded_lines(recipe, against)
         return _appended(text, _recipe_comment(cell, recipe, against) + lines)
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
-    # Lines are changed in place. To append the contrary would leave the bad line and its comment.
+    # A line is changed in place, because appending the opposite would leave the old line and the
+    # comment above it.
     is_default = recipe.id == NO_ENV_ID
     changed = with_settings(text, recipe.flags, shown, drops=is_default)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
     lines = recipe_lines(replace(recipe, flags=changed.flags, env={**changed.env, **secret}))
     names = ", ".join(changed.names)
-    how = "taken out, so at their defaults" if is_default else "changed where they stood"
-    more = (f"{how}: {names}",) if names and (lines or is_default) else ()
-    comment = _recipe_comment(cell, recipe, against, *more)
+    remarks = []
+    if names and is_default:
+        remarks.append(f"taken out, so at their defaults: {names}")
+    elif names and lines:
+        remarks.append(f"changed in place: {names}")
+    comment = _recipe_comment(cell, recipe, against, *remarks)
     if lines or changed.at is None:
         return _appended(changed.text, comment + lines)
-    before = changed.text.split("\n")
-    return "\n".join([*before[: changed.at], *comment.splitlines(), *before[changed.at :]])
+    all_lines = changed.text.split("\n")
+    all_lines[changed.at : changed.at] = comment.splitlines()
+    return "\n".join(all_lines)
 
 
 def _recipe_comment(
-    cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *more: str
+    cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *more_remarks: str
 ) -> str:
     """Return the comment on a recipe: where it was measured, its parts, and where not to use it."""
-    jobs = cell.best.job_ids if cell.best else ()
-    of_jobs = f", jobs {', '.join(jobs)}" if jobs else ""
-    remarks = [f"{recipe.id}: measured on {cell.label}{of_jobs}"]
+    job_ids = cell.best.job_ids if cell.best else ()
+    jobs = f", jobs {', '.join(job_ids)}" if job_ids else ""
+    remarks = [f"{recipe.id}: measured on {cell.label}{jobs}"]
     remarks += recipe_remarks(cell.conclusion)
     if cell.best is not None and cell.best.effect is not None:
         remarks.append(f"its settings in every trial: {effect_words(cell.best)}")
-    remarks += more
+    remarks += more_remarks
     remarks += [conflict.remark for conflict in against]
     return "".join(f"# {remark}\n" for remark in remarks)
 
 
 def _appended(text: str, block: str) -> str:
-    ended = f"{text}\n" if text and not text.endswith("\n") else text
-    return f"{ended}\n{block}" if ended else block
+    """Return a text with a block after it, separated by a blank line."""
+    whole_lines = f"{text}\n" if text and not text.endswith("\n") else text
+    return f"{whole_lines}\n{block}" if whole_lines else block
 
 
-def _configured(
-    after: dict[str, str],
+def _set_keys(
+    texts: dict[str, str],
     config: DeployedFile | None,
     cell: MeasuredCell,
     recipe: Profile,
     say: Translator,
 ) -> str:
-    """Change the trainer's configuration in place; return why not, "" if it is done."""
+    """Set the recipe's keys in the text of `config` in `texts`; return why not, "" if done."""
     if config is None:
         return say("the sweep did not record the trainer's configuration file")
-    fixed = [key for key in recipe.overrides if key in cell.cell.overrides]
-    if fixed:
-        return say("the sweep itself gives {key} to the trainer, so a file cannot", key=fixed[0])
-    text = after[config.path]
+    overridden = [key for key in recipe.overrides if key in cell.cell.overrides]
+    if overridden:
+        return say(
+            "the sweep itself gives {key} to the trainer, so a file cannot", key=overridden[0]
+        )
+    text = texts[config.path]
     for key, value in recipe.overrides.items():
         if is_secret(key):
             return say("the value of {key} is secret", key=key)
@@ -296,9 +309,10 @@ def _configured(
         if changed is None:
             return say("{key} has no single value in {path}", key=key, path=config.path)
         text = changed
-    after[config.path] = text
+    texts[config.path] = text
     return ""
 
 
-def _ended(line: str) -> str:
+def _with_line_feed(line: str) -> str:
+    """Return a line of a diff; without a line feed, git's marker for the end of a file follows."""
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,13 +1,12 @@
 """Documents of titles, paragraphs and tables, independent of how they are rendered.
 
-Text is plain, with one convention: backticks enclose a literal (a flag, an id, a log line). Foreign
-text passes through `literal` or `plain`, so that it cannot start a literal. All figures are text
-already, and a renderer only lays them out.
+Text is plain, with one convention: backticks enclose a literal (a flag, an id, a log line). Text
+that comes from a user or a log passes through `literal` or `plain`, so that its own backticks do
+not enclose anything. All figures are text already, and a renderer only lays them out.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -38,10 +37,14 @@ def columns(*titles: str) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table; `title` is above it, and each row has one text for each column.
+    """A table.
 
-    In a terminal each row of a `compact` table is one line of any length, without rules, for people
-    to search and copy.
+    Attributes:
+        title: the text above the table; "" if there is none.
+        columns: the columns.
+        rows: for each row, one text for each column.
+        compact: whether a terminal shows each row as one line of any length, without rules, so
+            that people can search and copy it.
     """
 
     title: str = ""
@@ -81,7 +84,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """A heading within a section; the blocks after it are about one of several cells."""
+    """A heading within a section, for the blocks that follow it."""
 
     text: str
 
@@ -97,32 +100,37 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-MOST_ROWS = 200  # rows of a table that grows with its data, unless all are requested
-_ENDS = 50  # rows shown at its start, and as many at its end
-_DIFFERENT = 100  # rows shown between these, if they differ from the others
+# A table that grows with its data shows all its rows up to MAX_ROWS. A longer one shows _END_ROWS
+# at its start, as many at its end, and between them up to _DIFFERENT_ROWS that differ.
+MAX_ROWS, _END_ROWS, _DIFFERENT_ROWS = 200, 50, 100
 _Row = TypeVar("_Row")
 
 
 def shortened(
     rows: Sequence[_Row], differs: Callable[[_Row], bool], *, shows_all: bool = False
 ) -> list[_Row | None]:
-    """Return the first rows, the last ones, and those that differ; None marks a gap.
+    """Return the rows of a long table that are shown; None stands for a gap between them.
 
-    Up to MOST_ROWS rows are all shown. Every table that grows with its data follows this rule.
+    The first and the last rows are shown, and between them those for which `differs` is true. A
+    table of MAX_ROWS rows or fewer is shown whole, and so is every table with `shows_all`.
     """
-    if shows_all or len(rows) <= MOST_ROWS:
+    if shows_all or len(rows) <= MAX_ROWS:
         return [*rows]
-    end = len(rows) - _ENDS
-    between = (at for at in range(_ENDS, end) if differs(rows[at]))
-    kept = [*range(_ENDS), *itertools.islice(between, _DIFFERENT), *range(end, len(rows))]
+    end = len(rows) - _END_ROWS
+    different = [index for index in range(_END_ROWS, end) if differs(rows[index])]
+    indices = [*range(_END_ROWS), *different[:_DIFFERENT_ROWS], *range(end, len(rows))]
     shown: list[_Row | None] = []
-    for before, at in zip((-1, *kept), kept, strict=False):
-        shown += [rows[at]] if at == before + 1 else [None, rows[at]]
+    previous = -1
+    for index in indices:
+        if index != previous + 1:
+            shown.append(None)
+        shown.append(rows[index])
+        previous = index
     return shown
 
 
 def left_out(shown: Sequence[object], rows: Sequence[object], noun: str) -> tuple[str, ...]:
-    """Return a line that says how many rows `shortened` left out; () if it left out none."""
+    """Return a line with the number of rows that `shortened` left out; () if it left out none."""
     count = len(rows) - sum(row is not None for row in shown)
     return (f"{counted(count, noun)} of {len(rows)} left out (...): --all",) if count else ()
 
@@ -144,7 +152,7 @@ def section(title: str, *blocks: Block) -> Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """A plot with a title; a page draws it after the first section, and texts leave it out."""
+    """A plot with a title; a page shows it after the first section, other forms leave it out."""
 
     title: str
     plot: object
@@ -152,9 +160,15 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A title, bullets under it, and sections; only pages show `drawn`.
+    """A document.
 
-    Of a `brief` document a terminal shows only the blocks: the reader has just typed its subject.
+    Attributes:
+        title: the title.
+        header: the texts of the bullets under the title.
+        sections: the sections.
+        drawn: the plots, which only pages show.
+        brief: whether a terminal shows the blocks without titles and header, because the reader has
+            just typed the command that names the subject.
     """
 
     title: str
@@ -165,7 +179,7 @@ class Document:
 
 
 def brief(title: str, *blocks: Block) -> Document:
-    """Return a document of one section, of which a terminal shows only the blocks."""
+    """Return a brief document of one section."""
     shown = (Section(title=title, blocks=blocks),) if blocks else ()
     return Document(title=title, sections=shown, brief=True)
 
@@ -176,16 +190,16 @@ def drawn(title: str, plot: object | None) -> tuple[Drawn, ...]:
 
 
 def plain(text: str) -> str:
-    """Return foreign text as one line of plain text."""
+    """Return a text of a user or a log as one line of plain text."""
     return " ".join(printable(text).replace("`", "'").split())
 
 
 def literal(text: str) -> str:
-    """Return foreign text as one line between backticks; "" stays empty."""
+    """Return a text of a user or a log as one line between backticks; "" stays empty."""
     line = plain(text)
     return f"`{line}`" if line else ""
 
 
 def literals(texts: Iterable[str]) -> str:
-    """Return foreign texts as a list, each between backticks."""
+    """Return texts of a user or a log in one line, each between backticks."""
     return ", ".join(map(literal, texts))

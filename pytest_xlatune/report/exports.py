@@ -2,9 +2,9 @@
 
     text of the JSON report -> exported() -> Exported -> Export.texts()
 
-Formats are made only from the JSON report: they have its figures, and they hide what it hides. They
-take the verdicts and the trials, which every study has, and leave out figures that are absent or
-not finite. The `tool` of github-benchmark is `customBiggerIsBetter` of
+A format is made only from the JSON report, so it has the same figures and the same secrets are
+hidden. It has the verdicts and the trials, which every study has, without figures that are absent
+or not finite. Users of github-benchmark set `tool: customBiggerIsBetter` in
 https://github.com/benchmark-action/github-action-benchmark.
 
 Other distributions add formats: an entry point of `pytest_xlatune.exports` names an `Export`.
@@ -36,7 +36,7 @@ from pytest_xlatune.model.text import interval, percent, printable
 
 EXPORTS = EntryPointGroup("pytest_xlatune.exports", kind="format")
 _TGS_UNIT = "Tokens/s/device"
-_FIGURES = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # columns of an arm's row
+_FIGURE_COLUMNS = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # of an arm's row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Exported:
         sweep: the name of the sweep.
         study: the kind of the study, e.g. "tuning" or "nodes".
         written: when the report was written, ISO 8601.
-        cell_digest: the digest of the cell, or of the first of several.
+        cell_digest: the digest of the cell, or of the first cell if there are several.
         cell: the cell, with secrets hidden.
         profiles: the profiles that were compared.
         conclusion: the verdicts and their reference.
@@ -66,14 +66,13 @@ class Exported:
     @property
     def arms(self) -> tuple[Verdict, ...]:
         """The reference, if there is one, and every arm with a verdict, each once."""
-        reference = self.conclusion.reference
-        references = (reference,) if reference is not None else ()
-        return tuple(
-            {verdict.arm: verdict for verdict in (*self.conclusion.verdicts, *references)}.values()
-        )
+        by_arm = {verdict.arm: verdict for verdict in self.conclusion.verdicts}
+        if (reference := self.conclusion.reference) is not None:
+            by_arm[reference.arm] = reference
+        return tuple(by_arm.values())
 
     def is_reference(self, arm: str) -> bool:
-        """Return whether the others are compared with this arm."""
+        """Return whether the other arms are compared with this arm."""
         reference = self.conclusion.reference
         return reference is not None and reference.arm == arm
 
@@ -97,8 +96,8 @@ class Export(ABC):
     A format may need a program or a server. So `check` is called before anything is measured.
     """
 
-    def check(self) -> None:  # noqa: B027 - most formats always can be
-        """Find out whether the format can be written, without asking a server.
+    def check(self) -> None:  # noqa: B027 - formats that need nothing do not override it
+        """Check that the format can be written, without asking a server.
 
         Raises:
             ConfigError: it cannot be written.
@@ -106,7 +105,7 @@ class Export(ABC):
 
     @abstractmethod
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
-        """Return suffix of a file of the report -> its text, e.g. for `.mlflow.json`.
+        """Return suffix of a file name -> text of the file; the suffix is e.g. `.mlflow.json`.
 
         Args:
             report: the report as it was written.
@@ -118,7 +117,7 @@ class Export(ABC):
 
 
 class ClientExport(Export):
-    """A format that another program's client library writes; errors have the same form for all.
+    """A format that the client library of another program writes.
 
     Attributes:
         name: the name of the format, and of the extra that installs the client.
@@ -132,40 +131,40 @@ class ClientExport(Export):
 
     @abstractmethod
     def connect(self) -> None:
-        """Import the client and find out whether it can be used; raise any error if not."""
+        """Import the client and check that it can be used; raise any error if it cannot."""
 
     @abstractmethod
     def log(self, report: Exported, *, key: str) -> Json:
-        """Give the figures to the client, and return where they are; `key` is that of `texts`."""
+        """Give the figures to the client; return where they are then. See `texts` for `key`."""
 
     def check(self) -> None:
-        """Find out whether the client is installed and can be used."""
-        without = f"or take {self.name} out of --xlatune-export"
+        """Check that the client is installed and can be used."""
+        alternative = f"or take {self.name} out of --xlatune-export"
         try:
             with _quiet():
                 self.connect()
         except ModuleNotFoundError:
             raise ConfigError(
                 f"export {self.name}: the client of {self.title} is not installed here; install "
-                f"pytest-xlatune[{self.name}], {without}"
+                f"pytest-xlatune[{self.name}], {alternative}"
             ) from None
-        except Exception as error:  # noqa: BLE001 - any fault of the client means the same
+        except Exception as error:  # noqa: BLE001 - a client can raise errors of any class
             raise ConfigError(
                 f"export {self.name}: the client of {self.title} cannot be used "
-                f"({_first_line(error)}); {self.remedy}, {without}"
+                f"({_first_line(error)}); {self.remedy}, {alternative}"
             ) from None
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
         """Log a report; return where its figures are."""
         try:
             with _quiet():
-                kept = {"schema": 1, **self.log(report, key=key)}
-        except Exception as error:  # noqa: BLE001 - as above
+                places = {"schema": 1, **self.log(report, key=key)}
+        except Exception as error:  # noqa: BLE001 - a client can raise errors of any class
             raise LedgerError(
                 f"{self.title} did not accept the figures: {_first_line(error)}; the reports are "
                 f"complete: mend the cause, then run `xlatune report --export {self.name}`"
             ) from None
-        return {f".{self.name}.json": json.dumps(kept, indent=2, sort_keys=True) + "\n"}
+        return {f".{self.name}.json": json.dumps(places, indent=2, sort_keys=True) + "\n"}
 
 
 @contextlib.contextmanager
@@ -177,7 +176,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error."""
+    """Return the first line of an error's text, or the name of its class if it has no text."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
@@ -187,39 +186,44 @@ def export_of(name: str) -> Export:
     Raises:
         ConfigError: there is no such format, or it cannot be loaded.
     """
-    cls = FORMATS.get(name) or EXPORTS.load(name, where="--xlatune-export")
-    made: Export = cls()
-    return made
+    export_class = FORMATS.get(name) or EXPORTS.load(name, where="--xlatune-export")
+    export: Export = export_class()
+    return export
 
 
 def check_exports(formats: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the formats that can be written, and for each of the others why it cannot.
+    """Return the formats that can be written, and a message for each format that cannot.
 
-    It is called before the sweep runs. A format that cannot be written does not affect the others.
+    This is called before the sweep runs.
 
     Raises:
         ConfigError: formats are requested, and none can be written.
     """
-    kept, problems = [], []
+    writable, problems = [], []
     for name in formats:
         try:
             export_of(name).check()
         except ConfigError as error:
             problems.append(str(error))
         else:
-            kept.append(name)
-    if problems and not kept:
+            writable.append(name)
+    if problems and not writable:
         raise ConfigError("; ".join(problems))
-    return tuple(kept), tuple(problems)
+    return tuple(writable), tuple(problems)
 
 
 def exported(text: str, *, sweep: str, study: str) -> Exported:
     """Return the JSON report that a text holds.
 
     Raises:
-        LedgerError: the text is no JSON report.
+        LedgerError: the text is not a JSON report.
     """
     data: Json = read_json(text)
+    trials = []
+    for trial in data["trials"]:
+        fields = dict(trial)
+        trial_id = fields.pop("id")
+        trials.append((trial_id, TrialResult.from_json(fields)))
     return Exported(
         sweep=sweep,
         study=study,
@@ -228,15 +232,12 @@ def exported(text: str, *, sweep: str, study: str) -> Exported:
         cell=Cell.from_json(data["cell"]),
         profiles=tuple(map(Profile.from_json, data["profiles"])),
         conclusion=Conclusion.from_json(data["conclusion"]),
-        trials=tuple(
-            (trial["id"], TrialResult.from_json({k: v for k, v in trial.items() if k != "id"}))
-            for trial in data["trials"]
-        ),
+        trials=tuple(trials),
     )
 
 
 def figure_of(scored: Verdict | Score) -> Figure | None:
-    """Return the figure of an arm or a trial; None if it has none."""
+    """Return the figure of an arm or a trial; None if it has none, or one that is not finite."""
     figure = scored.figure
     if figure is None and scored.tgs is not None:
         figure = Figure(metric=TGS, value=scored.tgs)
@@ -249,12 +250,16 @@ def slug(name: str) -> str:
 
 
 def figures(row: Mapping[str, object]) -> dict[str, float]:
-    """Return name -> figure of an arm's row, only the finite ones; changes are fractions."""
-    names = {"figure": slug(str(row["metric"])), **{name: name for name in _FIGURES}}
+    """Return name -> value of the finite figures in a row of `arm_row`; changes are fractions.
+
+    The arm's own figure has the name of its metric.
+    """
+    values = {slug(str(row["metric"])): row["figure"]}
+    values |= {column: row[column] for column in _FIGURE_COLUMNS}
     return {
-        shown: float(value)
-        for name, shown in names.items()
-        if isinstance(value := row[name], float | int) and math.isfinite(value)
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, float | int) and math.isfinite(value)
     }
 
 
@@ -263,18 +268,19 @@ def _unit(metric: Metric) -> str:
 
 
 class GithubExport(Export):
-    """The format `github-benchmark`: an entry for each arm; the inverse of a figure to be small."""
+    """The format `github-benchmark`: an entry for each arm.
 
-    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - a file
+    The action takes larger values for better ones, so a figure of which less is better is inverted.
+    """
+
+    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - no server
         """Return the entries of the arms."""
-        entries = [
-            entry for verdict in report.arms if (entry := _entry(report, verdict)) is not None
-        ]
+        entries = [entry for verdict in report.arms if (entry := _entry(report, verdict))]
         return {".github-benchmark.json": json.dumps(entries, indent=2, allow_nan=False) + "\n"}
 
 
 def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
-    """Return the entry of an arm; None if it has no figure that can be in a ratio."""
+    """Return the entry of an arm; None if it has no positive figure."""
     figure = figure_of(verdict)
     if figure is None:
         return None
@@ -289,7 +295,7 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
     elif verdict.ci95 is not None:
         texts.append(f"95 % {interval(verdict.ci95)}")
     return {
-        # the name is the same for all sweeps, images and commits, so that the action can compare
+        # without sweep, image and commit, so that the action compares the entries of all of them
         "name": f"{report.cell.label}: {verdict.arm}",
         "unit": unit,
         "value": value,
@@ -300,7 +306,7 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
 class CsvExport(Export):
     """The format `csv`: one table with a row for each arm, and one with a row for each trial."""
 
-    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - files
+    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - no server
         """Return the two tables."""
         common = study_row(report)
         return {
@@ -384,7 +390,7 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
     if not rows:
         return ""
     file = io.StringIO(newline="")
-    # with the line ends of RFC 4180 Python also quotes a carriage return within a text
+    # \r\n is the line end of RFC 4180, and makes Python quote a \r within a text too
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\r\n")
     writer.writeheader()
     writer.writerows(rows)

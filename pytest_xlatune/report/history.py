@@ -59,7 +59,7 @@ class PastStudy:
 
     @property
     def cell(self) -> Cell:
-        """The cell, or the first of several."""
+        """The cell, or the first one if there are several."""
         return self.cells[0]
 
     @property
@@ -69,16 +69,16 @@ class PastStudy:
 
     @property
     def answer(self) -> str:
-        """The finding in a few words: the study's own words, the winner, or a tally of verdicts."""
+        """The finding in a few words: the study's summary, the winner, or a tally of verdicts."""
         if summary := self.conclusion.facts.summary:
             return plainly(summary[0])
         if (best := self.best) is not None:
-            ends = f" {interval(best.ci95)}" if best.ci95 else ""
-            return f"★ {literal(best.arm)} {percent(best.delta)}{ends}"
+            ci95 = f" {interval(best.ci95)}" if best.ci95 else ""
+            return f"★ {literal(best.arm)} {percent(best.delta)}{ci95}"
         return tally(self.conclusion.verdicts)
 
     def to_json(self) -> Json:
-        """Return the entry for programs, without verdicts: `xlatune report --json` has them."""
+        """Return the study for programs, without its verdicts: `xlatune report --json` has them."""
         best = self.best
         return {
             "folder": self.folder,
@@ -97,13 +97,13 @@ class PastStudy:
         }
 
 
-_LEAST_DIGEST = 4  # characters of an id that may stand for it
+_MIN_DIGEST_CHARS = 4  # a shorter start of an id does not name a cell
 
 
 def is_called(name: str, cell: Cell, *, sweep: str, folder: str) -> bool:
     """Return whether a name may mean a cell: its label, model, sweep, folder or start of its id."""
     names = (cell.label, cell.variant, cell.model_tag, sweep, folder.rpartition("/")[2], folder)
-    return name in names or (len(name) >= _LEAST_DIGEST and cell.digest.startswith(name))
+    return name in names or (len(name) >= _MIN_DIGEST_CHARS and cell.digest.startswith(name))
 
 
 def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
@@ -111,7 +111,7 @@ def by_date(past: Sequence[PastStudy]) -> list[PastStudy]:
     return sorted(past, key=lambda study: (study.ended_s, study.folder))
 
 
-_VARIED = {
+_FIELD_NAMES = {  # field of a cell -> its name for people
     "image": "image",
     "code": "commit",
     "launcher": "started as",
@@ -126,12 +126,13 @@ _VARIED = {
 def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
     """Return studies as a document with their cost, the oldest first.
 
-    With `is_course` all are of one cell. Then the document also says how each study's cell differs
-    from the first one, since figures of different cells do not compare, and a page has a plot.
+    `is_course` says that all studies are of one cell, as a user names it. Then the document also
+    says how the cell of each study differs from that of the first study, because figures of
+    different cells do not compare, and a page has a plot.
     """
     ordered = by_date(past)
     differing = varied_fields([study.cell for study in ordered]) if is_course else ()
-    varied = [name for name in _VARIED if name in differing]
+    varied = [name for name in _FIELD_NAMES if name in differing]
     rows = tuple(
         (
             minute(study.ended_s),
@@ -144,7 +145,7 @@ def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
             str(study.jobs),
             significant(study.node_hours),
             "complete" if study.conclusion.complete else "preliminary",
-            *([_differs(study.cell, ordered[0].cell, varied)] if varied else []),
+            *([_differences(study.cell, ordered[0].cell, varied)] if varied else []),
             literal(study.digest),
         )
         for study in ordered
@@ -156,7 +157,7 @@ def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
     known = [study.node_hours for study in past if study.node_hours is not None]
     hours = significant(sum(known)) if known else ABSENT
     cells = counted(len({study.digest for study in past}), "cell")
-    note = "References of cells that differ do not compare."
+    note = "The references of different cells do not compare."
     return Document(
         title="History",
         header=(
@@ -183,37 +184,37 @@ def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
         if study.conclusion.metric == metric
         and (value := _value(study.conclusion.reference)) is not None
     ]
-    if len(figures) < 2:  # noqa: PLR2004 - one is no course
+    if len(figures) < 2:  # noqa: PLR2004 - a single figure shows no course
         return None
     head = metric.head
     x = PlotAxis((0.0, float(len(figures) - 1)), margin=0.08)
     y = PlotAxis([value for _, value in figures], margin=0.12)
     dots = tuple(
         Dot(
-            x=x.at(float(at)),
-            y=_up(y.at(value)),
+            x=x.at(float(index)),
+            y=_from_top(y.at(value)),
             label=f"{minute(study.ended_s)} {plain(study.sweep)}: {significant(value)}",
             looks="mean",
         )
-        for at, (study, value) in enumerate(figures)
+        for index, (study, value) in enumerate(figures)
     )
     text = "; ".join(dot.label for dot in dots)
     return Chart(
-        caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. Cells "
-        "that differ do not compare: the table says in what they differ.",
+        caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. "
+        "Figures of different cells do not compare: the table says how the cells differ.",
         label=plain(f"{head} of the reference, the oldest first: {text}"),
         dots=dots,
         x_ticks=tuple(
             Tick(at=dot.x, text=minute(study.ended_s))
             for dot, (study, _) in zip(dots, figures, strict=True)
         ),
-        y_ticks=tuple(Tick(at=_up(tick.at), text=tick.text) for tick in y.ticks()),
+        y_ticks=tuple(Tick(at=_from_top(tick.at), text=tick.text) for tick in y.ticks()),
     )
 
 
-def _up(at: float) -> float:
-    """Return a share of an axis as a distance from the top."""
-    return round(100 - at, 2)
+def _from_top(from_bottom: float) -> float:
+    """Return a place in percent of the height as its distance from the top."""
+    return round(100 - from_bottom, 2)
 
 
 def _value(verdict: Verdict | None) -> float | None:
@@ -222,11 +223,13 @@ def _value(verdict: Verdict | None) -> float | None:
     return verdict.figure.value if verdict.figure else verdict.tgs
 
 
-def _differs(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
+def _differences(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
+    """Return the fields in which a cell differs from the first, with values that are short."""
     parts = []
-    for name in varied:
-        then, now = getattr(first, name), getattr(cell, name)
-        if then != now:
-            is_short = isinstance(now, str | float | int)
-            parts.append(f"{_VARIED[name]} {literal(str(now))}" if is_short else _VARIED[name])
+    for field in varied:
+        value = getattr(cell, field)
+        if value != getattr(first, field):
+            is_short = isinstance(value, str | float | int)
+            shown = f" {literal(str(value))}" if is_short else ""
+            parts.append(f"{_FIELD_NAMES[field]}{shown}")
     return "; ".join(parts) or ABSENT

@@ -4,9 +4,9 @@
     say("There is no winner to explain.")               "没有需要解释的胜出者。"
     say.count(3, "{n} job", "{n} jobs")                 "3 个作业"
 
-The msgids and their catalogs are those of GNU gettext. People edit `po/zh.po`, and `make
-translations` compiles it to `po/zh.mo`, which the package reads. Headings, flags, ids and log lines
-are the same in all languages, so they are no msgids.
+Msgids (the English texts) and catalogs have the form of GNU gettext. People edit `po/zh.po`, and
+`make translations` compiles it to `po/zh.mo`, which the package reads. Headings of sections, flags,
+ids, kinds of verdicts and log lines are the same in all languages, so they are not msgids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Language(StrEnum):
 
 
 def N_(msgid: str) -> str:  # noqa: N802 - gettext's own name for it
-    """Mark a msgid that is not an argument of the `say` that translates it."""
+    """Mark a text as a msgid, if it is not written as an argument of `say`."""
     return msgid
 
 
@@ -50,11 +50,11 @@ class Translator:
 
     @property
     def is_english(self) -> bool:
-        """Whether every sentence of the code is one of this language."""
+        """Whether the language is English, so that nothing has to be translated."""
         return self.language is Language.ENGLISH
 
     def says(self, message: Message) -> bool:
-        """Return whether this language has the sentence of a message."""
+        """Return whether a message is in this language: it is translated, or this is English."""
         return self.is_english or self.text_of(message.text) != message.text
 
     def text(self, msgid: str, /, **fields: object) -> Text:
@@ -62,7 +62,7 @@ class Translator:
         return Text(text=self(msgid, **fields))
 
     def count(self, number: int, one: str, many: str) -> str:
-        """Return a counted noun, e.g. `3 jobs`; `one` and `many` are msgids with a field `n`."""
+        """Return a counted noun, e.g. `3 jobs`; `one` and `many` are msgids with the field `n`."""
         return _catalog(self.language).ngettext(one, many, number).format(n=number)
 
 
@@ -79,10 +79,10 @@ ENGLISH = Translator(Language.ENGLISH)
 
 
 def plainly(message: Message | None, say: Translator = ENGLISH) -> str:
-    """Return the sentence of a message as one line of a document, without markup."""
+    """Return the sentence of a message as one line of plain text; "" for None."""
     return plain(sentence(message, say.text_of))
 
 
 def joined(messages: Iterable[Message], between: str = "; ", say: Translator = ENGLISH) -> str:
-    """Return the sentences of several messages in one line of a document."""
+    """Return the sentences of several messages in one line of plain text."""
     return between.join(plainly(message, say) for message in messages)

@@ -1,10 +1,10 @@
 """The leaderboard of a cell: how its sweep ended, its profiles in tables, and all its jobs.
 
 A winner is a profile that the statistics call FASTER, never the largest estimate. "Structurally
-bounded" is a claim about all measured profiles at once, by M. Confirmed and screened profiles never
-share a table: the best of many single runs is best by luck (winner's curse), so its delta does not
-compare with a confirmed one. The order in a table is that of the conclusion. This module computes
-no delta, interval or verdict.
+bounded" is a claim about all measured profiles at once, by M, the largest gain that is not
+excluded. Confirmed and screened profiles never share a table: the best of many single runs is
+partly best by luck (winner's curse), so its delta does not compare with a confirmed one. The order
+in a table is that of the conclusion. This module computes no delta, interval or verdict.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ from pytest_xlatune.report.lines import (
     words_beside,
 )
 from pytest_xlatune.report.measured_cell import (
-    MOST_STEPS,
+    MAX_TIMINGS,
     MeasuredCell,
     Slots,
     slot_numbers,
@@ -73,10 +73,10 @@ ALPHA = 0.05  # risk of a false winner in a sweep; the conclusion says how much 
 CONFIRMED = frozenset(
     {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
 )
-_TOP, _BOTTOM = 8, 5  # screened profiles in a short table
+_TOP_ROWS, _BOTTOM_ROWS = 8, 5  # screened profiles in a short table
 
-_JOB = columns("~Job")
-_CELL = columns("~Cell")
+_JOB_COLUMN = columns("~Job")
+_CELL_COLUMN = columns("~Cell")
 
 
 JOBS_TITLE = "Jobs"
@@ -87,19 +87,25 @@ def jobs_table(
 ) -> Table | None:
     """Return the table of all jobs in the order of their start; None if there are no jobs.
 
-    `cells` has names and cells; names are shown if there are several. `arms` is a column's head.
+    Args:
+        cells: the name and the facts of each cell; names are shown if there are several cells.
+        arms: the head of the column of arms.
+        say: the language.
     """
     has_names = len(cells) > 1
-    numbers = {k: n for _, cell in cells for k, n in slot_numbers(cell.slots).items()}
+    slots: dict[str, int] = {}  # digest of a cell -> number of its slot
+    for _, cell in cells:
+        slots |= slot_numbers(cell.slots)
     has_logs = any(cell.logs for _, cell in cells)
     trials = [(name, cell, result) for name, cell in cells for result in cell.every_trial]
-    # ids have no order: on this machine they are process numbers, which start anew
+    # The ids of jobs have no order: those of local jobs are process ids, which the kernel uses
+    # again from the lowest.
     trials.sort(key=lambda trial: inf if trial[2].start_s is None else trial[2].start_s)
     rows = [
         (
             plain(job_id),
             *([name] if has_names else []),
-            *([str(numbers.get(result.trial.cell_digest, ABSENT))] if numbers else []),
+            *([str(slots.get(result.trial.cell_digest, ABSENT))] if slots else []),
             *_attempt(result, number, cell.remarks, say),
             *([literal(cell.logs.get(job_id, "")) or ABSENT] if has_logs else []),
         )
@@ -111,11 +117,15 @@ def jobs_table(
         for _, _, result in trials
         if result.score
     }
-    of_attempt = (f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
-    of_slot = columns(">Slot") if numbers else ()
-    of_log = columns("~Log, below the work directory") if has_logs else ()
-    titles = (*_JOB, *(_CELL if has_names else ()), *of_slot, *columns(*of_attempt), *of_log)
-    return Table(columns=titles, rows=tuple(rows)) if rows else None
+    attempt_titles = (f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
+    shown_columns = (
+        *_JOB_COLUMN,
+        *(_CELL_COLUMN if has_names else ()),
+        *(columns(">Slot") if slots else ()),
+        *columns(*attempt_titles),
+        *(columns("~Log, below the work directory") if has_logs else ()),
+    )
+    return Table(columns=shown_columns, rows=tuple(rows)) if rows else None
 
 
 def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
@@ -131,12 +141,12 @@ def sigma_and_notes(conclusion: Conclusion) -> tuple[str, ...]:
 
 
 def can_tell(conclusion: Conclusion, noun: str) -> Section:
-    """Return the section about what a check, a gate or a study can tell."""
+    """Return the section about how small an effect a check, a gate or a study can show."""
     return section(f"What this {noun} can tell", bullets(*sigma_and_notes(conclusion)))
 
 
 def head_of(metrics: Collection[Metric]) -> str:
-    """Return the head of a column of figures: TGS without metrics, one word for several metrics."""
+    """Return the head of a column of figures: `TGS` for no metric, `figure` for several."""
     heads = {metric.head for metric in metrics} or {TGS.head}
     return heads.pop() if len(heads) == 1 else "figure"
 
@@ -151,14 +161,14 @@ def _attempt(
     remark = "" if score else plain(remarks.get(result.job_ids[number - 1], ""))
     if is_last and result.reason:
         remark = plainly(result.reason)
-    # other languages have no sentence for each reason
+    # reasons have no translation, so other languages show the class of the failure
     if not say.is_english and remark:
         remark = _class_of(result.findings) if is_last else ""
     return (
         literal(trial.arm),
         f"{stage} {trial.block}" if trial.block else stage,
         str(number),
-        _state(result) if is_last else "retried",
+        _state(result) if is_last else say("retried"),
         figure(score),
         remark or ABSENT,
     )
@@ -166,7 +176,7 @@ def _attempt(
 
 def _state(result: TrialResult) -> str:
     outcome = result.outcome
-    # while an attempt runs, the outcome is that of the attempt before
+    # while an attempt runs, `outcome` is still that of the previous attempt
     if outcome is None or result.status is TrialStatus.RUNNING:
         return str(result.status)
     if outcome.signal is not None:
@@ -193,11 +203,11 @@ def leaderboard(subject: MeasuredCell) -> Document:
 
 
 def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
-    """Return a sentence with the number of node slots in the sweep; () for one slot."""
+    """Return a sentence with the number of node slots of the sweep; () if there is only one."""
     if not slots:
         return ()
     text = say(
-        "It was measured on {number} node slots side by side; what decides compares trials of one "
+        "It was measured on {number} node slots side by side; verdicts compare only trials of one "
         "slot.",
         number=len(slots),
     )
@@ -210,38 +220,32 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
     `load` has the measured batch sizes if there are several, and is "" otherwise.
     """
     cell, conclusion = subject.cell, subject.conclusion
-    # a trial with `memory` only compiled; nothing ran
+    # a trial with `memory` only compiled on this machine, and is no job
     history = [result for result in subject.history if result.memory is None]
     protocol = cell.protocol
     length = cell.max_target_length
-    batch = cell.per_device_batch_size
     axes = literal(str(cell.parallelism))
-    on = say.count(cell.devices, "{n} device", "{n} devices")
+    parallelism = say("Parallelism: {axes}", axes=axes)
+    if cell.devices:
+        devices = say.count(cell.devices, "{n} device", "{n} devices")
+        parallelism = say("Parallelism: {axes} on {devices}", axes=axes, devices=devices)
+    slots = "; ".join(f"{number}: {nodes}" for number, (_, nodes) in enumerate(subject.slots, 1))
+    nodes = "" if subject.slots else literals(cell.nodelist) or say("this machine")
     texts = {
         N_("Configuration: {text}"): literal(cell.config_tag),
-        N_("Node slots: {text}"): plain(
-            "; ".join(f"{number}: {nodes}" for number, (_, nodes) in enumerate(subject.slots, 1))
-        ),
-        N_("Nodes: {text}"): ""
-        if subject.slots
-        else literals(cell.nodelist) or say("this machine"),
+        N_("Node slots: {text}"): plain(slots),
+        N_("Nodes: {text}"): nodes,
         N_("Image: {text}"): literal(cell.image),
         N_("Launcher: {text}"): literal(cell.launcher),
     }
     return (
         say("Written: {text}", text=f"{subject.written:%Y-%m-%d %H:%M %Z}".rstrip()),
         say("Model: {text}", text=literal(cell.model_tag)),
-        say("Parallelism: {axes} on {devices}", axes=axes, devices=on)
-        if cell.devices
-        else say("Parallelism: {axes}", axes=axes),
+        parallelism,
         *(say(msgid, text=text) for msgid, text in texts.items() if text),
         say(
             "Load: {batch}{length}, {dataset} data",
-            batch=load or say("the model's own batch size")
-            if load or batch is None
-            else say("1 sequence per device and step")
-            if batch == 1
-            else say("{number} sequences per device and step", number=f"{batch:g}"),
+            batch=load or _batch_words(cell.per_device_batch_size, say),
             length="" if length is None else say(", {number} tokens each", number=length),
             dataset=plain(protocol.dataset_type),
         ),
@@ -265,6 +269,14 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
     )
 
 
+def _batch_words(batch: float | None, say: Translator) -> str:
+    if batch is None:
+        return say("the model's own batch size")
+    if batch == 1:
+        return say("1 sequence per device and step")
+    return say("{number} sequences per device and step", number=f"{batch:g}")
+
+
 def state_line(
     conclusion: Conclusion,
     history: Sequence[TrialResult],
@@ -274,7 +286,7 @@ def state_line(
 ) -> str:
     """Return how far a sweep is: its trials and jobs, and the number of verdicts of each kind.
 
-    `evidence` trials are counted apart, since they are no part of these.
+    `evidence` is the number of evidence runs, which are not in `history`.
     """
     jobs = sum(len(result.job_ids) for result in history)
     return say(
@@ -286,7 +298,7 @@ def state_line(
         evidence=say.count(evidence, ", and {n} evidence run", ", and {n} evidence runs")
         if evidence
         else "",
-        tally=tally(conclusion.verdicts),
+        tally=tally(conclusion.verdicts, say),
     )
 
 
@@ -300,24 +312,29 @@ _RECORDED: Mapping[str, str] = {
 
 
 def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
-    """Yield the bullets about what the figures rest on besides the settings."""
+    """Yield the bullets about software, machine, nodes, commands and time of the measurement.
+
+    Texts that other languages do not have, such as what changed, are in English only.
+    """
     for part, msgid in _RECORDED.items():
         shown = literal if part in ("code", "repositories") else plain
         named_facts = [f"{shown(name)} {plain(text)}" for name, text in record.facts(part).items()]
         if named_facts:
             yield say(msgid, text="; ".join(named_facts))
-    problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
-    lines = [
-        (N_("The nodes differ: {text}"), plain("; ".join(record.differing))),
-        (N_("Not recorded: {text}"), plain("; ".join(problems))),
-        (N_("Not recorded: no trial has told yet what it ran on"), "" if record.nodes else "yes"),
-        *((_CHANGED, plainly(message, say)) for message in record.changes),
-        (_REBUILT, "yes" if record.is_rebuilt else ""),
-        (N_("Autotuning of GPU kernels: {text}"), plain(record.autotuning)),
-        *((N_("Two speeds: {text}"), plain(text)) for text in record.two_speeds),
-        (N_("Command: {text}"), literals(record.commands)),
-    ]
-    yield from (say(msgid, text=text) for msgid, text in lines if text)
+    if say.is_english:
+        yield from _english_remarks(record)
+    elif record.changes:
+        yield say.count(
+            len(record.changes),
+            "{n} change on the way: nothing compares across it",
+            "{n} changes on the way: nothing compares across them",
+        )
+    if not record.nodes:
+        yield say("Not recorded: no trial has reported yet on what it ran")
+    if record.is_rebuilt:
+        yield say(_REBUILT)
+    if record.commands:
+        yield say("Command: {text}", text=literals(record.commands))
     if record.seed is not None:
         yield say("Random seed of the order: {number}", number=record.seed)
     if None not in (record.started_s, record.ended_s, record.node_hours):
@@ -329,18 +346,31 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
         )
 
 
-_CHANGED = N_("Changed on the way: {text}: nothing compares across it")
+def _english_remarks(record: RunRecord) -> Iterator[str]:
+    problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
+    if record.differing:
+        yield f"The nodes differ: {plain('; '.join(record.differing))}"
+    if problems:
+        yield f"Not recorded: {plain('; '.join(problems))}"
+    for change in record.changes:
+        yield f"Changed on the way: {plainly(change)}: nothing compares across it"
+    if record.autotuning:
+        yield f"Autotuning of GPU kernels: {plain(record.autotuning)}"
+    for text in record.two_speeds:
+        yield f"Two speeds: {plain(text)}"
+
+
 _REBUILT = N_(
     "The ledger before was lost, and its attempts were read again from their own files: whether a "
     "node was resumed or repaired meanwhile is not known"
 )
-_LEAST_H = 0.001
+_MIN_SHOWN_H = 0.001  # hours; a shorter time is shown as below this
 
 
 def _hours(hours: float | None) -> str:
     if not hours:
         return "0"
-    return significant(hours) if hours >= _LEAST_H else f"below {_LEAST_H}"
+    return significant(hours) if hours >= _MIN_SHOWN_H else f"< {_MIN_SHOWN_H}"
 
 
 _SCORED_BY: Mapping[Metric, str] = {
@@ -351,25 +381,27 @@ _SCORED_BY: Mapping[Metric, str] = {
     BUSBW: N_("Score: the bus bandwidth in GB/s that the test prints for one size"),
 }
 _SCORED_BY_FIELD = N_(
-    "Score: the median of {field} over steps {first} to {last} of {steps}, or over all lines that "
-    "print it where none is a step's{inverse}"
+    "Score: the median of {field} over steps {first} to {last} of {steps} or, if no step line "
+    "prints it, over all lines that do{inverse}"
 )
 _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
 def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:
-    """Return what a sweep found: its winner or none, where it was measured, and how it ended."""
+    """Return what a sweep found: its winner or none, the number of slots, and how it ended."""
     conclusion = subject.conclusion
-    how = ending_text(say, conclusion, history=subject.history, stopped=subject.stopped)
-    return " ".join([headline(conclusion, say), *on_slots(subject.slots, say), how])
+    ending = ending_text(say, conclusion, history=subject.history, stopped=subject.stopped)
+    return " ".join([headline(conclusion, say), *on_slots(subject.slots, say), ending])
 
 
 def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
     """Return the headline: the winner, and the faster arms that do not win."""
     best = conclusion.winner
-    faster = next((v for v in conclusion.verdicts if v.kind is VerdictKind.FASTER), None)
+    faster = next(
+        (verdict for verdict in conclusion.verdicts if verdict.kind is VerdictKind.FASTER), None
+    )
     if best is not None:
-        won = say(
+        winner_text = say(
             "★ {profile} is faster than `baseline-deployed` by {delta} % (95 % "
             "interval {ci95}, n = {n}).",
             profile=literal(best.arm),
@@ -378,21 +410,21 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
             n=best.n,
         )
     elif faster is None:
-        won = say("No profile is confirmed to be faster than `baseline-deployed`.")
+        winner_text = say("No profile is confirmed to be faster than `baseline-deployed`.")
     elif faster.unproved:
-        won = say(
+        winner_text = say(
             "{profile} is faster than `baseline-deployed`, and no winner: nothing shows that "
             "{names} was in effect.",
             profile=literal(faster.arm),
             names=literals(faster.unproved),
         )
     else:
-        won = say(
+        winner_text = say(
             "{profile} is faster than `baseline-deployed`, and no winner: it is the best of "
             "several, and corrected for that its gain may be nothing.",
             profile=literal(faster.arm),
         )
-    sentences = [won]
+    sentences = [winner_text]
     if (moved := conclusion.tuning.moved) is not None:
         failed = say(
             "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
@@ -421,17 +453,17 @@ _REMEDY = N_(
 
 
 def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[str]:
-    """Yield why arms with a larger figure than the recommended one are not recommended.
+    """Yield why arms that gain more than the recommended arm are not recommended.
 
     These are arms whose interval is above 0; the text also says what would make them winners.
     """
     best, recipe = conclusion.winner, conclusion.tuning.recipe
-    least = (best.delta if best is not None else None) or 0.0
+    best_delta = (best.delta if best is not None else None) or 0.0
     for verdict in conclusion.verdicts:
         is_above = verdict.kind is VerdictKind.FASTER or (
             verdict.ci95 is not None and verdict.ci95[0] > 0
         )
-        if verdict is best or not is_above or (verdict.delta or 0.0) <= least:
+        if verdict is best or not is_above or (verdict.delta or 0.0) <= best_delta:
             continue
         figures = {
             "profile": literal(verdict.arm),
@@ -456,29 +488,29 @@ def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[s
             yield say(_REMEDY)
         elif verdict.kind is VerdictKind.FASTER and recipe is not None and verdict.wins:
             largest = conclusion.verdict(recipe.largest)
-            most = (largest.delta if largest is not None else None) or 0.0
-            # take the largest of the arms that may lead; a stack that lacks a part may not
-            is_of_recipe = (verdict.delta or 0.0) <= most
-            yield say(
-                _LARGER if is_of_recipe else _NO_PART, **figures, largest=literal(recipe.largest)
-            )
+            largest_delta = (largest.delta if largest is not None else None) or 0.0
+            # An arm above `recipe.largest` was not allowed to lead: it is a stack, and the blocks
+            # lack a run without some of its parts.
+            may_lead = (verdict.delta or 0.0) <= largest_delta
+            msgid = _LARGER if may_lead else _UNTESTED_PARTS
+            yield say(msgid, **figures, largest=literal(recipe.largest))
 
 
 _LARGER = N_(
     "{profile} has a larger figure, {delta} %: the recipe is the smallest set that is not shown to "
     "be slower than {largest}."
 )
-_NO_PART = N_(
-    "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: no run without "
-    "some of its settings stands in the same blocks, so any of them may do nothing. A sweep of its "
-    "parts tells."
+_UNTESTED_PARTS = N_(
+    "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: the same blocks "
+    "have no run without some of its settings, so any of these may do nothing. A sweep of its "
+    "parts would show it."
 )
 
 
 def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
     """Return the effects that the sweep can find and can exclude, and the alpha that it spent.
 
-    The method, and a note without a translation, are in the English table alone.
+    In other languages the table lacks the method and the notes that have no translation.
     """
     bound, least_gain = conclusion.tuning.bound, conclusion.tuning.from_start80
     rows: list[tuple[str, str]] = []
@@ -506,92 +538,103 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
 
 
 def _methods(conclusion: Conclusion) -> str:
-    """Return each method once, with the arms that have a noise of their own."""
-    alone: dict[Message, list[str]] = {}
+    """Return each method once, with the arms that were compared by their own noise."""
+    arms_of: dict[Message, list[str]] = {}  # method -> the arms with their own noise
     for verdict in conclusion.verdicts:
         if verdict.kind in CONFIRMED and verdict.method:
-            shared = _shared(verdict.method)
-            arms = alone.setdefault(shared, [])
-            arms += [verdict.arm] if shared != verdict.method else []
+            shared = _without_own_noise(verdict.method)
+            arms = arms_of.setdefault(shared, [])
+            if shared != verdict.method:
+                arms.append(verdict.arm)
     return "; ".join(
         plainly(method) + (f"; of its own noise: {literals(arms)}" if arms else "")
-        for method, arms in alone.items()
+        for method, arms in arms_of.items()
     )
 
 
-def _shared(method: Message) -> Message:
-    """Return a method without its remark that an arm has a noise of its own."""
-    kept = {
-        name: None if value.code is MessageCode.OWN_NOISE else _shared(value)
-        for name, value in method.values.items()
-        if isinstance(value, Message)
-    }
-    return method.with_values(**kept)
+def _without_own_noise(method: Message) -> Message:
+    """Return a method without the remark that its arm was compared by its own noise."""
+    parts: dict[str, Message | None] = {}
+    for name, value in method.values.items():
+        if isinstance(value, Message):
+            is_remark = value.code is MessageCode.OWN_NOISE
+            parts[name] = None if is_remark else _without_own_noise(value)
+    return method.with_values(**parts)
 
 
-def settings_by_arm(profiles: Iterable[Profile]) -> dict[str, str]:
-    """Return arm -> its settings, as the cell of a table."""
+def settings_by_arm(profiles: Iterable[Profile], say: Translator = ENGLISH) -> dict[str, str]:
+    """Return arm -> its settings, as the text in a table."""
     settings = {profile.id: literal(profile.shown_text) or ABSENT for profile in profiles}
-    return {**settings, BASELINE_ID: "as deployed"}
+    return {**settings, BASELINE_ID: say("as deployed")}
 
 
-# the head of a column, and a function that returns a verdict's cell in it
-Shown = tuple[str, Callable[[Verdict], str]]
-REASONS: Shown = ("~reason", lambda verdict: joined(verdict.reasons) or ABSENT)
-JOBS: Shown = ("~jobs", lambda verdict: ", ".join(verdict.job_ids) or ABSENT)
-_TROUBLES: tuple[Shown, ...] = (
-    (
-        ">runs lost",
-        lambda verdict: f"{verdict.lost.lost} of {verdict.lost.runs}" if verdict.lost else ABSENT,
-    ),
-    ("~to", lambda verdict: joined(verdict.lost.to, ", ") if verdict.lost else ABSENT),
-    (">hangs", lambda verdict: str(verdict.hangs)),
-    (">retries", lambda verdict: str(verdict.retries)),
-)
+# the head of a column, and a function that returns the text of a verdict in it
+VerdictColumn = tuple[str, Callable[[Verdict], str]]
+REASONS: VerdictColumn = ("~reason", lambda verdict: joined(verdict.reasons) or ABSENT)
+JOBS: VerdictColumn = ("~jobs", lambda verdict: ", ".join(verdict.job_ids) or ABSENT)
 
 
-def verdict_table(verdicts: Iterable[Verdict], *shown: Shown, title: str = "") -> Table:
+def _trouble_columns(say: Translator) -> tuple[VerdictColumn, ...]:
+    """Return the columns of a table of arms with lost runs, hangs or retries."""
+
+    def lost_runs(verdict: Verdict) -> str:
+        return f"{verdict.lost.lost} / {verdict.lost.runs}" if verdict.lost else ABSENT
+
+    def causes(verdict: Verdict) -> str:
+        return joined(verdict.lost.to, ", ", say) if verdict.lost else ABSENT
+
+    return (
+        (">runs lost", lost_runs),
+        ("~to", causes),
+        (">hangs", lambda verdict: str(verdict.hangs)),
+        (">retries", lambda verdict: str(verdict.retries)),
+    )
+
+
+def verdict_table(verdicts: Iterable[Verdict], *shown: VerdictColumn, title: str = "") -> Table:
     """Return a table with a row for each verdict."""
     return Table(
         title=title,
         columns=columns(*(head for head, _ in shown)),
-        rows=tuple(tuple(cell(verdict) for _, cell in shown) for verdict in verdicts),
+        rows=tuple(tuple(text_of(verdict) for _, text_of in shown) for verdict in verdicts),
     )
 
 
-def named_by(subject: MeasuredCell) -> tuple[Shown, Shown]:
+def profile_columns(
+    subject: MeasuredCell, say: Translator = ENGLISH
+) -> tuple[VerdictColumn, VerdictColumn]:
     """Return the columns for the name, with a star for the winner, and for the settings."""
-    best, settings = subject.conclusion.winner, settings_by_arm(subject.profiles)
+    best, settings = subject.conclusion.winner, settings_by_arm(subject.profiles, say)
     return (
         ("~Profile", lambda verdict: ("★ " if verdict is best else "") + literal(verdict.arm)),
         ("~Flags", lambda verdict: settings.get(verdict.arm, ABSENT)),
     )
 
 
-def _columns_of(conclusion: Conclusion) -> tuple[Shown, ...]:
+def _result_columns(conclusion: Conclusion, say: Translator) -> tuple[VerdictColumn, ...]:
     """Return the columns of a leaderboard after the settings."""
     base, metric = conclusion.baseline, conclusion.metric
 
-    def of_others(shown: Callable[[Verdict], str]) -> Callable[[Verdict], str]:
-        return lambda verdict: ABSENT if verdict.arm == base.arm else shown(verdict)
+    def without_reference(text_of: Callable[[Verdict], str]) -> Callable[[Verdict], str]:
+        return lambda verdict: ABSENT if verdict.arm == base.arm else text_of(verdict)
 
     def verdict_text(verdict: Verdict) -> str:
         is_reference = verdict.arm == base.arm and bool(verdict.n)
-        return "baseline" if is_reference else words_beside(verdict)
+        return say("baseline") if is_reference else words_beside(verdict, say)
 
-    step: tuple[Shown, ...] = ((">step (s)", lambda verdict: significant(verdict.step_s)),)
-    effect: tuple[Shown, ...] = (("~settings", lambda verdict: plain(effect_words(verdict))),)
-    # imported tables do not say whether settings were in effect
-    has_effect = any(verdict.effect is not None for verdict in conclusion.verdicts)
-    return (
-        (f">{metric.head}", figure),
-        *(step if metric == TGS else ()),
-        (f">delta % vs {base.arm}", of_others(lambda verdict: points(verdict.delta))),
-        ("95 %", of_others(lambda verdict: interval(verdict.ci95))),
+    shown: list[VerdictColumn] = [(f">{metric.head}", figure)]
+    if metric == TGS:
+        shown.append((">step (s)", lambda verdict: significant(verdict.step_s)))
+    shown += [
+        (f">delta % vs {base.arm}", without_reference(lambda verdict: points(verdict.delta))),
+        ("95 %", without_reference(lambda verdict: interval(verdict.ci95))),
         (">n", lambda verdict: str(verdict.n)),
         ("~verdict", verdict_text),
-        *(effect if has_effect else ()),
-    )
+    ]
+    # an imported table has no such column: it does not say whether settings were in effect
+    if any(verdict.effect is not None for verdict in conclusion.verdicts):
+        shown.append(("~settings", lambda verdict: plain(effect_words(verdict, say))))
+    return tuple(shown)
 
 
 def tables(
@@ -601,29 +644,33 @@ def tables(
     is_short: bool = False,
     say: Translator = ENGLISH,
 ) -> Iterator[Block]:
-    """Yield the tables that have rows, and always the reference's.
+    """Yield the tables of verdicts that have rows; the first always has the reference.
 
-    `only` has the verdicts to show, and None means all. `is_short` shows only the top and the
-    bottom of the screened profiles.
+    Args:
+        subject: the facts of the cell.
+        only: the verdicts to show; None stands for all.
+        is_short: whether to show only the top and the bottom of the screened profiles.
+        say: the language.
     """
-    conclusion, named = subject.conclusion, named_by(subject)
+    conclusion, named = subject.conclusion, profile_columns(subject, say)
     verdicts = conclusion.verdicts if only is None else only
     confirmed = [
         verdict for verdict in verdicts if verdict.kind in CONFIRMED and not is_pending(verdict)
     ]
     screened = [verdict for verdict in verdicts if verdict.kind is VerdictKind.SCREENED]
     base, metric = conclusion.baseline, conclusion.metric
-    board = _columns_of(conclusion)
-    yield verdict_table((*confirmed, base), *named, *board, title="Confirmed")
+    results = _result_columns(conclusion, say)
+    yield verdict_table((*confirmed, base), *named, *results, title="Confirmed")
     if confirmed:
         yield say.text(
-            "delta % compares jobs of the same block; {figure} of a profile is that of the "
-            "baseline times its change. The list of jobs has each job's own.",
+            "delta % compares jobs of the same block. A profile's {figure} is the baseline's "
+            "{figure} times the profile's change; the list of jobs has the measured {figure} of "
+            "each job.",
             figure=plain(metric.title),
         )
-    shown, left_out = in_short(screened) if is_short else (screened, 0)
+    shown, left_out = top_and_bottom(screened) if is_short else (screened, 0)
     if shown:
-        yield verdict_table(shown, *named, *board, title="Screened: ranks, proves nothing")
+        yield verdict_table(shown, *named, *results, title="Screened: ranks, proves nothing")
     if left_out:
         yield Text(
             text=say.count(
@@ -633,7 +680,7 @@ def tables(
     troubled = [verdict for verdict in verdicts if verdict.lost or verdict.hangs or verdict.retries]
     if troubled:
         title = "Runs that were lost or tried again"
-        yield verdict_table(troubled, named[0], *_TROUBLES, title=title)
+        yield verdict_table(troubled, named[0], *_trouble_columns(say), title=title)
     invalid = [verdict for verdict in verdicts if verdict.kind is VerdictKind.INVALID]
     for title, group in {
         "Dropped: cannot run here": [verdict for verdict in invalid if not verdict.can_run],
@@ -648,10 +695,12 @@ def tables(
         yield say.text("Not measured yet: {names}.", names=literals(pending))
 
 
-def in_short(screened: list[Verdict]) -> tuple[list[Verdict], int]:
+def top_and_bottom(screened: list[Verdict]) -> tuple[list[Verdict], int]:
     """Return the top and the bottom of screened profiles, and how many are left out."""
-    left_out = max(0, len(screened) - _TOP - _BOTTOM)
-    return ([*screened[:_TOP], *screened[-_BOTTOM:]] if left_out else screened), left_out
+    left_out = max(0, len(screened) - _TOP_ROWS - _BOTTOM_ROWS)
+    if not left_out:
+        return screened, 0
+    return [*screened[:_TOP_ROWS], *screened[-_BOTTOM_ROWS:]], left_out
 
 
 def _findings(verdict: Verdict, history: Sequence[TrialResult]) -> list[Finding]:
@@ -683,39 +732,40 @@ def _class_of(findings: Sequence[Finding]) -> str:
 
 
 def leaderboard_json(subject: MeasuredCell) -> str:
-    """Return the leaderboard for programs: one JSON text with the scores behind a conclusion.
+    """Return the leaderboard for programs: one JSON text, with one newline at its end.
 
-    It ends with one newline. The fields:
+    The fields:
 
         schema       3; raised when a field changes its meaning or is removed
         written      the time, ISO 8601
         cell_digest  the digest of the cell
         cell         `Cell`; deployed values whose names suggest secrets are hidden
         profiles     list of `Profile`
-        conclusion   `Conclusion`: reference, verdicts, alpha and the study's record, in a tuning
-                     sweep finalists, bound (M), mde80, sigma; changes are fractions, +0.034 is
-                     +3.4 %
-        uses         in a study whose arms are cells: arm -> `DeviceUse`: TFLOP/s, MFU, memory
+        conclusion   `Conclusion`: reference, verdicts, alpha and the study's record, which in a
+                     tuning sweep has finalists, bound (M), mde80, sigma; changes are fractions,
+                     +0.034 is +3.4 %
+        uses         only in a study whose arms are cells: arm -> `DeviceUse` (TFLOP/s, MFU, memory)
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
-        slots        with several node slots: list of `slot` (its number), `cell_digest`, `nodes`
+        slots        only with several node slots: list of `slot` (its number), `cell_digest`,
+                     `nodes`
         trials       list of `TrialResult`, each with its `id`, and its `slot` if there are
-                     several; sorted by id. `timings` of more than 100 steps are only in the
-                     ledger, except the baseline's, which a gate scores again in its own window
+                     several; sorted by id. A trial of more than 100 steps has no `timings`, which
+                     are in the ledger; the baseline always has them, because a gate scores it
+                     again in the gate's own window
 
-    Records are written by their own `to_json`: absent values are null, and not-a-number and the
-    infinities are the strings "nan", "inf" and "-inf". Keys are sorted, so that two reports can be
-    compared line by line.
+    Absent values are null, and not-a-number and the infinities are the strings "nan", "inf" and
+    "-inf". Keys are sorted, so that two reports can be compared line by line.
     """
     uses = subject.uses
     numbers = slot_numbers(subject.slots)
     slots = [
-        {"slot": numbers[name], "cell_digest": name, "nodes": nodes}
-        for name, nodes in subject.slots
+        {"slot": numbers[digest], "cell_digest": digest, "nodes": nodes}
+        for digest, nodes in subject.slots
     ]
     trials = [
         {
             "id": result.trial.id,
-            **thinned(result, steps=inf if result.trial.is_baseline else MOST_STEPS).to_json(),
+            **thinned(result, steps=inf if result.trial.is_baseline else MAX_TIMINGS).to_json(),
             **({"slot": numbers.get(result.trial.cell_digest)} if numbers else {}),
         }
         for result in subject.history

@@ -1,8 +1,8 @@
-"""Words for a verdict, a trial or a whole sweep, in a few words, in a line, or in a message.
+"""Describe a verdict, a trial or a whole sweep in a few words, in a line, or in a message.
 
-The message of a test, junit, the terminal, reports and messages to people use the same words. The
-form of the stop message is that of the tuning playbook, so that readers recognise it. This module
-sends nothing and must not know its readers.
+Failed tests, junit, the terminal, reports and messages to people all use these texts. The stop
+message has the form of the tuning playbook, so that its readers recognise it. This module sends
+nothing and must not know who reads its texts.
 """
 
 from __future__ import annotations
@@ -44,36 +44,46 @@ def is_pending(verdict: Verdict) -> bool:
     return verdict.kind is VerdictKind.INCONCLUSIVE and not verdict.n
 
 
-def words(verdict: Verdict) -> str:
-    """Return a verdict in a few words for a table or a test's status, with the lost runs."""
+def words(verdict: Verdict, say: Translator = ENGLISH) -> str:
+    """Return a verdict in a few words for a table or a test's status, with the lost runs.
+
+    In other languages than English they are the name of its kind, e.g. `SCREENED`.
+    """
     if verdict.kind is VerdictKind.SCREENED and not verdict.n:
-        return "not run"
-    return (verdict.word or _kind(verdict)) + _lost(verdict)
+        return say("not run")
+    if not say.is_english:
+        return f"{verdict.kind}{_likely_slower(verdict, say)}{_lost(verdict, say)}"
+    return (verdict.word or _kind_words(verdict)) + _lost(verdict, say)
 
 
-def words_beside(verdict: Verdict) -> str:
+def words_beside(verdict: Verdict, say: Translator = ENGLISH) -> str:
     """Return a verdict in words for a table that has its change and its n in other columns."""
-    if verdict.word or verdict.kind is not VerdictKind.SCREENED or not verdict.n:
-        return words(verdict)
-    by = f" up to {verdict.up_to}" if verdict.up_to else ""
-    likely = ", very likely slower" if verdict.is_likely_slower else ""
-    return f"screened{by}{likely}{_lost(verdict)}"
+    is_screened = verdict.kind is VerdictKind.SCREENED and bool(verdict.n)
+    if verdict.word or not is_screened or not say.is_english:
+        return words(verdict, say)
+    return f"screened{_up_to(verdict)}{_likely_slower(verdict, say)}{_lost(verdict, say)}"
 
 
-def _lost(verdict: Verdict) -> str:
-    return f", {plainly(verdict.lost.message)}" if verdict.lost else ""
+def _likely_slower(verdict: Verdict, say: Translator) -> str:
+    return say(", very likely slower") if verdict.is_likely_slower else ""
 
 
-def _kind(verdict: Verdict) -> str:
+def _lost(verdict: Verdict, say: Translator) -> str:
+    return f", {plainly(verdict.lost.message, say)}" if verdict.lost else ""
+
+
+def _up_to(verdict: Verdict) -> str:
+    """Return the last trial on which the figures rest, if later trials exist; "" if not."""
+    return f" up to {verdict.up_to}" if verdict.up_to else ""
+
+
+def _kind_words(verdict: Verdict) -> str:
     match verdict.kind:
         case VerdictKind.SCREENED:
-            how = (
-                f", very likely slower ({counted(verdict.n, 'run')})"
-                if verdict.is_likely_slower
-                else f" (n={verdict.n})"
-            )
-            by = f" up to {verdict.up_to}" if verdict.up_to else ""
-            return f"screened {percent(verdict.delta)}{by}{how}"
+            remark = f" (n={verdict.n})"
+            if verdict.is_likely_slower:
+                remark = f", very likely slower ({counted(verdict.n, 'run')})"
+            return f"screened {percent(verdict.delta)}{_up_to(verdict)}{remark}"
         case VerdictKind.INCONCLUSIVE if is_pending(verdict):
             return "not measured yet"
         case VerdictKind.INCONCLUSIVE if verdict.mde80 is not None:
@@ -88,15 +98,18 @@ def _kind(verdict: Verdict) -> str:
             return verdict.kind.value
 
 
-def effect_words(verdict: Verdict) -> str:
-    """Return how well it is known that an arm's settings were in effect; a dash if it has none."""
+def effect_words(verdict: Verdict, say: Translator = ENGLISH) -> str:
+    """Return how well it is known that an arm's settings were in effect; a dash if it has none.
+
+    Settings that are not proved to be in effect are named.
+    """
     if verdict.effect is None:
         return ABSENT
-    # readers of a FASTER verdict did not see "not checked" when only the JSON had it
     names = f": {', '.join(verdict.unproved)}" if verdict.unproved else ""
     is_shown = verdict.effect is Effect.IN_EFFECT
-    declared = "" if names or is_shown else " (declared unseen)"
-    return f"{verdict.effect}{declared}{names}"
+    # settings that the user has declared with SiteSettings(unseen=...) count as proved
+    declared = "" if names or is_shown or not say.is_english else " (declared unseen)"
+    return f"{say.text_of(str(verdict.effect))}{declared}{names}"
 
 
 def figure(scored: Verdict | Score | None) -> str:
@@ -117,10 +130,10 @@ def step(scored: Verdict | Score, before: str) -> str:
 
 
 def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
-    """Return a profile's verdict as one plain paragraph.
+    """Return a profile's verdict as one plain paragraph, for a failed test and for a report.
 
     It has delta, interval, n, method, the smallest effect that could be found, the reasons and the
-    jobs. It is the message of a failed test, and the paragraph of the profile in a report.
+    jobs. `reference` is the arm with which the profile was compared.
     """
     is_deployed = verdict.arm == BASELINE_ID
     against = sentence(verdict.against) or reference
@@ -132,31 +145,31 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     if verdict.tgs is not None or verdict.figure is not None:
         sentences.append(speed(verdict) + step(verdict, ", "))
     if verdict.delta is not None and verdict.arm != reference:
-        ends = f"95 % interval {interval(verdict.ci95)}" if verdict.ci95 else "no interval"
-        sentences.append(f"Delta {percent(verdict.delta)} against {against}, {ends}")
+        ci95 = f"95 % interval {interval(verdict.ci95)}" if verdict.ci95 else "no interval"
+        sentences.append(f"Delta {percent(verdict.delta)} against {against}, {ci95}")
     if verdict.likely is not None:
         sentences.append(
             f"The best of several, so likely {percent(verdict.likely[0])}, 95 % interval "
             f"{interval(verdict.likely[1:])}"
         )
     if verdict.n:
-        how = f" ({sentence(verdict.method)})" if verdict.method else ""
-        sentences.append(f"n = {verdict.n}{how}")
+        method = f" ({sentence(verdict.method)})" if verdict.method else ""
+        sentences.append(f"n = {verdict.n}{method}")
     if verdict.up_to:
         sentences.append(
-            f"Its figures rest on the trials up to {verdict.up_to}; a report has those of all"
+            f"Its figures rest on the trials up to {verdict.up_to}; a report uses all trials"
         )
     if verdict.mde80 is not None:
         sentences.append(f"Smallest effect found with 80 % power: {size(verdict.mde80)}")
     if verdict.effect is not None:
         sentences.append(f"Settings {effect_words(verdict)}")
     if verdict.kind is VerdictKind.FASTER and verdict.unproved:
-        sentences.append("It is no winner: nothing shows that what was asked for made it faster")
+        sentences.append("It is no winner: nothing shows that its settings were in effect")
     elif verdict.kind is VerdictKind.FASTER and not verdict.wins:
         sentences.append("It is no winner: corrected for the choice, its gain may be nothing")
     if verdict.job_ids:
         sentences.append(f"Jobs: {', '.join(verdict.job_ids)}")
-    return " ".join(f"{sentence}." for sentence in sentences)
+    return " ".join(f"{text}." for text in sentences)
 
 
 def progress_text(
@@ -174,12 +187,13 @@ def progress_text(
         left_s: the seconds that are left, as planned and at most; None if they are not known.
         left: the jobs that are left, as planned and at most; None counts those of the history.
     """
-    # trials that only compiled are no jobs
+    # a trial with `memory` only compiled on this machine, and is no job
     history = [result for result in history if result.memory is None]
     running = [result for result in history if result.status is TrialStatus.RUNNING]
     over = sum(result.status.is_final for result in history)
-    fewest, most = (over + jobs for jobs in left) if left else (len(history), len(history))
-    parts = [f"{over} of {fewest if fewest == most else f'{fewest} to {most}'} jobs"]
+    planned, most = (over + jobs for jobs in left) if left else (len(history), len(history))
+    total = f"{planned}" if planned == most else f"{planned} to {most}"
+    parts = [f"{over} of {total} jobs"]
     if running:
         at = "" if step is None else f" step {step}/{running[0].trial.protocol.steps}"
         parts.append(f"{len(running)} running{at}")
@@ -188,17 +202,18 @@ def progress_text(
     return ", ".join(parts)
 
 
-# ratios of the longest time to the shortest: below, "about" is said; above, "up to" the longest
+# Ratios of the longest possible time to the planned time. Up to the first, only the planned time is
+# shown; beyond the second, only the longest; between them, both.
 _CLOSE, _FAR = 1.25, 5.0
 
 
-def time_left(fewest_s: float, most_s: float) -> str:
-    """Return the time that is left, as planned; and at most, if trials may be added."""
-    if most_s <= _CLOSE * max(fewest_s, 1.0):
-        return f"about {duration(fewest_s)}"
-    if most_s > _FAR * fewest_s:
+def time_left(planned_s: float, most_s: float) -> str:
+    """Return the time that is left in words, as planned and at most."""
+    if most_s <= _CLOSE * max(planned_s, 1.0):
+        return f"about {duration(planned_s)}"
+    if most_s > _FAR * planned_s:
         return f"up to {duration(most_s)}"
-    return f"about {duration(fewest_s)} to {duration(most_s)}"
+    return f"about {duration(planned_s)} to {duration(most_s)}"
 
 
 def live_line(
@@ -211,23 +226,27 @@ def live_line(
 ) -> str:
     """Return a line that says that a trial has ended, and how far the sweep is.
 
-    `place` is the trial's place in its study, if the study gives it. `slot` is the node slot if
-    there are several, e.g. `slot 2`.
+    Args:
+        result: the result of the trial.
+        verdict: the current verdict on its arm; None if there is none.
+        progress: how far the sweep is.
+        place: the trial's place in its study, if the study names it.
+        slot: the node slot if there are several, e.g. `slot 2`; "" otherwise.
     """
     if result.rotation is not None and result.rotation.is_found:
-        came = _turned(result, result.rotation)
+        outcome = _rotation_outcome(result, result.rotation)
     elif result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
-        came = f"{status}: {_cut(plainly(result.reason)) or ABSENT}"
+        outcome = f"{status}: {_cut(plainly(result.reason)) or ABSENT}"
     else:
         figures = speed(result.score) + step(result.score, " ")
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
-        came = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
-    return f"{_whose(result, slot)} {came} | {progress}"
+        outcome = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
+    return f"{_trial_and_job(result, slot)} {outcome} | {progress}"
 
 
-def _turned(result: TrialResult, rotation: RotationResult) -> str:
-    """Return what a rotation came to, or that a first run shows that programs can take turns."""
+def _rotation_outcome(result: TrialResult, rotation: RotationResult) -> str:
+    """Return the best profile of a rotation, or what a first run shows about rotations."""
     score = rotation.score
     if result.trial.rotation is not None and result.trial.rotation.is_look:
         return "the step's program is found: profiles can take turns"
@@ -249,8 +268,8 @@ def in_columns(line: str) -> str:
     """
     if len(line) <= _COLUMNS:
         return line
-    came, bar, progress = line.rpartition(" | ")
-    parts = [came, f"  {progress}"] if bar else [line]
+    trial, bar, progress = line.rpartition(" | ")
+    parts = [trial, f"  {progress}"] if bar else [line]
     return "\n".join(
         textwrap.fill(
             part,
@@ -263,37 +282,37 @@ def in_columns(line: str) -> str:
     )
 
 
-_MOST_CHARS = 160  # characters of a reason in a line; the report or the failed test has all of it
+_MAX_REASON_CHARS = 160  # of a reason in a line; the report or the failed test shows all of it
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 4]} ..."
+    return text if len(text) <= _MAX_REASON_CHARS else f"{text[: _MAX_REASON_CHARS - 4]} ..."
 
 
 def evidence_line(result: TrialResult) -> str:
     """Return a line that says that an evidence run is over; it has no figure."""
-    is_there = result.status is TrialStatus.MEASURED
-    how = (
-        "ran with profiler and dump" if is_there else f"left no evidence: {plainly(result.reason)}"
-    )
-    return f"{_whose(result)} {how}"
+    outcome = "ran with profiler and dump"
+    if result.status is not TrialStatus.MEASURED:
+        outcome = f"left no evidence: {plainly(result.reason)}"
+    return f"{_trial_and_job(result)} {outcome}"
 
 
-def _whose(result: TrialResult, slot: str = "") -> str:
+def _trial_and_job(result: TrialResult, slot: str = "") -> str:
     slot_text = f", {slot}" if slot else ""
     job = f" (job {result.job_ids[-1]}{slot_text})" if result.job_ids else ""
     return f"{result.trial.called}{job}"
 
 
 def _place(result: TrialResult, verdict: Verdict | None) -> str:
+    """Return the place of a trial in a tuning sweep, with its arm's change so far."""
     trial = result.trial
     if trial.is_baseline:
         return "baseline" + (f" of block {trial.block}" if trial.block else "")
     if result.status is TrialStatus.DROPPED:
         return f"dropped: {plainly(result.reason)}"
     if not trial.block:
-        open_ones = [setting.label for setting in result.own_settings if not setting.is_proved]
-        effect = f", not known to be in effect: {', '.join(open_ones)}" if open_ones else ""
+        unproved = [setting.label for setting in result.own_settings if not setting.is_proved]
+        effect = f", not known to be in effect: {', '.join(unproved)}" if unproved else ""
         if verdict is None or verdict.delta is None:
             return f"screened{effect}"
         return f"screened {percent(verdict.delta)} so far{effect}"
@@ -302,19 +321,19 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
     return f"{words(verdict)} {percent(verdict.delta)} so far, n = {verdict.n}"
 
 
-def tally(verdicts: Sequence[Verdict]) -> str:
+def tally(verdicts: Sequence[Verdict], say: Translator = ENGLISH) -> str:
     """Return the count of verdicts of each kind, e.g. `1 FASTER, 9 SCREENED`, or `no verdict`."""
-    words_of = dict.fromkeys(verdict.word for verdict in verdicts if verdict.word)
-    names = [*words_of, *VerdictKind, "not measured yet"]
+    pending = say("not measured yet")
+    study_words = dict.fromkeys(verdict.word for verdict in verdicts if verdict.word)
+    names = [*study_words, *VerdictKind, pending]
     kinds = [
-        verdict.word or ("not measured yet" if is_pending(verdict) else verdict.kind)
-        for verdict in verdicts
+        verdict.word or (pending if is_pending(verdict) else verdict.kind) for verdict in verdicts
     ]
     counts = {name: kinds.count(name) for name in names}
-    return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "no verdict"
+    return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or say("no verdict")
 
 
-_TOP = 3
+_LEADERS = 3  # profiles in a message
 
 
 def stop_message(
@@ -331,9 +350,16 @@ def stop_message(
 ) -> str:
     """Return the message about a sweep that was stopped.
 
-    `reason` and `evidence` come from the decision that stopped it. `nodes` are the nodes known to
-    have failed, and `recovery` has what was done to nodes before, in order. Without `is_failure`, a
-    limit of the sweep was reached. `artifacts` is the folder with the files of the jobs.
+    Args:
+        cell: the cell.
+        reason: why the sweep was stopped.
+        conclusion: the verdicts so far.
+        history: the results so far.
+        artifacts: the folder with the files of the jobs.
+        is_failure: whether something failed; if not, a limit of the sweep was reached.
+        nodes: the nodes that are known to have failed.
+        evidence: the log line that shows the failure; "" if there is none.
+        recovery: what was done to nodes before the stop, in order.
     """
     pending = [result.trial.arm for result in history if not result.status.is_final]
     jobs = [job for result in history for job in result.job_ids]
@@ -352,7 +378,7 @@ def stop_message(
         *best_lines(conclusion),
         f"- Pending profiles in queue: {', '.join(dict.fromkeys(pending)) or 'none'}",
         f"Artifacts: {artifacts}" + (f", jobs {jobs[0]} to {jobs[-1]}" if jobs else ""),
-        "All measured trials are kept. Run the same command again to go on.",
+        "All measured trials are kept. Run the same command again to continue.",
     ]
     return "\n".join(lines)
 
@@ -387,7 +413,7 @@ def best_lines(conclusion: Conclusion) -> list[str]:
         ),
     )
     lines: list[str] = []
-    for verdict in ranked[:_TOP]:
+    for verdict in ranked[:_LEADERS]:
         head = "" if lines else "Best so far: "
         delta = f"{percent(verdict.delta)} vs {reference}, " if verdict.delta is not None else ""
         figures = f"{speed(verdict)} ({delta}{verdict.kind}, n = {verdict.n})"
@@ -403,13 +429,14 @@ def _tested(conclusion: Conclusion) -> list[Verdict]:
     ]
 
 
-# below this gain over the baseline the sweep ends bounded: its flags have no more to give
+# A sweep ends "structurally bounded" if it excludes a gain of this share over the baseline: its
+# flags have no more to give.
 BOUNDED = 0.02
-_STOPPED = N_("The sweep was stopped, so this report is preliminary. The recorded reason: {reason}")
+_STOPPED = N_("The sweep was stopped, so this report is preliminary.")
 _RUNNING = N_("The sweep is not over: {left} still to run. This report is preliminary.")
-# a session that ran only some waves leaves the others unplanned
+# used after a session that ran only some waves, because the trials of the others are not planned
 _PARTLY = N_(
-    "The sweep is not over: every trial asked for so far is measured, and others follow. This "
+    "The sweep is not over: every trial requested so far is measured, and others follow. This "
     "report is preliminary."
 )
 _WINNER = N_("The sweep ended with a winner: fresh blocks in random order decided it.")
@@ -422,16 +449,16 @@ _SLOWER = N_(
     "least (95 %)."
 )
 _NOTHING_SEEN = N_(
-    "The sweep ended with all its trials, and proves nothing of any setting: of none is it known "
-    "that it was in effect."
+    "The sweep ended with all its trials, and proves nothing about any setting: no setting is "
+    "known to have been in effect."
 )
 _UNDECIDED = N_(
     "The sweep ended with all its trials and no winner. We can rule out (95 %) that any tested "
     "setting gains more than {bound} (M)."
 )
 _TOO_FEW = N_(
-    "The sweep ended with all its trials and no winner. Too few runs decided to say how large a "
-    "gain was missed (M)."
+    "The sweep ended with all its trials and no winner. Too few runs were decided to say how large "
+    "a gain may have been missed (M)."
 )
 
 
@@ -441,28 +468,31 @@ def ending_text(
     """Return the sentence that says how the sweep ended, or how far it is.
 
     `stopped` is the recorded reason for a stop, by the playbook or a budget; "" if there was none.
+    The reason is in English, and shown in English only.
     """
     left = sum(not result.status.is_final for result in history)
     if conclusion.complete and (summary := conclusion.facts.summary):
         return f"{sentence(summary[0], say.text_of)}."
     bound = conclusion.tuning.bound
+    if not conclusion.complete and stopped:
+        reason = f" The recorded reason: {plain(stopped)}" if say.is_english else ""
+        return say(_STOPPED) + reason
     if not conclusion.complete:
-        how = _STOPPED if stopped else _RUNNING if left else _PARTLY
+        msgid = _RUNNING if left else _PARTLY
     elif conclusion.nothing_in_effect:
-        how = _NOTHING_SEEN
+        msgid = _NOTHING_SEEN
     elif any(verdict.wins for verdict in conclusion.verdicts):
-        how = _WINNER
+        msgid = _WINNER
     elif bound is None:
-        how = _TOO_FEW
+        msgid = _TOO_FEW
     elif bound >= BOUNDED:
-        how = _UNDECIDED
+        msgid = _UNDECIDED
     else:
-        how = _BOUNDED if bound >= 0 else _SLOWER
+        msgid = _BOUNDED if bound >= 0 else _SLOWER
     return say(
-        how,
+        msgid,
         bound=size(bound),
         loss=size(bound and -bound),
         limit=size(BOUNDED),
-        reason=plain(stopped),
         left=say.count(left, "{n} trial", "{n} trials"),
     )

@@ -1,7 +1,7 @@
 """The facts of a measured cell, and the JSON file with the cells of one model.
 
-The next sweep adds its cell to this file, and the tuning document is written from it again. All
-figures are those of the ledgers. Values whose names suggest a secret are already hidden.
+Each sweep adds its cell to this file, and the tuning document is written from the file. All figures
+are those of the ledgers. Values whose names suggest a secret are already hidden.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pytest_xlatune.stats.compare import compare
 from pytest_xlatune.stats.design import SWEEP_ALPHA
 
 SCHEMA = 4
-_AGAIN = "move it aside: `xlatune report` writes it again from the ledgers"
+_HOW_TO_RENEW = "move it aside: `xlatune report` writes it again from the ledgers"
 
 
 class FormerSweep(Record, frozen=True, kw_only=True):
@@ -89,12 +89,12 @@ class OtherCell(Record, frozen=True, kw_only=True):
         return self.verdict.kind is VerdictKind.SLOWER or cannot_run
 
 
-Slots = tuple[tuple[str, str], ...]
+Slots = tuple[tuple[str, str], ...]  # for each node slot, the digest of its cell and its nodes
 
 
 def slot_numbers(slots: Slots) -> dict[str, int]:
     """Return digest of the cell on a slot -> number of the slot, from 1."""
-    return {name: number for number, (name, _) in enumerate(slots, start=1)}
+    return {digest: number for number, (digest, _) in enumerate(slots, start=1)}
 
 
 class DeviceUse(Record, frozen=True, kw_only=True):
@@ -102,8 +102,10 @@ class DeviceUse(Record, frozen=True, kw_only=True):
 
     Attributes:
         tflops: TFLOP/s, the mean over runs that print it; None if no run does.
-        mfu: percent of the stated peak; as printed in the logs, if no peak is stated.
-        memory_gb: the largest memory of the compiled step in any run, in units of 2^30 bytes.
+        mfu: percent of the peak that the user stated; without a stated peak, as the logs print it;
+            None if unknown.
+        memory_gb: the largest memory of the compiled step in any run, in units of 2^30 bytes; None
+            if no run prints it.
     """
 
     tflops: Real | None = None
@@ -112,29 +114,30 @@ class DeviceUse(Record, frozen=True, kw_only=True):
 
 
 class MeasuredCell(Record, frozen=True, kw_only=True):
-    """All facts of a study and its cells, of which documents, pages and patches are made.
+    """All facts of a study and its cells, from which documents, pages and patches are made.
 
     Attributes:
         conclusion: the conclusion of the study.
-        cells: the cells as measured, with the nodes that the scheduler chose; mostly one cell.
+        cells: the cells as measured, with the nodes that the scheduler chose; in most studies one.
         written_s: the time of the ledger's last event, in seconds since the epoch.
         sweep: the name of the sweep.
-        cell_digest: the digest of the first cell, if hidden secrets in `cells` prevent computing
-            it; "" otherwise.
+        cell_digest: the digest of the first cell; it is kept, because it cannot be computed from a
+            cell whose secrets are hidden. "" if `cells` has no hidden secret.
         profiles: the profiles that were compared with the baseline.
         history: the results; all scores use the same window of steps.
         evidence: each evidence run with what was read from it, in one line each.
         stopped: why the sweep was stopped; "" if it was not.
         remarks: id of a job -> why it has no score, if no result says so.
         logs: id of a job -> its log, below the work directory.
-        commands: `arm` -> command, environment and files of its jobs; not written to a file.
+        commands: arm, between backticks -> command, environment and files of its jobs; never
+            written to a file.
         files: the files that deploy the cell, as the sweep read them at its start.
         versions: the versions of the software that ran the sweep.
         explanation: the evidence on the winner; None if it was not requested.
         earlier: earlier measurements of the same cell, the oldest first.
         elsewhere: the verdicts of wave 6 on the winner, one for each configuration.
-        record: what the figures rest on besides the settings; None for an imported table.
-        slots: digest of the cell on each node slot -> its nodes as a host list; () for one slot.
+        record: machine, software, time and commands of the trials; None for an imported table.
+        slots: the digest of the cell on each node slot, and its nodes; () if there is only one.
         exposed: the parts of a step of the baseline, from an evidence run; None if there is none.
         known: lines from other files of the cell: figures of a calibration that later plans use, or
             how nodes that ran in pairs did alone.
@@ -164,7 +167,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
 
     @property
     def cell(self) -> Cell:
-        """The cell, or the first of several."""
+        """The cell, or the first one if there are several."""
         return self.cells[0]
 
     @property
@@ -190,12 +193,12 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The cell without its model, e.g. `PP=8 sparse pdbs=7`: a document has only one model."""
+        """The cell in a few words without its model, e.g. `PP=8 sparse pdbs=7`."""
         return self.cell.variant
 
     @property
     def jobs(self) -> frozenset[str]:
-        """The ids of all its jobs, which no other ledger of the cell has."""
+        """The ids of all its jobs; two ledgers of a cell have no job in common."""
         return frozenset(job for result in self.history for job in result.job_ids)
 
     @property
@@ -233,15 +236,15 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         if earlier.recipe is None or not (earlier.recipe.flags or earlier.recipe.env):
             return False
         then, now = dict(earlier.deployed), self.cell.environment
-        before = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-        after = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
-        wanted, present = (
-            # hidden values cannot be compared
-            {name: value for name, value in env.items() if not is_secret(name)}
-            for env in (on_top(then, earlier.recipe.env), now)
+        flags_then = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        flags_now = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        expected_env, env = (
+            # the values of secrets are hidden, so they cannot be compared
+            {name: value for name, value in variables.items() if not is_secret(name)}
+            for variables in (on_top(then, earlier.recipe.env), now)
         )
-        flags = (*before, *earlier.recipe.flags)
-        return settings_digest(after, present) == settings_digest(flags, wanted)
+        expected_flags = (*flags_then, *earlier.recipe.flags)
+        return settings_digest(flags_now, env) == settings_digest(expected_flags, expected_env)
 
 
 def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
@@ -260,7 +263,7 @@ def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
 
 
 def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
-    """Return digest of a cell -> its name in the document; two with one label differ by sweep."""
+    """Return digest of a cell -> its name in the document, with the sweep if labels are equal."""
     labels = [cell.label for cell in cells]
     return {
         cell.cell_digest: cell.label
@@ -270,19 +273,20 @@ def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
     }
 
 
-def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
+def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
     """Return the cells of the document with `new` among them, in the order of their first report.
 
-    A cell that was measured again keeps its place, and a new ledger leaves a summary of the old
-    one. Evidence that was already read is kept, because its artifacts may be gone.
+    A cell that was measured again keeps its place. If it has a new ledger, a summary of the earlier
+    measurement is kept. Evidence that was already read is kept, because its artifacts may be gone.
     """
-    cells = list(kept)
-    for at, cell in enumerate(cells):
+    result = list(cells)
+    for index, cell in enumerate(result):
         if (cell.sweep, cell.label) != (new.sweep, new.label):
             continue
         earlier = cell.earlier
+        # the digest differs once the recipe is deployed, and then it is still the same place
         if cell.cell_digest != new.cell_digest or (cell.jobs.isdisjoint(new.jobs) and cell.jobs):
-            then = FormerSweep(
+            former = FormerSweep(
                 cell_digest=cell.cell_digest,
                 written_s=cell.written_s,
                 baseline=cell.conclusion.baseline,
@@ -291,21 +295,20 @@ def extended(kept: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredC
                 deployed=cell.cell.environment,
                 scores=cell.baseline_scores,
             )
-            # a deployed recipe makes another cell: without this, its evidence and patch were lost
-            earlier = (*earlier, then)
+            earlier = (*earlier, former)
         elif cell.explanation and not (new.explanation and new.explanation.facts):
             new = replace(new, explanation=cell.explanation)
         if new.recipe == cell.recipe:
             new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)
-        cells[at] = replace(new, earlier=tuple(_with_change(former, new) for former in earlier))
-        return tuple(cells)
-    return (*cells, new)
+        result[index] = replace(new, earlier=tuple(_with_change(sweep, new) for sweep in earlier))
+        return tuple(result)
+    return (*result, new)
 
 
 def _with_change(former: FormerSweep, now: MeasuredCell) -> FormerSweep:
     """Return an earlier measurement with the change of the baseline until now.
 
-    The two samples are of different times, so a drift of the machine is a part of the change.
+    The change includes a drift of the machine between the two times.
     """
     scores = [BlockScore(block=0, arm="then", value=value) for value in former.scores]
     scores += [BlockScore(block=0, arm="now", value=value) for value in now.baseline_scores]
@@ -313,17 +316,19 @@ def _with_change(former: FormerSweep, now: MeasuredCell) -> FormerSweep:
     change = compare(fit, "now", family=1, alpha=SWEEP_ALPHA) if fit is not None else None
     if not isinstance(change, Comparison):
         return replace(former, change=None)
-    ends = (change.estimate, *change.ci95)
-    return replace(former, change=tuple(map(relative, ends)))
+    logs = (change.estimate, *change.ci95)
+    return replace(former, change=tuple(map(relative, logs)))
 
 
-MOST_STEPS = 100  # 13,000 steps of each trial once made 144 MB of JSON
+# A trial with more steps has no times of steps in JSON: the times of 13,000 steps of each trial
+# would make a file of 144 MB.
+MAX_TIMINGS = 100
 
 
 def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
-    """Return a result without the times of its steps if there are more than `steps`.
+    """Return a result without the times of its steps if it has more than `steps` of them.
 
-    The ledger has them.
+    The ledger always has them.
     """
     score = result.score
     if score is None or len(score.timings) <= steps:
@@ -332,7 +337,7 @@ def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
 
 
 class _CellsFile(msgspec.Struct, frozen=True):
-    """The content of the file; its cells are decoded only if its schema is ours."""
+    """The content of the file; its cells are decoded after its schema is checked."""
 
     schema: int
     cells: tuple[msgspec.Raw, ...]
@@ -357,7 +362,7 @@ def write_cells(cells: Sequence[MeasuredCell]) -> str:
     return f'{{"schema": {SCHEMA}, "cells": [\n{texts}\n]}}\n'
 
 
-def read_cells(text: str, *, where: str, advice: str = _AGAIN) -> tuple[MeasuredCell, ...]:
+def read_cells(text: str, *, where: str, advice: str = _HOW_TO_RENEW) -> tuple[MeasuredCell, ...]:
     """Return the cells that `write_cells` wrote; `advice` says what to do about another file.
 
     Raises:

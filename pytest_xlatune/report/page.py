@@ -1,12 +1,13 @@
 """Write a document and its plots as one HTML page that needs no other file and no other host.
 
-    page_of(document, subject) -> Page      html(page) -> text      document_page(document)
-    Page.live: what a page says while its sweep runs
+    page_of(document, subject) -> Page      of a study
+    document_page(document) -> Page         of a document about several studies
+    html(page) -> text
 
-A page has the whole document, plots of the conclusion and of the history, and what the history says
-about every trial. It must not know which study it is about. All text is escaped by jinja2, which is
-in the extra `page` and is imported only when a page is written. A policy in the page lets no other
-script run, whatever the text.
+A page has the whole document, plots of the conclusion and of the history, and tables of what the
+history says about every trial. This module must not know which study the page is about. All text is
+escaped by jinja2, which is in the extra `page` and is imported only when a page is written. In
+addition, a policy in the page lets the browser run no script but the page's own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,9 +57,11 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 _JOBS = "Every job"
-# seconds until a page is loaded again, while its sweep runs and while it stands still
-_EVERY_S, _EVERY_STILL_S = 10.0, 60.0
-# seconds without a sign of life until a sweep counts as still; a session gives one each minute
+# seconds after which a browser loads a page again, while a session works on the sweep and while
+# none does
+_RELOAD_S, _RELOAD_STILL_S = 10.0, 60.0
+# After so many seconds without a sign of life, no session is assumed to work on a sweep. A session
+# gives a sign of life each minute.
 STILL_S = 150.0
 
 
@@ -90,8 +92,8 @@ class Live:
     def status(self) -> str:
         """The time of the last event or sign of life, for a reader without scripts."""
         if self.is_still:
-            return f"Stands still since {_utc(self.alive_s)}: no session is at it"
-        return f"Last event {_utc(self.event_s)}; this page is of {_utc(self.written_s)}"
+            return f"No session has worked on this sweep since {_utc(self.alive_s)}"
+        return f"Last event {_utc(self.event_s)}; this page was written {_utc(self.written_s)}"
 
     @property
     def data(self) -> Mapping[str, float]:
@@ -100,8 +102,8 @@ class Live:
             "alive": round(self.alive_s, 1),
             "event": round(self.event_s, 1),
             "still": STILL_S,
-            "every": _EVERY_S,
-            "everystill": _EVERY_STILL_S,
+            "reload": _RELOAD_S,
+            "reloadstill": _RELOAD_STILL_S,
         }
 
 
@@ -109,7 +111,7 @@ def _utc(at_s: float) -> str:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-_Shown = Block | Plot | Matrix
+_PageBlock = Block | Plot | Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ class PagePart:
 
     title: str
     anchor: str
-    blocks: tuple[_Shown, ...]
+    blocks: tuple[_PageBlock, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +149,14 @@ def page_of(
     files: Sequence[str] = (),
     live: Live | None = None,
 ) -> Page:
-    """Return the page of a document about one study; with an explanation, why the winner wins."""
+    """Return the page of a document about one study.
+
+    Args:
+        document: the document of the study.
+        subject: the facts of the study.
+        files: the names of files in the page's folder that have the same figures.
+        live: the state of the sweep while it runs; None afterwards.
+    """
     conclusion, history = subject.conclusion, subject.history
     reference = conclusion.reference.arm if conclusion.reference else ""
     has_jobs = any(section.title == JOBS_TITLE for section in document.sections)
@@ -173,7 +182,10 @@ def page_of(
 
 
 def document_page(document: Document, *, source: str) -> Page:
-    """Return the page of a document about no single study: its text and its plots."""
+    """Return the page of a document that is not about a single study: its text and its plots.
+
+    `source` says where its figures come from.
+    """
     header = [Bullets(items=document.header)] if document.header else []
     page = _page(document, before={}, after={"What was measured": header})
     return dataclasses.replace(page, source=source)
@@ -182,17 +194,18 @@ def document_page(document: Document, *, source: str) -> Page:
 def _page(
     document: Document,
     *,
-    before: Mapping[str, Sequence[_Shown | None]],
-    after: Mapping[str, Sequence[_Shown | None]],
+    before: Mapping[str, Sequence[_PageBlock | None]],
+    after: Mapping[str, Sequence[_PageBlock | None]],
 ) -> Page:
-    """Return the page of a document; other parts come before its second section, and at its end.
+    """Return the page of a document with more parts, each of which is title -> blocks.
 
-    A part without blocks is left out.
+    The parts in `before` come before the second section of the document, those in `after` at the
+    end. A part without blocks is left out.
     """
     opening, rest = document.sections[:1], document.sections[1:]
-    sections: list[tuple[str, Sequence[_Shown | None]]] = [
+    sections: list[tuple[str, Sequence[_PageBlock | None]]] = [
         *((section.title, section.blocks) for section in opening),
-        *((drawn.title, [_known(drawn.plot)]) for drawn in document.drawn),
+        *((drawn.title, [_as_page_block(drawn.plot)]) for drawn in document.drawn),
         *before.items(),
         *((section.title, section.blocks) for section in rest),
         *after.items(),
@@ -200,7 +213,7 @@ def _page(
     parts: list[PagePart] = []
     for name, blocks in sections:
         shown = tuple(
-            _without_empty(block) if isinstance(block, Table) else block
+            _without_empty_columns(block) if isinstance(block, Table) else block
             for block in blocks
             if block is not None
         )
@@ -209,21 +222,22 @@ def _page(
     return Page(title=document.title, parts=tuple(parts))
 
 
-def _without_empty(table: Table) -> Table:
+def _without_empty_columns(table: Table) -> Table:
     """Return a table without its empty columns, which leaves more width for flags."""
-    kept = [
-        at
-        for at in range(len(table.columns))
-        if not table.rows or any(row[at] not in ("", ABSENT) for row in table.rows)
+    filled = [
+        index
+        for index in range(len(table.columns))
+        if not table.rows or any(row[index] not in ("", ABSENT) for row in table.rows)
     ]
     return dataclasses.replace(
         table,
-        columns=tuple(table.columns[at] for at in kept),
-        rows=tuple(tuple(row[at] for at in kept) for row in table.rows),
+        columns=tuple(table.columns[index] for index in filled),
+        rows=tuple(tuple(row[index] for index in filled) for row in table.rows),
     )
 
 
-def _known(plot: object) -> Chart | Matrix | None:
+def _as_page_block(plot: object) -> Chart | Matrix | None:
+    """Return a plot of a document if the template can draw it; a document knows no kind of plot."""
     return plot if isinstance(plot, Chart | Matrix) else None
 
 
@@ -239,34 +253,33 @@ def _deploy(subject: MeasuredCell) -> Iterator[Block]:
 
 def _settings(history: Sequence[TrialResult]) -> Table | None:
     """Return how well it is known that each setting of each arm was in effect."""
-    counts: dict[tuple[str, ...], int] = {}
+    counts: dict[tuple[str, ...], int] = {}  # row -> number of trials with it
     for result in history:
         for setting in result.settings or ():
-            arm = "as deployed" if setting.is_deployed else literal(result.trial.arm)
-            shown = sentence(setting.said)
-            is_quoted = len(shown) > 1 and shown[0] == shown[-1] == "'"
-            seen = plain(shown[1:-1] if is_quoted else shown) or ABSENT
-            asked = plain(setting.asked)
+            seen_value = sentence(setting.said)
+            if len(seen_value) > 1 and seen_value[0] == seen_value[-1] == "'":
+                seen_value = seen_value[1:-1]
             row = (
-                arm,
+                _AS_DEPLOYED if setting.is_deployed else literal(result.trial.arm),
                 literal(setting.label),
-                asked,
+                plain(setting.asked),
                 str(setting.effect),
-                seen,
-                plain(setting.witness),
+                plain(seen_value) or ABSENT,
+                plain(setting.witness) or ABSENT,
             )
             counts[row] = counts.get(row, 0) + 1
     if not counts:
         return None
     titles = columns("~Arm", "~Setting", "~asked", "~effect", "~seen", "~shown by", ">trials")
-    rows = sorted(counts.items(), key=lambda pair: pair[0][0] != "as deployed")
-    return Table(
-        columns=titles, rows=tuple((*row[:5], row[5] or ABSENT, str(n)) for row, n in rows)
-    )
+    deployed_first = sorted(counts, key=lambda row: row[0] != _AS_DEPLOYED)
+    return Table(columns=titles, rows=tuple((*row, str(counts[row])) for row in deployed_first))
+
+
+_AS_DEPLOYED = "as deployed"
 
 
 def _findings(history: Sequence[TrialResult]) -> Table | None:
-    """Return what the logs of the trials show: a row for equal findings, with all their jobs."""
+    """Return the findings in the logs of the trials; equal findings of several jobs are one row."""
     jobs: dict[tuple[str, ...], list[str]] = {}
     times: dict[tuple[str, ...], int] = {}
     for result in history:
@@ -306,7 +319,12 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"rich": _rich, "shape": _shape, "lines": _code, "rows": _rows}
+    environment.filters |= {
+        "rich": _rich,
+        "macro_name": _macro_name,
+        "code_lines": _code_lines,
+        "rows": _rows,
+    }
     return environment.from_string(_file("page.jinja"))
 
 
@@ -315,61 +333,64 @@ def _file(name: str) -> str:
     return Path(__file__).with_name(name).read_text("utf-8")
 
 
-_LONG_CELL = 80  # characters
+_LONG_CELL_CHARS = 80  # a longer text of a table gets the class `long`
 _CODE = re.compile(r"`([^`]*)`")
 
 
-@functools.lru_cache(maxsize=4096)  # many cells of a table are the same
+@functools.lru_cache(maxsize=4096)  # many texts in a table are equal
 def _rich(text: str) -> str:
     """Escape a text, and mark its literals as code."""
     from markupsafe import Markup, escape
 
     if "`" not in text:
         return escape(text)
-    ends = [0, *(end for code in _CODE.finditer(text) for end in code.span()), len(text)]
-    parts = [text[start:end] for start, end in pairwise(ends)]
 
-    def literal_of(part: str) -> str:
+    def literal_markup(part: str) -> str:
         if "--" not in part:
             return f'<code class="id">{escape(part)}</code>'
-        # browsers break lines at the hyphens of a flag; each word has a box, so it stays whole
+        # browsers break lines at the hyphens of a flag; each word is in a box and stays whole
         words = " ".join(f"<span>{escape(word)}</span>" for word in part.split(" "))
         return f'<code class="flag">{words}</code>'
 
-    made = (literal_of(part[1:-1]) if at % 2 else escape(part) for at, part in enumerate(parts))
-    return Markup("".join(made))  # noqa: S704 - each part is escaped above
+    # `split` with a group: every second part is a literal
+    parts = [
+        literal_markup(part) if index % 2 else escape(part)
+        for index, part in enumerate(_CODE.split(text))
+    ]
+    return Markup("".join(parts))  # noqa: S704 - each part is escaped above
 
 
 def _rows(table: Table) -> Iterator[str]:
-    """Yield the cells of each row; a loop in the template took half the time of a large page."""
+    """Yield the markup of each row; a loop in the template would double the time of a page."""
     from markupsafe import Markup, escape
 
     heads = [escape(column.title).replace("`", "") for column in table.columns]
     for row in table.rows:
         cells = (
-            f'<td class="{_looks(cell, column)}" data-head="{head}">{_rich(cell)}</td>'
+            f'<td class="{_cell_classes(cell, column)}" data-head="{head}">{_rich(cell)}</td>'
             for cell, column, head in zip(row, table.columns, heads, strict=False)
         )
         yield Markup("".join(cells))  # noqa: S704 - each part is escaped above
 
 
-def _looks(cell: str, column: Column) -> str:
-    """Return the classes of a cell."""
-    looks = "right" if column.align == "right" else "wrap" if column.wrap else "text"
-    if looks == "wrap" and len(cell) > _LONG_CELL:
-        looks = "wrap long"
-    return f"{looks} absent" if cell == ABSENT else looks
+def _cell_classes(cell: str, column: Column) -> str:
+    """Return the classes of a text in a table, for the style sheet."""
+    classes = "right" if column.align == "right" else "wrap" if column.wrap else "text"
+    if classes == "wrap" and len(cell) > _LONG_CELL_CHARS:
+        classes = "wrap long"
+    return f"{classes} absent" if cell == ABSENT else classes
 
 
-def _code(text: str) -> str:
-    """Escape code and keep its lines; the template removes blank lines of the page."""
+def _code_lines(text: str) -> str:
+    """Escape code; its line feeds become entities, because `html` removes blank lines."""
     from markupsafe import Markup, escape
 
-    made: str = Markup("&#10;").join(escape(line) for line in text.rstrip().split("\n"))
-    return made
+    escaped: str = Markup("&#10;").join(escape(line) for line in text.rstrip().split("\n"))
+    return escaped
 
 
-def _shape(block: _Shown) -> str:
+def _macro_name(block: _PageBlock) -> str:
+    """Return the name of the macro of the template that draws a block."""
     return type(block).__name__
 
 

@@ -1,7 +1,7 @@
-"""The plots of a page as positions and words: forest, path, step times, drift.
+"""Compute the plots of a page as positions and texts: forest, step times, drift.
 
-This module must draw nothing; `page.jinja` draws. Each plot comes from a conclusion or a history of
-any study, and the tables have all of its texts too. Positions are in percent of the width or the
+This module must draw nothing; `page.jinja` draws. A plot is made from the conclusion or the history
+of any study, and all its texts are in tables too. Positions are in percent of the width or the
 height, so that a page can draw a plot in any size.
 """
 
@@ -40,18 +40,19 @@ from pytest_xlatune.report.language import joined
 from pytest_xlatune.report.leaderboard import CONFIRMED, settings_by_arm
 from pytest_xlatune.report.lines import is_pending, speed, step, words, words_beside
 
-_TICKS = 7  # ticks of an axis, at most
+_MAX_TICKS = 7  # of an axis
 _MARGIN = 0.04  # share of an axis that is kept free at each of its ends
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
-_MOST_STRIPS = 240  # strips on a page, at most; more would make it too large to send
-_MOST_POINTS = 30_000  # points of all strips together
-# the smallest width of a forest's axis; a smaller one would enlarge meaningless differences
-_LEAST_CHANGE = 0.005
-# the smallest scale of step times; below it, changes are noise of the printed digits
-_LEAST_SCALE = 0.01
-_MOST_SCALE = 1.0  # the largest scale: no step takes less than no time
-_SCALED = 0.98  # share of the scored steps that fit on the scale of the strips
-_SCALE_STEPS = 1_000  # steps of a trial from which the scale is computed, at most
+_MAX_STRIPS = 240  # on a page; more would make the page too large to send
+_MAX_POINTS = 30_000  # of all strips together
+# A forest shows at least changes of this size in both directions: a narrower axis would enlarge
+# meaningless differences.
+_MIN_CHANGE = 0.005
+# Bounds of the scale of step times. Smaller changes than the lower bound are noise of the printed
+# digits; at the upper bound, the bottom of the scale is a step of no time.
+_MIN_SCALE, _MAX_SCALE = 0.01, 1.0
+_SHARE_ON_SCALE = 0.98  # share of the scored steps that fit on the scale of the strips
+_SCALE_STEPS = 1_000  # the scale is computed from about so many steps of a trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +65,20 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestRow:
-    """An arm of a forest plot; `at`, `low` and `high` are in percent, None if there is no figure.
+    """An arm of a forest plot.
 
-    `what` has its settings, and `why` the reason for a missing change. `looks` is the verdict's
-    kind in small letters, to which a page gives a colour and a shape. An arm whose settings are not
-    known to have been in effect is also `hollow`.
+    Attributes:
+        name: the arm.
+        n: the number of its trials.
+        verdict: its verdict in a few words.
+        looks: the verdict's kind in lower case, which gives the row its colour and shape; followed
+            by `hollow` if it is not known that the settings were in effect.
+        at, low, high: the places of the change and of the ends of its interval, in percent; None
+            without a figure.
+        delta, ends: the change and its interval as text.
+        is_best: whether the arm is the winner.
+        what: the settings of the arm; "" if they are not known.
+        why: why the change is missing; "" if it is there.
     """
 
     name: str
@@ -112,7 +122,8 @@ class Strip:
         name, job, figure: the arm, its job and its figure.
         line: the points of a polyline, `x,y` in percent.
         window: the start and the end of the scored window, in percent.
-        dropped: (x, y) of the steps in the window that the score leaves out.
+        dropped: (x, y) in percent of the steps in the window that the score leaves out.
+        is_reference: whether the trial is of the reference.
     """
 
     name: str
@@ -132,13 +143,20 @@ class Strips:
     strips: tuple[Strip, ...]
 
 
-_WIDE, _NARROW = 140, 36  # characters that fit side by side below an axis, on a page and on a phone
-_LONG = 12  # characters of a name from which on it needs more space when turned
+# characters that fit side by side below an axis, on a large screen and on a phone
+_WIDE_CHARS, _NARROW_CHARS = 140, 36
+_LONG_NAME_CHARS = 12  # a longer name needs more space when it is turned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """A figure; positions are in percent, and `looks` gives it a colour."""
+    """A figure of a chart.
+
+    Attributes:
+        x, y: its place in percent, from the left and from the top.
+        label: its tooltip.
+        looks: its style, "reference" or "mean"; "" for the usual one.
+    """
 
     x: float
     y: float
@@ -153,10 +171,12 @@ class Chart:
     Attributes:
         caption: how to read the chart.
         dots: the figures; if there is a `label`, a line joins them, the oldest first.
-        label: the content of the chart in a sentence, for readers who cannot see it.
-        band: the start and the end of a shaded part.
-        zero: the place of a line for no change.
-        unit: the unit after the figures of the axis.
+        x_ticks, y_ticks: the ticks of the axes; those of y are placed from the top.
+        label: the content of the chart in a sentence, for readers who cannot see it; "" if a table
+            has the same content.
+        band: the top and the bottom of a shaded part, in percent; None without one.
+        zero: the place of a line for no change, in percent from the top; None without one.
+        unit: the unit after the figures of the y axis.
     """
 
     caption: str
@@ -170,15 +190,19 @@ class Chart:
 
     @property
     def turned(self) -> str:
-        """Classes of the page that say whether and where the names below the axis are turned."""
-        if not self.label or _side_by_side(self.x_ticks, _NARROW):
+        """Classes for the style sheet: whether the names below the axis are turned by 90 degrees.
+
+        With `narrow`, they are turned on narrow screens only.
+        """
+        if not self.label or _side_by_side(self.x_ticks, _NARROW_CHARS):
             return ""
-        long = " long" if max(len(tick.text) for tick in self.x_ticks) > _LONG else ""
-        return f" turned{long}{' narrow' if _side_by_side(self.x_ticks, _WIDE) else ''}"
+        is_long = max(len(tick.text) for tick in self.x_ticks) > _LONG_NAME_CHARS
+        classes = " turned long" if is_long else " turned"
+        return f"{classes} narrow" if _side_by_side(self.x_ticks, _WIDE_CHARS) else classes
 
 
 def _side_by_side(ticks: Sequence[Tick], wide: int) -> bool:
-    """Return whether texts fit below an axis of `wide` characters; neighbours may be close."""
+    """Return whether the texts fit below an axis of `wide` characters without overlapping."""
     placed = sorted(ticks, key=lambda tick: tick.at)
     gaps = [
         (right.at - left.at) * wide / 100 - (len(left.text) + len(right.text)) / 2
@@ -197,10 +221,10 @@ class PlotAxis:
         finite = [value for value in values if math.isfinite(value)] or [0.0]
         low, high = min(finite), max(finite)
         if high - low <= 0.0:
-            around = 0.01 * max(abs(low), 1.0)
-            low, high = low - around, high + around
-        wide = (high - low) * margin
-        self.low, self.high = low - wide, high + wide
+            half_width = 0.01 * max(abs(low), 1.0)
+            low, high = low - half_width, high + half_width
+        free = (high - low) * margin
+        self.low, self.high = low - free, high + free
 
     def at(self, value: float) -> float:
         """Return the place of a value in percent; a value beyond the axis is put at its end."""
@@ -208,30 +232,37 @@ class PlotAxis:
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
     def ticks(self, *, scale: float = 1.0, sign: bool = False, unit: str = "") -> tuple[Tick, ...]:
-        """Return round values and their places; texts are times `scale`, with `unit` at the end."""
+        """Return round values and their places.
+
+        A text is the value times `scale`, with a plus if `sign`, and with `unit` at the end.
+        """
         low, high = self.low * scale, self.high * scale
-        rough = (high - low) / _TICKS
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+        min_step = (high - low) / _MAX_TICKS
+        power = 10.0 ** math.floor(math.log10(min_step))
+        # the smallest round step; 0.999 allows for a rounding error of `min_step`
+        step = next(
+            factor * power for factor in (1, 2, 5, 10) if factor * power >= min_step * 0.999
+        )
         first, last = math.ceil(low / step), math.floor(high / step)
-        # neighbours that are far from 0 differ in a late digit
-        most = max(abs(low), abs(high), step)
-        digits = max(4, math.floor(math.log10(most)) - math.floor(math.log10(step)) + 1)
+        # far from 0, neighbouring values differ only in a late digit
+        largest = max(abs(low), abs(high), step)
+        digits = max(4, math.floor(math.log10(largest)) - math.floor(math.log10(step)) + 1)
+        values = [number * step for number in range(first, last + 1)]
         return tuple(
-            Tick(at=self.at(at * step / scale), text=_digits(at * step, digits, sign=sign) + unit)
-            for at in range(first, last + 1)
+            Tick(at=self.at(value / scale), text=_number_text(value, digits, sign=sign) + unit)
+            for value in values
         )
 
 
-def _digits(value: float, digits: int, *, sign: bool) -> str:
-    """Return a number with so many digits, never as 3.9e+04."""
+def _number_text(value: float, digits: int, *, sign: bool) -> str:
+    """Return a number with so many significant digits, never in the form 3.9e+04."""
     if not value:
         return "0"
     text = f"{value:{'+' if sign else ''}.{digits}g}"
     if "e" not in text:
         return text
-    short = f"{float(text):{'+' if sign else ''}.15f}".rstrip("0").rstrip(".")
-    return short if short.strip("+-0.") else text
+    decimal = f"{float(text):{'+' if sign else ''}.15f}".rstrip("0").rstrip(".")
+    return decimal if decimal.strip("+-0.") else text  # a value below 1e-15 keeps its exponent
 
 
 _SCREENED = "Screened: they rank, and prove nothing"
@@ -242,8 +273,9 @@ _DROPPED = "Dropped: cannot run here"
 def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Forest | None:
     """Return the forest plot of a conclusion; None if no arm has a change to show.
 
-    Confirmed and screened arms are separate parts on one axis, since they do not compare. Arms that
-    cannot run come last, with the reason in place of a change. `profiles` have the settings.
+    Confirmed and screened arms are separate parts on one axis, because they do not compare. Arms
+    that cannot run come last, with the reason in place of a change. The settings of the arms come
+    from `profiles`.
     """
     shown = [
         verdict
@@ -257,19 +289,24 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         return None
     reference = "" if conclusion.reference is None else conclusion.reference.arm
     against = {verdict.arm: sentence(verdict.against) or reference for verdict in shown}
-    # the title names the reference of most rows; a row with another reference names it itself
-    usual = max([*against.values(), ""], key=[*against.values()].count)
-    ends = [end for verdict in shown for end in (*(verdict.ci95 or ()), verdict.delta or 0.0)]
-    is_small = max(map(abs, ends)) < _LEAST_CHANGE
-    axis = PlotAxis((0.0, *ends, *((-_LEAST_CHANGE, _LEAST_CHANGE) if is_small else ())))
+    # the title names the reference of most rows; a row with another reference names that one
+    references = [*against.values()]
+    usual = max([*references, ""], key=references.count)
+    changes = [0.0]
+    for verdict in shown:
+        changes += [*(verdict.ci95 or ()), verdict.delta or 0.0]
+    if max(map(abs, changes)) < _MIN_CHANGE:
+        changes += [-_MIN_CHANGE, _MIN_CHANGE]
+    axis = PlotAxis(changes)
     settings, best = settings_by_arm(profiles), conclusion.winner
 
-    def named(verdict: Verdict) -> ForestRow:
-        """Return the row of an arm without its change."""
+    def row_without_change(verdict: Verdict) -> ForestRow:
         record, compared_with = conclusion.record, against.get(verdict.arm, "")
         name = verdict.arm if record is None else record.shown_name(verdict.arm)
+        if compared_with not in ("", usual):
+            name = f"{name} against {compared_with}"
         return ForestRow(
-            name=plain(name if compared_with in ("", usual) else f"{name} against {compared_with}"),
+            name=plain(name),
             what=settings.get(verdict.arm, "").removeprefix(ABSENT),
             n=str(verdict.n),
             verdict=words(verdict),
@@ -279,7 +316,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     def row(verdict: Verdict) -> ForestRow:
         low, high = map(axis.at, verdict.ci95) if verdict.ci95 else (None, None)
         return dataclasses.replace(
-            named(verdict),
+            row_without_change(verdict),
             at=axis.at(verdict.delta or 0.0),
             low=low,
             high=high,
@@ -292,45 +329,37 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     decided = [verdict for verdict in shown if verdict.kind in CONFIRMED]
     ranked = [verdict for verdict in shown if verdict.kind is VerdictKind.SCREENED]
     dropped = [
-        dataclasses.replace(named(verdict), why=joined(verdict.reasons))
+        dataclasses.replace(row_without_change(verdict), why=joined(verdict.reasons))
         for verdict in conclusion.verdicts
         if verdict.kind is VerdictKind.INVALID and not verdict.can_run
     ]
+    decided_title = "Confirmed" if all(verdict.n > 1 for verdict in decided) else "Decided"
+    ranked_title = _SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS
     parts = (
-        (
-            "Confirmed" if all(verdict.n > 1 for verdict in decided) else "Decided",
-            map(row, decided),
-        ),
-        (
-            _SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS,
-            map(row, ranked),
-        ),
-        (_DROPPED, dropped),
+        ForestPart(title=decided_title, rows=tuple(map(row, decided))),
+        ForestPart(title=ranked_title, rows=tuple(map(row, ranked))),
+        ForestPart(title=_DROPPED, rows=tuple(dropped)),
     )
+    title = f"Change of {plain(conclusion.metric.head)}"
     return Forest(
-        title=f"Change of {plain(conclusion.metric.head)}"
-        + (f" against {_name(usual)}" if usual else ""),
+        title=f"{title} against {_name(usual)}" if usual else title,
         caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
         ticks=axis.ticks(scale=100.0, sign=True),
         zero=axis.at(0.0),
-        parts=tuple(
-            ForestPart(title=title, rows=rows)
-            for title, rows in ((title, tuple(rows)) for title, rows in parts)
-            if rows
-        ),
+        parts=tuple(part for part in parts if part.rows),
     )
 
 
 def _name(arm: str) -> str:
-    """Return the id of an arm as code; the words for another reference are returned unchanged."""
+    """Return the id of an arm as code; a reference that is described in words is plain text."""
     return plain(arm) if " " in arm else literal(arm)
 
 
 def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | None:
-    """Return the step times of every scored trial; None if no score has any.
+    """Return the step times of every scored trial; None if no score has step times.
 
     Times are relative to the trial's own seconds per step, on one scale for all trials. A step
-    beyond the scale is put at its edge.
+    beyond the scale is put at its edge. The trials of `reference` come first.
     """
     scored = [
         (result, result.score)
@@ -339,37 +368,42 @@ def strips(history: Sequence[TrialResult], *, reference: str = "") -> Strips | N
     ]
     if not scored:
         return None
-    off = sorted(
+    deviations = sorted(
         abs(seconds / (score.step_s or 1.0) - 1.0)
         for _, score in scored
         for seconds in _scored_seconds(score)
     )
-    scale = off[int(_SCALED * (len(off) - 1))] if off else 0.0
-    scale = min(max(scale, _LEAST_SCALE), _MOST_SCALE)
+    scale = deviations[int(_SHARE_ON_SCALE * (len(deviations) - 1))] if deviations else 0.0
+    scale = min(max(scale, _MIN_SCALE), _MAX_SCALE)
     # the reference comes first, and other arms in the order of their first trial
-    arms = dict.fromkeys([reference, *(result.trial.arm for result, _ in scored)])
-    order = {arm: at for at, arm in enumerate(arms)}
-    scored.sort(key=lambda pair: order[pair[0].trial.arm])
-    most = max(_MOST_POINTS // min(len(scored), _MOST_STRIPS), 20)
+    arms = list(dict.fromkeys([reference, *(result.trial.arm for result, _ in scored)]))
+    scored.sort(key=lambda pair: arms.index(pair[0].trial.arm))
+    max_points = max(_MAX_POINTS // min(len(scored), _MAX_STRIPS), 20)
     caption = (
         "Across: all steps of the trial. Shaded: those that are scored. Line: seconds of a step "
         f"against the trial's own seconds per step, from -{size(scale)} at the bottom to "
-        f"+{size(scale)} at the top; a step beyond stands at the edge. Thick dots: steps that the "
-        "score leaves out."
+        f"+{size(scale)} at the top; a step beyond the scale is at its edge. Thick dots: steps "
+        "that the score leaves out."
     )
-    if len(scored) > _MOST_STRIPS:
-        caption += f" The first {_MOST_STRIPS} of {counted(len(scored), 'trial')} are shown."
+    if len(scored) > _MAX_STRIPS:
+        caption += f" The first {_MAX_STRIPS} of {counted(len(scored), 'trial')} are shown."
     return Strips(
         caption=caption,
         strips=tuple(
-            _strip(result, score, scale, most=most, is_reference=result.trial.arm == reference)
-            for result, score in scored[:_MOST_STRIPS]
+            _strip(
+                result,
+                score,
+                scale,
+                max_points=max_points,
+                is_reference=result.trial.arm == reference,
+            )
+            for result, score in scored[:_MAX_STRIPS]
         ),
     )
 
 
 def _scored_seconds(score: Score) -> Sequence[float]:
-    """Return the seconds of the steps in the window, some hundred evenly spaced ones at most."""
+    """Return the seconds of steps in the window, evenly spaced if there are very many."""
     steps, seconds = split_pairs(score.timings)
     first, last = score.window
     inside = seconds[bisect_left(steps, first) : bisect_right(steps, last)]
@@ -377,81 +411,93 @@ def _scored_seconds(score: Score) -> Sequence[float]:
 
 
 def _strip(
-    result: TrialResult, score: Score, scale: float, *, most: int, is_reference: bool
+    result: TrialResult, score: Score, scale: float, *, max_points: int, is_reference: bool
 ) -> Strip:
     first, last = score.timings[0][0], score.timings[-1][0]
-    wide = max(last - first, 1)
+    span = max(last - first, 1)
 
-    def x(number: float) -> float:
-        return round(100 * min(max((number - first) / wide, 0.0), 1.0), 1)
+    def x(step_id: float) -> float:
+        return round(100 * min(max((step_id - first) / span, 0.0), 1.0), 1)
 
     def y(seconds: float) -> float:
-        off = (seconds / (score.step_s or 1.0) - 1.0) / scale
-        return round(50 - 48 * min(max(off, -1.0), 1.0), 1) if math.isfinite(off) else 2.0
+        # 2 is the top and 98 the bottom, so that a thick line at the edge is not cut
+        deviation = (seconds / (score.step_s or 1.0) - 1.0) / scale
+        if not math.isfinite(deviation):
+            return 2.0
+        return round(50 - 48 * min(max(deviation, -1.0), 1.0), 1)
 
     dropped = set(score.dropped)
+    line = _thinned(score.timings, max_points)
     return Strip(
         name=plain(result.trial.arm),
         job=plain(result.job_ids[-1]) if result.job_ids else "",
         figure=f"{speed(score)}{step(score, ', ')}, steps {score.window[0]}-{score.window[1]}",
-        line=" ".join(f"{x(at):g},{y(seconds):g}" for at, seconds in _thinned(score.timings, most)),
+        line=" ".join(f"{x(step_id):g},{y(seconds):g}" for step_id, seconds in line),
         window=(x(score.window[0] - 0.5), x(score.window[1] + 0.5)),
-        dropped=tuple((x(at), y(seconds)) for at, seconds in score.timings if at in dropped)
-        if dropped
-        else (),
+        dropped=tuple(
+            (x(step_id), y(seconds)) for step_id, seconds in score.timings if step_id in dropped
+        ),
         is_reference=is_reference,
     )
 
 
 def _thinned(timings: Sequence[tuple[int, float]], most: int) -> Iterable[tuple[int, float]]:
-    """Yield the least and the greatest of each group of steps, so that no outlier is lost."""
+    """Return `most` steps or fewer: the fastest and the slowest of each group of steps.
+
+    So no outlier is lost.
+    """
     if len(timings) <= most:
         return timings
-    group = math.ceil(len(timings) / (most / 2))
+    group_size = math.ceil(len(timings) / (most / 2))
     _, seconds = split_pairs(timings)
-    kept: list[int] = []
-    for at in range(0, len(timings), group):
-        took = seconds[at : at + group]
-        kept += sorted({at + took.index(min(took)), at + took.index(max(took))})
-    return [timings[at] for at in kept]
+    indices: list[int] = []
+    for start in range(0, len(timings), group_size):
+        group = seconds[start : start + group_size]
+        indices += sorted({start + group.index(min(group)), start + group.index(max(group))})
+    return [timings[index] for index in indices]
 
 
 def drift(
     history: Sequence[TrialResult], *, reference: str = "", sigma: float | None = None
 ) -> Chart | None:
-    """Return a chart of repeated trials against the mean of their arm; None without repeats."""
+    """Return a chart of repeated trials against the mean of their arm; None without repeats.
+
+    `sigma` is the noise of one job, which a band shows; None without a band.
+    """
+    # (arm, epoch) -> start, result and score of its trials
     by_arm: dict[tuple[str, int], list[tuple[float, TrialResult, Score]]] = {}
     for result in history:
         start, score = result.start_s, result.score
         if score is not None and start is not None and result.trial.protocol.is_scored:
             by_arm.setdefault((result.trial.arm, result.epoch), []).append((start, result, score))
-    offs = [
-        (start, result, relative(score.value - fmean(one.value for _, _, one in runs)))
-        for runs in by_arm.values()
-        if len(runs) > 1
-        for start, result, score in runs
-    ]
-    if not offs:
+    deviations: list[tuple[float, TrialResult, float]] = []
+    for trials in by_arm.values():
+        if len(trials) > 1:
+            mean = fmean(score.value for _, _, score in trials)
+            deviations += [
+                (start, result, relative(score.value - mean)) for start, result, score in trials
+            ]
+    if not deviations:
         return None
-    begin = min(start for start, _, _ in offs)
-    is_long = max(start for start, _, _ in offs) - begin >= 2 * _HOUR_S
+    begin = min(start for start, _, _ in deviations)
+    is_long = max(start for start, _, _ in deviations) - begin >= 2 * _HOUR_S
     unit, unit_s = ("h", _HOUR_S) if is_long else ("min", _MINUTE_S)
-    x = PlotAxis([(start - begin) / unit_s for start, _, _ in offs])
-    y = PlotAxis([0.0, *(off for _, _, off in offs), *((sigma, -sigma) if sigma else ())])
+    x = PlotAxis([(start - begin) / unit_s for start, _, _ in deviations])
+    band = (sigma, -sigma) if sigma else ()
+    y = PlotAxis([0.0, *(deviation for _, _, deviation in deviations), *band])
     dots = tuple(
         Dot(
             x=x.at((start - begin) / unit_s),
-            y=round(100 - y.at(off), 2),
+            y=round(100 - y.at(deviation), 2),
             looks="reference" if result.trial.arm == reference else "",
-            label=(
-                f"{plain(result.trial.arm)}, job {plain(', '.join(result.job_ids))}: {percent(off)}"
-            ),
+            label=f"{plain(result.trial.arm)}, job {plain(', '.join(result.job_ids))}: "
+            f"{percent(deviation)}",
         )
-        for start, result, off in offs
+        for start, result, deviation in deviations
     )
     caption = (
-        "Each dot is a trial of an arm with several, in percent of the mean of that arm; above is "
-        "faster. Across: time since the first of them began."
+        "Each dot is a trial of an arm that has several, with its change in percent from the mean "
+        "of the arm; above is faster. Across: time since the first of these trials began."
     )
     if sigma:
         caption += f" Band: one sigma, {fine(sigma)}, the noise of one job."

@@ -1,7 +1,7 @@
 """Show which settings of a recipe are needed, and which are not shown to be needed.
 
-There is a table for documents and terminals, and comments for the patch. All figures are those of
-the conclusion.
+Documents and terminals get a table, and the patch gets comments. All figures are those of the
+conclusion.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _COLUMNS = columns("~Settings", "~deployed", "~verdict", ">gain %", "~against", 
 
 
 def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[Block]:
-    """Yield the settings of the recipe as a table, its ties, and where to read what it promises.
+    """Yield the settings of the recipe as a table, its ties, and a link to how sure it is.
 
-    Nothing is yielded if there is no recipe, or if its gain may be nothing.
+    Yield nothing if there is no recipe, or if its gain may be nothing.
     """
     recipe = conclusion.tuning.recipe
     if recipe is None or conclusion.winner is None:
         return
     if recipe.parts:
         yield Table(
-            title=f"Recipe: {literal(recipe.arm)}",
+            title=say("Recipe: {profile}", profile=literal(recipe.arm)),
             columns=_COLUMNS,
             rows=tuple(_row(part, say) for part in recipe.parts),
         )
@@ -39,8 +39,8 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
         )
     if any(part.need is Needed.NOT_TESTED for part in recipe.parts):
         yield say.text(
-            "No run without some of these settings stands in the same blocks: they are known to "
-            "help together, and any of them may do nothing."
+            "The same blocks have no run without some of these settings: they are known to help "
+            "together, and any of them may do nothing."
         )
     if recipe.ties:
         yield say.text(
@@ -48,7 +48,7 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
             names=literals(recipe.ties),
         )
     yield say.text(
-        "How often such a recipe holds what helps, by the noise of a job: "
+        "How often such a recipe has all settings that help, depending on the noise of a job: "
         "docs/explanation/how_sure.md."
     )
 
@@ -62,7 +62,7 @@ def recipe_remarks(conclusion: Conclusion) -> list[str]:
 def _row(part: RecipePart, say: Translator) -> tuple[str, ...]:
     return (
         literals(part.settings),
-        "yes" if part.is_deployed else "no",
+        say("yes") if part.is_deployed else say("no"),
         say.text_of(str(part.need)),
         ABSENT if part.gain is None else points(part.gain),
         literal(part.without) if part.without else ABSENT,
@@ -71,9 +71,12 @@ def _row(part: RecipePart, say: Translator) -> tuple[str, ...]:
 
 
 def _remark(part: RecipePart) -> str:
-    named = ", ".join(part.settings)
-    against = "" if part.without == BASELINE_ID else f" against {part.without}"
-    gain = "" if part.gain is None else f" ({percent(part.gain)}{against}"
-    gain += f", {counted(part.n, 'block')})" if part.n else ")" if gain else ""
-    what = f"{named}: {part.need}{gain}"
-    return what if part.is_deployed else f"left out: {what}"
+    remark = f"{', '.join(part.settings)}: {part.need}"
+    figures = []
+    if part.gain is not None:
+        against = "" if part.without == BASELINE_ID else f" against {part.without}"
+        figures.append(f"{percent(part.gain)}{against}")
+        if part.n:
+            figures.append(counted(part.n, "block"))
+        remark += f" ({', '.join(figures)})"
+    return remark if part.is_deployed else f"left out: {remark}"

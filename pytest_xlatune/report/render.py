@@ -33,8 +33,8 @@ _ROW = DataRow("|", "|", "|")
 _PIPES = TableFormat(None, None, None, None, _ROW, _ROW, 1, None)
 _GAP = 2  # blanks between two columns in tabulate
 _PADDING = 2  # a column in tabulate is this much wider than its title
-_SENTENCE = 24  # the smallest width of text that may wrap, unless its longest word is longer
-_INDENT = "    "  # the indent of what belongs to the row or the bullet above
+_MIN_WRAP_WIDTH = 24  # the smallest width of text that may wrap, unless its longest word is longer
+_INDENT = "    "  # of lines that continue the row or the bullet above
 
 
 def markdown(document: Document) -> str:
@@ -49,7 +49,7 @@ def markdown(document: Document) -> str:
 
 def _markdown_section(section: Section) -> Iterator[str]:
     yield f"## {_markup(section.title)}"
-    # below the heading of a cell, tables are one level lower
+    # if the section has headings, its tables are below them, one level lower
     level = "####" if any(isinstance(block, Heading) for block in section.blocks) else "###"
     for block in section.blocks:
         if isinstance(block, Table) and block.title:
@@ -66,7 +66,7 @@ def _markdown_block(block: Block) -> str:
         case Bullets() | Lines():
             return "\n".join(f"* {_markup(item.strip())}" for item in block.items)
         case Code():
-            # a fence is longer than any run of backticks within it
+            # a fence has to be longer than any run of backticks within it
             longest = max((len(run) for run in re.findall("`+", block.text)), default=0)
             fence = "`" * max(3, longest + 1)
             return f"{fence}{block.language}\n{block.text.rstrip()}\n{fence}"
@@ -86,26 +86,27 @@ def _markdown_block(block: Block) -> str:
 
 
 def _markdown_cell(text: str) -> str:
-    # GitHub splits cells before it looks for literals
+    # GitHub splits a row at each `|`, even within backticks
     return _markup(text).replace("|", "\\|")
 
 
 def _markup(text: str) -> str:
+    """Escape markup outside of backticks."""
     parts = text.split("`")
+    # every second part is outside of backticks, beginning with the first
     parts[::2] = [_MARKUP.sub(r"\\\1", part) for part in parts[::2]]
     return "`".join(parts)
 
 
 def terminal(document: Document, *, width: int = 80) -> list[str]:
-    """Return the lines of the document; only code and single words may exceed `width`.
-
-    They have no colour codes: only their printer knows whether the terminal accepts them.
-    """
+    """Return the lines of the document, without colours; only code and words may exceed `width`."""
     if document.brief:
-        blocks = [block for section in document.sections for block in section.blocks]
-        parts = [list(_terminal_block(block, width)) for block in blocks]
-        return [line for part in parts for line in ("", *part)][1:]
-    lines = [*_wrapped(document.title, width)]
+        lines: list[str] = []
+        for section in document.sections:
+            for block in section.blocks:
+                lines += ["", *_terminal_block(block, width)]
+        return lines[1:]
+    lines = _wrapped(document.title, width)
     lines += _terminal_block(Bullets(items=document.header), width)
     for section in document.sections:
         lines += ["", *_wrapped(section.title, width)]
@@ -159,21 +160,22 @@ def _aligned(
 
 
 def _table(table: Table, width: int) -> Iterator[str]:
-    """Yield a table's lines; long texts that do not fit in a row are below it.
+    """Yield a table's lines; columns of long texts that do not fit in a row come below the row.
 
     No word is broken, because people copy ids and flags. The first column names the row.
     """
     rows = [[_bare(text) for text in row] for row in table.rows]
-    in_row, below = list(range(len(table.columns))), list[int]()
+    in_row, below = list(range(len(table.columns))), list[int]()  # indices of columns
     widths = _widths(table, rows, in_row, width)
     while not widths:
-        long = [at for at in in_row[1:] if table.columns[at].wrap]
+        long = [index for index in in_row[1:] if table.columns[index].wrap]
         if not long:
             break
-        below.append(max(long, key=lambda at: max((len(row[at]) for row in rows), default=0)))
-        in_row = [at for at in in_row if at not in below]
+        longest = max(long, key=lambda index: max((len(row[index]) for row in rows), default=0))
+        below.append(longest)
+        in_row.remove(longest)
         widths = _widths(table, rows, in_row, width)
-    widths = widths or _widths(table, rows, in_row, width, names_apart=True)
+    widths = widths or _widths(table, rows, in_row, width, has_own_name_lines=True)
     if not widths:
         yield from _records(table, rows, below, width)
         return
@@ -189,28 +191,38 @@ def _laid_out(
     below: list[int],
     width: int,
 ) -> Iterator[str]:
-    shown = [table.columns[at] for at in in_row]
-    titles = [_wrapped(column.title, wide) for column, wide in zip(shown, widths, strict=True)]
-    cells = [
-        [_wrapped(row[at], wide) for at, wide in zip(in_row, widths, strict=True)] for row in rows
+    """Yield the lines of a table whose columns `in_row` have `widths`; `below` come after a row."""
+    shown = [table.columns[index] for index in in_row]
+    titles = [
+        _wrapped(column.title, column_width)
+        for column, column_width in zip(shown, widths, strict=True)
     ]
-    for of_row in cells:
-        if len("\n".join(of_row[0])) > widths[0]:
-            of_row[0] = []  # a long name has a line of its own
-        for cell in of_row:
-            cell[:1] = [line.lstrip() for line in cell[:1]] or [" "]
+    # for each row, the lines of each cell
+    cells = [
+        [
+            _wrapped(row[index], column_width)
+            for index, column_width in zip(in_row, widths, strict=True)
+        ]
+        for row in rows
+    ]
+    for row_cells in cells:
+        if len("\n".join(row_cells[0])) > widths[0]:
+            row_cells[0] = []  # a name that is too long gets a line of its own above the row
+        for cell_lines in row_cells:
+            # an empty cell needs a blank, or tabulate would count no line for it
+            cell_lines[:1] = [line.lstrip() for line in cell_lines[:1]] or [" "]
     lines = iter(
         _aligned(
-            [list(map("\n".join, of_row)) for of_row in cells],
+            [list(map("\n".join, row_cells)) for row_cells in cells],
             [column.align if rows else "left" for column in shown],
             titles=list(map("\n".join, titles)),
         )
     )
-    yield from itertools.islice(lines, max(map(len, titles)) + 1)
-    for row, of_row in zip(rows, cells, strict=True):
-        if row[0] and not "".join(of_row[0]).strip():
+    yield from itertools.islice(lines, max(map(len, titles)) + 1)  # one more for the rule
+    for row, row_cells in zip(rows, cells, strict=True):
+        if row[0] and not "".join(row_cells[0]).strip():
             yield from _wrapped(row[0], width)
-        yield from itertools.islice(lines, max(map(len, of_row)))
+        yield from itertools.islice(lines, max(map(len, row_cells)))
         yield from _below(table, row, below, width)
 
 
@@ -218,43 +230,54 @@ def _records(table: Table, rows: list[list[str]], below: list[int], width: int) 
     """Yield each row as several lines, if not even the short columns fit in one line."""
     for row in rows:
         yield from _wrapped(row[0], width)
-        for at, column in enumerate(table.columns):
-            if at and at not in below and row[at]:
-                yield from _wrapped(f"{_INDENT}{column.title}: {row[at]}", width, indent=_INDENT)
+        for index, column in enumerate(table.columns):
+            if index and index not in below and row[index]:
+                line = f"{_INDENT}{column.title}: {row[index]}"
+                yield from _wrapped(line, width, indent=_INDENT)
         yield from _below(table, row, sorted(below), width)
 
 
 def _below(table: Table, row: list[str], columns: list[int], width: int) -> Iterator[str]:
-    for at in columns:
-        if row[at]:
-            line = f"{_INDENT}{table.columns[at].title}: {row[at]}"
+    for index in columns:
+        if row[index]:
+            line = f"{_INDENT}{table.columns[index].title}: {row[index]}"
             yield from _wrapped(line, width, indent=_INDENT + "  ")
 
 
 def _widths(
-    table: Table, rows: list[list[str]], in_row: list[int], width: int, *, names_apart: bool = False
+    table: Table,
+    rows: list[list[str]],
+    in_row: list[int],
+    width: int,
+    *,
+    has_own_name_lines: bool = False,
 ) -> list[int]:
     """Return the widths of the columns in a row; [] if they do not fit.
 
-    With `names_apart` the first column may be narrower than its texts.
+    With `has_own_name_lines`, a name that is wider than the first column gets its own line, so only
+    the title limits the width of that column.
     """
-    columns = [table.columns[at] for at in in_row]
-    cells = [[row[at] for row in rows] for at in in_row]
-    heads = [_longest_word(column.title) + _PADDING for column in columns]
-    widths = [max([head, *map(len, column)]) for head, column in zip(heads, cells, strict=True)]
-    least = [
-        max([head, min(wide, _SENTENCE), *map(_longest_word, column)])
-        if columns[at].wrap and at
-        else (head if names_apart and not at else wide)
-        for at, (head, wide, column) in enumerate(zip(heads, widths, cells, strict=True))
-    ]
-    over = sum(widths) + _GAP * (len(widths) - 1) - width
-    while over > 0:
-        at = max(range(len(widths)), key=lambda at: widths[at] - least[at])
-        if widths[at] == least[at]:
+    widths, least = list[int](), list[int]()
+    for index in in_row:
+        column, texts = table.columns[index], [row[index] for row in rows]
+        title_width = _longest_word(column.title) + _PADDING
+        full_width = max([title_width, *map(len, texts)])
+        widths.append(full_width)
+        is_first = index == in_row[0]
+        if column.wrap and not is_first:
+            longest_word = max(map(_longest_word, texts), default=0)
+            least.append(max(title_width, min(full_width, _MIN_WRAP_WIDTH), longest_word))
+        elif is_first and has_own_name_lines:
+            least.append(title_width)
+        else:
+            least.append(full_width)
+    excess = sum(widths) + _GAP * (len(widths) - 1) - width
+    while excess > 0:
+        widest = max(range(len(widths)), key=lambda index: widths[index] - least[index])
+        if widths[widest] == least[widest]:
             return []
-        widths[at] -= 1
-        over -= 1
+        widths[widest] -= 1
+        excess -= 1
     return widths
 
 
@@ -270,7 +293,7 @@ def _wrapped(text: str, width: int, *, indent: str = "") -> list[str]:
         text,
         max(width, len(indent) + 1),
         subsequent_indent=indent,
-        # flags in pieces of eight letters could not be copied from a table
+        # a flag in pieces could not be copied from a table
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -1,7 +1,7 @@
-"""The documents of plans, gates, calibrations, evidence runs and imported tables.
+"""Make the documents of gates, calibrations, evidence runs and imported tables; computes nothing.
 
-Nothing is computed here. No figure of an evidence run measures speed. The document of an imported
-table claims nothing about how its jobs were run, because the table does not say it.
+No figure of an evidence run measures speed. The document of an imported table claims nothing about
+how its jobs were run, because the table does not say it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_xlatune.model.redact import (
     secrets_of,
     without_secrets,
 )
-from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.model.result import TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
@@ -33,6 +33,7 @@ from pytest_xlatune.report.document import (
     Block,
     Code,
     Document,
+    Section,
     Table,
     Text,
     bullets,
@@ -48,7 +49,7 @@ from pytest_xlatune.report.leaderboard import (
     can_tell,
     header,
     jobs,
-    named_by,
+    profile_columns,
     tables,
     verdict_table,
 )
@@ -89,18 +90,18 @@ def gate(subject: MeasuredCell) -> Document:
     )
 
 
-_NAMED = {"code": "commit", "image": "image", "launcher": "started as"}
+_FIELD_NAMES = {"code": "commit", "image": "image", "launcher": "started as"}
 
 
 def _candidates(subject: MeasuredCell) -> Table:
-    """Return a table with what differs in the cell of each candidate from that of the baseline."""
+    """Return a table of the fields in which the cells of the candidates and the baseline differ."""
     by_digest = {cell.digest: cell for cell in subject.cells}
     cell_of = {result.trial.arm: result.trial.cell_digest for result in subject.history}
     rows = []
     for arm in (BASELINE_ID, *(verdict.arm for verdict in subject.conclusion.verdicts)):
         cell = by_digest.get(cell_of.get(arm, ""), subject.cell)
-        varied = [name for name in _NAMED if name in varied_fields(subject.cells)]
-        differences = (f"{_NAMED[name]} {getattr(cell, name) or ABSENT}" for name in varied)
+        varied = [name for name in _FIELD_NAMES if name in varied_fields(subject.cells)]
+        differences = (f"{_FIELD_NAMES[name]} {getattr(cell, name) or ABSENT}" for name in varied)
         rows.append((literal(arm), plain("; ".join(differences))))
     return Table(columns=columns("~Candidate", "~measured with"), rows=tuple(rows))
 
@@ -133,7 +134,7 @@ def calibration(subject: MeasuredCell) -> Document:
 
 
 def evidence(subject: MeasuredCell) -> Document:
-    """Return the document of evidence runs, each with its sentences."""
+    """Return the document of evidence runs, with the facts that each has shown."""
     return Document(
         title=f"{subject.cell.label}: evidence",
         header=(
@@ -141,29 +142,25 @@ def evidence(subject: MeasuredCell) -> Document:
             f"Cell: {literal(subject.cell.digest)}",
             "Profiler and dump change the time of a step: no figure here is a measurement of speed",
         ),
-        sections=tuple(
-            section(
-                f"{result.trial.profile.id}, job {', '.join(result.job_ids) or 'none'}",
-                bullets(
-                    *(
-                        map(plain, facts)
-                        if facts
-                        else [plainly(result.reason) or str(result.status)]
-                    )
-                ),
-            )
-            for result, facts in subject.evidence
-        ),
+        sections=tuple(_evidence_section(*run) for run in subject.evidence),
     )
+
+
+def _evidence_section(result: TrialResult, facts: tuple[str, ...]) -> Section:
+    lines = map(plain, facts) if facts else [plainly(result.reason) or str(result.status)]
+    job_ids = ", ".join(result.job_ids) or "none"
+    return section(f"{result.trial.profile.id}, job {job_ids}", bullets(*lines))
 
 
 def imported(subject: MeasuredCell) -> Document:
     """Return the document of an imported table, dated by its import."""
     conclusion, cell = subject.conclusion, subject.cell
     count = counted(len(subject.history), "job")
-    named = named_by(subject)
+    named = profile_columns(subject)
     ranked = [verdict for verdict in conclusion.verdicts if verdict.kind is VerdictKind.SCREENED]
-    rest = [verdict for verdict in conclusion.verdicts if verdict.kind is not VerdictKind.SCREENED]
+    unranked = [
+        verdict for verdict in conclusion.verdicts if verdict.kind is not VerdictKind.SCREENED
+    ]
     ranking = verdict_table(
         (*ranked, conclusion.baseline),
         *named,
@@ -175,7 +172,7 @@ def imported(subject: MeasuredCell) -> Document:
         JOBS,
         title="Ranks, proves nothing",
     )
-    without = verdict_table(rest, *named, REASONS, JOBS, title="No figure")
+    without_figure = verdict_table(unranked, *named, REASONS, JOBS, title="No figure")
     return Document(
         title=f"{cell.label}: an imported table",
         header=(
@@ -185,7 +182,7 @@ def imported(subject: MeasuredCell) -> Document:
             f"State: {count}; measured elsewhere, and not in random order",
         ),
         sections=(
-            section("Ranking", ranking, *([without] if rest else [])),
+            section("Ranking", ranking, *([without_figure] if unranked else [])),
             section(
                 "What this table can tell",
                 bullets(
@@ -209,11 +206,11 @@ def listings(titled: Iterable[tuple[str, str]]) -> Iterator[Block]:
 
 
 def command_of(profile: Profile, spec: LaunchSpec, *, cell: Cell) -> str:
-    """Return a command as one types it: environment, words, and the files that it needs."""
+    """Return a command as a person types it, after its environment and before its files."""
     env = "".join(
         f"{name}={shlex.quote(value)} \\\n" for name, value in without_secrets(spec.env).items()
     )
     files = "".join(f"\n# {name}\n{text}" for name, text in spec.files.items())
-    # in a container the deployed environment is a file
+    # in a container the deployed environment is a file, so secrets are hidden in files too
     secrets = secrets_of(spec.env) | secrets_in(cell, [profile])
     return hide(f"{env}{shlex.join(command_without_secrets(spec.argv))}{files}", secrets)

@@ -1,4 +1,4 @@
-"""The plot of pairs of nodes as data. `page.jinja` draws it; this module must draw nothing."""
+"""Compute the plot of pairs of nodes. `page.jinja` draws it; this module must draw nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_xlatune.model.pairs import PairFound
 from pytest_xlatune.model.text import percent, points
 from pytest_xlatune.report.document import plain
 
-_MOST_NODES = 24  # the most nodes that a matrix shows
+_MAX_NODES = 24  # nodes that a matrix shows; more squares would be too small to read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +45,32 @@ def pair_matrix(
 ) -> Matrix | None:
     """Return the matrix of the changes of all pairs; None if no pair has a score.
 
-    If there are more than `_MOST_NODES` nodes, the matrix shows the nodes of `first` and then those
-    of the slowest pairs.
+    If there are more than 24 nodes, the matrix shows the nodes of `first`, and then those of the
+    slowest pairs.
     """
     change = {frozenset(pair.nodes): pair.change for pair in pairs}
     slowest = [name for pair in sorted(pairs, key=lambda pair: pair.change) for name in pair.nodes]
-    kept = list(dict.fromkeys(name for name in (*first, *slowest) if name in slowest))[:_MOST_NODES]
-    names = [name for name in nodes if name in kept]
+    by_priority = dict.fromkeys(name for name in (*first, *slowest) if name in slowest)
+    shown = list(by_priority)[:_MAX_NODES]
+    names = [name for name in nodes if name in shown]
     if not names:
         return None
     caption = (
-        "Change in percent of each pair of nodes, as in the table: that of its fresh runs, "
-        "or of its first run if it has no others. Empty: the pair has no score."
+        "Change in percent of each pair of nodes, as in the table: from its fresh runs, or from "
+        "its first run if it has no fresh one. Empty: the pair has no score."
     )
     if len(names) < len(nodes):
         caption += f" {len(names)} of {len(nodes)} nodes are shown: those in the slowest pairs."
     return Matrix(
         caption=caption,
         names=tuple(map(plain, names)),
-        rows=tuple(tuple(_square(one, other, change) for other in names) for one in names),
+        rows=tuple(tuple(_square(a, b, change) for b in names) for a in names),
     )
 
 
-def _square(one: str, other: str, change: Mapping[frozenset[str], float]) -> Square:
-    value = change.get(frozenset((one, other))) if one != other else None
+def _square(a: str, b: str, change: Mapping[frozenset[str], float]) -> Square:
+    value = change.get(frozenset((a, b))) if a != b else None
     if value is None:
         return Square(looks="empty", text="", label="")
     looks = next((name for limit, name in _DEPTHS if value <= limit), "even")
-    return Square(looks=looks, text=points(value), label=plain(f"{one}-{other}: {percent(value)}"))
+    return Square(looks=looks, text=points(value), label=plain(f"{a}-{b}: {percent(value)}"))

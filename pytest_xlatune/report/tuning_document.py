@@ -1,10 +1,9 @@
-"""Write `<MODEL_TAG>-tuning.md`, from which a team deploys, and which later sweeps build on.
+"""Write `<MODEL_TAG>-tuning.md`, from which a team deploys, and which later sweeps extend.
 
-One document covers all measured cells of a model in ten parts, the bullets of the header being the
-first. It exists in two languages, with the same headings and rows. Every figure comes from a
-record. If the records do not support a sentence, the document says so. It calls a gain explained
-only if traces of both sides show a step that is shorter by about as much as the throughput rose. A
-changed program alone is a lead, and no cause.
+One document covers all measured cells of a model in ten parts, of which the header is the first. It
+exists in two languages, with the same headings and rows. Every figure comes from a record. The
+document calls a gain explained only if traces of both sides show a step that is shorter by about as
+much as the throughput rose: a changed program alone does not prove the cause.
 """
 
 from __future__ import annotations
@@ -61,8 +60,9 @@ from pytest_xlatune.report.measured_cell import (
 )
 from pytest_xlatune.report.recipes import recipe_blocks
 
-# the share of a step's expected change that its trace must show; profiling itself costs time
-_ENOUGH = 0.5
+# The traces explain a gain if they show this share of the expected change of a step's time. They
+# need not show all of it, because profiling itself costs time.
+_MIN_SHARE_SHOWN = 0.5
 
 WHY = "Why the winning flag wins"
 DEPLOYMENT = "Recommended deployment"
@@ -87,18 +87,18 @@ _NOT_SHOWN = N_(
     "wins."
 )
 
-_OF_NO_STEP = N_(
+_OTHER_METRIC = N_(
     "The gain is one in {metric}. The evidence lists what changed in the program and in a step, "
     "and does not show whether that causes the gain."
 )
 _CEILING = N_(
-    "By the evidence run of the baseline a step goes into: {parts}. The share of a part is the "
-    "most that any setting of that part can win, so nothing of the catalog can win more."
+    "The evidence run of the baseline shows the parts of a step: {parts}. No setting can gain more "
+    "than the share of the part that it changes."
 )
 
 
 def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
-    """Yield the reasons and the evidence why the winner wins."""
+    """Yield why the winner wins, as far as the evidence shows it."""
     best, recipe = covered.best, covered.recipe
     explanation = covered.explanation or Explanation()
     if best is None:
@@ -109,35 +109,35 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     yield Text(text=_reason(best, explanation, say))
     if explanation.facts:
         yield from _evidence(explanation, say)
+    if not say.is_english:
+        return
     if recipe is not None and (recipe.note or recipe.origin):
-        why = filter(None, (plain(recipe.note), plainly(recipe.origin, say)))
-        yield say.text("Why it was tried: {note}.", note="; ".join(why).rstrip("."))
-    if explanation.problems and say.is_english:
+        notes = filter(None, (plain(recipe.note), plainly(recipe.origin)))
+        yield Text(text=f"Why it was tried: {'; '.join(notes).rstrip('.')}.")
+    if explanation.problems:
         yield bullets(*map(plain, explanation.problems))
 
 
 def _evidence(explanation: Explanation, say: Translator) -> Iterator[Block]:
-    """Yield the facts with the numbers of their artifacts, and then each artifact once.
+    """Yield the facts with the labels of their artifacts, and then each artifact once.
 
-    The facts are sentences of compilers and profilers, which the English document alone has.
+    The facts are in the English document only.
     """
-    job_of = {
-        path: job
-        for fact in explanation.facts
-        for path, job in zip_longest(fact.artifacts, fact.jobs)
-    }
-    number = {path: f"A{k}" for k, path in enumerate(filter(None, job_of), start=1)}
+    job_of: dict[str, str] = {}
+    for fact in explanation.facts:
+        for path, job in zip_longest(fact.artifacts, fact.jobs):
+            if path is not None:
+                job_of[path] = job or ABSENT
+    labels = {path: f"A{number}" for number, path in enumerate(job_of, start=1)}
     facts = tuple(
-        (fact.kind, plain(fact.text), ", ".join(number[path] for path in fact.artifacts) or ABSENT)
+        (fact.kind, plain(fact.text), ", ".join(labels[path] for path in fact.artifacts) or ABSENT)
         for fact in explanation.facts
     )
     title = f"Evidence: {literal(BASELINE_ID)} to {literal(explanation.profile)}"
     if say.is_english:
         yield Table(title=title, columns=_COLUMNS, rows=facts)
-    if number:
-        rows = tuple(
-            (label, literal(path), job_of[path] or ABSENT) for path, label in number.items()
-        )
+    if labels:
+        rows = tuple((label, literal(path), job_of[path]) for path, label in labels.items())
         yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
 
 
@@ -160,12 +160,12 @@ def _reason(best: Verdict, explanation: Explanation, say: Translator) -> str:
             command=command,
         )
     if best.figure is not None:
-        return say(_OF_NO_STEP, metric=plain(best.figure.metric.title))
+        return say(_OTHER_METRIC, metric=plain(best.figure.metric.title))
     if explanation.moved is None:
         return say(_IDENTICAL if explanation.is_identical else _PROGRAM_ONLY, command=command)
-    # the change of a step's time that corresponds to this change of TGS
+    # the relative change of a step's time that corresponds to the change of TGS
     expected = 1 / (1 + (best.delta or 0.0)) - 1
-    is_shown = explanation.moved <= _ENOUGH * expected < 0
+    is_shown = explanation.moved <= _MIN_SHARE_SHOWN * expected < 0
     return say(
         _EXPLAINED if is_shown else _NOT_SHOWN,
         moved=percent(explanation.moved),
@@ -183,7 +183,7 @@ _HISTORY = columns(
     f">{N_('baseline since then, 95 %')}",
 )
 _SETTINGS = columns("Setting", "~Value")
-# lines of a shell file without a command:    # left over
+# a line of a shell file that is blank or a comment:    # left over
 _COMMENT = re.compile(r"\s*(?:#.*)?")
 # numbers in a yml:  8    0.5
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -195,19 +195,19 @@ _EFFECTS: Mapping[VerdictKind, str] = {
     VerdictKind.SLOWER: N_("Without the deployed flags the cell is slower: they help here."),
     VerdictKind.EQUIVALENT: N_("The deployed flags make no difference that matters here."),
 }
-_EFFECT_LIKELY = N_(
+_EFFECT_LIKELY_SLOWER = N_(
     "Without the deployed flags the cell is very likely slower: single runs lie further below than "
     "their noise explains, so they seem to help here."
 )
-_EFFECT_UNKNOWN = N_("This does not tell whether the deployed flags help here.")
+_EFFECT_UNKNOWN = N_("The sweep does not show whether the deployed flags help here.")
 _DOUBTS: Mapping[Doubt, str] = {
     Doubt.HARMFUL: N_("{names} of the recipe of {cell} must not reach {other}: {found} there."),
     Doubt.CONTRARY: N_("The recipes of {cell} and {other} set {names} to different values."),
-    Doubt.LESS: N_(
+    Doubt.NOT_AS_FAST: N_(
         "The recipe of {cell} must not reach {other}: the recipe of {other} is not shown to be as "
         "fast with {names} added."
     ),
-    Doubt.UNTOLD: N_(
+    Doubt.UNDECIDED: N_(
         "The recipe of {cell} is not verified on {other}: {names} was measured there, and a loss "
         "is not excluded ({found})."
     ),
@@ -219,7 +219,7 @@ _NOT_TOGETHER = N_(
     "The recipe of {cell} is not verified on {other}: {names} were not measured there together."
 )
 _GUARDED = N_(
-    "So the lines have a guard, which reads {variables}: export this before the trainer sources "
+    "So the lines have a guard, which reads {variables}: export them before the trainer sources "
     "the file."
 )
 _NOT_GUARDED = N_(
@@ -235,7 +235,7 @@ _HARMFUL = N_(
     "The recipe is conditional: with {tags} it is slower or cannot run ({files}). Give it to the "
     "jobs of {cell} alone."
 )
-_UNTOLD = N_(
+_UNDECIDED = N_(
     "The recipe is conditional: a gate measured it with {tags} and cannot tell whether it loses "
     "there ({files}). It is proved for {cell} alone."
 )
@@ -247,9 +247,10 @@ def tuning(
     *,
     handwritten: str = "",
 ) -> Document:
-    """Return the tuning document of a model's cells, in the order in which they first came.
+    """Return the tuning document of a model's cells, in the order of `cells`.
 
-    `handwritten` names a document that a person wrote and that is kept; "" if there was none.
+    `handwritten` is the name of a document that a person wrote and that is kept; "" if there is
+    none.
     """
     say = Translator(language)
     model = cells[0].cell.model_tag
@@ -258,7 +259,7 @@ def tuning(
     env_files = dict.fromkeys(filter(None, map(_env_file, cells)))
     deployed = literals(env_files) if env_files else "the deployed environment"
 
-    def each_cell(part: Callable[[MeasuredCell, Translator], Iterable[Block]]) -> Iterator[Block]:
+    def by_cell(part: Callable[[MeasuredCell, Translator], Iterable[Block]]) -> Iterator[Block]:
         for name, cell in _named(cells):
             if len(cells) > 1:
                 yield Heading(text=name)
@@ -266,11 +267,11 @@ def tuning(
 
     parts: dict[str, Iterable[Block]] = {
         "TL;DR": _summary(cells, say),
-        "Inventory": each_cell(_inventory),
-        f"Effect of {deployed} on {axes}": each_cell(_effect),
-        "Tuning leaderboard": each_cell(_leaderboard),
-        WHY: each_cell(why),
-        "Negative findings": each_cell(_negative),
+        "Inventory": by_cell(_inventory),
+        f"Effect of {deployed} on {axes}": by_cell(_effect),
+        "Tuning leaderboard": by_cell(_leaderboard),
+        WHY: by_cell(why),
+        "Negative findings": by_cell(_negative),
         **({} if signs is None else {"Sign flips vs other parallelisms": signs}),
         DEPLOYMENT: _deployment(cells, say),
         "Appendix: data sources": [
@@ -279,20 +280,20 @@ def tuning(
     }
     return Document(
         title=f"{model}: XLA tuning, {axes}",
-        header=(*_header(cells, say), *_before(cells, handwritten, say)),
+        header=(*_header(cells, say), *_other_documents(cells, handwritten, say)),
         sections=tuple(
-            section(title, *(_with_heads(block, say) for block in blocks))
+            section(title, *(_with_translated_heads(block, say) for block in blocks))
             for title, blocks in parts.items()
         ),
     )
 
 
-# heads of columns and titles of tables that other languages translate
+# heads of columns and titles of tables, listed for the check that each has a translation
 _HEADS = (
     N_("Cell"), N_("Best recipe"), N_("Flags"), N_("jobs"), N_("Setting"), N_("Settings"),
     N_("Value"), N_("Profile"), N_("verdict"), N_("settings"), N_("reason"), N_("evidence"),
-    N_("Figure"), N_("Evidence"), N_("From baseline-deployed to the winner"), N_("Artifacts"),
-    N_("Artifact"), N_("Path"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"), N_("Remark"),
+    N_("Figure"), N_("Artifact"), N_("Path"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"),
+    N_("Remark"),
     N_("Log, below the work directory"),
     N_("Slot"), N_("Sign"), N_("deployed"), N_("gain %"), N_("against"), N_("blocks"),
     N_("runs lost"), N_("to"), N_("hangs"), N_("retries"), N_("step (s)"),
@@ -301,9 +302,14 @@ _HEADS = (
     N_("No valid measurement"), N_("Runs that were lost or tried again"),
     N_("What this sweep can tell"), N_("Artifacts, below the work directory"),
 )  # fmt: skip
+# values of `Effect` and `Needed` in tables, listed for the same check
+_VALUES = (
+    N_("in effect"), N_("asked"), N_("not seen"), N_("contradicted"),
+    N_("needed"), N_("not shown to be needed"), N_("not measured without it"),
+)  # fmt: skip
 
 
-def _with_heads(block: Block, say: Translator) -> Block:
+def _with_translated_heads(block: Block, say: Translator) -> Block:
     if not isinstance(block, Table):
         return block
     heads = tuple(
@@ -319,25 +325,25 @@ def _env_file(covered: MeasuredCell) -> str:
 
 
 def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
-    called = names(cells)
-    return [(called[cell.cell_digest], cell) for cell in cells]
+    name_of = names(cells)
+    return [(name_of[cell.cell_digest], cell) for cell in cells]
 
 
 def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
-    """Yield the bullets: once for all cells if they are equal, else once for each cell."""
-    of_cell = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
-    shared = set.intersection(*map(set, of_cell))
-    yield from (bullet for bullet in of_cell[0] if bullet in shared)
-    for (name, _), in_cell in zip(_named(cells), of_cell, strict=True):
+    """Yield the bullets: one that all cells have once, and any other with the name of its cell."""
+    all_bullets = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
+    shared = set.intersection(*map(set, all_bullets))
+    yield from (bullet for bullet in all_bullets[0] if bullet in shared)
+    for (name, _), cell_bullets in zip(_named(cells), all_bullets, strict=True):
         yield from (
             say("{text} ({cell})", text=bullet, cell=name)
-            for bullet in in_cell
+            for bullet in cell_bullets
             if bullet not in shared
         )
 
 
 def _with_load(covered: MeasuredCell) -> MeasuredCell:
-    """Return a cell with the load that the sweep leaves to the trainer's configuration."""
+    """Return a cell with batch size and sequence length, from the trainer's file if need be."""
     config, cell = config_of(covered.files), covered.cell
     batch = config.get("per_device_batch_size", "")
     length = whole(config.get("max_target_length", ""))
@@ -348,16 +354,17 @@ def _with_load(covered: MeasuredCell) -> MeasuredCell:
     return replace(covered, cells=(cell,))
 
 
-def _before(cells: Sequence[MeasuredCell], handwritten: str, say: Translator) -> Iterator[str]:
-    """Yield what else there is: the English document, earlier measurements, a person's own text."""
+def _other_documents(
+    cells: Sequence[MeasuredCell], handwritten: str, say: Translator
+) -> Iterator[str]:
+    """Yield bullets on the English document, on earlier measurements and on a person's own text."""
     if not say.is_english:
-        yield say("The English document beside this one has the notes, reasons and evidence too")
+        yield say("The English document has the notes, reasons, changes and evidence too")
     if not any(covered.earlier for covered in cells):
         yield say("Earlier measurements: none is known here, so this is a fresh start")
     if handwritten:
         yield say(
-            "A document written by hand stood here; it is kept as {path}, and nothing of it is "
-            "read",
+            "A document written by hand was here; it is kept as {path}, and is not read",
             path=literal(handwritten),
         )
 
@@ -379,7 +386,7 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
         rows.append(
             (
                 name,
-                f"★ {literal(best.arm)}" if best else "as deployed",
+                f"★ {literal(best.arm)}" if best else say("as deployed"),
                 (literal(cell.recipe.shown_text) if cell.recipe else "") or ABSENT,
                 figure(shown),
                 figure(base),
@@ -396,11 +403,9 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
     )  # fmt: skip
     yield Table(columns=titles, rows=tuple(rows))
     for name, cell in _named(cells):
-        sentences = [
-            finding(cell, say),
-            *([_reason(cell.best, cell.explanation or Explanation(), say)] if cell.best else []),
-        ]
-        text = " ".join(sentences)
+        text = finding(cell, say)
+        if cell.best is not None:
+            text += f" {_reason(cell.best, cell.explanation or Explanation(), say)}"
         yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
 
 
@@ -409,8 +414,8 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     environment = say("The deployed environment sets nothing.")
     if not cell.sourced and any(file.is_shell and file.text for file in covered.files):
         environment = say(
-            "The sweep itself sets no variable. Its env files do; what they come to was not found "
-            "out on this machine."
+            "The sweep itself sets no variable. Its env files do, and they were not sourced on "
+            "this machine, so the values are not known."
         )
     overrides = say("The cell overrides no key of the trainer's configuration.")
     for title, settings, nothing in (
@@ -421,7 +426,7 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         yield Table(title=title, columns=_SETTINGS, rows=rows) if rows else Text(text=nothing)
     if cell.sourced:
         yield say.text(
-            "Env files set {names}: the values are those that sourcing them came to.",
+            "Env files set {names}; the values are those after sourcing the files.",
             names=literals([name for name, _ in cell.sourced]),
         )
     for file in covered.files:
@@ -452,8 +457,8 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
             "Not measured: the sweep has no profile {profile}.", profile=literal(NO_ENV_ID)
         )
         return
-    unknown = _EFFECT_LIKELY if verdict.is_likely_slower else _EFFECT_UNKNOWN
-    yield say.text(_EFFECTS.get(verdict.kind, unknown))
+    unconfirmed = _EFFECT_LIKELY_SLOWER if verdict.is_likely_slower else _EFFECT_UNKNOWN
+    yield say.text(_EFFECTS.get(verdict.kind, unconfirmed))
     yield from tables(covered, only=[verdict], say=say)
     yield say.text(
         "{profile} puts every deployed flag back to its default. A sweep refuses to do so for a "
@@ -496,7 +501,7 @@ def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Bloc
             paths=literals(patch.paths),
         )
         yield Code(text=patch.text, language="diff")
-    called = names(cells)
+    name_of = names(cells)
     for name, cell in _named(cells):
         best, against = cell.best, conflicts(cell, cells)
         if len(cells) > 1:
@@ -514,23 +519,25 @@ def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Bloc
         yield from recipe_blocks(cell.conclusion, say)
         for conflict in against:
             if conflict.other is not None:
-                other = called.get(conflict.other.cell_digest, conflict.where)
-                yield Text(text=" ".join(_of_conflict(conflict, name, other, say)))
+                other = name_of.get(conflict.other.cell_digest, conflict.where)
+                yield Text(text=" ".join(_conflict_sentences(conflict, name, other, say)))
         yield from _deployed_since(cell, name, say)
         if best is not None:
             yield from _shown_for(cell, against, say)
 
 
-def _of_conflict(conflict: Conflict, name: str, other: str, say: Translator) -> tuple[str, str]:
+def _conflict_sentences(
+    conflict: Conflict, name: str, other: str, say: Translator
+) -> tuple[str, str]:
     """Return why a recipe must not reach another cell, and what prevents that."""
-    given = {"cell": name, "other": other, "names": literals(conflict.settings)}
-    verdict = words(conflict.verdict) if conflict.verdict else ""
-    is_whole = conflict.doubt is Doubt.UNMEASURED and len(conflict.settings) > 1
-    doubt = _NOT_TOGETHER if is_whole else _DOUBTS[conflict.doubt]
+    fields = {"cell": name, "other": other, "names": literals(conflict.settings)}
+    verdict = words(conflict.verdict, say) if conflict.verdict else ""
+    is_combination = conflict.doubt is Doubt.UNMEASURED and len(conflict.settings) > 1
+    doubt = _NOT_TOGETHER if is_combination else _DOUBTS[conflict.doubt]
     ending = _GUARDED if conflict.guard else _OPEN if conflict.is_open else _NOT_GUARDED
     return (
-        say(doubt, found=verdict, **given),
-        say(ending, variables=literals(conflict.variables), **given),
+        say(doubt, found=verdict, **fields),
+        say(ending, variables=literals(conflict.variables), **fields),
     )
 
 
@@ -547,11 +554,11 @@ def _shown_for(
             cell=cell,
         )
         return
-    kinds: dict[str, list[OtherCell]] = {_HOLDS: [], _HARMFUL: [], _UNTOLD: []}
+    by_msgid: dict[str, list[OtherCell]] = {_HOLDS: [], _HARMFUL: [], _UNDECIDED: []}
     for other in covered.elsewhere:
-        msgid = _HOLDS if other.holds else _HARMFUL if other.is_harmful else _UNTOLD
-        kinds[msgid].append(other)
-    for msgid, others in kinds.items():
+        msgid = _HOLDS if other.holds else _HARMFUL if other.is_harmful else _UNDECIDED
+        by_msgid[msgid].append(other)
+    for msgid, others in by_msgid.items():
         if others:
             tags = literals([other.config_tag for other in others])
             files = literals([f"{other.sweep}/gate.md" for other in others])
@@ -578,15 +585,15 @@ def _by_hand(
         say.text("Append to {path}:", path=literal(path))
         if path
         else say.text(
-            "Add these lines to what sets the environment of its jobs. A launcher with "
-            "`env_files=(FILE,)` records that file, and the next report has the patch of it:"
+            "Add these lines to the file that sets the environment of the jobs. If the launcher "
+            "names it as `env_files=(FILE,)`, the next report has a patch of that file:"
         )
     )
     yield from deployed_by_hand(recipe, guarded_lines(recipe, against), head, say)
 
 
 def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:
-    """Yield what became of earlier recipes: a sentence for each, and the history of the cell."""
+    """Yield a sentence for each earlier recipe that is deployed now, and the cell's history."""
     for earlier in covered.earlier:
         if earlier.best is not None and covered.deploys(earlier):
             yield say.text(
@@ -600,6 +607,11 @@ def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterat
             )
     if not covered.earlier:
         return
+    measurements = [
+        (earlier.written_s, earlier.baseline, earlier.best, earlier.change)
+        for earlier in covered.earlier
+    ]
+    measurements.append((covered.written_s, covered.conclusion.baseline, covered.best, None))
     rows = [
         (
             minute(written_s),
@@ -609,13 +621,7 @@ def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterat
             _promise(best) if best else ABSENT,
             _change(change),
         )
-        for written_s, baseline, best, change in (
-            *(
-                (former.written_s, former.baseline, former.best, former.change)
-                for former in covered.earlier
-            ),
-            (covered.written_s, covered.conclusion.baseline, covered.best, None),
-        )
+        for written_s, baseline, best, change in measurements
     ]
     yield say.text("Earlier measurements of {cell}, and today's:", cell=name)
     yield Table(columns=_HISTORY, rows=tuple(rows))

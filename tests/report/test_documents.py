@@ -94,7 +94,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     ):
         text = markdown(document)
         assert "inconclusive, 2 of 4 runs lost: hang |" in text
-        assert "| `overlap-2` | 2 of 4 | hang | 5 | 3 |" in text
+        assert "| `overlap-2` | 2 / 4 | hang | 5 | 3 |" in text
     assert words(slow) == "inconclusive, 2 of 4 runs lost: hang"
     assert "2 of 4 runs lost: hang" in paragraph(slow)
     told = json.loads(leaderboard_json(replace(FINISHED, conclusion=conclusion)))
@@ -128,7 +128,7 @@ def test_what_single_runs_say_of_the_deployed_flags_is_one_statement() -> None:
     )
     for verdict, said in (
         (likely, "very likely slower"),
-        (replace(likely, is_likely_slower=False), "does not tell whether"),
+        (replace(likely, is_likely_slower=False), "does not show whether"),
     ):
         conclusion = Conclusion(verdicts=(verdict,), reference=CONCLUSION.baseline)
         text = markdown(tuning([replace(COVERED, conclusion=conclusion)]))

@@ -106,12 +106,12 @@ OTHER = profile("other", "--xla_z=1")
         ),
         pytest.param(
             ((BOTH, VerdictKind.INCONCLUSIVE),),
-            Doubt.UNTOLD,
-            "cannot be told there",
-            id="the whole cannot be told there",
+            Doubt.UNDECIDED,
+            "not decided there",
+            id="the whole is not decided there",
         ),
         pytest.param(
-            ((BOTH, VerdictKind.SCREENED),), Doubt.UNTOLD, "proves nothing", id="one run there"
+            ((BOTH, VerdictKind.SCREENED),), Doubt.UNDECIDED, "proves nothing", id="one run there"
         ),
         pytest.param((), Doubt.UNMEASURED, "not measured there", id="nothing was measured there"),
         pytest.param(
@@ -150,8 +150,8 @@ def test_every_part_of_a_recipe_that_was_measured_elsewhere_counts(
 @pytest.mark.parametrize(
     ("delta", "half_width", "doubt"),
     [
-        pytest.param(0.02, 0.005, Doubt.LESS, id="it takes half of its gain"),
-        pytest.param(0.04, 0.02, Doubt.LESS, id="a loss against it is not excluded"),
+        pytest.param(0.02, 0.005, Doubt.NOT_AS_FAST, id="it takes half of its gain"),
+        pytest.param(0.04, 0.02, Doubt.NOT_AS_FAST, id="a loss against it is not excluded"),
         pytest.param(0.04, 0.005, None, id="as fast with it"),
         pytest.param(0.06, 0.02, None, id="faster with it"),
     ],
@@ -210,7 +210,7 @@ def test_small_losses_by_several_recipes_do_not_add_up_against_the_own_one() -> 
         str(each.cell.parallelism): [one.doubt for one in conflicts(each, cells) if one.other is pp]
         for each in cells[1:]
     }
-    assert reach == {"FSDP=8": [], "TP=8": [Doubt.LESS]}
+    assert reach == {"FSDP=8": [], "TP=8": [Doubt.NOT_AS_FAST]}
 
 
 def test_two_recipes_that_are_harmless_apart_do_not_meet_unguarded_in_a_third_cell() -> None:
@@ -247,7 +247,7 @@ DEAD = of(VerdictKind.INVALID, can_run=False)
         (of(SLOWER, -0.03), of(FASTER, 0.03), "flips: faster on PP=8, slower on FSDP=8"),
         (of(FASTER, 0.03), of(FASTER, 0.01), "the same"),
         (of(FASTER, 0.03), DEAD, "cannot run on PP=8"),
-        (DEAD, DEAD, "cannot run on any of them"),
+        (DEAD, DEAD, "cannot run on FSDP=8, PP=8"),
         (of(FASTER, 0.03), of(VerdictKind.INVALID), "not valid on PP=8"),
         (of(FASTER, 0.037), of(ONCE, -0.01), "against a single run"),
         (of(ONCE, 0.037), of(ONCE, -0.01), "opposite in single runs"),

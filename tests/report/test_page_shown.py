@@ -264,7 +264,7 @@ def test_a_page_whose_session_is_gone_says_so_and_one_that_lives_loads_itself(
     write(at_s - 1000, "one")
     shown.open(page, width=1280)
     said = shown.ask("document.querySelector('.when').textContent")
-    assert re.match(r"Stands still since .*, 17 min ago", said)
+    assert re.match(r"No session has worked on this sweep since .*, 17 min ago", said)
     assert shown.ask("document.querySelector('.live').className") == "live still"
     write(at_s, "two")
     shown.open(page, width=1280)

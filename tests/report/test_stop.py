@@ -130,7 +130,7 @@ def test_a_failing_node_is_the_one_that_the_decision_names_not_one_that_a_senten
 @pytest.mark.parametrize(
     ("bound", "words"),
     [
-        (None, "Too few runs decided to say how large a gain was missed (M)."),
+        (None, "Too few runs were decided to say how large a gain may have been missed (M)."),
         (0.05, "We can rule out (95 %) that any tested setting gains more than 5.0 % (M)."),
         (0.01, "beats the baseline by more than 1.0 % (M, at 95 %), which is below 2.0 %."),
         (-0.142, "every setting that was decided is slower, by 14.2 % at least (95 %)."),

@@ -7,8 +7,7 @@ import argparse
 from pytest_xlatune.cli.read_logs import pattern_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import of_command
-from pytest_xlatune.tasks.compare_logs import compare_sides
-from pytest_xlatune.tasks.log_documents import compared_document
+from pytest_xlatune.tasks.compare_logs import compare_sides, compared_document
 
 
 def run_compare(arguments: argparse.Namespace) -> Output:

@@ -30,7 +30,27 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.text import counted, fine, size
+from pytest_xlatune.model.text import (
+    ABSENT,
+    counted,
+    fine,
+    interval,
+    percent,
+    rate,
+    significant,
+    size,
+)
+from pytest_xlatune.report.document import (
+    Document,
+    Table,
+    Text,
+    bullets,
+    columns,
+    literal,
+    plain,
+    section,
+)
+from pytest_xlatune.report.language import plainly
 from pytest_xlatune.stats.compare import NoComparison, decide, gate, two_samples
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
 from pytest_xlatune.stats.score import rescore
@@ -55,6 +75,7 @@ _COMPARED_STATUSES = (
     *("ok", "no-score", FailureClass.SOFT_SUCCESS),
     *(FailureClass.UNFINISHED, FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
 )
+_JOB_COLUMNS = columns("side", "~job", ">TGS", ">step (s)", ">steps", "window")
 _ORDER = verbatim("the order of these jobs is unknown: a drift between the sides is not excluded")
 
 
@@ -244,6 +265,48 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         verdict = replace(verdict, reasons=(verbatim(reason), *verdict.reasons))
     ratio = None if estimate is None else math.exp(estimate)
     return Compared(a=a, b=b, verdict=verdict, ratio=ratio, margin=margin, passes=passes)
+
+
+def compared_document(compared: Compared) -> Document:
+    """Return the comparison of B with A."""
+    verdict, sides = compared.verdict, (compared.a, compared.b)
+    ratio = ABSENT if compared.ratio is None else f"{compared.ratio:.4f}"
+    ends = f"95 % interval {interval(verdict.ci95)}"
+    figures = (
+        f"B against A: {percent(verdict.delta)}, {ends}, ratio {ratio}",
+        f"verdict: {verdict.kind if verdict.ci95 else 'none'}",
+        *([compared.gate] if compared.gate else []),
+        *([f"method: {plainly(verdict.method)}"] if verdict.method else []),
+        *([f"80 % power at {size(verdict.mde80)}"] if verdict.mde80 is not None else []),
+        *map(plainly, verdict.reasons),
+    )
+    rows = tuple(
+        (
+            side.name,
+            literal(str(job.path)),
+            rate(job.score.tgs),
+            significant(job.score.step_s),
+            str(job.score.n_steps),
+            f"{job.score.window[0]}-{job.score.window[1]}",
+        )
+        for side in sides
+        for job in side.jobs
+    )
+    out = bullets(
+        *(
+            f"{side.name}: {literal(str(path))}: {plain(reason)}"
+            for side in sides
+            for path, reason in side.left_out
+        )
+    )
+    return Document(
+        title=f"B against A: {verdict.arm}",
+        header=figures,
+        sections=(
+            section("Jobs", Table(columns=_JOB_COLUMNS, rows=rows)),
+            *((section("Left out", Text(text="Not counted:"), out),) if out.items else ()),
+        ),
+    )
 
 
 def _missing_jobs(a: Side, b: Side) -> str:

@@ -1,4 +1,4 @@
-"""The documents of plain logs: steps and findings of one log, and the comparison of two sides."""
+"""The documents of one plain log: its steps, its findings, and which rank is behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_xlatune.logs.triage import advice
 from pytest_xlatune.model.failure import Action, FailureClass
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import NoScore, Score, StepRecord
-from pytest_xlatune.model.text import ABSENT, interval, percent, rate, significant, size
+from pytest_xlatune.model.text import ABSENT, rate, significant
 from pytest_xlatune.report.document import (
     Code,
     Document,
@@ -25,13 +25,11 @@ from pytest_xlatune.report.document import (
     shortened,
 )
 from pytest_xlatune.report.language import plainly
-from pytest_xlatune.tasks.compare_logs import Compared
 from pytest_xlatune.tasks.read_logs import Health, JobLog, slower_of
 
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
 _RANK_COLUMNS = columns(">rank", "node", ">last step", "~what it does", "~last line")
-_JOB_COLUMNS = columns("side", "~job", ">TGS", ">step (s)", ">steps", "window")
 _MOST_RANKS = 64  # rows of ranks that are shown
 _FAR = 0.2  # share of the score's seconds per step; steps that differ by more are shown
 
@@ -151,46 +149,4 @@ def standstill_document(standstill: Standstill) -> Document:
         title="Which rank is behind",
         header=(plainly(standstill.why), *([f"{more} more ranks"] if more else [])),
         sections=(section("Ranks", Table(columns=_RANK_COLUMNS, rows=rows)),),
-    )
-
-
-def compared_document(compared: Compared) -> Document:
-    """Return the comparison of B with A."""
-    verdict, sides = compared.verdict, (compared.a, compared.b)
-    ratio = ABSENT if compared.ratio is None else f"{compared.ratio:.4f}"
-    ends = f"95 % interval {interval(verdict.ci95)}"
-    figures = (
-        f"B against A: {percent(verdict.delta)}, {ends}, ratio {ratio}",
-        f"verdict: {verdict.kind if verdict.ci95 else 'none'}",
-        *([compared.gate] if compared.gate else []),
-        *([f"method: {plainly(verdict.method)}"] if verdict.method else []),
-        *([f"80 % power at {size(verdict.mde80)}"] if verdict.mde80 is not None else []),
-        *map(plainly, verdict.reasons),
-    )
-    rows = tuple(
-        (
-            side.name,
-            literal(str(job.path)),
-            rate(job.score.tgs),
-            significant(job.score.step_s),
-            str(job.score.n_steps),
-            f"{job.score.window[0]}-{job.score.window[1]}",
-        )
-        for side in sides
-        for job in side.jobs
-    )
-    out = bullets(
-        *(
-            f"{side.name}: {literal(str(path))}: {plain(reason)}"
-            for side in sides
-            for path, reason in side.left_out
-        )
-    )
-    return Document(
-        title=f"B against A: {verdict.arm}",
-        header=figures,
-        sections=(
-            section("Jobs", Table(columns=_JOB_COLUMNS, rows=rows)),
-            *((section("Left out", Text(text="Not counted:"), out),) if out.items else ()),
-        ),
     )

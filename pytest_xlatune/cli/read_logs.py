@@ -43,7 +43,10 @@ def run_triage(arguments: argparse.Namespace) -> Output:
     logs, problems = _read_all(arguments)
     triaged = [(log, behind_of(log)) for log in logs]
     healths = {log.health for log in logs}
-    entries = ({**log.to_json(), "behind": standstill_json(behind)} for log, behind in triaged)
+    entries = (
+        {**log.to_json(), "behind": standstill_json(behind) if behind is not None else None}
+        for log, behind in triaged
+    )
     return Output(
         documents=[
             document

@@ -33,6 +33,7 @@ from pytest_xlatune.tasks.files import DAMAGED, STDIN, UnreadableLogError, chunk
 
 RANK_0 = "log.0.txt"  # of several logs of one attempt, that of rank 0 is read
 SCHEMA = 1
+# names in JSON of the first fields of a step record, and fields of a score that it shows
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
 _SCORE_KEYS = ("tgs", "step_s", "n_steps", "window", "dropped", "flags")
 _NO_SPEED = say("it found no GPU and ran on the CPU, so its steps have no speed")
@@ -115,7 +116,8 @@ class JobLog:
     outcome: Outcome  # as the payload wrote it, or as the log says; RUNNING if neither says it
     findings: tuple[Finding, ...]  # what the log and the outcome show together
     is_complete: bool  # whether it has the last step that the job should run
-    ranks: RankReader  # what all ranks print in the log
+    ranks: RankReader  # what all ranks print, as far as their logs were read
+    logs: dict[int | None, Path]  # rank -> the log of its job; None is the rank of a single log
     fits: str = ""  # the name of the pattern that was chosen for its steps; "" if none was
 
     @property
@@ -151,11 +153,8 @@ class JobLog:
 
     def to_json(self) -> dict[str, Json]:
         """Return the log's entry in `steps --json`; absent values are null, and NaN is "nan"."""
-        report, steps = self.report, self.report.steps
-        rows = zip(
-            *(steps.step, steps.step_s, steps.tgs, steps.tflops, steps.mfu, steps.loss), strict=True
-        )
-        scored = self.score.to_json() if isinstance(self.score, Score) else None
+        report, score = self.report, self.score
+        scored = score.to_json() if isinstance(score, Score) else None
         entry = {
             "path": str(self.path),
             "status": self.status,
@@ -165,11 +164,9 @@ class JobLog:
             "steps_wanted": steps_wanted(report),
             "ended_by": ended_by(self.outcome, self.findings) or None,
             "exit_code": self.outcome.exit_code,
-            "steps": [dict(zip(_STEP_KEYS, row, strict=True)) for row in rows],
+            "steps": [dict(zip(_STEP_KEYS, step, strict=False)) for step in report.steps],
             "score": scored and {name: scored[name] for name in _SCORE_KEYS},
-            "no_score_reason": None
-            if isinstance(self.score, Score)
-            else sentence(self.score.reason),
+            "no_score_reason": sentence(score.reason) if isinstance(score, NoScore) else None,
             "findings": [
                 {
                     "class": finding.cls,
@@ -204,8 +201,8 @@ def read_one(
     Raises:
         UnreadableLogError: the file cannot be opened, or it is no log of a training job.
     """
-    rank = next((rank for rank, log in _logs_by_rank(path).items() if log == path), None)
-    ranks, notes = RankReader(pattern), list[str]()
+    logs, ranks, notes = _logs_by_rank(path), RankReader(pattern), list[str]()
+    rank = next((rank for rank, log in logs.items() if log == path), None)
     reader = ranks.log(rank)
     for chunk in chunks_of(path, notes):
         ranks.feed(chunk, rank)
@@ -230,17 +227,14 @@ def read_one(
     elif not outcome.state.is_final:  # it continued after what it printed
         quiet = (replace(finding, action=Action.NONE) for finding in findings)
         findings = (_unfinished(report, asked), *quiet)
-    is_on_cpu = any(
-        finding.cls == FailureClass.NO_GPU and finding.action is not Action.NONE
-        for finding in findings
-    )
+    no_gpu = (each for each in findings if each.cls == FailureClass.NO_GPU)
+    is_on_cpu = any(each.action is not Action.NONE for each in no_gpu)
+    no_speed = NoScore(reason=_NO_SPEED) if is_on_cpu else None
     return JobLog(
         path=path,
         report=report,
         protocol=protocol,
-        score=NoScore(reason=_NO_SPEED)
-        if is_on_cpu
-        else score_with(report, protocol, tokens=tokens),
+        score=no_speed or score_with(report, protocol, tokens=tokens),
         outcome=outcome,
         findings=tuple(
             replace(finding, text=hide_quoted(finding.text), detail=hide_quoted(finding.detail))
@@ -248,6 +242,7 @@ def read_one(
         ),
         is_complete=is_complete,
         ranks=ranks,
+        logs=logs,
     )
 
 
@@ -362,7 +357,7 @@ def _all_ranks(log: JobLog) -> RankReader:
     Raises:
         UnreadableLogError: a log cannot be read.
     """
-    for rank, path in _logs_by_rank(log.path).items():
+    for rank, path in log.logs.items():
         if not log.ranks.is_known(rank):
             for chunk in chunks_of(path, []):
                 log.ranks.feed(chunk, rank)
@@ -376,7 +371,7 @@ def slower_of(log: JobLog) -> tuple[Message, ...]:
         UnreadableLogError: a log cannot be read.
     """
     times = None
-    if max(log.report.origins, len(_logs_by_rank(log.path))) >= LEAST_RANKS:
+    if max(log.report.origins, len(log.logs)) >= LEAST_RANKS:
         times = compare_ranks(_all_ranks(log).seconds(), first_step=log.protocol.first_step)
     if times is None:
         return ()
@@ -400,17 +395,14 @@ def behind_of(log: JobLog) -> Standstill | None:
     Raises:
         UnreadableLogError: a log cannot be read.
     """
-    is_seen = log.path.name == RANK_0 and any(log.path.parent.glob("hang*.json"))
-    if log.health is Health.HEALTHY and not is_seen:
+    if log.health is Health.HEALTHY:
         return None
-    reader = _all_ranks(log)
-    standstill = reader.standstill()
-    if is_seen:
-        last = {rank: printed.last_step for rank, printed in reader.ranks.items()}
-        steps = {rank: step for rank, step in last.items() if step is not None}
+    reader, seen = _all_ranks(log), None
+    if log.path.name == RANK_0:
+        last_steps = ((rank, printed.last_step) for rank, printed in reader.ranks.items())
+        steps = {rank: step for rank, step in last_steps if step is not None}
         seen = read_standstill(log.path.parent, steps=steps, is_sure=True)
-        if seen is not None and (seen.behind or standstill is None):
-            standstill = seen
+    standstill = seen if seen is not None and seen.behind else reader.standstill() or seen
     if standstill is None:
         return None
     stands = (  # a log may quote anything
@@ -421,10 +413,8 @@ def behind_of(log: JobLog) -> Standstill | None:
     return dataclasses.replace(standstill, why=why, stands=tuple(stands))
 
 
-def standstill_json(standstill: Standstill | None) -> Json:
-    """Return as builtins for which rank a job waits; None if that is not known."""
-    if standstill is None:
-        return None
+def standstill_json(standstill: Standstill) -> Json:
+    """Return as builtins for which rank a job waits."""
     names = ("rank", "node", "doing", "at", "on", "step", "last_line")
     return {
         "ranks": [*standstill.behind],

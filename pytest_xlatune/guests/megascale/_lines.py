@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from pytest_xlatune.guests.megascale.digest import Worker
-from pytest_xlatune.logs.grammar import plain_segments, unwrap
+from pytest_xlatune.logs.grammar import plain_segments, split_origin, unwrap
 
 # libtpu cuts a list after eleven cores, and prints a number of further ones that is one too large
 _LISTED = 10
@@ -65,16 +65,9 @@ def worker_list(text: str, *, bare: bool = False) -> WorkerList:
 # the prefix of a logger:
 #   E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] text
 _GLOG = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d+\.\d+ +\d+ ([^\s\]:]+):\d+\] ?")
-# what launchers, container runtimes and shippers write before a line
-_WRAPPERS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r" *\d{1,9}: ",  # srun -l
-        r"\[\d+,\d+\]<std(?:out|err)>: ?",  # Open MPI
-        r"\([^()\n]*\bpid=\d+[^()\n]*\) ?",  # Ray
-        r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?(?: std(?:out|err) [FP])? ",
-        r"\[(?:[a-z0-9][a-z0-9-]*/)*[a-z0-9][a-z0-9.-]*\] ",  # kubectl logs --prefix
-    )
+# a time that a container runtime or a logger writes:  2026-01-12T07:08:09.123456Z stderr F
+_TIME = re.compile(
+    r"[\d-]*[T ]?\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?(?: std(?:out|err) [FP])?"
 )
 
 
@@ -116,31 +109,11 @@ def unwrapped(text: str, number: int, known: Collection[str]) -> TextLine:
     A line without the prefix of a logger loses only what lines of an open digest had too. So a
     message that begins with `0: ` keeps it.
     """
-    glog = _GLOG.search(text, 0, 600)
-    if glog and (origin := _origin(text[: glog.start()])) is not None:
-        rest = text[glog.end() :]
-        return TextLine(rest, number, origin, glog[2], glog[1] in "EF")
-    at, origin = _wrapper(text)
-    if origin and known and origin not in known and "" in known:
-        at, origin = 0, ""
-    return TextLine(text[at:], number, origin, "", is_error=False)
-
-
-def _origin(front: str) -> str | None:
-    """Return who printed a line, by the text before its prefix; None if the text is no wrapper."""
-    at, origin = _wrapper(front)
-    return origin if at == len(front) else None
-
-
-def _wrapper(text: str) -> tuple[int, str]:
-    at, origin, matched = 0, [], True
-    while matched:
-        matched = False
-        for pattern in _WRAPPERS:
-            match = pattern.match(text, at)
-            if match:
-                at, matched = match.end(), True
-                # the time that a container runtime writes does not tell who printed the line
-                is_time = pattern is _WRAPPERS[3]
-                origin.append("time" if is_time else match[0].strip())
-    return at, " ".join(origin)
+    _, rest = split_origin(text)
+    front = text[: len(text) - len(rest)]
+    glog = _GLOG.search(front)
+    origin = " ".join(_TIME.sub("", front[: glog.start()] if glog else front).split())
+    if glog is None and origin and known and origin not in known and "" in known:
+        return TextLine(text, number, "", "", is_error=False)
+    is_error = glog is not None and glog[1] in "EF"
+    return TextLine(rest, number, origin, glog[2] if glog else "", is_error=is_error)

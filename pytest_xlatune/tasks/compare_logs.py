@@ -7,6 +7,7 @@ the logs do not suffice, the result says so: one job is no evidence, however man
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from statistics import fmean, median
 from msgspec.structs import replace
 
 from pytest_xlatune.logs.patterns import StepPattern
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, sentence, verbatim
@@ -53,7 +55,6 @@ from pytest_xlatune.report.document import (
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.stats.compare import NoComparison, decide, gate, two_samples
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
-from pytest_xlatune.stats.score import rescore
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.stats.window import common_window
 from pytest_xlatune.tasks.files import UnreadableLogError
@@ -80,33 +81,48 @@ _ORDER = verbatim("the order of these jobs is unknown: a drift between the sides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideJob:
-    """One job of a side that has a score."""
-
-    path: Path  # the log
-    score: Score  # the score in the window of all jobs
-    xla_flags: str | None  # XLA_FLAGS as the log prints them; None if it does not
-    loss: float | None = None  # the loss at the last step of the window; None if the log has none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side: its jobs with a score, and the files that are left out, each with the reason."""
+    """One side: its jobs, and the files that are left out, each with the reason."""
 
     name: str  # "A" for the baseline, or "B"
     path: Path
-    jobs: tuple[SideJob, ...]
+    jobs: tuple[JobLog, ...]
     left_out: tuple[tuple[Path, str], ...]
+
+    @property
+    def scores(self) -> list[Score]:
+        """The scores of the jobs that have one."""
+        return [job.score for job in self.jobs if isinstance(job.score, Score)]
 
     @property
     def tgs(self) -> float | None:
         """The geometric mean of the TGS of all jobs; None if there is no job."""
-        return math.exp(fmean(job.score.value for job in self.jobs)) if self.jobs else None
+        return math.exp(fmean(score.value for score in self.scores)) if self.scores else None
+
+    def scored(self, protocol: Protocol, *, tokens: float | None) -> Side:
+        """Return the side with its jobs scored by a protocol; those without a score are left out.
+
+        `tokens` are those of a device in a step, for logs that print no rate.
+        """
+        jobs = [
+            dataclasses.replace(job, score=score_with(job.report, protocol, tokens=tokens))
+            for job in self.jobs
+        ]
+        left_out = (
+            (job.path, f"no score: {sentence(job.score.reason)}")
+            for job in jobs
+            if isinstance(job.score, NoScore)
+        )
+        return dataclasses.replace(
+            self,
+            jobs=tuple(job for job in jobs if isinstance(job.score, Score)),
+            left_out=(*self.left_out, *left_out),
+        )
 
     def to_json(self) -> Json:
         """Return the side as builtins."""
         names = ("tgs", "step_s", "n_steps", "window", "flags")
-        scores = [job.score.to_json() for job in self.jobs]
+        scores = [score.to_json() for score in self.scores]
         return {
             "path": str(self.path),
             "tgs": self.tgs,
@@ -125,9 +141,13 @@ class Compared:
     a: Side  # the baseline
     b: Side
     verdict: Verdict  # the verdict on B
-    ratio: float | None  # the TGS of B divided by that of A; None if a side has no job
     margin: float | None = None  # the margin of the gate, as a fraction; None without a gate
     passes: bool | None = None  # whether B passes the gate; None if that cannot be told
+
+    @property
+    def ratio(self) -> float | None:
+        """The TGS of B divided by that of A; None if a side has no job."""
+        return None if self.verdict.delta is None else 1 + self.verdict.delta
 
     @property
     def gate(self) -> str:
@@ -183,18 +203,14 @@ def compare_sides(
         raise ConfigError(f"--gate {margin}: expected a fraction such as 0.01 for 1 %")
     seen: dict[bytes, tuple[str, Path]] = {}
     read_log = partial(read_one, pattern=pattern, tokens=tokens)
-    sides = [(name, path, *_read_side(name, path, read_log, seen))
-             for name, path in (("A", a), ("B", b))]  # fmt: skip
-    logs = [log for _, _, side_logs, _ in sides for log in side_logs]
+    sides = [_read_side(name, path, read_log, seen) for name, path in (("A", a), ("B", b))]
+    logs = [log for side in sides for log in side.jobs]
     _check_protocols(logs)
     steps = [log.protocol.steps for log in logs if isinstance(log.score, Score)]
     fewest_steps = min(steps, default=max(log.protocol.steps for log in logs))
-    scores: dict[Path, Score | NoScore] = {}
-    for log in logs:
-        protocol = replace(log.protocol, steps=min(fewest_steps, log.protocol.steps))
-        scores[log.path] = score_with(log.report, protocol, tokens=tokens)
-    scored = [score for score in scores.values() if isinstance(score, Score)]
-    window = common_window(scored, replace(logs[0].protocol, steps=fewest_steps))
+    protocol = replace(logs[0].protocol, steps=fewest_steps)
+    scores = (score for side in sides for score in side.scored(protocol, tokens=tokens).scores)
+    window = common_window([*scores], protocol)
     notes = [window.note] if window.note else []
     if len({*steps}) > 1:
         text = (
@@ -202,36 +218,22 @@ def compare_sides(
             "step of the shortest"
         )
         notes.insert(0, verbatim(text))
-    made = []
-    for name, path, side_logs, left_out in sides:
-        jobs = list[SideJob]()
-        for log in side_logs:
-            score = scores[log.path]
-            if window.is_moved and isinstance(score, Score):
-                score = rescore(score, protocol=window.protocol)
-            if isinstance(score, NoScore):
-                left_out.append((log.path, f"no score: {sentence(score.reason)}"))
-                continue
-            last = (
-                step.loss for step in log.report.steps if step.step == window.protocol.last_step
-            )
-            loss = max((loss for loss in last if loss is not None), default=None)
-            flags = log.report.xla_flags
-            jobs.append(SideJob(path=log.path, score=score, xla_flags=flags, loss=loss))
-        made.append(Side(name=name, path=path, jobs=tuple(jobs), left_out=tuple(left_out)))
-    return _compared(*made, margin=margin, notes=notes)
+    a_scored, b_scored = (side.scored(window.protocol, tokens=tokens) for side in sides)
+    other_loss = _other_loss(a_scored, b_scored, step=window.protocol.last_step)
+    return _compared(a_scored, b_scored, margin=margin, notes=notes, other_loss=other_loss)
 
 
-def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message]) -> Compared:
+def _compared(
+    a: Side, b: Side, *, margin: float | None, notes: Sequence[Message], other_loss: str
+) -> Compared:
     """Return the comparison of two sides, with `notes` among the reasons of the verdict."""
-    scores_of_a, scores_of_b = ([job.score.value for job in side.jobs] for side in (a, b))
+    scores_of_a, scores_of_b = ([score.value for score in side.scores] for side in (a, b))
     comparison = two_samples(scores_of_a, scores_of_b, alpha=SWEEP_ALPHA)
-    estimate = math.log(b.tgs / a.tgs) if a.tgs and b.tgs else None
-    steps_s = [job.score.step_s for job in b.jobs if job.score.step_s is not None]
+    steps_s = [score.step_s for score in b.scores if score.step_s is not None]
     mixed = (
         f"the jobs of {side.name} ran with different XLA_FLAGS, so they are not one configuration"
         for side in (a, b)
-        if len({job.xla_flags for job in side.jobs}) > 1
+        if len({job.report.xla_flags for job in side.jobs}) > 1
     )
     verdict = Verdict(
         arm=str(b.path),
@@ -239,10 +241,10 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         n=len(b.jobs),
         tgs=b.tgs,
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
-        delta=None if estimate is None else relative(estimate),
+        delta=b.tgs / a.tgs - 1 if a.tgs and b.tgs else None,
         reasons=(*notes, _ORDER, *map(verbatim, mixed)),
     )
-    reason, passes = _other_loss(a, b), None
+    reason, passes = other_loss, None
     if reason:
         verdict = replace(verdict, kind=VerdictKind.INVALID)
     elif isinstance(comparison, NoComparison):
@@ -263,8 +265,7 @@ def _compared(a: Side, b: Side, *, margin: float | None, notes: Sequence[Message
         passes = None if gated is VerdictKind.INCONCLUSIVE else gated is not VerdictKind.SLOWER
     if reason:
         verdict = replace(verdict, reasons=(verbatim(reason), *verdict.reasons))
-    ratio = None if estimate is None else math.exp(estimate)
-    return Compared(a=a, b=b, verdict=verdict, ratio=ratio, margin=margin, passes=passes)
+    return Compared(a=a, b=b, verdict=verdict, margin=margin, passes=passes)
 
 
 def compared_document(compared: Compared) -> Document:
@@ -284,13 +285,13 @@ def compared_document(compared: Compared) -> Document:
         (
             side.name,
             literal(str(job.path)),
-            rate(job.score.tgs),
-            significant(job.score.step_s),
-            str(job.score.n_steps),
-            f"{job.score.window[0]}-{job.score.window[1]}",
+            rate(score.tgs),
+            significant(score.step_s),
+            str(score.n_steps),
+            f"{score.window[0]}-{score.window[1]}",
         )
         for side in sides
-        for job in side.jobs
+        for job, score in zip(side.jobs, side.scores, strict=True)
     )
     out = bullets(
         *(
@@ -324,9 +325,17 @@ def _missing_jobs(a: Side, b: Side) -> str:
     )
 
 
-def _other_loss(a: Side, b: Side) -> str:
+def _other_loss(a: Side, b: Side, *, step: int) -> str:
     """Return how the losses of the sides differ at the last common step; "" if they do not."""
-    losses = [[job.loss for job in side.jobs if job.loss is not None] for side in (a, b)]
+    losses = [
+        [
+            record.loss
+            for job in side.jobs
+            for record in job.report.steps
+            if record.step == step and record.loss is not None
+        ]
+        for side in (a, b)
+    ]
     if not all(losses):
         return ""
     reason = different_loss(median(losses[1]), median(losses[0]), tolerance=LOSS_TOLERANCE)
@@ -334,19 +343,15 @@ def _other_loss(a: Side, b: Side) -> str:
 
 
 def _read_side(
-    name: str,
-    path: Path,
-    read_log: Callable[[Path], JobLog],
-    seen: dict[bytes, tuple[str, Path]],
-) -> tuple[list[JobLog], list[tuple[Path, str]]]:
-    """Return the logs of a side, and the files that are left out, each with the reason.
+    name: str, path: Path, read_log: Callable[[Path], JobLog], seen: dict[bytes, tuple[str, Path]]
+) -> Side:
+    """Read the logs of a side.
 
     `seen` is shared by the sides: the digest of a log that counts -> its side and its path.
     """
     if not path.exists():
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
-    logs = list[JobLog]()
-    left_out = list[tuple[Path, str]]()
+    jobs, left_out = list[JobLog](), list[tuple[Path, str]]()
     for file, problem in _entries(path):
         reason = problem
         if not reason:
@@ -356,17 +361,17 @@ def _read_side(
                 reason = error.reason
             else:
                 reason = _why_not_counted(log, name, seen)
-                logs += [] if reason else [log]
+                jobs += [] if reason else [log]
         left_out += [(file, reason)] if reason else []
-    if not logs and not left_out:
+    if not jobs and not left_out:
         raise ConfigError(f"{path} is empty: no log of a training job; {_EXPECTED}")
-    if not logs:
+    if not jobs:
         names: dict[str, list[str]] = {}
         for file, reason in left_out:
             names.setdefault(reason, []).append(file.name)
         why = "; ".join(f"{', '.join(files)}: {reason}" for reason, files in names.items())
         raise ConfigError(f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}")
-    return logs, left_out
+    return Side(name=name, path=path, jobs=tuple(jobs), left_out=tuple(left_out))
 
 
 def _why_not_counted(log: JobLog, name: str, seen: dict[bytes, tuple[str, Path]]) -> str:

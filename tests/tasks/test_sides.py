@@ -172,7 +172,7 @@ def test_one_window_for_all(tmp_path: Path) -> None:
     a, b = side(tmp_path / "a", *A), side(tmp_path / "b", 1010.0, 1011.0)
     (b / "long.log").write_text(log(1012.0, steps=40), encoding="utf-8")
     found = compare_sides(a, b)
-    assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(5, 14)}
+    assert {score.window for s in (found.a, found.b) for score in s.scores} == {(5, 14)}
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
@@ -213,10 +213,12 @@ def test_jobs_of_several_lengths_say_so(tmp_path: Path) -> None:
     steps = (15, 40, 8, 20)
     a = written(tmp_path / "a", *(log(1000 + at, steps=n) for at, n in enumerate(steps)))
     found = compare_sides(a, side(tmp_path / "b", *(1010.0, 1011.0, 1013.0)))
-    assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(5, 14)}
+    assert {score.window for s in (found.a, found.b) for score in s.scores} == {(5, 14)}
     told = [*map(sentence, found.verdict.reasons)]
     assert any("15 to 40 steps" in each for each in told)
-    assert found.a.left_out[0][1] == "no score: 3 usable steps in 8, 6 needed; run more steps"
+    assert found.a.left_out[0][1] == (
+        "no score: 3 usable steps in the window 5-14, 6 needed (last step seen: 7)"
+    )
 
 
 def test_logs_that_are_no_healthy_jobs_are_told_by_reason(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_a_warm_up_moves_the_window_of_all_jobs(tmp_path: Path) -> None:
     a = written(tmp_path / "a", *(cold(1000.0 + at, at) for at in range(6)))
     b = written(tmp_path / "b", *(cold(1001.0 + at, at) for at in range(6)))
     found = compare_sides(a, b)
-    assert {job.score.window for s in (found.a, found.b) for job in s.jobs} == {(8, 24)}
+    assert {score.window for s in (found.a, found.b) for score in s.scores} == {(8, 24)}
     assert "starts at step 8" in sentence(found.verdict.reasons[0])
 
 

@@ -12,24 +12,24 @@ SWEEPS = Path(__file__).parent / "sweeps"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without the plugin (`-p no:xlatune`) a sweep has no fixtures: leave it out unless named."""
+    """Ignore sweeps that are not named if the plugin is off: then they have no fixtures."""
     is_left_out = SWEEPS in collection_path.parents and not _has_plugin(config)
-    named = {Path(each.partition("::")[0]).resolve() for each in config.args}
+    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
     return True if is_left_out and collection_path not in named else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a sweep file that is named be collected without the plugin too."""
+    """Register the markers of sweeps if the plugin is off, so that a named sweep is collected."""
     if not _has_plugin(config):
         from pytest_xlatune.sweep.registry import markers
 
         for name in markers():
-            config.addinivalue_line("markers", f"{name}: of pytest-xlatune, which is not loaded")
+            config.addinivalue_line("markers", f"{name}: pytest-xlatune's, which is not loaded")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of sweeps where the plugin is not loaded: nothing gives their fixtures."""
+    """Deselect the tests of sweeps if the plugin is off: their fixtures are missing."""
     if _has_plugin(config):
         return
     left_out = [item for item in items if SWEEPS in item.path.parents]

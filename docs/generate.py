@@ -273,7 +273,7 @@ def rules() -> Lines:
     """Yield what the rules of the catalog find, and what follows."""
     yield from _head("rule", "finds", "result")
     for each in RULES:
-        yield _row(f"`{each.name}`", each.says, str(each.level))
+        yield _row(f"`{each.name}`", each.finds, str(each.level))
 
 
 def hangs() -> Lines:

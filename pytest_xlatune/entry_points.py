@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from pytest_xlatune.model.errors import ConfigError
 
-_OURS = "pytest-xlatune"  # our distribution, whose things need no entry point
+_OURS = "pytest-xlatune"  # our distribution; its names need no entry points
 _PREFIX = "pytest_xlatune."  # prefix of our modules
 
 
@@ -59,22 +59,22 @@ class EntryPointGroup:
 
     @property
     def has_strangers(self) -> bool:
-        """Whether other code than this package's adds one; imports none of them."""
+        """Whether another distribution adds a name; nothing is imported."""
         return not all(
-            each.target.startswith(_PREFIX) for brought in self._theirs.values() for each in brought
+            point.target.startswith(_PREFIX) for points in self._theirs.values() for point in points
         )
 
     def source(self, name: str) -> str:
         """Return name and version of the distribution that adds a name; "" if none does."""
         if name in self.ours:
             return _OURS
-        return ", ".join(brought.distribution for brought in self._theirs.get(name, ()))
+        return ", ".join(point.distribution for point in self._theirs.get(name, ()))
 
     def check(self, name: str, *, where: str) -> None:
-        """Raise ConfigError for an unknown name, with the nearest one; `where` it was given.
+        """Raise ConfigError if there is no such name; `where` is the place that gave the name.
 
         Raises:
-            ConfigError: there is no such name.
+            ConfigError: there is no such name; the message has the nearest one.
         """
         if name not in self:
             raise ConfigError.unknown(self.kind, name, valid=self.names(), where=where)
@@ -92,46 +92,47 @@ class EntryPointGroup:
         target = self.ours[name] if name in self.ours else self._their_target(name, where)
         module, _, attribute = target.partition(":")
         try:
-            found: Any = importlib.import_module(module)
+            loaded: Any = importlib.import_module(module)
             for part in filter(None, attribute.split(".")):
-                found = getattr(found, part)
+                loaded = getattr(loaded, part)
         except Exception as error:
             raise ConfigError(
                 f"{self.kind} {name!r} in {where}: {target} of {self.source(name)} cannot be "
                 f"loaded: {type(error).__name__}: {error}"
             ) from error
-        return found
+        return loaded
 
     def _their_target(self, name: str, where: str) -> str:
         self.check(name, where=where)
-        brought = self._theirs[name]
-        if len(brought) > 1:
+        points = self._theirs[name]
+        if len(points) > 1:
             raise ConfigError(
                 f"{self.kind} {name!r} in {where} is brought by {self.source(name)}: expected one "
                 f"distribution with this entry point of {self.group}; uninstall the others"
             )
-        return brought[0].target
+        return points[0].target
 
     @property
-    def _theirs(self) -> dict[str, tuple[_Brought, ...]]:
+    def _theirs(self) -> dict[str, tuple[_EntryPoint, ...]]:
         return _entry_points(self.group, tuple(sys.path))
 
 
-# here, because callers need to know if there are any before they load the reader of logs
+# It is here because callers ask whether there are log formats before they load the log reader.
 LOG_FORMATS = EntryPointGroup("pytest_xlatune.log_formats", kind="log format")
 
 
-class _Brought(NamedTuple):
+class _EntryPoint(NamedTuple):
     target: str  # as `module:attr`
     distribution: str  # name and version
 
 
 @functools.lru_cache(maxsize=32)
-def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, tuple[_Brought, ...]]:
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, tuple[_EntryPoint, ...]]:
     """Return the entry points of a group by name; `_path` is `sys.path`, as key of the cache."""
-    found: dict[str, tuple[_Brought, ...]] = {}
+    by_name: dict[str, tuple[_EntryPoint, ...]] = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.value):
         target = point.value.partition("[")[0].strip()  # the value may be:  module:attr [extra]
-        named = f"{point.dist.name} {point.dist.version}" if point.dist else ""
-        found[point.name] = (*found.get(point.name, ()), _Brought(target, named))
-    return found
+        distribution = f"{point.dist.name} {point.dist.version}" if point.dist else ""
+        earlier = by_name.get(point.name, ())
+        by_name[point.name] = (*earlier, _EntryPoint(target, distribution))
+    return by_name

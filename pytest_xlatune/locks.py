@@ -1,6 +1,6 @@
-"""Locks between processes of sessions: files of ours, below folders of ours.
+"""Locks between the processes of sessions: lock files of ours, in folders of ours.
 
-The program on a node has the standard library alone, so it locks by flock itself.
+The program on a node has only the standard library, so it locks by flock itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pytest_xlatune import secure_files
 
 @contextlib.contextmanager
 def held(path: Path, *, wait_s: float) -> Iterator[bool]:
-    """Hold a lock of ours for the block; give False if another one holds it for so long.
+    """Hold a lock during the block; yield False if another process holds it for `wait_s` seconds.
 
-    It is never a lock by the existence of a file: it ends with its holder, however that ends.
-    Raises as `secure_files.open_lock`; OSError also where the file system has no flock.
+    The lock is an flock, never the existence of a file, so it ends with the process that holds it.
+    It raises as `secure_files.open_lock` does, and OSError if the file system has no flock.
     """
     os.close(secure_files.open_lock(path))
     lock = FileLock(path, timeout=wait_s, fallback_to_soft=False)

@@ -1,7 +1,7 @@
 """Say that the plugin is off if `-p no:xlatune` is used with a sweep file, and skip the sweep.
 
-It is a separate plugin, because a plugin that is off cannot say so: without it, each test of a
-sweep was an error, for want of fixtures. It must stay small, because every pytest run loads it.
+It is a separate plugin, because a plugin that is off cannot say so, and each test of a sweep would
+be an error about missing fixtures. It must stay small, because every pytest run loads it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Off:
         return report
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say so in one line."""
+        """Say in one line which files did not run."""
         if self._files:
             terminalreporter.write_line(
                 f"xlatune: the plugin is off, so {', '.join(self._files)} did not run: leave out "
@@ -49,5 +49,5 @@ class _Off:
 
 
 def _has_sweep(module: object) -> bool:
-    found = type(vars(module).get("SWEEP"))
-    return (found.__module__, found.__name__) == ("pytest_xlatune.sweep.declaration", "Sweep")
+    kind = type(vars(module).get("SWEEP"))
+    return (kind.__module__, kind.__name__) == ("pytest_xlatune.sweep.declaration", "Sweep")

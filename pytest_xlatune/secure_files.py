@@ -39,7 +39,10 @@ _READ = os.O_RDONLY | os.O_NONBLOCK  # does not block on a named pipe that anoth
 
 
 class NotOursError(PermissionError):
-    """Another user could have written it, or it is no plain file; the message says what to do."""
+    """A file or folder that another user could have written, or no plain file.
+
+    The message says what to do.
+    """
 
 
 # a folder whose files may belong to a group -> the work directory with that group
@@ -81,7 +84,7 @@ def _group_in(folder: Path) -> int:
     folder where every user may write, such as a scratch folder, it is our own group.
     """
     status = folder.stat()
-    # without this, a second member's session was refused below a project's folder without setgid
+    # Without this, the sessions of other members would be refused in a folder without setgid.
     is_shared = status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_ISVTX
     is_kept = status.st_mode & stat.S_ISGID or (is_shared and _is_ours(status.st_gid))
     return status.st_gid if is_kept else os.getegid()
@@ -146,9 +149,9 @@ class Folder:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the folder's path still names it."""
-        there, ours = self.path.stat(), os.fstat(self.fd)
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        """Whether the path still leads to this folder."""
+        by_path, by_descriptor = self.path.stat(), os.fstat(self.fd)
+        return os.path.samestat(by_path, by_descriptor)
 
     def open(self, name: str, flags: int = _READ, *, mode: int | None = None) -> int:
         """Return the descriptor of a regular file of ours in the folder; O_CREAT creates it.
@@ -160,20 +163,20 @@ class Folder:
             OSError: it cannot be opened.
         """
         path = self.path / name
-        wanted = flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        safe = flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         if flags & os.O_CREAT:
             with contextlib.suppress(FileExistsError):
-                made = os.open(name, wanted | os.O_EXCL, 0o600, dir_fd=self.fd)
-                os.set_blocking(made, True)
-                os.fchmod(made, self.mode_of_files if mode is None else mode)
-                return made
+                created = os.open(name, safe | os.O_EXCL, 0o600, dir_fd=self.fd)
+                os.set_blocking(created, True)
+                os.fchmod(created, self.mode_of_files if mode is None else mode)
+                return created
             if flags & os.O_EXCL:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
             # with O_CREAT, another user's link would make us create a file at its target
-            wanted &= ~os.O_CREAT
+            safe &= ~os.O_CREAT
         try:
-            # truncated only after the owner has been checked
-            descriptor = os.open(name, wanted & ~os.O_TRUNC, dir_fd=self.fd)
+            # The file is truncated only after its owner has been checked.
+            descriptor = os.open(name, safe & ~os.O_TRUNC, dir_fd=self.fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise _refused("no file", path) from None
@@ -215,7 +218,7 @@ class Folder:
                 os.fsync(file.fileno())
             os.replace(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except BaseException:
-            self.remove(part)  # the disk may be full
+            self.remove(part)  # a part of a file would fill a full disk further
             raise
 
     def has(self, name: str) -> bool:
@@ -235,10 +238,10 @@ class Folder:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.fd)
             os.chmod(name, self.mode, dir_fd=self.fd)
-        made = Folder.__new__(Folder)
-        made.path, made.fd = self.path / name, -1
-        made.fd = _open_folder(made.path, name, self.fd)
-        return made
+        folder = Folder.__new__(Folder)
+        folder.path, folder.fd = self.path / name, -1
+        folder.fd = _open_folder(folder.path, name, self.fd)
+        return folder
 
 
 def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> int:
@@ -284,23 +287,23 @@ _REFUSALS = {
         "from it; find out who made it"
     ),
     "another's": (
-        "{path} belongs to user {user}, expected {own}: nothing in it is read. Where members of a "
-        "group share a work directory say --xlatune-access group; else find out who made it"
+        "{path} belongs to user {user}, expected {expected}: nothing in it is read. If members of "
+        "a group share the work directory, use --xlatune-access group; else find out who made it"
     ),
     "open": (
-        "{path} may be written by every user, so that nothing in it is certain to be ours: "
+        "{path} may be written by every user, so anything in it may be another user's: "
         "chmod o-w {path}, or name another folder"
     ),
     "closed": (
-        "{path} is closed to you: user {user} made it, and not for the group; name a work "
-        "directory that is used with --xlatune-access group from its beginning"
+        "{path} is closed to you, because user {user} made it without access for the group; name "
+        "a work directory that was made with --xlatune-access group"
     ),
 }
 
 
 def _refused(kind: str, path: Path, uid: int = 0) -> NotOursError:
-    me, user = _name_of(os.geteuid()), _name_of(uid)
-    return NotOursError(_REFUSALS[kind].format(path=path, own=me, user=user))
+    expected, user = _name_of(os.geteuid()), _name_of(uid)
+    return NotOursError(_REFUSALS[kind].format(path=path, expected=expected, user=user))
 
 
 def _explained(error: OSError, path: Path, name: str, at: int | None) -> OSError:
@@ -351,7 +354,10 @@ def open_shown(path: Path) -> int:
 
 
 def read_named(path: Path, *, encoding: str = "utf-8") -> str:
-    """Return the text of a file that the user named. It raises as `open_shown`, and ValueError."""
+    """Return the text of a file that the user named.
+
+    It raises as `open_shown` does, and ValueError if the text has another encoding.
+    """
     with os.fdopen(open_shown(path), "rb") as file:
         return file.read().decode(encoding)
 
@@ -367,7 +373,7 @@ def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
     write_bytes(path, json.dumps(data).encode("ascii"))
 
 
-def close_files(folder: Path) -> None:
+def restrict_modes(folder: Path) -> None:
     """Restrict the modes of other programs' files in a folder to those that our files have."""
     if not folder.is_dir():
         return
@@ -403,7 +409,7 @@ def make_folder(folder: Path, mode: int | None = None) -> None:
         folder.chmod(mode)
 
 
-def open_to(workdir: Path, name: Path | str, access: str) -> Path:
+def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
     """Create and return the folder `name` below a work directory, with the mode for `access`.
 
     Missing parents are created too. Existing folders of ours get the mode, and for a group also the
@@ -423,7 +429,7 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
     is_top = folder == workdir
     no_link = 0 if is_top else os.O_NOFOLLOW
     try:
-        # by descriptor, because the owner's session gave a member's link target mode 2770
+        # It is opened without links: else a member's link could have us open its target to all.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     except OSError as error:
         if error.errno in NO_FILE:  # a link, or a folder that another user closed
@@ -431,22 +437,24 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
         raise
     try:
         status, gid = os.fstat(descriptor), workdir.stat().st_gid
-        had = stat.S_IMODE(status.st_mode)
-        wanted = (had if access == "owner" else had | mode) if is_top else mode
         if status.st_uid != os.geteuid():
             return
         if access == "group" and status.st_gid != gid and _is_ours(gid):
             os.fchown(descriptor, -1, gid)
-        if had != wanted:
-            os.fchmod(descriptor, wanted)
+        old_mode = stat.S_IMODE(status.st_mode)
+        new_mode = mode
+        if is_top:
+            new_mode = old_mode if access == "owner" else old_mode | mode
+        if old_mode != new_mode:
+            os.fchmod(descriptor, new_mode)
     finally:
         os.close(descriptor)
 
 
-# -- the way to a folder --------------------------------------------------------------------------
+# -- the path to a folder -------------------------------------------------------------------------
 
 
-def check_way(folder: Path, *, option: str, shared: Path | None = None) -> None:
+def check_path(folder: Path, *, option: str, shared: Path | None = None) -> None:
     """Raise NotOursError if another user could replace a folder on the path to a folder.
 
     It checks every folder from the root down, and the targets of links, which must exist. Each must
@@ -465,12 +473,13 @@ def check_way(folder: Path, *, option: str, shared: Path | None = None) -> None:
             return  # what we create is ours, and where we cannot look, we create nothing
         if stat.S_ISLNK(status.st_mode):
             if not is_trusted(status.st_uid, shared):
-                raise _no_way(place, f"is a link of user {_name_of(status.st_uid)}", option, [])
-            check_way(place.parent / place.readlink(), option=option, shared=shared)
+                danger = f"is a link of user {_name_of(status.st_uid)}"
+                raise _unsafe_path(place, danger, option, [])
+            check_path(place.parent / place.readlink(), option=option, shared=shared)
             continue
-        what, ways_out = _danger(place, shared)
-        if what:
-            raise _no_way(place, what, option, ways_out)
+        danger, remedies = _danger(place, shared)
+        if danger:
+            raise _unsafe_path(place, danger, option, remedies)
 
 
 def _may_be_roots(uid: int) -> bool:
@@ -484,18 +493,19 @@ def _may_be_roots(uid: int) -> bool:
     return uid == hidden and not any(line.split()[1] == "0" for line in mapped)
 
 
-def not_ours(path: Path) -> str:
+def why_not_ours(path: Path) -> str:
     """Return why a file that was found, not named, may be another user's; "" if it is ours.
 
     It checks the file, its folder, and the target of a link.
     """
     for found_path in (path, path.resolve()):
-        # in a user namespace strangers look like root; that is accepted only for a folder
+        # In a user namespace root and strangers may share an id, which only a folder may have.
         if not is_trusted(uid := found_path.lstat().st_uid):
             return f"{found_path} belongs to user {_name_of(uid)}"
         for place in (found_path, found_path.parent):
-            if what := _danger(place, None)[0]:
-                return f"{place} {what}"
+            danger, _ = _danger(place, None)
+            if danger:
+                return f"{place} {danger}"
     return ""
 
 
@@ -508,27 +518,29 @@ def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
     mode = status.st_mode
     if not is_trusted(status.st_uid, shared) and not _may_be_roots(status.st_uid):
         is_theirs = mode & stat.S_IWGRP and _is_member(status.st_uid, status.st_gid)
-        whose = f"belongs to user {_name_of(status.st_uid)}"
-        return whose, [_trusting(status.st_gid, shared)] if is_theirs else []
+        remedies = [_how_to_trust(status.st_gid, shared)] if is_theirs else []
+        return f"belongs to user {_name_of(status.st_uid)}", remedies
     if mode & stat.S_ISVTX and stat.S_ISDIR(mode):
         return "", []
-    # the mode of another user's folder is not ours to change
+    # only the owner of a folder can change its mode
     is_own = status.st_uid == os.geteuid()
     if mode & stat.S_IWOTH:
-        return "may be written by every user", [f"chmod o-w {path}"] * is_own
-    if mode & stat.S_IWGRP and not _is_private(path, gid := status.st_gid):
+        return "may be written by every user", [f"chmod o-w {path}"] if is_own else []
+    gid = status.st_gid
+    if mode & stat.S_IWGRP and not _is_private(path, gid):
         if shared is not None and _is_ours(gid) and gid == _group(shared):
             return "", []
-        ways = [f"chmod g-w {path}"] * is_own + [_trusting(gid, shared)] * _is_ours(gid)
-        return f"may be written by {_said_group(gid)}", ways
+        remedies = [f"chmod g-w {path}"] if is_own else []
+        remedies += [_how_to_trust(gid, shared)] if _is_ours(gid) else []
+        return f"may be written by group {_group_name(gid)}", remedies
     return "", []
 
 
-def _trusting(gid: int, shared: Path | None) -> str:
-    """Return what makes the members of this group trusted."""
+def _how_to_trust(gid: int, shared: Path | None) -> str:
+    """Return what the user must do so that the members of this group are trusted."""
     if shared is None:
         return _TRUST
-    name = _said_group(gid).removeprefix("group ")
+    name = _group_name(gid)
     return f"give the work directory that group (mkdir -p {shared}; chgrp -R {name} {shared})"
 
 
@@ -536,7 +548,7 @@ def _is_private(folder: Path, gid: int) -> bool:
     """Return whether a group is root's, or a user's private group without other members."""
     with contextlib.suppress(OSError):
         os.getxattr(folder, _ACL)
-        return False  # the mode does not show who else has access
+        return False  # an access control list may name users that the mode does not show
     if gid == 0:
         return True
     try:
@@ -546,23 +558,23 @@ def _is_private(folder: Path, gid: int) -> bool:
     return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
-def _said_group(gid: int) -> str:
+def _group_name(gid: int) -> str:
     try:
-        return f"group {grp.getgrgid(gid).gr_name}"
+        return grp.getgrgid(gid).gr_name
     except KeyError:
-        return f"group {gid}"
+        return str(gid)
 
 
-def _no_way(folder: Path, what: str, option: str, ways_out: Sequence[str]) -> NotOursError:
-    mend = "".join(f"{way}, or " for way in ways_out)
+def _unsafe_path(folder: Path, danger: str, option: str, remedies: Sequence[str]) -> NotOursError:
+    advice = "".join(f"{remedy}, or " for remedy in remedies)
     return NotOursError(
-        f"{option}: {folder} {what}, so that another user could put a folder in the place of yours "
-        f"and have your jobs run programs of theirs; {mend}keep the work directory elsewhere "
+        f"{option}: {folder} {danger}, so another user could put a folder in the place of yours "
+        f"and have your jobs run their programs; {advice}keep the work directory elsewhere "
         f"({option} DIR, such as a folder in your home)"
     )
 
 
-# -- locks ----------------------------------------------------------------------------------------
+# -- the machine's folder, and locks --------------------------------------------------------------
 
 
 def runtime_folder() -> Path:
@@ -577,18 +589,18 @@ def runtime_folder() -> Path:
     """
     uid = os.geteuid()
     above = Path(f"/run/user/{uid}")
-    is_there = above.is_dir() and above.stat().st_uid == uid and os.access(above, os.W_OK)
-    folder = above / "xlatune" if is_there else Path(f"/tmp/xlatune-{uid}")  # noqa: S108 - checked
+    is_usable = above.is_dir() and above.stat().st_uid == uid and os.access(above, os.W_OK)
+    folder = above / "xlatune" if is_usable else Path(f"/tmp/xlatune-{uid}")  # noqa: S108 - checked
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     with Folder(folder) as opened:
         if os.fstat(opened.fd).st_uid != uid or opened.mode & 0o022:
             raise NotOursError(
                 f"{folder} may be written by others, expected a folder of yours with mode 0700: "
-                f"look into it, then chmod 700 {folder}, or name a lock of your own by "
-                "XLATUNE_MACHINE_LOCK"
+                f"look into it, then chmod 700 {folder}, or set XLATUNE_MACHINE_LOCK to the path "
+                "of another lock file"
             )
-        os.fchmod(opened.fd, _CLOSED)  # others need nothing in it
+        os.fchmod(opened.fd, _CLOSED)
     return folder
 
 

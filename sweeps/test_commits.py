@@ -4,10 +4,10 @@ r"""Which commit of the trainer made it slower.
         --xlatune-nodelist 'node[001-008]' --xlatune-model llama3.1-405b \
         --xlatune-parallelism FSDP=64 --xlatune-budget 60
 
-First whether the last commit is slower than the first at all: four pairs of jobs, eight where they
-cannot tell. Then about one job for each halving of the range, and four fresh pairs of the commit
-that is found and its parent. `XLATUNE_TRAINER` names the repository; a trial runs in a checkout of
-its own. docs/how-to/studies.md says how sure it is.
+Four pairs of jobs, or eight if four cannot tell, show whether the last commit is slower than the
+first at all. Then about one job halves the range each time, and four fresh pairs compare the commit
+that was found with its parent. `XLATUNE_TRAINER` names the repository; each trial runs in a
+checkout of its commit. docs/how-to/studies.md says how certain the result is.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A regression gate on the quickstart's cell: may this go out?
+"""A regression gate on the quickstart's cell: may the candidate be deployed?
 
     pytest sweeps/test_gate.py --junitxml=junit.xml          # exit code 0: it may
 
-The candidate puts the compiler's level back to its default, which the deployed environment lowers.
-It is measured beside the deployed cell in blocks. `key` tells this run of the gate from the last:
-give it the commit, and a new commit is never held against the trials of an old one.
+The deployed environment lowers the compiler's optimisation level, and the candidate sets it back to
+the default. Both are measured side by side in blocks. `key` separates this run of the gate from
+earlier ones: with the commit as key, a new commit is never compared with trials of an old one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SWEEP = Sweep(
     ),
     site=SiteSettings(executor="local"),
     gate=Gate(
-        margin=0.05,  # this machine is a noisy one
+        margin=0.05,  # a loss that is accepted, as a share: one machine is noisy
         blocks=4,
         key=os.environ.get("CI_COMMIT_SHA", ""),
     ),

@@ -4,8 +4,7 @@
 
 The pipeline's permutes and the all-gathers of the weights share one network, so the settings of
 both axes are candidates: those of the dominant axis first, and the evidence run of wave 1.5 decides
-which get a slot.
-Another split of the axes is `--xlatune-parallelism PP=2,FSDP=4`.
+which get a slot. `--xlatune-parallelism PP=2,FSDP=4` splits the devices differently.
 
 The layers in the pipeline must be a multiple of the stages, see `test_pp8.py`. The cell, the
 launcher and the settings of the site are those of `maxtext/flagship.py`.
@@ -89,7 +88,7 @@ PROFILES = (
         "channels-8",
         env={"NCCL_NCHANNELS_PER_NET_PEER": "8"},
         wave="wave4",
-        note="channels to a remote peer, of send/recv and all-to-all only: of the pipeline alone",
+        note="channels to a remote peer, of send/recv and all-to-all only: here of the pipeline",
     ),
     profile(
         "microbatches-8",

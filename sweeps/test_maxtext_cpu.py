@@ -1,12 +1,11 @@
-"""MaxText itself on this machine: the package of the index, a tiny model, real XLA flags.
+"""MaxText itself on this machine: the published package, a tiny model, real XLA flags.
 
     make maxtext-sweep      or      pytest sweeps/test_maxtext_cpu.py -n 1
 
 MaxText lives in an environment of its own, `.maxtext`, which `make maxtext` makes, and is started
 as a process; `--xlatune-launcher python=PATH` names the interpreter of another. The cell is FSDP=2
-over two forced CPU devices, and its deployment carries a leftover that costs most of the speed.
-A trial takes 20 to 40 seconds on two cores with little else to do, most of it importing and
-compiling.
+over two forced CPU devices, and its deployment has a forgotten setting that costs most of the
+speed. A trial takes 20 to 40 seconds on two idle cores, mostly for importing and compiling.
 """
 
 from __future__ import annotations
@@ -96,7 +95,10 @@ SWEEP = Sweep(
 
 @pytest.mark.wave1
 def test_baseline(preflight, baseline_deployed):
-    """The cell as deployed trains, and this MaxText knows every key. Replaces the standard one."""
+    """The cell as deployed trains, and this MaxText knows every key.
+
+    It replaces the standard test of this name.
+    """
     assert not [note for note in preflight.notes if "keys were not checked" in note]
     assert baseline_deployed.n >= 2
 

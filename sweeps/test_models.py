@@ -3,9 +3,9 @@ r"""All models on one commit, or on two of them: which ones run, and which becam
     pytest sweeps/test_models.py -m commits --xlatune-commits main,HEAD \
         --xlatune-nodelist 'node[001-008]' --xlatune-budget 80
 
-Each model runs on the same nodes whatever else the table holds; those of 1, 2 and 4 nodes run at
-the same time. What looks slower is run again in four fresh pairs of both commits. `XLATUNE_TRAINER`
-names the repository. docs/how-to/studies.md says how sure it is.
+Each model runs on the same nodes whatever else the table holds; models on 1, 2 and 4 nodes run at
+the same time. A model that looks slower runs again in four fresh pairs of both commits.
+`XLATUNE_TRAINER` names the repository. docs/how-to/studies.md says how certain the result is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-r"""Which node or link slows the network: rounds of disjoint pairs, fresh pairs for what looks slow.
+r"""Which node or link slows the network.
 
     pytest sweeps/test_network.py -m network --xlatune-nodelist 'node[001-016]' \
         --xlatune-model llama2-70b --xlatune-parallelism FSDP=16 \
         --xlatune-launcher python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml
 
-The load is that of two nodes: model and parallelism fit a pair. Never a single step: eight at
-least, of which five count. docs/how-to/studies.md has the bandwidth test too, racks, and
-how sure it is. `xlatune network` is another thing: it reads a TPU's Megascale traces.
+Disjoint pairs of nodes run in rounds, and what looks slow runs again in fresh pairs. Choose a model
+and a parallelism for two nodes, and at least eight steps, of which five count.
+docs/how-to/studies.md has the bandwidth test too, racks, and how certain the result is. The command
+`xlatune network` does something else: it reads a TPU's Megascale traces.
 """
 
 from __future__ import annotations

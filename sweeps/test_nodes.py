@@ -1,12 +1,13 @@
-r"""Which nodes are slow: one job on each, all at once; what looks slow again beside controls.
+r"""Which nodes are slow.
 
     pytest sweeps/test_nodes.py -m nodes --xlatune-nodelist 'node[001-032]' \
         --xlatune-model llama2-70b --xlatune-parallelism FSDP=8 \
         --xlatune-launcher python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml
 
-Any load that fits one node will do, a dense model with synthetic data best. Five waves of jobs at
-most, whatever the number of nodes. A sweep takes the nodes that it recommends with
-`--xlatune-nodelist=@healthy`. docs/how-to/studies.md says how sure it is.
+One job runs on each node, all at once, and a node that looks slow runs again beside control nodes:
+at most five waves of jobs, whatever the number of nodes. Any load that fits one node will do; a
+dense model with synthetic data is best. A sweep with `--xlatune-nodelist=@healthy` uses the nodes
+that this study recommends. docs/how-to/studies.md says how certain the result is.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SWEEP = Sweep(
     name="nodes",
     cell=CellSettings(protocol=Protocol(steps=15)),
     launcher=MaxTextLauncher(config="/opt/maxtext/configs/base.yml"),
-    study=Nodes(),  # floor_tgs=..., reference_tgs=... where you know them
+    study=Nodes(),  # floor_tgs=..., reference_tgs=... if you know them
     design=DesignSettings(budget=300),
 )
 

@@ -1,12 +1,12 @@
 """Pipeline parallelism over eight slices: which XLA flags help a MaxText cell.
 
     pytest sweeps/test_pp8.py -n 4 --xlatune-model deepseek3-671b --xlatune-nodelist 'node[001-008]'
-    xlatune plan sweeps/test_pp8.py ...         # what would run, and with what
+    xlatune plan sweeps/test_pp8.py ...         # what would run, and with which settings
 
-The layers in the pipeline must be a multiple of the stages: MaxText refuses 58 or 126 over eight.
-Say how many are in it, here 56 of deepseek3-671b: `[sweeps.pp8.overrides]` of `xlatune.toml` with
-`pipeline_parallel_layers = 56`. The plan names the bubble, or why there is none; a session refuses
-such a cell before it begins.
+The number of layers in the pipeline must be a multiple of the stages: MaxText refuses 58 or 126
+layers over eight. State how many are in it, here 56 of deepseek3-671b, as
+`pipeline_parallel_layers = 56` below `[sweeps.pp8.overrides]` in `xlatune.toml`. The plan shows the
+pipeline's bubble, or why it is unknown; a session refuses a number that does not divide.
 
 The cell, the launcher and the settings of the site are those of `maxtext/flagship.py`.
 """

@@ -2,11 +2,11 @@
 
     make sweep            or            pytest sweeps/test_quickstart.py
 
-The cell is a small transformer on two forced CPU devices. Its deployment carries a leftover that
-costs more than half the speed, as such things do; the profiles below are one way back, some real
-winners and losers, some that do nothing, an unknown flag and a run that diverges. The flags take
-turns in a few jobs; the learning rate needs a job of its own. No result is written down here:
-whatever this machine says is the result.
+The cell is a small transformer on two forced CPU devices. Its deployment has a forgotten setting
+that costs more than half the speed. One profile below undoes it; others are real winners and
+losers, some do nothing, one is an unknown flag, and one diverges. The flags take turns in a few
+jobs; the learning rate needs a job of its own. No result is written here, because it depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent / "quickstart"
 ENV_FILE = HERE / "configs" / "quickstart.env.sh"
 DEPLOYED = deployed_env(ENV_FILE, parallelism="FSDP=2")
 
-# the default of every deployed flag; the devices are the cell itself
+# the default of every deployed flag; the device count stays, because it belongs to the cell
 DEFAULTS = {
     "xla_force_host_platform_device_count": "2",
     "xla_backend_optimization_level": "3",

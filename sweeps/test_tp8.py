@@ -2,10 +2,10 @@
 
     pytest sweeps/test_tp8.py --xlatune-model llama3.1-70b --xlatune-nodelist node001
 
-On several nodes MaxText spreads the data over them, or what the model's config says. The
-collectives of this axis are on the way of every layer: they hide behind a part of the matrix
-product that they feed, or not at all. The cell, the launcher and the settings of the site are those
-of `maxtext/flagship.py`.
+On several nodes MaxText also shards the data over the nodes, unless the model's config says
+otherwise. Every layer waits for the collectives of this axis: they can overlap only with a part of
+the matrix product that they feed. The cell, the launcher and the settings of the site are those of
+`maxtext/flagship.py`.
 """
 
 from __future__ import annotations

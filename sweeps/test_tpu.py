@@ -2,9 +2,9 @@
 
     pytest sweeps/test_tpu.py --xlatune-model llama2-7b --xlatune-launcher python=/opt/bin/python
 
-The candidates are the catalog's for this parallelism and device. The deployed flags stand below
-each of them: flags of libtpu in LIBTPU_INIT_ARGS, flags of XLA in XLA_FLAGS. Most candidates are
-options of a compilation and take turns in one job. See docs/how-to/tpu.md.
+The candidates are the catalog's for this parallelism and device. Each is appended to the deployed
+flags: flags of libtpu in LIBTPU_INIT_ARGS, flags of XLA in XLA_FLAGS. Most candidates are options
+of a compilation and take turns in one job. See docs/how-to/tpu.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SWEEP = Sweep(
     ),
     site=SiteSettings(executor="local"),
     profiles=(
-        # without the deployed one, and those for other devices
+        # this leaves out what is deployed, and candidates for other devices
         *profiles_for("FSDP", device="v5e", deployed=DEPLOYED),
         # bundles of MaxText's own
         *profiles_for("FSDP", device="v5e", deployed=DEPLOYED, wave="wave3"),

@@ -81,7 +81,7 @@ from pytest_xlatune.prepare.preflight import refused_shape
 from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.studies import Study, as_begun
 from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
-from pytest_xlatune.sweep.registry import KINDS, is_in_use
+from pytest_xlatune.sweep.registry import KINDS, put_in_use
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 __all__ = ["Campaign", "CampaignStopped", "Clock", "Recover", "View"]
@@ -313,11 +313,11 @@ class Campaign:
                 *(Noted(about=NoteKind.SITE, text=note) for note in notes),
                 *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
-            is_in_use(self.study, declared)
+            put_in_use(self.study, declared)
 
     def attending(self) -> AbstractContextManager[None]:
         """Count as waiting process even between two waits, so that running jobs are not ended."""
-        return self._driver.attending()
+        return self._driver.registered()
 
     def _is_of_another_session(self) -> bool:
         """Return whether only other sessions have used the ledger, readable or not."""

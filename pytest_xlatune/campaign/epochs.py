@@ -32,7 +32,7 @@ def asks_devices(state: LedgerState, cell: Cell) -> bool:
     It does so if no trial of the cell has asked in this session, and none is in flight.
     """
     flying = (state.trials[submission.trial_id].trial for submission in state.in_flight())
-    is_asked = cell.digest in state.asked_whole
+    is_asked = cell.digest in state.devices_known
     return not is_asked and all(trial.cell_digest != cell.digest for trial in flying)
 
 
@@ -168,5 +168,5 @@ def _environment_events(
     began = EpochBegan(
         cause=EpochCause.CHANGED, cell_digest=digest, nodes=tuple(changed), changes=phrases
     )
-    _LOG.warning("%s", sentence(began.said))
+    _LOG.warning("%s", sentence(began.remark))
     return (seen, began)

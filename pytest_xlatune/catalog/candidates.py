@@ -1,8 +1,8 @@
-"""The catalog of an axis as profiles of a wave: those that may have an effect, and one control.
+"""The catalog's settings for an axis as profiles of a wave, with one A/A control.
 
-It also returns the values of a setting in order, so that a wave can try neighbours of a good value.
-
-Pure and deterministic: the same context gives the same profiles in the same order on every worker.
+Settings that cannot have an effect are left out. The module also returns the values of a setting in
+ascending order, so that a wave can try neighbours of a good value. Pure and deterministic: every
+pytest worker gets the same profiles in the same order from the same context.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from pytest_xlatune.catalog.context import GPU_VENDORS, Context, Level, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
 from pytest_xlatune.catalog.rules import is_idle, objections
-from pytest_xlatune.model.channels import CHANNELS, normal, on_top
+from pytest_xlatune.model.channels import CHANNELS, normalized, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     ALIASES,
@@ -30,16 +30,16 @@ from pytest_xlatune.model.profile import (
 from pytest_xlatune.model.record import Record, digest
 from pytest_xlatune.model.text import same_value
 
-_SWITCH = 1  # values up to this one are off and on, and have no neighbours
+_SWITCH = 1  # largest value of a setting with only 0 (off) and 1 (on), which has no neighbours
 
 
 def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
-    """Return setting -> its numbers in ascending order, for settings of an axis that have several.
+    """Return setting -> its numbers in ascending order, for an axis's settings of several numbers.
 
-    Settings for any axis are included. `PP=4,FSDP=2` stands for both axes.
+    Settings for any axis are included. `PP=4,FSDP=2` means both axes.
 
     Raises:
-        ConfigError: no such axis, a malformed parallelism.
+        ConfigError: there is no such axis, or the parallelism is malformed.
     """
     values: dict[str, set[int]] = {}
     for entry in load().of_axis(axis):
@@ -56,7 +56,7 @@ _DECIDE = frozenset({"no-op", "unknown-flag"})  # notes that exclude a candidate
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
-    """A profile of the catalog that is not worth a trial here, and why."""
+    """A profile of the catalog that would have no effect on the target, and why."""
 
     profile: str
     why: str
@@ -85,26 +85,28 @@ def candidates(
         files: setting -> value, for settings whose value is a file of the cell. They come first.
 
     Raises:
-        ConfigError: no such axis, a malformed parallelism.
+        ConfigError: there is no such axis, or the parallelism is malformed.
     """
-    kept: list[Profile] = []
-    left: list[LeftOut] = []
-    seen: dict[str, str] = {}
+    chosen: list[Profile] = []
+    left_out: list[LeftOut] = []
+    first_with: dict[str, str] = {}
     entries = load().of_axis(axis)
-    given = [entry for entry in entries if entry.name in files]
-    from_files = [replace(entry, values=(files[entry.name],)) for entry in given]
-    for entry in (*from_files, *(other for other in entries if other not in given)):
-        for profile in entry.profiles if entry.status is Status.CANDIDATE else ():
+    with_file = [entry for entry in entries if entry.name in files]
+    from_files = [replace(entry, values=(files[entry.name],)) for entry in with_file]
+    for entry in (*from_files, *(other for other in entries if other not in with_file)):
+        if entry.status is not Status.CANDIDATE:
+            continue
+        for profile in entry.profiles:
             if profile.wave != wave:
                 continue
-            why = _why_not(entry, profile, context) or _twin(profile, context, seen)
+            why = _why_not(entry, profile, context) or _why_same(profile, context, first_with)
             if why:
-                left.append(LeftOut(profile=profile.id, why=why))
+                left_out.append(LeftOut(profile=profile.id, why=why))
             else:
-                kept.append(profile)
+                chosen.append(profile)
     if wave == "wave2":
-        kept += _control(entries, context)
-    return Candidates(profiles=tuple(kept), left_out=tuple(left))
+        chosen += _control(entries, context)
+    return Candidates(profiles=tuple(chosen), left_out=tuple(left_out))
 
 
 def profiles_for(
@@ -120,22 +122,23 @@ def profiles_for(
 
     Args:
         axis: e.g. FSDP; or PP=4,FSDP=2, where the profiles of the axis with the larger degree come
-            first, or of the first axis if they are equal.
-        jaxlib: the target's release; "" also returns what only some releases accept.
+            first, or those of the first axis if the degrees are equal.
+        jaxlib: the target's release; with "" settings that only some releases accept are included.
         deployed: the deployed flags of XLA_FLAGS, of LIBTPU_INIT_ARGS, or of both.
-        device: e.g. sm_90, gfx942, v5e; "" leaves a vendor's own settings out.
+        device: e.g. sm_90, gfx942, v5e; with "" settings of one vendor are left out.
         wave: wave2 has single flags and variables, wave5 the keys of MaxText (remat policy,
             attention kernel, quantization, scan), alone and jointly.
         pgle: the file that `xlatune evidence` made from a capture of this cell, with its path on
-            the nodes. The first profile, `pgle-profile`, then lets XLA schedule by it.
+            the nodes. The first profile, `pgle-profile`, then has XLA schedule by it.
 
     Raises:
-        ConfigError: no such axis or device, a malformed parallelism, text or release, a wave
-            without entries, or a relative path.
+        ConfigError: there is no such axis, device or wave, the parallelism, flags or release are
+            malformed, or the path is relative.
     """
     if pgle and not PurePath(pgle).is_absolute():
         raise ConfigError(
-            f"pgle={pgle!r} is no absolute path: a trainer reads it in a folder of its own"
+            f"pgle={pgle!r} is no absolute path, which it must be because each trial has its own "
+            "working directory"
         )
     known = sorted({entry.wave for entry in load().entries if entry.values})
     if wave not in known:
@@ -149,15 +152,16 @@ _ANY_GPU = "gpu"
 
 
 def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
+    """Return why a profile cannot have an effect on the target; "" if it may."""
     vendor = vendor_of(context.device)
-    wanted = CHANNELS[entry.channel].vendor if entry.channel else entry.vendor
-    if (wanted or entry.channel) and wanted not in (vendor or None, _ANY_GPU):
-        return f"{wanted or entry.channel}'s; the device is {context.device or 'not known'}"
+    needed = CHANNELS[entry.channel].vendor if entry.channel else entry.vendor
+    if (needed or entry.channel) and needed not in (vendor or None, _ANY_GPU):
+        return f"{needed or entry.channel}'s; the device is {context.device or 'not known'}"
     if context.device and not re.fullmatch(entry.devices, context.device, re.IGNORECASE):
         return f"not for {context.device}: {entry.constraints}"
-    of_any = entry.channel or entry.is_key or entry.name.startswith("JAX_")
-    of_gpu = profile.flags or wanted == _ANY_GPU or not of_any
-    if vendor and vendor not in GPU_VENDORS and of_gpu:
+    is_for_any_device = entry.channel or entry.is_key or entry.name.startswith("JAX_")
+    is_for_gpus = profile.flags or needed == _ANY_GPU or not is_for_any_device
+    if vendor and vendor not in GPU_VENDORS and is_for_gpus:
         return f"a GPU's; the device is {context.device}"
     reasons = (
         objection.text
@@ -167,23 +171,29 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     return next(reasons, "")
 
 
-def _twin(profile: Profile, context: Context, seen: dict[str, str]) -> str:
+def _why_same(profile: Profile, context: Context, first_with: dict[str, str]) -> str:
+    """Return which earlier profile has the same settings in effect; "" if none has.
+
+    `first_with` is digest of settings -> id of the first profile with them; it is updated.
+    """
     values = effective_values((*context.deployed, *profile.flags))
     settings = {ALIASES.get(name, name): value.lower() for name, value in values.items()}
     for name in ALIASES.keys() & values.keys():
         # the value that a switch of the older name sets under the newer name
         is_on = same_value(values[name], "true", kind="bool")
         settings[ALIASES[name]] = "on" if is_on else "default"
-    env = normal(on_top(context.env, profile.env))
-    same = digest({"flags": settings, "env": env, "keys": profile.overrides})
-    first = seen.setdefault(same, profile.id)
+    env = normalized(on_top(context.env, profile.env))
+    key = digest({"flags": settings, "env": env, "keys": profile.overrides})
+    first = first_with.setdefault(key, profile.id)
     return "" if first == profile.id else f"the same settings as {first}"
 
 
 def _control(entries: tuple[CatalogEntry, ...], context: Context) -> list[Profile]:
-    """Return one profile that certainly does nothing here, or none."""
+    """Return one profile that certainly does nothing on the target; [] if there is none."""
     for entry in entries:
-        for profile in entry.profiles if entry.status is Status.CONTROL else ():
+        if entry.status is not Status.CONTROL:
+            continue
+        for profile in entry.profiles:
             if is_idle(profile, context) and not _why_not(entry, profile, context):
                 return [profile]
     return []

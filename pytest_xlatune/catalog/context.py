@@ -1,9 +1,9 @@
 """What a rule of the catalog gets and returns: a profile in its context, and objections to it.
 
-This module also says which settings do nothing to a program. For that it needs the shape of the
+This module also decides which settings do nothing to a program. For that it needs the shape of the
 program: plain numbers, which the reader of XLA's dumps fills in. The sizes are those of the
-deployed program, whose collectives may have been combined already. So only what follows from the
-sizes for certain is said.
+deployed program, whose collectives may have been combined already, so the module reports only what
+is certain in spite of that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE_ID, Flags, Profile, parse_flags
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.text import same_value, whole
+from pytest_xlatune.model.text import same_value, to_integer
 
 # flag -> the kind of collective that it combines
 _THRESHOLD = {
@@ -52,19 +52,23 @@ _NEEDS_PERMUTE = (
 _POINT_TO_POINT = frozenset(
     {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
 )
-_UNLISTED = "collective-broadcast"  # the one kind that `result.Shares` never lists
+_UNLISTED = "collective-broadcast"  # the only kind that `result.Shares` never lists
 
 
 class Shape(Record, frozen=True, kw_only=True):
-    """The facts of a program that constraints ask for."""
+    """The facts of a program on which the effect of settings depends.
 
-    # kind of collective -> for each computation, the sizes of its results in bytes; () if the
-    # sizes are not known
+    Attributes:
+        groups: kind of collective -> for each computation with such collectives, the sizes of
+            their results in bytes; () instead of the computations if the sizes are unknown.
+        loops: number of while loops; None if unknown.
+        loop_permutes: sizes in bytes of the collective-permutes inside loops; None if unknown.
+        has_cycle: whether the source-target pairs of a permute in a loop are known to form a cycle.
+    """
+
     groups: dict[str, tuple[tuple[int, ...], ...]]
-    loops: int | None  # how many while loops it has; None is unknown
-    # sizes of the collective-permutes inside loops, in bytes; None is unknown
+    loops: int | None
     loop_permutes: tuple[int, ...] | None = ()
-    # whether the source-target pairs of a permute in a loop are known to close a ring
     has_cycle: bool = False
 
     @classmethod
@@ -82,8 +86,10 @@ def out_of_effect(
 ) -> Iterator[str]:
     """Yield a sentence for each flag in `asked` that does nothing to this program.
 
-    `after` are the deployed flags with those of the profile on top; `shape` is the shape of the
-    deployed program.
+    Args:
+        asked: the flags of the profile.
+        after: the deployed flags with those of the profile on top.
+        shape: the shape of the deployed program.
     """
     for name, value in asked.items():
         if name in _THRESHOLD:
@@ -113,7 +119,7 @@ def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
     channels = "NCCL_NCHANNELS_PER_NET_PEER"
     if channels in env and not shape.groups.keys() & _POINT_TO_POINT:
         reasons[channels] = "it has no send, recv or all-to-all"
-    # a send uses LL up to 16 KiB per channel and Simple above, whatever they say (enqueue.cc)
+    # a send uses LL up to 16 KiB per channel and Simple above, whatever these say (enqueue.cc)
     for name in ("NCCL_ALGO", "NCCL_PROTO"):
         if name in env and not shape.groups.keys() - _POINT_TO_POINT:
             reasons[name] = "send and recv ignore it"
@@ -122,7 +128,7 @@ def idle_variables(env: Mapping[str, str], shape: Shape) -> dict[str, str]:
 
 def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
     """Yield a sentence if NCCL_ALGO leaves NCCL no algorithm for a collective of the program."""
-    # only the single word is judged: a list, or a list negated with ^, may leave an algorithm
+    # a list of words, or one that is negated with ^, may leave an algorithm, and is not checked
     unsupported = sorted(shape.groups.keys() & {"all-gather", "reduce-scatter"})
     if env.get("NCCL_ALGO", "").lower() == "tree" and unsupported:
         yield (
@@ -134,20 +140,19 @@ def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
 def _threshold(kind: str, value: str, shape: Shape) -> str:
     if kind not in shape.groups:
         return f"it has no {kind}"
-    computations, limit = shape.groups[kind], whole(value)
+    computations, limit = shape.groups[kind], to_integer(value)
     if not computations or limit is None or limit < 0:
         return ""
-    # a limit below the size of one tensor combines nothing: with limits from 256 MiB to 1 GiB XLA
-    # made the same program as with the default
     largest = max(max(sizes) for sizes in computations)
-    sums = [sum(sorted(sizes)[:2]) for sizes in computations if len(sizes) > 1]
-    # a limit below the largest collective may take apart what was combined, so nothing is certain
+    sums_of_two = [sum(sorted(sizes)[:2]) for sizes in computations if len(sizes) > 1]
+    # A collective above the limit may be a combined one, which the limit would take apart.
     if largest > limit:
         return ""
-    if not sums:
+    if not sums_of_two:
         return f"no computation has two {kind}s to combine"
-    if min(sums) > limit:
-        return f"no two {kind}s of one computation fit; the smallest two are {min(sums)} bytes"
+    if min(sums_of_two) > limit:
+        smallest = min(sums_of_two)
+        return f"no two {kind}s of one computation fit; the smallest two are {smallest} bytes"
     return ""
 
 
@@ -156,26 +161,25 @@ def _decomposer(value: str, shape: Shape) -> str:
         return ""
     if not shape.loop_permutes:
         return "none of its collective-permutes is in a loop"
-    if (whole(value) or 0) > max(shape.loop_permutes):
+    if (to_integer(value) or 0) > max(shape.loop_permutes):
         return f"its largest collective-permute in a loop is {max(shape.loop_permutes)} bytes"
     return ""
 
 
-def closes_ring(pairs: str) -> bool:
-    """Return whether some source-target pairs close a ring.
+def has_cycle(pairs: str) -> bool:
+    """Return whether source-target pairs form a cycle.
 
-    `pairs` is the text of HLO, e.g. `{{0,1},{1,2},{2,3},{3,0}}`.
+    `pairs` is the text in HLO, e.g. `{{0,1},{1,2},{2,3},{3,0}}`.
     """
-    # one pair of them:  {0,1}
-    target_of = {
-        int(source): int(target) for source, target in re.findall(r"\{(\d{1,9}),(\d{1,9})\}", pairs)
-    }
-    for start, first in target_of.items():
-        seen, place = {start}, first
-        while place in target_of and place not in seen:
-            seen.add(place)
-            place = target_of[place]
-        if place == start:
+    # one of the pairs:  {0,1}
+    matches = re.findall(r"\{(\d{1,9}),(\d{1,9})\}", pairs)
+    targets = {int(source): int(target) for source, target in matches}
+    for start, first in targets.items():
+        visited, device = {start}, first
+        while device in targets and device not in visited:
+            visited.add(device)
+            device = targets[device]
+        if device == start:
             return True
     return False
 
@@ -187,7 +191,7 @@ class Level(StrEnum):
     """What follows from an objection."""
 
     FAULT = "fault"  # nothing is submitted before it is repaired
-    NOTE = "note"  # it is only shown
+    NOTE = "note"  # the user is told, and the trials run
 
 
 class Objection(Record, frozen=True, kw_only=True):
@@ -223,7 +227,7 @@ class Context(Record, frozen=True, kw_only=True):
         program: the shape of the deployed program; None if it is unknown.
 
     Raises:
-        ConfigError: the device is none that is known.
+        ConfigError: the device is unknown.
     """
 
     deployed: Flags = ()
@@ -252,7 +256,7 @@ def vendor_of(device: str) -> str:
     """Return the vendor of a device, `cpu` for a CPU, or "" if `device` is "".
 
     Raises:
-        ConfigError: the device is none that is known; settings for another one would do nothing.
+        ConfigError: the device is unknown, so that the settings for it are too.
     """
     channel_patterns = {
         channel.vendor: channel.devices for channel in CHANNELS.values() if channel.devices
@@ -270,13 +274,21 @@ def vendor_of(device: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A profile in its context: what it sets alone, and together with the deployed settings."""
+    """A profile in its context.
+
+    Attributes:
+        profile: the profile.
+        context: the deployed settings and the target.
+        asked: flag -> value, for the flags of the profile alone.
+        after: flag -> value, for the deployed flags with those of the profile on top.
+        env: the deployed variables with those of the profile on top.
+    """
 
     profile: Profile
     context: Context
-    asked: Mapping[str, str]  # the flags of the profile alone
-    after: Mapping[str, str]  # the deployed flags, with those of the profile on top
-    env: Mapping[str, str]  # the deployed variables, with those of the profile on top
+    asked: Mapping[str, str]
+    after: Mapping[str, str]
+    env: Mapping[str, str]
 
     def is_on(self, flag: str) -> bool:
         """Return whether `after` turns a flag on; False if it does not set it."""
@@ -284,7 +296,7 @@ class Case:
 
     def number(self, flag: str, default: int) -> int:
         """Return the value of a flag in `after`; the default if it is unset or no whole number."""
-        value = whole(self.after.get(flag, ""))
+        value = to_integer(self.after.get(flag, ""))
         return default if value is None else value
 
 
@@ -297,23 +309,23 @@ class CatalogRule:
 
     Attributes:
         name: the name, which objections show in brackets.
-        says: the rule as a sentence, for the documentation.
+        finds: what the rule finds, as a phrase for the documentation.
         check: yields the text of each objection to a case.
         level: what follows from an objection.
-        is_idle: whether its objections say that a setting does nothing. A control is meant to do
-            nothing, and an env file that was not read may be the reason.
-        of_deployed: whether it also checks the deployed settings.
-        of_release: whether its objections depend on the release of jaxlib. If the target's release
-            is unknown, they are notes.
+        is_idle: whether its objections say that a setting does nothing. Then it is not applied to
+            controls, and its objections are notes if env files that were not read may set more.
+        checks_deployed: whether it also checks the deployed settings.
+        needs_release: whether its objections depend on the release of jaxlib. If the target's
+            release is unknown, they are notes.
     """
 
     name: str
-    says: str
+    finds: str
     check: Check
     level: Level = Level.FAULT
     is_idle: bool = False
-    of_deployed: bool = False
-    of_release: bool = False
+    checks_deployed: bool = False
+    needs_release: bool = False
 
 
 def is_control(profile: Profile) -> bool:
@@ -327,17 +339,17 @@ TEXT_ID = "text"  # the id of the profile that `text_profile` returns
 
 
 def text_profile(words: Sequence[str]) -> Profile:
-    """Return the profile that the words of a command line make: flags, and NAME=value.
+    """Return the profile for the words of a command line: flags, and NAME=value.
 
     Raises:
         ConfigError: a word is neither, or XLA would stop reading at it.
     """
-    flags, env = _parted(word.strip() for word in words)
+    flags, env = _flags_and_env(word.strip() for word in words)
     return Profile(id=TEXT_ID, flags=parse_flags(" ".join(flags), where="the text"), env=env)
 
 
 def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Context:
-    """Return the context that `--deployed` names: flags and NAME=value, as in a shell.
+    """Return the context for the text of `--deployed`: flags and NAME=value, as in a shell.
 
     Raises:
         ConfigError: a quotation is not closed, or XLA would stop reading at a flag.
@@ -345,15 +357,14 @@ def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Contex
     try:
         words = shlex.split(text) if text else []
     except ValueError as error:  # no closing quotation
-        raise ConfigError(f"--deployed: {text!r:.80} is no text of a shell: {error}") from None
-    flags, env = _parted(words)
+        raise ConfigError(f"--deployed: a shell cannot read {text!r:.80}: {error}") from None
+    flags, env = _flags_and_env(words)
     # `split` removed the quotes of the shell, but XLA needs them around a value with blanks
     deployed = parse_flags(" ".join(map(_requoted, flags)), where="--deployed")
     return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
 
 
-def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the flags and the variables among some words."""
+def _flags_and_env(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     flags: list[str] = []
     env: dict[str, str] = {}
     for word in words:
@@ -367,5 +378,5 @@ def _parted(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 
 def _requoted(word: str) -> str:
     name, equals, value = word.partition("=")
-    is_split = any(char.isspace() for char in value) or not value
-    return f"{name}='{value}'" if equals and is_split else word
+    needs_quotes = any(char.isspace() for char in value) or not value
+    return f"{name}='{value}'" if equals and needs_quotes else word

@@ -1,9 +1,9 @@
-"""Finds settings of profiles that are not in effect, as the target's XLA parses them.
+"""Find settings of profiles that have no effect when the target's XLA parses them.
 
-The caller asks XLA (`ask`); this module composes the texts and judges the answers. XLA parses each
-flag alone, and again in the full text of its profile; the option must have the same value in both.
-So this module needs to understand no spelling, and still finds a flag that is silently dropped,
-overridden or added to another.
+The caller runs XLA (`ask`); this module composes the texts and compares the answers. XLA parses
+each flag alone, and again in the full text of its profile; the option must have the same value in
+both. So this module needs to know no spellings of values, and still finds a flag that XLA silently
+drops, overrides or adds to another.
 """
 
 from __future__ import annotations
@@ -28,22 +28,32 @@ from pytest_xlatune.model.text import is_relative
 
 
 class ParsedText(Record, frozen=True, kw_only=True):
-    """How XLA parses one text of flags."""
+    """How XLA parses one text of flags.
 
-    options: dict[str, str] | None  # each option's value by name; None if XLA refused the text
-    unknown: tuple[str, ...] = ()  # the flags that XLA does not know
-    refused: str = ""  # its message about a bad value, or its last line; "" without
+    Attributes:
+        options: name of each option -> its value; None if XLA refused the text.
+        unknown: the flags that XLA does not know.
+        refused: XLA's message about a bad value, or its last line; "" if it printed none.
+    """
+
+    options: dict[str, str] | None
+    unknown: tuple[str, ...] = ()
+    refused: str = ""
 
 
 Ask = Callable[[Sequence[str]], Sequence[ParsedText]]
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """What `examine` found."""
+    """What `examine` found.
 
-    # objections to the deployed settings come first, then those in the order of the profiles
+    Attributes:
+        objections: those to the deployed settings first, then in the order of the profiles.
+        unchecked: a sentence for each flag for which XLA shows no option.
+    """
+
     objections: tuple[Objection, ...] = ()
-    unchecked: tuple[str, ...] = ()  # a sentence for each flag that XLA shows no option of
+    unchecked: tuple[str, ...] = ()
 
 
 def examine(
@@ -55,49 +65,52 @@ def examine(
 ) -> Examined:
     """Ask XLA about profiles, and about the deployed settings below them.
 
-    A flag that XLA refuses is left out when the others are judged, so that it does not hide them.
+    A flag that XLA refuses is left out of the full texts, so that XLA parses the other flags.
 
     Args:
         profiles: the profiles to examine; one without flags needs no XLA, but may be a twin.
         deployed: the deployed flags, to which those of a profile are appended.
         ask: a function that has XLA parse each text in a separate process.
-        env: the deployed variables; None is none.
+        env: the deployed variables; None means no variables.
     """
     flags = list(
         dict.fromkeys((*deployed, *(flag for profile in profiles for flag in profile.flags)))
     )
     # each flag is parsed alone, because XLA reports a bad value instead of the unknown flags
     default, *alone = ask(["", *map(str, flags)])
-    known = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
-    below = format_flags(known.taken(deployed))
-    texts = [append_flags(below, known.taken(profile.flags)) for profile in profiles]
-    # where no flag is deployed, a profile of one flag has the text of that flag alone
-    answers = {"": default, **{str(flag): answer for flag, answer in known.alone.items()}}
-    more = [text for text in dict.fromkeys((below, *texts)) if text not in answers]
-    answers |= zip(more, ask(more), strict=True) if more else {}
-    base, full_answers = answers[below], [answers[text] for text in texts]
-    objections = list(known.refusals(BASELINE_ID, deployed))
+    parsed = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
+    below = format_flags(parsed.accepted(deployed))
+    texts = [append_flags(below, parsed.accepted(profile.flags)) for profile in profiles]
+    # without deployed flags, the text of a profile of one flag is that flag, which was parsed
+    answers = {"": default, **{str(flag): answer for flag, answer in parsed.alone.items()}}
+    missing = [text for text in dict.fromkeys((below, *texts)) if text not in answers]
+    if missing:
+        answers |= zip(missing, ask(missing), strict=True)
+    deployed_options = answers[below].options or {}
+    objections = list(parsed.refusals(BASELINE_ID, deployed))
     unchecked: list[str] = []
-    seen: dict[object, str] = {}
-    for profile, answer in zip(profiles, full_answers, strict=True):
-        objections += known.refusals(profile.id, profile.flags)
+    first_with: dict[object, str] = {}
+    for profile, text in zip(profiles, texts, strict=True):
+        answer = answers[text]
+        objections += parsed.refusals(profile.id, profile.flags)
         if answer.options is None:
             objections.append(_objection("refused", profile.id, answer.refused, Level.FAULT))
             continue
-        taken = known.taken(profile.flags)
+        accepted = parsed.accepted(profile.flags)
         # old names and flags with a special setter have no option; jaxlib 0.12 has 14 of them
-        blind = [flag for flag in taken if not known.options_of(flag)]
+        without_option = [flag for flag in accepted if not parsed.options_of(flag)]
         unchecked += (
-            f"profile {profile.id}: --{flag.name} has no option of its own in this XLA; what "
-            "it does cannot be seen"
-            for flag in blind
+            f"profile {profile.id}: --{flag.name} has no option of its own in this XLA, so its "
+            "effect cannot be seen"
+            for flag in without_option
         )
-        for flag in taken:
-            objections += known.out_of_effect(profile.id, flag, answer.options)
-        if len(taken) == len(profile.flags) and not blind and not profile.is_baseline:
-            changes = _changes(answer.options, base.options or {})
+        for flag in accepted:
+            objections += parsed.out_of_effect(profile.id, flag, answer.options)
+        is_all_seen = len(accepted) == len(profile.flags) and not without_option
+        if is_all_seen and not profile.is_baseline:
+            changes = _changes(answer.options, deployed_options)
             variables = _changes(profile.env, env or {})
-            objections += _idle(profile, (changes, variables, profile.overrides), seen)
+            objections += _idle(profile, (changes, variables, profile.overrides), first_with)
     return Examined(objections=tuple(objections), unchecked=tuple(unchecked))
 
 
@@ -108,7 +121,7 @@ class _Parsed:
     default: Mapping[str, str]
     alone: Mapping[Flag, ParsedText]
 
-    def taken(self, flags: Flags) -> Flags:
+    def accepted(self, flags: Flags) -> Flags:
         """Return the flags that XLA does not refuse."""
         return tuple(flag for flag in flags if self.alone[flag].options is not None)
 
@@ -130,8 +143,11 @@ class _Parsed:
         options = self.alone[flag].options or {}
         if flag.name in options:
             return (flag.name,)
+        changed = tuple(_changes(options, self.default))
         alias = ALIASES.get(flag.name)
-        return tuple(_changes(options, self.default)) or ((alias,) if alias in options else ())
+        if not changed and alias in options:
+            return (alias,)
+        return changed
 
     def out_of_effect(
         self, profile: str, flag: Flag, in_full_text: Mapping[str, str]
@@ -140,16 +156,16 @@ class _Parsed:
         if flag.value is not None and is_relative(flag.value):
             return  # its value depends on the deployed list, as intended
         for name in self.options_of(flag):
-            wanted, actual = (self.alone[flag].options or {})[name], in_full_text[name]
-            if wanted == actual:
+            alone, in_full = (self.alone[flag].options or {})[name], in_full_text[name]
+            if alone == in_full:
                 continue
-            added = _parts(wanted) - _parts(self.default.get(name, ""))
-            adds = flag.name in APPENDING or "=" in wanted
-            if adds and added <= _parts(actual):
-                why = f"added to the deployed one, not in its place: {name} is {actual!r}"
+            added = _parts(alone) - _parts(self.default.get(name, ""))
+            adds = flag.name in APPENDING or "=" in alone
+            if adds and added <= _parts(in_full):
+                why = f"added to the deployed value and does not replace it: {name} is {in_full!r}"
                 yield _objection("adds-up", profile, f"{flag} is {why}")
             else:
-                why = f"{name} is {actual!r} in the whole text, dropped or overridden"
+                why = f"in the full text {name} is {in_full!r}, so it is dropped or overridden"
                 text = f"{flag} is not in effect: {why}"
                 yield _objection("not-in-effect", profile, text, Level.FAULT)
 
@@ -159,13 +175,15 @@ def _objection(rule: str, profile: str, text: str, level: Level = Level.NOTE) ->
 
 
 def _idle(
-    profile: Profile, changes: Sequence[Mapping[str, str]], seen: dict[object, str]
+    profile: Profile, changes: Sequence[Mapping[str, str]], first_with: dict[object, str]
 ) -> Iterator[Objection]:
-    """Object to a profile that changes nothing and is no control, or that repeats another."""
+    """Object to a profile that changes nothing and is no control, or that repeats another.
+
+    `first_with` is changes -> id of the first profile with them; it is updated.
+    """
     if any(changes):
-        first = seen.setdefault(
-            tuple(tuple(sorted(change.items())) for change in changes), profile.id
-        )
+        key = tuple(tuple(sorted(change.items())) for change in changes)
+        first = first_with.setdefault(key, profile.id)
         if first != profile.id:
             text = f"the same settings as {first}: one is measured twice"
             yield _objection("twin", profile.id, text)

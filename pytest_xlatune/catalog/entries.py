@@ -1,12 +1,13 @@
 """Which XLA flags each jaxlib release accepts, of which type, and with which default.
 
-The facts in `versions.json` were probed release by release. Between two probed releases a fact
-holds if both agree on it. If they differ, or beyond the newest one, the fact is unknown, which is
-None and never a guess. A vendor's fork may differ from the release that it is built on.
+The facts in `versions.json` were probed release by release. A release between two probed ones has a
+fact if both have it. If they differ, and beyond the newest probed release, the fact is unknown:
+None, never a guess. A vendor's fork may differ from the release that it is built on.
 
-The settings that people tune are data too, one entry for each way to try one (`flags.toml`,
-`kernels.toml`, `variables.toml`, `tpu.toml`, `keys.toml`); this module reads and checks them and
-turns their values into profiles. It must not know a cell, a program or a result.
+The settings that people tune are data too: `flags.toml`, `kernels.toml`, `variables.toml`,
+`tpu.toml` and `keys.toml` have one entry for each way to try a setting. This module reads and
+checks the entries and turns their values into profiles. It must not know a cell, a program or a
+result.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from pytest_xlatune.model.channels import PARTS, channel_of, settings_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Flag, Profile, by_channel, parse_flags
 from pytest_xlatune.model.record import Record
-from pytest_xlatune.model.rotation import Taken, taken
-from pytest_xlatune.model.text import whole
+from pytest_xlatune.model.rotation import ReadAt, read_at
+from pytest_xlatune.model.text import to_integer
 
 
 class FlagHistory(Record, frozen=True, kw_only=True):
@@ -38,7 +39,8 @@ class FlagHistory(Record, frozen=True, kw_only=True):
 
     Attributes:
         kind: its type: bool, int32, int64, float, string, enum or message; "" if unknown.
-        first, last: the first and the last probed release that accept it; all between them do too.
+        first: the first probed release that accepts it.
+        last: the last probed release that accepts it; all releases between accept it too.
         defaults: probed release -> the default from that release on; None if it is not shown.
         words: the names that an enumeration accepts in the releases from `History.words_from` to
             `words_to`; () if that was not probed.
@@ -57,9 +59,9 @@ class History(Record, frozen=True, kw_only=True):
     Attributes:
         note: what was probed, and how.
         versions: the probed releases, oldest first.
-        flags: what is known about each flag, by its name.
-        words_from, words_to: the first and the last release whose words of enumerations were
-            probed; "" if none were.
+        flags: flag -> what is known about it.
+        words_from: the first release whose words of enumerations were probed; "" if none were.
+        words_to: the last such release; "" if none were probed.
     """
 
     note: str
@@ -69,7 +71,7 @@ class History(Record, frozen=True, kw_only=True):
     words_to: str = ""
 
     def is_accepted(self, flag: str, jaxlib: str) -> bool | None:
-        """Return whether a release accepts a flag; None if it is unknown.
+        """Return whether a release accepts a flag; None if that is unknown.
 
         Raises:
             ConfigError: `jaxlib` is no release number.
@@ -88,7 +90,7 @@ class History(Record, frozen=True, kw_only=True):
     def default(self, flag: str, jaxlib: str) -> str | None:
         """Return a flag's default as text; None if it is unknown.
 
-        If `jaxlib` is "", it is the default that all releases share.
+        With "" as `jaxlib` it is the default that all releases share.
 
         Raises:
             ConfigError: `jaxlib` is no release number.
@@ -133,14 +135,14 @@ class History(Record, frozen=True, kw_only=True):
 
     def when(self, flag: str) -> str:
         """Return which releases accept a flag, for a message."""
+        oldest, newest = self.versions[0], self.versions[-1]
         if flag not in self.flags:
-            return f"accepted by no jaxlib from {self.versions[0]} to {self.versions[-1]}"
+            return f"accepted by no jaxlib from {oldest} to {newest}"
         known = self.flags[flag]
-        if known.last == self.versions[-1]:
-            return f"accepted since jaxlib {known.first}" + (
-                " or before" if known.first == self.versions[0] else ""
-            )
-        return f"accepted up to jaxlib {known.last}"
+        if known.last != newest:
+            return f"accepted up to jaxlib {known.last}"
+        or_before = " or before" if known.first == oldest else ""
+        return f"accepted since jaxlib {known.first}{or_before}"
 
     def _accepts(self, flag: str, version: str) -> bool:
         known = self.flags.get(flag)
@@ -149,16 +151,16 @@ class History(Record, frozen=True, kw_only=True):
         )
 
     def _default(self, known: FlagHistory, version: str) -> str | None:
-        at = [
+        values = [
             value for since, value in known.defaults.items() if release(since) <= release(version)
         ]
-        return at[-1] if at else None
+        return values[-1] if values else None
 
     def _around(self, jaxlib: str) -> tuple[str, ...]:
         """Return the release if it was probed, else its neighbours; () outside the probed range."""
         numbers = [release(version) for version in self.versions]
-        asked = release(jaxlib)
-        below, above = bisect_right(numbers, asked) - 1, bisect_left(numbers, asked)
+        number = release(jaxlib)
+        below, above = bisect_right(numbers, number) - 1, bisect_left(numbers, number)
         if below < 0 or above == len(numbers):
             return ()
         return tuple(dict.fromkeys((self.versions[below], self.versions[above])))
@@ -184,8 +186,10 @@ def history() -> History:
     return History.from_json(json.loads(text))
 
 
-ANY = "any"  # in place of an axis: the entry is for every parallelism
-_FILES = ("flags.toml", "variables.toml", "tpu.toml", "kernels.toml", "keys.toml")
+ANY = "any"  # instead of an axis: the entry is for every parallelism
+_VARIABLES, _TPU = "variables.toml", "tpu.toml"
+_FILES = ("flags.toml", _VARIABLES, _TPU, "kernels.toml", "keys.toml")
+# key in a file -> field of `CatalogEntry`
 _FIELDS = {"with": "companions", "with_env": "companion_env", "with_keys": "companion_keys"}
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -194,7 +198,7 @@ class Status(StrEnum):
     """What an entry is for."""
 
     CANDIDATE = "candidate"
-    CONTROL = "control"  # known to do nothing: an A/A control, which shows the noise
+    CONTROL = "control"  # an A/A control: it is known to do nothing and shows the noise
     BLOCKED = "blocked"  # never set, because a profile could win by wrong results
     GONE = "gone"  # no longer accepted
 
@@ -208,25 +212,27 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
         axes: axes of `cell.Axis` on which it may matter, or "any".
         aims: the parts of a step that it acts on, out of `channels.PARTS`; () if none of them.
         values: the values to try; () if only the site knows one.
-        mechanism: what it changes, in one sentence.
+        mechanism: what the setting changes.
         source: where these facts come from.
-        status: what it is for.
-        constraints: what it needs, and when it does nothing.
+        status: what the entry is for.
+        constraints: what it needs, and when it has no effect; "" for none.
         corrects: what published recipes have wrong, and what is right; "" if they are right.
-        companions: the flags set along with it; `{value}` in them stands for its value.
+        companions: the flags set along with it; in them, `{value}` is replaced by its value.
         companion_env: the variables set along with it.
         companion_keys: the keys of MaxText set along with it.
         wave: the wave of its profiles: wave2 has single settings, wave5 has keys, and stacks of
             several settings come later than wave2.
         vendor: nvidia, amd or google, or gpu for the first two. With "" a flag or a variable is for
             any GPU, and a key is for any device.
-        changes_numerics: whether it changes precision or order, so that the loss rule decides.
-        since, until: the first and last probed libtpu that accept it; "" if there is no limit.
+        changes_numerics: whether it changes the precision or order of sums, so that the loss must
+            be compared too.
+        since: the first probed libtpu that accepts it; "" if all before `until` do.
+        until: the last probed libtpu that accepts it; "" if all later ones do.
         devices: a pattern of the names of the devices that it is for; case does not matter.
         integer: whether NCCL reads it as a plain integer.
         compile_time: whether it is a variable whose effect the HLO shows.
-        defaults: the default of the variable in the NCCL of each vendor.
-        blocked: the values that must not be set; () means all, if the status is BLOCKED.
+        defaults: vendor -> the default of the variable in that vendor's NCCL.
+        blocked: the values that must not be set; () means all values if the status is BLOCKED.
     """
 
     name: str
@@ -255,7 +261,7 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """The variable that holds it, if it is a flag outside XLA_FLAGS; else ""."""
+        """The variable that holds the flag; "" for flags of XLA_FLAGS and other settings."""
         return channel_of(self.name)
 
     @property
@@ -264,9 +270,9 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
         return self.name.startswith("xla_") and not self.channel
 
     @property
-    def taken(self) -> Taken:
-        """When it is read; only options of a compilation can take turns in one process."""
-        return taken(self.name) if self.is_flag else Taken.VARIABLE
+    def read_at(self) -> ReadAt:
+        """When the setting is read; only options of a compilation can take turns in a process."""
+        return read_at(self.name) if self.is_flag else ReadAt.VARIABLE
 
     @property
     def is_key(self) -> bool:
@@ -299,18 +305,18 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
 class Catalog:
     """All entries, in the order in which they are worth trying.
 
-    It has no slots, because it caches `_by_word`, which each setting of each profile needs.
+    It has no slots, because it caches tables.
     """
 
     entries: tuple[CatalogEntry, ...]
 
     def of_axis(self, axis: str) -> tuple[CatalogEntry, ...]:
-        """Return the entries of one axis or several, before those that are for any axis.
+        """Return the entries of one axis or several, then those for any axis.
 
         Args:
-            axis: e.g. FSDP, or a parallelism such as PP=4,FSDP=2: then the entries of the axis
-                with the larger degree come first, and the written order decides between equal
-                ones. An axis of degree 1 has no traffic and adds nothing.
+            axis: e.g. FSDP, or a parallelism such as PP=4,FSDP=2. Of a parallelism, the entries of
+                the axis with the larger degree come first; axes of equal degree keep their order,
+                and axes of degree 1, which have no traffic, are left out.
 
         Raises:
             ConfigError: there is no such axis, or the parallelism is malformed.
@@ -322,10 +328,10 @@ class Catalog:
         return tuple(by_slug.values())
 
     def named(self, name: str) -> tuple[CatalogEntry, ...]:
-        """Return the entries of a flag, a variable or a slug; dashes and `=...` do not count.
+        """Return the entries of a flag, a variable or a slug; dashes and `=...` are ignored.
 
         Raises:
-            ConfigError: there is none; the message names the nearest.
+            ConfigError: there is none; the message has the nearest name.
         """
         bare = name.lstrip("-").partition("=")[0]
         entries = self.find(bare)
@@ -343,7 +349,7 @@ class Catalog:
         return by_word
 
     def find(self, name: str) -> tuple[CatalogEntry, ...]:
-        """Return the entries of a name or a slug, () without one."""
+        """Return the entries of a name or a slug; () if there is none."""
         return tuple(self._by_word.get(name, ()))
 
     def aims_of(self, profile: Profile) -> tuple[str, ...]:
@@ -372,28 +378,27 @@ def _axes_of(text: str) -> tuple[str, ...]:
 
 @functools.cache
 def names_of(kind: str) -> frozenset[str]:
-    """Return the known names of "variables", or of MaxText's "keys"; neither list is complete."""
-    of_kind = [entry for entry in load().entries if not (entry.is_flag or entry.channel)]
-    names = {entry.name for entry in of_kind if entry.is_key == (kind == "keys")}
-    return frozenset(_data(_FILES[1])[kind]) | names
+    """Return the known names of a kind, "variables" or MaxText's "keys"; no list is complete."""
+    no_flags = [entry for entry in load().entries if not (entry.is_flag or entry.channel)]
+    names = {entry.name for entry in no_flags if entry.is_key == (kind == "keys")}
+    return frozenset(_data(_VARIABLES)[kind]) | names
 
 
 @functools.cache
 def retired() -> dict[str, str]:
-    """Return a message for each variable that is not read any more, or was renamed."""
-    return dict(_data(_FILES[1])["retired"])
+    """Return variable -> message, for variables that are not read any more or were renamed."""
+    return dict(_data(_VARIABLES)["retired"])
 
 
 class Switch(Record, frozen=True, kw_only=True):
-    """A variable that makes others do nothing.
+    """A variable with a value at which other variables do nothing.
 
     Attributes:
         name: the variable's name.
         idle: a pattern of the names of the variables that then do nothing.
-        is_on: whether it acts when it is on (an integer other than 0), or when it is off; None
-            leaves that to `value`.
-        value: the word with which it acts, in small letters; "" if `is_on` decides.
-        algorithms: the words of NCCL_ALGO that it takes away; () if none.
+        is_on: True if that is any integer but 0, False if it is 0, None if it is `value`.
+        value: the word at which they do nothing, in small letters; "" if `is_on` decides.
+        algorithms: the words of NCCL_ALGO that are then not available; () if none.
     """
 
     name: str
@@ -403,24 +408,25 @@ class Switch(Record, frozen=True, kw_only=True):
     algorithms: tuple[str, ...] = ()
 
     def acts(self, env: Mapping[str, str]) -> bool:
-        """Return whether it is set so that the others do nothing."""
-        set_to = env.get(self.name, "").strip().lower()
-        if not set_to or self.is_on is None:
-            return bool(set_to) and set_to == self.value
-        # as C reads it:  1    0x1    -1
-        number = whole(set_to)
+        """Return whether it has a value at which the other variables do nothing."""
+        text = env.get(self.name, "").strip().lower()
+        if not text:
+            return False
+        if self.is_on is None:
+            return text == self.value
+        number = to_integer(text)
         return number is not None and bool(number) is self.is_on
 
 
 @functools.cache
 def switches() -> tuple[Switch, ...]:
-    """Return the variables that make others do nothing."""
-    return tuple(map(Switch.from_json, _data(_FILES[1])["switch"]))
+    """Return the variables with a value at which others do nothing."""
+    return tuple(map(Switch.from_json, _data(_VARIABLES)["switch"]))
 
 
 @functools.cache
 def nccl_defaults(vendor: str) -> dict[str, str]:
-    """Return the known defaults of variables in a vendor's NCCL, by name."""
+    """Return variable -> its default in a vendor's NCCL, where it is known."""
     entries = load().entries
     return {entry.name: entry.defaults[vendor] for entry in entries if vendor in entry.defaults}
 
@@ -435,8 +441,8 @@ def flags_of(variable: str) -> frozenset[str]:
 
 @functools.cache
 def probed_libtpu() -> tuple[str, ...]:
-    """Return the releases of libtpu that were asked about its flags, oldest first."""
-    return tuple(_data(_FILES[2])["probed"])
+    """Return the releases of libtpu whose flags were probed, oldest first."""
+    return tuple(_data(_TPU)["probed"])
 
 
 @functools.cache
@@ -454,7 +460,7 @@ def load() -> Catalog:
         slugs.add(entry.slug)
         wrong = [axis for axis in entry.axes if axis != ANY and axis not in Axis.__members__]
         if wrong or not entry.axes:
-            raise ConfigError(f"catalog: {entry.slug!r} is of no axis, or of {wrong}")
+            raise ConfigError(f"catalog: {entry.slug!r} has no axis, or an unknown one: {wrong}")
         for part in entry.aims:
             if part not in PARTS:
                 raise ConfigError.unknown(
@@ -483,8 +489,8 @@ def _slug(value: str) -> str:
     """Write a value as part of an id: 1g for 1073741824, on for true."""
     if value in ("true", "false", ""):
         return {"true": "on", "false": "off", "": "none"}[value]
-    if (size := whole(value) or 0) >= _MIB and size % _MIB == 0:
+    if (size := to_integer(value) or 0) >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
     words = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")
-    # only the end of an enum's full name differs from the others
+    # values of `xla_gpu_enable_while_loop_unrolling` differ only in their ends
     return words.rpartition("unrolling-")[2]

@@ -29,7 +29,7 @@ def run_import(arguments: argparse.Namespace) -> Output:
     exports, problems = check_exports(options.export)
     complain(problems)
     path: Path = arguments.table
-    settings = options.said.over(CellSettings())
+    settings = options.for_sweeps.applied_to(CellSettings())
     missing = [
         f"--{name}"
         for name, value in (("model", settings.model_tag), ("parallelism", settings.parallelism))
@@ -51,7 +51,7 @@ def run_import(arguments: argparse.Namespace) -> Output:
         config_tag=settings.config_tag,
         per_device_batch_size=settings.per_device_batch_size,
         max_target_length=settings.max_target_length,
-        nodelist=options.said.over(SiteSettings()).nodelist or (),
+        nodelist=options.for_sweeps.applied_to(SiteSettings()).nodelist or (),
         launcher=f"imported from {path.name}",
         deployed={"XLA_FLAGS": arguments.deployed} if arguments.deployed else {},
     )

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pytest_xlatune.cli.show import complain
-from pytest_xlatune.sweep.groups import EVERY, FLAG, OPTIONS, RunSettings, is_daily
+from pytest_xlatune.sweep.groups import FLAG, LIST_ALL, OPTIONS, RunSettings, is_daily
 from pytest_xlatune.sweep.settings import resolve_options
 
 SESSION_OPTIONS = frozenset({"notify-file", "negative"})  # have no effect outside pytest
@@ -36,8 +36,8 @@ def add_options(
             )
     if not only:
         hint = (
-            f"All other settings of a sweep are options here too, as --NAME; `{EVERY}` lists them "
-            f"as {FLAG}NAME."
+            f"All other settings of a sweep are options here too, as --NAME; `{LIST_ALL}` lists "
+            f"them as {FLAG}NAME."
         )
         parser.epilog = f"{parser.epilog}\n\n{hint}" if parser.epilog else hint
 
@@ -49,5 +49,5 @@ def options_of(arguments: argparse.Namespace) -> RunSettings:
         ConfigError: an option is misspelt or malformed.
     """
     options = resolve_options(vars(arguments), os.environ, {}, root=Path.cwd(), prefix="--")
-    complain(filter(None, [options.said.passed_over]))
+    complain(filter(None, [options.for_sweeps.ignored_file]))
     return options

@@ -23,7 +23,7 @@ from pytest_xlatune.tasks.read_logs import (
 
 def pattern_of(arguments: argparse.Namespace) -> StepPattern | None:
     """Return the step pattern of the command line, the environment or xlatune.toml."""
-    pattern = options_of(arguments).said.values.get("step_pattern")
+    pattern = options_of(arguments).for_sweeps.values.get("step_pattern")
     return step_pattern(pattern) if pattern else None
 
 

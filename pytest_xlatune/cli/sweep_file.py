@@ -15,4 +15,4 @@ def resolved_sweep(path: Path, options: RunSettings) -> ResolvedSweep:
     Raises:
         ConfigError: the file declares no sweep, or the sweep does not fit the options.
     """
-    return load_sweep(path).resolve(options.said, workdir=options.workdir)
+    return load_sweep(path).resolve(options.for_sweeps, workdir=options.workdir)

@@ -407,7 +407,7 @@ def read_json_file(path: Path) -> Json | None:
     except secure_files.NotOursError as error:
         raise LedgerError(str(error)) from None
     try:
-        data = read_json(text, is_ours=True)
+        data = read_json(text, is_strict=True)
     except ValueError as error:
         why = f" ({error})" if text else ""
         raise LedgerError(

@@ -210,7 +210,7 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
-    secure_files.close_files(folder)
+    secure_files.restrict_modes(folder)
     if done.returncode:
         output = secure_files.read_text(notes).strip()
         raise SubmissionError(

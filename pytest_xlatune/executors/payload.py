@@ -251,7 +251,7 @@ class _Stop:
 def _run(
     folder: Folder, rank: int, machine_lock: str, stop: _Stop, umask: int, *, digest: str
 ) -> dict[str, Any]:
-    secure_files.close_files(folder.path / "submitit")  # what the scheduler wrote before us
+    secure_files.restrict_modes(folder.path / "submitit")  # what the scheduler wrote before us
     spec = _read_spec(folder, digest)
     for name, text in spec.get("files", {}).items():
         _write_file(folder, name, text, is_secret=name in spec["secret_files"])

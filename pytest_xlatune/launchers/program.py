@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from pytest_xlatune.launchers import Launcher, rotated
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.channels import CHANNELS, DUMP_FOLDER, asks_of, on_top
+from pytest_xlatune.model.channels import CHANNELS, DUMP_FOLDER, logging_env, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     OPTIONS_FOLDER,
@@ -233,7 +233,7 @@ class ProgramLauncher(Launcher):
         """Return what makes rank 0 show its options; {} if the user asks for them already."""
         has_debug = "NCCL_DEBUG" in env or any(fnmatchcase("NCCL_DEBUG", p) for p in self.inherit)
         asked = {} if has_debug else dict(ASKS_NCCL)
-        asked |= {name: to for name, to in asks_of(env).items() if name not in env}
+        asked |= {name: to for name, to in logging_env(env).items() if name not in env}
         text = env.get("XLA_FLAGS", "")
         if _OF_A_DUMP not in text:
             asks = format_flags(_ASKS_OPTIONS).replace(FOLDER, QUOTED_WORD)
@@ -335,7 +335,7 @@ def witness_script(folder: str = "xlatune_folder") -> str:
     channels = "".join(
         f"  [[ ! -v {channel} || -v {name} ]] || export {name}={value}\n"
         for channel in CHANNELS
-        for name, value in asks_of([channel]).items()
+        for name, value in logging_env([channel]).items()
     )
     return _WITNESS.format(
         folder=folder,

@@ -1,11 +1,11 @@
 """The append-only journal of a cell: what was planned, submitted, seen and decided, in order.
 
-One event is one line of JSON, appended under a lock and synced before anyone acts on it, so that
-killing any process at any moment loses neither a job nor a result. An event exists once its newline
-does: readers ignore a line that a killed writer left unfinished, and the next writer marks it as
-torn. Readers take no lock and only read new lines. A line holds the fields on which code decides;
-messages are made from them here, and sentences in `report`. This module knows neither pytest nor
-executors, decides nothing and reads no clock.
+One event is one line of JSON, appended under a lock and synced before any process acts on it, so
+that killing any process at any moment loses neither a job nor a result. A line counts only with its
+newline: readers ignore a line that a killed writer left unfinished, and the next writer marks it as
+torn. Readers take no lock and only read new lines. A line has the fields on which the program
+decides; this module makes messages from them. It knows neither pytest nor executors, decides
+nothing and reads no clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
-import itertools
 import json
 import operator
 import os
@@ -78,7 +77,7 @@ class Event(Record, frozen=True, kw_only=True, tag_field="event", tag=_word_of):
 
 
 def versions() -> dict[str, str]:
-    """Return name -> version of the software that takes part."""
+    """Return name -> version of the software of a session."""
     releases = {"python": platform.python_version(), "platform": sys.platform}
     for package in ("pytest-xlatune", "pytest", "submitit", "numpy", "scipy"):
         try:
@@ -92,15 +91,16 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
     """A session began or resumed work on the cells of a study.
 
     Attributes:
-        cells: every cell that a trial of the study may name; one if arms are profiles.
+        cells: every cell that a trial of the study may name; one cell if arms are profiles.
+        study: the name of the study.
         sweep: the name of the sweep, which also names the folder of its reports.
         session: the id of the pytest session, shared by all its processes.
         declared: the study as JSON data, so that the ledger alone reproduces every conclusion.
         versions: name -> version of the software.
         settings: name of a setting that the user gave -> where it was given.
         command: the command line of the session, without secrets.
-        run: the session whose folder holds the attempts; "" for this one. Another session's is used
-            if its ledger was lost and its attempts' files are read again.
+        run: id of the session in whose folder the attempts are; "" for this session. It is an
+            earlier one if its ledger was lost and was rebuilt from its attempts' files.
     """
 
     cells: tuple[Cell, ...]
@@ -115,13 +115,16 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
 
 
 class TrialPlanned(Event, frozen=True, kw_only=True):
-    """A study proposed the trial; the first such line determines its place in the plan."""
+    """A study proposed a trial; the first such event of a trial gives its place in the plan."""
 
     trial: Trial
 
 
 class AttemptIntended(Event, frozen=True, kw_only=True):
-    """An attempt will be submitted; without `AttemptSubmitted`, look for its job."""
+    """An attempt will be submitted.
+
+    If no `AttemptSubmitted` follows, it may still have a job, which `comment` identifies.
+    """
 
     trial_id: str
     attempt: int
@@ -139,7 +142,7 @@ class AttemptCutShort(Event, frozen=True, kw_only=True):
 
     Attributes:
         still_s: seconds without a step.
-        fatal: the finding of the line after which it cannot go on; None for a hang.
+        fatal: the finding of a log line after which the program cannot go on; None for a hang.
     """
 
     trial_id: str
@@ -149,16 +152,17 @@ class AttemptCutShort(Event, frozen=True, kw_only=True):
 
 
 class AttemptLetGo(Event, frozen=True, kw_only=True):
-    """No session waits for a running attempt, so it is ended; that is no failure."""
+    """A running attempt is ended because no session waits for it, which is no failure."""
 
     trial_id: str
     attempt: int
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
-    """How the attempt ended, and what its log shows.
+    """How an attempt ended, and what its log shows.
 
-    `blamed` is the program of a rotation that ended it; the next attempt runs without that.
+    Attributes:
+        blamed: the program of a rotation that ended or may have ended the attempt; None if none.
     """
 
     trial_id: str
@@ -169,12 +173,12 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class TrialEnded(Event, frozen=True, kw_only=True):
-    """The trial's final result."""
+    """A trial has its final result."""
 
     result: TrialResult
 
 
-_FOLLOWS = {
+_FOLLOWS = {  # what happens to a trial after an attempt -> its phrase in a message
     Next.ACCEPT: "counts as success",
     Next.RETRY: "retried on the same nodes",
     Next.DROP: "dropped, and not run again",
@@ -188,32 +192,32 @@ _UNREADABLE = frozenset({FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREA
 
 
 class Cannot(StrEnum):
-    """What is wrong with the reference, so that there is nothing to compare with."""
+    """What the reference cannot do, so that there is nothing to compare with."""
 
     RUN = "run"
     BE_SCORED = "be-scored"
 
 
 class Decided(Event, frozen=True, kw_only=True):
-    """What follows from an attempt, with the failure class and the evidence.
+    """What happens to a trial after an attempt, with the failure class and the evidence.
 
     Attributes:
-        next: what follows.
-        cls: the failure class that it is based on; "" if there is none.
+        next: what happens to the trial.
+        cls: the failure class for which it happens; "" if there is none.
         detail: the figure or name in the evidence, or what a scheduler or a site reported.
-        tried: how many of the last attempts of this trial ended in the same class.
-        cannot: what is wrong with the reference, if that stops the sweep.
+        tried: how many attempts of this trial just before also ended in this class.
+        cannot: what the reference cannot do, if that stops the sweep; None otherwise.
         arm: the id of the reference; "" for the deployed cell.
-        needed: what a retry needed that could not be done, so that the sweep stops.
-        nodes: the nodes that failed, as far as known.
-        faults: what is wrong with the nodes, if they were resumed: what still is.
+        needed: an action that a retry needed and that could not be done, so that the sweep stops.
+        nodes: the nodes that failed; () if unknown.
+        faults: what is wrong with the nodes; if they were resumed, what still is.
         resumed: the nodes that were resumed in vain.
-        found: a message that replaces `detail` if a text is not enough.
+        found: a message that replaces `detail` if a text is not enough; None otherwise.
         shown: further evidence if no log line and no scheduler explains the end: how far the
-            attempt came, or what a witness shows of a setting.
-        waited_s: seconds in the queue until the user's patience was over.
-        spent: which limit another trial would exceed, and which option raises it.
-        evidence: the line of the log, or the scheduler's words.
+            attempt came, or what a witness shows of a setting. None if there is none.
+        waited_s: seconds in the queue if they exceeded the user's limit; 0 otherwise.
+        spent: which limit another trial would exceed, and which option raises it; None otherwise.
+        evidence: the line of the log, or the scheduler's words; "" if there is none.
         not_before_s: earliest start of the next attempt, in seconds since 1970; 0 for at once.
     """
 
@@ -246,13 +250,13 @@ class Decided(Event, frozen=True, kw_only=True):
 
     @property
     def why(self) -> Message | None:
-        """What follows, for which class and on which evidence; None if all is well."""
+        """What happens to the trial, and for which class and detail; None if nothing failed."""
         if self.spent is not None:
             return say(_DECIDED, cls=self.cls, follows=self.spent)
         follows = say(_FOLLOWS[self.next])
-        trouble = self._trouble(follows)
-        if trouble is not None:
-            return trouble
+        obstacle = self._obstacle(follows)
+        if obstacle is not None:
+            return obstacle
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else None
         times = say(", {times} times in a row", times=self.tried + 1) if self.tried else None
@@ -265,8 +269,8 @@ class Decided(Event, frozen=True, kw_only=True):
                 times=times,
                 follows=follows,
             )
-        is_told = self.found is not None or self.detail not in ("", self.cls)
-        detail = say(IN_BRACKETS, text=self.found or self.detail) if is_told else None
+        has_detail = self.found is not None or self.detail not in ("", self.cls)
+        detail = say(IN_BRACKETS, text=self.found or self.detail) if has_detail else None
         decision = say(
             "{cls}{detail}{times}: {follows}",
             cls=self.cls,
@@ -278,9 +282,9 @@ class Decided(Event, frozen=True, kw_only=True):
             return decision
         if self.cls == FailureClass.NO_STEPS:  # the detail explains it better than the class
             decision = say("{detail}: {follows}", detail=self.found or self.detail, follows=follows)
-        return self._of_reference(decision)
+        return self._for_reference(decision)
 
-    def _trouble(self, follows: Message) -> Message | None:
+    def _obstacle(self, follows: Message) -> Message | None:
         """Return what prevented a trial or its next attempt from running; None if nothing did."""
         cls, faults = self.cls, say(_FAULTS, faults=self.faults)
         if self.waited_s:
@@ -301,15 +305,13 @@ class Decided(Event, frozen=True, kw_only=True):
             )
             return say(_DECIDED, cls=cls, follows=missed)
         if self.faults:
-            text = (
-                "{faults}, and stays so after RESUME: {follows}"
-                if self.resumed
-                else "{faults}: {follows}"
-            )
+            text = "{faults}: {follows}"
+            if self.resumed:
+                text = "{faults}, and stays so after RESUME: {follows}"
             return say(_DECIDED, cls=cls, follows=say(text, faults=faults, follows=follows))
         return None
 
-    def _of_reference(self, decision: Message) -> Message:
+    def _for_reference(self, decision: Message) -> Message:
         is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
         arm = say("the reference {arm}", arm=self.arm) if self.arm else say(_AS_DEPLOYED)
         text = "{arm} cannot be scored: {why}" if is_scoring else "{arm} cannot run: {why}"
@@ -327,16 +329,16 @@ class NoteKind(StrEnum):
     """The subject of a note."""
 
     SITE = "site"  # a check of the site before anything was submitted
-    WAITING = "waiting"  # waiting for the scheduler, or for a place in its queue
+    WAITING = "waiting"  # a trial waits for the scheduler, or for a place in its queue
     OTHER = "other"
 
 
 class Noted(Event, frozen=True, kw_only=True):
-    """A remark for readers. Nothing is decided on it.
+    """A remark for readers, on which nothing is decided.
 
     Attributes:
         about: the subject.
-        text: the words of a check of the site, or of a compiler.
+        text: the words of a check of the site, or of a compiler; "" if `why` has the remark.
         why: the remark as a message; None if `text` has it.
     """
 
@@ -345,22 +347,24 @@ class Noted(Event, frozen=True, kw_only=True):
     why: Message | None = None
 
     @property
-    def said(self) -> Message:
+    def remark(self) -> Message:
         """The remark as a message."""
         return self.why or verbatim(self.text)
 
 
 class FilesRead(Event, frozen=True, kw_only=True):
-    """The files that deploy the cell, as a session found them; the last such event counts."""
+    """A session read the files that deploy the cell; the last such event counts."""
 
     files: tuple[DeployedFile, ...]
 
 
 class CellCompiled(Event, frozen=True, kw_only=True):
-    """The memory that compiling an arm's cell reported, before any of its trials was queued.
+    """An arm's cell was compiled before any of its trials was submitted.
 
     Attributes:
-        key: digest of everything that affects it: program, settings, compiler, limit.
+        arm: the id of the arm.
+        key: digest of everything that affects the result: program, settings, compiler, limit.
+        memory: the memory that the compiler reported.
         took_s: seconds that compiling took.
     """
 
@@ -376,9 +380,9 @@ class EvidenceRecorded(Event, frozen=True, kw_only=True):
     Attributes:
         dump: folder of the compiler's dump, relative to the ledger's folder; "" if none.
         captures: files of the profiler, relative to the ledger's folder.
-        facts: what they show, one sentence each, from their readers.
+        facts: one sentence for each fact that the dump and the captures show.
         problems: one sentence for each file that could not be read.
-        shares: where the time of a step went; None without a trace.
+        shares: how the time of a step is divided; None without a trace.
         pgle: path of the profile for XLA's scheduler made from the trace; "" if none.
     """
 
@@ -396,7 +400,7 @@ class EnvironmentSeen(Event, frozen=True, kw_only=True):
 
     Attributes:
         nodes: the environment of each node, completed with facts of earlier events.
-        is_whole: whether the devices were asked for as well.
+        is_whole: whether the devices were looked up too.
     """
 
     trial_id: str
@@ -406,7 +410,7 @@ class EnvironmentSeen(Event, frozen=True, kw_only=True):
 
 
 class EpochCause(StrEnum):
-    """Why scores on some nodes no longer compare with earlier ones."""
+    """Why scores on some nodes can no longer be compared with earlier ones."""
 
     RESUMED = "resumed"  # Slurm resumed them
     FIT_AGAIN = "fit-again"  # a trial failed there, but nothing had to be done
@@ -416,17 +420,17 @@ class EpochCause(StrEnum):
 
 
 class EpochBegan(Event, frozen=True, kw_only=True):
-    """Nodes have changed: scores on them do not compare with earlier ones.
+    """Nodes have changed: scores on them cannot be compared with earlier ones.
 
     Attributes:
         cause: what changed.
         nodes: the nodes; () for every node of the ledger.
-        cls: the failure class that caused it.
-        action: what the site's hook did; "" if nothing.
-        faults: what Slurm could not repair before the hook did.
-        cell_digest: only cell concerned, if it moved to other nodes; "" for all cells on `nodes`.
-        were: the nodes on which this cell's trials ran before.
-        changes: everything that changed in the environment.
+        cls: the failure class that caused the change; "" if none did.
+        action: what the site's hook did; `NONE` if nothing.
+        faults: what Slurm could not repair before the hook did; () for nothing.
+        cell_digest: the only cell concerned, if it moved to other nodes; "" for all on `nodes`.
+        were: the nodes on which this cell's trials ran before; () if it has not moved.
+        changes: everything that changed in the environment; () for other causes.
     """
 
     cause: EpochCause
@@ -452,13 +456,13 @@ class EpochBegan(Event, frozen=True, kw_only=True):
             case EpochCause.FIT_AGAIN:
                 return say("{cls}: fit again: {nodes}", cls=cls, nodes=nodes)
         faults = say(_FAULTS, faults=self.faults)
-        tried = say(_FAULTS_AFTER_RESUME, faults=faults) if self.faults else None
+        suffix = say(_FAULTS_AFTER_RESUME, faults=faults) if self.faults else None
         return say(
-            "{cls}: the site did {action}{faults}", cls=cls, action=self.action, faults=tried
+            "{cls}: the site did {action}{faults}", cls=cls, action=self.action, faults=suffix
         )
 
     @property
-    def said(self) -> Message:
+    def remark(self) -> Message:
         """The remark for readers of the results."""
         return say("{why}: scores before and after are not compared", why=self.why)
 
@@ -488,20 +492,18 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 LEDGER = "ledger.jsonl"
-# pattern of the names that `Ledger.archive` gives, in the same folder
-MOVED_ASIDE = "ledger-*.jsonl"
+ARCHIVED = "ledger-*.jsonl"  # pattern of the names that `Ledger.archive` gives, in the same folder
 SCHEMA = 4
-_HEAD = b'{"schema":'  # the beginning of every line
-# the beginning with schema, time and event:  {"schema":4,"at":1700000000.0,"event":"noted"
-_BEGUN = re.compile(
+_BEGINNING = b'{"schema":'  # of every line
+# the beginning of a line of this schema:  {"schema":4,"at":1700000000.0,"event":"noted"
+_HEAD = re.compile(
     rb'\{"schema": ?4, ?"at": ?(?P<at>[\d.e+-]{1,40}), ?(?="event": ?"(?P<kind>[\w-]{1,40})")'
 )
 _OPENED = word_of(CampaignOpened).encode()
-# mark behind a torn line; no JSON of ours contains a raw tab
+# the end of a torn line, which no complete line has: our JSON contains no raw tab
 _TORN = b"\t# torn: its writer was killed\n"
 _LOCK_TIMEOUT_S = 60.0
-# number of parsed lines that are cached: enough for a sweep of 5,000 profiles
-_REMEMBERED = 1 << 15
+_CACHED_LINES = 1 << 15  # enough for a sweep of 5,000 profiles
 _EVENT = msgspec.json.Decoder[Event](
     functools.reduce(operator.or_, EVENTS.values()), dec_hook=decode
 )
@@ -511,7 +513,7 @@ _TIME = msgspec.json.Decoder(Time)
 class Ledger:
     """The journal in one file; any number of processes may use it at the same time.
 
-    With `shows_only` the file may belong to anybody, because nothing is decided by it.
+    With `shows_only` the file may belong to any user, because it is only shown.
     """
 
     def __init__(self, path: Path, *, shows_only: bool = False) -> None:
@@ -527,22 +529,22 @@ class Ledger:
         They are on the disk when this returns.
 
         Raises:
-            LedgerError: the file cannot be created, locked or written. The caller acts as if the
-                events were unknown, although after a failed sync they may be in the file.
+            LedgerError: the file cannot be created, locked or written. The caller must act as if
+                the events were not recorded, although after a failed sync they may be in the file.
         """
         text = b"".join(_line(event, at_s) for event in events)
         if text:
             if self._inode is not None:
                 with self._explained(what="written"):
-                    self.path.stat()  # raises while the file is away, so that no new one is begun
+                    self.path.stat()  # raises if the file is missing, so that no new one is begun
             with self._lock(), self._explained(what="written"):
                 _append(self.path, text)
 
     def refresh(self) -> tuple[LedgerEntry, ...]:
-        """Return the events added since the last call; costs one `stat` if there are none.
+        """Return the events added since the last call, by a single `stat` if there are none.
 
         Raises:
-            LedgerError: a line is unreadable (the message has its number) or of another schema, or
+            LedgerError: a line is unreadable (the message has its number) or has another schema, or
                 the file is no ledger or was replaced.
         """
         with self._explained(what="read"):
@@ -552,11 +554,11 @@ class Ledger:
                 if self._inode is None:
                     return ()
                 raise
-            # another ledger may be longer than what was read, so the inode is compared too
+            # a new ledger may be longer than what was read, so the inode is compared too
             if self._inode not in (None, status.st_ino) or status.st_size < self._offset_bytes:
                 raise LedgerError(
-                    f"{self.path} was replaced while this session was using it (started afresh by "
-                    "another one?); run again to go on with the new one"
+                    f"{self.path} was replaced while this session was using it (did another "
+                    "session start with --xlatune-fresh?); run again to use the new one"
                 )
             self._inode = status.st_ino
             if status.st_size == self._offset_bytes:
@@ -566,10 +568,10 @@ class Ledger:
                 return self._parse(file)
 
     def opened(self) -> tuple[CampaignOpened, ...]:
-        """Return the events of sessions' beginnings, without reading other lines.
+        """Return the events with which sessions began; other lines are not parsed.
 
         Raises:
-            LedgerError: such a line is unreadable or of another schema, or the file is no ledger.
+            LedgerError: such a line is unreadable or has another schema, or the file is no ledger.
         """
         with (
             self._explained(what="read"),
@@ -578,51 +580,55 @@ class Ledger:
             events = [
                 _entry(line, number=number, path=self.path).event
                 for number, line in enumerate(file, start=1)
-                if self._is_whole(line, is_first=number == 1) and _OPENED in line
+                if self._is_complete(line, is_first=number == 1) and _OPENED in line
             ]
         return tuple(opening for opening in events if isinstance(opening, CampaignOpened))
 
     def archive(self, *, at_s: float) -> Path | None:
         """Rename the ledger with the date in its name, and return the path; None if there is none.
 
-        Nothing is deleted. It raises LedgerError as `append` does.
+        Nothing is deleted.
+
+        Raises:
+            LedgerError: the file cannot be locked or renamed.
         """
-        when = datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%SZ")
+        date = datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%SZ")
         with self._lock(), self._explained(what="moved aside"):
             if not self.path.exists():
                 return None
-            numbers = itertools.chain([""], map("-{}".format, itertools.count(2)))
-            names = (f"{self.path.stem}-{when}{number}{self.path.suffix}" for number in numbers)
-            aside = next(path for path in map(self.path.with_name, names) if not path.exists())
-            self.path.rename(aside)
+            archived = self.path.with_stem(f"{self.path.stem}-{date}")
+            number = 1
+            while archived.exists():
+                number += 1
+                archived = self.path.with_stem(f"{self.path.stem}-{date}-{number}")
+            self.path.rename(archived)
         self._inode, self._offset_bytes, self._number = None, 0, 0
-        return aside
+        return archived
 
     def _parse(self, lines: Iterable[bytes]) -> tuple[LedgerEntry, ...]:
         entries = []
         number, offset_bytes = self._number, self._offset_bytes
         for line in lines:
-            is_whole = self._is_whole(line, is_first=number == 0)
-            # a line is only complete with its newline: a full disk once cut one off
+            is_complete = self._is_complete(line, is_first=number == 0)
             if not line.endswith(b"\n"):
-                break  # torn, or being written by another process
+                break  # torn, or still being written by another process
             number += 1
             offset_bytes += len(line)
-            if is_whole:
+            if is_complete:
                 entries.append(_entry(line, number=number, path=self.path))
         self._number, self._offset_bytes = number, offset_bytes
         return tuple(entries)
 
-    def _is_whole(self, line: bytes, *, is_first: bool) -> bool:
+    def _is_complete(self, line: bytes, *, is_first: bool) -> bool:
         """Return whether a line is complete; raise LedgerError for a file that is no ledger."""
-        beginning = line.removesuffix(_TORN)
-        if is_first and not (beginning.startswith(_HEAD) or _HEAD.startswith(beginning)):
+        text = line.removesuffix(_TORN)
+        if is_first and not (text.startswith(_BEGINNING) or _BEGINNING.startswith(text)):
             raise UnreadableLedgerError(
-                f"{self.path} is not a ledger: expected it to begin with {_HEAD.decode()}, "
+                f"{self.path} is not a ledger: expected it to begin with {_BEGINNING.decode()}, "
                 f"found {line[:40]!r}; choose another work directory, or "
                 f"{UnreadableLedgerError.ADVICE}"
             )
-        return beginning == line and line.endswith(b"\n")
+        return text == line and line.endswith(b"\n")
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
@@ -652,9 +658,9 @@ class Ledger:
             ) from error
 
 
-# Fields with names, and records that hide their own secrets. They are never changed, because
-# another value would be another trial, cell or environment.
-_NAMES = frozenset(
+# Fields that contain names, or records that hide their own secrets. Secrets are not hidden in them,
+# because another value would be another trial, cell or environment.
+_UNCHANGED = frozenset(
     {
         *("arm", "before", "captures", "cell_digest", "cells", "cls", "code"),
         *("comment", "declared", "devices", "dump", "field", "files", "flags", "job_ids", "key"),
@@ -663,13 +669,14 @@ _NAMES = frozenset(
         *("trial", "trial_id", "versions", "were"),
     }
 )
-_OF_MESSAGE = frozenset({"text", "values", "code"})
+_MESSAGE_FIELDS = frozenset({"text", "values", "code"})
 
 
 def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
-    """Return our JSON data with secrets hidden, since logs and schedulers may be quoted in it.
+    """Return our JSON data with secrets hidden, because it may quote logs and schedulers.
 
-    The texts of messages are ours, but their values may be quotes. `secrets` are the known ones.
+    The text of a message is our own, but its values may be quotes. `secrets` are the known values;
+    None means those that this process knows.
     """
     secrets = known_secrets() if secrets is None else secrets
     if isinstance(data, str):
@@ -678,7 +685,7 @@ def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
         return [without_secrets(child, secrets) for child in data]
     if not isinstance(data, dict):
         return data
-    if "text" in data and data.keys() <= _OF_MESSAGE:
+    if "text" in data and data.keys() <= _MESSAGE_FIELDS:
         values = data.get("values")
         if not isinstance(values, dict):
             return data
@@ -686,7 +693,7 @@ def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
             "values": {name: without_secrets(child, secrets) for name, child in values.items()}
         }
     return {
-        name: child if name in _NAMES else without_secrets(child, secrets)
+        name: child if name in _UNCHANGED else without_secrets(child, secrets)
         for name, child in data.items()
     }
 
@@ -694,7 +701,7 @@ def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
 def _line(event: Event, at_s: float) -> bytes:
     secrets = known_secrets()
     fields = {
-        name: value if name in _NAMES else without_secrets(value, secrets)
+        name: value if name in _UNCHANGED else without_secrets(value, secrets)
         for name, value in event.to_json().items()
     }
     data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **fields}
@@ -712,12 +719,11 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
     return LedgerEntry(number=number, at_s=at_s, event=event)
 
 
-# Cached by the text alone, so changes of a file cannot make it wrong. One session reads its ledger
-# seven times.
-@functools.lru_cache(maxsize=_REMEMBERED)
+# One session reads its ledger seven times. The key of the cache is the text of the line.
+@functools.lru_cache(maxsize=_CACHED_LINES)
 def _parsed(line: bytes) -> tuple[float, Event]:
     """Return the time and the event of a line."""
-    match = _BEGUN.match(line)
+    match = _HEAD.match(line)
     if match is None:
         raise _unreadable(line)
     try:
@@ -733,9 +739,9 @@ def _parsed(line: bytes) -> tuple[float, Event]:
 
 
 def _unreadable(line: bytes) -> UnreadableLedgerError:
-    """Return the error for a line of another schema, or one that is no event of ours."""
+    """Return the error for a line of another schema, or for one that is no event."""
     try:
-        data = read_json(line, is_ours=True)
+        data = read_json(line, is_strict=True)
         schema, _, _ = data["schema"], data["at"], data["event"]
     except (ValueError, KeyError, TypeError):
         schema = SCHEMA
@@ -749,22 +755,21 @@ def _unreadable(line: bytes) -> UnreadableLedgerError:
             "of its jobs, or read it with the version that wrote it"
         )
     return UnreadableLedgerError(
-        f"unreadable line {line[:60]!r}; every line ends whole, so this one was "
-        "damaged later. Restore the file, cut out the line (what it said is lost), or "
+        f"unreadable line {line[:60]!r}; lines are only ever written whole, so this one was "
+        "damaged later. Restore the file, or delete the line (its event is lost), or "
         f"{UnreadableLedgerError.ADVICE}"
     )
 
 
 def _append(path: Path, text: bytes) -> None:
-    # open to the users of its folder and to nobody else
     descriptor = secure_files.open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     try:
         size_bytes = os.fstat(descriptor).st_size
         if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
             text = _TORN + text
-        while text:  # a full disk first writes a part; the next write raises the error
+        while text:  # on a full disk, only a part is written, and the next write raises the error
             text = text[os.write(descriptor, text) :]
-        # a kill loses nothing that was written, but a power cut loses what was not synced
+        # a killed process loses nothing that was written; a power cut loses what was not synced
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,9 +1,9 @@
-"""Decide, by files, which process takes the next turn, and whether any process waits.
+"""Decide by files which process drives a campaign next, and whether any process waits for it.
 
-Every process that waits for a campaign may drive it, one at a time. The last one keeps driving; it
-writes a file when it stops, and if it is killed, its silence shows that. flock ends with its
-holder, so no lock is left behind. Every method raises LedgerError if the folder cannot be written.
-This module knows nothing about the work in a turn.
+Every process that waits for a campaign may drive it, one at a time and turn by turn. The process
+that drove last keeps driving; when it stops, it says so in a file, and if it is killed, the age of
+that file shows it. An flock ends with its process, so no lock is left behind. Every method raises
+LedgerError if the folder cannot be written. This module knows nothing about the work in a turn.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from pytest_xlatune import locks, secure_files
 from pytest_xlatune.model.errors import LedgerError
 
-SILENCE_S = 1.5  # if the driving process has taken no turn for so many seconds, another one drives
-_NONE = 0  # stands for no driving process
+SILENCE_S = 1.5  # seconds without a turn of the driving process after which another one may drive
+_NONE = 0  # instead of a process id: no process drives
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
@@ -29,18 +29,19 @@ class DriverLock:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._beat = folder / "turn.beat"  # id of the driving process, written in each turn
-        self._logged_driver = _NONE  # the driving process that was logged last
-        self._attends = False  # whether this process is registered as waiting
-        self._drove = False  # whether it has taken a turn since then
+        # the file with the id of the driving process, which is written in each turn
+        self._driver_file = folder / "turn.beat"
+        self._logged_driver = _NONE  # id of the driving process that was logged last
+        self._is_registered = False  # whether this process is registered as waiting
+        self._has_driven = False  # whether it has taken a turn in the present wait
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
         """Yield whether the next turn is ours; if so, it lasts until the context ends."""
         with self._explained():
-            # raises if the folder is missing (not mounted), because a lock would create it
+            # This raises if the folder is missing, e.g. not mounted; the lock would create it.
             self._folder.stat()
-        if self._is_driven():
+        if self._is_driven_by_other():
             self._log_driver(self._driver())
             yield False
             return
@@ -48,7 +49,7 @@ class DriverLock:
             if is_ours:
                 with self._explained():
                     self._write_driver(os.getpid())
-                self._drove = True
+                self._has_driven = True
                 self._log_driver(os.getpid())
             yield is_ours
 
@@ -62,8 +63,8 @@ class DriverLock:
         with self._held("turn.lock", wait_s=wait_s) as is_ours:
             if not is_ours:
                 raise LedgerError(
-                    f"{self._folder} has been in use by another process for {wait_s:.0f} s; end it "
-                    "(it may be stopped or out of disk), then run again"
+                    f"{self._folder} has been in use by another process for {wait_s:.0f} s; end "
+                    "that process (it may be stopped, or its disk full), then run again"
                 )
             yield
 
@@ -77,21 +78,24 @@ class DriverLock:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count as waiting inside the context, and stop driving at its end."""
+        """Register as waiting inside the context, and stop driving at its end."""
         try:
-            with self.attending():
+            with self.registered():
                 yield
         finally:
-            if self._drove and self._driver() == os.getpid():
-                # so that others do not have to wait until they notice our silence
+            if self._has_driven and self._driver() == os.getpid():
+                # so that other processes can drive at once
                 with contextlib.suppress(OSError):
                     self._write_driver(_NONE)
-            self._drove = False
+            self._has_driven = False
 
     @contextlib.contextmanager
-    def attending(self) -> Iterator[None]:
-        """Count as waiting even between two waits, so that no process ends our jobs."""
-        if self._attends:  # a test waits inside its session, which attends already
+    def registered(self) -> Iterator[None]:
+        """Register as waiting inside the context, so that no process ends our jobs.
+
+        A session does so for its whole time, also between the waits of its tests.
+        """
+        if self._is_registered:
             yield
             return
         with self._explained():
@@ -99,17 +103,17 @@ class DriverLock:
         try:
             with self._explained():
                 fcntl.flock(waiters, fcntl.LOCK_SH)
-            self._attends = True
+            self._is_registered = True
             yield
         finally:
-            self._attends = False
+            self._is_registered = False
             os.close(waiters)
 
     @contextlib.contextmanager
     def none_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
-        """Yield whether no process waits, and keep it so until the context ends.
+        """Yield whether no process waits, and keep others from registering inside the context.
 
-        `patience_s` is the time for processes of our own session that are about to end.
+        Processes of our own session that are about to end get `patience_s` seconds for that.
         """
         with self._held("waiters.lock", wait_s=patience_s) as is_alone:
             yield is_alone
@@ -122,35 +126,35 @@ class DriverLock:
             raise LedgerError(str(error)) from None
         except OSError as error:
             raise LedgerError(
-                f"{self._folder} cannot be used: {error}; choose a work directory that can be "
-                "written, with free space, on a file system with flock (--xlatune-workdir)"
+                f"{self._folder} cannot be used: {error}; choose a writable work directory with "
+                "free space on a file system with flock (--xlatune-workdir)"
             ) from error
 
     def _log_driver(self, driver: int) -> None:
-        """Log which process drives, when that changes."""
+        """Log which process drives, whenever that changes."""
         if driver not in (_NONE, self._logged_driver):
-            ours = " (this one)" if driver == os.getpid() else ""
-            _LOG.info("process %d%s drives the campaign in %s", driver, ours, self._folder)
+            suffix = " (this one)" if driver == os.getpid() else ""
+            _LOG.info("process %d%s drives the campaign in %s", driver, suffix, self._folder)
             self._logged_driver = driver
 
-    def _is_driven(self) -> bool:
+    def _is_driven_by_other(self) -> bool:
         driver = self._driver()
         if driver in (_NONE, os.getpid()):
             return False
         try:
-            age_s = time.time() - self._beat.stat().st_mtime
+            age_s = time.time() - self._driver_file.stat().st_mtime
         except OSError:
             return False
-        # after a clock jumped back, the file counts as old, not as new for ever
+        # After a clock was set back, the age is negative, and must not count as young for ever.
         return 0 <= age_s < SILENCE_S
 
     def _driver(self) -> int:
         try:
-            return int(secure_files.read_bytes(self._beat))
+            return int(secure_files.read_bytes(self._driver_file))
         except (OSError, ValueError):
             return _NONE
 
     def _write_driver(self, driver: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(secure_files.open_file(self._beat, flags), "wb") as file:
+        with os.fdopen(secure_files.open_file(self._driver_file, flags), "wb") as file:
             file.write(b"%d\n" % driver)

@@ -1,8 +1,8 @@
 """The state of the jobs in flight: a small file beside the ledger, for people.
 
 The process that drives a campaign writes it, and every display of a sweep reads it, on any machine
-with the same file system. Nothing is decided by it, so it may be missing, old or truncated; then it
-is read as empty. Measurements are only in the ledger.
+with the same file system. Nothing is decided by it, so it may be missing or old; one that cannot be
+read counts as empty. Measurements are only in the ledger.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class Now(Record, frozen=True, kw_only=True):
     """The last report of the executor.
 
     Attributes:
-        at_s: time of the report, in seconds since 1970; a driving process renews it twice a minute.
-        jobs: job id -> its state. For a pending job, `start_s` is the start that the scheduler
-            expects (None if unknown), and `reason` is why it waits.
+        at_s: time of the report, in seconds since 1970; the driving process renews it twice a
+            minute. 0 if there is no report.
+        jobs: job id -> state of the job. For a pending job, `start_s` is the start that the
+            scheduler expects (None if unknown), and `reason` is why it waits.
     """
 
     at_s: Time = 0.0

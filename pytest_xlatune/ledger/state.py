@@ -1,10 +1,11 @@
-"""The state that follows from the events of a ledger. Pure, and the same however it is split.
+"""The state that follows from the events of a ledger.
 
-It reads no file and no clock, and decides nothing: the study decides which trial comes next, and
-the playbook what a failure means. Sums that are needed after every event are kept up to date.
+Events give the same state, whether they are added at once or in parts. This module reads no file
+and no clock, and decides nothing: the study decides which trial comes next, and the playbook what a
+failure means. What is needed after every event is kept up to date.
 
-An attempt is one submission of a trial. A table says which events are allowed in each of its
-states; another event means that the file was damaged, or that two programs wrote it.
+An attempt is one submission of a trial. `TRANSITIONS` has the events that are allowed in each of
+its states; another event means that the file was damaged, or that another program wrote it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class AttemptState(StrEnum):
     INTENDED = "intended"  # it may or may not have been submitted
     SUBMITTED = "submitted"  # an executor returned its job id
     CUT_SHORT = "cut-short"  # it will measure nothing more, and is being ended
-    LET_GO = "let-go"  # no session waits for it, and it is being ended
+    LET_GO = "let-go"  # it is being ended, because no session waits for it
     ENDED = "ended"
 
     @property
@@ -92,7 +93,7 @@ TRANSITIONS: Mapping[AttemptState, Mapping[type[Event], AttemptState]] = {
         AttemptEnded: AttemptState.ENDED,
     },
     AttemptState.LET_GO: {
-        # a job that our cancel did not reach runs on, and the next session ends it
+        # a job that could not be cancelled runs on, and the next session ends it
         AttemptLetGo: AttemptState.LET_GO,
         AttemptCutShort: AttemptState.LET_GO,
         AttemptEnded: AttemptState.ENDED,
@@ -120,7 +121,16 @@ def next_state(state: AttemptState, event: Event) -> AttemptState:
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One submission of a trial according to the ledger.
 
-    `submitted_s` is when an executor returned its job id, in seconds since 1970.
+    Attributes:
+        number: the number of the attempt, from 1.
+        state: its state.
+        comment: the comment of its job; "" before it is intended.
+        submission: its job; None before an executor returned the id.
+        submitted_s: when an executor returned the job id, in seconds since 1970; None before.
+        cut_short: why it will measure nothing more; None if that was not recorded.
+        outcome: how it ended; None before.
+        findings: what its log shows; () before it has ended.
+        blamed: the program of a rotation that ended it; None if none.
     """
 
     number: int
@@ -135,9 +145,14 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TrialProgress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The progress of a trial: its attempts by number, and its result once it has one.
+    """The progress of a trial.
 
-    The result is cached, because it is needed after every event.
+    The result so far is cached, because it is needed after every event.
+
+    Attributes:
+        trial: the trial.
+        attempts: number of each attempt -> the attempt.
+        ended: the final result; None if the trial has none.
     """
 
     trial: Trial
@@ -163,30 +178,33 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The trial as its next attempt runs it: without blamed programs."""
         if not self.blamed or self.trial.rotation is None:
             return self.trial
-        gone = tuple(blame.program for blame in self.blamed if not blame.is_suspect)
+        died_of = tuple(blame.program for blame in self.blamed if not blame.is_suspect)
         suspect = self.blamed[-1].program if self.blamed[-1].is_suspect else ""
-        rotation = msgspec.structs.replace(self.trial.rotation, died_of=gone, suspect=suspect)
+        rotation = msgspec.structs.replace(self.trial.rotation, died_of=died_of, suspect=suspect)
         return msgspec.structs.replace(self.trial, rotation=rotation)
 
     @property
     def result(self) -> TrialResult:
-        """The result, final or so far."""
-        return self.ended if self.ended is not None else self._so_far
+        """The final result, or the result so far."""
+        return self.ended if self.ended is not None else self._result_so_far
 
     @functools.cached_property
-    def _so_far(self) -> TrialResult:
-        tries = self.attempts.values()
-        outcomes = [attempt.outcome for attempt in tries if attempt.outcome is not None]
+    def _result_so_far(self) -> TrialResult:
+        findings: list[Finding] = []
+        job_ids: list[str] = []
+        outcome = None
+        for attempt in self.attempts.values():
+            findings += attempt.findings
+            if attempt.submission:
+                job_id = attempt.outcome.job if attempt.outcome else ""
+                job_ids.append(job_id or attempt.submission.job_id)
+            outcome = attempt.outcome or outcome
         return TrialResult(
             trial=self.trial,
             status=TrialStatus.PLANNED if self.is_to_run else TrialStatus.RUNNING,
-            findings=tuple(finding for attempt in tries for finding in attempt.findings),
-            job_ids=tuple(
-                (attempt.outcome and attempt.outcome.job) or attempt.submission.job_id
-                for attempt in tries
-                if attempt.submission
-            ),
-            outcome=outcomes[-1] if outcomes else None,
+            findings=tuple(findings),
+            job_ids=tuple(job_ids),
+            outcome=outcome,
         )
 
 
@@ -198,22 +216,22 @@ class LedgerState:
     """The state after the events so far; only `replay` changes it.
 
     Attributes:
-        opened: the events of sessions that began or resumed work, one for each study.
+        opened: the events with which sessions began or resumed work, one for each study.
         cells: digest -> every cell that one of them named.
         trials: id -> progress of each trial, in plan order.
         decisions: the decisions of the last session, in order.
         remarks: the events that a reader should know, including epochs, in order.
-        epochs: the events after which nodes had changed.
+        epochs: the events that began a new epoch.
         pinned: digest of a cell without named nodes -> the nodes that the scheduler picked.
         measured_on: digest of a cell -> the nodes of its last measured trial.
         files: the files that deploy the cell.
         environments: digest of a cell -> the environment of its last trial.
-        asked_whole: the cells whose devices were reported in the last session.
-        compiled: profile -> what compiling reported.
-        recorded: trial id -> what the evidence trial left.
+        devices_known: digests of the cells whose devices were reported in the last session.
+        compiled: id of an arm -> what compiling its cell reported.
+        recorded: trial id -> what an evidence trial recorded.
         changes: number of events that may change what a study proposes or concludes.
         flying: (trial id, attempt) -> submission whose end is unknown.
-        intended: attempts that may or may not have been submitted.
+        intended: (trial id, attempt) -> attempt that may or may not have been submitted.
         planned: study -> ids of its trials, in plan order.
         evidence_ids: ids of the evidence trials, in plan order.
         decided: trial id -> last decision of the last session on each attempt.
@@ -230,7 +248,7 @@ class LedgerState:
     measured_on: dict[str, tuple[str, ...]] = field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
     environments: dict[str, tuple[NodeEnvironment, ...]] = field(default_factory=dict)
-    asked_whole: set[str] = field(default_factory=set)
+    devices_known: set[str] = field(default_factory=set)
     compiled: dict[str, CellCompiled] = field(default_factory=dict)
     recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
     changes: int = 0
@@ -254,7 +272,7 @@ class LedgerState:
     @property
     def notes(self) -> tuple[Message, ...]:
         """What a reader of the results should know, in order."""
-        return tuple(remark.said for remark in self.remarks)
+        return tuple(event.remark for event in self.remarks)
 
     def decided_on(self, trial_id: str) -> tuple[Decided, ...]:
         """Return the last session's decisions on a trial, the last one for each attempt."""
@@ -277,34 +295,33 @@ class LedgerState:
 
         `with_evidence` adds the evidence trials of other studies at the end.
         """
-        ours = (self.trials[name] for name in self.planned.get(study, ()))
+        trials = (self.trials[trial_id] for trial_id in self.planned.get(study, ()))
         results = tuple(
-            self._read(progress) if progress.trial.protocol.dump else progress.result
-            for progress in ours
+            self._with_evidence(progress) if progress.trial.protocol.dump else progress.result
+            for progress in trials
         )
         return (*results, *self.evidence()) if with_evidence else results
 
     def evidence(self) -> tuple[EvidenceResult, ...]:
         """Return the evidence trials of all studies in plan order, with what their files showed."""
-        return tuple(self._read(self.trials[name]) for name in self.evidence_ids)
+        return tuple(self._with_evidence(self.trials[trial_id]) for trial_id in self.evidence_ids)
 
     def exposed(self, cell: Cell) -> Message | None:
-        """Return where the time of a step goes, from the latest evidence of the cell's baseline."""
-        messages = [
-            result.shares.exposed
-            for result in self.evidence()
-            if result.shares
-            and result.trial.is_baseline
-            and result.trial.cell_digest == cell.digest
-        ]
-        return next((message for message in reversed(messages) if message is not None), None)
+        """Return how the time of a step is divided in the latest evidence of a cell's baseline."""
+        for result in reversed(self.evidence()):
+            trial = result.trial
+            if trial.is_baseline and trial.cell_digest == cell.digest and result.shares:
+                message = result.shares.exposed
+                if message is not None:
+                    return message
+        return None
 
-    def _read(self, progress: TrialProgress) -> EvidenceResult:
+    def _with_evidence(self, progress: TrialProgress) -> EvidenceResult:
         result, record = progress.result, self.recorded.get(progress.trial.id)
-        known = {name: getattr(result, name) for name in TrialResult.__struct_fields__}
+        fields = {name: getattr(result, name) for name in TrialResult.__struct_fields__}
         if record is None:
-            return EvidenceResult(**known)
-        return EvidenceResult(**known, is_read=True, shares=record.shares, pgle=record.pgle)
+            return EvidenceResult(**fields)
+        return EvidenceResult(**fields, is_read=True, shares=record.shares, pgle=record.pgle)
 
     def in_flight(self) -> tuple[Submission, ...]:
         """Return the submissions whose end is not in the ledger, in the order of submission."""
@@ -319,10 +336,10 @@ class LedgerState:
 
 
 def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -> LedgerState:
-    """Return the state after `entries`, continuing `onto`, which must not be used any more.
+    """Return the state after `entries`, continuing `onto`, which must not be used afterwards.
 
-    Replaying in parts gives the same state. A result is final and is not replaced by a later one;
-    only a trial that could not be measured may get another attempt.
+    A result is final and is not replaced by a later one; only a trial that could not be measured
+    may get another attempt.
 
     Raises:
         LedgerError: an attempt belongs to a trial that was never planned, or its state does not
@@ -350,20 +367,21 @@ def _add(state: LedgerState, event: Event, at_s: float) -> None:
             _attempt(state, event, (job.trial_id, job.attempt), submission=job, submitted_s=at_s)
         case AttemptIntended(comment=comment):
             _attempt(state, event, (event.trial_id, event.attempt), comment=comment)
-        case AttemptCutShort() | AttemptLetGo():
-            cut = {"cut_short": event} if isinstance(event, AttemptCutShort) else {}
-            _attempt(state, event, (event.trial_id, event.attempt), **cut)
+        case AttemptCutShort():
+            _attempt(state, event, (event.trial_id, event.attempt), cut_short=event)
+        case AttemptLetGo():
+            _attempt(state, event, (event.trial_id, event.attempt))
         case AttemptEnded():
-            known = {
+            changes = {
                 "outcome": event.outcome,
                 "findings": event.findings,
                 "blamed": event.blamed,
             }
-            _attempt(state, event, (event.trial_id, event.attempt), **known)
+            _attempt(state, event, (event.trial_id, event.attempt), **changes)
         case CampaignOpened():
             _open(state, event)
         case TrialPlanned():
-            _known(state, event.trial)
+            _plan(state, event.trial)
         case TrialEnded():
             _end(state, event)
         case Decided():
@@ -372,10 +390,10 @@ def _add(state: LedgerState, event: Event, at_s: float) -> None:
             state.recorded[event.trial_id] = event
             state.changes += 1
         case _:
-            _keep(state, event)
+            _add_other(state, event)
 
 
-def _keep(state: LedgerState, event: Event) -> None:
+def _add_other(state: LedgerState, event: Event) -> None:
     """Add an event that does not concern a trial."""
     match event:
         case FilesRead():
@@ -383,7 +401,7 @@ def _keep(state: LedgerState, event: Event) -> None:
         case EnvironmentSeen():
             state.environments[event.cell_digest] = event.nodes
             if event.is_whole:
-                state.asked_whole.add(event.cell_digest)
+                state.devices_known.add(event.cell_digest)
         case NodesPinned():
             state.pinned[event.cell_digest] = event.nodes
         case CellCompiled():
@@ -396,10 +414,10 @@ def _keep(state: LedgerState, event: Event) -> None:
 
 
 def _open(state: LedgerState, event: CampaignOpened) -> None:
-    """Open a session, which may retry what could not be measured in an earlier one.
+    """Open a session, which may retry trials that could not be measured in an earlier one.
 
     Trials that are only compiled are open again too, because each session checks them anew. The
-    remaining trials get the time limit and the step pattern of this session.
+    open trials get the time limit and the step pattern of this session.
     """
     if event.session not in {opening.session for opening in state.opened}:
         for trial_id, progress in state.trials.items():
@@ -407,45 +425,47 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
             if ended and (ended.memory is not None or ended.status is TrialStatus.UNMEASURED):
                 state.trials[trial_id] = msgspec.structs.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
-        state.asked_whole = set()  # much may have changed since the last session
+        state.devices_known = set()  # the devices may have changed since the last session
     state.opened = (*state.opened, event)
     state.cells.update((cell.digest, cell) for cell in event.cells)
-    _wait_and_read_as(state, {cell.digest: cell.protocol for cell in event.cells})
+    _update_protocols(state, {cell.digest: cell.protocol for cell in event.cells})
     state.changes += 1
 
 
-def _wait_and_read_as(state: LedgerState, protocols: Mapping[str, Protocol]) -> None:
+def _update_protocols(state: LedgerState, protocols: Mapping[str, Protocol]) -> None:
+    """Give the open trials of each cell the labels of the cell's new protocol."""
     for trial_id, progress in state.trials.items():
         before = progress.trial.protocol
         if progress.ended is not None or progress.trial.cell_digest not in protocols:
             continue
-        after = before.waiting_as(protocols[progress.trial.cell_digest])
+        after = before.with_labels_of(protocols[progress.trial.cell_digest])
         if after != before:
             trial = msgspec.structs.replace(progress.trial, protocol=after)
             state.trials[trial_id] = msgspec.structs.replace(progress, trial=trial)
 
 
-def _known(state: LedgerState, trial: Trial) -> str:
+def _plan(state: LedgerState, trial: Trial) -> str:
     """Add a trial to the plan unless it is there; return its id."""
-    name = trial.id
-    if name not in state.trials:
-        state.trials[name] = TrialProgress(trial=trial)
-        state.planned.setdefault(trial.study, []).append(name)
+    trial_id = trial.id
+    if trial_id not in state.trials:
+        state.trials[trial_id] = TrialProgress(trial=trial)
+        state.planned.setdefault(trial.study, []).append(trial_id)
         if trial.protocol.dump:
-            state.evidence_ids.append(name)
+            state.evidence_ids.append(trial_id)
         state.changes += 1
-    return name
+    return trial_id
 
 
-def _attempt(state: LedgerState, event: Event, key: _Key, **known: Any) -> None:
+def _attempt(state: LedgerState, event: Event, key: _Key, **changes: Any) -> None:
+    """Add an event to an attempt, with changed fields of the attempt."""
     trial_id, number = key
     progress = state.trials[trial_id]
     before = progress.attempts.get(number, Attempt(number=number))
     after = next_state(before.state, event)
-    attempt = msgspec.structs.replace(before, state=after, **known)
+    attempt = msgspec.structs.replace(before, state=after, **changes)
     ended = progress.ended
     is_unmeasured = ended is not None and ended.status is TrialStatus.UNMEASURED
-    if is_unmeasured and before.state is AttemptState.UNKNOWN:
+    if is_unmeasured and before.state is AttemptState.UNKNOWN:  # a new attempt opens the trial
         ended = None
         state.changes += 1
     attempts = {**progress.attempts, number: attempt}
@@ -461,10 +481,10 @@ def _attempt(state: LedgerState, event: Event, key: _Key, **known: Any) -> None:
 
 def _end(state: LedgerState, event: TrialEnded) -> None:
     result = event.result
-    name = _known(state, result.trial)
-    progress = state.trials[name]
+    trial_id = _plan(state, result.trial)
+    progress = state.trials[trial_id]
     if progress.ended is None or progress.ended.status is TrialStatus.UNMEASURED:
-        state.trials[name] = msgspec.structs.replace(progress, ended=result)
+        state.trials[trial_id] = msgspec.structs.replace(progress, ended=result)
     outcome = result.outcome
     if result.status is TrialStatus.MEASURED and outcome is not None and outcome.nodes:
         state.measured_on[result.trial.cell_digest] = tuple(sorted(outcome.nodes))
@@ -473,8 +493,8 @@ def _end(state: LedgerState, event: TrialEnded) -> None:
 
 def _decide(state: LedgerState, event: Decided) -> None:
     state.decisions.append(event)
-    # the last one counts, because a process may be killed between a decision and the trial's end
-    # have decided before
+    # The last decision on an attempt counts: if a process is killed between a decision and its
+    # consequence, the next session decides again.
     state.decided.setdefault(event.trial_id, {})[event.attempt] = event
     if event.next is Next.STOP and state.stop is None:
         state.stop = event

@@ -49,7 +49,7 @@ from pytest_xlatune.logs.patterns import StepPattern, fitting
 from pytest_xlatune.logs.standstill import Standstill, behind_by_logs
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
-from pytest_xlatune.model.text import begun
+from pytest_xlatune.model.text import shortened
 
 __all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "RankReader", "read_log"]
 
@@ -358,7 +358,7 @@ class LogReader:
                     cls=FailureClass.NUMERICAL_FAILURE,
                     action=Action.DROP,
                     line=line.number,
-                    text=begun(line.segment.strip(), EVIDENCE_CHARS),
+                    text=shortened(line.segment.strip(), EVIDENCE_CHARS),
                     detail=f"loss {record.loss}",
                 )
                 self._course.find(finding)
@@ -424,7 +424,7 @@ class LogReader:
     def _last_lines(self) -> tuple[str, ...]:
         first = 1 if self._bytes > _TAIL_BYTES else 0
         texts = [
-            begun(part.strip(), _TAIL_CHARS)
+            shortened(part.strip(), _TAIL_CHARS)
             for line in self._tail.split(b"\n")[first:]
             for part in grammar.plain_segments(line)
             if _STEP_WORD not in part and not is_harmless(part)
@@ -488,7 +488,7 @@ class RankReader:
                 for segment in grammar.plain_segments(line):
                     rank = rank_of(grammar.split_origin(segment)[0], of_log)
                     if (log := self._logs.log_of(rank)) is not None:
-                        log.last_line = begun(segment.strip(), _LINE_CHARS)
+                        log.last_line = shortened(segment.strip(), _LINE_CHARS)
         logs = self._logs
         return behind_by_logs(
             {rank: (log.last_step, log.last_line) for rank, log in logs.by_rank.items()},

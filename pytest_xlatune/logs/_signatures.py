@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, signatures
-from pytest_xlatune.model.text import begun
+from pytest_xlatune.model.text import shortened
 
 EVIDENCE_CHARS = 500
 _CODE = re.compile(r"E\d{4}")
@@ -82,7 +82,7 @@ class Signature(
         for name, text in groups.items():
             # a pattern that matches so many characters, `.{0,160}`, may end inside a word
             if text and len(text) >= _LEAST_TAKEN and match.end(name) == match.end():
-                groups[name] = begun(match.string[match.start(name) :].lstrip(), len(text))
+                groups[name] = shortened(match.string[match.start(name) :].lstrip(), len(text))
         if not self.detail:
             return next(filter(None, groups.values()), "")
         return "" if None in groups.values() else self.detail.format_map(groups)
@@ -163,7 +163,7 @@ def sight(text: str, *, line: int, evidence: str) -> tuple[Finding | None, bool]
         return None, False
     low, signatures = text.lower(), table().signatures
     places = {at: low.find(word) for word, at in table().places if word in low}
-    shown = begun(evidence.strip(), EVIDENCE_CHARS)
+    shown = shortened(evidence.strip(), EVIDENCE_CHARS)
     for at in sorted(places):
         signature = signatures[at]
         # patterns may take more than linear time, so they only see the surroundings of the words
@@ -175,14 +175,14 @@ def sight(text: str, *, line: int, evidence: str) -> tuple[Finding | None, bool]
                 action=signature.action,
                 line=line,
                 text=shown,
-                detail=begun(signature.detail_of(match), EVIDENCE_CHARS),
+                detail=shortened(signature.detail_of(match), EVIDENCE_CHARS),
                 code=signature.code_of(match),
             )
             return finding, _is_fatal(text, signature, evidence=evidence)
     if _severity(evidence) != "F":
         return None, False
     # an unknown fatal line is a finding too, because its program ends there
-    detail = begun(text.strip(), EVIDENCE_CHARS)
+    detail = shortened(text.strip(), EVIDENCE_CHARS)
     cls = FailureClass.FATAL_LINE
     action = cls.action or Action.RETRY
     return Finding(cls=cls, action=action, line=line, text=shown, detail=detail), True

@@ -19,7 +19,7 @@ from pytest_xlatune.logs._signatures import EVIDENCE_CHARS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.text import begun
+from pytest_xlatune.model.text import shortened
 
 LEAST_LETTERS = 3  # least letters of a word, because lines are first searched by words
 _LETTERS = re.compile("[f-z_]")
@@ -95,7 +95,7 @@ class Blocks:
         self._reader, low = self._reader or self.format.reader(), text.lower()
         is_first = any(word in low for word in self.format.openings)
         if is_first and len(self._places) < _MOST_PLACES:
-            self._places.setdefault(number, (start, steps, begun(text, EVIDENCE_CHARS)))
+            self._places.setdefault(number, (start, steps, shortened(text, EVIDENCE_CHARS)))
         return is_first
 
     def feed(self, block: bytes, before: int) -> None:
@@ -118,7 +118,7 @@ class Blocks:
                     action=told.action or told.cls.action or Action.RETRY,
                     line=told.line,
                     text=text.strip(),
-                    detail=begun(told.detail, EVIDENCE_CHARS),
+                    detail=shortened(told.detail, EVIDENCE_CHARS),
                 )
                 yield start, steps, finding
 

@@ -17,7 +17,7 @@ from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._course import Course
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.model import channels
-from pytest_xlatune.model.text import begun
+from pytest_xlatune.model.text import shortened
 
 _MOST_DEVICES, _MOST_LINE_CHARS, _MOST_TRACEBACK_LINES = 8, 200, 60
 _SIGTERM_EXIT = 143
@@ -72,7 +72,7 @@ def _environment(match: re.Match[str], line: LogLine, course: Course) -> bool:
 
 def _flag(_: re.Match[str], line: LogLine, course: Course) -> bool:
     """A flag with its value, printed by the library that reads it, as `channels` describes it."""
-    setting = next(channels.says(line.text), None)
+    setting = next(channels.flags_read(line.text), None)
     if setting is not None:
         course.start.put("nccl", *setting, line.origin)
     return setting is not None
@@ -155,7 +155,7 @@ def _unheard(match: re.Match[str], line: LogLine, course: Course) -> bool:
     logs, more = course.ranks, match["more"]
     if logs is not None and (more is None or line.number == course.tasks_at):
         logs.unheard |= {*map(int, _TASK.findall(match["one"] or match["list"] or more or ""))}
-        logs.unheard_line = logs.unheard_line or begun(line.text.strip(), _MOST_LINE_CHARS)
+        logs.unheard_line = logs.unheard_line or shortened(line.text.strip(), _MOST_LINE_CHARS)
         course.tasks_at = 0 if match["one"] else line.number + 1
     return False
 

@@ -56,12 +56,12 @@ def axis_variable(axis: str) -> str:
     return f"MAXTEXT_{AXIS_PREFIX[axis].upper()}_{axis}"
 
 
-# it names the configuration of a model, if an env file deploys several recipes
+# variable with the config tag, by which an env file with several recipes chooses one
 CONFIG_TAG_VARIABLE = "MAXTEXT_CONFIG_TAG"
 
 
 class Parallelism(Record, frozen=True, kw_only=True):
-    """The axes of a cell and their degrees in the order given, e.g. PP=2,FSDP=4."""
+    """The axes of a cell with their degrees, in the order given, e.g. PP=2,FSDP=4."""
 
     axes: tuple[tuple[str, int], ...]
 
@@ -70,7 +70,7 @@ class Parallelism(Record, frozen=True, kw_only=True):
         """Parse `PP=8` or `PP=2,FSDP=4`.
 
         Raises:
-            ConfigError: an unknown axis, a degree that is no positive integer, an axis twice.
+            ConfigError: an axis is unknown or given twice, or a degree is no positive integer.
         """
         axes: list[tuple[str, int]] = []
         for part in text.split(","):
@@ -96,14 +96,15 @@ class Parallelism(Record, frozen=True, kw_only=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables with which an env file can ask for the axes, e.g. MAXTEXT_DCN_PP=8.
+        """The variables that tell an env file the axes, e.g. MAXTEXT_DCN_PP=8.
 
-        The guards of recommended deployments read them; no trainer does.
+        The `if` lines of a recommended env file read them; no trainer does.
         """
         return {axis_variable(axis): str(degree) for axis, degree in self.axes}
 
 
-_FIELD, _NO_METRIC = "field", "none"  # words that `Protocol.metric` may begin with, or be
+_FIELD = "field"  # `Protocol.metric` is "field:NAME" for a number in the log
+_NO_METRIC = "none"  # `Protocol.metric` of trials without a score
 _HIGHER, _LOWER = "higher", "lower"
 # the smallest value of each number of a protocol
 _LEAST = {
@@ -124,7 +125,7 @@ class Protocol(Written, frozen=True, kw_only=True):
         profiler_steps: number of profiled steps, if there is a profiler.
         eval_interval: number of steps between evaluations; 0 means never.
         dataset_type: "synthetic" in every tuning study.
-        deadline_s: wall seconds after which a trial is killed.
+        deadline_s: seconds of wall time after which a trial is killed.
         metric: the scored figure. "tgs": Tokens/s/device. "busbw": the bus bandwidth in GB/s that a
             test of collectives prints for one size. "field:NAME": a number that the log prints as
             `NAME: 12.3`; the median over the steps of the window, or over all such lines if none
@@ -133,14 +134,14 @@ class Protocol(Written, frozen=True, kw_only=True):
         metric_unit: the unit of a "field:NAME" in documents; "" for none.
         dump: whether XLA's dump of the compiled program is kept.
         step_pattern: the name or pattern of the trainer's step lines; "" for MaxText's.
-        autotune_cache: absolute folder, visible to the nodes, with which all trials of a cell run
-            the GPU kernels that the first one chose; "" lets each trial choose.
-        compile_cache: absolute folder, visible to the nodes, of the programs that the first trial
-            of an arm compiles and later ones load; "" compiles in each trial.
+        autotune_cache: absolute path of a folder that all nodes see. It keeps the GPU kernels that
+            the cell's first trial chooses, and later trials use them; "": each trial chooses.
+        compile_cache: absolute path of a folder that all nodes see. It keeps the program that the
+            first trial of an arm compiles, and later trials load it; "": each trial compiles.
     """
 
     steps: int = 15
-    # MaxText's first steps print 16896, 2759 and 204147 tokens a second where 7800 is true
+    # MaxText's first steps print e.g. 16896, 2759 and 204147 tokens a second where 7800 is true
     first_step: int = 5
     min_steps: int = 6
     profiler: str = ""
@@ -167,9 +168,9 @@ class Protocol(Written, frozen=True, kw_only=True):
                 )
         if self.compile_cache and not self.autotune_cache:
             raise ConfigError(
-                "protocol: compile_cache is set and autotune_cache is not. A program that is kept "
-                "has the GPU kernels that its one compilation happened to choose, so arms would "
-                "differ by chance. Set autotune_cache too"
+                "protocol: compile_cache is set and autotune_cache is not. The program of an arm "
+                "would keep the GPU kernels that its one compilation chose by chance, so arms "
+                "would differ by chance. Set autotune_cache too"
             )
         check_least(self, what="protocol", least=_LEAST)
         self._check_metric()
@@ -196,11 +197,14 @@ class Protocol(Written, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The fields that comparable trials must share; deadlines, paths and labels are not."""
+        """The fields that comparable trials must share: no deadlines, patterns or units."""
         return _identity(self)
 
-    def waiting_as(self, other: Protocol) -> Protocol:
-        """Return this protocol with the deadlines and paths of another one."""
+    def with_labels_of(self, other: Protocol) -> Protocol:
+        """Return this protocol with those fields of another one that are no part of its identity.
+
+        They are the deadline, the step pattern, and the unit if both have the same metric.
+        """
         unit = other.metric_unit if other.metric == self.metric else self.metric_unit
         return replace(
             self,
@@ -216,7 +220,7 @@ class Protocol(Written, frozen=True, kw_only=True):
 
     @property
     def scored_by(self) -> Metric:
-        """The figure that a trial is scored by, if it has a score."""
+        """The figure that a trial is scored by; TGS also if it has no score."""
         kind, _, field_name = self.metric.partition(":")
         if kind != _FIELD:
             return METRICS.get(self.metric, TGS)
@@ -230,7 +234,7 @@ class Protocol(Written, frozen=True, kw_only=True):
 
     @property
     def needs_window(self) -> bool:
-        """Whether a trial needs `min_steps` steps in the window to be of use."""
+        """Whether a trial counts only with `min_steps` steps in the window."""
         return self.scored_by is TGS
 
     @property
@@ -247,8 +251,8 @@ class Protocol(Written, frozen=True, kw_only=True):
         usable = self.steps - self.first_step
         if self.needs_window and usable < self.min_steps:
             raise ConfigError(
-                f"protocol: {self.steps} steps leave {max(usable, 0)} to score, those from id "
-                f"{self.first_step} on, and a score needs {self.min_steps}; ask for "
+                f"protocol: of {self.steps} steps {max(usable, 0)} have an id from "
+                f"{self.first_step} on, and a score needs {self.min_steps} of them; set "
                 f"steps={self.first_step + self.min_steps} or more"
             )
 
@@ -292,8 +296,9 @@ class Cell(Record, frozen=True, kw_only=True, dict=True, gc=True):
         devices: total number of devices; 0 if unknown.
         protocol: how each trial is run and scored.
         code: commit hash or digest of the trained code; "" if it is not part of the identity.
-        sourced: variables that the launcher's env files export on top of `deployed`, if this
-            machine has the files; without secrets, and without values that a command computes.
+        sourced: names and values of variables that the launcher's env files export on top of
+            `deployed`, without secrets and without values that a command computes; () if this
+            machine does not have the files.
     """
 
     model_tag: str
@@ -325,9 +330,9 @@ class Cell(Record, frozen=True, kw_only=True, dict=True, gc=True):
             )
         axes = dict(self.parallelism.axes)
         size = math.prod(axes.values())
-        # `PP=8` alone counts slices; the model's configuration divides the devices of a slice
-        of_slices = axes.keys() == {"PP"} and self.devices % size == 0
-        if self.devices and size != self.devices and not of_slices:
+        # `PP=8` alone means 8 slices; the model's configuration shards within a slice
+        counts_slices = axes.keys() == {"PP"} and self.devices % size == 0
+        if self.devices and size != self.devices and not counts_slices:
             raise ConfigError(
                 f"parallelism {self.parallelism}: the axes multiply to {size}, but the cell has "
                 f"{self.devices} devices; change a degree or the devices"
@@ -340,7 +345,7 @@ class Cell(Record, frozen=True, kw_only=True, dict=True, gc=True):
         return f"Cell({self.label!r}, digest={self.digest!r})"  # pytest shows it when a test fails
 
     def to_json(self) -> dict[str, Json]:
-        """Return the record as it is stored. Hidden secrets are no part of the identity."""
+        """Return the record as it is stored: with secrets hidden, also in the identity."""
         return {
             **Record.to_json(self),
             "launcher": command_text_without_secrets(self.launcher),
@@ -359,7 +364,7 @@ class Cell(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def guard_variables(self) -> dict[str, str]:
-        """The variables that the guards of recommended deployments read; no trainer reads them."""
+        """The variables that the `if` lines of a recommended env file read; no trainer does."""
         tag = {CONFIG_TAG_VARIABLE: self.config_tag} if self.config_tag else {}
         return {**self.parallelism.variables, **tag}
 
@@ -387,21 +392,21 @@ class Cell(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def tokens_per_device_step(self) -> float | None:
-        """Tokens of a device in a step: TGS x seconds of a healthy step; None if unknown."""
+        """Tokens of a device in a step, which is TGS x seconds of a step; None if unknown."""
         if self.per_device_batch_size is None or self.max_target_length is None:
             return None
         return self.per_device_batch_size * self.max_target_length
 
 
 class DeployedFile(Record, frozen=True, kw_only=True):
-    """A file that deploys a cell, as it was when a sweep began; a recipe is a patch of it.
+    """A file that deploys a cell, as it was when a sweep began. A recipe is written as its patch.
 
     Attributes:
         path: relative to its repository, e.g. "configs/llama3.1-405b.env.sh".
         text: the text, with secrets hidden; "" if there is no such file yet.
         is_new: whether there is no such file yet.
-        is_shell: whether a shell sources it; otherwise it is the trainer's configuration.
-        cvs_cell: the name of the cell if it is a CVS file; "" otherwise.
+        is_shell: whether a shell sources the file; otherwise it is the trainer's configuration.
+        cvs_cell: the name of the cell in the file if it is a CVS file; "" otherwise.
     """
 
     path: str
@@ -412,15 +417,15 @@ class DeployedFile(Record, frozen=True, kw_only=True):
 
     @property
     def launcher(self) -> str:
-        """The launcher that reads the file itself; "" for a shell's or a trainer's file."""
+        """The launcher that reads the file; "" if a shell or the trainer reads it."""
         return "cvs" if self.cvs_cell else ""
 
 
 def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:
     """Return the values that no text about a cell may show."""
     settings = (table for profile in profiles for table in (profile.env, profile.overrides))
-    of_command = secrets_of_command(cell.launcher)
-    return secrets_of(cell.deployed, cell.overrides, *settings) | of_command
+    in_command = secrets_of_command(cell.launcher)
+    return secrets_of(cell.deployed, cell.overrides, *settings) | in_command
 
 
 def varied_fields(cells: Sequence[Cell]) -> frozenset[str]:
@@ -430,7 +435,7 @@ def varied_fields(cells: Sequence[Cell]) -> frozenset[str]:
 
 
 def shared_label(cells: Sequence[Cell]) -> str:
-    """Return the label of the cells of a study: a batch size that they vary is in none."""
+    """Return the label of a study's cells, without the batch size if it varies."""
     sizes = {cell.per_device_batch_size for cell in cells}
     first = cells[0] if len(sizes) == 1 else replace(cells[0], per_device_batch_size=None)
     return first.label
@@ -439,18 +444,17 @@ def shared_label(cells: Sequence[Cell]) -> str:
 def folder_of_family(sweep: str, cells: Sequence[Cell]) -> Path:
     """Return the folder of a study below the work directory, whatever nodes it runs on.
 
-    It is named by what no arm varies. So a changed node list is found in the ledger and refused,
-    instead of being measured in a new folder unnoticed.
+    Its name has only what no arm varies, and no nodes. So a changed node list leads to the same
+    ledger, which refuses it, and is not silently measured in a new folder.
     """
     cell, varied = cells[0], varied_fields(cells)
-    named = {
+    parts = {
         "model_tag": cell.model_tag,
         "parallelism": str(cell.parallelism),
         "config_tag": cell.config_tag,
         "per_device_batch_size": cell.batch_text,
     }
-    label = " ".join(text for name, text in named.items() if text and name not in varied)
-    # the nodes are left out, because the scheduler may pick others
+    label = " ".join(text for name, text in parts.items() if text and name not in varied)
     identity = {**cell._identity, "nodelist": []}  # noqa: SLF001 - of this module
     common = {name: value for name, value in identity.items() if name not in varied}
     # a label is made safe for a folder:  deepseek3-671b PP=2,FSDP=4 pdbs=7

@@ -1,10 +1,10 @@
-"""Channels: variables with the flags of a library, which a profile appends to.
+"""Channels: variables whose value is a list of flags for a library. A profile appends to them.
 
-XLA_FLAGS is a channel with rules of its own (see `profile`). Every other library that reads flags
-from a variable has an entry in `CHANNELS`: the variable, the library's own flags, the variables
-that make it print the flags that it read, and the pattern of those lines. A new library needs an
-entry and no code. The text of a profile is appended to the deployed one, the last value of a flag
-wins, and each flag is judged by itself. Pure.
+XLA_FLAGS has rules of its own (see `profile`). Every other variable from which a library reads
+flags has an entry in `CHANNELS`: the flags that only this library reads, the variables that make it
+print what it read, and the pattern of those log lines. A new library needs an entry and no code.
+The text of a profile is appended to the deployed one, the last value of a flag wins, and each flag
+is checked by itself. Pure.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 
 DUMP_FOLDER = "xla_dump"  # the folder for `--xla_dump_to`, inside an attempt's folder
 
-# parts of a step that settings act on: the kinds of collectives, and others
+# parts of a step's time that settings act on: kinds of collectives, and others
 COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """XLA's options, from its own dump.
+    """The options that XLA wrote into its own dump.
 
     Attributes:
         values: name -> value; the values of a list are joined by commas.
@@ -41,11 +41,14 @@ class Channel:
         reader: the name of the library.
         vendor: the maker of the library's devices; the catalog tries these flags on such devices.
         devices: pattern of the names of its devices, ignoring case.
-        prefixes, names: flags that only this library reads; `profile()` moves them there.
-        not_its: flags with such a prefix that XLA itself reads.
+        prefixes: beginnings of flags that only this library reads; `profile()` moves such flags
+            from XLA_FLAGS into this variable.
+        names: further flags that only this library reads.
+        excluded: flags with one of the prefixes that XLA itself reads.
         negates: whether `--noflag` means `--flag=false`, as for flags of Abseil.
-        asks: variables that make the library print the flags that it read.
-        says: pattern of a log line that shows a flag, in the group `flag`.
+        logging_env: variables that make the library print the flags that it read.
+        log_pattern: pattern of a log line with a flag that it read, in the group `flag`; "" if it
+            prints none.
         at_start: pattern of flags that the library reads once, when it starts. The others are
             options of each compilation, so profiles with them may take turns in one process.
     """
@@ -55,19 +58,19 @@ class Channel:
     devices: str = ""
     prefixes: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
-    not_its: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
     negates: bool = False
-    asks: Mapping[str, str] = field(default_factory=dict)
-    says: str = ""
+    logging_env: Mapping[str, str] = field(default_factory=dict)
+    log_pattern: str = ""
     at_start: str = ".*"
 
     def owns(self, flag: str) -> bool:
-        """Return whether a flag without dashes is read by this library alone; negated flags too."""
+        """Return whether only this library reads a flag, given without dashes; `noflag` counts."""
         bare = flag.removeprefix("no") if self.negates else flag
-        return bare in self.names or (bare.startswith(self.prefixes) and bare not in self.not_its)
+        return bare in self.names or (bare.startswith(self.prefixes) and bare not in self.excluded)
 
     def is_option(self, flag: str) -> bool:
-        """Return whether a flag without dashes is an option of each compilation."""
+        """Return whether a flag, given without dashes, is an option of each compilation."""
         return self.owns(flag) and not re.fullmatch(self.at_start, flag)
 
 
@@ -88,11 +91,11 @@ CHANNELS: dict[str, Channel] = {
             "xla_all_gather_latency_bound_threshold_in_bytes",
             "xla_all_reduce_latency_bound_threshold_in_bytes",
         }),
-        not_its=frozenset({"xla_tpu_detect_inf", "xla_tpu_detect_nan"}),
+        excluded=frozenset({"xla_tpu_detect_inf", "xla_tpu_detect_nan"}),
         negates=True,
-        asks={"TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0"},
+        logging_env={"TPU_STDERR_LOG_LEVEL": "0", "TPU_MIN_LOG_LEVEL": "0"},
         # I1123 09:40:31.596484   25377 m.cc:912] argv[17]: '--xla_tpu_dot_dot_fusion=false'
-        says=r"\bargv\[\d+\]: '--?(?P<flag>[^']+)'",
+        log_pattern=r"\bargv\[\d+\]: '--?(?P<flag>[^']+)'",
         # libtpu 0.0.40, 0.0.42.1 and 0.0.52 take all other flags as options; `tox -e libtpu` tries
         # each name that occurs in the library
         at_start=(
@@ -108,17 +111,17 @@ CHANNELS: dict[str, Channel] = {
     ),
 }  # fmt: skip
 
-# a flag:  --xla_tpu_dot_dot_fusion=false   -O1   --auto-cast none (its value is the next word)
+# a flag:  --xla_tpu_dot_dot_fusion=false   -O1   --auto-cast
 _NAME = re.compile(r"--?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?:=(?P<value>.*))?", re.DOTALL)
 
 
 def channel_of(flag: str) -> str:
-    """Return the variable of the library that alone reads a flag; "" is XLA_FLAGS."""
+    """Return the variable of the library that alone reads a flag; "" for a flag of XLA_FLAGS."""
     return next((name for name, channel in CHANNELS.items() if channel.owns(flag)), "")
 
 
 def flags_in(variable: str, text: str) -> dict[str, str]:
-    """Return flag -> its last value in a channel's text; a bare flag is "true".
+    """Return flag -> its last value in a channel's text; "true" for a bare flag.
 
     A word without a dash is the value of the bare flag before it: `--auto-cast none`.
     """
@@ -154,19 +157,19 @@ def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
 
 def complaint(variable: str, text: str) -> str:
     """Return why a library would not read a channel's text as it is written; "" if it would."""
-    may_take_a_word = False
+    is_after_bare_flag = False  # then the word may be that flag's value
     for word in text.split():
         flag = _NAME.fullmatch(word)
-        if flag is None and not (may_take_a_word and "=" not in word):
-            return f"{variable}: {word!r} has no dashes, so that it is no flag and is ignored"
-        may_take_a_word = flag is not None and flag["value"] is None
+        if flag is None and not (is_after_bare_flag and "=" not in word):
+            return f"{variable}: {word!r} has no dashes, so it is no flag and is ignored"
+        is_after_bare_flag = flag is not None and flag["value"] is None
         if "=" in word and word.partition("=")[2][:1] in ("'", '"'):
-            return f"{variable}: no shell reads {word!r}, so its quotes are a part of the value"
+            return f"{variable}: no shell reads {word!r}, so its quotes are part of the value"
     return ""
 
 
 def appended(deployed: str, text: str) -> str:
-    """Return a channel's text: the deployed one unchanged, then the profile's."""
+    """Return the text of a channel: the deployed text unchanged, then the profile's."""
     return " ".join(filter(None, (deployed.strip(), text.strip())))
 
 
@@ -191,16 +194,13 @@ def settings_in(env: Mapping[str, str], kind: str) -> dict[tuple[str, str], str]
     return settings
 
 
-def normal(env: Mapping[str, str]) -> dict[str, str]:
-    """Return variables in a normal form without order and repeats of a channel's flags."""
-    return {
-        name: "\n".join(
-            f"{flag}={flag_value}" for flag, flag_value in sorted(flags_in(name, value).items())
-        )
-        if name in CHANNELS
-        else value
-        for name, value in env.items()
-    }
+def normalized(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables in a form in which the order and repeats of flags make no difference."""
+    result = dict(env)
+    for name in CHANNELS.keys() & env.keys():
+        flags = sorted(flags_in(name, env[name]).items())
+        result[name] = "\n".join(f"{flag}={value}" for flag, value in flags)
+    return result
 
 
 def with_flag(text: str, flag: str, value: str) -> str:
@@ -209,17 +209,17 @@ def with_flag(text: str, flag: str, value: str) -> str:
     return " ".join((*kept, f"--{flag}={value}"))
 
 
-def says(text: str) -> Iterator[tuple[str, str]]:
+def flags_read(text: str) -> Iterator[tuple[str, str]]:
     """Yield flag and value if a log line says that a library read a flag."""
     for name, channel in CHANNELS.items():
-        if channel.says and (match := re.search(channel.says, text)):
+        if channel.log_pattern and (match := re.search(channel.log_pattern, text)):
             yield from flags_in(name, f"--{match['flag']}").items()
 
 
-def asks_of(variables: Iterable[str]) -> dict[str, str]:
-    """Return the variables that make the readers of these channels print what they read."""
+def logging_env(variables: Iterable[str]) -> dict[str, str]:
+    """Return the variables that make the libraries of these channels print what they read."""
     names = set(variables)
-    asks: dict[str, str] = {}
+    logging: dict[str, str] = {}
     for name, channel in CHANNELS.items():
-        asks |= channel.asks if name in names else {}
-    return asks
+        logging |= channel.logging_env if name in names else {}
+    return logging

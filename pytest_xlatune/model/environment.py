@@ -1,12 +1,12 @@
 """What trials ran on: node, packages, devices, code and repositories, and what changed there.
 
-The facts are texts by name, as the program on the node reports them. A missing fact was not found,
-or not asked for: devices, and packages in a container, are asked for once in a session.
+The facts are texts by name, as the program on the node reports them. A fact is missing if it was
+not found, or not looked up: devices, and packages in a container, are looked up once in a session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ class NodeEnvironment(Record, frozen=True, kw_only=True):
         devices: kind and number of the devices that one process sees, and the runtime's version.
         code: folder of the trainer's program -> digest of its Python files.
         repositories: folder of a git repository -> commit, and whether files were changed since.
-        problems: what could not be found out, one sentence each.
+        problems: one sentence for each thing that could not be found out.
     """
 
     name: str
@@ -39,7 +39,7 @@ class NodeEnvironment(Record, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
 
     def after(self, earlier: NodeEnvironment | None) -> NodeEnvironment:
-        """Return this environment with facts of `earlier` that were not asked for now."""
+        """Return this environment, with its missing parts taken from `earlier`."""
         if earlier is None:
             return self
         parts = {part: getattr(self, part) or getattr(earlier, part) for part in _PARTS}
@@ -55,20 +55,13 @@ _ABSENT = say("absent")
 def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Message, ...]:
     """Return what has changed on a node, e.g. `jaxlib 0.9.0 -> 0.10.2`.
 
-    A commit alone does not count, because it may only change a report or the sweep file. It counts
-    if the trainer's own files are not known.
+    The commit of a repository counts only if the trainer's own files are not known, because a
+    commit may change just a report or the sweep file.
     """
     changed = [
-        say(
-            "{name} {was} -> {now}",
-            name=name,
-            was=old.get(name) or _ABSENT,
-            now=new.get(name) or _ABSENT,
-        )
+        change
         for part in ("node", "packages", "devices")
-        if (old := getattr(before, part)) and (new := getattr(now, part))
-        for name in dict.fromkeys((*old, *new))
-        if old.get(name) != new.get(name)
+        for change in _changed_facts(getattr(before, part), getattr(now, part))
     ]
     changed += [
         say("the trainer's Python files in {folder}", folder=folder)
@@ -91,6 +84,21 @@ def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Message, ...
     return tuple(changed)
 
 
+def _changed_facts(old: Mapping[str, str], new: Mapping[str, str]) -> list[Message]:
+    if not (old and new):
+        return []
+    return [
+        say(
+            "{name} {was} -> {now}",
+            name=name,
+            was=old.get(name) or _ABSENT,
+            now=new.get(name) or _ABSENT,
+        )
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+    ]
+
+
 def _commit(state: str) -> str:
     return state.partition(",")[0][:12]
 
@@ -109,17 +117,18 @@ def differing(nodes: Sequence[NodeEnvironment]) -> tuple[str, ...]:
         }
         for name in dict.fromkeys(key for table in tables.values() for key in table):
             values = {node: table.get(name, "absent") for node, table in tables.items() if table}
-            if len(set(values.values())) > 1:
-                text = ", ".join(f"{value} on {', '.join(on)}" for value, on in _by(values))
-                differences.append(f"{name}: {text}")
+            groups = _nodes_by_value(values)
+            if len(groups) > 1:
+                texts = (f"{value} on {', '.join(names)}" for value, names in groups.items())
+                differences.append(f"{name}: {', '.join(texts)}")
     return tuple(differences)
 
 
-def _by(values: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
+def _nodes_by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
     by_value: dict[str, list[str]] = {}
     for node, value in values.items():
         by_value.setdefault(value, []).append(node)
-    return by_value.items()
+    return by_value
 
 
 class RunRecord(Record, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ Each error carries exactly one string, so that it can be pickled between xdist's
 in the string are hidden when the error is made, whatever it quotes.
 
 The exit statuses of pytest and of the command line are only declared here. A pipeline acts on them,
-so each answers one question: is the cause this tool, the site, or the measured change?
+so a status tells whether the cause is this tool, the site, or the measured change.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _ORDER = (
     Exit.CANNOT_TELL,
     Exit.NOT_MEASURED,
 )
-_OF_COMMAND = {Exit.USAGE: 2, Exit.INTERRUPTED: 130}  # as is usual for argparse and for shells
+_COMMAND_STATUS = {Exit.USAGE: 2, Exit.INTERRUPTED: 130}  # as usual for argparse and for shells
 
 
 def worst(statuses: Iterable[Exit]) -> Exit:
@@ -77,7 +77,7 @@ def worst(statuses: Iterable[Exit]) -> Exit:
 
 def of_command(status: Exit) -> int:
     """Return the exit status of `xlatune`: 2 for wrong usage, 130 for an interrupt."""
-    return _OF_COMMAND.get(status, int(status))
+    return _COMMAND_STATUS.get(status, int(status))
 
 
 def help_lines(*, of_command_line: bool = False) -> list[str]:
@@ -90,11 +90,11 @@ def help_lines(*, of_command_line: bool = False) -> list[str]:
     return [f"{numbers[status]:>5}  {status.meaning}" for status in listed]
 
 
-_environs: list[Mapping[str, str]] = []
+_environs: list[Mapping[str, str]] = []  # the environment whose secrets are hidden, if any
 
 
 def hide_secrets_of(environ: Mapping[str, str]) -> None:
-    """Hide the secrets of this environment in every later message; it is read at that time."""
+    """Hide the secrets of this environment in every later message, also secrets set later."""
     _environs[:] = [environ]
 
 
@@ -126,7 +126,7 @@ class XlatuneError(Exception):
         super().__init__(shown(text))
 
 
-_MANY = 8  # a message lists at most so many names
+_MANY = 8  # a message with a near name lists at most this many other names
 
 
 class ConfigError(XlatuneError):
@@ -153,11 +153,11 @@ class ConfigError(XlatuneError):
 
 
 class CheckoutError(ConfigError):
-    """A commit cannot be checked out for a reason of its own, so other commits may still work."""
+    """A commit cannot be checked out for a reason that need not apply to other commits."""
 
 
 class ParseError(XlatuneError):
-    """A file of evidence is truncated, of another format or hostile; the message says which."""
+    """A dump or a trace is truncated, of another format or hostile; the message says which."""
 
     exit = Exit.USAGE
 
@@ -169,7 +169,7 @@ class SubmissionError(XlatuneError):
 
 
 class LedgerError(XlatuneError):
-    """The ledger cannot be read, locked or written, or its schema is another one."""
+    """The ledger cannot be read, locked or written, or it has another schema."""
 
 
 class UnreadableLedgerError(LedgerError):

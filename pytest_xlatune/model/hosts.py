@@ -11,7 +11,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
 
 # A wider range is taken for a typing error; Slurm's own limit is 65536 too. Without a limit, a list
-# of 20 bytes took 320 MB.
+# of 20 bytes could take 320 MB.
 MAX_RANGE = 65536
 _MAX_NAME = 255  # characters of a host's name
 
@@ -86,22 +86,28 @@ def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
     (('a', 'b'), ('c', 'd'))
 
     Raises:
-        ConfigError: they cannot be divided so; the message names possible numbers.
+        ConfigError: the parts would not be equal; the message names possible numbers.
     """
-    size, left = divmod(len(names), count)
-    if size and not left:
+    size, surplus = divmod(len(names), count)
+    if size and not surplus:
         return tuple(tuple(names[at : at + size]) for at in range(0, len(names), size))
     fitting = [n for n in range(2, len(names) + 1) if not len(names) % n]
     near = sorted(sorted(fitting, key=lambda n: abs(n - count))[:3])
-    instead = f"; leave out {counted(left, 'node')}" if size else ""
+    leave_out = f"leave out {counted(surplus, 'node')}, or " if size else ""
     raise ConfigError(
-        f"{counted(len(names), 'node')} cannot be split into {count} equal slots{instead}"
-        f"{', or ' if size else '; '}ask for {' or '.join(map(str, near)) or 'no'} slots"
+        f"{counted(len(names), 'node')} cannot be split into {count} equal slots; "
+        f"{leave_out}ask for {' or '.join(map(str, near)) or 'no'} slots"
     )
 
 
 def _group(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Return the names of a group such as `node[1-2]-ib` at `at`, at most `most`, and its end."""
+    """Return the names of a group such as `node[1-2]-ib`, and the index after it.
+
+    Args:
+        text: the host list.
+        at: the index at which the group begins.
+        most: how many names are allowed.
+    """
     names = [""]
     start = at
     while at < len(text) and text[at] != ",":
@@ -121,7 +127,7 @@ def _group(text: str, at: int, *, most: int) -> tuple[list[str], int]:
 
 
 def _brackets(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Return the numbers of `001-004,007]` after a bracket, at most `most`, and its end."""
+    """Return the numbers of `001-004,007]` from index `at`, and the index after the bracket."""
     numbers: list[str] = []
     while True:
         match = _RANGE.match(text, at)
@@ -144,7 +150,7 @@ def _brackets(text: str, at: int, *, most: int) -> tuple[list[str], int]:
 
 
 def _ranges(numbers: Sequence[str]) -> str:
-    """Return the numbers in a host list, consecutive ones as ranges."""
+    """Return the numbers as in a host list, with consecutive ones as ranges."""
     if len(numbers) == 1:
         return numbers[0]
     ranges: list[list[str]] = []
@@ -165,12 +171,13 @@ def _malformed(text: str, at: int, why: str) -> ConfigError:
 
 
 def waves_in(nodelists: Iterable[Sequence[str]]) -> int:
-    """Return how many trials must follow one another if trials on disjoint nodes run together.
+    """Return the most trials that follow one another if trials on disjoint nodes run together.
 
-    The node lists are in the order of the trials; an empty one stands for this machine.
+    The node lists are in the order of the trials; an empty list means this machine.
     """
-    free: dict[str, int] = {}  # node -> number of trials before it is free
+    waves: dict[str, int] = {}  # node -> number of waves up to its last trial
     for names in nodelists:
         nodes = tuple(names) or ("",)
-        free.update(dict.fromkeys(nodes, 1 + max(free.get(node, 0) for node in nodes)))
-    return max(free.values(), default=0)
+        wave = 1 + max(waves.get(node, 0) for node in nodes)
+        waves.update(dict.fromkeys(nodes, wave))
+    return max(waves.values(), default=0)

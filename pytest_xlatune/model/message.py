@@ -7,7 +7,7 @@ A message is written where its content is decided. The ledger and JSON keep the 
 so that a number stays a number; the text is also the msgid of its translation. A text from
 elsewhere, such as a scheduler or a log, is only ever a value.
 
-A text names its values, each with a format:
+A text has fields, each with the name of a value and a format:
 
     {arm}  {p:.3f}      as Python writes it; nothing if the value is None
     {sigma:.2%}         a share, 0.61 %
@@ -35,28 +35,28 @@ from pytest_xlatune.model.text import counted, duration, percent, size
 Value = Any
 Translate = Callable[[str], str]
 # fields of a text:  {arm}  {jobs:+job}  {p:.3f}
-_FIELD = re.compile(r"\{(?P<name>[a-z]\w*)(?::(?P<how>[^{}]*))?\}")
+_FIELD = re.compile(r"\{(?P<name>[a-z]\w*)(?::(?P<format>[^{}]*))?\}")
 # formats of Python that are allowed:  .3f  .2%  g
 _NUMBER = re.compile(r"(?:\.\d)?[efg%]")
 
 
 class MessageCode(StrEnum):
-    """The code by which other code recognises a message."""
+    """What a message says, where the program acts on it."""
 
     NO_TURNS = "no-turns"  # the lines of the log show no turns of programs
-    BOTH_PLANS = "both-plans"  # its values are the work of two plans
-    OWN_NOISE = "own-noise"
-    DUNNETT = "dunnett"
-    SURVIVORS = "survivors"
-    PGLE = "pgle"
-    UNAIMED = "unaimed"
+    BOTH_PLANS = "both-plans"  # the work of the plan with rotations, and of that without
+    OWN_NOISE = "own-noise"  # an arm is compared with a noise estimated from it alone
+    DUNNETT = "dunnett"  # the comparison is Dunnett's
+    SURVIVORS = "survivors"  # so many runs were lost that the rest may be a biased choice
+    PGLE = "pgle"  # XLA scheduled without the profile for its scheduler
+    UNAIMED = "unaimed"  # no candidate acts on the largest part of a step
 
 
 class Values(dict[str, Value]):
     """The values of a message by name. Lists become tuples."""
 
     def __init__(self, values: Mapping[str, Value] | Iterable[tuple[str, Value]] = ()) -> None:
-        super().__init__({name: _kept(value) for name, value in dict(values).items()})
+        super().__init__({name: _lists_as_tuples(value) for name, value in dict(values).items()})
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -70,7 +70,7 @@ class Values(dict[str, Value]):
         """
         if not isinstance(data, dict):
             raise TypeError("expected values by name")
-        return cls({name: _read(item) for name, item in data.items()})
+        return cls({name: _value_from_json(item) for name, item in data.items()})
 
 
 class Message(Record, frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Message(Record, frozen=True, kw_only=True):
     Attributes:
         text: the English text, with the names of its values in braces.
         values: name -> number, text, other message, several of these, or None.
-        code: the code by which other code recognises it; None for most.
+        code: what the message says, if the program acts on it; None for most.
     """
 
     text: str
@@ -87,7 +87,7 @@ class Message(Record, frozen=True, kw_only=True):
     code: MessageCode | None = None
 
     def __format__(self, spec: str) -> str:
-        raise TypeError(f"`sentence` writes a message: {self!r}")
+        raise TypeError(f"write a message with `sentence`, not in an f-string: {self!r}")
 
     def changed(self, text: Callable[[str], str]) -> Message:
         """Return the message with `text` applied to every text in its values, nested ones too."""
@@ -111,12 +111,12 @@ class Message(Record, frozen=True, kw_only=True):
 
 
 def say(text: str, /, **values: Value) -> Message:
-    """Return a message; `text` must name every value that it shows."""
+    """Return a message; `text` has a field for each value that it shows."""
     return Message(text=text, values=Values(values))
 
 
 def coded(code: MessageCode | None, text: str, /, **values: Value) -> Message:
-    """Return a message with a code by which other code recognises it."""
+    """Return a message that the program recognises by its code."""
     return Message(text=text, values=Values(values), code=code)
 
 
@@ -126,7 +126,7 @@ def verbatim(text: str) -> Message:
 
 
 def first(messages: Iterable[Message | None]) -> Message | None:
-    """Return the first message that is not None; None if all are."""
+    """Return the first message that is not None; None if there is none."""
     return next((message for message in messages if message is not None), None)
 
 
@@ -153,15 +153,17 @@ def sentence(message: Message | None, translate: Translate = str) -> str:
     return _filled(translate(message.text), message.values, translate)
 
 
-def _kept(value: Value) -> Value:
-    return tuple(map(_kept, value)) if isinstance(value, list | tuple | range) else value
+def _lists_as_tuples(value: Value) -> Value:
+    if isinstance(value, list | tuple | range):
+        return tuple(map(_lists_as_tuples, value))
+    return value
 
 
-def _read(item: Json) -> Value:
+def _value_from_json(item: Json) -> Value:
     if isinstance(item, dict):
         return Message.from_json(item)
     if isinstance(item, list):
-        return tuple(map(_read, item))
+        return tuple(map(_value_from_json, item))
     return Real.from_json(item) if item in ("nan", "inf", "-inf") else item  # type: ignore[attr-defined]
 
 
@@ -171,20 +173,21 @@ _WRITERS: Mapping[str, Callable[[Any], str]] = {"percent": percent, "size": size
 def _filled(text: str, values: Mapping[str, Value], translate: Translate) -> str:
     # in one pass, so that braces inside a value are not taken for fields
     def write(match: re.Match[str]) -> str:
-        return _written(values.get(match["name"]), match["how"] or "", translate)
+        return _written(values.get(match["name"]), match["format"] or "", translate)
 
     return _FIELD.sub(write, text)
 
 
-def _written(value: Value, how: str, translate: Translate) -> str:
+def _written(value: Value, spec: str, translate: Translate) -> str:
     if value is None:
         return ""
     if isinstance(value, Message):
         return sentence(value, translate)
     if isinstance(value, tuple):
-        return (how or ", ").join(_written(part, "", translate) for part in value)
+        separator = spec or ", "
+        return separator.join(_written(part, "", translate) for part in value)
     if isinstance(value, int | float):
-        return _number(value, how)
+        return _number(value, spec)
     return str(value)
 
 

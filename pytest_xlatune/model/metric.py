@@ -132,9 +132,9 @@ class Steps(Rows[StepRecord]):
         columns = zip(*records, strict=True)
         return cls(**dict(zip(StepRecord._fields, columns, strict=False)))
 
-    def chosen(self, which: Iterable[object]) -> Steps:
-        """Return the steps for which `which` is true; it has one value for each step."""
-        mask = [*which]
+    def chosen(self, is_chosen: Iterable[object]) -> Steps:
+        """Return the chosen steps; `is_chosen` has one value for each step, true or false."""
+        mask = [*is_chosen]
         if all(mask):
             return self
         columns = (
@@ -175,10 +175,12 @@ class Score(Record, frozen=True, kw_only=True):
         stragglers: how many of the dropped steps were slow.
         window_tgs: tokens over time in the whole window, stragglers included.
         loss: loss of the last step; None if it was not printed.
-        flags: what a reader should know, e.g. "not-steady", "invariant-violated".
-        timings: (step id, seconds) of every step, to score it in another window; () if not kept.
-        figure: the scored figure if it is not TGS; else None.
-        tflops, mfu: TFLOP/s/device and percent of the peak at `tgs`; None if not printed.
+        flags: warnings about the score, e.g. "not-steady", "invariant-violated".
+        timings: (step id, seconds) of every step, from which the score of another window can be
+            computed; () if not kept.
+        figure: the scored figure if it is not TGS; None for TGS.
+        tflops: TFLOP/s/device at `tgs`; None if not printed.
+        mfu: model FLOPs utilisation at `tgs`, in percent; None if not printed.
         first_loss: loss of the first step; None if it was not printed.
         memory_gb: memory of the compiled step on a device, in 2^30 bytes; None if not printed.
     """

@@ -16,8 +16,9 @@ class PairFound(Record, frozen=True, kw_only=True):
 
     Attributes:
         nodes: both nodes.
-        change: relative change. With fresh runs, it is against the median of all first runs, or for
-            the slowest pair against the runs beside it; otherwise its first run against its round.
+        change: relative change of its speed. Without fresh runs, its first run is compared with
+            its round. Fresh runs are compared with the median of all first runs, or, for the
+            slowest pair, with the runs beside them.
         runs: number of runs with a score.
     """
 
@@ -33,7 +34,7 @@ class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
         peak_tflops: declared peak of one device in TFLOP/s; None if unknown.
         summary: the answer first, then further lines of a summary.
         objection: why the test of the whole study fails; () if it passes.
-        files: name -> text of files in the work directory that later sweeps can use.
+        files: name -> text of each file for the work directory that later sweeps can use.
         pairs: the pairs of nodes that ran; () for studies of other arms.
     """
 

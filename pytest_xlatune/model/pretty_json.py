@@ -12,8 +12,8 @@ _LEVELS = 2  # outer levels of objects whose fields have a line each
 def pretty_json(value: Json, *, keeps_order: bool = False) -> str:
     """Return JSON text for people and for `diff`, with a newline at its end.
 
-    Each field of the outer two levels of objects has its own line, and so has each object in a list
-    there, e.g. a trial. Keys are sorted unless `keeps_order`.
+    Each field of the two outer levels of objects has its own line, and so has each item of a list
+    of objects there, e.g. each trial. Keys are sorted unless `keeps_order`.
 
     Raises:
         ValueError: a number is not finite.

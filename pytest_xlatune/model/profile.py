@@ -21,7 +21,7 @@ from pytest_xlatune.model.channels import (
     CHANNELS,
     appended,
     channel_of,
-    normal,
+    normalized,
     on_top,
     settings_in,
 )
@@ -33,10 +33,10 @@ from pytest_xlatune.model.written import Written
 
 BASELINE_ID = "baseline-deployed"
 NO_ENV_ID = "baseline-no-env"  # the profile that sets every deployed flag back to its default
-# its value is a file that tells XLA's scheduler how long each operation takes
+# the flag that names a file from which XLA's scheduler learns how long each operation takes
 PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
 PGLE_ID = "pgle-profile"
-PGLE_SUFFIX = ".pbtxt"  # the file name ending by which XLA reads such a file as text
+PGLE_SUFFIX = ".pbtxt"  # XLA reads a PGLE file with this ending as text, others as binary
 OPTIONS_FOLDER = "xla_options"  # the folder where XLA writes its options during a scored trial
 
 # A second occurrence of these flags adds to the first instead of replacing it, so appending can
@@ -51,7 +51,7 @@ APPENDING = frozenset(
     }
 )
 
-# Two names of one field: the last occurrence of either wins (jaxlib 0.11.2 and later).
+# older -> newer name of one option: the last occurrence of either wins (jaxlib 0.11.2 and later)
 ALIASES: Mapping[str, str] = {
     "xla_gpu_enable_pipelined_all_gather": "xla_gpu_pipeline_all_gather",
     "xla_gpu_enable_pipelined_all_reduce": "xla_gpu_pipeline_all_reduce",
@@ -131,9 +131,9 @@ def append_flags(deployed: str, flags: Iterable[Flag]) -> str:
 
 
 def merge_flags(*parts: Iterable[Flag]) -> Flags:
-    """Return what has effect: the last of each flag, and every appending flag.
+    """Return the flags that have effect: the last of each name, and every appending flag.
 
-    Associative. The order is that of the last occurrences.
+    They are in the order of their last occurrences. The function is associative.
     """
     kept: list[Flag] = []
     seen: set[str] = set()
@@ -148,7 +148,7 @@ def merge_flags(*parts: Iterable[Flag]) -> Flags:
 
 
 def effective_values(flags: Iterable[Flag]) -> dict[str, str]:
-    """Return flag name -> the value that XLA ends up with, as far as the text alone tells.
+    """Return flag name -> the value that XLA takes, as far as the text alone shows.
 
     A bare flag is "true". The values of an appending flag are joined by a comma.
     """
@@ -162,11 +162,11 @@ def effective_values(flags: Iterable[Flag]) -> dict[str, str]:
 
 
 def settings_digest(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
-    """Return a digest of the effective flags and the environment; order and spelling do not count.
+    """Return a digest of the effective flags and the environment, whatever their order.
 
     Two profiles with the same digest on the same cell are repeats of one another.
     """
-    return digest({"flags": effective_values(flags), "env": normal(env)})
+    return digest({"flags": effective_values(flags), "env": normalized(env)})
 
 
 def shell_exports(flags: Iterable[Flag], env: Mapping[str, str]) -> str:
@@ -190,11 +190,11 @@ def _shell_append(variable: str, text: str) -> str:
 
 
 def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Flags:
-    """Return the flags that, appended, set every deployed flag back to its stated default.
+    """Return flags that set every deployed flag back to its stated default when appended.
 
     Raises:
-        ConfigError: a deployed flag has no stated default, or is one that XLA adds to, so that no
-            later flag can undo it.
+        ConfigError: a deployed flag has no stated default, or XLA only ever adds to its value, so
+            that no later flag can undo it.
     """
     names = list(effective_values(deployed))
     stuck = [name for name in names if name in APPENDING]
@@ -222,8 +222,8 @@ class Profile(Written, frozen=True, kw_only=True):
         env: variables set after the deployed environment; never XLA_FLAGS. The text of another
             channel (`channels.CHANNELS`) is appended to the deployed one.
         overrides: `key=value` for the launcher, after the cell's own.
-        wave: the marker of the wave that measures it.
-        note: why the profile might matter, for the report.
+        wave: the marker of the wave that measures the profile.
+        note: why the profile might matter, for the report; "" for none.
         is_control: whether it is known to do nothing. It is then measured like any other to show
             the noise, but enters no stack and is never recommended.
         origin: why a study made it; None if it was declared.
@@ -278,8 +278,8 @@ class Profile(Written, frozen=True, kw_only=True):
     def with_secrets_of(self, known: Iterable[Profile]) -> Profile:
         """Return a stored profile with its secrets restored from these known profiles.
 
-        A known profile with the same id goes first. A value stays hidden if no profile has it, or
-        if two others differ.
+        If one of them has the same id, only that one is used. A value stays hidden if no known
+        profile has it, or if two have different ones.
         """
         known = tuple(known)
         known = tuple(profile for profile in known if profile.id == self.id) or known
@@ -295,16 +295,16 @@ class Profile(Written, frozen=True, kw_only=True):
         return not (self.flags or self.env or self.overrides)
 
     def same_as(self, other: Profile) -> bool:
-        """Return whether another profile, whatever its id, sets the same in the same order.
+        """Return whether another profile has the same settings in the same order, whatever its id.
 
-        Secrets are ignored: a stored profile is the same as the declared one.
+        Secrets are ignored, so a stored profile is the same as the declared one.
         """
         if self is other:
             return True
         if self.flags != other.flags:
             return False
         pairs = ((self.env, other.env), (self.overrides, other.overrides))
-        return all(without_secrets(one) == without_secrets(two) for one, two in pairs)
+        return all(without_secrets(mine) == without_secrets(theirs) for mine, theirs in pairs)
 
     @property
     def settings_text(self) -> str:
@@ -360,13 +360,13 @@ def profile(
     Raises:
         ConfigError: a malformed id, flag or variable.
     """
-    of_xla, channels = by_channel(parse_flags(flags, where=f"profile {id!r}"))
+    xla_flags, channels = by_channel(parse_flags(flags, where=f"profile {id!r}"))
     variables = _table(id, "env", env)
     for name, text in channels.items():
         variables[name] = appended(variables.get(name, ""), text)
     return Profile(
         id=id,
-        flags=of_xla,
+        flags=xla_flags,
         env=variables,
         overrides=_table(id, "overrides", overrides),
         wave=wave,
@@ -376,17 +376,17 @@ def profile(
 
 
 def by_channel(flags: Iterable[Flag]) -> tuple[Flags, dict[str, str]]:
-    """Return the flags of XLA_FLAGS, and the text of every other channel that has some.
+    """Return the flags of XLA_FLAGS, and variable -> text for every other channel with flags.
 
     Raises:
-        ConfigError: a value of another channel contains a blank, which such a text cannot.
+        ConfigError: a value of another channel contains a blank, which such a text cannot quote.
     """
-    of_xla: list[Flag] = []
+    xla_flags: list[Flag] = []
     texts: dict[str, str] = {}
     for flag in flags:
         variable = channel_of(flag.name)
         if not variable:
-            of_xla.append(flag)
+            xla_flags.append(flag)
             continue
         if flag.value is not None and len(flag.value.split()) != 1:
             raise ConfigError(
@@ -395,7 +395,7 @@ def by_channel(flags: Iterable[Flag]) -> tuple[Flags, dict[str, str]]:
             )
         word = f"--{flag.name}" if flag.value is None else f"--{flag.name}={flag.value}"
         texts[variable] = appended(texts.get(variable, ""), word)
-    return tuple(of_xla), texts
+    return tuple(xla_flags), texts
 
 
 def check_unique(profiles: Sequence[Profile], *, where: str) -> None:
@@ -439,19 +439,19 @@ def is_part(part: Mapping[Key, str], others: Mapping[Key, str]) -> bool:
 
 
 class Effective:
-    """The effective settings of profiles on top of the deployed ones; equal keys are repeats."""
+    """The settings that have effect if profiles are applied on top of the deployed ones."""
 
     def __init__(self, deployed: Mapping[str, str]) -> None:
         self._env = dict(deployed)
         self._flags: Flags = parse_flags(self._env.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
     def key(self, profile: Profile) -> Key:
-        """Return a digest of the effective flags and environment, and one of the overrides."""
+        """Return a digest of flags and environment, and the overrides; repeats have equal keys."""
         flags, env = (*self._flags, *profile.flags), on_top(self._env, profile.env)
         return settings_digest(flags, env), canonical(profile.overrides)
 
     def repeats(self, profiles: Iterable[Profile]) -> dict[str, str]:
-        """Return profile -> the baseline or an earlier profile with the same effective settings."""
+        """Return the id of each repeat -> the id of the baseline or earlier profile it repeats."""
         first = {(settings_digest(self._flags, self._env), canonical({})): BASELINE_ID}
         owners = {
             profile.id: first.setdefault(self.key(profile), profile.id) for profile in profiles

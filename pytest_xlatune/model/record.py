@@ -23,10 +23,10 @@ _T = TypeVar("_T")
 
 Json = Any  # None, bool, int, float, str, and lists and str-keyed dicts of them
 
-# a path relative to the record's folder that stays below it:  trials/5e1f/1
+# a relative path that does not leave the folder of the ledger:  trials/5e1f/1
 _BELOW = r"^(?!/|\.?/*\Z|(.*/)?\.\.(/|\Z))[^\0]*\Z"
 _BELOW_OR_NONE = rf"^\Z|{_BELOW}"
-# It is passed to a command of the scheduler; scancel with `--user=me` would end other jobs.
+# A job id is passed to scancel, where one such as `--user=me` would end other jobs.
 _NO_OPTION = r"^(?!-)"
 RelativePath = Annotated[str, msgspec.Meta(pattern=_BELOW)]
 AnyRelativePath = Annotated[str, msgspec.Meta(pattern=_BELOW_OR_NONE)]
@@ -34,10 +34,10 @@ JobId = Annotated[str, msgspec.Meta(pattern=_NO_OPTION)]
 # seconds since 1970, up to the year 6325
 Time = Annotated[float, msgspec.Meta(ge=0, lt=float(1 << 37))]
 
-_AS_IT_IS = frozenset({bool, int, str, type(None)})  # types whose values JSON holds unchanged
+_JSON_TYPES = frozenset({bool, int, str, type(None)})  # types whose values JSON holds unchanged
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-_MESSAGE = 300  # most characters of an error message, which may quote the value
-_SAID = {  # phrase of msgspec -> our phrase
+_MOST_MESSAGE = 300  # characters of an error message, which may quote a long value
+_PHRASES = {  # phrase in an error message of msgspec -> our phrase
     **dict.fromkeys(
         (f"Expected `str` matching regex {pattern!r}" for pattern in (_BELOW, _BELOW_OR_NONE)),
         "a path that leads out of the ledger's folder",
@@ -62,21 +62,24 @@ class Rows(Sequence[_T]):
         return repr(tuple(self))
 
 
-class OfOurs(type):
-    """The metaclass of types that msgspec reads with their own `from_json`."""
+class DecodedType(type):
+    """Metaclass of types whose `from_json` returns values of another type, `value_type`.
+
+    msgspec asks `isinstance(value, cls)` of what `from_json` returned.
+    """
 
     def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, cls.made)  # type: ignore[attr-defined]
+        return isinstance(value, cls.value_type)  # type: ignore[attr-defined]
 
 
 if TYPE_CHECKING:
     Real = float
 else:
 
-    class Real(metaclass=OfOurs):
+    class Real(metaclass=DecodedType):
         """A float that may be NaN or infinite."""
 
-        made = float
+        value_type = float
 
         @staticmethod
         def from_json(data: Json) -> float:
@@ -89,7 +92,7 @@ else:
 
 
 class Pairs(Rows[tuple[int, float]]):
-    """Pairs as columns: the steps of a ledger of 100 MB take 60 MB, and 450 MB as tuples."""
+    """Pairs as columns. The steps of a ledger of 100 MB take 60 MB so, and 450 MB as tuples."""
 
     __slots__ = ("columns",)
 
@@ -103,8 +106,8 @@ class Pairs(Rows[tuple[int, float]]):
         return zip(*self.columns, strict=True)
 
     def __getitem__(self, at: Any) -> Any:
-        one, other = (column[at] for column in self.columns)
-        return tuple(zip(one, other, strict=True)) if isinstance(at, slice) else (one, other)
+        first, second = (column[at] for column in self.columns)
+        return tuple(zip(first, second, strict=True)) if isinstance(at, slice) else (first, second)
 
 
 def split_pairs(pairs: Sequence[tuple[int, float]]) -> tuple[Sequence[int], Sequence[float]]:
@@ -117,7 +120,7 @@ def split_pairs(pairs: Sequence[tuple[int, float]]) -> tuple[Sequence[int], Sequ
 if TYPE_CHECKING:
     Timings = Sequence[tuple[int, float]]
 else:
-    # typed, so that msgspec makes no list of lists first; a text is "nan", "inf" or "-inf"
+    # With item types msgspec makes no list of lists first. A text is "nan", "inf" or "-inf".
     Timings = tuple[tuple[int, float | str], ...]
 
 
@@ -129,7 +132,7 @@ def as_columns(pairs: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]
     """
     if isinstance(pairs, Pairs) or not pairs:
         return pairs
-    # zip(*pairs) would make an iterator for each step, which sets off the garbage collector
+    # zip(*pairs) would make an iterator for each step, which starts the garbage collector
     first, second = split_pairs(pairs)
     try:
         return Pairs(first, second)
@@ -148,17 +151,17 @@ class OwnJson(Protocol):
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Base of all values that are stored. Subclasses must repeat `frozen=True, kw_only=True`.
 
-    No value holds itself, so the garbage collector need not visit those of a ledger: that took a
-    sixth of a session that measures nothing. A subclass with `dict=True` says `gc=True`, because
-    what it caches may lead back to it.
+    `gc=False` keeps the garbage collector from visiting all values of a ledger, which would take a
+    sixth of a session that measures nothing. It is safe because no value refers to itself. A
+    subclass with `dict=True` needs `gc=True`, because what it caches may refer to it.
     """
 
     def to_json(self) -> dict[str, Json]:
         """Return this record as JSON data, keyed by field name."""
         fields = msgspec.structs.asdict(self).items()
-        # Most values need no encoding: the check here saves half of the calls.
+        # Most values need no encoding, so the check here saves half of the calls.
         return {
-            name: value if type(value) in _AS_IT_IS else encode(value) for name, value in fields
+            name: value if type(value) in _JSON_TYPES else encode(value) for name, value in fields
         }
 
     @classmethod
@@ -177,9 +180,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def explained(error: Exception) -> str:
-    """Return what is wrong with a value that is no record, and where."""
-    text = f"{error!s:.{_MESSAGE}}"
-    for phrase, ours in _SAID.items():
+    """Return the message of an error of decoding, in our words."""
+    text = f"{error!s:.{_MOST_MESSAGE}}"
+    for phrase, ours in _PHRASES.items():
         text = text.replace(phrase, ours)
     return text
 
@@ -191,7 +194,7 @@ def decode(kind: Any, data: Json) -> Any:
     try:
         return kind.from_json(data)
     except (XlatuneError, msgspec.ValidationError) as error:
-        raise ValueError(str(error)) from None  # msgspec adds the place
+        raise ValueError(str(error)) from None  # msgspec adds where in the data it was
 
 
 def encode(value: object) -> Json:
@@ -200,7 +203,7 @@ def encode(value: object) -> Json:
     Raises:
         TypeError: a value is nothing of these.
     """
-    if type(value) in _AS_IT_IS:
+    if type(value) in _JSON_TYPES:
         return value
     if type(value) is float:
         # `str` writes them as they are stored:  nan  inf  -inf
@@ -209,7 +212,7 @@ def encode(value: object) -> Json:
         return value.to_json()
     if isinstance(value, tuple | list | frozenset):
         items = sorted(value) if isinstance(value, frozenset) else value
-        return [item if type(item) in _AS_IT_IS else encode(item) for item in items]
+        return [item if type(item) in _JSON_TYPES else encode(item) for item in items]
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, Enum):
@@ -221,20 +224,19 @@ def encode(value: object) -> Json:
     raise TypeError(f"a record holds builtins only, found {type(value).__name__}: {value!r:.80}")
 
 
-def read_json(text: str | bytes, *, is_ours: bool = False) -> Json:
+def read_json(text: str | bytes, *, is_strict: bool = False) -> Json:
     """Return the value of a JSON text.
 
     Args:
         text: the text of a file, or of one line.
-        is_ours: whether a record of ours is expected, which has neither NaN nor Infinity.
+        is_strict: whether the constants NaN and Infinity, which no record of ours has, are errors.
 
     Raises:
         ValueError: it is no JSON, is nested too deeply, or has an integer of thousands of digits.
     """
     try:
-        # a metrics file of 100,000 `[` stopped the sweep, and each of its next runs too
-        return json.loads(text, parse_constant=_refuse if is_ours else None)
-    except RecursionError:
+        return json.loads(text, parse_constant=_refuse if is_strict else None)
+    except RecursionError:  # e.g. a metrics file of 100,000 `[`, which must not end the sweep
         raise ValueError("JSON that is nested too deeply") from None
 
 
@@ -254,7 +256,7 @@ def canonical(value: Json) -> str:
 def used(data: Mapping[str, Json], *names: str) -> dict[str, Json]:
     """Return the JSON data of a record without those of the named fields that are empty.
 
-    Fields that a cell does not use are thus no part of its identity, nor of random orders.
+    So a field that is not used changes neither an identity nor a random order.
     """
     return {name: value for name, value in data.items() if value or name not in names}
 

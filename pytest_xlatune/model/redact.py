@@ -1,8 +1,8 @@
 """Keep secrets out of texts: recognise their names and values, and replace them.
 
-This is the only place that decides it. In a table, the name of a setting is enough to hide its
-value. In a text from elsewhere, such as a line of a log, the values themselves are searched for.
-Only the standard library, no input and no output.
+No other module decides what a secret is. In a table, the name of a setting is enough to hide its
+value. In a text from elsewhere, such as a line of a log, known values are searched for. This module
+uses only the standard library and does no input or output.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 HIDDEN = "(hidden)"
-_LINE = 16  # a shorter line of a multi-line value is no secret by itself
-# words of other programs' messages:  Key: cuda:local_topology  token: 1024
+_LINE = 16  # characters; a shorter line of a multi-line value is no secret by itself
+# words that other programs write before values that are no secrets:
+# Key: cuda:local_topology  token: 1024
 _TERMS = frozenset({"key", "token"})
-# values that are no secret even if the name of the setting looks like one:  CACHE_KEY=default
-# (before this, each message lost the word "default")
-_SAY_NOTHING = frozenset(
+# Values that are no secret even if the name of the setting looks like one:  CACHE_KEY=default
+# If they were, every message would lose the word "default".
+_ORDINARY_WORDS = frozenset(
     {"default", "disable", "disabled", "enable", "enabled", "optional", "required"}
 )
 SHORTEST = 6  # characters; shorter values occur in too many harmless words
@@ -89,8 +90,8 @@ _ASSIGNED_VALUE = re.compile(
 )
 # one word of a shell command:  --key='a b'    config.yml    "a b"
 _COMMAND_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
-# options of a compiler, of which none is a secret
-_LISTS = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS"})
+# variables with options of a compiler, of which none is a secret
+_FLAG_VARIABLES = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS"})
 # a name in YAML whose value may be in the lines below:  - private_key: |
 _KEY = re.compile(r"""([ \t]*(?:-[ \t]+)*)["']?([A-Za-z_][\w.-]*+)["']?[ \t]*:""")
 # a key file:  -----BEGIN RSA PRIVATE KEY-----
@@ -127,10 +128,11 @@ def shown_value(value: object) -> object:
 def _shown(name: str, value: str) -> str:
     if is_secret(name) and value:
         return HIDDEN
-    return _plain(value if name in _LISTS else hide_assignments(value))
+    return _hide_forms(value if name in _FLAG_VARIABLES else hide_assignments(value))
 
 
-def _plain(text: str) -> str:
+def _hide_forms(text: str) -> str:
+    """Return a text without secrets that are recognised by their form or place in an address."""
     if "?" in text:
         text = _QUERY.sub(_without_query, text)
     if "://" in text:
@@ -163,12 +165,12 @@ def command_without_secrets(words: Sequence[str]) -> list[str]:
         else:
             # words that contain a secret:  'X-Api-Key: x'    'HF_TOKEN=x train'
             # --json={"api_key": "x"}
-            shown.append(_without_assigned(_plain(word)))
+            shown.append(_without_assigned(_hide_forms(word)))
         is_value = name.startswith("-") and not equals and is_secret(option)
     return shown
 
 
-# secrets of all sweeps of this process, since a message may quote another sweep
+# secrets of all sweeps of this process, because a message about one may quote another
 _kept: set[str] = set()
 
 
@@ -187,17 +189,17 @@ def hide_kept(text: str) -> str:
     return hide(text, _kept)
 
 
-def secrets_said(value: object, name: str = "") -> frozenset[str]:
+def secrets_in_argument(value: object, name: str = "") -> frozenset[str]:
     """Return the secret values in a user's argument of any type."""
     if isinstance(value, Mapping):
-        parts = (secrets_said(part, str(key)) for key, part in value.items())
+        parts = (secrets_in_argument(part, str(key)) for key, part in value.items())
         return frozenset[str]().union(*parts)
     if isinstance(value, list | tuple):
         if len(value) == 2 and isinstance(value[0], str) and is_secret(value[0]):  # noqa: PLR2004
-            return secrets_said(value[1], value[0])  # an item of a mapping
+            return secrets_in_argument(value[1], value[0])  # an item of a mapping
         words = [word for word in value if isinstance(word, str)]
         if len(words) < len(value) or is_secret(name):
-            return frozenset[str]().union(*(secrets_said(part, name) for part in value))
+            return frozenset[str]().union(*(secrets_in_argument(part, name) for part in value))
         return _secrets_of_words(words)
     if isinstance(value, str | bytes | int | float) and is_secret(name):
         return secrets_of({name: str(value)})
@@ -212,12 +214,13 @@ def _secrets_of_words(words: Sequence[str]) -> frozenset[str]:
         elif shown != word:
             after = word.partition("=")[2]
             is_all = shown.partition("=")[2] == HIDDEN
-            texts |= {*_inside(word), *_open_ones(word), *([after] if is_all else [])}
+            texts |= {*_assigned_secrets(word), *_secrets_by_form(word)}
+            texts |= {after} if is_all else set()
     return _long_enough(texts)
 
 
 def _long_enough(secrets: Iterable[str]) -> frozenset[str]:
-    """Leave out what is part of too many words, and what is hidden already."""
+    """Leave out texts that are part of too many words, and texts that are hidden already."""
     return frozenset(
         secret for secret in secrets if len(secret) >= SHORTEST and HIDDEN[:-1] not in secret
     )
@@ -226,7 +229,7 @@ def _long_enough(secrets: Iterable[str]) -> frozenset[str]:
 def brief(value: object, most: int = 80) -> str:
     """Return the beginning of a value's `repr`, with secrets hidden."""
     try:
-        return hide_quoted(repr(value), secrets_said(value))[:most]
+        return hide_quoted(repr(value), secrets_in_argument(value))[:most]
     except RecursionError:
         return "a value that is nested too deeply"
 
@@ -255,8 +258,8 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
             # a key of several lines may be quoted line by line
             secrets |= {value, *(line for line in value.splitlines() if len(line) > _LINE)}
         else:
-            secrets |= {*_open_ones(value), *_inside(value)}
-    return _long_enough(secret for secret in secrets if secret.lower() not in _SAY_NOTHING)
+            secrets |= {*_secrets_by_form(value), *_assigned_secrets(value)}
+    return _long_enough(secret for secret in secrets if secret.lower() not in _ORDINARY_WORDS)
 
 
 def secrets_in_text(text: str) -> frozenset[str]:
@@ -273,12 +276,12 @@ def _unquoted(value: str) -> str:
     return value.strip("'\"")
 
 
-def _assignments(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re.Match[str]]:
-    """Yield each value that a text assigns to the name of a secret, except to the names `but`."""
+def _assignments(text: str, *, skipped: frozenset[str] = frozenset()) -> Iterator[re.Match[str]]:
+    """Yield each value that a text assigns to the name of a secret other than the `skipped`."""
     at = 0
     for head in _ASSIGNED.finditer(text):
         name = head["name"]
-        is_word = name.lower() in but and not head["is_option"]
+        is_word = name.lower() in skipped and not head["is_option"]
         # Not a key but a program's error about a file, which must stay readable:
         # /etc/munge/munge.key: Permission denied
         start = head.start("name")
@@ -291,13 +294,13 @@ def _assignments(text: str, *, but: frozenset[str] = frozenset()) -> Iterator[re
             at = value.end()
 
 
-def _inside(value: str) -> Iterator[str]:
-    """Yield the values inside a value that are assigned to names of secrets."""
+def _assigned_secrets(value: str) -> Iterator[str]:
+    """Yield the texts that are assigned to names of secrets inside a value."""
     return (match[0] for match in _assignments(value))
 
 
-def _open_ones(value: str) -> Iterator[str]:
-    """Yield the values that are secrets by their form, or by their place in an address."""
+def _secrets_by_form(value: str) -> Iterator[str]:
+    """Yield the secrets in a value that are known by their form, or place in an address."""
     yield from _USER.findall(value)
     yield from _SHAPE.findall(value)
     for match in _QUERY.finditer(value):
@@ -305,10 +308,10 @@ def _open_ones(value: str) -> Iterator[str]:
             yield match["value"]
 
 
-def _without_assigned(text: str, *, but: frozenset[str] = frozenset()) -> str:
-    """Return a text without values assigned to names of secrets, except to the names `but`."""
+def _without_assigned(text: str, *, skipped: frozenset[str] = frozenset()) -> str:
+    """Return a text without the values of `_assignments`."""
     shown, at = "", 0
-    for match in _assignments(text, but=but):
+    for match in _assignments(text, skipped=skipped):
         shown += text[at : match.start()] + HIDDEN
         at = match.end()
     return shown + text[at:]
@@ -325,7 +328,7 @@ def _spellings(value: str) -> tuple[str, ...]:
     page = escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
     markdown = _MARKUP.sub(r"\\\1", value)
     quoted, plain = urllib.parse.quote, urllib.parse.unquote(value)
-    ways = {
+    spellings = {
         value,
         written,
         json.dumps(written)[1:-1],  # a JSON text inside a JSON text
@@ -342,19 +345,19 @@ def _spellings(value: str) -> tuple[str, ...]:
         urllib.parse.quote_plus(value, errors="replace"),
         plain if len(plain) >= SHORTEST else value,
     }
-    return tuple(sorted(ways, key=lambda spelling: (-len(spelling), spelling)))
+    return tuple(sorted(spellings, key=lambda spelling: (-len(spelling), spelling)))
 
 
 def hide(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return the text without these values, however JSON or a shell spells them.
+    """Return the text without these values, also if JSON, a page or a shell spells them otherwise.
 
-    Secrets that are recognised by their form or place are hidden in any case.
+    Secrets that are recognised by their form or place in an address are hidden in any case.
     """
     # the longest first, because one secret may contain another
     for value in sorted(secrets, key=lambda secret: (-len(secret), secret)):
         for spelling in _spellings(value):
             text = text.replace(spelling, HIDDEN)
-    return _plain(text)
+    return _hide_forms(text)
 
 
 def hide_quoted(text: str, secrets: Iterable[str] = ()) -> str:
@@ -362,7 +365,7 @@ def hide_quoted(text: str, secrets: Iterable[str] = ()) -> str:
 
     Values assigned to names of secrets are hidden too, because not all secrets are known here.
     """
-    return _without_assigned(hide(text, secrets), but=_TERMS)
+    return _without_assigned(hide(text, secrets), skipped=_TERMS)
 
 
 def hide_assignments(text: str) -> str:
@@ -379,7 +382,7 @@ def hide_assignments(text: str) -> str:
             if value:
                 shown += text[at : head.end()] + _hidden(value[0])
                 at = value.end()
-    return _plain(shown + text[at:])
+    return _hide_forms(shown + text[at:])
 
 
 def _without_values_below(lines: Iterable[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What is asked of a scheduler, how long to wait, and how often to retry after failures."""
+"""What a trial requests from a scheduler, how long to wait for it, and how often to retry it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pytest_xlatune.model.written import Written, check_least
 class Patience(Written, frozen=True, kw_only=True):
     """How long a running trial may make no progress. A step is progress, a log line is not.
 
-    All are seconds of the watching process without suspended time, at least 1.
+    Each is a number of seconds, at least 1, on the clock of the watching process; the time for
+    which that process or the job is suspended does not count.
 
     Attributes:
         before_memstats_s: from the start until the log says `Memstats: After params initialized`.
-        compiling_s: from there to the first step; compiling a large model takes long.
+        compiling_s: from that line to the first step; compiling a large model takes long.
         training_s: between two steps.
-        after_fatal_s: in any phase after a log line that says that the program cannot go on; three
-            times the last step if that is longer.
+        after_fatal_s: after a log line that says that the program cannot go on; three times the
+            duration of the last step if that is longer.
     """
 
     before_memstats_s: float = 600.0
@@ -36,7 +37,7 @@ _LEAST_RESOURCES = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1, "queue_l
 
 
 class Resources(Written, frozen=True, kw_only=True):
-    """What is asked of a scheduler; no part of a cell's identity.
+    """What a trial requests from a scheduler; no part of a cell's identity.
 
     Attributes:
         nodes: number of nodes; 0 means all nodes of the node list.
@@ -72,17 +73,17 @@ class Next(StrEnum):
     INTERRUPTED = "interrupted"  # we ended it because no session waits for it; it runs again later
 
 
-ENDLESS = 1_000_000  # number of retries of trouble that ends by itself
+ENDLESS = 1_000_000  # `RetryRule.retries` without a limit, for trouble that passes by itself
 
 
 class RetryRule(Written, frozen=True, kw_only=True):
     """How often a failure class is retried, and what follows if that did not help.
 
     Attributes:
-        retries: attempts after the first one with this class. `ENDLESS` is without limit, and such
+        retries: attempts after the first one with this class. `ENDLESS` means no limit; such
             attempts do not count against the trial's `max_attempts`.
-        backoff_s: seconds to wait before each retry; later `ENDLESS` ones wait an hour.
-        then: what happens after the last retry.
+        backoff_s: seconds to wait before each retry; with `ENDLESS`, later retries wait an hour.
+        then: what happens to the trial after the last retry.
         before: what must be done before the next attempt; "" if nothing.
     """
 
@@ -93,11 +94,11 @@ class RetryRule(Written, frozen=True, kw_only=True):
 
 
 class RetryPolicy(Written, frozen=True, kw_only=True):
-    """The retry rules of a site on top of the playbook's.
+    """The retry rules of a site, which replace those of the playbook.
 
     Attributes:
         max_attempts: most attempts of one trial, over all classes.
-        rules: class -> rule that goes before the playbook's.
+        rules: failure class -> rule that replaces the playbook's; {} for none.
     """
 
     max_attempts: int = 4

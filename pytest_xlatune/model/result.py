@@ -1,9 +1,8 @@
 """The result of a trial and the conclusions of a study: settings, comparison, verdict.
 
-These are values without behaviour of their own. Only a job has a score; nothing here compares the
-steps of two series. Trouble of a workload is an `Outcome` with findings and raises no exception.
-Values that come from a log alone are in `failure` and `metric`, so that commands that only read
-logs do not load this module.
+These are values without behaviour of their own. Trouble of a workload is an `Outcome` with findings
+and raises no exception. Values that come from a log alone are in `failure` and `metric`, so that
+commands that only read logs do not load this module.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.failure import Action, Finding, Outcome, State
 from pytest_xlatune.model.message import Message, MessageCode, say, verbatim
 from pytest_xlatune.model.metric import TGS, Figure, Metric, NoScore, Score, StepRecord, relative
-from pytest_xlatune.model.record import JobId, Json, OfOurs, Real, Record, RelativePath
+from pytest_xlatune.model.record import DecodedType, JobId, Json, Real, Record, RelativePath
 from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import RotationScore
 from pytest_xlatune.model.shares import Shares
@@ -83,8 +82,8 @@ class Effect(StrEnum):
     """How well it is known that a setting was in effect, from the best case to the worst."""
 
     IN_EFFECT = "in effect"  # the program, its framework or its runtime says so
-    ASKED = "asked"  # only we, or a list of the environment, say so
-    NOT_SEEN = "not seen"  # a witness that should show it is silent
+    ASKED = "asked"  # only our request, or a printed environment, shows it
+    NOT_SEEN = "not seen"  # a witness that should show it does not
     CONTRADICTED = "contradicted"  # a witness shows another value
 
     @property
@@ -94,14 +93,14 @@ class Effect(StrEnum):
 
 
 class Witness(StrEnum):
-    """What shows a setting, the strongest first."""
+    """What shows that a setting is in effect, the strongest witness first."""
 
     OPTIONS = "XLA's dump of its options"
     CONFIG = "the framework's configuration lines"
     NCCL = "the lines of NCCL_DEBUG"
     READER = "the flags that the library lists"
     LOG = "the log"  # it lists the environment with which the program was started
-    NONE = ""  # nothing shows it
+    NONE = ""  # nothing shows the setting
 
 
 class SettingKind(StrEnum):
@@ -117,14 +116,14 @@ class TrialSetting(Record, frozen=True, kw_only=True):
 
     Attributes:
         name: name of an XLA flag without dashes, of a variable, or of a key of the trainer.
-        kind: which of these it is.
+        kind: whether it is a flag, a variable or a key.
         asked: the value that was asked for; hidden if the name looks like that of a secret.
-        effect: what the strongest witness says.
+        effect: what the strongest witness shows.
         witness: the strongest witness.
         seen: the value that the witness shows; "" if it shows none.
-        is_deployed: whether the setting belongs to the cell, and not to the profile.
+        is_deployed: whether the setting belongs to the cell; otherwise it belongs to the profile.
         is_exempt: whether the sweep declares that nothing can show the setting.
-        why: what the witness shows, if a value alone does not say it; else None.
+        why: what the witness shows, where a value does not say enough; otherwise None.
     """
 
     name: str
@@ -138,13 +137,13 @@ class TrialSetting(Record, frozen=True, kw_only=True):
     why: Message | None = None
 
     @property
-    def said(self) -> Message | None:
+    def evidence(self) -> Message | None:
         """What the witness shows; None if it shows nothing."""
         return self.why or (verbatim(self.seen) if self.seen else None)
 
     @property
     def label(self) -> str:
-        """The name as people write it: a flag has its dashes."""
+        """The name as people write it: with the dashes of a flag."""
         return f"--{self.name}" if self.kind is SettingKind.FLAG else self.name
 
     @property
@@ -162,7 +161,7 @@ class TrialStatus(StrEnum):
     MEASURED = "measured"
     # the profile cannot run here: out of memory, unknown flag, NaN, flags not in effect
     DROPPED = "dropped"
-    UNMEASURED = "unmeasured"  # not measured, for another reason: nodes, time, a person
+    UNMEASURED = "unmeasured"  # it could not be measured: bad nodes, no time left, a person's stop
 
     @property
     def is_final(self) -> bool:
@@ -171,10 +170,10 @@ class TrialStatus(StrEnum):
 
 
 class BlamedAt(StrEnum):
-    """What a program of a rotation was doing when the job died."""
+    """The phase in which a program of a rotation was when the job died."""
 
-    COMPILING = "compiling"  # it was being compiled
-    TURN = "turn"  # it had its turn
+    COMPILING = "compiling"
+    TURN = "turn"
 
 
 class Blamed(Record, frozen=True, kw_only=True):
@@ -182,14 +181,14 @@ class Blamed(Record, frozen=True, kw_only=True):
 
     Attributes:
         program: the id of the program.
-        at: what the program was doing.
+        at: the phase of the program.
         cls: the failure class of the attempt.
-        attempt: the number of the attempt.
-        is_suspect: whether something else may have ended the attempt, such as a hang or a person's
-            `kill`. The next attempt then still runs the program, and blames it only if it ends in
-            the same way at the same program.
-        before: the profile whose turn came before, if a suspect died in the first steps of its
-            turn: an error of that profile may show as late as this. "" if there is none.
+        attempt: the number of the attempt, from 1.
+        is_suspect: whether something else, such as a hang or a person's `kill`, may have ended the
+            attempt. Then the next attempt still runs the program, and the program is blamed only if
+            that attempt ends in the same way at the same program.
+        before: the profile that had the turn before a suspect that died in the first steps of its
+            own turn: an error of that profile may show only then. "" if there is none.
     """
 
     program: str
@@ -206,8 +205,8 @@ class RotationResult(Record, frozen=True, kw_only=True):
     Attributes:
         score: each program against the baseline, and the turns; None if nothing was measured.
         reason: why there is no score; None if there is one.
-        read: what the journal of the first process said; None if it wrote none.
-        blamed: the programs that ended earlier attempts, and without which the last attempt ran.
+        read: the content of the first process's journal; None if it wrote none.
+        blamed: the programs that ended earlier attempts; the last attempt ran without them.
     """
 
     score: RotationScore | None = None
@@ -219,8 +218,8 @@ class RotationResult(Record, frozen=True, kw_only=True):
     def is_found(self) -> bool:
         """Whether the worker found the program of a step, so that programs can take turns.
 
-        A program that is not called once in each step is not the right one. If no turns can be
-        read from the log, nothing is known, and the answer is no.
+        The right program is called once in each step. The answer is also no if the log shows no
+        turns.
         """
         has_no_turns = self.reason is not None and self.reason.code is MessageCode.NO_TURNS
         has_step = self.read is not None and bool(self.read.found) and not self.read.trouble
@@ -237,13 +236,13 @@ class TrialResult(Record, frozen=True, kw_only=True):
         reason: why there is no score, or why the trial was dropped; None otherwise.
         findings: the findings of all attempts.
         job_ids: the ids of the jobs of all attempts, in order.
-        outcome: how the last attempt ended; None before.
-        epoch: the number of changes so far, such as a node swap, after which scores cannot be
-            compared with earlier ones.
-        settings: each setting, and whether it was in effect; None if nobody has checked.
-        memory: the memory that the compiler reports, if the trial only compiled; else None.
-        rotation: the result of a trial whose programs took turns; else None. Such a trial has no
-            `score`, unless it is a look: the first rotation, in which the baseline runs alone.
+        outcome: how the last attempt ended; None if none has ended.
+        epoch: how many changes, such as a node swap, came before. Scores of different epochs cannot
+            be compared.
+        settings: each setting, and whether it was in effect; None if that was not checked.
+        memory: the memory that the compiler reports, if the trial only compiled; None otherwise.
+        rotation: the result of a trial whose programs took turns; None for other trials. Such a
+            trial has no `score`, unless it is a look: the first rotation, with the baseline alone.
         devices: witness, e.g. a module of a dump -> the device that it shows, e.g. "cuda sm_9.0".
     """
 
@@ -265,7 +264,7 @@ class TrialResult(Record, frozen=True, kw_only=True):
 
     @property
     def start_s(self) -> float | None:
-        """When its last attempt began, seconds since the epoch; None if it is not known."""
+        """When its last attempt began, in seconds since 1970; None if unknown."""
         return self.outcome.start_s if self.outcome is not None else None
 
     @property
@@ -274,10 +273,10 @@ class TrialResult(Record, frozen=True, kw_only=True):
         return tuple(setting for setting in self.settings or () if not setting.is_deployed)
 
     @property
-    def asking(self) -> tuple[Finding, ...]:
-        """The findings that ask for an action of a person or of the campaign."""
-        none = (Action.NONE, Action.SUCCESS)
-        return tuple(finding for finding in self.findings if finding.action not in none)
+    def actionable(self) -> tuple[Finding, ...]:
+        """The findings after which a person or the campaign must act."""
+        no_action = (Action.NONE, Action.SUCCESS)
+        return tuple(finding for finding in self.findings if finding.action not in no_action)
 
 
 class EvidenceResult(TrialResult, frozen=True, kw_only=True):
@@ -285,8 +284,8 @@ class EvidenceResult(TrialResult, frozen=True, kw_only=True):
 
     Attributes:
         is_read: whether the trace and the dump of the run have been read.
-        shares: where the time of a step went; None if the run left nothing that can be read.
-        pgle: the file for XLA's scheduler (PGLE) that was made from the trace; "" if there is none.
+        shares: how the time of a step is divided; None if the run left nothing that can be read.
+        pgle: path of the file for XLA's scheduler (PGLE) that was made from the trace; "" if none.
     """
 
     is_read: bool = False
@@ -304,8 +303,8 @@ class Comparison(Record, frozen=True, kw_only=True):
         n: how many trials of the arm were compared.
         df: residual degrees of freedom.
         sigma: residual standard deviation of one job's score.
-        mde80: smallest effect this comparison finds with 80 % power, as a log ratio.
-        method: the rule by which the arm was compared, and what the rule rests on.
+        mde80: smallest effect that this comparison finds with 80 % power, as a log ratio.
+        method: the rule of the comparison, with its numbers of arms, blocks and baselines.
     """
 
     estimate: Real
@@ -333,11 +332,11 @@ class VerdictKind(StrEnum):
 
 
 class LostRuns(Record, frozen=True, kw_only=True):
-    """The confirming runs of an arm that are over and have no score.
+    """The confirming runs of an arm that ended without a score.
 
     Attributes:
-        lost: how many have no score.
-        runs: how many are over, with or without a score.
+        lost: how many ended without a score.
+        runs: how many ended, with or without a score.
         to: the reasons, each once: a failure class, `hang`, or the reason of the trial.
     """
 
@@ -347,7 +346,7 @@ class LostRuns(Record, frozen=True, kw_only=True):
 
     @property
     def message(self) -> Message:
-        """A sentence on how many were lost and why, e.g. `2 of 4 runs lost: hang`."""
+        """How many runs were lost and why, e.g. `2 of 4 runs lost: hang`."""
         if not self.to:
             return say("{lost} of {runs} runs lost", lost=self.lost, runs=self.runs)
         return say("{lost} of {runs} runs lost: {to}", lost=self.lost, runs=self.runs, to=self.to)
@@ -359,34 +358,35 @@ class Verdict(Record, frozen=True, kw_only=True):
     Attributes:
         arm: the id of the arm; the profile's id where arms are profiles.
         kind: the verdict.
-        delta: relative change of TGS against the reference, +0.034 is +3.4 %. With another metric
-            it is the change of the figure, or of 1 / figure if less is better. None if unknown.
+        delta: relative change of TGS against the reference; +0.034 is +3.4 %. With another metric
+            it is the change of that figure, or of 1 / figure if less is better. None if unknown.
         ci95: the 95 % interval of `delta`; for a FASTER arm it is corrected for the selection of
             the best. None if unknown, as at n = 1.
         n: how many trials the verdict rests on.
-        tgs: tokens per second and device: the reference's figure times the change, or without a
-            change the geometric mean over the trials. None if another figure is scored.
+        tgs: tokens per second and device: the reference's figure times the change, or the geometric
+            mean over the trials if `delta` is None. None if another figure is scored.
         step_s: seconds per step, in the same way as `tgs`; None if unknown.
         mde80: smallest relative change that would be found with 80 % power; None if unknown.
         method: how the verdict was decided; None if nothing was compared.
-        reasons: why it is this verdict and no other, in order.
-        can_run: False if the arm itself cannot run: it is INVALID and its trials were dropped.
+        reasons: why the arm got this verdict, the most important reason first.
+        can_run: whether the arm can run; if not, it is INVALID and its trials were dropped.
         job_ids: the job ids of the trials that the verdict rests on.
-        figure: the scored figure, if it is not TGS; else None.
-        lost: the confirming runs that have no score; None if every run has one.
-        retries: the number of attempts beyond the first one of each trial.
+        figure: the scored figure if it is not TGS; None for TGS.
+        lost: the confirming runs that ended without a score; None if every run has a score.
+        retries: the number of attempts of its trials, without the first attempt of each.
         hangs: the number of attempts that hung.
         effect: the weakest effect among the settings of the trials; None if the arm has no settings
-            or nobody has checked them.
-        unproved: the settings, as people write them, that no witness shows to be in effect, unless
-            the sweep declares them unseen.
+            or they were not checked.
+        unproved: the settings, as people write them, that no witness shows to be in effect and that
+            the sweep does not exempt.
         is_likely_slower: whether its one measurement lies more than three standard deviations below
             the reference.
-        word: what a gate calls the verdict, e.g. `NO REGRESSION`; "" if the word of `kind` is used.
-        against: what `delta` is compared with, if that is not the reference; else None.
-        up_to: the last wave that the figures rest on, if the study has later runs; "" if all count.
-        likely: for a FASTER arm the likely change and its 95 % interval, because `delta` is that
-            of the best of several arms, and so a little too large; else None.
+        word: what a gate calls the verdict, e.g. `NO REGRESSION`; "" for the word of `kind`.
+        against: what `delta` is compared with; None for the reference.
+        up_to: the last wave whose runs the figures use, if the study has later runs; "" if all
+            runs are used.
+        likely: for a FASTER arm the likely change and both ends of its 95 % interval: `delta` is
+            a little too large, because the arm is the best of several. None for other arms.
     """
 
     arm: str
@@ -416,15 +416,16 @@ class Verdict(Record, frozen=True, kw_only=True):
     @property
     def may_be_nothing(self) -> bool:
         """Whether an interval that is corrected for the choice of the best arm includes 0."""
-        # +26.4 % [+0.3, +48.3] was recommended although the likely change was +0.3 % [-1.9, +2.1]
+        # Both count: a delta of +26.4 % [+0.3, +48.3] may have a likely change of +0.3 [-1.9, +2.1]
         lower_ends = (self.ci95 and self.ci95[0], self.likely and self.likely[1])
         return any(low is not None and low <= 0 for low in lower_ends)
 
     @property
     def wins(self) -> bool:
-        """Whether the arm may be recommended: it is FASTER, and its settings were in effect.
+        """Whether the arm may be recommended.
 
-        Its gain must also be more than nothing after the correction for the choice of the best arm.
+        It must be FASTER, its settings must have been in effect, and the intervals that are
+        corrected for the choice of the best arm must not include 0.
         """
         is_faster = self.kind is VerdictKind.FASTER
         return is_faster and not self.unproved and not self.may_be_nothing
@@ -438,7 +439,7 @@ class StudyRecord(Record, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = ""
-    arms_are_cells: ClassVar[bool] = False  # nodes, sizes or commits, and not profiles of one cell
+    arms_are_cells: ClassVar[bool] = False  # whether arms are cells, and not profiles of one cell
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -446,7 +447,7 @@ class StudyRecord(Record, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> tuple[Message, ...]:
-        """What a summary says instead of naming a winner; () if it names one."""
+        """What a summary says instead of naming a winner; () if the summary names a winner."""
         return ()
 
     @property
@@ -461,7 +462,7 @@ class StudyRecord(Record, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> str | None:
-        """The setting to deploy, `key=value`; "" if none was found, None if none is looked for."""
+        """The setting to deploy, `key=value`; "" if none was found, None if none is sought."""
         return None
 
     @property
@@ -499,10 +500,10 @@ if TYPE_CHECKING:
     AnyStudyRecord = StudyRecord
 else:
 
-    class AnyStudyRecord(metaclass=OfOurs):
-        """A record of any study; reading it returns an object of the kind that it names."""
+    class AnyStudyRecord(metaclass=DecodedType):
+        """A record of any study; `from_json` returns an object of the class of its kind."""
 
-        made = StudyRecord
+        value_type = StudyRecord
         from_json = StudyRecord.from_json
 
 
@@ -531,13 +532,13 @@ class RecipePart(Record, frozen=True, kw_only=True):
     """Settings of a recipe, or settings that were left out of it, and their gain.
 
     Attributes:
-        settings: names of flags (without dashes), variables and keys; measured together if several.
+        settings: names of flags (without dashes), variables and keys that were measured together.
         need: whether they were shown to be needed.
-        gain: the relative change of the figure with them, against the same settings without them;
-            None if unknown.
-        without: the arm without them that ran in the same blocks; "" if none did.
-        n: the number of blocks in which both ran.
-        is_deployed: whether the recipe has them; if not, they were left out of it.
+        gain: the relative change of the figure with them, against the arm `without` them; None if
+            unknown.
+        without: the arm that lacks only these settings and ran in the same blocks; "" if none did.
+        n: the number of blocks in which both arms ran.
+        is_deployed: whether the recipe includes them; if not, they were left out of it.
     """
 
     settings: tuple[str, ...]
@@ -553,9 +554,9 @@ class Recipe(Record, frozen=True, kw_only=True):
 
     Attributes:
         arm: the confirmed arm that is recommended.
-        largest: the confirmed arm of the largest estimate; the recipe is it, or a part of it.
-        parts: the settings of both, those of the recipe first.
-        ties: other confirmed arms that the recipe is not shown to beat, best first.
+        largest: the confirmed arm with the largest estimate; `arm` is the same or a part of it.
+        parts: the settings of both arms, those of the recipe first.
+        ties: other confirmed arms, best first, that may be as fast as the recipe.
     """
 
     arm: str
@@ -569,12 +570,12 @@ class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
 
     Attributes:
         finalists: the ids of the profiles chosen for confirmation, the best first; () before that.
-        bound: no profile beats the baseline by more than this, at 95 %; None if unknown.
+        bound: relative change by which no profile beats the baseline, at 95 %; None if unknown.
         recipe: the recommended arm and its settings; None if there is no winner.
         from_start80: smallest relative change of a single winner that the whole sweep finds with
-            80 % power; `mde80` is that of a finalist, which has passed the screen already.
-        moved: the 95 % interval of an A/A control, as a relative change, if it does not include 0:
-            then no figure of the sweep can be trusted. None if every interval includes 0.
+            80 % power, the screen included; `mde80` is that of an arm that is a finalist already.
+        moved: the 95 % interval of an A/A control, as relative changes, if it excludes 0: then no
+            figure of the sweep can be trusted. None if the interval of each control includes 0.
     """
 
     kind: ClassVar[str] = "tuning"
@@ -589,17 +590,17 @@ Found = TypeVar("Found", bound=StudyRecord)
 
 
 class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
-    """What a study says about its arms.
+    """What a study concludes about its arms.
 
-    The class has no slots, because it caches the verdicts by arm: a session asks for each one.
+    The class has no slots, because it caches the verdicts by arm.
 
     Attributes:
         reference: the figures of the arm that the others are compared with; None if there is none.
-        verdicts: one for each other arm, confirmed arms first, and then sorted by `delta`.
+        verdicts: one for each other arm, confirmed arms first, both groups sorted by `delta`.
         record: what the study found in addition; None if nothing.
-        alpha: how much of the 0.05 of the sweep was spent on these verdicts.
+        alpha: how much of the sweep's error rate of 0.05 was spent on these verdicts.
         complete: whether every planned trial is final.
-        first_step: the first step of the window of all scores, if not the protocol's; else None.
+        first_step: id of the first step of the window of all scores; None for the protocol's.
         notes: further facts that a reader should know.
     """
 
@@ -624,7 +625,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def nothing_in_effect(self) -> bool:
-        """Whether arms with settings ran, and each has a setting not known to be in effect."""
+        """Whether each arm whose settings were checked has an unproved one; False if none was."""
         known = [verdict for verdict in self.verdicts if verdict.effect is not None]
         return bool(known) and all(verdict.unproved for verdict in known)
 
@@ -639,7 +640,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def noise(self) -> NoiseRecord:
-        """The record as one of noise, or an empty one."""
+        """The record of the noise, or an empty one."""
         return self.found(NoiseRecord)
 
     @property
@@ -659,7 +660,7 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
     @property
     def metric(self) -> Metric:
         """The metric by which the arms are scored; TGS as long as none has a score."""
-        verdicts = (*((self.reference,) if self.reference else ()), *self.verdicts)
+        verdicts = self.verdicts if self.reference is None else (self.reference, *self.verdicts)
         return next((verdict.figure.metric for verdict in verdicts if verdict.figure), TGS)
 
     def verdict(self, arm: str) -> Verdict | None:

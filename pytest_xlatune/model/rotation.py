@@ -3,10 +3,10 @@
 The spec says which programs run, in which order, and for how many steps in each turn.
 `workers/rotate.py` reads it in the trainer's interpreter, compiles each program and writes a
 journal, which `read_rotation` reads: lines of JSON, one file for each process of the trainer.
-Speeds are only in the trainer's own step lines; neither file has the time of a step.
+Step times are only in the trainer's own step lines, not in the spec or a journal.
 
-This module also decides what can rotate: flags that the compiler takes as options of a compilation
-can, and flags that a library reads once when it starts cannot. Pure.
+This module also decides which settings can rotate: flags that the compiler takes as options of a
+compilation can; flags that a library reads once, when it starts, cannot. Pure.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from pytest_xlatune.model.record import Real, Record, read_json
 from pytest_xlatune.model.text import is_relative
 
 SCHEMA = 1  # version of the spec and of the journal
-RANK = "{rank}"  # in the name of a journal, it stands for `jax.process_index()`
+RANK = "{rank}"  # placeholder for `jax.process_index()` in the name of a journal
 JOURNAL = f"rotation.{RANK}.jsonl"
 # the id of a program:  baseline-deployed    baseline-deployed~2    overlap-2~3
 _ID = re.compile(rf"{SLUG.pattern}(?:~[1-9][0-9]{{0,2}})?")
 # the name of an option:  xla_gpu_all_gather_combine_threshold_bytes
 _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
-_MOST_LINES = 1 << 20
+_MOST_LINES = 1 << 20  # of a journal
 
 
-class Taken(StrEnum):
+class ReadAt(StrEnum):
     """When a setting is read, and so whether profiles that differ in it can share a process."""
 
     COMPILE = "compile"  # as an option of each compilation
@@ -64,7 +64,7 @@ class RotatedProgram(Record, frozen=True, kw_only=True):
     Attributes:
         id: the profile's id; for a copy of the baseline e.g. `baseline-deployed~2`.
         options: options of its compilation in addition to XLA_FLAGS: name of a flag without dashes
-            -> text as in XLA_FLAGS. Empty for the baseline and its copies.
+            -> its value as in XLA_FLAGS. {} for the baseline and its copies.
     """
 
     id: str
@@ -92,15 +92,15 @@ class RotationSpec(Record, frozen=True, kw_only=True):
     """The instructions for the worker.
 
     Attributes:
-        programs: the programs, the baseline first; each is compiled once, copies too.
-        order: index into `programs` for each turn; the worker repeats the order when it ends.
+        programs: the programs, the baseline first; each is compiled once, and so is each copy.
+        order: index into `programs` for each turn; the worker begins again when the order ends.
         turn_steps: number of steps of a turn.
-        step_function: the HLO module of the step without `jit_`, e.g. `train_step`; "" selects the
-            one that runs once in each step.
-        first_step: number of calls before the first turn, which the trainer's own program runs.
+        step_function: name of the step's HLO module without `jit_`, e.g. `train_step`; "": the
+            worker takes the function that is called once in each step.
+        first_step: number of calls before the first turn; the trainer's own program runs them.
         journal: file name of the journal in the folder of the spec, with `{rank}` in it.
         schema: version of the format.
-        memory_limit_bytes: a program that needs more memory of a device is left out; 0 takes the
+        memory_limit_bytes: programs that need more memory of a device are left out; 0 means the
             limit that the device reports.
     """
 
@@ -117,21 +117,22 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         ids = [program.id for program in self.programs]
         if not ids or not self.programs[0].is_baseline or self.programs[0].options:
             raise ConfigError(f"rotation: the first program is not {BASELINE_ID}")
-        if twice := Counter(ids) - Counter({*ids}):
-            raise ConfigError(f"rotation: {min(twice)!r} is there twice")
+        repeated = [program_id for program_id, count in Counter(ids).items() if count > 1]
+        if repeated:
+            raise ConfigError(f"rotation: program {min(repeated)!r} is listed twice")
         if not self.order or not all(0 <= place < len(ids) for place in self.order):
-            raise ConfigError("rotation: the order names a program that is not there, or none")
+            raise ConfigError("rotation: the order is empty or names a program that is not listed")
         if self.turn_steps < 1 or self.first_step < 1:
-            raise ConfigError("rotation: a turn has at least one step, and one comes before it")
+            raise ConfigError("rotation: turn_steps and first_step must be at least 1")
         if RANK not in self.journal or "/" in self.journal:
             raise ConfigError(f"rotation: {self.journal!r} is no file name with {RANK} in it")
         if self.schema != SCHEMA:
-            raise ConfigError(f"rotation: schema {self.schema}, and this version knows {SCHEMA}")
+            raise ConfigError(f"rotation: schema {self.schema}, but this version knows {SCHEMA}")
 
     def without(self, ids: Collection[str]) -> RotationSpec:
-        """Return a spec without these programs; the baseline has their turns.
+        """Return a spec without these programs, whose turns the baseline gets.
 
-        The order keeps its length, so that step n stays in the same turn.
+        The order keeps its length, so each step stays in the same turn.
 
         Raises:
             ConfigError: the baseline itself is among them.
@@ -146,26 +147,27 @@ class RotationSpec(Record, frozen=True, kw_only=True):
             order=tuple(moved.get(place, 0) for place in self.order),
         )
 
-    def begun_by(self, program: str) -> RotationSpec:
-        """Return a spec in which this program and the first profile in order change places.
+    def with_first(self, program: str) -> RotationSpec:
+        """Return a spec in which this program has the first turn of all profiles.
 
-        Then the baseline runs before its first turn, and its old successor follows another program.
+        It changes places with the profile that had that turn. So the baseline runs before its first
+        turn, and other programs follow it than before.
         """
         at = next((at for at, listed in enumerate(self.programs) if listed.id == program), None)
         first = next((place for place in self.order if not self.programs[place].is_baseline), None)
-        moved = {} if at is None or first is None else {at: first, first: at}
-        return replace(self, order=tuple(moved.get(place, place) for place in self.order))
+        if at is None or first is None:
+            return self
+        swapped = {at: first, first: at}
+        return replace(self, order=tuple(swapped.get(place, place) for place in self.order))
 
 
-# Flags that all programs of a process share -> the source of that fact. All other flags of
-# XLA_FLAGS are read from the options of each compilation (xla/pjrt/pjrt_executable.cc,
-# ApplyOption), and the compiler refuses flags for which it has no option.
 _CLIQUE = (
     "XLA gpu_executable.cc, gpu_cliques.cc: a communicator is made by the first program that runs"
 )
-_AUTOTUNER = (
-    "XLA autotuner_util.cc: what the first program's kernels were tuned to, later ones take"
-)
+_AUTOTUNER = "XLA autotuner_util.cc: later programs use the kernels that were tuned for the first"
+# Flags that all programs of a process share -> the source of that fact. All other flags of
+# XLA_FLAGS are read from the options of each compilation (xla/pjrt/pjrt_executable.cc,
+# ApplyOption), and the compiler refuses flags for which it has no option.
 AT_START: Mapping[str, str] = MappingProxyType(
     {
         "xla_force_host_platform_device_count": "XLA's CPU client reads it when it starts",
@@ -186,10 +188,10 @@ AT_START: Mapping[str, str] = MappingProxyType(
         "xla_gpu_experimental_autotuner_cache_dir": _AUTOTUNER,
         "xla_gpu_experimental_autotune_cache_mode": _AUTOTUNER,
         "xla_gpu_experimental_autotune_backends": _AUTOTUNER,
-        PGLE: "one log, in which XLA does not say of which program it took the file",
+        PGLE: "XLA's log does not say for which program it read the file",
     }
 )
-# value of a flag -> the name that an option needs (xla.proto of jaxlib 0.10.2 and 0.12.0.1)
+# value of a flag -> the value that an option needs (xla.proto of jaxlib 0.10.2 and 0.12.0.1)
 _MODES = {mode: f"COLLECTIVES_{mode.upper()}_MEMORY" for mode in ("private", "symmetric", "peer")}
 _PIPELINES = {
     mode: f"COLLECTIVE_PIPELINING_MODE_{mode.upper()}" for mode in ("default", "off", "on")
@@ -204,8 +206,8 @@ _CHOICES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "xla_gpu_pipeline_reduce_scatter": _PIPELINES,
     }
 )
-# options that cannot be set from text: messages and maps in XLA's DebugOptions
-OF_MESSAGES = frozenset(
+# options that cannot be set from a text, because they are messages or maps in XLA's DebugOptions
+STRUCTURED = frozenset(
     {
         "xla_backend_extra_options",
         "xla_enable_nccl_symmetric_buffers_for_collectives",
@@ -216,66 +218,68 @@ OF_MESSAGES = frozenset(
 )
 
 
-def taken(name: str) -> Taken:
+def read_at(name: str) -> ReadAt:
     """Return when a setting is read: a flag of XLA or another library, a variable or a key."""
     if channel := CHANNELS.get(channel_of(name)):
-        return Taken.COMPILE if channel.is_option(name) else Taken.VARIABLE
+        return ReadAt.COMPILE if channel.is_option(name) else ReadAt.VARIABLE
     if not name.startswith("xla_"):
-        return Taken.VARIABLE
-    return Taken.START if name in AT_START or name in OF_MESSAGES else Taken.COMPILE
+        return ReadAt.VARIABLE
+    return ReadAt.START if name in AT_START or name in STRUCTURED else ReadAt.COMPILE
 
 
 @functools.lru_cache(maxsize=1 << 13)
 def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message:
-    """Return the compiler options of a profile in addition to the deployed flags, or why none.
+    """Return the compiler options of a profile in addition to the deployed flags.
 
     An option replaces the value in XLA_FLAGS or in the variable of another library, so the values
     of a flag that XLA adds up are joined with the deployed ones.
 
     Returns:
-        Name without dashes -> text; or the reason why the profile must run as a job of its own.
+        Name without dashes -> value; or the reason why the profile must run as a job of its own.
     """
     if profile.overrides:
         return say("the trainer reads {names} before it compiles", names=tuple(profile.overrides))
-    of_libraries: dict[str, str] = {}
-    stay: list[str] = []
+    options: dict[str, str] = {}
+    read_at_start: list[str] = []
     for variable, text in profile.env.items():
         channel = CHANNELS.get(variable)
-        flags = flags_in(variable, text) if channel else {}
-        of_libraries |= flags
-        stay += [flag for flag in flags if channel and not channel.is_option(flag)]
-        stay += [] if channel else [variable]
-    if stay:
-        return say("a library reads {names} when it starts", names=tuple(stay))
+        if channel is None:
+            read_at_start.append(variable)
+            continue
+        flags = flags_in(variable, text)
+        options |= flags
+        read_at_start += [flag for flag in flags if not channel.is_option(flag)]
+    if read_at_start:
+        return say("a library reads {names} when it starts", names=tuple(read_at_start))
     below = effective_values(deployed)
     # a flag that the client reads at its start has no effect if it repeats the deployed value
-    options = {
+    flags = {
         name: value
         for name, value in effective_values(profile.flags).items()
-        if taken(name) is not Taken.START or below.get(name) != value
+        if read_at(name) is not ReadAt.START or below.get(name) != value
     }
     for names, why in (
         (
-            [name for name in options if name in OF_MESSAGES],
+            [name for name in flags if name in STRUCTURED],
             "{names} has several fields, and no option sets those",
         ),
         (
-            [name for name in options if taken(name) is not Taken.COMPILE],
+            [name for name in flags if read_at(name) is not ReadAt.COMPILE],
             "programs of one process share what {names} sets",
         ),
         (
-            [name for name in options if is_relative(options[name])],
+            [name for name in flags if is_relative(flags[name])],
             "{names} edits a list, and an option of a compilation replaces it",
         ),
     ):
         if names:
             return say(why, names=tuple(names))
-    return of_libraries | {
-        name: f"{below[name]},{value}"
-        if name in APPENDING and below.get(name)
-        else _CHOICES.get(name, {}).get(value.lower(), value)
-        for name, value in options.items()
-    }
+    for name, value in flags.items():
+        if name in APPENDING and below.get(name):
+            options[name] = f"{below[name]},{value}"
+        else:
+            options[name] = _CHOICES.get(name, {}).get(value.lower(), value)
+    return options
 
 
 class CompiledProgram(Record, frozen=True, kw_only=True):
@@ -284,11 +288,11 @@ class CompiledProgram(Record, frozen=True, kw_only=True):
     Attributes:
         program: the id of the program.
         compile_s: seconds that the compilation took.
-        memory_bytes: memory of a device while it runs: arguments, results, temporary space and
-            code; None if the platform does not say.
-        same_as: id of the first program with the same optimised text; "" if there is none. Equal
-            text does not mean equal programs: `xla_backend_optimization_level` acts on the machine
-            code, and other options act when the program runs. Only a copy is equal for certain.
+        memory_bytes: memory of a device that the program needs for arguments, results, temporary
+            space and code; None if the platform does not report it.
+        same_as: id of the first program with the same optimised text; "" if there is none. Programs
+            of equal text may differ: `xla_backend_optimization_level` acts on the machine code, and
+            other options act when the program runs. Only a copy is equal for certain.
     """
 
     program: str
@@ -303,7 +307,7 @@ class Turn(Record, frozen=True, kw_only=True):
     Attributes:
         program: the id of the program.
         first_call: number of the first call, counted from 0 over all calls of the step.
-        calls: how many calls; for the last turn of a process that died, the planned number.
+        calls: number of its calls; for the last turn of a process that died, the planned number.
     """
 
     program: str
@@ -320,22 +324,24 @@ class RotationRead(Record, frozen=True, kw_only=True):
         refused: id -> error text of the compiler, or of the program's first call.
         left_out: id -> memory in bytes of a program that needs too much of the device.
         turns: the turns in order.
-        suspects: the programs to blame if the process ended badly: the one being compiled, or the
-            one with the turn and its predecessor; never the baseline.
+        suspects: ids of the programs to blame if the process ended badly, without the baseline:
+            either the program that was being compiled, or those of the last turn and the turn
+            before.
         is_compiling: whether the process ended while it compiled the first suspect.
         is_over: whether the interpreter reached its end, possibly by an exception.
         calls: total number of calls of the step; None if the process died.
         jax: version of the trainer's JAX; "" if it was not imported.
-        trouble: why nothing rotated, in the worker's words; "" if it did.
-        odd_calls: calls with arguments other than those that the programs were compiled for; the
-            trainer's own program ran them.
+        trouble: why no programs took turns, in the worker's words; "" if they did.
+        odd_calls: numbers of the calls whose arguments were not those that the programs were
+            compiled for, so that the trainer's own program ran them.
         odd_words: which argument differed in the first such call; "" if unknown.
-        another_call: the call before which the trainer made a different function with the name of
-            the step; None if it made none.
-        raised_call: the call that raised an exception and ended the turns; None if none did.
-        device: platform and kind of the first device; "" if the journal does not say.
-        last_at_s: start of the last compilation or turn, by the clock of the suspects' node; None
-            if the journal does not say.
+        another_call: number of the call before which the trainer made a different function with
+            the name of the step; None if it made none.
+        raised_call: number of the call that raised an exception and ended the turns; None if none
+            did.
+        device: platform and kind of the first device; "" if the journal does not have them.
+        last_at_s: start of the last compilation or turn, in seconds since 1970 by the clock of the
+            node that wrote the journal; None if the journal does not have it.
     """
 
     found: str = ""
@@ -359,7 +365,10 @@ class RotationRead(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class _Reading:
-    """A journal while it is read; there is a method for each event, with the event's name."""
+    """The events of one process, while a journal is read; `_EVENTS` has the method of each event.
+
+    `read` has the values of `RotationRead` that one event sets.
+    """
 
     read: dict[str, Any] = field(default_factory=dict)
     compiled: list[CompiledProgram] = field(default_factory=list)
@@ -367,7 +376,7 @@ class _Reading:
     left_out: dict[str, int] = field(default_factory=dict)
     turn_starts: list[tuple[str, int]] = field(default_factory=list)
     odd_calls: list[int] = field(default_factory=list)
-    compiling: str = ""
+    compiling: str = ""  # the program that is being compiled; "" for none
     turn_steps: int = 0  # 0 for a process without a `start` event
 
     def start(self, entry: Mapping[str, Any]) -> None:
@@ -424,24 +433,24 @@ class _Reading:
         self.read |= {"calls": int(entry["calls"]), "is_over": True}
 
     def turns(self) -> tuple[Turn, ...]:
-        """Return the turns; two consecutive turns of a program stay two."""
-        calls, most = self.read.get("calls"), self.read.get("raised_call", math.inf)
+        """Return the turns; a turn ends at the next turn, or at the call that ended all turns."""
+        calls, raised_call = self.read.get("calls"), self.read.get("raised_call", math.inf)
         ends = [first for _, first in self.turn_starts[1:]]
         if self.turn_starts:
             planned = self.turn_starts[-1][1] + self.turn_steps
             ends.append(planned if calls is None else min(planned, calls))
+        ends = [min(end, raised_call) for end in ends]
         return tuple(
-            Turn(program=program, first_call=first, calls=int(min(end, most)) - first)
+            Turn(program=program, first_call=first, calls=int(end) - first)
             for (program, first), end in zip(self.turn_starts, ends, strict=True)
-            if min(end, most) > first
+            if end > first
         )
 
     def suspects(self) -> tuple[str, ...]:
-        last = [program for program, _ in self.turn_starts[-2:][::-1]]
-        named = [self.compiling] if self.compiling else last
-        return tuple(
-            dict.fromkeys(program for program in named if program.partition("~")[0] != BASELINE_ID)
-        )
+        last_first = [program for program, _ in reversed(self.turn_starts[-2:])]
+        programs = [self.compiling] if self.compiling else last_first
+        profiles = [name for name in programs if name.partition("~")[0] != BASELINE_ID]
+        return tuple(dict.fromkeys(profiles))
 
 
 _EVENTS = {
@@ -461,7 +470,7 @@ _EVENTS = {
 }
 
 
-_FORKED = "a process that the trainer forked went on with its steps"
+_FORKED = "a process that the trainer forked also ran steps"
 
 
 def read_rotation(text: str) -> RotationRead:
@@ -470,19 +479,21 @@ def read_rotation(text: str) -> RotationRead:
     The events, one JSON object in each line with the `pid` of its process: `start` (turn_steps),
     `jax` (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
     same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
-    (program, first_call, at), `odd_call` (call, words in the first one), `another` (call), `raised`
-    (call, words), `trouble` (words), `end` (calls). Lines of unknown programs are skipped. If
-    several processes wrote, e.g. helpers of a trainer or an earlier attempt, it reads the last that
-    found the step, else the last that imported JAX. A process with turns but without `start` is a
-    fork of the trainer; then step lines may come from either process.
+    (program, first_call, at), `odd_call` (call; words in the first such event), `another` (call),
+    `raised` (call, words), `trouble` (words), `end` (calls). Malformed lines are skipped.
+
+    Several processes may have written, e.g. helpers of a trainer or an earlier attempt. It then
+    reads the events of the last process that found the step, or, if none did, of the last that
+    imported JAX. A process with turns but without `start` is a fork of the trainer; then step lines
+    may come from either process.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:
         try:
             entry = read_json(line)
-            known = _EVENTS.get(entry["event"])
-            if known is not None:
-                known(readings.setdefault(int(entry.get("pid", 0)), _Reading()), entry)
+            read_event = _EVENTS.get(entry["event"])
+            if read_event is not None:
+                read_event(readings.setdefault(int(entry.get("pid", 0)), _Reading()), entry)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError, LedgerError):
             continue
     processes = list(readings.values())
@@ -493,7 +504,6 @@ def read_rotation(text: str) -> RotationRead:
     )
     if reading is None:
         return RotationRead()
-    # a process with turns but without a start was forked in the middle
     if any(process.turn_starts and not process.turn_steps for process in processes):
         reading.read.setdefault("trouble", _FORKED)
     return RotationRead(

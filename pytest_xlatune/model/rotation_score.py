@@ -12,13 +12,13 @@ from pytest_xlatune.model.record import Real, Record
 
 
 def copies(count: int) -> tuple[str, ...]:
-    """Return the ids of so many copies of the baseline in a rotation."""
-    return (BASELINE_ID, *(f"{BASELINE_ID}~{at}" for at in range(2, count + 1)))[:count]
+    """Return the ids of `count` copies of the baseline, e.g. three for 3: the id, id~2 and id~3."""
+    return tuple(BASELINE_ID if at == 1 else f"{BASELINE_ID}~{at}" for at in range(1, count + 1))
 
 
 def is_baseline(program: str) -> bool:
     """Return whether a program of a rotation is the deployed cell or a copy of it."""
-    # no id of a profile has a tilde
+    # the id of a profile cannot contain a tilde
     return program.partition("~")[0] == BASELINE_ID
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a step went in an evidence run: it orders the settings to try next."""
+"""How the time of a step is divided in an evidence run, which orders the settings to try next."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
 
 
 class Shares(Record, frozen=True, kw_only=True):
-    """Where the time of a step went in an evidence run, as far as its files show it.
+    """How the time of a step is divided in an evidence run, as far as its files show it.
 
     Attributes:
-        of_step: part of a step -> its share of the time, 0.2 is 20 %. For `communication`, `copies`
-            and each kind of collective, only time counts during which nothing else ran. A part is
-            absent if no trace shows it.
+        of_step: part of a step -> its share of the time; 0.2 is 20 %. The shares of communication,
+            copies and each kind of collective count only the time in which nothing else ran. A part
+            is absent if no trace shows it.
         kinds: the kinds of collectives in the compiled program; None if there is no dump.
-        kernels: class of kernels -> the names of those that run alone for the longest time.
+        kernels: class of kernels -> names of its kernels that run alone for the longest time.
     """
 
     of_step: dict[str, Real]
@@ -27,12 +27,12 @@ class Shares(Record, frozen=True, kw_only=True):
 
     @property
     def exposed(self) -> Message | None:
-        """The share of a step of each class of kernels, the largest first; None without a trace.
+        """A sentence with the share of each class of kernels, largest first; None without a trace.
 
-        For communication and copies, only the time counts in which nothing else ran.
+        The shares of communication and copies count only the time in which nothing else ran.
         """
         classes = {name: share for name, share in self.of_step.items() if name not in COLLECTIVES}
-        reasons = [
+        shares = [
             say(
                 SHARE_OF_STEP if name in ("compute", "idle") else SHARE_OF_STEP_ALONE,
                 parts=[name],
@@ -40,4 +40,4 @@ class Shares(Record, frozen=True, kw_only=True):
             )
             for name, share in sorted(classes.items(), key=lambda item: -item[1])
         ]
-        return say("{reasons:; }", reasons=reasons) if reasons else None
+        return say("{reasons:; }", reasons=shares) if shares else None

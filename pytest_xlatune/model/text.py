@@ -11,24 +11,24 @@ import math
 import re
 from datetime import UTC, datetime
 
-# an integer for a program:  -1    1073741824
-_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
+# an integer:  -1    1073741824
+_INTEGER = re.compile(r"[-+]?[0-9]{1,18}")
 
 # characters that steer a terminal or hide text, and surrogates:  \x1b  \x9b  \r  U+202E
-_UNSEEN = re.compile(
+_CONTROL = re.compile(
     r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     r"\ud800-\udfff\U000e0000-\U000e007f]"
 )
 # a line that the log of a pipeline takes for a command:  ::error::text
 #   ##[error]text    ##vso[task...]
-_ORDER = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
+_PIPELINE_COMMAND = re.compile(r"^[^\S\n]*:(?=:)|#(?=#\w*\[)", re.MULTILINE)
 
 _SWITCH = {"1": "true", "0": "false", "t": "true", "f": "false", "": "true"}
 _SWITCHES = frozenset({"true", "false", *_SWITCH})
 # a number for XLA, without a suffix:  1073741824    -1    0.75    1e-3
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|[-+]?\.\d+([eE][-+]?\d+)?")
 # the full name of an enum value:  COLLECTIVE_PIPELINING_MODE_ON
-_FULL = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
+_ENUM_NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 
 
 def printable(text: str) -> str:
@@ -36,19 +36,19 @@ def printable(text: str) -> str:
 
     A ledger or a log may contain any character. Line ends and tabs stay.
     """
-    return _ORDER.sub(r"\g<0> ", _UNSEEN.sub(" ", text))
+    return _PIPELINE_COMMAND.sub(r"\g<0> ", _CONTROL.sub(" ", text))
 
 
-def whole(text: str) -> int | None:
+def to_integer(text: str) -> int | None:
     """Return the integer in a text; None if there is none, or it has more than 18 digits.
 
     Python raises ValueError for integers of thousands of digits.
 
-    >>> whole(" 42 "), whole("4.2"), whole("9" * 5000)
+    >>> to_integer(" 42 "), to_integer("4.2"), to_integer("9" * 5000)
     (42, None, None)
     """
     text = text.strip()
-    return int(text) if _WHOLE.fullmatch(text) else None
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def same_value(one: str, other: str, *, kind: str = "") -> bool:
@@ -57,8 +57,8 @@ def same_value(one: str, other: str, *, kind: str = "") -> bool:
     Args:
         one: a value as it was written.
         other: the value to compare it with.
-        kind: the flag's type, e.g. "bool", "int64", "enum"; "" if unknown. Then only the words of a
-            switch, such as `on`, count as spellings of one value.
+        kind: the flag's type, e.g. "bool", "int64", "enum"; "" if unknown. An unknown type is taken
+            for a bool only if both values are words of a switch, such as `1` and `true`.
     """
     if one == other:
         return True
@@ -88,7 +88,7 @@ def is_relative(value: str) -> bool:
 
 
 def _digits(text: str) -> str:
-    """Return a number in a form that keeps integers beyond the precision of a float apart."""
+    """Return the digits of an integer, so that large ones equal as floats differ; "" for others."""
     if re.fullmatch(r"[-+]?\d+", text) is None:
         return ""
     digits = text.lstrip("-+").lstrip("0") or "0"
@@ -100,8 +100,8 @@ def _parts(text: str) -> set[str]:
 
 
 def _is_short_for(short: str, full: str) -> bool:
-    """Return whether `on` stands for COLLECTIVE_PIPELINING_MODE_ON, and the like."""
-    if not short or _FULL.fullmatch(full.strip()) is None:
+    """Return whether a word such as `on` abbreviates COLLECTIVE_PIPELINING_MODE_ON."""
+    if not short or _ENUM_NAME.fullmatch(full.strip()) is None:
         return False
     return f"_{short}_" in f"_{full.strip().lower()}_"
 
@@ -136,8 +136,8 @@ def size(fraction: float | None) -> str:
     return percent(fraction).removeprefix("+")
 
 
-def fine(fraction: float | None) -> str:
-    """Write a noise between jobs or steps with two decimals: 0.0061 is `0.61 %`."""
+def fine_percent(fraction: float | None) -> str:
+    """Write a fraction, e.g. a noise level, in percent with two decimals: 0.0061 is `0.61 %`."""
     return ABSENT if fraction is None else f"{100 * fraction:.2f} %"
 
 
@@ -187,12 +187,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def begun(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
     """Return the beginning of a text, at most `most` characters, cut at the end of a word.
 
-    Part of a secret would not be recognised as one.
+    A secret that is cut would not be recognised and hidden.
 
-    >>> begun("401 for hf_abcdef", 12), begun("a" * 9, 4)
+    >>> shortened("401 for hf_abcdef", 12), shortened("a" * 9, 4)
     ('401 for', 'aaaa')
     """
     if len(text) <= most:

@@ -44,17 +44,17 @@ class Arm(Record, frozen=True, kw_only=True):
 
 
 class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
-    """The layout in which a confirming trial was planned; it never changes for that trial.
+    """The layout of blocks in which a confirming trial was planned; it never changes for a trial.
 
-    Error rates are spent on a layout, so neither a restart nor a larger budget may renew them.
+    A layout spends the error rate of the sweep, so a restart or a larger budget must not change it.
 
     Attributes:
         look: 1 for the blocks that decide, another number for spare blocks.
-        looks: how often the blocks are looked at: 1.
-        arms: number of finalists that enter the first block, an alias included.
+        looks: how often the blocks are analysed: 1.
+        arms: number of finalists that enter the first block, aliases included.
         blocks: number of blocks that decide.
         baselines: number of reference trials in each block.
-        widths: number of arms in each deciding block; () if it is `arms` in all.
+        widths: number of arms in each deciding block; () if each has `arms`.
     """
 
     look: int = 1
@@ -66,11 +66,11 @@ class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
 
     @property
     def all_widths(self) -> tuple[int, ...]:
-        """The arms of each deciding block in turn."""
+        """The number of arms in each deciding block, in the order of the blocks."""
         return self.widths or (self.arms,) * self.blocks
 
 
-# The arm id of every rotation, which measures several profiles and none alone.
+# the arm id of every rotation, because a rotation measures several profiles
 ROTATION = "rotation"
 
 
@@ -78,12 +78,14 @@ class Rotation(Record, frozen=True, kw_only=True):
     """The programs and limits of a trial in which programs take turns.
 
     Attributes:
-        number: number of the rotation in its study, from 1; 0 for the first, of the baseline.
+        number: number of the rotation in its study, from 1; 0 for the look, which runs the baseline
+            alone.
         spec: the programs, their order, and the steps of a turn.
-        deadline_s: wall seconds after which the job is killed; 0 takes the protocol's deadline. Not
-            part of the identity.
-        died_of: ids of programs that ended earlier attempts, and no longer run. Not part of the id.
-        suspect: the profile that may have ended the attempt before; "" if none. It gets the first
+        deadline_s: seconds of wall time after which the job is killed; 0 means the protocol's
+            deadline. Not part of the identity.
+        died_of: ids of programs that ended earlier attempts and no longer run. Not part of the
+            identity.
+        suspect: the profile that may have ended the previous attempt; "" if none. It gets the first
             turn of all profiles, so that no other profile precedes it. Not part of the identity.
     """
 
@@ -97,7 +99,7 @@ class Rotation(Record, frozen=True, kw_only=True):
     def as_run(self) -> RotationSpec:
         """The spec of the next attempt."""
         spec = self.spec.without(self.died_of) if self.died_of else self.spec
-        return spec.begun_by(self.suspect) if self.suspect else spec
+        return spec.with_first(self.suspect) if self.suspect else spec
 
     @property
     def is_look(self) -> bool:
@@ -106,12 +108,12 @@ class Rotation(Record, frozen=True, kw_only=True):
 
     @property
     def is_of_baseline(self) -> bool:
-        """Whether all programs are the deployed cell, so that it also counts as a baseline job."""
+        """Whether all programs are the deployed cell; the job is then also a baseline trial."""
         return all(program.is_baseline for program in self.spec.programs)
 
     @property
     def steps(self) -> int:
-        """Number of steps that contain the whole order once, with those before the first turn."""
+        """Number of steps of one pass through the order, and of those before the first turn."""
         return self.spec.first_step + len(self.spec.order) * self.spec.turn_steps
 
 
@@ -120,10 +122,10 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
     """One measured run of one arm.
 
     Attributes:
-        arm: id of the arm; "" becomes the profile's id.
+        arm: id of the arm; "" is replaced by the profile's id.
         cell_digest: the digest of its cell.
         profile: the settings on top of the deployed ones.
-        protocol: the cell's protocol, unless the study needs another one (evidence run).
+        protocol: the cell's protocol, or that of an evidence run.
         study: name of the study that proposed it.
         stage: the study's name for the stage, e.g. "wave2", "again" for a second run, or "confirm".
         block: number of the block, from 1; 0 for a trial outside blocks.
@@ -184,7 +186,7 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def deadline_s(self) -> int:
-        """Wall seconds after which it is killed: longer for a rotation than for other trials."""
+        """Seconds of wall time after which the trial is killed; a rotation has its own deadline."""
         rotation_s = self.rotation.deadline_s if self.rotation is not None else 0
         return rotation_s or self.protocol.deadline_s
 
@@ -192,7 +194,7 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
     def autotune_folder(self) -> str:
         """The folder of GPU kernels that the trials of this cell share; "" if none.
 
-        If the profile itself sets a flag of the autotuning cache, that one is used.
+        A profile that sets a flag of the autotuning cache itself does not share it.
         """
         flag_names = {flag.name for flag in self.profile.flags}
         if not self.protocol.autotune_cache or not flag_names.isdisjoint(AUTOTUNE_PINS):
@@ -201,7 +203,7 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def pins(self) -> Flags:
-        """The flags with which it runs the GPU kernels of the cell's first trial; () if none."""
+        """The flags that make a trial run the GPU kernels of the cell's first trial; () if none."""
         folder = self.autotune_folder
         return (Flag(name=AUTOTUNE_CACHE, value=folder),) if folder else ()
 
@@ -209,18 +211,18 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
     def compile_folder(self) -> str:
         """The folder of compiled programs that the trials of this cell share; "" if none.
 
-        A program is found by a key that includes its flags. Evidence runs compile because they
-        dump, and rotations compile each of their programs: if two rotations shared compiled
-        programs, they would share their luck, which no test could detect.
+        The key of a program in it includes the flags. Evidence runs do not use it, because XLA
+        dumps only what it compiles. Nor do rotations: if two shared a compiled program, they would
+        share the chance effects of its compilation, which no test could detect.
         """
-        kept = self.protocol.compile_cache
-        if not kept or not self.autotune_folder or self.compiles_anew:
+        cache = self.protocol.compile_cache
+        if not cache or not self.autotune_folder or self.compiles_anew:
             return ""
-        return f"{kept.rstrip('/')}/{self.cell_digest}"
+        return f"{cache.rstrip('/')}/{self.cell_digest}"
 
     @property
     def compiles_anew(self) -> bool:
-        """Whether its programs must be compiled, and not come from a cache."""
+        """Whether its programs must be compiled, and must not come from a cache."""
         return self.protocol.dump or self.rotation is not None
 
     @property
@@ -229,8 +231,8 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
         return self.arm == BASELINE_ID and self.rotation is None
 
     @property
-    def called(self) -> str:
-        """Its name in a line of text: its arm, or a rotation with its number."""
+    def label(self) -> str:
+        """Its name in a line of text: its arm, or e.g. `rotation 2`."""
         if self.rotation is None:
             return self.arm
         return "look" if self.rotation.is_look else f"rotation {self.rotation.number}"
@@ -247,9 +249,9 @@ class CompiledMemory(Record, frozen=True, kw_only=True):
     Attributes:
         needed_bytes: bytes that the step's program needs on a device; None if unknown.
         limit_bytes: bytes of the device's memory pool; None if unknown.
-        is_refused: whether compiling, or the step that compiled, ran out of memory.
-        said: why nothing is known, or how it ended; "" otherwise.
-        by: what compiled it.
+        is_refused: whether the compilation, or the step that it belongs to, ran out of memory.
+        said: why nothing is known, or how the compilation ended; "" otherwise.
+        by: the compiler; "" if unknown.
     """
 
     needed_bytes: int | None = None
@@ -260,7 +262,7 @@ class CompiledMemory(Record, frozen=True, kw_only=True):
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits into the memory; None if unknown."""
+        """Whether the program fits into the memory; None if unknown."""
         if self.is_refused:
             return False
         if self.needed_bytes is None or self.limit_bytes is None:
@@ -280,25 +282,25 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     """What the payload on the node does: plain data, written to `spec.json`.
 
     Attributes:
-        argv: the command; we never pass it through a shell.
-        env: variables that are set for it, byte for byte.
-        first_env: variables of rank 0 alone, on top of `env`, so that one process prints more.
-        unset: variables that are removed from the inherited ones.
-        inherit: names of the node's variables that it may inherit; others are not passed on.
+        argv: the command; it is never passed through a shell.
+        env: variables that are set for the command, byte for byte.
+        first_env: variables of rank 0 alone, on top of `env`, so that only one process prints more.
+        unset: names of inherited variables that are removed.
+        inherit: names of the node's variables that the command may inherit; no others are passed.
         files: name -> text of files that are written into the trial's folder before the start.
         cwd: working directory; "" for the trial's folder.
         metrics_file: MaxText's metrics file inside the trial's folder; "" if none.
         tells_options: whether XLA writes its options into the trial's folder.
-        probe: the command that reports the trainer's environment, started like `argv` by one
-            process of each node: during the start of the trainer if it only reads files, otherwise
-            after a trainer that ended well. () if none.
+        probe: the command that reports the trainer's environment, run like `argv` by one process of
+            each node. It runs while the trainer starts if it only reads files, otherwise after a
+            trainer that ended well. () if none.
         is_probe_dear: whether that command needs a container of its own.
-        paths: the trainer and its configuration, by their paths on the node.
+        paths: the paths of the trainer and its configuration on the node.
         node_health: the site's command that reports a node's own log; one process of each node runs
             it after the trainer has ended. () if none.
         folders: folders on the node that are made before the start if they are missing.
         last_step: id of the step after which the trial is complete.
-        deadline_s: wall seconds after which the process group is killed.
+        deadline_s: seconds of wall time after which the process group is killed.
     """
 
     argv: tuple[str, ...]

@@ -1,7 +1,7 @@
-"""Check values that users construct against their annotations, which Python does not.
+"""Check the arguments of classes that users construct against the classes' annotations.
 
-The messages name an unknown keyword with the nearest valid one, a missing keyword, and a value of
-the wrong type where the class itself cannot check it.
+Python itself does not check them. The messages name an unknown keyword with the nearest valid one,
+a missing keyword, or a value of the wrong type.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import msgspec
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Real, Record
-from pytest_xlatune.model.redact import brief, hide, secrets_said
+from pytest_xlatune.model.redact import brief, hide, secrets_in_argument
 
 _T = TypeVar("_T")
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# the place between the words of a class name:  RetryPolicy
+_BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TERMS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
@@ -31,33 +32,36 @@ _TERMS: dict[Any, str] = {
 }
 
 
-class Telling(msgspec.StructMeta):
-    """The metaclass of Structs that users construct. Decoders do not call it."""
+class CheckedStruct(msgspec.StructMeta):
+    """Metaclass of Structs whose constructor checks its arguments. Decoders do not call it."""
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:  # noqa: N805 - of a class
         """Return the instance, or raise ConfigError that names the wrong keyword."""
-        what = _HUMP.sub(" ", cls.__name__).lower()
+        what = _BETWEEN_WORDS.sub(" ", cls.__name__).lower()
         return _constructed(cls, what, super().__call__, *args, **keywords)
 
 
-class Written(Record, frozen=True, kw_only=True, metaclass=Telling):
+class Written(Record, frozen=True, kw_only=True, metaclass=CheckedStruct):
     """Base of a record that users construct. Messages use the class name in small letters."""
 
 
 def written(what: str) -> Callable[[type[_T]], type[_T]]:
-    """Decorate a dataclass that users construct; messages call it `what`."""
+    """Decorate a dataclass that users construct, so that its constructor checks its arguments.
 
-    def telling(cls: type[_T]) -> type[_T]:
-        plain: Any = cls.__init__
+    Messages call the object `what`.
+    """
 
-        @functools.wraps(plain)
+    def with_checks(cls: type[_T]) -> type[_T]:
+        unchecked: Any = cls.__init__
+
+        @functools.wraps(unchecked)
         def init(self: Any, *args: Any, **keywords: Any) -> None:
-            _constructed(cls, what, functools.partial(plain, self), *args, **keywords)
+            _constructed(cls, what, functools.partial(unchecked, self), *args, **keywords)
 
         cls.__init__ = init  # type: ignore[method-assign]
         return cls
 
-    return telling
+    return with_checks
 
 
 def _constructed(cls: Any, what: str, make: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -71,12 +75,13 @@ def _constructed(cls: Any, what: str, make: Callable[..., Any], *args: Any, **ke
     try:
         return make(*args, **keywords)
     except ConfigError as error:
-        raise told_without(error, *args, keywords) from None
+        raise without_secrets_of(error, *args, keywords) from None
     except (TypeError, AttributeError):
+        # a value of the wrong type is the likely cause; if none is found, it is our own error
         try:
             _check_each(cls, keywords, what=what)
-        except ConfigError as told:
-            raise told_without(told, *args, keywords) from None
+        except ConfigError as error:
+            raise without_secrets_of(error, *args, keywords) from None
         raise
 
 
@@ -93,15 +98,15 @@ def _required(cls: Any) -> tuple[str, ...]:
     if issubclass(cls, msgspec.Struct):
         return tuple(field.name for field in msgspec.structs.fields(cls) if field.required)
     fields = (field for field in dataclasses.fields(cls) if field.init)
-    none = dataclasses.MISSING
-    return tuple(f.name for f in fields if f.default is none and f.default_factory is none)
+    missing = dataclasses.MISSING
+    return tuple(f.name for f in fields if f.default is missing and f.default_factory is missing)
 
 
 def check_least(declared: object, *, what: str, least: Mapping[str, float]) -> None:
     """Raise ConfigError if an attribute is below its least value; messages call the object `what`.
 
     Raises:
-        ConfigError: the first attribute that is too small or no number.
+        ConfigError: an attribute is too small or no number; the message names the first one.
     """
     for name, low in least.items():
         value = getattr(declared, name)
@@ -120,7 +125,7 @@ def check_kinds(declared: object, *, what: str) -> None:
         what: its name in messages, e.g. "sweep 'pp8'".
 
     Raises:
-        ConfigError: the first wrong attribute, its value and the expected type.
+        ConfigError: it names the first wrong attribute, its value and the expected type.
     """
     cls: Any = type(declared)
     if dataclasses.is_dataclass(cls) or isinstance(declared, msgspec.Struct):
@@ -133,9 +138,9 @@ def _check_each(cls: Any, values: Mapping[str, Any], *, what: str) -> None:
             _check(kind, values[name], where=f"{what}: {name}")
 
 
-def told_without(error: ConfigError, *inputs: object) -> ConfigError:
-    """Return an error about a user's input, without the secrets in that input."""
-    secrets = frozenset[str]().union(*map(secrets_said, inputs))
+def without_secrets_of(error: ConfigError, *inputs: object) -> ConfigError:
+    """Return an error about a user's inputs, without the secrets in these inputs."""
+    secrets = frozenset[str]().union(*map(secrets_in_argument, inputs))
     return type(error)(hide(str(error), secrets))
 
 
@@ -161,7 +166,7 @@ def _check(kind: Any, value: object, *, where: str) -> None:
             raise ConfigError.unknown(attribute, str(value), valid=map(str, args), where=choice)
     elif origin is tuple:
         if not isinstance(value, tuple | list):
-            raise wrong_kind(where, value, "a tuple: write (..., ) around what it holds")
+            raise wrong_kind(where, value, "a tuple: write (..., ) around its items")
         kinds = args[:1] * len(value) if args[-1] is Ellipsis else args
         for number, (item_kind, item) in enumerate(zip(kinds, value, strict=False)):
             _check(item_kind, item, where=f"{where}[{number}]")
@@ -176,7 +181,7 @@ def _check(kind: Any, value: object, *, where: str) -> None:
 
 
 def _fits(kind: Any, value: object) -> bool:
-    """Return whether a value has a type, judged by its class; True if that cannot be judged."""
+    """Return whether a value has a type; True if its class does not show that."""
     if kind is Any:
         return True
     origin = typing.get_origin(kind)

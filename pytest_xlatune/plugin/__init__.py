@@ -1,9 +1,9 @@
 """The part of the plugin that every pytest run loads: the markers, and when to load more.
 
-`options` is loaded if pytest's help or markers are asked for, or if the command line,
+`options` is loaded if pytest has to list its options or markers, or if the command line,
 PYTEST_ADDOPTS or the ini file names an option. Everything else is in `collect`. It is loaded if a
 file has imported the class of a sweep, an option has a value, there is a settings file, or this is
-the controller of xdist, which sees no file.
+the controller of xdist, which imports no test file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pytest_xlatune.sweep.markers import MARKERS, registered_as
 OPTIONS = "pytest_xlatune.plugin.options"  # the module, which is also its name among the plugins
 COLLECT = "pytest_xlatune.plugin.collect"
 _ERRORS = "pytest_xlatune.model.errors"
-# an option or ini key of ours, a file of arguments, `-h` alone or combined with other letters
+# an option or ini key of ours, a file of arguments, or an option that lists options or markers:
+# --xlatune-plan    xlatune_workdir    @args.txt    -vh    --markers
 _NEEDS_OPTIONS = re.compile(r"--(no-)?xlatune|\bxlatune_|^@|^-[a-z]*h|^--(help|markers)$")
 
 
@@ -55,15 +56,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in registered_as(MARKERS.values()):
         config.addinivalue_line("markers", line)
     root = hooks.root_of(config)
-    if config.getoption("dist", "no") != "no" or any(
+    has_settings_file = any(
         os.path.isfile(folder / "xlatune.toml")  # noqa: PTH113 - false where we may not look
         for folder in (root, *root.parents)
-    ):
-        loaded(config)
+    )
+    if has_settings_file or config.getoption("dist", "no") != "no":
+        load_collect(config)
 
 
-def loaded(config: pytest.Config) -> Any:
-    """Return the module `collect`, loaded and registered."""
+def load_collect(config: pytest.Config) -> Any:
+    """Return the module `collect`; load and register it on first use."""
     if not config.pluginmanager.hasplugin(COLLECT):
         config.pluginmanager.register(import_module(COLLECT), COLLECT)
     return config.pluginmanager.getplugin(COLLECT)
@@ -77,7 +79,7 @@ def pytest_pycollect_makeitem(
     if hooks.SWEEPS not in sys.modules:
         return None
     items: list[pytest.Item | pytest.Collector] | None
-    items = loaded(collector.config).made_item(collector, name, obj)
+    items = load_collect(collector.config).made_item(collector, name, obj)
     return items
 
 
@@ -85,11 +87,11 @@ def pytest_pycollect_makeitem(
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Report a fault in a sweep file or its inputs as one message, in workers too."""
+    """Report an error in a sweep file or its inputs as one message, in workers too."""
     report = yield
     call = vars(report).get("call")
     error = getattr(getattr(call, "excinfo", None), "value", None)
     errors = sys.modules.get(_ERRORS)
     if hooks.SWEEPS in sys.modules or (errors and isinstance(error, errors.ConfigError)):
-        loaded(collector.config).check_collected(collector, report, error)
+        load_collect(collector.config).check_collected(collector, report, error)
     return report

@@ -1,8 +1,8 @@
 """The sweeps of a session: settings, plans, and the parameters of the tests of a sweep.
 
-This module is thin on purpose: a test awaits its part of a conclusion and asserts on it, and other
-modules decide what runs, when, and with which verdict. All parameters (profiles, slots, finalists,
-tags) are known when tests are collected, and are the same in every process.
+This module is thin on purpose: a test waits for its part of a conclusion and asserts on it, and
+other modules decide what runs, when, and with which verdict. All parameters (profiles, slots,
+finalists, tags) are known when tests are collected, and are the same in every process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import OPTIONS, RunSettings
-from pytest_xlatune.sweep.registry import ON_ARRIVAL, StudyKind, markers
+from pytest_xlatune.sweep.registry import ON_LOADED, StudyKind, markers
 from pytest_xlatune.sweep.settings import check_folders, resolve_options
 from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.notify import Notifier, read_targets
@@ -45,12 +45,12 @@ from pytest_xlatune.tasks.plan import plan_of
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read all options, and take the role of this process; pytest calls this at loading."""
-    # the message on a refused placeholder showed `--password` on the terminal and in junit
+    """Read all options, and register what this process needs; called when pytest loads this."""
+    # messages may quote options of a launcher, such as `--password`
     hide_secrets_of(os.environ)
     no_exports: tuple[str, ...] = ()
     try:
-        _register_arrivals(config)
+        _register_markers_later(config)
         options = resolve_options(
             vars(config.option),
             os.environ,
@@ -58,15 +58,15 @@ def pytest_configure(config: pytest.Config) -> None:
             root=root_of(config),
         )
         if options.export and not (options.is_off or is_worker(config)):
-            kept, no_exports = check_exports(options.export)
-            options = msgspec.structs.replace(options, export=kept)
+            available, no_exports = check_exports(options.export)
+            options = msgspec.structs.replace(options, export=available)
         config.stash[OPTIONS_KEY] = options
         config.stash[OPENING_KEY] = []
         _register_fixtures(config)
-        # the controller of xdist collects nothing, but its workers need the id of our controller
+        # xdist's controlling process collects nothing, but its workers need our session's id
         is_distributing = config.getoption("dist", "no") != "no"
         if is_distributing or options.export or options.notify_file:
-            _attend(config, no_exports=no_exports)
+            _register_controller(config, no_exports=no_exports)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -88,19 +88,19 @@ def _register_fixtures(config: pytest.Config) -> None:
     if manager is None:
         return
     # after the session began, pytest has no public way to add fixtures of lower precedence
-    known = vars(manager)
-    by_node = known.get("_arg2node2fixturedefs", {})  # pytest 9.1: the first one decides
-    for definitions in (found for nodes in by_node.values() for found in nodes.values()):
-        definitions.sort(key=lambda definition: definition.func.__module__ == fixtures.__name__)
-    for definitions in known.get("_arg2fixturedefs", {}).values():  # 9.0: the last one
+    tables = vars(manager)
+    for by_node in tables.get("_arg2node2fixturedefs", {}).values():  # pytest 9.1
+        for definitions in by_node.values():  # the first definition has precedence
+            definitions.sort(key=lambda definition: definition.func.__module__ == fixtures.__name__)
+    for definitions in tables.get("_arg2fixturedefs", {}).values():  # pytest 9.0: the last one
         definitions.sort(key=lambda definition: definition.func.__module__ != fixtures.__name__)
 
 
-def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
-    """Register the controller, if this process has the terminal.
+def _register_controller(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
+    """Register the controller if this process has the terminal, and none is registered.
 
     Raises:
-        ConfigError: the targets of notifications cannot be read.
+        ConfigError: the addresses for notifications cannot be read.
     """
     options, manager = config.stash[OPTIONS_KEY], config.pluginmanager
     if manager.hasplugin(CONTROLLER) or is_worker(config) or options.is_off:
@@ -110,15 +110,15 @@ def _attend(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
     manager.register(controller, CONTROLLER)
 
 
-def _register_arrivals(config: pytest.Config) -> None:
+def _register_markers_later(config: pytest.Config) -> None:
     """Register the markers of another distribution's study once a sweep file names it."""
 
-    def arrived(kind: StudyKind) -> None:
+    def register_markers(kind: StudyKind) -> None:
         for name, text in kind.markers.items():
             config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
 
-    ON_ARRIVAL.append(arrived)
-    config.add_cleanup(lambda: ON_ARRIVAL.remove(arrived))
+    ON_LOADED.append(register_markers)
+    config.add_cleanup(lambda: ON_LOADED.remove(register_markers))
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -127,13 +127,15 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Return lines that name the settings file that was read, and one that was ignored."""
+    """Return the lines about the settings file that was read, and about one that was ignored."""
     options = config.stash[OPTIONS_KEY]
     if options.is_off:
         return []
-    user_options = options.said
-    read = [f"xlatune: settings of {user_options.file}"] if user_options.file else []
-    return [*read, *([f"xlatune: {user_options.passed_over}"] if user_options.passed_over else [])]
+    user_options = options.for_sweeps
+    lines = [f"xlatune: settings of {user_options.file}"] if user_options.file else []
+    if user_options.ignored_file:
+        lines.append(f"xlatune: {user_options.ignored_file}")
+    return lines
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
@@ -147,21 +149,21 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
         for resolved, study in studies
         for line in terminal(plan_of(resolved, study, workdir=options.workdir))
     ]
-    lines += options.said.unread([resolved.sweep.name for resolved, _ in studies])
+    lines += options.for_sweeps.unused_tables([resolved.sweep.name for resolved, _ in studies])
     return [*map(printable, lines)]
 
 
 def made_item(
     collector: pytest.Module | pytest.Class, name: str, obj: object
 ) -> list[pytest.Item | pytest.Collector] | None:
-    """Add the standard tests of a sweep to its module, if the file asks for them."""
-    _attend(collector.config)
+    """Add the standard tests of a sweep to its module, if `obj` is their declaration."""
+    _register_controller(collector.config)
     if not isinstance(obj, StandardTests):
         return None
     module = collector.obj
     line = f"{name} = standard_tests"
     if isinstance(collector, pytest.Class):
-        raise ConfigError(f"{line}(...) stands in a class: move it to the module's top level")
+        raise ConfigError(f"{line}(...) is in a class: move it to the module's top level")
     declared = sweep_of(module)
     if declared is None:
         raise ConfigError(f"{line}(...): call the sweep SWEEP and write {line}(SWEEP)")
@@ -177,25 +179,28 @@ def made_item(
         test.__module__ = module.__name__
         test.__name__ = test.__qualname__ = test_name
         setattr(module, test_name, test)
-        made = collector.ihook.pytest_pycollect_makeitem(
+        collected = collector.ihook.pytest_pycollect_makeitem(
             collector=collector, name=test_name, obj=test
         )
-        items += made if isinstance(made, list) else [made]
+        items += collected if isinstance(collected, list) else [collected]
     return items
 
 
 def check_collected(
     collector: pytest.Collector, report: pytest.CollectReport, error: BaseException | None
 ) -> None:
-    """Report a fault in a sweep file or its inputs as one message; `error` ended collection."""
+    """Report an error in a sweep file or its inputs as one message.
+
+    `error` is the exception that ended the collection; None if it did not fail.
+    """
     options = collector.config.stash[OPTIONS_KEY]
     if report.passed and isinstance(collector, pytest.Module) and not options.is_off:
         try:
             _check_sweep(sweep_of(collector.obj), collector.config, options)
-        except ConfigError as found:
-            error = found
+        except ConfigError as wrong:
+            error = wrong
     if isinstance(error, ConfigError):
-        _attend(collector.config)
+        _register_controller(collector.config)
         report.outcome, report.result = "failed", []
         report.longrepr = f"{collector.nodeid}: {error}"
         vars(report)[IS_USAGE] = True
@@ -204,17 +209,17 @@ def check_collected(
 def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSettings) -> None:
     if sweep is None:
         return
-    _check_asked_waves(config)
+    _check_mark_expression(config)
     if not config.option.collectonly:
         check_folders(
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
-    resolved = sweep.resolve(options.said, workdir=options.workdir)
-    # such a run once said "ranking only" at its end, after it had spent its jobs
+    resolved = sweep.resolve(options.for_sweeps, workdir=options.workdir)
+    # known before it has spent its jobs
     if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Raise --xlatune-budget, "
-            "take profiles out, or say --xlatune-yes to get no more than a ranking"
+            "take profiles out, or use --xlatune-yes to get only a ranking"
         )
     resolved.check()
 
@@ -230,11 +235,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if sweep is None:
         return
     _check_markers(metafunc)
-    wanted, waves = set(metafunc.fixturenames), _waves_of(metafunc)
-    if "profile" in wanted:
+    fixture_names, waves = set(metafunc.fixturenames), _waves_of(metafunc)
+    if "profile" in fixture_names:
         profiles = _profiles_of(sweep, waves)
         metafunc.parametrize("profile", profiles, ids=[profile.id for profile in profiles])
-    if "derived" in wanted:
+    if "derived" in fixture_names:
         names = [name for name, _ in waves]
         slots = sweep.slots(*names)
         if not slots:
@@ -244,16 +249,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 "derived=(Stacks(...), Around(...))"
             )
         _parametrize(metafunc, "derived", {slot.name: slot for slot in slots})
-    if "arm" in wanted:
-        study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].said).study()
+    if "arm" in fixture_names:
+        study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].for_sweeps).study()
         arms = study.decide(()).arms
         metafunc.parametrize("arm", arms, ids=[arm.id for arm in arms])
-    if "finalist" in wanted:
-        values = metafunc.config.stash[OPTIONS_KEY].said.of(sweep.name).values
-        # the planned count: xdist ends a run whose workers collect different tests
+    if "finalist" in fixture_names:
+        values = metafunc.config.stash[OPTIONS_KEY].for_sweeps.for_sweep(sweep.name).values
+        # The planned count, not the present one: all xdist workers must collect the same tests.
         count = sweep.finalist_count(budget=values.get("budget"), slots=values.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
-    if "winner_elsewhere" in wanted:
+    if "winner_elsewhere" in fixture_names:
         tags = dict(zip(sweep.config_tags, sweep.config_tags, strict=True))
         _parametrize(metafunc, "winner_elsewhere", tags or {"no-tag": NO_TAG})
 
@@ -263,10 +268,10 @@ def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, objec
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Let `-m wave2` select only the profiles of wave 2 if a test is for several waves.
+    """Let `-m wave2` select only the profiles of wave 2 if a test function is for several waves.
 
-    A test keeps only the marker of its profile's wave. If it has no such marker, because a marker
-    lists a profile of another wave, it keeps all of them.
+    Of its wave markers, a test keeps only that of its profile's wave. If it has no such marker,
+    because a marker lists a profile of another wave, it keeps all.
     """
     if sweep_of(getattr(item, "module", None)) is None:
         return
@@ -283,15 +288,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the sweeps if xlatune is off; else record what the selected tests need."""
     options = config.stash[OPTIONS_KEY]
-    sweeping = {item: sweep for item in items if (sweep := sweep_of(getattr(item, "module", None)))}
-    if options.is_off and sweeping:
-        config.hook.pytest_deselected(items=list(sweeping))
-        items[:] = [item for item in items if item not in sweeping]
-    if options.is_off or not sweeping:
+    sweeps: dict[pytest.Item, Sweep] = {}
+    for item in items:
+        sweep = sweep_of(getattr(item, "module", None))
+        if sweep is not None:
+            sweeps[item] = sweep
+    if options.is_off and sweeps:
+        config.hook.pytest_deselected(items=list(sweeps))
+        items[:] = [item for item in items if item not in sweeps]
+    if options.is_off or not sweeps:
         return
     session = Session(options, _session_id(config), config=config)
     try:
-        session.select(sweeping)
+        session.select(sweeps)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[SESSION_KEY] = session
@@ -299,7 +308,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Record that this process waits for no job, before the controller ends those that run."""
+    """Record that this process waits for no job, before the controller ends unneeded jobs."""
     if SESSION_KEY in session.config.stash:
         session.config.stash[SESSION_KEY].close()
 
@@ -315,12 +324,11 @@ _NAME = r"(?<![\w.\"'=])[A-Za-z_]\w*(?!\s*=)"
 _OPERATORS = frozenset({"and", "or", "not", "True", "False", "None"})
 
 
-def _check_asked_waves(config: pytest.Config) -> None:
+def _check_mark_expression(config: pytest.Config) -> None:
     """Refuse a misspelt wave in `-m`, which would silently deselect every test."""
-    asked = set(re.findall(_NAME, config.option.markexpr)) - _OPERATORS
-    # `-m wave22` once ran nothing, and gave no message
+    names = set(re.findall(_NAME, config.option.markexpr)) - _OPERATORS
     registered = _registered(config)
-    for name in sorted(asked - registered):
+    for name in sorted(names - registered):
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
         if set(near) & markers().keys() or re.match(r"wave\d", name):
             raise ConfigError.unknown("marker", name, valid=markers(), where="-m")
@@ -332,7 +340,7 @@ def _registered(config: pytest.Config) -> set[str]:
 
 
 def _check_markers(metafunc: pytest.Metafunc) -> None:
-    """Refuse a misspelt marker, because its test would count for every wave."""
+    """Refuse a misspelt marker, because its test would run the profiles of every wave."""
     registered = _registered(metafunc.config)
     for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
         near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
@@ -346,7 +354,7 @@ def _is_wave(marker: pytest.Mark) -> bool:
 
 
 def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
-    """Return the test's wave markers, each with its `profiles` argument, or None without it."""
+    """Return the name and the `profiles` argument of each wave marker; None without argument."""
     waves = []
     for marker in metafunc.definition.iter_markers():
         if not _is_wave(marker):

@@ -32,7 +32,7 @@ from pytest_xlatune.plugin.hooks import (
     EXIT,
     IS_USAGE,
     REFUSED,
-    of_sweeps,
+    names_of_sweep_tests,
     root_of,
 )
 from pytest_xlatune.report.leaderboard import state_line
@@ -46,57 +46,57 @@ from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier
 from pytest_xlatune.tasks.reports import publish
 
-_LOOK_S = 1.0
+_LOOK_S = 1.0  # seconds between two looks at the ledgers
 _NAMES_CHARS = 300  # most characters of the names of tests with the same reason
-_AGAIN_CHARS = 100  # most characters of a message that an earlier test has shown in full
+_REPEAT_CHARS = 100  # most characters of a message that an earlier test has shown in full
+_HINT_CHARS = 200  # most characters of the names of deselected tests
 _ERASED = "\r\x1b[2K"  # erases a terminal's line and puts the cursor at its beginning
 
 
 @dataclass(slots=True)
-class Ends:
-    """What tests and reports of a session say about its exit status.
+class SessionStatus:
+    """The exit status of a session, from the tests and reports that end it.
 
     Attributes:
         statuses: every status that applies.
     """
 
     statuses: set[Exit] = field(default_factory=set)
-    _is_sweep: bool = False
-    _is_asked: bool = False  # whether a test asked for a verdict
-    _is_measured: bool = False  # whether one of them was other than INVALID
+    _is_sweep: bool = False  # whether a test of a sweep failed
+    _has_verdict: bool = False  # whether a test got a verdict
+    _is_measured: bool = False  # whether a verdict was not INVALID and its settings in effect
 
     def note(self, report: pytest.TestReport) -> None:
         """Take a test's report into account; an ordinary test's failure is status 1."""
         verdict = dict(report.user_properties).get("xlatune.verdict")
-        self._is_asked |= verdict is not None
-        # The verdict is read as text, because loading its class takes time. A verdict does not
-        # count if its settings were not in effect.
-        is_idle = "xlatune.unproved" in dict(report.user_properties)
-        self._is_measured |= verdict not in (None, "INVALID") and not is_idle
+        self._has_verdict |= verdict is not None
+        # The verdict is read as text, because loading its class takes time.
+        is_unproved = "xlatune.unproved" in dict(report.user_properties)
+        self._is_measured |= verdict not in (None, "INVALID") and not is_unproved
         if report.failed:
             self._is_sweep |= EXIT in vars(report)
             self.statuses.add(Exit(vars(report).get(EXIT, Exit.NEGATIVE)))
 
     @property
     def is_own(self) -> bool:
-        """Whether pytest itself does not have the status."""
+        """Whether the status is one that pytest itself does not have."""
         return worst(self.statuses) in (Exit.CANNOT_TELL, Exit.NOT_MEASURED)
 
     def status(self, pytest_status: int) -> int:
-        """Return the session's exit status; pytest's own is kept unless a sweep says more."""
+        """Return the session's exit status; pytest's own is kept unless a sweep has another."""
         if pytest_status == pytest.ExitCode.INTERNAL_ERROR:
             self.statuses.add(Exit.INTERNAL)
-        # with a wrapper that ignores XLA_FLAGS, each profile was dropped and the status was 0
-        if pytest_status == pytest.ExitCode.OK and self._is_asked and not self._is_measured:
+        # e.g. all tests xfailed, because a wrapper around the trainer ignores XLA_FLAGS
+        if pytest_status == pytest.ExitCode.OK and self._has_verdict and not self._is_measured:
             self.statuses.add(Exit.NOT_MEASURED)
         is_ours = self._is_sweep or bool(self.statuses - {Exit.NEGATIVE})
         return worst(self.statuses) if is_ours and pytest_status in tuple(Exit) else pytest_status
 
 
-def _in_short(properties: Mapping[str, object]) -> str:
+def _verdict_text(properties: Mapping[str, object]) -> str:
     """Return profile, verdict and change of a test, e.g. `overlap-2 FASTER +3.4 %`."""
     words = str(properties["xlatune.words"])
-    # from the exact value, so that it is only rounded once
+    # the JSON value is exact, so the change is rounded only once
     delta = json.loads(str(properties["xlatune"]))["delta"]
     change = "" if delta is None else percent(float(delta))
     parts = (properties.get("xlatune.profile"), words, "" if change in words else change)
@@ -116,7 +116,7 @@ class StatusLine:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._is_there = False
+        self._is_shown = False
         self._lock = threading.RLock()
 
     @property
@@ -143,18 +143,18 @@ class StatusLine:
                 reporter.write_line("")
             reporter.currentfspath = None
             shown = printable(hide_kept(text))[: max(writer.fullwidth - 1, 1)]
-            writer._file.write(shown)  # noqa: SLF001 - not counted
+            writer._file.write(shown)  # noqa: SLF001 - `write` would count it into the current line
             writer.flush()
-            self._is_there = True
+            self._is_shown = True
 
     def clear(self) -> None:
         """Remove the line, so that the next text begins in its place."""
         reporter = self._reporter
         with self._lock:
-            if self._is_there and reporter is not None:
+            if self._is_shown and reporter is not None:
                 reporter._tw._file.write(_ERASED)  # noqa: SLF001 - as above
                 reporter._tw.flush()  # noqa: SLF001 - as above
-            self._is_there = False
+            self._is_shown = False
 
 
 class Controller:
@@ -172,28 +172,28 @@ class Controller:
         self._no_exports = tuple(no_exports)  # why formats of `--xlatune-export` are not available
         self.session_id = session_id
         self._notifier = notifier
-        self._has_news = False
+        self._has_results = False  # whether a trial has ended during this session
         self._config = config
         self._options = options
-        self._feeds: dict[Path, LiveLines] = {}
-        self._named_bytes = 0  # how many bytes of the file with the folders' names have been read
-        self._named: list[Path] = []  # the folders of campaigns that processes have named
-        self._pages: dict[Path, LivePage] = {}
-        self._troubles: dict[Path, str] = {}  # the last error of each folder's ledger
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._ends = Ends()
+        self._feeds: dict[Path, LiveLines] = {}  # folder of a campaign -> its live lines
+        self._folders_bytes = 0  # how many bytes of the file that names the folders have been read
+        self._folders: list[Path] = []  # the folders of campaigns that this session uses
+        self._pages: dict[Path, LivePage] = {}  # folder of a campaign -> its live page
+        self._errors: dict[Path, str] = {}  # folder of a campaign -> the last error of its ledger
+        self._over = threading.Event()  # set at the end of the session
+        self._thread: threading.Thread | None = None  # prints live lines if xdist runs the tests
+        self._end = SessionStatus()
         self._is_ending_jobs = False
-        self._is_left = False  # whether Ctrl-C came a second time
+        self._leaves_jobs = False  # whether a second Ctrl-C asked to leave jobs running
         self._status = StatusLine(config)
         self._left_out: list[str] = []  # names of sweeps' tests that the command line deselects
-        # message of a failure -> the first test with it
+        # message of a failure -> the report of the first test with it
         self._reports: dict[str, pytest.TestReport] = {}
-        # message of a failure -> the other tests with it
+        # message of a failure -> the reports of the other tests with it
         self._repeats: dict[str, list[pytest.TestReport]] = {}
 
     def pytest_report_header(self) -> list[str]:
-        """Say before anything runs which exports are not available."""
+        """Show before anything runs which exports are not available."""
         return self._missing_exports()
 
     def _missing_exports(self) -> list[str]:
@@ -204,12 +204,12 @@ class Controller:
         """Tell an xdist worker which session it belongs to."""
         node.workerinput[CONTROLLER] = self.session_id
         if self._thread is None:
-            # xdist's loop does not call us, but its controller runs no tests and captures nothing
+            # xdist's loop does not call us, but this process captures no output, so a thread prints
             self._thread = threading.Thread(target=self._follow, name="xlatune", daemon=True)
             self._thread.start()
 
     def tick(self) -> None:
-        """Print what has finished since; called while a test of this process waits."""
+        """Print what has finished since the last call; tests of this process call it and wait."""
         lines = list(self._new_lines())
         if not lines and not self._status.is_on:
             return
@@ -223,7 +223,6 @@ class Controller:
     def _show(self, lines: Iterator[str] | list[str]) -> None:
         """Print lines above the status line, which is then rewritten unless the session is over."""
         self._print(lines)
-        # otherwise nothing was shown during a trial: no job, no node, no step
         feeds = () if self._over.is_set() else self._feeds.values()
         self._status.write("  ".join(filter(None, (feed.status() for feed in feeds))))
 
@@ -237,52 +236,50 @@ class Controller:
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         """Note deselected tests of sweeps, for a hint if none is left (without -n)."""
-        self._left_out += of_sweeps(items)
+        self._left_out += names_of_sweep_tests(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that a failure of collection is an error of the user."""
         if vars(report).get(IS_USAGE):
-            self._ends.statuses.add(Exit.USAGE)
+            self._end.statuses.add(Exit.USAGE)
 
-    # first, because pytest's own handler takes a while, and a second Ctrl-C may come meanwhile
+    # tryfirst, because pytest's own handler takes a while, in which a second Ctrl-C may come
     @pytest.hookimpl(tryfirst=True)
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Note Ctrl-C; `-x` and errors of collection do not count as interrupts."""
         # pytest and xdist stop with subclasses of KeyboardInterrupt
         is_stop = excinfo.errisinstance(KeyboardInterrupt) and excinfo.type is not KeyboardInterrupt
         if not is_stop:
-            self._ends.statuses.add(Exit.INTERRUPTED)
-            # without a message, Ctrl-C was followed by silence for 12 s, and a second one by a
-            # traceback
-            if self._named_folders() and not self._options.keep_jobs:
+            self._end.statuses.add(Exit.INTERRUPTED)
+            if self._session_folders() and not self._options.keep_jobs:
                 text = (
                     "xlatune: interrupted. Jobs that no other session waits for are ended now, "
-                    "which may take a minute. Ctrl-C again leaves them running: the next run goes "
-                    "on with them"
+                    "which may take a minute. Ctrl-C again leaves them running, and the next run "
+                    "waits for them"
                 )
                 self._print([text])
             if threading.current_thread() is threading.main_thread():
-                before = signal.signal(signal.SIGINT, self._interrupted_again)
-                restored = functools.partial(signal.signal, signal.SIGINT, before)
-                self._config.add_cleanup(cast("Callable[[], None]", restored))
+                old_handler = signal.signal(signal.SIGINT, self._interrupted_again)
+                restore = functools.partial(signal.signal, signal.SIGINT, old_handler)
+                self._config.add_cleanup(cast("Callable[[], None]", restore))
 
     def _interrupted_again(self, *_: object) -> None:
         """Leave jobs running from now on; the reports are still written."""
-        self._is_left = True
+        self._leaves_jobs = True
         if self._is_ending_jobs:
             raise KeyboardInterrupt
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Show in full only once what prevents all tests of a sweep, and then in one line."""
-        self._ends.note(report)
+        """Show an error that prevents several tests in full only once, and then in one line."""
+        self._end.note(report)
         self._status.clear()
         if report.failed and REFUSED in dict(report.user_properties):
             reason = str(report.longrepr).strip()
             first = self._reports.setdefault(reason, report).nodeid
             if first != report.nodeid:
                 line = textwrap.shorten(
-                    reason.splitlines()[0].removesuffix(":"), _AGAIN_CHARS, placeholder=" ..."
+                    reason.splitlines()[0].removesuffix(":"), _REPEAT_CHARS, placeholder=" ..."
                 )
                 report.longrepr = f"{line} (in full at {first})"
                 self._repeats.setdefault(reason, []).append(report)
@@ -291,24 +288,23 @@ class Controller:
     def pytest_xlatune_fold_repeats(
         self, terminalreporter: pytest.TerminalReporter
     ) -> Generator[None]:
-        """Show tests that one failure prevented as one block; all of them are counted."""
+        """Show tests that one error prevented as one block; all of them are counted."""
         for reason, repeats in self._repeats.items():
             names = ", ".join(report.nodeid.rpartition("::")[2] for report in repeats)
-            more = textwrap.shorten(names, _NAMES_CHARS, placeholder=" ...")
+            shown = textwrap.shorten(names, _NAMES_CHARS, placeholder=" ...")
             count = counted(len(repeats), "more test")
-            self._reports[
-                reason
-            ].longrepr = f"{reason}\n\nThe same keeps {count} from running: {more}"
+            first = self._reports[reason]
+            first.longrepr = f"{reason}\n\nThe same keeps {count} from running: {shown}"
         hidden = {id(report) for repeats in self._repeats.values() for report in repeats}
         stats = terminalreporter.stats
         kinds: tuple[str, ...] = ("error", "failed")
-        kept = {kind: stats[kind] for kind in kinds if kind in stats}
+        all_reports = {kind: stats[kind] for kind in kinds if kind in stats}
         try:
-            for kind, reports in kept.items():
+            for kind, reports in all_reports.items():
                 stats[kind] = [report for report in reports if id(report) not in hidden]
             yield
         finally:
-            stats.update(kept)
+            stats.update(all_reports)
 
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
@@ -320,10 +316,9 @@ class Controller:
         words = properties.get("xlatune.words")
         if not report.passed or words is None:
             return None
-        shown = _in_short(properties)
+        shown = _verdict_text(properties)
         if properties.get("xlatune.verdict") == "INCONCLUSIVE":
             return "inconclusive", "i", (shown, {"yellow": True})
-        # without this, `finalist-2 PASSED FASTER` named neither the profile nor its change
         return "passed", ".", (f"PASSED {shown}", {"green": True})
 
     @pytest.hookimpl(optionalhook=True)
@@ -333,7 +328,7 @@ class Controller:
         for at, cell in enumerate(cells if "xlatune.words" in properties else ()):
             # the cell with the name:  <td class="col-testId">test_sweep.py::test_flag[fast]</td>
             if "col-testId" in cell:
-                shown = html.escape(_in_short(properties))
+                shown = html.escape(_verdict_text(properties))
                 cells[at] = f"{cell.removesuffix('</td>')} <strong>{shown}</strong></td>"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -342,28 +337,28 @@ class Controller:
         if self._thread is not None:
             self._thread.join()
         self._status.clear()
-        session.exitstatus = self._ends.status(session.exitstatus)
+        session.exitstatus = self._end.status(session.exitstatus)
         if session.config.option.collectonly:
             return
-        for folder in self._named_folders():
+        for folder in self._session_folders():
             try:
-                if not self._is_left:
+                if not self._leaves_jobs:
                     self._finish(folder)
             except XlatuneError as error:
                 self._print([f"xlatune: {error}"])
             except KeyboardInterrupt:
-                self._is_left = True
-        if self._is_left:
-            self._print(["xlatune: jobs that still run are left running; run again to continue"])
+                self._leaves_jobs = True
+        if self._leaves_jobs:
+            self._print(["xlatune: running jobs are left running; run again to wait for them"])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the leaderboard of each sweep, and where its reports are."""
-        folders = self._named_folders()
+        folders = self._session_folders()
         if not folders:
             session = terminalreporter._session  # noqa: SLF001 - pytest gives no other way
             if self._left_out and session is not None and not session.items:
                 _say(terminalreporter, f"xlatune: {self._hint()}")
-            return  # no sweep ran, so nothing was imported
+            return
         for folder in folders:
             try:
                 self._show_sweep(terminalreporter, folder)
@@ -371,23 +366,24 @@ class Controller:
                 _say(terminalreporter, f"xlatune: {error}", red=True)
                 session = terminalreporter._session  # noqa: SLF001 - as above
                 if session is not None:
-                    self._ends.statuses.add(error.exit)
-                    session.exitstatus = self._ends.status(session.exitstatus)
-        # repeated here, because `-q` has no header, and hours scroll it away
+                    self._end.statuses.add(error.exit)
+                    session.exitstatus = self._end.status(session.exitstatus)
+        # the header also shows it, but `-q` has none, and after hours it has scrolled away
         for line in self._missing_exports():
             _say(terminalreporter, line)
         if not has_pages():
             _say(terminalreporter, f"xlatune: {NO_PAGES}")
-        if self._ends.is_own:
-            status = worst(self._ends.statuses)
+        if self._end.is_own:
+            status = worst(self._end.statuses)
             _say(terminalreporter, f"exit status {int(status)}: {status.meaning}", bold=True)
-        for line in self._options.said.unread([folder.parent.name for folder in folders]):
+        names = [folder.parent.name for folder in folders]
+        for line in self._options.for_sweeps.unused_tables(names):
             _say(terminalreporter, f"xlatune: {line}")
 
     def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
-        """Show the results and write the reports; only three lines if there is little to say.
+        """Show the results and write the reports.
 
-        That is the case without a score, or if a person ended the session early.
+        There are only three lines if no trial has a score, or if a person ended the session early.
 
         Raises:
             LedgerError: the ledger cannot be read, or a report cannot be written.
@@ -397,21 +393,21 @@ class Controller:
         if (test := self._first_report_of(known.stop_reason)) is not None:
             document = known.document_of(stopped=f"see the error of {test.nodeid} above")
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
-        is_left = Exit.INTERRUPTED in self._ends.statuses and not known.conclusion.complete
-        is_short = is_left or not known.has_figure
+        is_interrupted = Exit.INTERRUPTED in self._end.statuses and not known.conclusion.complete
+        is_short = is_interrupted or not known.has_figure
         if not is_short:
             width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
             for line in terminal(document, width=width):
                 _say(terminalreporter, line)
             for line in known.stopped.splitlines():
-                if not line.startswith("Reason: "):  # the document has just said it
+                if not line.startswith("Reason: "):  # the document has the reason
                     _say(terminalreporter, line, red=True)
         elif known.has_figure:
             state = state_line(known.conclusion, known.history)
             _say(terminalreporter, f"{known.label}: interrupted. {state}", red=True)
         else:
-            _say(terminalreporter, self._of_nothing(known), red=True)
-        # reports come last, so that the terminal shows the results even if the disk is full
+            _say(terminalreporter, self._why_no_score(known), red=True)
+        # reports are written last, so that the terminal shows the results even if the disk is full
         written = publish(
             folder,
             self._options.reports,
@@ -425,11 +421,11 @@ class Controller:
         for name in names:
             _say(terminalreporter, f"written: {name}")
         if is_short:
-            line = f"all is kept in {self._shown(folder)}: the same command goes on"
+            line = f"everything is kept in {self._shown(folder)}: the same command goes on"
             _say(terminalreporter, line)
 
-    def _of_nothing(self, known: CellReport) -> str:
-        """Return why a sweep has no score; a reason that a test has shown is only referred to."""
+    def _why_no_score(self, known: CellReport) -> str:
+        """Return why a sweep has no score, or which test has shown the reason."""
         head, why = f"{known.label}: no trial has a figure", known.stop_reason
         if not why:
             return f"{head}: the session ended before"
@@ -438,27 +434,28 @@ class Controller:
         return f"{head}: {why}"
 
     def _first_report_of(self, why: str) -> pytest.TestReport | None:
-        """Return the first test that has shown a reason; None if none has."""
-        return next((test for reason, test in self._reports.items() if why and why in reason), None)
+        """Return the report of the first test that has shown a reason; None if none has."""
+        reports = self._reports.items()
+        return next((report for reason, report in reports if why and why in reason), None)
 
     def _hint(self) -> str:
         """Return a suggestion if the command line selects no test of a sweep."""
         option = self._config.option
-        asked = {"-k": option.keyword, "-m": option.markexpr, "--deselect": option.deselect}
         if self._options.is_off:
             return f"{counted(len(self._left_out), 'test')} of sweeps left out: --no-xlatune"
-        how = " and ".join(
-            f"{name} {expression}" for name, expression in asked.items() if expression
-        )
-        # the parameter of a test's name:  test_flag[fast]
+        options = {"-k": option.keyword, "-m": option.markexpr, "--deselect": option.deselect}
+        given = " and ".join(f"{name} {value}" for name, value in options.items() if value)
+        # the parameter in a test's name:  test_flag[fast]
         names = dict.fromkeys(re.sub(r".*\[|\]$", "", test) for test in self._left_out)
-        words = re.findall(r"[\w.+-]+", option.keyword)
-        near = [n for word in words for n in difflib.get_close_matches(word, names, n=1)]
-        meant = f"; did you mean {' or '.join(near)}?" if near else ""
-        some = textwrap.shorten(", ".join(names), 200, placeholder=" ...")
-        return f"{how} selects none of {counted(len(self._left_out), 'test')}{meant} ({some})"
+        near: list[str] = []
+        for word in re.findall(r"[\w.+-]+", option.keyword):
+            near += difflib.get_close_matches(word, names, n=1)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        shown = textwrap.shorten(", ".join(names), _HINT_CHARS, placeholder=" ...")
+        return f"{given} selects none of {counted(len(self._left_out), 'test')}{hint} ({shown})"
 
     def _finish(self, folder: Path) -> None:
+        """End the jobs of a campaign that no test waits for, and report its conclusion."""
         feed = self._feeds.get(folder)
         if not self._options.keep_jobs and not (feed is not None and feed.is_over):
             self._is_ending_jobs = True
@@ -474,10 +471,11 @@ class Controller:
         self.tick()
         known = self._known(folder)
         self._config.hook.pytest_xlatune_concluded(sweep=known.sweep, conclusion=known.conclusion)
-        if known.stopped or self._has_news:
-            self._tell(
-                known.stopped
-                or summary_message(
+        if known.stopped:
+            self._notify(known.stopped)
+        elif self._has_results:
+            self._notify(
+                summary_message(
                     label=known.label, conclusion=known.conclusion, history=known.history
                 )
             )
@@ -487,8 +485,8 @@ class Controller:
         feed = self._feeds.get(folder)
         return known_now(folder, feed.known() if feed is not None else None)
 
-    def _tell(self, message: str) -> None:
-        """Send a message to the targets; if it cannot be sent, show it here."""
+    def _notify(self, message: str) -> None:
+        """Send a notification; print a warning if it cannot be sent."""
         if warning := self._notifier.send_text(message):
             self._print([f"xlatune: {warning}"])
 
@@ -497,7 +495,7 @@ class Controller:
             self._show(list(self._new_lines()))
 
     def _new_lines(self) -> Iterator[str]:
-        for folder in self._named_folders():
+        for folder in self._session_folders():
             if folder not in self._feeds:
                 feed = self._feeds[folder] = LiveLines(folder, session_id=self.session_id)
                 self._pages[folder] = LivePage(folder, self._options.reports, feed)
@@ -510,45 +508,48 @@ class Controller:
                     if landed.line and not (landed.is_passing and self._status.is_on):
                         yield in_columns(landed.line)
                     for message in landed.messages:
-                        self._tell(message)
+                        self._notify(message)
                     if landed.result is not None:
-                        if not self._has_news:
+                        if not self._has_results:
                             text = landed.line.removeprefix(landed.label).lstrip()
-                            self._tell(f"[xla-tuning] first trial is in: {landed.label} {text}")
-                        self._has_news = True
+                            self._notify(f"[xla-tuning] first trial is in: {landed.label} {text}")
+                        self._has_results = True
                         self._config.hook.pytest_xlatune_trial_ended(
                             sweep=landed.sweep, result=landed.result
                         )
-                # the end of the session writes all of it
-                if not self._over.is_set() and (
-                    trouble := self._pages[folder].refresh(is_news=is_news)
-                ):
-                    yield f"xlatune: {trouble}"
+                # at the end of the session, all reports are written anyway
+                is_over = self._over.is_set()
+                problem = "" if is_over else self._pages[folder].refresh(is_news=is_news)
+                if problem:
+                    yield f"xlatune: {problem}"
             except XlatuneError as error:
                 # each error is shown once, not whenever the ledger is read
-                if self._troubles.get(folder) != str(error):
-                    self._troubles[folder] = str(error)
+                if self._errors.get(folder) != str(error):
+                    self._errors[folder] = str(error)
                     waits = "; waiting for it" if isinstance(error.__cause__, OSError) else ""
                     yield f"xlatune: {error}{waits}"
 
-    def _named_folders(self) -> list[Path]:
+    def _session_folders(self) -> list[Path]:
+        """Return the folders of campaigns that processes of this session have named so far."""
         path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
         try:
             size = path.stat().st_size
             # lines are only appended, and this is called after each test
-            if size == self._named_bytes:
-                return self._named
+            if size == self._folders_bytes:
+                return self._folders
             lines = os.fsdecode(secure_files.read_bytes(path)).splitlines(keepends=True)
-        except OSError:  # no process has named a folder, or the work directory is away
-            return self._named
+        except OSError:  # no process has named a folder, or the work directory cannot be reached
+            return self._folders
         # the last line may be incomplete, because its writer is not done
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
-        paths, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
-        self._named_bytes = size
-        self._named = [
-            named for named in paths if named.is_relative_to(workdir) and ".." not in named.parts
+        folders, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
+        self._folders_bytes = size
+        self._folders = [
+            folder
+            for folder in folders
+            if folder.is_relative_to(workdir) and ".." not in folder.parts
         ]
-        return self._named
+        return self._folders
 
     def _print(self, lines: Iterator[str] | list[str]) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
@@ -556,7 +557,7 @@ class Controller:
             if reporter is None:
                 continue
             self._status.clear()
-            if reporter._tw.width_of_current_line:  # noqa: SLF001 - xdist's dots are no file's line
+            if reporter._tw.width_of_current_line:  # noqa: SLF001 - the line has dots of xdist
                 reporter.write_line("")
             reporter.currentfspath = None
             _say(reporter, line)

@@ -1,7 +1,7 @@
 """The fixtures of a sweep: each waits for its part of a conclusion and returns it.
 
-Deliberately thin: lower layers decide what runs, when, and with which verdict. `collect` registers
-this module.
+This module is thin on purpose: other modules decide what runs, when, and with which verdict.
+`collect` registers it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def cell(request: pytest.FixtureRequest, sweep: Sweep) -> Cell:
 
 @pytest.fixture(scope="module")
 def pinned_nodes(request: pytest.FixtureRequest, sweep: Sweep) -> tuple[str, ...]:
-    """The pinned nodes of the cell; () for this machine. A project's own fixture pins them."""
+    """The pinned nodes of the cell; () for this machine.
+
+    A project's own fixture of this name chooses the nodes.
+    """
     if request.config.stash[OPENING_KEY]:
         return request.config.stash[SESSION_KEY].selection(sweep).sweep.nodelist
     campaign: Campaign = request.getfixturevalue("campaign")
@@ -78,15 +81,15 @@ def pinned_nodes(request: pytest.FixtureRequest, sweep: Sweep) -> tuple[str, ...
 def preflight(request: pytest.FixtureRequest, sweep: Sweep) -> Preflight:
     """The result of checking nodes, files and flags; an error if the sweep cannot run.
 
-    A project's own fixture replaces the check before anything is submitted.
+    A project's own fixture of this name replaces the check before anything is submitted.
     """
-    session, is_first = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
-    return guarded(request, lambda _: session.preflight(sweep, is_asked_first=bool(is_first)))
+    session, opening = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
+    return guarded(request, lambda _: session.preflight(sweep, is_opening=bool(opening)))
 
 
 @pytest.fixture(scope="module")
 def retry_policy(sweep: Sweep) -> RetryPolicy:
-    """The site's retry rules on top of the playbook; a project's own fixture replaces them."""
+    """The site's retry rules; a project's own fixture of this name replaces them."""
     return sweep.site.retry_policy
 
 
@@ -103,16 +106,19 @@ def _take_overrides(request: pytest.FixtureRequest, sweep: Sweep) -> None:
     Our own `pinned_nodes` and `preflight` need an open campaign, so only a project's are used here.
     """
     session, opening = request.config.stash[SESSION_KEY], request.config.stash[OPENING_KEY]
-    if sweep.name in session.given:
+    if sweep.name in session.overridden:
         return
     opening.append(sweep.name)
     try:
-        nodes, looked = (_overridden(request, name) for name in ("pinned_nodes", "preflight"))
-        # when the fixture only returned the sweep's policy, max_attempts=1 still gave two attempts
+        nodes = _overridden(request, "pinned_nodes")
+        checked = _overridden(request, "preflight")
         policy: RetryPolicy = request.getfixturevalue("retry_policy")
     finally:
         opening.pop()
-    guarded(request, lambda _: session.give(sweep, retry_policy=policy, nodes=nodes, looked=looked))
+    guarded(
+        request,
+        lambda _: session.override(sweep, retry_policy=policy, nodes=nodes, checked=checked),
+    )
 
 
 def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
@@ -126,9 +132,9 @@ def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Measured:
-    """All baseline trials of the first waves, until there are at least two of them.
+    """The baseline trials of the first waves that have at least two.
 
-    A run that selects only a wave with a single baseline has one.
+    A run that selects only a wave with a single baseline trial has only that one.
     """
     return guarded(request, lambda tick: awaiting.baseline(campaign, tick))
 
@@ -137,8 +143,9 @@ def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Mea
 def baseline_no_env(request: pytest.FixtureRequest, sweep: Sweep) -> Profile:
     """The cell with every deployed flag at its default; skips if that is not possible."""
     resolved = request.config.stash[SESSION_KEY].selection(sweep).sweep
-    if not resolved.restores:
-        pytest.skip(f"no baseline-no-env: {resolved.no_env or 'the sweep asks for none (no_env)'}")
+    if not resolved.has_no_env:
+        why = resolved.no_env or "the sweep declares none (no_env)"
+        pytest.skip(f"no baseline-no-env: {why}")
     restored: Profile = resolved.sweep.find("baseline-no-env")
     return restored
 
@@ -159,11 +166,11 @@ def calibration(request: pytest.FixtureRequest, sweep: Sweep) -> Calibration:
 
 @pytest.fixture
 def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
-    """One of the K profiles that enter the confirmation, after the last block."""
+    """One of the profiles that enter the confirmation, after the last block."""
     number: int = request.param
     profile = guarded(request, lambda tick: awaiting.finalist(campaign, number, tick))
     if profile is None:
-        pytest.skip(f"fewer than {number + 1} profiles were of interest after the screen")
+        pytest.skip(f"fewer than {number + 1} profiles looked promising after the screen")
     return profile
 
 
@@ -173,7 +180,7 @@ def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     slot: Slot = request.param
     profile = guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
     if profile is None:
-        pytest.skip(f"{slot.name} stayed empty: nothing more of the waves before {slot.wave} led")
+        pytest.skip(f"{slot.name} stayed empty: no further profile led before {slot.wave}")
     return profile
 
 
@@ -194,17 +201,17 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
         pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
     session = request.config.stash[SESSION_KEY]
     selection = session.selection(sweep)
-    wait = awaiting.winner if selection.confirm else awaiting.proven
-    profile = guarded(request, lambda tick: wait(campaign, tick))
+    winner_of = awaiting.winner if selection.confirm else awaiting.proven
+    profile = guarded(request, lambda tick: winner_of(campaign, tick))
     if profile is None:
         pytest.skip("no profile is confirmed to be faster yet: run the tests marked confirm first")
     marker = request.node.get_closest_marker("wave6")
     gate = Gate(**marker.kwargs) if marker is not None else Gate()
-    there = selection.sweep.elsewhere(tag, profile, gate)
+    other = selection.sweep.elsewhere(tag, profile, gate)
     measured = guarded(
-        request, lambda tick: awaiting.confirmed(session.run(there, there.study()), profile, tick)
+        request, lambda tick: awaiting.confirmed(session.run(other, other.study()), profile, tick)
     )
-    _give(request, measured)
+    _attach(request, measured)
     return measured
 
 
@@ -212,8 +219,8 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
 def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile | str], Recorded]:
     """Return a function that runs a profile once with profiler and dump, without a score.
 
-    It returns where both files are and what they show; recorded runs are not repeated. The profile
-    with which the test is parametrised is recorded before the test begins.
+    The function returns where both files are and what they show; a recorded run is not repeated.
+    The profile with which the test is parametrised is recorded before the test begins.
     """
     _take_overrides(request, sweep)
     session = request.config.stash[SESSION_KEY]
@@ -247,28 +254,28 @@ def measure(
 ) -> Callable[[Profile | Arm | str], Measured]:
     """Return a function that waits for the trials of a profile or arm and returns its verdict.
 
-    The test's own parameter is awaited here, before the test begins, so that a trial that could not
-    be measured is an error of the test and not a failure. A profile that cannot run makes the test
-    xfail, in a gate fail.
+    The fixture waits for the test's own parameter before the test begins, so that a trial that
+    could not be measured is an error of the test and not a failure. A profile that cannot run makes
+    the test xfail, or fail in a gate.
     """
     declared = sweep.declared
-    marked = request.node.get_closest_marker("gate") is not None
-    aim = Aim.GATES if marked else sweep.traits.aim
+    is_gate = request.node.get_closest_marker("gate") is not None
+    aim = Aim.GATES if is_gate else sweep.traits.aim
     is_confirming = declared is not None or "finalist" in request.fixturenames
     negative = request.config.stash[OPTIONS_KEY].negative
 
-    def measured_of(asked: Profile | Arm | str) -> Measured:
-        if isinstance(asked, str):
-            asked = sweep.find(asked) if declared is None else _arm_of(campaign, asked)
+    def measured_of(subject: Profile | Arm | str) -> Measured:
+        if isinstance(subject, str):
+            subject = sweep.find(subject) if declared is None else _arm_of(campaign, subject)
         if is_confirming:
-            return guarded(request, lambda tick: awaiting.confirmed(campaign, asked, tick))
-        profile = asked.profile if isinstance(asked, Arm) else asked
+            return guarded(request, lambda tick: awaiting.confirmed(campaign, subject, tick))
+        profile = subject.profile if isinstance(subject, Arm) else subject
         return guarded(request, lambda tick: awaiting.screened(campaign, profile, tick))
 
-    def measure(asked: Profile | Arm | str) -> Measured:
-        # the parameter has been awaited already
-        measured = known.pop(id(asked), None) or measured_of(asked)
-        _give(request, measured)
+    def measure(subject: Profile | Arm | str) -> Measured:
+        # results of the test's parameters are there already
+        measured = known.pop(id(subject), None) or measured_of(subject)
+        _attach(request, measured)
         if measured.cannot_run and aim not in (Aim.GATES, Aim.ACCUSES):
             pytest.xfail(measured.paragraph)
         if not measured.not_slower and negative == "xfail" and aim not in (Aim.GATES, Aim.RANKS):
@@ -276,14 +283,14 @@ def measure(
         return measured
 
     params = getattr(getattr(request.node, "callspec", None), "params", {})
-    awaited = [params[name] for name in {"profile", "arm"} & params.keys()]
+    subjects = [params[name] for name in {"profile", "arm"} & params.keys()]
     fixtures = {"baseline_no_env", "derived"} & set(request.fixturenames)
-    awaited += map(request.getfixturevalue, fixtures)
-    known = {id(asked): measured_of(asked) for asked in awaited}
+    subjects += map(request.getfixturevalue, fixtures)
+    known = {id(subject): measured_of(subject) for subject in subjects}
     return measure
 
 
-def _give(request: pytest.FixtureRequest, measured: Measured) -> None:
+def _attach(request: pytest.FixtureRequest, measured: Measured) -> None:
     """Attach a result to the test that uses it, for junit and for the exit status."""
     request.node.user_properties.extend(measured.properties())
     request.node.stash.setdefault(MEASURED_KEY, []).append(measured)
@@ -312,10 +319,10 @@ def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
 
 @contextmanager
 def untimed(config: pytest.Config) -> Generator[None]:
-    """Exclude the waiting in this context from pytest-timeout's limit.
+    """Exclude the time in this context from pytest-timeout's limit.
 
-    A trial has its own deadline, and a queue may take any time: `timeout = 300` in an ini file
-    ended each test that waited for a job, with the status of a regression.
+    A trial has its own deadline, and a queue may take any time. With `timeout = 300` in an ini
+    file, each test that waits for a job would end as if it had found a regression.
     """
     if TIMER_KEY not in config.stash:
         yield
@@ -329,13 +336,17 @@ def untimed(config: pytest.Config) -> Generator[None]:
         hook.pytest_timeout_set_timer(item=item, settings=settings)
 
 
-def guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], T]) -> T:
-    """Wait for an answer, printing live lines if this process has the terminal."""
+def guarded(request: pytest.FixtureRequest, wait: Callable[[Callable[[], None]], T]) -> T:
+    """Return the result of `wait`; our errors become failures without a traceback.
+
+    `wait` gets a function to call while it waits, which prints live lines if this process has the
+    terminal.
+    """
     controller = request.config.pluginmanager.getplugin(CONTROLLER)
     try:
         with untimed(request.config):
             # an xdist worker has no terminal
-            return ask(controller.tick if controller is not None else lambda: None)
+            return wait(controller.tick if controller is not None else lambda: None)
     except XlatuneError as error:
         failed = pytest.fail.Exception(str(error), pytrace=False)
         vars(failed)[REFUSED] = type(error).__name__
@@ -347,23 +358,24 @@ def guarded(request: pytest.FixtureRequest, ask: Callable[[Callable[[], None]], 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to the report of a failed test how it ends the run, and what refused it if it was."""
+    """Add the exit status of the run to the report of a failed test, and our error's class."""
     report = yield
     if call.excinfo is None or not report.failed:
         return report
     error = call.excinfo.value
-    given = item.stash.get(MEASURED_KEY, [])
-    refused, is_ours = vars(error).get(REFUSED), CLAIM in vars(error)
-    if refused is not None or (given and is_ours):
-        # the log is beside the ledger; below a verdict or a reason, captured log lines hid it
+    results = item.stash.get(MEASURED_KEY, [])
+    refused, is_standard = vars(error).get(REFUSED), CLAIM in vars(error)
+    if refused is not None or (results and is_standard):
+        # captured log lines, which are beside the ledger too, would hide the verdict or reason
         report.sections = [
             section for section in report.sections if "Captured log" not in section[0]
         ]
     if refused is not None:
         report.user_properties.append((REFUSED, refused))
         vars(report)[EXIT] = vars(error)[EXIT]
-    elif given:
-        is_claim = (is_ours or isinstance(error, AssertionError)) and call.when == "call"
-        ends = [measured.exit for measured in given if not all(measured.claims)] if is_claim else []
-        vars(report)[EXIT] = int(worst(ends) or Exit.NEGATIVE)
+    elif results:
+        statuses: list[Exit] = []
+        if call.when == "call" and (is_standard or isinstance(error, AssertionError)):
+            statuses = [measured.exit for measured in results if not all(measured.claims)]
+        vars(report)[EXIT] = int(worst(statuses) or Exit.NEGATIVE)
     return report

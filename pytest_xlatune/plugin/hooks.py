@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 SWEEPS = "pytest_xlatune.sweep.declaration"  # imported by every file that declares a sweep
 CONTROLLER = "xlatune-controller"  # our name among the plugins, and our key in xdist's messages
-IS_USAGE = "xlatune_is_usage"  # attribute of a collector's report: the error is the user's
-REFUSED = "xlatune.refused"  # property of a test that a fixture refused: the kind of error
-CLAIM = "xlatune_claim"  # attribute of a standard test's failure: its claim does not hold
-EXIT = "xlatune_exit"  # attribute of a failed test's report: how it ends the run
+IS_USAGE = "xlatune_is_usage"  # attribute of a collector's report: whether the error is the user's
+REFUSED = "xlatune.refused"  # property of a test whose fixture raised our error: the error's class
+CLAIM = "xlatune_claim"  # attribute of an assertion's error: it is that of a standard test
+EXIT = "xlatune_exit"  # attribute of a failed test's report: the exit status of the run
 OPTIONS_KEY: pytest.StashKey[RunSettings] = pytest.StashKey()
-OPENING_KEY = pytest.StashKey[list[str]]()  # sweeps whose fixtures are evaluated before they open
+OPENING_KEY = pytest.StashKey[list[str]]()  # names of sweeps whose campaign is being opened
 SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()
-NO_TAG = ""  # stands for the tag of a sweep without tags
+NO_TAG = ""  # the tag of a sweep without tags
 
 
 def root_of(config: pytest.Config) -> Path:
@@ -38,21 +38,21 @@ def root_of(config: pytest.Config) -> Path:
     Without either, pytest would derive its root directory from the arguments, including the value
     of `--xlatune-workdir` once that exists, and the next run would not find this one's results.
     """
-    is_said = config.inipath is not None or config.getoption("rootdir", None)
-    return config.rootpath if is_said else config.invocation_params.dir
+    is_named = config.inipath is not None or config.getoption("rootdir", None)
+    return config.rootpath if is_named else config.invocation_params.dir
 
 
 def sweep_of(module: object) -> Sweep | None:
     """Return the sweep that a test module declares as SWEEP; None if SWEEP is something else."""
-    home = sys.modules.get(SWEEPS)
+    declaration = sys.modules.get(SWEEPS)
     declared = getattr(module, "SWEEP", None)
-    return declared if home is not None and isinstance(declared, home.Sweep) else None
+    return declared if declaration and isinstance(declared, declaration.Sweep) else None
 
 
-def of_sweeps(items: Sequence[pytest.Item]) -> list[str]:
+def names_of_sweep_tests(items: Sequence[pytest.Item]) -> list[str]:
     """Return the names of the tests that belong to sweeps."""
-    tests = (function for function in items if isinstance(function, pytest.Function))
-    return [function.name for function in tests if sweep_of(function.module) is not None]
+    tests = (item for item in items if isinstance(item, pytest.Function))
+    return [test.name for test in tests if sweep_of(test.module) is not None]
 
 
 @pytest.hookspec
@@ -71,8 +71,8 @@ def pytest_xlatune_trial_ended(sweep: str, result: TrialResult) -> None:
 def pytest_xlatune_recover(sweep: str, decision: Ruling, nodes: tuple[str, ...]) -> bool | None:
     """Called before a retry that needs a person's rights, e.g. to reset a network adapter.
 
-    It runs in the process that drives the campaign. Return True if the nodes are fit again; False
-    or None stops the sweep with the decision's reason.
+    It runs in the process that drives the campaign. Return True if the nodes can be used again;
+    False or None stops the sweep with the decision's reason.
 
         def pytest_xlatune_recover(sweep, decision, nodes):
             return decision.cls == "nic-fault" and all(reset_nic(node) for node in nodes)

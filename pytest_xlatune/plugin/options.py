@@ -10,17 +10,17 @@ import pytest
 
 from pytest_xlatune import plugin
 from pytest_xlatune.model.errors import ConfigError, help_lines
-from pytest_xlatune.sweep.groups import DAILY, EVERY, OPTIONS, SWITCHES, is_daily
+from pytest_xlatune.sweep.groups import DAILY, LIST_ALL, OPTIONS, SWITCHES, is_daily
 from pytest_xlatune.sweep.markers import MARKERS, registered_as
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Add the options; those with a value are ini keys too. Brief help shows the daily ones."""
+    """Add the options; those with a value are ini keys too. The brief help has the daily ones."""
     arguments = pluginmanager.getplugin("pytestconfig").known_args_namespace
     is_brief = arguments.help and arguments.verbose < 1
     count = len(OPTIONS) + len(SWITCHES)
-    title = f"{len(DAILY)} for daily use; `{EVERY}` lists all {count}"
+    title = f"{len(DAILY)} for daily use; `{LIST_ALL}` lists all {count}"
     group = parser.getgroup("xlatune", f"sweeps of XLA flags and NCCL variables ({title})")
     for option in OPTIONS:
         shown = option.help if is_daily(option.flag) else argparse.SUPPRESS
@@ -36,31 +36,31 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the rest if an option has a value.
+    """Load the rest of the plugin if an option has a value.
 
-    `pytest --markers` also lists the markers of other distributions. Otherwise they are registered
-    when a sweep file names the study.
+    For `pytest --markers` it also registers the markers of other distributions, which are otherwise
+    registered when a sweep file names the study.
     """
     if config.option.help:  # nothing runs, and not all ini keys are declared
         return
     if config.option.markers:
         try:
-            brought = [KINDS[name].markers for name in kind_names() if name not in MARKERS]
+            others = [KINDS[name].markers for name in kind_names() if name not in MARKERS]
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from None
-        for line in registered_as(brought):
+        for line in registered_as(others):
             config.addinivalue_line("markers", line)
     names = [*(option.key for option in OPTIONS), *(name.replace("-", "_") for name in SWITCHES)]
     is_named = any(getattr(config.option, name) for name in names)
     if is_named or any(config.getini(option.key) for option in OPTIONS):
-        plugin.loaded(config)
+        plugin.load_collect(config)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
-    """Treat a plan as a kind of collection: nothing runs, and xdist starts no workers.
+    """Treat `--xlatune-plan` like `--collect-only`: nothing runs, and xdist starts no workers.
 
-    It also prints exit statuses after pytest's help, which has no place for them.
+    It also prints our exit statuses after pytest's help.
     """
     if config.option.xlatune_plan:
         config.option.collectonly = True

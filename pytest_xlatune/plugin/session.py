@@ -48,14 +48,14 @@ class Selection:
         sweep: the sweep with the user's inputs.
         profiles: ids of profiles or arms, and names of slots, that selected tests measure.
         confirm: whether a selected test needs the confirmation.
-        looked: the result of the project's own preflight; None to use ours.
+        checked: the result of the project's own preflight; None to use ours.
     """
 
     declared: Sweep
     sweep: ResolvedSweep
     profiles: set[str] = field(default_factory=set)
     confirm: bool = False
-    looked: preflight.Preflight | None = None
+    checked: preflight.Preflight | None = None
 
     def study(self, options: RunSettings, *, session: str) -> Study:
         """Return the study that answers this selection.
@@ -68,10 +68,10 @@ class Selection:
         """
         folder, declared = options.workdir / self.sweep.folder, self.declared
         calibration = read_calibration(folder, self.sweep.cell)
-        every = {profile.id for profile in declared.profiles}
-        every |= {slot.name for slot in declared.slots()}
-        # the confirmation alone chooses among all profiles, and screens those that are missing
-        is_all = (self.confirm and not self.profiles) or every <= self.profiles
+        all_names = {profile.id for profile in declared.profiles}
+        all_names |= {slot.name for slot in declared.slots()}
+        # a run of only the confirmation chooses among all profiles, and screens those not yet run
+        is_all = (self.confirm and not self.profiles) or all_names <= self.profiles
         return self.sweep.study(
             selected=None if is_all else frozenset(self.profiles),
             confirm=self.confirm,
@@ -84,68 +84,68 @@ class Session:
     """The sweeps of this session in this process."""
 
     def __init__(self, options: RunSettings, session_id: str, *, config: pytest.Config) -> None:
-        gc.unfreeze()  # what an earlier session of this process kept
+        gc.unfreeze()  # an earlier session of this process may have frozen its objects
         self.options = options
         self.id = session_id
         self._config = config
         self._selections: dict[str, Selection] = {}
         self._campaigns: dict[str, Campaign] = {}
         self._refused: dict[str, str] = {}  # sweep -> why it cannot begin
-        # an xdist worker gets the command line of its controller
+        # an xdist worker gets the command line of the controlling process
         words = getattr(config, "workerinput", {}).get("mainargv", sys.argv)
         self._runs = Runs(options, session=session_id, command=words)
-        self.given: set[str] = set()  # sweeps for which the project's fixtures have been evaluated
+        self.overridden: set[str] = set()  # names of sweeps for which `override` was called
 
     @property
     def folders_file(self) -> Path:
         """The file in which the processes of this session name the folders that they use."""
         return self.options.workdir / "sessions" / f"{self.id}.txt"
 
-    def select(self, sweeping: Mapping[pytest.Item, Sweep]) -> None:
+    def select(self, sweeps: Mapping[pytest.Item, Sweep]) -> None:
         """Read from the selected tests what they need of each sweep.
 
         Raises:
             ConfigError: a sweep lacks an input, or two sweeps have the same name.
         """
         selections: dict[str, Selection] = {}
-        for item, sweep in sweeping.items():
-            known = selections.get(sweep.name)
-            if known is None:
+        for item, sweep in sweeps.items():
+            selection = selections.get(sweep.name)
+            if selection is None:
                 resolved = sweep.resolve(
-                    self.options.said, workdir=self.options.workdir, session=self.id
+                    self.options.for_sweeps, workdir=self.options.workdir, session=self.id
                 )
-                known = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
-            elif known.declared is not sweep:
+                selection = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
+            elif selection.declared is not sweep:
                 raise ConfigError(
                     f"two sweep files declare a sweep named {sweep.name!r}: rename one of them"
                 )
             params = getattr(getattr(item, "callspec", None), "params", {})
-            asked = set(getattr(item, "fixturenames", ()))
-            # a profile is not measured if only its evidence is needed
-            if "profile" in params and (asked & {"measure"} or "evidence" not in asked):
-                known.profiles.add(params["profile"].id)
+            fixtures = set(getattr(item, "fixturenames", ()))
+            # a profile is not measured if the test needs only its evidence
+            if "profile" in params and ("measure" in fixtures or "evidence" not in fixtures):
+                selection.profiles.add(params["profile"].id)
             if "arm" in params:
-                known.profiles.add(params["arm"].id)
-            if "baseline_no_env" in asked and known.sweep.restores:
-                known.profiles.add(NO_ENV_ID)
+                selection.profiles.add(params["arm"].id)
+            if "baseline_no_env" in fixtures and selection.sweep.has_no_env:
+                selection.profiles.add(NO_ENV_ID)
             if "derived" in params:
-                known.profiles.add(params["derived"].name)
-            known.confirm = known.confirm or "finalist" in params or "winner" in asked
+                selection.profiles.add(params["derived"].name)
+            selection.confirm |= "finalist" in params or "winner" in fixtures
         self._selections = selections
 
     def selection(self, sweep: Sweep) -> Selection:
         """Return what this run selects of a sweep."""
         return self._selections[sweep.name]
 
-    def give(
+    def override(
         self,
         sweep: Sweep,
         *,
         retry_policy: RetryPolicy,
         nodes: tuple[str, ...] | None = None,
-        looked: preflight.Preflight | None = None,
+        checked: preflight.Preflight | None = None,
     ) -> None:
-        """Take the values of the project's own fixtures for a sweep; None if not overridden.
+        """Use the values of the project's own fixtures for a sweep; None where it has none.
 
         Raises:
             ConfigError: a value has a wrong type, or the nodes do not fit the sweep.
@@ -153,13 +153,13 @@ class Session:
         where = f"the fixtures of sweep {sweep.name!r}"
         for name, value, kind in (
             ("retry_policy", retry_policy, RetryPolicy),
-            ("preflight", looked, preflight.Preflight),
+            ("preflight", checked, preflight.Preflight),
         ):
             if value is not None and not isinstance(value, kind):
                 raise ConfigError(f"{where}: {name} gives {value!r:.80}, expected {kind.__name__}")
-        known = self._selections[sweep.name]
+        selection = self._selections[sweep.name]
         if nodes is not None:
-            user_options = self.options.said.of(sweep.name)
+            user_options = self.options.for_sweeps.for_sweep(sweep.name)
             names = expand(",".join(nodes))
             others = {name: value for name, value in user_options.values.items() if name != "nodes"}
             user_options = msgspec.structs.replace(
@@ -168,15 +168,16 @@ class Session:
                 places={**user_options.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
                 sweeps={},
             )
-            known.sweep = known.declared.resolve(user_options, jaxlib=known.sweep.jaxlib)
-        if retry_policy != known.sweep.sweep.site.retry_policy:
-            resolved = known.sweep.sweep
-            site = msgspec.structs.replace(resolved.site, retry_policy=retry_policy)
-            known.sweep = dataclasses.replace(
-                known.sweep, sweep=msgspec.structs.replace(resolved, site=site)
+            selection.sweep = selection.declared.resolve(
+                user_options, jaxlib=selection.sweep.jaxlib
             )
-        known.looked = looked
-        self.given.add(sweep.name)
+        declared = selection.sweep.sweep
+        if retry_policy != declared.site.retry_policy:
+            site = msgspec.structs.replace(declared.site, retry_policy=retry_policy)
+            declared = msgspec.structs.replace(declared, site=site)
+            selection.sweep = dataclasses.replace(selection.sweep, sweep=declared)
+        selection.checked = checked
+        self.overridden.add(sweep.name)
 
     def studies(self) -> list[tuple[ResolvedSweep, Study]]:
         """Return each selected sweep with its study."""
@@ -195,17 +196,17 @@ class Session:
             raise ConfigError(self._refused[sweep.name])
         if sweep.name not in self._campaigns:
             selection = self._selections[sweep.name]
-            self._spare_the_collector()
+            self._freeze_tests()
             study = selection.study(self.options, session=self.id)
             self._campaigns[sweep.name] = self.run(selection.sweep, study)
         return self._campaigns[sweep.name]
 
-    def _spare_the_collector(self) -> None:
-        """Keep the tests, and what is read from here on, from the garbage collector's visits.
+    def _freeze_tests(self) -> None:
+        """Keep the garbage collector from visiting objects that stay to the end of the session.
 
-        They stay to the end of the session. Where each collection visits them, it takes a sixth of
-        a session that measures nothing. What other tests left in cycles is freed first, for it
-        would stay with its files and devices.
+        Visiting the tests in each collection would take a sixth of a session that measures nothing.
+        Objects that other tests left in cycles are freed first: once frozen, they would keep their
+        files and devices.
         """
         if not gc.get_freeze_count():
             gc.collect()
@@ -219,13 +220,15 @@ class Session:
         """
         folder = self.options.workdir / resolved.folder
         is_new = folder not in self._runs.folders
+        checked = None
+        for selection in self._selections.values():
+            if selection.sweep.folder == resolved.folder:
+                checked = selection.checked
+                break
         campaign = self._runs.open(
             resolved,
             study,
-            looked=next(
-                (s.looked for s in self._selections.values() if s.sweep.folder == resolved.folder),
-                None,
-            ),
+            looked=checked,
             recover=lambda decision, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
                     sweep=resolved.sweep.name, decision=decision, nodes=nodes
@@ -233,26 +236,26 @@ class Session:
             ),
         )
         if is_new:
-            self._sign(folder)
-        gc.freeze()
+            self._announce(folder)
+        gc.freeze()  # what opening has read also stays to the end
         return campaign
 
     def close(self) -> None:
-        """Stop waiting for anything: jobs that still run may be ended."""
+        """Stop waiting for anything, so that jobs that still run may be ended."""
         self._runs.close()
 
-    def preflight(self, sweep: Sweep, *, is_asked_first: bool = False) -> preflight.Preflight:
+    def preflight(self, sweep: Sweep, *, is_opening: bool = False) -> preflight.Preflight:
         """Check the site of a sweep and the flags of its selected profiles.
 
-        With `is_asked_first` the campaign is not open yet and flags are not checked: the project's
-        own preflight uses our result.
+        With `is_opening`, a project's own preflight uses our result before the campaign is open.
+        Then flags are not checked.
 
         Raises:
             ConfigError: everything that is wrong, in one message.
         """
         selection = self._selections[sweep.name]
         resolved = selection.sweep
-        if is_asked_first:
+        if is_opening:
             folder = self.options.workdir / resolved.folder
             checked = look_at(resolved, folder, is_first=True, is_busy=True)
             checked.raise_faults(f"sweep {sweep.name!r}")
@@ -262,30 +265,30 @@ class Session:
             state = campaign.view().state
             is_busy = bool(state.trials)
             site = site_of(resolved, campaign.folder, is_first=False, is_busy=is_busy)
-            checked = preflight.look(site)
-            # another process of the session may have begun meanwhile
+            checked = preflight.check_site(site)
+            # If another process of the session has begun meanwhile, the site is checked again.
             if is_busy or not campaign.view().state.trials:
                 break
-        asked: Sequence[Profile] = [
+        profiles: Sequence[Profile] = [
             profile
             for profile in sweep.named_profiles
             if profile.id in selection.profiles or profile not in sweep.profiles
-        ] or sweep.profiles
-        taken = set[str]()
+        ]
+        accepted = set[str]()  # ids of profiles whose flags XLA accepted in a trial
         planned = {progress.trial.arm for progress in state.trials.values()}
-        # a new profile is compared with all others, because it may repeat one
+        # With a new profile, all are checked, because it may repeat one of them.
         if planned.issuperset(trial.arm for trial in campaign.view().pending):
-            taken = {
+            accepted = {
                 verdict.arm
                 for verdict in campaign.conclude().verdicts
                 if verdict.n and verdict.kind is not VerdictKind.INVALID
             }
         flags = look_at_flags(
-            asked,
+            profiles or sweep.profiles,
             context_of(resolved.cell, resolved.sweep.launcher),
             python=resolved.sweep.launcher.interpreter,
             environ=os.environ,
-            taken=taken,
+            taken=accepted,
         )
         checked = preflight.Preflight(
             faults=(*checked.faults, *flags.faults),
@@ -294,13 +297,13 @@ class Session:
         try:
             checked.raise_faults(f"sweep {sweep.name!r}")
         except ConfigError as error:
-            if not is_busy:  # the other tests submit nothing either
+            if not is_busy:  # then other tests of the sweep must not submit anything either
                 self._refused[sweep.name] = str(error)
             raise
         return checked
 
-    def _sign(self, folder: Path) -> None:
-        """Tell the controlling process which folder to follow."""
+    def _announce(self, folder: Path) -> None:
+        """Name a folder in the file from which the controlling process learns what to follow."""
         secure_files.make_folder(self.folders_file.parent)
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         with os.fdopen(secure_files.open_file(self.folders_file, append), "ab") as file:

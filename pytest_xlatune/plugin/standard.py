@@ -4,7 +4,8 @@
 
 Each wave has its own function, so that a node id names wave and profile:
 `test_pp8.py::test_wave2[overlap-2]`. A test with the same name in the file replaces the standard
-one. pytest adds the tests to the module when it collects it; they know it only through fixtures.
+test. The tests are added to the module when it is collected, and use the sweep only through
+fixtures.
 """
 
 from __future__ import annotations
@@ -60,30 +61,27 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
         raise ConfigError(f"standard_tests({sweep!r:.80}): expected a Sweep: standard_tests(SWEEP)")
     if sweep.declared is not None:
         marker, aim = next(iter(KINDS[sweep.kind].markers)), sweep.traits.aim
-        gated = "test_no_regression" if marker == "gate" else f"test_{marker}"
-        tests = (
-            {gated: _copy(no_regression, marker)}
-            if aim is Aim.GATES
-            else {
-                "test_arm": _copy(each_value if aim is Aim.RANKS else each_arm, marker),
-                "test_conclusion": _copy(the_conclusion, marker),
-            }
-        )
-        if not sweep.declared.names_arms:  # a search only finds its arms as it goes
-            tests.pop("test_arm")
+        tests: dict[str, FunctionType] = {}
+        if aim is Aim.GATES:
+            name = "test_no_regression" if marker == "gate" else f"test_{marker}"
+            tests[name] = _copy(no_regression, marker)
+            return StandardTests(sweep=sweep, tests=tests)
+        if sweep.declared.names_arms:  # the arms of a search are not known in advance
+            tests["test_arm"] = _copy(each_value if aim is Aim.RANKS else each_arm, marker)
+        tests["test_conclusion"] = _copy(the_conclusion, marker)
         return StandardTests(sweep=sweep, tests=tests)
-    declared = {profile.wave for profile in sweep.profiles}
-    after = {slot.wave for slot in sweep.slots()}
-    recorded = {_EVIDENCE_WAVE} if evidence else set()
+    declared_waves = {profile.wave for profile in sweep.profiles}
+    derived_waves = {slot.wave for slot in sweep.slots()}
+    evidence_waves = {_EVIDENCE_WAVE} if evidence else set()
     tests = {"test_baseline": _copy(baseline, "wave1")}
     if sweep.no_env is not None:
         tests["test_without_env"] = _copy(without_env, "wave1")
-    for wave in sorted(declared | after | recorded, key=wave_order):
-        if wave in recorded:
+    for wave in sorted(declared_waves | derived_waves | evidence_waves, key=wave_order):
+        if wave in evidence_waves:
             tests["test_evidence"] = _copy(evidence_of_baseline, wave)
-        if wave in declared:
+        if wave in declared_waves:
             tests[f"test_{wave}"] = _copy(each_profile, wave)
-        if wave in after:
+        if wave in derived_waves:
             tests[f"test_{wave}_derived"] = _copy(each_derived, wave)
     tests["test_finalist"] = _copy(each_finalist, "confirm")
     if evidence:
@@ -94,10 +92,10 @@ def standard_tests(sweep: Sweep, *, evidence: bool = False) -> StandardTests:
 
 
 def _copy(test: Any, marker: str) -> FunctionType:
-    """Return a copy of a test with a marker; pytest writes the module's name into it."""
-    made = FunctionType(test.__code__, test.__globals__)
-    made.__doc__ = test.__doc__
-    return getattr(pytest.mark, marker)(made)  # type: ignore[no-any-return]
+    """Return a copy of a test with a marker, because `made_item` writes a module's name into it."""
+    copy = FunctionType(test.__code__, test.__globals__)
+    copy.__doc__ = test.__doc__
+    return getattr(pytest.mark, marker)(copy)  # type: ignore[no-any-return]
 
 
 def baseline(
@@ -108,16 +106,17 @@ def baseline(
     if verdict.n < 1:
         why = "; ".join(map(sentence, verdict.reasons)) or "it has no score"
         site = ", ".join((*preflight.notes, *pinned_nodes))
-        _fail(f"{verdict.arm}: {why}{f' (site: {site})' if site else ''}")
+        on_site = f" (site: {site})" if site else ""
+        _fail(f"{verdict.arm}: {why}{on_site}")
 
 
 def without_env(measure: Measure, baseline_no_env: Profile) -> None:
-    """The image alone; skipped where the defaults of the deployed flags are not known."""
+    """The image alone; skipped if the defaults of the deployed flags are not known."""
     _not_slower(measure(baseline_no_env))
 
 
 def evidence_of_baseline(evidence: Evidence) -> None:
-    """Profiler and dump of the cell as deployed, in a run of its own that has no score."""
+    """Profiler and dump of the cell as deployed, in a separate run without a score."""
     _recorded(evidence(BASELINE_ID))
 
 
@@ -137,7 +136,7 @@ def each_finalist(measure: Measure, finalist: Profile) -> None:
 
 
 def evidence_of_winner(evidence: Evidence, winner: Profile) -> None:
-    """Profiler and dump of the proven winner: the tuning document compares both."""
+    """Profiler and dump of the proven winner; the tuning document compares both runs."""
     _recorded(evidence(winner))
 
 
@@ -155,7 +154,7 @@ def each_arm(measure: Measure, arm: Arm) -> None:
 
 
 def each_value(measure: Measure, arm: Arm) -> None:
-    """Each value of a list: one that is worse, or does not fit, is an answer as well."""
+    """Each value of a list; the test passes even if the value is worse or does not fit."""
     measured = measure(arm)
     if not measured.n:
         pytest.skip(measured.paragraph)
@@ -168,7 +167,7 @@ def the_conclusion(conclusion: Conclusion) -> None:
 
 
 def no_regression(measure: Measure, profile: Profile) -> None:
-    """A loss of the margin or more is excluded; a result that cannot tell fails."""
+    """A loss of the margin or more is excluded; the test fails if the trials cannot tell."""
     claim = measure(profile).no_regression
     if not claim:
         _fail(repr(claim))
@@ -185,7 +184,7 @@ def _recorded(recorded: Recorded) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    """Fail with the message alone, because our own source tells a reader nothing."""
+    """Fail with the message alone, because our source code would not help a reader."""
     failed = pytest.fail.Exception(message, pytrace=False)
     vars(failed)[CLAIM] = True
     raise failed

@@ -1,1 +1,1 @@
-"""All that is looked at before anything is submitted: site, keys, flags, programs."""
+"""The checks before anything is submitted: of the site, keys, flags and programs."""

@@ -1,10 +1,10 @@
 """Find the memory that a cell needs on a device by compiling it before a job is queued.
 
-A study of batch sizes asks for it. One step of the sweep's own trainer compiles the cell on this
-machine, for this machine's device, run by the payload under the machine's lock, so that it disturbs
-no trial. The result is in the ledger under a digest of everything that affects it: the program's
-source, the cell's settings, the compiler's versions, the limit. If nothing of this changes, it is
-not compiled again.
+A study of batch sizes uses it. One step of the sweep's own trainer compiles the cell on this
+machine, for this machine's device. The payload runs it under the machine's lock, so that it
+disturbs no trial. The ledger keeps the result under a digest of everything that affects it: the
+program's source, the cell's settings, the compiler's versions, the limit. With the same digest, the
+cell is not compiled again.
 
 This module does not know pytest.
 """
@@ -56,10 +56,10 @@ from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
-# gets the state and the pending trials; returns the events that answer one, () if none is left
+# takes the state and the pending trials; returns the events for one of them, () if none is left
 CompileStep = Callable[[LedgerState, Sequence[Trial]], tuple[Event, ...]]
 
-_DEADLINE_S = 900
+_DEADLINE_S = 900  # seconds that a compilation may take
 _MAX_SOURCE = 1 << 20  # most bytes of a source file of the program
 _VERSIONS_TIMEOUT_S = 60.0
 _VERSIONS = """
@@ -73,20 +73,20 @@ for name in ("jax", "jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt", "libtpu", "m
 _REFUSALS = frozenset({FailureClass.UNKNOWN_FLAG, FailureClass.BAD_FLAG_VALUE})
 _OUT_OF_MEMORY = frozenset({FailureClass.OOM_GPU, FailureClass.OOM_HOST})
 _RUN = "import sys; from pytest_xlatune.executors.payload import run; run(*sys.argv[1:])"
-_NO_OUTCOME = Outcome(state=State.LOST, reason="it was killed before it could say how it ended")
-# signals that other processes send: a person, a scheduler, a machine without memory
-_FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+_NO_OUTCOME = Outcome(state=State.LOST, reason="it was killed before it could report its end")
+# signals that a person, a scheduler or a machine without memory sends
+_OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 # the beginning of a log line of XLA:  F1120 12:35:26.733076   24443 parse_flags_from_env.cc:234]
 _PREFIX = re.compile(r"^[EFIW]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
 
 
 def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep | None:
-    """Return the function that compiles a study's cells; None unless study and sweep ask for it."""
+    """Return the function that compiles a study's cells; None if study or sweep has no check."""
     check, stage = resolved.compile_check, study.policy.compiled_stage
     if check is None or not stage:
         return None
     cells = {cell.digest: cell for cell in study.cells}
-    return functools.partial(answer, resolved, check, cells=cells, stage=stage, folder=folder)
+    return functools.partial(compile_next, resolved, check, cells=cells, stage=stage, folder=folder)
 
 
 @functools.cache
@@ -114,20 +114,20 @@ def _versions(python: str) -> str:
     return ", ".join(done.stdout.splitlines())
 
 
-def _compiled_by(launcher: Launcher) -> str:
-    """Return the versions that compile.
+def _compiler(launcher: Launcher) -> str:
+    """Return the versions with which a launcher's interpreter compiles, as a text.
 
     Raises:
         ConfigError: the interpreter cannot be run.
     """
     python = launcher.interpreter
-    # an interpreter that is not here is in a container, whose image is in the spec
+    # an interpreter that this machine does not have is in a container, whose image is in the spec
     versions = _versions(python) if python and shutil.which(python) else ""
     return f"{versions or 'an unknown jaxlib'} on this machine"
 
 
 def _key(spec: LaunchSpec, launcher: Launcher, cell: Cell, *, limit_bytes: int, by: str) -> str:
-    """Return the digest of everything that affects an answer, including the source files."""
+    """Return the digest of everything that affects a result, including the source files."""
     paths = [path for path in map(Path, launcher.files(cell)) if path.is_file()]
     sources = [path for path in paths if path.stat().st_size <= _MAX_SOURCE]
     return digest(
@@ -149,9 +149,9 @@ def spec_for(resolved: ResolvedSweep, cell: Cell, profile: Profile) -> LaunchSpe
     executor = resolved.sweep.site.executor
     if not class_named(executor).is_here:
         raise ConfigError(
-            f"compile check: these trials run by {executor}, and only a trainer on this machine is "
-            "compiled by running it. Leave the compile check out: the trials find the ceiling, and "
-            "what a compiler refuses"
+            f"compile check: these trials run by {executor}, and a trainer can only be compiled on "
+            "this machine. Leave the compile check out: the trials find the ceiling, and what a "
+            "compiler refuses"
         )
     protocol = msgspec.structs.replace(
         cell.protocol,
@@ -172,7 +172,7 @@ def spec_for(resolved: ResolvedSweep, cell: Cell, profile: Profile) -> LaunchSpe
     return resolved.sweep.launcher.launch(trial, cell)
 
 
-def answer(
+def compile_next(
     resolved: ResolvedSweep,
     check: CompileCheck,
     state: LedgerState,
@@ -182,13 +182,13 @@ def answer(
     stage: str,
     folder: Path,
 ) -> tuple[Event, ...]:
-    """Return the events that answer the first pending trial of a stage; () if there is none.
+    """Compile the first pending trial of a stage; return its events, () if there is none.
 
-    If a cell cannot be compiled, nothing is raised: the answer says why.
+    If a cell cannot be compiled, nothing is raised: the result of the trial says why.
 
     Args:
         resolved: the sweep, whose trainer compiles.
-        check: what is known of the device.
+        check: the declared check, with the memory of the device.
         state: the state of the ledger.
         pending: the trials that the study proposes.
         cells: digest -> cell.
@@ -200,22 +200,22 @@ def answer(
         return ()
     cell, launcher = cells[trial.cell_digest], resolved.sweep.launcher
     try:
-        spec, by = spec_for(resolved, cell, BASELINE), _compiled_by(launcher)
+        spec, by = spec_for(resolved, cell, BASELINE), _compiler(launcher)
     except ConfigError as error:
-        return _answered(trial, CompiledMemory(said=str(error)))
+        return _result_events(trial, CompiledMemory(said=str(error)))
     if check.memory_limit_gib is None:
-        text = "no limit of a device's memory is known; say CompileCheck(memory_limit_gib=...)"
-        return _answered(trial, CompiledMemory(said=text, by=by))
+        text = "the memory of a device is not known; set CompileCheck(memory_limit_gib=...)"
+        return _result_events(trial, CompiledMemory(said=text, by=by))
     limit_bytes = int(check.memory_limit_gib * 2**30)
     key = _key(spec, launcher, cell, limit_bytes=limit_bytes, by=by)
     known = state.compiled.get(trial.arm)
     if known is not None and known.key == key:
-        return _answered(trial, known.memory)
+        return _result_events(trial, known.memory)
     with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
         compilation = compiled(spec, Path(scratch) / trial.arm)
     text = compilation.trouble
     if compilation.needed_bytes is None and not compilation.is_out_of_memory:
-        text = text or "the dump does not say what the program needs"
+        text = text or "the dump does not show the program's memory"
     memory = CompiledMemory(
         needed_bytes=compilation.needed_bytes,
         limit_bytes=limit_bytes,
@@ -224,12 +224,12 @@ def answer(
         by=by,
     )
     if compilation.is_interrupted:
-        return _answered(trial, memory)  # a later session may get an answer
+        return _result_events(trial, memory)  # a later session compiles the cell again
     event = CellCompiled(arm=trial.arm, key=key, memory=memory, took_s=round(compilation.took_s, 3))
-    return (event, *_answered(trial, memory))
+    return (event, *_result_events(trial, memory))
 
 
-def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
+def _result_events(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
     cls = FailureClass.COMPILE_CHECK
     result = TrialResult(
         trial=trial,
@@ -243,16 +243,26 @@ def _answered(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """The result of compiling a cell, or a profile of it."""
+    """The result of compiling a cell, or a profile of it.
 
-    program: Program | None = None  # the program of the step; None if none was dumped
-    # memory that the step's program needs on a device; None if unknown
+    Attributes:
+        program: the program of the step; None if none was dumped.
+        needed_bytes: memory that the step's program needs on a device; None if unknown.
+        trouble: the error message if something went wrong; "" otherwise.
+        is_interrupted: whether it was ended from outside before a dump, so that nothing is known.
+        is_ended: whether it was ended from outside, before or after a dump.
+        is_refused: whether the compiler did not know a flag, or refused a value.
+        is_out_of_memory: whether it ran out of memory.
+        took_s: seconds that it took.
+    """
+
+    program: Program | None = None
     needed_bytes: int | None = None
-    trouble: str = ""  # the last error message if something went wrong; else ""
-    is_interrupted: bool = False  # ended from outside before a dump, so that nothing is known
-    is_ended: bool = False  # ended from outside, whether or not it dumped before
-    is_refused: bool = False  # it did not know a flag, or refused a value
-    is_out_of_memory: bool = False  # it ran out of memory
+    trouble: str = ""
+    is_interrupted: bool = False
+    is_ended: bool = False
+    is_refused: bool = False
+    is_out_of_memory: bool = False
     took_s: float = 0.0
 
 
@@ -260,25 +270,23 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
     """Run a spec to its end in a new folder, and read its dump."""
     outcome = run_in(folder, spec)
     trouble, cls = _failure(folder, outcome)
-    is_refused, no_memory = cls in _REFUSALS, cls in _OUT_OF_MEMORY
+    is_refused, is_out_of_memory = cls in _REFUSALS, cls in _OUT_OF_MEMORY
     program = None
     try:
         program = read_program(folder / DUMP_FOLDER)
     except XlatuneError as error:
         trouble = trouble or str(error)
-    # an end from outside says nothing about the cell
-    is_ended = outcome.signal in _FROM_OUTSIDE or outcome.state not in (
-        State.COMPLETED,
-        State.FAILED,
-    )
+    # what is ended from outside shows nothing about the cell
+    is_over = outcome.state in (State.COMPLETED, State.FAILED)
+    is_ended = outcome.signal in _OUTSIDE_SIGNALS or not is_over
     return Compiled(
         program=program,
         needed_bytes=None if program is None else program.memory_bytes,
         trouble=trouble,
-        is_interrupted=is_ended and program is None and not (is_refused or no_memory),
+        is_interrupted=is_ended and program is None and not (is_refused or is_out_of_memory),
         is_ended=is_ended,
         is_refused=is_refused,
-        is_out_of_memory=no_memory,
+        is_out_of_memory=is_out_of_memory,
         took_s=(outcome.end_s or 0) - (outcome.start_s or 0),
     )
 
@@ -286,7 +294,7 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
 def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
     """Run a spec to its end in a new folder, with the payload that trials use."""
     submitted = write_spec(folder, spec)
-    # inside a Slurm allocation, the payload would pass for a rank of that job
+    # inside a Slurm allocation, the payload would take itself for a rank of that job
     environment = {name: value for name, value in os.environ.items() if name != "SLURM_PROCID"}
     subprocess.run(
         [sys.executable, "-c", _RUN, str(folder), str(machine_lock()), submitted],

@@ -1,4 +1,4 @@
-"""What compiling a sweep's profiles on this machine shows before any trial.
+"""Compile a sweep's profiles on this machine before any trial, and compare their programs.
 
 Each profile is compiled by one step of the sweep's trainer in a separate process, and its program
 is compared with those of the deployed cell and of the profiles before it. Equal programs may still
@@ -80,33 +80,36 @@ def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
                 f"the cell as deployed gives no program to compare: {deployed.trouble}. Does the "
                 "trainer compile its step with XLA?"
             )
-        made = ((profile, compiled_profile(profile)) for profile in profiles)
+        compilations = ((profile, compiled_profile(profile)) for profile in profiles)
         limit_bytes = None if limit_gib is None else int(limit_gib * 2**30)
-        return tuple(judged(deployed.program, made, limit_bytes=limit_bytes))
+        return tuple(judged(deployed.program, compilations, limit_bytes=limit_bytes))
 
 
 def judged(
-    deployed: Program, made: Iterable[tuple[Profile, Compiled]], *, limit_bytes: int | None
+    deployed: Program, compilations: Iterable[tuple[Profile, Compiled]], *, limit_bytes: int | None
 ) -> Iterator[CompiledProfile]:
     """Yield the result for each profile; pure.
 
     Args:
         deployed: the program of the deployed cell.
-        made: each profile with the result of its compilation.
+        compilations: each profile with the result of its compilation.
         limit_bytes: memory of one device; None if unknown.
     """
+    # id of a profile -> its program, and its settings that may act at run time
     before: dict[str, tuple[Program, Mapping[str, str | None]]] = {BASELINE_ID: (deployed, {})}
-    for profile, compilation in made:
+    for profile, compilation in compilations:
         program = compilation.program
         needed = compilation.needed_bytes
         if program is not None and compilation.trouble and program.module != deployed.module:
-            program = None  # it ended before its step was compiled
+            program = None  # the trainer ended before its step was compiled
         if compilation.is_out_of_memory:
             cls, same_as, reason = CompileClass.MEMORY, "", compilation.trouble
         elif program is None:
-            failed = CompileClass.UNKNOWN if compilation.is_ended else CompileClass.FAILED
-            cls = CompileClass.REFUSED if compilation.is_refused else failed
-            same_as, reason = "", compilation.trouble
+            cls, same_as, reason = CompileClass.FAILED, "", compilation.trouble
+            if compilation.is_refused:
+                cls = CompileClass.REFUSED
+            elif compilation.is_ended:
+                cls = CompileClass.UNKNOWN
         elif needed is not None and limit_bytes is not None and needed > limit_bytes:
             cls, same_as = CompileClass.MEMORY, ""
             reason = f"{size(needed)} of {size(limit_bytes)}"
@@ -124,16 +127,18 @@ def _compared(
     before: Mapping[str, tuple[Program, Mapping[str, str | None]]],
 ) -> tuple[CompileClass, str, str]:
     """Return class, id of the profile with the same program, and reason."""
-    alike = {
-        name: sorted({setting for setting, _ in settings.items() ^ others.items()})
-        for name, (other, others) in before.items()
-        if change(other, program) is Change.IDENTICAL
-    }
-    if alike:
-        same_as = min(alike, key=lambda name: len(alike[name]))
+    # id of a profile with the same program -> run-time settings in which both differ
+    different_settings: dict[str, list[str]] = {}
+    for name, (other_program, other_settings) in before.items():
+        if change(other_program, program) is Change.IDENTICAL:
+            pairs = settings.items() ^ other_settings.items()
+            different_settings[name] = sorted({setting for setting, _ in pairs})
+    if different_settings:
+        same_as = min(different_settings, key=lambda name: len(different_settings[name]))
+        names = ", ".join(different_settings[same_as])
         reason = "no setting is left that could act: a trial of it measures noise"
-        if alike[same_as]:
-            reason = f"{', '.join(alike[same_as])} may act below the program, or at run time"
+        if names:
+            reason = f"{names} may act below the program, or at run time"
         return CompileClass.SAME, same_as, reason
     changed = difference(before[BASELINE_ID][0], program)
     reason = "; ".join(map(sentence, changed.messages))
@@ -144,15 +149,15 @@ def run_time_settings(
     profile: Profile, deployed: Program, program: Program
 ) -> dict[str, str | None]:
     """Return the settings of a profile that may act without changing the program."""
-    asked = effective_values(profile.flags)
-    flags: dict[str, str | None] = dict(asked)
+    profile_flags = effective_values(profile.flags)
+    flags: dict[str, str | None] = dict(profile_flags)
     names = differing(deployed, program)
     if names is not None and program.options is not None:
         flags = {name: program.options.get(name) for name in names}
         # XLA prints neither an emptied list nor a default
-        flags |= {name: value for name, value in asked.items() if not value}
-    # a flag that acts only on the program has no effect if the programs are equal
-    in_program = {name for name, seen in expectations().items() if not seen.below}
+        flags |= {name: value for name, value in profile_flags.items() if not value}
+    # flags that act only on the program are left out
+    in_program = {name for name, expected in expectations().items() if not expected.below}
     return {
         **{f"--{name}": value for name, value in flags.items() if name not in in_program},
         **profile.env,

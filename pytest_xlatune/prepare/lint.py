@@ -1,9 +1,8 @@
 """Lint profiles by the catalog's rules, and by the XLA of an interpreter.
 
-The rules cost nothing and are applied in every campaign. The XLA of the trainer's interpreter is
-asked by a full preflight in a test, or by `xlatune flags lint`: the interpreter starts once and
-forks for each text; it loads only jaxlib and touches no device. The catalog evaluates the worker's
-output and XLA's messages.
+The rules cost nothing and are applied in every campaign. A full preflight in a test and `xlatune
+flags lint` also ask the XLA of the trainer's interpreter: the interpreter starts once, loads only
+jaxlib, touches no device, and forks for each text. The catalog evaluates the results.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pytest_xlatune.prepare.preflight import Preflight
 
 _WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
 _TIMEOUT_S = 120.0
-_KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR")
+_PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR")  # variables for the interpreter
 # the same line from jaxlib 0.4 to 0.12:
 # F1120 08:41:35.850612   18489 parse_flags_from_env.cc:234] Unknown flags in XLA_FLAGS: --xla_a --b
 _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLAGS: (.*)")
@@ -43,7 +42,7 @@ _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLA
 _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
 
 
-# rules that XLA itself replaces, as it is more reliable than a table of releases
+# rules that are left out if XLA itself is asked, which is more reliable than a table of releases
 _FROM_XLA = frozenset({"unknown-flag", "bad-value", "no-op", "adds-up", "twin"})
 
 
@@ -52,8 +51,8 @@ class Linted(Record, frozen=True, kw_only=True):
 
     Attributes:
         objections: those to the deployed settings first, then in the order of the profiles.
-        unchecked: one sentence for each setting that cannot be checked here.
-        jaxlib: the release that was asked; "" if none was.
+        unchecked: one sentence for each setting that could not be checked.
+        jaxlib: the release of the XLA that was asked, or of the table that was used; "" if unknown.
     """
 
     objections: tuple[Objection, ...] = ()
@@ -67,10 +66,10 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
     Args:
         profiles: the profiles in order.
         context: the deployed settings, and what is known of the target.
-        target: the XLA that reads the flags; None uses only the catalog's tables.
+        target: the XLA that reads the flags; with None only the catalog's tables are used.
 
     Raises:
-        ConfigError: the target cannot be asked.
+        ConfigError: the target's XLA cannot be run.
     """
     if target is None:
         why = "no XLA was asked: names and defaults are those of the catalog's tables"
@@ -80,38 +79,35 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
             jaxlib=context.jaxlib,
         )
     examined = examine(profiles, context.deployed, target, env=context.env)
-    known = msgspec.structs.replace(context, jaxlib=target.jaxlib)
-    ruled = [objection for objection in check(profiles, known) if objection.rule not in _FROM_XLA]
+    with_release = msgspec.structs.replace(context, jaxlib=target.jaxlib)
+    objections = [
+        objection for objection in check(profiles, with_release) if objection.rule not in _FROM_XLA
+    ]
+    objections += (*examined.objections, *_channels(profiles))
     order = {profile.id: at for at, profile in enumerate(profiles)}
+    objections.sort(key=lambda objection: order.get(objection.profile, -1))
     return Linted(
-        objections=tuple(
-            sorted(
-                (*ruled, *examined.objections, *_channels(profiles)),
-                key=lambda objection: order.get(objection.profile, -1),
-            )
-        ),
+        objections=tuple(objections),
         unchecked=examined.unchecked,
         jaxlib=target.jaxlib,
     )
 
 
 def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
-    """Yield the flags on which the releases around an unprobed one differ."""
+    """Yield a sentence for each flag of which it is unknown whether the release accepts it."""
     known = history()
     if not context.jaxlib or known.is_probed(context.jaxlib):
         return
-    flags = (
-        flag
-        for settings in (context.deployed, *(profile.flags for profile in profiles))
-        for flag in settings
-    )
+    flags = [*context.deployed]
+    for profile in profiles:
+        flags += profile.flags
     for name in dict.fromkeys(flag.name for flag in flags):
         if not channel_of(name) and known.is_accepted(name, context.jaxlib) is None:
             yield f"--{name}: jaxlib {context.jaxlib} was not probed; it is {known.when(name)}"
 
 
 def _channels(profiles: Sequence[Profile]) -> Iterator[Objection]:
-    """Yield the flags of libtpu that a later flag in their variable overrides."""
+    """Yield an objection to each flag of libtpu that a later one in the variable overrides."""
     for profile in profiles:
         for name, value, last in overridden(LIBTPU, profile.env.get(LIBTPU, "")):
             yield Objection(
@@ -128,7 +124,7 @@ class Target:
 
     Attributes:
         python: the interpreter, a path or a name on PATH.
-        environ: the environment of this process, of which a few variables are passed on.
+        environ: the environment of this process; `_PASSED_ON` of its variables are passed on.
         jaxlib: the release of jaxlib; "" before the first call.
     """
 
@@ -140,24 +136,24 @@ class Target:
         """Return how XLA parses each text.
 
         Raises:
-            ConfigError: there is no such interpreter, or no working jaxlib.
+            ConfigError: there is no such interpreter, or it has no working jaxlib.
         """
         document = self._run(texts)
         self.jaxlib = document["jaxlib"]
         schema = read_schema(base64.b64decode(document["description"]))
-        return [_answer(answer, schema) for answer in document["answers"]]
+        return [_parsed_text(answer, schema) for answer in document["answers"]]
 
     def _run(self, texts: Sequence[str]) -> dict[str, Any]:
         path = shutil.which(self.python, path=self.environ.get("PATH"))
         if path is None:
             raise ConfigError(f"{self.python} is not on this machine; name the target's own Python")
-        kept = {name: self.environ[name] for name in _KEPT if name in self.environ}
+        env = {name: self.environ[name] for name in _PASSED_ON if name in self.environ}
         with TemporaryDirectory() as scratch:
             result = Path(scratch) / "result.json"
             try:
                 done = subprocess.run(
                     [path, "-P", str(_WORKER), str(result)],
-                    env=kept,
+                    env=env,
                     input=json.dumps(list(texts)),
                     capture_output=True,
                     text=True,
@@ -168,16 +164,17 @@ class Target:
                 document: dict[str, Any] = read_json(result.read_text(encoding="utf-8"))
             except (OSError, ValueError, subprocess.TimeoutExpired) as error:
                 text = str(error) if isinstance(error, subprocess.TimeoutExpired) else done.stderr
-                last = (text.strip().splitlines() or ["it said nothing"])[-1]
-                raise ConfigError(f"the XLA of {path} cannot be asked: {last[:300]}") from None
+                lines = text.strip().splitlines() or ["it printed nothing"]
+                raise ConfigError(f"the XLA of {path} cannot be run: {lines[-1][:300]}") from None
         return document
 
 
-def _answer(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
-    text: str = answer["said"]
+def _parsed_text(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
+    text: str = answer["output"]
     if answer["options"] is not None:
         return ParsedText(options=read_options(base64.b64decode(answer["options"]), schema))
-    # by the message, because the process aborts up to jaxlib 0.6 and exits with 1 from 0.7
+    # The message decides, because the exit status does not: the process aborts up to jaxlib 0.6,
+    # and exits with 1 from 0.7.
     unknown = _UNKNOWN.search(text)
     if unknown:
         names = tuple(word.lstrip("-").partition("=")[0] for word in unknown[1].split())
@@ -187,8 +184,9 @@ def _answer(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
     return ParsedText(options=None, refused=bad[0] if bad else lines[0][:300])
 
 
-# faults that end a profile's own trials: the sweep drops it, and the others run
+# faults of a profile for which the sweep drops it, and runs the others
 _DROPPED = frozenset({"unknown-flag", "bad-value"})
+# faults with which XLA runs no program
 _REFUSED = _DROPPED | {"refused"}
 
 
@@ -203,14 +201,12 @@ def look_at_rules(
 
     `notes` are the rules whose notes are returned; None for all.
     """
-    objections = check(profiles, context)
-    return _preflight_of(
-        [
-            objection
-            for objection in objections
-            if objection.level is Level.FAULT or notes is None or objection.rule in notes
-        ]
-    )
+    objections = [
+        objection
+        for objection in check(profiles, context)
+        if objection.level is Level.FAULT or notes is None or objection.rule in notes
+    ]
+    return _preflight_of(objections)
 
 
 def look_at_flags(
@@ -263,16 +259,11 @@ def look_at_flags(
 
 def _preflight_of(objections: Sequence[Objection]) -> Preflight:
     """Return the objections as faults, which stop a campaign, and notes."""
-    stops = [
-        objection.level is Level.FAULT
-        and (objection.rule not in _DROPPED or objection.profile == BASELINE_ID)
-        for objection in objections
-    ]
-    return Preflight(
-        faults=tuple(
-            str(objection) for objection, stop in zip(objections, stops, strict=True) if stop
-        ),
-        notes=tuple(
-            str(objection) for objection, stop in zip(objections, stops, strict=True) if not stop
-        ),
-    )
+    faults, notes = [], []
+    for objection in objections:
+        drops_profile = objection.rule in _DROPPED and objection.profile != BASELINE_ID
+        if objection.level is Level.FAULT and not drops_profile:
+            faults.append(str(objection))
+        else:
+            notes.append(str(objection))
+    return Preflight(faults=tuple(faults), notes=tuple(notes))

@@ -1,19 +1,19 @@
 """Check the site before anything is submitted, and report all faults at once.
 
 Faults stop a campaign before it begins; notes are for people and go into the ledger. The checks are
-cheap if trials run on this machine. Otherwise the nodes are asked once, before the first trial of a
-cell, whether they see the trials' files. This module creates the folders of a cell's caches, and
-otherwise only a temporary marker in the work directory.
+cheap if trials run on this machine. Otherwise a short job asks the nodes once, before the first
+trial of a cell, whether they see the trials' files. This module creates the folders of a cell's
+caches, and otherwise only a temporary marker in the work directory.
 
-For an image by name, the runtime checks the digest, but an image file can be overwritten. Its
-SHA-256 is computed once for each size and modification time, since reading tens of gigabytes takes
-a while, and stored beside the ledger.
+A container runtime checks the digest of an image that it gets by name, but an image file can be
+overwritten. So the file's SHA-256 is computed and stored beside the ledger; because reading tens of
+gigabytes takes a while, that is done only if the size or modification time has changed.
 
-An unknown key makes every trial fail at its start, after waiting in the queue and half a minute of
-imports; so do layers that cannot be divided into the stages of a pipeline. A MaxText release lists
-its keys in files that can be read without importing it: `configs/base.yml`, and from 0.2 on the
-fields of `configs/types.py`, by which it validates. Its interpreter is started once to find these
-files, and runs nothing of MaxText.
+With an unknown key, or with layers that cannot be divided into the stages of a pipeline, every
+trial would fail at its start, after waiting in the queue and half a minute of imports. A MaxText
+release lists its keys in files that can be read without importing it: `configs/base.yml`, and from
+0.2 on the fields of `configs/types.py`, by which it validates. Its interpreter is started once to
+find these files, and runs nothing of MaxText.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, sta
 from pytest_xlatune.workers.maxtext_keys import BASE_KEY
 
 _KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
-_KNOWN = "images.json"
+_DIGESTS = "images.json"  # the file with the digest of the image file, beside the ledger
 _MARK = "@sha256:"
 
 
@@ -64,37 +64,38 @@ def image_faults(cell: Cell, folder: Path) -> tuple[str, ...]:
     if not mark or not image_file(cell):
         return ()
     try:
-        digest = _sha256(Path(name), folder / _KNOWN)
+        digest = _sha256(Path(name), folder / _DIGESTS)
     except OSError:
         return ()
     if digest == pinned:
         return ()
-    wrong = (
-        f"image {name} has the digest sha256:{digest}, expected sha256:{pinned}: another image "
-        "lies there now. Put the old one back, or name the new digest (that is another cell)"
+    fault = (
+        f"image {name} has the digest sha256:{digest}, expected sha256:{pinned}: the file has "
+        "another image now. Put the old one back, or name the new digest (that is another cell)"
     )
-    return (wrong,)
+    return (fault,)
 
 
-def _sha256(path: Path, known: Path) -> str:
-    stat = path.stat()
-    seen = [str(path), stat.st_size, stat.st_mtime_ns]
+def _sha256(path: Path, digests: Path) -> str:
+    """Return the SHA-256 of a file; from the file `digests` if it is that of the same state."""
+    status = path.stat()
+    state = [str(path), status.st_size, status.st_mtime_ns]
     try:
-        kept = read_json(secure_files.read_bytes(known))
+        stored = read_json(secure_files.read_bytes(digests))
     except (OSError, ValueError):
-        kept = None
-    if isinstance(kept, dict) and kept.get("seen") == seen and "sha256" in kept:
-        return str(kept["sha256"])
+        stored = None
+    if isinstance(stored, dict) and stored.get("seen") == state and "sha256" in stored:
+        return str(stored["sha256"])
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # another process at the same time writes the same content
-    secure_files.write_json(known, {"seen": seen, "sha256": digest})
+    # another process may write the file too, but the same content
+    secure_files.write_json(digests, {"seen": state, "sha256": digest})
     return digest
 
 
 _UNCHECKED = "the keys of the configuration were not checked"
-MIN_FREE_BYTES = 1 << 30
-_LEFTOVER = "TUNE_PROFILE"
+MIN_FREE_BYTES = 1 << 30  # of the work directory
+_LEFTOVER = "TUNE_PROFILE"  # a variable of env files that were edited to tune by hand
 _CHECK_TIMEOUT_S = 60.0
 
 
@@ -118,11 +119,11 @@ class Preflight:
 
 def together(preflights: Iterable[Preflight]) -> Preflight:
     """Return several results as one, each sentence once."""
-    looks = list(preflights)
-    return Preflight(
-        faults=tuple(dict.fromkeys(text for preflight in looks for text in preflight.faults)),
-        notes=tuple(dict.fromkeys(text for preflight in looks for text in preflight.notes)),
-    )
+    faults, notes = dict[str, None](), dict[str, None]()
+    for preflight in preflights:
+        faults |= dict.fromkeys(preflight.faults)
+        notes |= dict.fromkeys(preflight.notes)
+    return Preflight(faults=tuple(faults), notes=tuple(notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +133,12 @@ class Site:
     Attributes:
         cell: the cell of the trials.
         launcher: the launcher of the trials.
-        resources: what is asked of the scheduler.
+        resources: what is requested from the scheduler.
         executor: the executor of the trials.
         folder: the folder of the campaign; it need not exist.
         is_first: whether no trial of the cell has run.
         is_busy: whether trials of the cell may be running.
-        judges_nodes: whether a node that takes no job is an answer, and not a fault of the site.
+        judges_nodes: whether a node that takes no job is a result of the study, and no fault.
     """
 
     cell: Cell
@@ -150,29 +151,28 @@ class Site:
     judges_nodes: bool = False
 
 
-def look(site: Site) -> Preflight:
+def check_site(site: Site) -> Preflight:
     """Return everything that is wrong with a site."""
     faults = [*_folder_faults(site.folder), *_leftovers(site.launcher.env_files_of(site.cell))]
     faults += image_faults(site.cell, site.folder)
-    needed = [*dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))]
-    needed = [path for path in needed if path]
-    checks = [*_caches(site.cell)]
-    checks += site.launcher.checks(site.cell)
+    paths = dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))
+    needed = [path for path in paths if path]
+    checks = [*_caches(site.cell), *site.launcher.checks(site.cell)]
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
     if site.executor.is_here:
-        return Preflight(faults=(*faults, *_absent(needed), *_unfit(checks)))
+        return Preflight(faults=(*faults, *_absent(needed), *_failing(checks)))
     nodes, partition = site.cell.nodelist, site.resources.options.get("partition", "")
     node_faults = site.executor.node_faults(nodes, partition=partition) if nodes else ()
-    # only a note: as a fault, it kept sweeps from being queued over night behind other jobs
+    # A busy node is no fault, because a sweep may wait in the queue over night.
     busy = "" if site.is_busy or not nodes else site.executor.busy_note(nodes)
     notes = [busy] if busy else []
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
     if site.is_first and nodes and not faults and not node_faults:
-        seen, unsure = _from_the_nodes(site, needed, checks)
-        faults, notes = [*faults, *seen], [*notes, *unsure]
+        faults_there, notes_there = _ask_nodes(site, needed, checks)
+        faults, notes = [*faults, *faults_there], [*notes, *notes_there]
     elif site.is_first:
-        # only the nodes can tell whether they see a file that is not here
+        # a file that this machine does not have may exist on the nodes
         notes += [f"the nodes were not asked, and here {fault}" for fault in _absent(needed)]
     return Preflight(faults=(*faults, *node_faults), notes=tuple(notes))
 
@@ -208,7 +208,7 @@ def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
             if _LEFTOVER in line.partition("#")[0]:
                 yield (
                     f"{name}:{number}: {_LEFTOVER} is left over from tuning by hand; it would be "
-                    "part of every trial, the baseline included. Take it out"
+                    "part of every trial, also of the baseline. Take it out"
                 )
                 break
 
@@ -218,7 +218,7 @@ def _absent(paths: Iterable[str]) -> list[str]:
 
 
 def _caches(cell: Cell) -> Iterator[Check]:
-    """Yield checks that a machine can create and write the folders that trials share."""
+    """Yield the checks that a machine can create and write the folders that trials share."""
     for name in ("autotune_cache", "compile_cache"):
         if folder := getattr(cell.protocol, name):
             path = shlex.quote(folder)
@@ -228,8 +228,8 @@ def _caches(cell: Cell) -> Iterator[Check]:
             )
 
 
-def _unfit(checks: Iterable[Check]) -> Iterator[str]:
-    """Run the checks of a launcher on this machine; yield the reasons of those that fail."""
+def _failing(checks: Iterable[Check]) -> Iterator[str]:
+    """Run checks on this machine; yield a sentence for each that fails."""
     for command, wrong in checks:
         try:
             done = subprocess.run(
@@ -239,17 +239,17 @@ def _unfit(checks: Iterable[Check]) -> Iterator[str]:
                 timeout=_CHECK_TIMEOUT_S,
                 check=False,
             )
-            is_fit = done.returncode == 0
+            has_passed = done.returncode == 0
         except (OSError, subprocess.TimeoutExpired):
-            is_fit = False
-        if not is_fit:
+            has_passed = False
+        if not has_passed:
             yield f"this machine: {wrong}"
 
 
-def _from_the_nodes(
+def _ask_nodes(
     site: Site, needed: Sequence[str], checks: Sequence[Check]
 ) -> tuple[list[str], list[str]]:
-    """Return faults and notes on what the nodes see and can do, including the work directory."""
+    """Return faults and notes on the files and the work directory on the nodes, and on checks."""
     marker = site.folder / f"preflight.{os.getpid()}"
     marker.touch()
     try:
@@ -262,29 +262,26 @@ def _from_the_nodes(
     finally:
         marker.unlink()
     if sight.why_not:
-        return [], [
-            (f"the nodes could not be asked what they see: {sight.why_not}"),
-            *_absent(needed),
-        ]
-    unseen = [
-        f"{', '.join(nodes)} cannot see "
-        + (f"the work directory {site.folder}" if path == str(marker) else path)
-        for path, nodes in sight.unseen.items()
-    ]
-    unfit = [f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items()]
-    return [*unseen, *unfit], []
+        why = f"the nodes could not be asked whether they see the files: {sight.why_not}"
+        return [], [why, *_absent(needed)]
+    faults = []
+    for path, nodes in sight.unseen.items():
+        target = f"the work directory {site.folder}" if path == str(marker) else path
+        faults.append(f"{', '.join(nodes)} cannot see {target}")
+    faults += [f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items()]
+    return faults, []
 
 
 def look_at_shape(
     launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, files: Sequence[DeployedFile]
 ) -> Preflight:
-    """Return a fault if MaxText refuses the pipeline of a cell, a note if that of a profile.
+    """Return a fault if MaxText refuses the cell's pipeline, and a note for each such profile.
 
-    No job is submitted for such a profile: `refused_shape`.
+    A campaign submits no job for such a profile.
 
     Args:
-        launcher: a launcher that does not start MaxText is not checked.
-        cell: its parallelism, overrides and model.
+        launcher: the launcher; if it does not start MaxText, nothing is checked.
+        cell: the cell.
         profiles: the profiles, each of which may change the pipeline.
         files: the deployed files, including the trainer's configuration if it is on this machine.
     """
@@ -300,9 +297,10 @@ def look_at_shape(
 def refused_shape(
     launcher: Launcher, cell: Cell, profile: Profile, config: Mapping[str, str]
 ) -> str:
-    """Return why MaxText refuses the pipeline of a profile; "" if it accepts it, or does not run.
+    """Return why MaxText refuses the pipeline of a profile; "" if it accepts it.
 
-    `config` has the settings of the trainer's configuration; {} if it is not on this machine.
+    It is also "" if the launcher does not start MaxText. `config` has the settings of the trainer's
+    configuration; {} if it is not on this machine.
     """
     if not isinstance(launcher.inside, MaxTextLauncher | MaxTextSlurmLauncher):
         return ""
@@ -314,13 +312,13 @@ def refused_shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """The keys of an installation.
+    """The keys of an installed trainer.
 
     Attributes:
         name: name and version, e.g. `maxtext 0.2.5`.
         base: path of the base configuration.
-        known: the keys that it accepts.
-        config_keys: key, file and line of each key that the cell's configuration adds.
+        known: the keys that the trainer accepts.
+        config_keys: key, file and line of each key in the cell's configuration files.
     """
 
     name: str
@@ -335,8 +333,8 @@ def look_at_keys(
     """Return a fault for each key that the trainer's release does not know.
 
     Args:
-        launcher: if its trainer is not MaxText but it names a YAML file, a key that the file lacks
-            is only a note, because the file may be incomplete.
+        launcher: the launcher. If it does not start MaxText but names YAML files, a key that they
+            lack is only a note, because they may be incomplete.
         cell: the cell, whose overrides, axes and protocol set most keys.
         profiles: the profiles, which may set more keys.
         environ: the environment of this process, for PATH and HOME.
@@ -351,7 +349,7 @@ def look_at_keys(
         return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
     if not package or not isinstance(launcher, MaxTextLauncher):
         return Preflight()
-    release = ask(launcher, cell, environ=environ)
+    release = release_of(launcher, cell, environ=environ)
     if isinstance(release, str):
         return Preflight(notes=(f"{_UNCHECKED}: {release}",))
     faults = [
@@ -382,33 +380,33 @@ def _not_in_yml(
     launcher: CommandLauncher, cell: Cell, profiles: Iterable[Profile]
 ) -> Iterator[str]:
     """Yield each key that the YAML files on the trainer's command line lack."""
-    ymls = [
-        path
-        for word in launcher.argv
-        if word.endswith((".yml", ".yaml"))
-        for path in [Path(launcher.cwd, word.partition("=")[2] or word)]
-        if path.is_absolute() and path.is_file()
-    ]
-    if not ymls:
+    files: list[Path] = []
+    for word in launcher.argv:
+        path = Path(launcher.cwd, word.partition("=")[2] or word)
+        if word.endswith((".yml", ".yaml")) and path.is_absolute() and path.is_file():
+            files.append(path)
+    if not files:
         return
     known: set[str] = set()
-    for path in ymls:
+    for path in files:
         with suppress(OSError):
             known.update(_YML_KEY.findall(path.read_text(encoding="utf-8", errors="replace")))
-    asked = [(f"cell {cell.label!r}", cell.overrides)]
-    asked += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
+    overrides = [(f"cell {cell.label!r}", cell.overrides)]
+    overrides += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
     release = Release(
-        name=", ".join(path.name for path in ymls), base=str(ymls[0]), known=frozenset(known)
+        name=", ".join(path.name for path in files), base=str(files[0]), known=frozenset(known)
     )
-    for where, keys in asked:
+    for where, keys in overrides:
         for key, value in keys.items():
             # a field of a nested group is written:  lora.rank=8
             if not known.issuperset(key.split(".")):
                 yield _fault(release, key, f"{where}, {key}={value}")
 
 
-def ask(launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]) -> Release | str:
-    """Return what the trainer's installation says about its keys, or why it cannot be asked."""
+def release_of(
+    launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]
+) -> Release | str:
+    """Return the keys of the trainer's installation, or why they cannot be read."""
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:
         return f"{launcher.interpreter} is not on this machine"
@@ -416,11 +414,11 @@ def ask(launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]) ->
     if cwd is not None and not Path(cwd).is_dir():
         return f"{cwd} is not on this machine"
     worker = _KEYS_WORKER.read_text(encoding="utf-8")
-    kept = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
+    env = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
     try:
         done = subprocess.run(
             [python, "-c", worker, launcher.package, launcher.config_of(cell)],
-            env=kept,
+            env=env,
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -431,15 +429,17 @@ def ask(launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]) ->
         )
         answer = read_json(done.stdout)
     except subprocess.CalledProcessError as error:
-        return f"{python} said {error.stderr.strip()[-200:]!r}"
+        return f"{python} failed with {error.stderr.strip()[-200:]!r}"
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         return f"{python}: {error}"
     if not answer["base"]:
         return f"{python} has no package {launcher.package} with a configs/base.yml"
-    config_keys = tuple((str(key), str(file), int(line)) for key, file, line in answer["said"])
+    config_keys = tuple(
+        (str(key), str(file), int(line)) for key, file, line in answer["config_keys"]
+    )
     known = frozenset(answer["known"])
     if not answer["strict"]:
-        # such a release accepts the keys that a configuration declares
+        # a release without configs/types.py accepts any key that a configuration file declares
         known |= {key for key, _, _ in config_keys}
     return Release(
         name=f"{launcher.package} {answer['version']}".strip(),

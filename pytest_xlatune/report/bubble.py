@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.text import ABSENT, points, size, whole
+from pytest_xlatune.model.text import ABSENT, points, size, to_integer
 from pytest_xlatune.report._deployed_files import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
 
@@ -98,7 +98,7 @@ def pipeline_of(
     model_layers = {} if overrides.keys() & {*LAYERS} else layers_of(model)
     settings = {**config, **model_layers, **overrides}
     in_pipeline = config.get(PIPELINE_LAYERS, str(_UNSET))
-    if PIPELINE_LAYERS not in overrides and whole(in_pipeline) != _UNSET:
+    if PIPELINE_LAYERS not in overrides and to_integer(in_pipeline) != _UNSET:
         # the model's number of layers in the pipeline replaces only the default of this key
         settings[PIPELINE_LAYERS] = in_pipeline
     stages = stages_of(cell)
@@ -107,7 +107,7 @@ def pipeline_of(
     numbers = {key: settings[key] for key in _NUMBERS if key in settings}
     known: dict[str, int] = {}
     for key, text in numbers.items():
-        if (value := whole(text)) is None:
+        if (value := to_integer(text)) is None:
             return NoPipeline(reason=f"{key}={text:.40} is not a number")
         known[key] = value
     repeats = _repeats(known, stages, scale=settings.get(_SCALE, "1"))

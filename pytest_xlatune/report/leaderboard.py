@@ -30,7 +30,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import (
     ABSENT,
-    fine,
+    fine_percent,
     interval,
     minute,
     points,
@@ -136,7 +136,7 @@ def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
 
 def sigma_and_notes(conclusion: Conclusion) -> tuple[str, ...]:
     """Return the noise of the study's jobs, and its notes."""
-    sigma = f"Noise of one job's score (sigma): {fine(conclusion.noise.sigma)}."
+    sigma = f"Noise of one job's score (sigma): {fine_percent(conclusion.noise.sigma)}."
     return (sigma, *map(plainly, conclusion.notes))
 
 
@@ -525,7 +525,7 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
         label = say("Smallest gain of one profile that the whole sweep finds with 80 % power")
         rows.append((label, size(least_gain)))
     label = say("Noise: how much the score of one job differs from another's (sigma)")
-    rows.append((label, fine(conclusion.noise.sigma)))
+    rows.append((label, fine_percent(conclusion.noise.sigma)))
     label = say("Risk of a false winner that is spent (alpha)")
     between = "of" if say.is_english else "/"
     rows.append((label, f"{conclusion.alpha:.3g} {between} {ALPHA:g}"))

@@ -300,7 +300,7 @@ def evidence_line(result: TrialResult) -> str:
 def _trial_and_job(result: TrialResult, slot: str = "") -> str:
     slot_text = f", {slot}" if slot else ""
     job = f" (job {result.job_ids[-1]}{slot_text})" if result.job_ids else ""
-    return f"{result.trial.called}{job}"
+    return f"{result.trial.label}{job}"
 
 
 def _place(result: TrialResult, verdict: Verdict | None) -> str:

@@ -256,7 +256,7 @@ def _settings(history: Sequence[TrialResult]) -> Table | None:
     counts: dict[tuple[str, ...], int] = {}  # row -> number of trials with it
     for result in history:
         for setting in result.settings or ():
-            seen_value = sentence(setting.said)
+            seen_value = sentence(setting.evidence)
             if len(seen_value) > 1 and seen_value[0] == seen_value[-1] == "'":
                 seen_value = seen_value[1:-1]
             row = (

@@ -29,7 +29,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
-    fine,
+    fine_percent,
     interval,
     percent,
     points,
@@ -500,7 +500,7 @@ def drift(
         "of the arm; above is faster. Across: time since the first of these trials began."
     )
     if sigma:
-        caption += f" Band: one sigma, {fine(sigma)}, the noise of one job."
+        caption += f" Band: one sigma, {fine_percent(sigma)}, the noise of one job."
     if any(dot.looks for dot in dots):
         caption += f" Filled: {literal(reference)}."
     return Chart(

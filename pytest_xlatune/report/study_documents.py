@@ -22,7 +22,7 @@ from pytest_xlatune.model.result import TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
-    fine,
+    fine_percent,
     points,
     rate,
     significant,
@@ -124,7 +124,7 @@ def calibration(subject: MeasuredCell) -> Document:
                 "Noise of the cell",
                 bullets(
                     f"{baseline.n} jobs as deployed: {measured}",
-                    *(subject.known or (f"job noise: {fine(conclusion.noise.sigma)}",)),
+                    *(subject.known or (f"job noise: {fine_percent(conclusion.noise.sigma)}",)),
                     *map(plainly, conclusion.notes),
                     *map(plainly, baseline.reasons),
                 ),
@@ -187,7 +187,7 @@ def imported(subject: MeasuredCell) -> Document:
                 "What this table can tell",
                 bullets(
                     "Noise of one job's score, between jobs (sigma): "
-                    f"{fine(conclusion.noise.sigma)}.",
+                    f"{fine_percent(conclusion.noise.sigma)}.",
                     f"A single run shows a change of {size(conclusion.noise.mde80)} with 80 % "
                     "power, in one comparison.",
                     *map(plainly, conclusion.notes),

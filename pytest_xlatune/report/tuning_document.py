@@ -19,7 +19,7 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, whole
+from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, to_integer
 from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, patch_of
@@ -346,7 +346,7 @@ def _with_load(covered: MeasuredCell) -> MeasuredCell:
     """Return a cell with batch size and sequence length, from the trainer's file if need be."""
     config, cell = config_of(covered.files), covered.cell
     batch = config.get("per_device_batch_size", "")
-    length = whole(config.get("max_target_length", ""))
+    length = to_integer(config.get("max_target_length", ""))
     if cell.per_device_batch_size is None and _NUMBER.fullmatch(batch):
         cell = replace(cell, per_device_batch_size=float(batch))
     if cell.max_target_length is None:

@@ -36,7 +36,7 @@ from pytest_xlatune.model.metric import (
 )
 from pytest_xlatune.model.record import Pairs, split_pairs
 from pytest_xlatune.model.sentences import NO_STEP
-from pytest_xlatune.model.text import whole
+from pytest_xlatune.model.text import to_integer
 
 PROFILED_FIRST_STEP = 9  # first scored step of a run with a profiler, after its warm-up
 LEAST_OUTLIER = 0.01  # no step within 1 % of the median is dropped
@@ -441,7 +441,7 @@ def _one_rank(steps: Steps) -> Steps:
 
 def _rank_order(label: str) -> tuple[bool, int, str]:
     """Return a sort key for labels of ranks: numbers in order, then other labels."""
-    rank = whole(label)
+    rank = to_integer(label)
     return (rank is None, rank or 0, label)
 
 

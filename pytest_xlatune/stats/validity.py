@@ -162,7 +162,7 @@ def contradictions(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
         else say(
             "{setting} is {seen} in {witness}, expected '{asked}': the profile was not in effect",
             setting=setting.label,
-            seen=_NOT_SET if setting.said is None else setting.said,
+            seen=_NOT_SET if setting.evidence is None else setting.evidence,
             witness=setting.witness,
             asked=setting.asked,
         )
@@ -437,7 +437,7 @@ def _channel_testimony(witnesses: Witnesses, variable: str, flag: str, value: st
     if text is not None and (listed is None or not same_value(value, listed)):
         seen = "" if listed is None else repr(listed)
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=seen)
-    if witnesses.expects_nccl and CHANNELS[variable].says:
+    if witnesses.expects_nccl and CHANNELS[variable].log_pattern:
         return _NOT_SEEN
     return _ASKED if text is None else _Testimony(effect=Effect.ASKED, witness=Witness.LOG)
 

@@ -463,7 +463,7 @@ def is_unfit(result: TrialResult) -> bool:
 
 def _cause_of(result: TrialResult) -> str | Message | None:
     """Return the failure class of a run without a score, else the reason why it has none."""
-    findings = (*result.asking, *reversed(result.findings))
+    findings = (*result.actionable, *reversed(result.findings))
     return next((finding.cls for finding in findings), result.reason)
 
 

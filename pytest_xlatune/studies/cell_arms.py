@@ -433,5 +433,5 @@ def is_excused(result: TrialResult, by: Collection[str] = SWEEP_FAILURES) -> boo
     excuses = {*_SITE_FAILURES, *by}
     if result.outcome is not None and CLASS_OF_STATE.get(result.outcome.state) in excuses:
         return True
-    findings = result.asking or result.findings
+    findings = result.actionable or result.findings
     return bool(findings) and findings[-1].cls in excuses

@@ -46,7 +46,7 @@ from pytest_xlatune.model.result import EvidenceResult, relative
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.sentences import SHARE_OF_STEP, SHARE_OF_STEP_ALONE
 from pytest_xlatune.model.shares import Shares
-from pytest_xlatune.model.text import whole
+from pytest_xlatune.model.text import to_integer
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, all_points, ask, count_points
 
@@ -831,7 +831,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def _size(text: str) -> int:
     """Return the number that a text such as `64M` stands for; raise ConfigError if it is none."""
     unit = _UNITS.get(text[-1:].upper(), 1)
-    number = whole(text if unit == 1 else text[:-1])
+    number = to_integer(text if unit == 1 else text[:-1])
     if number is None or number < 1:
         raise ConfigError(f"doubled: {text!r} is no size; write e.g. 4, '64M' or '1G' as text")
     return number * unit
@@ -991,7 +991,7 @@ def _number(text: str) -> float | None:
 
 def _slug(value: str) -> str:
     """Return a value as part of an id: 1g for 1073741824, others by their letters and digits."""
-    size = whole(value) or 0
+    size = to_integer(value) or 0
     if size >= _MIB and size % _MIB == 0:
         return f"{size // _GIB}g" if size % _GIB == 0 else f"{size // _MIB}m"
     slug = "".join(char if char.isascii() and char.isalnum() else "-" for char in value.lower())

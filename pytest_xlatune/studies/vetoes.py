@@ -137,8 +137,8 @@ def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
 
 def _cause(result: TrialResult) -> Message:
     """Return what a run was lost to: its failure class if it has one."""
-    if result.asking:
-        cls = result.asking[-1].cls
+    if result.actionable:
+        cls = result.actionable[-1].cls
         return say("hang") if cls in HANGS else say(_CLASS, cls=cls)
     why = result.reason or NOT_FINITE
     if "cls" in why.values:

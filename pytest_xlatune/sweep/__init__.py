@@ -1,1 +1,1 @@
-"""What a sweep file declares, and what the user's inputs make of it."""
+"""What a sweep file declares, combined with the user's inputs."""

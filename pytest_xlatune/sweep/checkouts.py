@@ -2,9 +2,9 @@
 
 Branches move, so a name is resolved when the sweep is collected, and only the hash is used in cells
 and the ledger. A worktree may be half made, deleted, edited or pruned, so each is checked before
-every submission, and made again if it contains nobody's changes. A lock file makes processes take
-turns. If files would run that belong to no commit, it refuses, always with the same message. This
-module starts git and nothing else.
+every submission, and made again unless somebody changed files in it. A lock file makes processes
+take turns. Trials are refused if they would run files that belong to no commit. Of other programs,
+this module starts only git and the trainer's interpreter.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ from pytest_xlatune.model.message import at_most, say, sentence
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
 
-_GIT_S, _LOCK_S = 600.0, 1200.0
-_READY = ".ready"  # suffix of a file beside a checkout that is complete; its time is the last use
+_GIT_S = 600.0  # seconds after which a command of git is ended
+_LOCK_S = 1200.0  # seconds to wait while another process makes checkouts
+# suffix of the file beside a complete checkout; its modification time is the last use
+_READY = ".ready"
 _KEPT_S = 14 * 86400.0  # seconds after which an unused checkout is removed
 _MOST_PATH = 255  # characters; a longer word is no path
 _MOST_COMMITS = 512  # most commits of a range
 _SHORT = 12  # characters of a hash in a message
 
 
-def of_commits(launcher: Launcher) -> CheckoutLauncher | None:
-    """Return the launcher if it starts commits, else None."""
+def as_checkout_launcher(launcher: Launcher) -> CheckoutLauncher | None:
+    """Return the launcher if it starts the trainer from checkouts of commits, else None."""
     if isinstance(launcher, LauncherByCell):
         launcher = launcher.usual
     return launcher if isinstance(launcher, CheckoutLauncher) else None
 
 
-def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
-    """Return the launcher with a folder for its checkouts, if it names none.
+def with_folder(launcher: CheckoutLauncher) -> CheckoutLauncher:
+    """Return the launcher with a folder for its checkouts: by default inside the repository.
 
     Raises:
         ConfigError: its repository does not exist.
     """
     repository = launcher.repository
-    inside = ("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
-    top, common = _git(repository, *inside).splitlines()
+    folders = ("rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
+    top, common = _git(repository, *folders).splitlines()
     if Path(top).resolve() != Path(repository).resolve():
         raise ConfigError(
             f"repository {repository} is a folder inside the repository {top}; name {top}"
@@ -60,11 +62,11 @@ def placed(launcher: CheckoutLauncher) -> CheckoutLauncher:
     return dataclasses.replace(launcher, folder=launcher.folder or f"{common}/xlatune")
 
 
-def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
+def hash_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
     """Return the hash of a commit, given as hash, branch, tag or e.g. `HEAD~1`.
 
     Raises:
-        ConfigError: there is no such commit, or it is HEAD and files of it were changed.
+        ConfigError: there is no such commit, or it is HEAD and the repository's files were changed.
     """
     repository = launcher.repository
     if not commit:
@@ -73,19 +75,22 @@ def code_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
             "one, e.g. CellSettings(code='main')"
         )
     # `--end-of-options` keeps a name that begins with a dash from being taken for an option
-    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
-    done = _run(repository, *asked)
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
+    done = _run(repository, *words)
     if done.returncode:
         names = _git(repository, "for-each-ref", "--format=%(refname:short)").split()
         near = difflib.get_close_matches(commit, names, n=1)
-        what = f"did you mean {near[0]!r}?" if near else "fetch it, or write it in full"
-        if not near and _git(repository, "rev-parse", "--is-shallow-repository") == "true\n":
-            what = "the clone is shallow: fetch all of it (fetch-depth: 0, GIT_DEPTH: 0)"
-        raise ConfigError(f"{where}: {repository} has no commit {commit!r}; {what}")
+        if near:
+            advice = f"did you mean {near[0]!r}?"
+        elif _git(repository, "rev-parse", "--is-shallow-repository") == "true\n":
+            advice = "the clone is shallow: fetch all of it (fetch-depth: 0, GIT_DEPTH: 0)"
+        else:
+            advice = "fetch it, or write it in full"
+        raise ConfigError(f"{where}: {repository} has no commit {commit!r}; {advice}")
     code = done.stdout.strip()
     if code == _git(repository, "rev-parse", "HEAD").strip():
-        remedy = f"Commit or stash what is changed in {repository}"
-        _refuse_others(_changed(repository), where=where, remedy=remedy)
+        remedy = f"Commit or stash the changes in {repository}"
+        _refuse_uncommitted(_changed(repository), where=where, remedy=remedy)
     return code
 
 
@@ -94,29 +99,32 @@ def commits_of(
 ) -> tuple[CheckoutLauncher, dict[str, str]]:
     """Return the launcher with its folder, and label -> hash of each commit.
 
-    `text` is `v1,v2` or a range `main..HEAD`, from the first good commit to the last bad one. With
-    `has_all`, a range means every commit along first parents, otherwise only its ends.
+    Args:
+        launcher: the launcher of the sweep.
+        text: `v1,v2`, or a range such as `main..HEAD` with both its ends.
+        where: what names the commits, for messages.
+        has_all: whether a range means every commit along first parents, or only its ends.
 
     Raises:
-        ConfigError: there is no such commit or range, it is HEAD and files of it were changed, or
-            the launcher starts no commits.
+        ConfigError: there is no such commit or range, it has HEAD and the repository's files were
+            changed, or the launcher does not start commits.
     """
     if not isinstance(launcher, CheckoutLauncher):
         raise ConfigError(
-            f"{where} compares commits, which needs a launcher that starts one; write "
-            "launcher=CheckoutLauncher(repository=..., inner=...)"
+            f"{where} compares commits, which needs a launcher that starts the trainer from a "
+            "commit; write launcher=CheckoutLauncher(repository=..., inner=...)"
         )
     if not text:
         raise ConfigError(
             f"{where} compares commits, so it needs their names (--xlatune-commits main..HEAD)"
         )
-    launcher = placed(launcher)
+    launcher = with_folder(launcher)
     if ".." in text:
         codes = _range(launcher, text, where=where)
         codes = codes if has_all else [codes[0], codes[-1]]
     else:
         names = [name.strip() for name in text.split(",") if name.strip()]
-        codes = [code_of(launcher, name, where=where) for name in names]
+        codes = [hash_of(launcher, name, where=where) for name in names]
     if len(set(codes)) < len(codes):
         raise ConfigError(f"{where}: {text!r} names one commit twice; name each once")
     subjects = _git(launcher.repository, "log", "--no-walk=unsorted", "--format=%s", *codes)
@@ -125,18 +133,18 @@ def commits_of(
 
 
 def _range(launcher: CheckoutLauncher, text: str, *, where: str) -> list[str]:
-    """Return the commits of a range along first parents."""
+    """Return the hashes of a range's commits along first parents, both ends included."""
     repository = launcher.repository
     first, _, last = text.replace("...", "..").partition("..")
-    begin, end = (code_of(launcher, name or "HEAD", where=where) for name in (first, last))
+    begin, end = (hash_of(launcher, name or "HEAD", where=where) for name in (first, last))
     base = _run(repository, "merge-base", begin, end).stdout.strip()
-    listed = ("rev-list", "--first-parent", "--reverse", f"{base or begin}..{end}")
-    after = _git(repository, *listed).split()
+    words = ("rev-list", "--first-parent", "--reverse", f"{base or begin}..{end}")
+    after = _git(repository, *words).split()
     is_line = bool(after) and _run(repository, "rev-parse", f"{after[0]}^1").stdout.strip() == base
     if not is_line or len(after) >= _MOST_COMMITS:
         raise ConfigError(
-            f"{where}: {text} is no range of 1 to {_MOST_COMMITS - 1} commits by first parents; "
-            f"name a first commit on that line before {last or 'HEAD'}, e.g. a release"
+            f"{where}: {text} is no range of 1 to {_MOST_COMMITS - 1} commits along first parents; "
+            f"begin with a first-parent ancestor of {last or 'HEAD'}, e.g. a release"
         )
     return [base, *after]
 
@@ -147,11 +155,13 @@ def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
     return len(trees) == 1
 
 
-def _refuse_others(files: Iterable[str], *, where: str, remedy: str) -> None:
+def _refuse_uncommitted(files: Sequence[str], *, where: str, remedy: str) -> None:
     """Raise ConfigError if there are files that would run instead of a commit's."""
-    if named := [*files]:
-        listed = sentence(say("{files}", files=at_most(3, named)))
-        raise ConfigError(f"{where}: no commit holds these, and they would run: {listed}. {remedy}")
+    if files:
+        names = sentence(say("{files}", files=at_most(3, files)))
+        raise ConfigError(
+            f"{where}: no commit has these files, and they would run: {names}. {remedy}"
+        )
 
 
 def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
@@ -164,42 +174,48 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
     Raises:
         ConfigError: the message names the paths or packages, and says what to do.
     """
-    starter = of_commits(launcher)
-    if starter is None:
+    checkouts = as_checkout_launcher(launcher)
+    if checkouts is None:
         return
     trial = Trial(
         cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="x", stage="x"
     )
-    spec = starter.inner.launch(trial, cell)
-    texts = (*spec.argv, *spec.paths, *spec.env.values())
-    others = [
-        f"{led} by the name {word}"
-        for word in (word for text in texts for word in re.split(r"[\s:='\"]+", text))
-        if (led := _led_by(starter, word, cwd=spec.cwd)) is not None
-    ]
-    before = cell.deployed.get("PYTHONPATH", "").split(":")
-    if not any(Path(path).is_relative_to(starter.repository) for path in before if path):
-        others += _installed(starter.repository, launcher.interpreter)
-    top = starter.repository
+    spec = checkouts.inner.launch(trial, cell)
+    uncommitted = []
+    for text in (*spec.argv, *spec.paths, *spec.env.values()):
+        for word in re.split(r"[\s:='\"]+", text):
+            target = _reached_in_repository(checkouts, word, cwd=spec.cwd)
+            if target is not None:
+                uncommitted.append(f"{target} by the name {word}")
+    top = checkouts.repository
+    python_path = cell.deployed.get("PYTHONPATH", "").split(":")
+    if not any(Path(path).is_relative_to(top) for path in python_path if path):
+        uncommitted += _installed(top, launcher.interpreter)
     remedy = (
         f"Name files by their paths in {top}; put the folder of an installed package first "
         f"(CellSettings(deployed={{'PYTHONPATH': '{top}'}})), which becomes the checkout's"
     )
-    _refuse_others(others, where="checkout launcher", remedy=remedy)
+    _refuse_uncommitted(uncommitted, where="checkout launcher", remedy=remedy)
 
 
-def _led_by(starter: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
-    """Return the place in the repository that a word reaches under another name; else None."""
-    path, top = Path(cwd or "/", word), Path(starter.repository).resolve()
-    is_named = path.is_relative_to(starter.repository) and ".." not in path.parts
-    if "/" not in word or is_named or len(word) > _MOST_PATH or not path.exists():
+def _reached_in_repository(launcher: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
+    """Return the path in the repository that a word reaches under another name; else None.
+
+    Paths that begin with the repository's own name are replaced by the checkout's, and folders in
+    `launcher.keep` are meant to be shared.
+    """
+    path, top = Path(cwd or "/", word), Path(launcher.repository).resolve()
+    is_replaced = path.is_relative_to(launcher.repository) and ".." not in path.parts
+    if "/" not in word or is_replaced or len(word) > _MOST_PATH or not path.exists():
         return None
-    led, kept = path.resolve(), {".git", *(name.strip("/") for name in starter.keep)}
-    is_inside = led.is_relative_to(top) and not kept & {*led.relative_to(top).parts[:1]}
-    return led if is_inside else None
+    target = path.resolve()
+    shared = {".git", *(name.strip("/") for name in launcher.keep)}
+    if not target.is_relative_to(top) or shared & {*target.relative_to(top).parts[:1]}:
+        return None
+    return target
 
 
-# prints the packages that an interpreter imports from below a folder
+# a program that prints the packages that its interpreter has installed from inside a folder
 _PACKAGES = """\
 import importlib.metadata, json, sys
 from urllib.parse import unquote, urlparse
@@ -212,58 +228,64 @@ for package in importlib.metadata.distributions():
 
 
 def _installed(repository: str, interpreter: str) -> Sequence[str]:
-    """Return the packages that an interpreter has from a repository; () if it does not answer."""
+    """Return the packages that an interpreter has from a repository; () if it does not run."""
     path = shutil.which(interpreter) if interpreter else None
-    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    env = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     with suppress(OSError, subprocess.SubprocessError):
         command = [path or interpreter, "-I", "-c", _PACKAGES, repository]
         text = subprocess.check_output(
-            command, env=kept, stderr=subprocess.DEVNULL, text=True, timeout=60
+            command, env=env, stderr=subprocess.DEVNULL, text=True, timeout=60
         )
         return text.splitlines()
-    return ()  # the preflight reports the interpreter
+    return ()  # the preflight reports an interpreter that does not run
 
 
-def _changed(repository: str, *, new: str = "no") -> list[str]:
-    """Return the files that differ from HEAD; with `new`, git's option, untracked files too."""
-    # `.gitmodules` may exclude changed submodules
+def _changed(repository: str, *, untracked: str = "no") -> list[str]:
+    """Return the files that differ from HEAD, and untracked Python files.
+
+    `untracked` is the value of git's option --untracked-files; "no" leaves them out.
+    """
+    # a repository's `.gitmodules` may tell git to ignore changed submodules
     text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
-                "--ignore-submodules=none", f"--untracked-files={new}")  # fmt: skip
+                "--ignore-submodules=none", f"--untracked-files={untracked}")  # fmt: skip
     # output of `git status -z`:  M train.py\0?? jax.py\0
     lines = [line for line in text.split("\0") if line]
     return [line[3:] for line in lines if line[:2] != "??" or line.endswith(".py")]
 
 
-def made(launcher: Launcher, cells: Iterable[Cell]) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Make the checkouts of cells; return those that have one, and why the others have none.
+def make_possible(
+    launcher: Launcher, cells: Iterable[Cell]
+) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Make the checkouts of cells; return the cells that have one, and why the others have none.
 
     Raises:
-        ConfigError: no commit has one, a file in one was changed, or the cause is not a commit.
+        ConfigError: no commit could be checked out, a file in a checkout was changed, or the cause
+            is not a commit.
     """
-    able, why = list[Cell](), dict[str, CheckoutError]()
+    checked_out, errors = list[Cell](), dict[str, CheckoutError]()
     for cell in cells:
         try:
-            if cell.code not in why:
+            if cell.code not in errors:
                 make(launcher, [cell])
-                able.append(cell)
+                checked_out.append(cell)
         except CheckoutError as error:
-            why[cell.code] = error
-    if why and not able:
-        raise next(iter(why.values()))
-    return tuple(able), tuple(map(str, why.values()))
+            errors[cell.code] = error
+    if errors and not checked_out:
+        raise next(iter(errors.values()))
+    return tuple(checked_out), tuple(map(str, errors.values()))
 
 
 def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
-    """Make or check the checkouts of cells, and remove those that nobody uses.
+    """Make or check the checkouts of cells, and remove those that nobody has used for long.
 
     Raises:
-        CheckoutError: one cannot be made for a reason of its commit.
-        ConfigError: for another reason, or a file in one was changed.
+        CheckoutError: a checkout cannot be made for a reason of its commit.
+        ConfigError: it cannot be made for another reason, or a file in a checkout was changed.
     """
-    starter = of_commits(launcher)
-    if starter is None:
+    checkouts = as_checkout_launcher(launcher)
+    if checkouts is None:
         return
-    paths = {Path(starter.checkout_of(cell)) for cell in cells}
+    paths = {Path(checkouts.checkout_of(cell)) for cell in cells}
     folder = next(iter(paths)).parent
     try:
         secure_files.make_folder(folder)
@@ -271,34 +293,35 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
             if not is_ours:
                 raise TimeoutError("another process makes checkouts")
             for path in sorted(paths):
-                _make(starter, path)
-            for mark in folder.glob(f"*{_READY}"):
-                path = mark.with_suffix("")
+                _make(checkouts.repository, path)
+            for ready in folder.glob(f"*{_READY}"):
+                path = ready.with_suffix("")
                 with suppress(OSError):
-                    if path not in paths and mark.stat().st_mtime < time.time() - _KEPT_S:
-                        _forget(starter.repository, path)
+                    if path not in paths and ready.stat().st_mtime < time.time() - _KEPT_S:
+                        _remove(checkouts.repository, path)
     except OSError as error:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
 
 
 # errors of git that concern the machine, not a commit
-_OF_THE_MACHINE = re.compile(
+_MACHINE_ERROR = re.compile(
     "cannot be asked about|No space left|quota exceeded|Read-only file system|Permission denied|"
     "Input/output error|Stale file handle|Cannot allocate memory|Too many open files"
 )
 
 
-def _make(starter: CheckoutLauncher, path: Path) -> None:
-    """Make or check one checkout; the caller holds the lock."""
-    ready, repository = path.with_name(path.name + _READY), starter.repository
+def _make(repository: str, path: Path) -> None:
+    """Make or check one checkout, whose folder has the name of its hash; the lock is held."""
+    ready = path.with_name(path.name + _READY)
     is_made = ready.exists() and (path / ".git").exists()
     if is_made and _run(str(path), "rev-parse", "HEAD").stdout.strip() == path.name:
-        forget = f"git -C {repository} worktree remove --force --force {path}"
-        remedy = f"Remove this checkout ({forget}), and it is made again"
-        _refuse_others(_changed(str(path), new="all"), where=f"the checkout {path}", remedy=remedy)
+        command = f"git -C {repository} worktree remove --force --force {path}"
+        remedy = f"Remove this checkout ({command}), and it is made again"
+        changed = _changed(str(path), untracked="all")
+        _refuse_uncommitted(changed, where=f"the checkout {path}", remedy=remedy)
         ready.touch()
         return
-    _forget(repository, path)
+    _remove(repository, path)
     try:
         # locked, so that `git worktree prune` on a machine without this folder spares it
         _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
@@ -306,7 +329,7 @@ def _make(starter: CheckoutLauncher, path: Path) -> None:
         if (path / ".gitmodules").exists():
             _git(str(path), "submodule", "--quiet", "update", "--init", "--recursive")
     except ConfigError as error:
-        if _OF_THE_MACHINE.search(str(error)):
+        if _MACHINE_ERROR.search(str(error)):
             raise
         raise CheckoutError(
             f"the checkout of {path.name[:_SHORT]} cannot be made: {error}; mend what git names, "
@@ -315,8 +338,8 @@ def _make(starter: CheckoutLauncher, path: Path) -> None:
     ready.touch()
 
 
-def _forget(repository: str, path: Path) -> None:
-    """Remove a checkout, complete or not, and git's entry of it."""
+def _remove(repository: str, path: Path) -> None:
+    """Remove a checkout, complete or not, and its entry in the repository."""
     path.with_name(path.name + _READY).unlink(missing_ok=True)
     _run(repository, "worktree", "remove", "--force", "--force", str(path))
     if path.exists():
@@ -337,11 +360,11 @@ def _git(repository: str, *words: str) -> str:
 def _run(repository: str, *words: str) -> subprocess.CompletedProcess[str]:
     # a git hook that runs pytest passes its own repository in these variables
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    # so that no program named by a repository is run
-    quiet = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+    # these options keep git from running programs that a repository names
+    no_programs = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
     try:
         return subprocess.run(
-            ("git", *quiet, "-C", repository, *words),
+            ("git", *no_programs, "-C", repository, *words),
             env={**clean, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -1,9 +1,9 @@
 """A sweep as its file declares it, and combined with the user's options.
 
-A `Sweep` declares everything about a cell that the user need not state: the model, the parallelism
-and the nodes are never guessed. `resolve` combines both and names everything that is missing at
-once. Nothing is submitted here, and no campaign is loaded. Slurm is only asked for the nodes of a
-partition, if several slots are wanted and no nodes are named.
+A `Sweep` declares a cell, except for what the user must state: the model, the parallelism and the
+nodes are never guessed. `resolve` combines both, and one message names everything that is missing.
+Nothing is submitted here, and no campaign is loaded. Slurm is only asked for the nodes of a
+partition, if the sweep has several slots and no nodes are named.
 
 A sweep file is Python, which checks no annotation: a number instead of a text would get into the
 ledger and make it unreadable, and a text instead of a list would be read letter by letter. So every
@@ -55,7 +55,7 @@ from pytest_xlatune.studies.derived import (
 )
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.trials import STUDY, wave_order
-from pytest_xlatune.sweep.checkouts import code_of, commits_of, placed
+from pytest_xlatune.sweep.checkouts import commits_of, hash_of, with_folder
 from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
 from pytest_xlatune.sweep.earlier import recorded_jaxlib
 from pytest_xlatune.sweep.groups import (
@@ -68,7 +68,7 @@ from pytest_xlatune.sweep.groups import (
     SettingsGroup,
     SiteSettings,
     UserOptions,
-    saying_executor,
+    executor_option,
 )
 from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
@@ -82,9 +82,9 @@ _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 @written("compile check")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileCheck:
-    """The request that a study of batch sizes compiles each size before any trial is queued.
+    """Makes a study of batch sizes compile each size before it submits a trial.
 
-    It compiles one step of the sweep's own trainer on this machine, for this machine's device.
+    One step of the sweep's own trainer is compiled on this machine, for this machine's device.
 
     Attributes:
         memory_limit_gib: memory of one device in GiB; None if unknown.
@@ -104,12 +104,13 @@ class Sweep(SettingsGroup):
         design: how many trials of each kind, in which order; tolerances.
         site: where trials run: executor, nodes, resources, retries.
         limits: limits on cost in addition to the budget of trials.
-        no_env: how to make the profile `baseline-no-env`, with every deployed flag at its default.
-        derived: waves whose profiles follow from earlier results or from evidence.
+        no_env: how to make the profile `baseline-no-env`, which sets every deployed flag back to
+            its default; None makes none.
+        derived: rules for waves whose profiles follow from earlier results or from evidence.
         config_tags: other configurations of the model: tag -> overrides for the launcher.
-        study: the study, if it is not a tuning study: `Gate(...)`.
+        study: a study that is not a tuning study, e.g. `Nodes()`; None for a tuning study.
         gate: the same as `study`, for a regression gate over the profiles.
-        compile_check: whether and how batch sizes are compiled before any trial; None for not.
+        compile_check: how batch sizes are compiled before any trial; None: they are not.
     """
 
     name: str
@@ -131,7 +132,7 @@ class Sweep(SettingsGroup):
         if self.study is not None:
             check_declared(self.study, kinds=KINDS, what=f"{what}: study")
         if self.launcher is None:
-            raise ConfigError(f"{what}: launcher is None; say how a trial is started")
+            raise ConfigError(f"{what}: launcher is None; set one that starts the trials")
         check_kinds(self, what=what)
         for part in ("launcher", *GROUPS):
             check_kinds(getattr(self, part), what=f"{what}, {part}")
@@ -157,14 +158,15 @@ class Sweep(SettingsGroup):
 
         Args:
             path: path of the file.
-            given: `profiles` to tune (none asks whether the file's thresholds are met); `cell`, the
-                name of one of its cells ("" if it has one); `cluster`, a cluster file of CVS;
-                `values`, path of a leaf -> value, for what the file leaves open; `nodes`, the
-                number of nodes of a run; `runtime`, which replaces the file's container runtime
-                (`none` for no container); and further keywords of `Sweep`.
+            given: `profiles` to tune (without them, the sweep tests the file's thresholds); `cell`,
+                the name of one of its cells (not needed if it has one); `cluster`, a cluster file
+                of CVS; `values`, path of a leaf -> value, for values that the file leaves out;
+                `nodes`, the number of nodes of a run; `runtime`, which replaces the file's
+                container runtime (`none` for no container); and further keywords of `Sweep`.
 
         Raises:
-            ConfigError: it is no CVS file, leaves something open, or has no such cell.
+            ConfigError: it is no CVS file, leaves out something that a sweep needs, or has no such
+                cell.
         """
         return cls.of_file(path, launcher="cvs", **given)
 
@@ -184,24 +186,22 @@ class Sweep(SettingsGroup):
         return cls(**launcher_file(launcher, where=where).declared(Path(path), **given))
 
     def _add_candidates(self) -> None:
-        """Add the candidates of a gate to the profiles, from which tests are made."""
-        of_candidates = tuple(candidate.profile for candidate in self.candidates)
-        added = tuple(
-            profile
-            for profile in of_candidates
-            if not any(profile is known for known in self.profiles)
-        )
+        """Add the candidates of a gate to the profiles, because tests are made of profiles."""
+        # by identity, because two equal profiles are an error that `check_unique` reports
+        known = {id(profile) for profile in self.profiles}
+        candidates = (candidate.profile for candidate in self.candidates)
+        added = tuple(profile for profile in candidates if id(profile) not in known)
         structs.force_setattr(self, "profiles", (*self.profiles, *added))
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """The candidates that the study names in addition to profiles; () if none."""
+        """The candidates that the study names beside profiles; () if none."""
         return self.declared.candidates if self.declared is not None else ()
 
     def _check_study(self, what: str) -> None:
         if self.study is not None and self.gate is not None:
             raise ConfigError(
-                f"{what} has study= and gate=, which are two questions; leave one out"
+                f"{what} has study= and gate=, but a sweep has one study; leave one out"
             )
         if self.declared is None:
             if not (self.profiles or self.derived or self.no_env):
@@ -262,7 +262,7 @@ class Sweep(SettingsGroup):
         """Return the profile with this id.
 
         Raises:
-            ConfigError: there is none; the message names the nearest.
+            ConfigError: there is none; the message has the nearest id.
         """
         for profile in self.profiles:
             if profile.id == profile_id:
@@ -275,34 +275,34 @@ class Sweep(SettingsGroup):
         )
 
     def finalist_count(self, *, budget: int | None = None, slots: int | None = None) -> int:
-        """Return how many profiles enter the confirmation; 0 if there is none.
+        """Return how many profiles enter the confirmation; 0 if there is no confirmation.
 
-        `budget` and `slots` are the user's values, which replace the sweep's own.
+        `budget` and `slots` replace the sweep's own values; None keeps them.
 
         Raises:
             ConfigError: the profiles do not fit the budget.
         """
         sweep = self
         if self.no_env is not None:
-            # it counts as a profile, whatever its flags will be
+            # a stand-in for `baseline-no-env`, whose flags are not known yet
             restored = Profile(id=NO_ENV_ID, wave="wave1", env={"RESTORED": "1"})
             sweep = replace(self, no_env=None, profiles=(restored, *self.profiles))
-        anywhere = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
+        placeholder = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
         if budget:
             sweep = replace(sweep, design=replace(self.design, budget=budget))
         # more slots than nodes are refused later, when the nodes are known
         count = min(slots or sweep.site.slots, MAX_RANGE)
         names = [f"slot{number}" for number in range(count)]
+        node_slots: tuple[tuple[str, ...], ...] = ()
         if len(names) > 1:
-            anywhere = replace(anywhere, nodelist=(names[0],))
-        resolved = ResolvedSweep(
-            sweep=sweep, cell=anywhere, slots=parts(names, len(names)) if len(names) > 1 else ()
-        )
+            placeholder = replace(placeholder, nodelist=(names[0],))
+            node_slots = parts(names, len(names))
+        resolved = ResolvedSweep(sweep=sweep, cell=placeholder, slots=node_slots)
         try:
             layout = resolved.tuning().layout
         except ConfigError as error:
-            # the cell is only a placeholder, so messages must not mention it
-            text = str(error).replace(f"the sweep of {anywhere.label}", f"sweep {self.name!r}")
+            # messages must not mention the placeholder
+            text = str(error).replace(f"the sweep of {placeholder.label}", f"sweep {self.name!r}")
             raise ConfigError(text) from None
         return layout.finalists if isinstance(layout, Plan) else 0
 
@@ -318,16 +318,18 @@ class Sweep(SettingsGroup):
 
         Args:
             user_options: the values from options, the environment and `xlatune.toml`.
-            workdir: where earlier trials are looked up for their jaxlib; None looks up none.
-            session: its own trials are ignored, so that all its processes find the same.
-            jaxlib: the target's release if it is known already.
+            workdir: the work directory, in which the jaxlib of earlier trials is looked up; None
+                looks up nothing.
+            session: the session whose own trials are ignored in this, so that all its processes
+                get the same result; "" ignores none.
+            jaxlib: the target's release; "" if it has to be looked up.
 
         Raises:
-            ConfigError: settings are missing (all are named at once) or do not fit together.
+            ConfigError: settings are missing (one message names all) or do not fit together.
         """
         _check_formats()
-        user_options = user_options.of(self.name)
-        declared, site = user_options.over(self.cell), user_options.over(self.site)
+        user_options = user_options.for_sweep(self.name)
+        declared, site = user_options.applied_to(self.cell), user_options.applied_to(self.site)
         launcher = configured(
             self.launcher, site.launcher, site.container, where=user_options.file or "the options"
         )
@@ -337,41 +339,37 @@ class Sweep(SettingsGroup):
             nodelist = runs_by.own_nodes()
         slots = self._node_slots(site, nodelist, user_options)
         nodelist = slots[0] if slots else nodelist
-        own_nodes = 0 if user_options.values.get("nodelist") else site.resources.nodes
-        nodes = site.nodes or own_nodes or len(nodelist)
+        declared_nodes = 0 if user_options.values.get("nodelist") else site.resources.nodes
+        nodes = site.nodes or declared_nodes or len(nodelist)
         self._refuse_missing(declared, site, nodes)
         if nodelist and nodes != len(nodelist):
-            counted, named = (
-                user_options.places.get(n, "the sweep file") for n in ("nodes", "nodelist")
-            )
-            of_slot = f" for each of {len(slots)} slots" if slots else ""
+            place_of_number = user_options.places.get("nodes", "the sweep file")
+            place_of_list = user_options.places.get("nodelist", "the sweep file")
+            in_slots = f" for each of {len(slots)} slots" if slots else ""
             raise ConfigError(
-                f"sweep {self.name!r}: {nodes} nodes were asked for ({counted}), but the node list "
-                f"({named}) names {len(nodelist)}{of_slot}: {','.join(nodelist)}"
+                f"sweep {self.name!r}: {nodes} nodes were asked for ({place_of_number}), but the "
+                f"node list ({place_of_list}) names {len(nodelist)}{in_slots}: {','.join(nodelist)}"
             )
         options = {**site.resources.options, **site.slurm}
         if site.partition:
             options["partition"] = site.partition
         site = replace(site, resources=replace(site.resources, nodes=nodes, options=options))
-        described = launcher.describe()
-        # makes paths relative, so that the cell is the same in another checkout
+        description = launcher.describe()
+        # with relative paths, the cell is the same in another checkout of the project
         if user_options.root:
-            described = described.replace(f"{user_options.root}/", "")
-        no_field = ("step_pattern", "commits")
-        fields = {
-            name: value for name, value in structs.asdict(declared).items() if name not in no_field
+            description = description.replace(f"{user_options.root}/", "")
+        fields = structs.asdict(declared)
+        for name in ("step_pattern", "commits"):
+            del fields[name]
+        fields |= {
+            "protocol": _protocol_of(declared),
+            "parallelism": Parallelism.parse(declared.parallelism or ""),
+            "deployed": dict(declared.deployed),
+            "overrides": dict(declared.overrides),
+            "nodelist": nodelist,
+            "launcher": description,
         }
-        cell = Cell(
-            **fields
-            | {
-                "protocol": _read_by(declared),
-                "parallelism": Parallelism.parse(declared.parallelism or ""),
-                "deployed": dict(declared.deployed),
-                "overrides": dict(declared.overrides),
-                "nodelist": nodelist,
-                "launcher": described,
-            }
-        )
+        cell = Cell(**fields)
         per_cell = self.traits.cell_nodes
         if per_cell and not nodelist:
             raise ConfigError(
@@ -379,15 +377,15 @@ class Sweep(SettingsGroup):
                 "'node[001-008]')"
             )
         _refuse_unfit(cell, per_cell or nodes, what=f"sweep {self.name!r}")
-        own_commits = None if self.declared is None else self.declared.commits
-        compared = declared.commits or own_commits or ""
+        study_commits = None if self.declared is None else self.declared.commits
+        compared = declared.commits or study_commits or ""
         launcher, cell, others = _with_commits(self, launcher, cell, compared)
-        is_of_cells = self.traits.aim is Aim.RANKS
-        if (is_of_cells or others) and runs_by.names_nodes and not nodelist:
-            one = "" if is_of_cells else f", and {next(iter(others))!r} is one"
+        ranks_cells = self.traits.aim is Aim.RANKS
+        if (ranks_cells or others) and runs_by.names_nodes and not nodelist:
+            example = "" if ranks_cells else f", and {next(iter(others))!r} is one"
             raise ConfigError(
-                f"sweep {self.name!r} compares cells{one}: the scheduler might give each "
-                "other nodes; name the nodes of all (--xlatune-nodelist 'node[001-008]')"
+                f"sweep {self.name!r} compares cells{example}: the scheduler might give each cell "
+                "different nodes; name the nodes of all (--xlatune-nodelist 'node[001-008]')"
             )
         cell = with_sourced(cell, launcher)
         restored = self.no_env.profile(launcher, cell) if self.no_env else None
@@ -403,9 +401,9 @@ class Sweep(SettingsGroup):
                 launcher=launcher,
                 profiles=(*added, *self.profiles),
                 cell=declared,
-                design=user_options.over(self.design),
+                design=user_options.applied_to(self.design),
                 site=site,
-                limits=user_options.over(self.limits),
+                limits=user_options.applied_to(self.limits),
             ),
             no_env="" if restored is None or added else restored.note,
             jaxlib=jaxlib,
@@ -428,13 +426,13 @@ class Sweep(SettingsGroup):
         if not self.traits.has_slots:
             raise ConfigError(
                 f"{where}: a study of {self.kind} has no slots, only a tuning sweep has; "
-                "leave them out, or say them for one sweep, in xlatune.toml: [sweeps.NAME]"
+                "leave them out, or set them for one sweep, in xlatune.toml: [sweeps.NAME]"
             )
         if not site.runs_by.names_nodes:
             raise ConfigError(
-                f"{where}: one machine is one slot, and this sweep runs by the {site.executor} "
-                "executor; leave the slots out, or say "
-                f"{saying_executor(lambda executor: executor.names_nodes)}"
+                f"{where}: the {site.executor} executor runs on this machine, which is one slot; "
+                "leave the slots out, or use "
+                f"{executor_option(lambda executor: executor.names_nodes)}"
             )
         if not nodelist and site.partition and site.nodes and not site.runs_by.holds_nodes:
             nodelist = _picked(site, user_options, where)
@@ -443,25 +441,22 @@ class Sweep(SettingsGroup):
                 f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
                 "their partition and how many a slot has (--xlatune-partition gpu --xlatune-nodes "
                 "8), or start the sweep inside an salloc of all of them "
-                f"({saying_executor(lambda executor: executor.holds_nodes)})"
+                f"({executor_option(lambda executor: executor.holds_nodes)})"
             )
         try:
             return parts(nodelist, site.slots)
         except ConfigError as error:
-            named = user_options.places.get("nodelist", "the sweep file")
-            raise ConfigError(f"{where}: {error} (the node list is {named}'s)") from None
+            place = user_options.places.get("nodelist", "the sweep file")
+            raise ConfigError(f"{where}: {error} (the node list is from {place})") from None
 
     def _refuse_missing(self, cell: CellSettings, site: SiteSettings, nodes: int) -> None:
-        missing = [
-            text
-            for is_absent, text in (
-                (not cell.model_tag, "the model (--xlatune-model)"),
-                (not cell.parallelism, "the parallelism (--xlatune-parallelism, e.g. PP=8)"),
-            )
-            if is_absent
-        ]
+        missing = []
+        if not cell.model_tag:
+            missing.append("the model (--xlatune-model)")
+        if not cell.parallelism:
+            missing.append("the parallelism (--xlatune-parallelism, e.g. PP=8)")
         if site.runs_by.names_nodes and not nodes:
-            missing.append(_nodes_of(site))
+            missing.append(_missing_nodes(site))
         if missing:
             raise ConfigError(
                 f"sweep {self.name!r} is missing {'; '.join(missing)}. They define the "
@@ -475,11 +470,11 @@ def _check_formats() -> None:
         formats()
 
 
-def _read_by(cell: CellSettings) -> Protocol:
-    """Return the protocol with the step pattern, wherever that was given."""
+def _protocol_of(cell: CellSettings) -> Protocol:
+    """Return the protocol with the step pattern of the cell, or of the protocol itself."""
     pattern = cell.step_pattern or cell.protocol.step_pattern
     if pattern:
-        step_pattern(pattern)  # raises if the text is no pattern
+        step_pattern(pattern)  # it raises ConfigError if the text is no pattern
     return replace(cell.protocol, step_pattern=pattern)
 
 
@@ -489,9 +484,12 @@ def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
     Raises:
         ConfigError: the message has both numbers.
     """
-    # PP=7, and PP=4,FSDP=3, were planned on eight nodes without a complaint
     size = math.prod(degree for _, degree in cell.parallelism.axes)
-    if not nodes or not (cell.devices % nodes if cell.devices else size % nodes and nodes % size):
+    if not nodes:
+        return
+    if not cell.devices and (size % nodes == 0 or nodes % size == 0):
+        return
+    if cell.devices and cell.devices % nodes == 0:
         return
     if cell.devices:
         raise ConfigError(
@@ -500,64 +498,65 @@ def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
         )
     raise ConfigError(
         f"{what}: parallelism {cell.parallelism} multiplies to {size}, which neither divides "
-        f"{nodes} nodes nor is a multiple of them; change a degree or the nodes. Where the nodes' "
-        "devices do fit, name all axes and CellSettings(devices=...)"
+        f"{nodes} nodes nor is a multiple of them; change a degree or the nodes. If the axes do "
+        "fit the nodes' devices, name all axes and set CellSettings(devices=...)"
     )
 
 
 def _with_commits(
     sweep: Sweep, launcher: Launcher, cell: Cell, compared: str
 ) -> tuple[Launcher, Cell, dict[str, Cell]]:
-    """Return the launcher of all cells, the cell at its commit, and the candidates' cells.
+    """Return the launcher of all cells, the cell at its commit, and the other cells by name.
 
-    If commits are `compared`, the cell is at the first of them, and the others include all.
+    The other cells are those of candidates. In a study of commits they are the cells of all
+    commits in `compared`, and the cell is that of the first.
 
     Raises:
         ConfigError: there is no such commit, or the launcher cannot start a candidate.
     """
-    asked = sweep.declared
-    if asked is not None and asked.commits is not None:
-        placed_one, codes = commits_of(
+    study = sweep.declared
+    if study is not None and study.commits is not None:
+        commit_launcher, codes = commits_of(
             launcher,
             compared,
             where=f"sweep {sweep.name!r}",
-            has_all=asked.is_search(compared),
+            has_all=study.is_search(compared),
         )
         at_commits = {label: replace(cell, code=code) for label, code in codes.items()}
-        return placed_one, next(iter(at_commits.values())), at_commits
+        return commit_launcher, next(iter(at_commits.values())), at_commits
     if not sweep.candidates and not isinstance(launcher, CheckoutLauncher):
         return launcher, cell, {}
     what = f"sweep {sweep.name!r}"
     if isinstance(launcher, CheckoutLauncher):
-        launcher = placed(launcher)
-        cell = replace(cell, code=code_of(launcher, cell.code, where=f"{what}, cell"))
+        launcher = with_folder(launcher)
+        cell = replace(cell, code=hash_of(launcher, cell.code, where=f"{what}, cell"))
     launchers, others = dict[str, Launcher](), dict[str, Cell]()
     for candidate in sweep.candidates:
         candidate_cell, where = cell, f"{what}, candidate {candidate.profile.id!r}"
         if candidate.code:
             if not isinstance(launcher, CheckoutLauncher):
                 raise ConfigError(
-                    f"{where}: code={candidate.code!r} needs a launcher that starts a commit; "
-                    "write launcher=CheckoutLauncher(repository=..., inner=...)"
+                    f"{where}: code={candidate.code!r} needs a launcher that starts the trainer "
+                    "from a commit; write launcher=CheckoutLauncher(repository=..., inner=...)"
                 )
             candidate_cell = replace(
-                candidate_cell, code=code_of(launcher, candidate.code, where=where)
+                candidate_cell, code=hash_of(launcher, candidate.code, where=where)
             )
         if candidate.image:
             candidate_cell = replace(candidate_cell, image=candidate.image)
         if candidate.python:
-            other = with_python(launcher, candidate.python)
-            candidate_cell = replace(
-                candidate_cell, launcher=f"{cell.launcher} python={candidate.python}"
-            )
-            launchers[candidate_cell.launcher] = other
+            description = f"{cell.launcher} python={candidate.python}"
+            candidate_cell = replace(candidate_cell, launcher=description)
+            launchers[description] = with_python(launcher, candidate.python)
         if candidate.is_a_cell:
             others[candidate.profile.id] = candidate_cell
-    return LauncherByCell(usual=launcher, others=launchers) if launchers else launcher, cell, others
+    if launchers:
+        launcher = LauncherByCell(usual=launcher, others=launchers)
+    return launcher, cell, others
 
 
 def _context(cell: Cell, launcher: Launcher) -> Context:
-    """Return what derived profiles are checked against; secrets do not affect any rule."""
+    """Return what derived profiles are checked against, without secrets, which no rule needs."""
     context = context_of(cell, launcher)
     env = {name: value for name, value in context.env.items() if not is_secret(name)}
     return replace(context, env=env)
@@ -566,17 +565,18 @@ def _context(cell: Cell, launcher: Launcher) -> Context:
 SWEEP_NAME = "SWEEP"  # name of the sweep in a sweep file
 
 
-def _names_a_sweep(path: Path) -> bool:
-    """Return whether a file may define SWEEP without importing it."""
+def _may_define_sweep(path: Path) -> bool:
+    """Return whether the text of a file assigns or imports SWEEP; the file is not run."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return True  # importing it raises the syntax error, and runs nothing
-    return any(
-        (isinstance(node, ast.Name) and node.id == SWEEP_NAME and isinstance(node.ctx, ast.Store))
-        or (isinstance(node, ast.alias) and (node.asname or node.name) in (SWEEP_NAME, "*"))
-        for node in ast.walk(tree)
-    )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == SWEEP_NAME and isinstance(node.ctx, ast.Store):
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name) in (SWEEP_NAME, "*"):
+            return True
+    return False
 
 
 def load_sweep(path: Path | str) -> Sweep:
@@ -594,13 +594,13 @@ def load_sweep(path: Path | str) -> Sweep:
         raise ConfigError(
             f"{path} is not a sweep file{why}; name one such as sweeps/test_quickstart.py"
         )
-    # without this, `xlatune plan trainer.py` ran the trainer
-    if not _names_a_sweep(path):
+    # Importing a file runs it: `xlatune plan trainer.py` would start the trainer.
+    if not _may_define_sweep(path):
         raise ConfigError(
             f"{path} declares no {SWEEP_NAME} = Sweep(...), so it was not run; name a sweep file"
         )
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where a dataclass in the file looks up its annotations
+    sys.modules[name] = module  # a dataclass in the file looks up its annotations there
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's file may raise anything
@@ -612,24 +612,25 @@ def load_sweep(path: Path | str) -> Sweep:
     return declared
 
 
-def _nodes_of(site: SiteSettings) -> str:
-    scheduler, here = site.runs_by.scheduler, saying_executor(lambda executor: executor.is_here)
+def _missing_nodes(site: SiteSettings) -> str:
+    scheduler, here = site.runs_by.scheduler, executor_option(lambda executor: executor.is_here)
+    in_scheduler = f" in {scheduler}" if scheduler else ""
     return (
-        f"the nodes{scheduler and f' in {scheduler}'} (--xlatune-nodelist 'node[001-008]', or "
-        f"--xlatune-nodes N; this machine alone is {here})"
+        f"the nodes{in_scheduler} (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N; for "
+        f"this machine alone {here})"
     )
 
 
-_PICKING_S = 120.0  # seconds to wait, because another process of the session may be asking Slurm
+_PICKING_S = 120.0  # seconds to wait while another process of the session asks Slurm
 
 
 def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[str, ...]:
     """Return the nodes of all slots from a partition: picked once, kept in the work directory.
 
     A ledger keeps its slots, so each later session must get the same nodes, whichever are idle
-    then. `--xlatune-nodelist @NAME` can read the file too.
+    then. The user can also name the file, as `--xlatune-nodelist @NAME`.
     """
-    folder = (user_options.root or Path()) / user_options.over(RunSettings()).workdir
+    folder = (user_options.root or Path()) / user_options.applied_to(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
         with locks.held(folder / "picking.lock", wait_s=_PICKING_S) as is_ours:
@@ -638,8 +639,8 @@ def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[
             if path.exists():
                 return nodes_in(path)
             names = site.runs_by.pick_nodes(site.slots * site.nodes, site.partition)
-            said_text = f"# {where}; remove this file to pick anew\n{','.join(names)}\n"
-            secure_files.write_bytes(path, said_text.encode())
+            text = f"# {where}; remove this file to pick other nodes\n{','.join(names)}\n"
+            secure_files.write_bytes(path, text.encode())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{where}: {path} cannot be read or written: {error}") from None
     except (ConfigError, SubmissionError) as error:

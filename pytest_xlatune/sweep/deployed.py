@@ -1,18 +1,17 @@
 """The deployment below the profiles: variables, files, and flags set back to their defaults.
 
-Env files are shell: they append to variables and contain conditions, so only bash can tell their
-result; this module starts bash and nothing else. A recipe will be a patch of the deployed files:
-the env file that the sweep names, or the launcher's own, and the trainer's configuration. They are
-read when a campaign opens, since the report may be written on another day. Paths are relative to
-the repository that contains the file, so that a patch applies there.
+Env files are shell: they append to variables and contain conditions, so only bash can compute their
+result; this module starts bash and nothing else. A recipe is a patch of the deployed files: the env
+file that the sweep names, or the launcher's own, and the trainer's configuration. They are read
+when a campaign opens, because the report may be written on another day. Paths are relative to the
+repository that contains the file, so that a patch applies there.
 
-`baseline-no-env` is the other half of wave 1: the image alone, with every deployed flag at its
-default. A profile's text wins over the deployed one, so a flag is undone by appending its default.
-Defaults are the compiler's own: from the catalog for the target's jaxlib, or stated by the sweep;
-an unknown default is never guessed. Variables stay as they are deployed, except for those whose
-value the sweep states. A profile can append but not remove, each library decides whether an empty
-variable counts as unset, and several variables describe the site (which adapters, which interface),
-without which the job would measure another network.
+`baseline-no-env` is a profile of wave 1: the image alone, with every deployed flag at its default.
+A profile's text wins over the deployed one, so a flag is undone by appending its default. Defaults
+are the compiler's own: from the catalog for the target's jaxlib, or stated by the sweep; an unknown
+default is never guessed. Variables stay as they are deployed, unless the sweep states a value for
+them: a profile cannot remove a variable, each library decides whether an empty one counts as unset,
+and several describe the site (adapters, interfaces), so that another network would be measured.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ from pytest_xlatune.model.redact import (
     without_secrets,
 )
 from pytest_xlatune.model.written import written
-from pytest_xlatune.sweep.checkouts import of_commits
+from pytest_xlatune.sweep.checkouts import as_checkout_launcher
 
 _TIMEOUT_S = 30
-# variables that bash itself sets, or that say where rather than how
-_OWN = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
+# variables that bash itself sets, and PATH, which the shell gets from us
+_SHELL_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
 
 
 def deployed_env(
@@ -69,10 +68,10 @@ def deployed_env(
 
     Args:
         files: in the order in which they are sourced; relative paths start at the working folder.
-        base: the environment of the image; None starts the shell with only a PATH.
-        parallelism: that of the cell, e.g. "PP=8", if recipes are deployed for some cells only: it
-            sets the variables that their guards read, which are not returned.
-        config_tag: the tag of the cell's configuration, used in the same way.
+        base: the environment of the image; with None the shell gets only a PATH.
+        parallelism: the cell's, e.g. "PP=8", for files with recipes of single cells: it sets the
+            variables that the `if` lines of recipes read, which are not returned. "" sets none.
+        config_tag: the tag of the cell's configuration, used in the same way; "" sets none.
 
     Raises:
         ConfigError: a file is missing or fails, or there is no such parallelism.
@@ -86,8 +85,8 @@ def deployed_env(
     if config_tag:
         axes[CONFIG_TAG_VARIABLE] = config_tag
     before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
-    # what a file prints goes to stderr, because it would be read as variables on stdout
-    script = 'set -e; for each in "$@"; do . "$each" >&2; done; exec env -0'
+    # what a file prints goes to stderr, because on stdout it would be read as variables
+    script = 'set -e; for file in "$@"; do . "$file" >&2; done; exec env -0'
     try:
         done = subprocess.run(
             ["bash", "--norc", "--noprofile", "-c", script, "xlatune", *map(str, paths)],
@@ -110,14 +109,13 @@ def deployed_env(
     return {
         name: value
         for name, value in after.items()
-        if name not in _OWN and before.get(name) != value
+        if name not in _SHELL_VARIABLES and before.get(name) != value
     }
 
 
-# most characters of a file; a trainer's configuration has a thousandth of it
-MAX_CHARACTERS = 1 << 17
-_SHELL = (".sh", ".env", ".bash")
-_CONFIG = (".yml", ".yaml")
+MAX_CHARACTERS = 1 << 17  # most characters of a file that is read
+_SHELL_SUFFIXES = (".sh", ".env", ".bash")
+_CONFIG_SUFFIXES = (".yml", ".yaml")
 
 
 def deployed_files(
@@ -125,7 +123,7 @@ def deployed_files(
 ) -> tuple[DeployedFile, ...]:
     """Return the env file for recipes, the trainer's configuration, and the launcher's own file.
 
-    Files that are not on this machine, or cannot be read, are left out.
+    Files that are not on this machine, cannot be read or are too long are left out.
 
     Args:
         launcher: the launcher, which names the env files and the trainer's configuration.
@@ -133,37 +131,40 @@ def deployed_files(
         env_file: the file that the sweep names; "" takes the launcher's last env file.
         root: the root of the project, for relative paths.
     """
-    if of_commits(launcher) is not None:
-        return ()  # the commit determines them, and a patch of one would not be a deployment
+    if as_checkout_launcher(launcher) is not None:
+        return ()  # the files belong to the commit, and a patch of a checkout deploys nothing
     shells = [env_file] if env_file else launcher.env_files_of(cell)[-1:]
-    configs = [file for file in launcher.files(cell) if PurePosixPath(file).suffix in _CONFIG]
-    read = [
+    configs = [
+        file for file in launcher.files(cell) if PurePosixPath(file).suffix in _CONFIG_SUFFIXES
+    ]
+    files = [
         *(_read(root / path, root, is_shell=True) for path in shells),
         *(_read(root / path, root, is_shell=False) for path in configs[:1]),
     ]
-    # Recipes go into the first shell file, not this one if the env file is unreadable.
+    # A recipe goes into the first shell file, which must not be the image's file.
     image = Path(launcher.image_file or "/dev/null")
-    if image.is_file() and any(file is not None and file.is_shell for file in read):
-        read.append(_read(image, root, is_shell=True))
+    if image.is_file() and any(file is not None and file.is_shell for file in files):
+        files.append(_read(image, root, is_shell=True))
     inner = launcher.inside
     if inner.source:
         source = _read(Path(inner.source), root, is_shell=False)
-        read.append(source and replace(source, cvs_cell=inner.source_cell))
-    return tuple(file for file in read if file is not None)
+        files.append(source and replace(source, cvs_cell=inner.source_cell))
+    return tuple(file for file in files if file is not None)
 
 
 # a line of a configuration:  per_device_batch_size: 8.0  # sequences
 _SETTING = re.compile(r"^(\w+):[ \t]+([^\s#]+)", re.MULTILINE)
 
 
-def configured(launcher: Launcher, cell: Cell) -> dict[str, str]:
-    """Return the plain settings of the trainer's configuration; {} if it is not here."""
-    if of_commits(launcher) is not None:
+def trainer_settings(launcher: Launcher, cell: Cell) -> dict[str, str]:
+    """Return key -> value of the trainer's configuration; {} if this machine does not have it."""
+    if as_checkout_launcher(launcher) is not None:
         return {}  # each commit has its own configuration
-    files = (Path(file) for file in launcher.files(cell))
-    config = next((path for path in files if path.suffix in _CONFIG and path.exists()), None)
-    read = _read(config, Path.cwd(), is_shell=False) if config is not None else None
-    return dict(_SETTING.findall(read.text)) if read is not None else {}
+    for path in map(Path, launcher.files(cell)):
+        if path.suffix in _CONFIG_SUFFIXES and path.exists():
+            config = _read(path, Path.cwd(), is_shell=False)
+            return dict(_SETTING.findall(config.text)) if config is not None else {}
+    return {}
 
 
 def refuse_changed(
@@ -176,42 +177,42 @@ def refuse_changed(
 ) -> None:
     """Raise ConfigError if the trainer's configuration is not the one that was measured.
 
-    An env file's variables are part of the cell and compared there, unless a node sources it.
+    The text of an env file is compared only if its variables are unknown here, because a node
+    sources it; otherwise they are part of the cell.
 
     Raises:
         ConfigError: the message names the file.
     """
-    # The meaning is compared, not the text: otherwise our own recommended patch made each test of
-    # the next run an error.
+    # Comments are not compared: the patch that a report recommends adds some.
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {file.path: _meaning(file.text) for file in before if is_sourced or not file.is_shell}
     for file in now:
         if file.launcher:
-            continue  # everything in it is part of the cell
+            continue  # everything in a launcher's own file is part of the cell
         if known.get(file.path, _meaning(file.text)) != _meaning(file.text):
             raise ConfigError(
                 f"{file.path} has changed since the trials in {where} were measured: numbers of "
-                "two configurations cannot be compared. Go back to what it was, or start over with "
+                "two configurations cannot be compared. Restore the file, or start over with "
                 "--xlatune-fresh (nothing measured is deleted)"
             )
 
 
 def _read(path: Path, root: Path, *, is_shell: bool) -> DeployedFile | None:
-    named = _below(path, root)
+    name = _relative(path, root)
     if not path.exists():
-        is_ours = is_shell and path.suffix in _SHELL and path.parent.is_dir()
-        return DeployedFile(path=named, is_new=True) if is_ours else None
+        can_be_made = is_shell and path.suffix in _SHELL_SUFFIXES and path.parent.is_dir()
+        return DeployedFile(path=name, is_new=True) if can_be_made else None
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
     if len(text) > MAX_CHARACTERS:
         return None
-    return DeployedFile(path=named, text=hide_assignments(text), is_shell=is_shell)
+    return DeployedFile(path=name, text=hide_assignments(text), is_shell=is_shell)
 
 
-def _below(path: Path, root: Path) -> str:
-    """Return the path relative to its repository, else to the project, else the name."""
+def _relative(path: Path, root: Path) -> str:
+    """Return the path relative to its repository, else to the project, else only its name."""
     path = path.absolute()
     repository = next((parent for parent in path.parents if (parent / ".git").exists()), None)
     for folder in (repository, root):
@@ -227,29 +228,34 @@ def _meaning(text: str) -> list[str]:
 
 
 def _with_env_files(cell: Cell, launcher: Launcher) -> dict[str, str]:
+    """Return the deployed variables, including those of the launcher's env files.
+
+    Raises:
+        ConfigError: a file is missing or fails.
+    """
     files = launcher.env_files_of(cell)
     base = {**cell.guard_variables, **cell.deployed}
     return {**cell.deployed, **(deployed_env(*files, base=base) if files else {})}
 
 
-# settings of an image:
+# a line that sets the image:
 #   DOCKER_IMAGE="${DOCKER_IMAGE:-rocm/jax-training:v26.2}"    export DOCKER_IMAGE=/i/a.tar
 _IMAGE = re.compile(
     r"""^[ \t]*(?:export[ ]+)?DOCKER_IMAGE=["']?(?:\$\{DOCKER_IMAGE:-)?([^"'}$\s]+)""", re.MULTILINE
 )
 # values that a command or the shell computes each time:  $(date +%s)  `hostname`  $RANDOM  $$
-_MADE = re.compile(r"\$\(|`|\$\$|\$\{?(?:RANDOM|SECONDS|EPOCH\w*|BASHPID|PPID|HOSTNAME)\b")
+_COMPUTED = re.compile(r"\$\(|`|\$\$|\$\{?(?:RANDOM|SECONDS|EPOCH\w*|BASHPID|PPID|HOSTNAME)\b")
 
 
 def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
     """Return the cell with the variables of its env files, so that a changed file is another cell.
 
-    Secrets, which do not change the speed, and variables of lines that run commands are left out.
-    If a file is not here or cannot be sourced, none of its variables is known.
+    Secrets, which do not change the speed, and variables whose values are computed are left out. If
+    a file is not on this machine or cannot be sourced, the cell stays as it is.
     """
     files = launcher.env_files_of(cell)
-    if not files or of_commits(launcher) is not None:
-        return cell  # there are none, or the commit determines them
+    if not files or as_checkout_launcher(launcher) is not None:
+        return cell  # there are no files, or they belong to the commit
     if launcher.image_file and not cell.image:
         with contextlib.suppress(OSError, UnicodeDecodeError):
             match = _IMAGE.search(secure_files.read_named(Path(launcher.image_file)))
@@ -259,33 +265,31 @@ def with_sourced(cell: Cell, launcher: Launcher) -> Cell:
         text = "\n".join(secure_files.read_named(Path(name)) for name in files)
     except (ConfigError, OSError, UnicodeDecodeError):
         return cell
-    made = {
-        name
-        for line in text.split("\n")
-        if _MADE.search(line)
-        for name in re.findall(r"\b(\w+)\+?=", line)
-    }
+    computed: set[str] = set()
+    for line in text.split("\n"):
+        if _COMPUTED.search(line):
+            computed.update(re.findall(r"\b(\w+)\+?=", line))
     secrets = secrets_of(sourced)
-    kept = {
+    known = {
         name: value
         for name, value in without_secrets(sourced).items()
-        if name not in made
+        if name not in computed
         and not is_secret(name)
         and name.isidentifier()
         # a secret may be copied to another name:  export OTHER=$HF_TOKEN
         and hide(value, secrets) == value
     }
-    return replace(cell, sourced=tuple(sorted(kept.items())))
+    return replace(cell, sourced=tuple(sorted(known.items())))
 
 
 def hidden_values(
     launcher: Launcher, cells: Iterable[Cell], *, environ: Mapping[str, str]
 ) -> frozenset[str]:
-    """Return the secrets that trials get besides their cells' own, as far as they are known here.
+    """Return the secrets that trials get besides those in their cells, as far as they are known.
 
-    They are in env files, and in variables of the login that the launcher passes on.
+    They are in env files, and in variables of this process that the launcher passes on. They are
+    needed to hide them in logs, where a library may quote a token in its exception.
     """
-    # they must be known to be hidden, because a library may quote a token in its exception
     names = launcher.inside.inherit
     secrets = secrets_of(
         {
@@ -295,56 +299,56 @@ def hidden_values(
         }
     )
     for cell in cells:
-        # files for nodes may fail here; then what they set is not known
+        # a file that is written for nodes may fail on this machine
         with contextlib.suppress(ConfigError):
             secrets |= secrets_of(_with_env_files(cell, launcher))
         for name in launcher.env_files_of(cell):
-            # the text is read too, because a file that fails here may succeed on a node
+            # so the text is read too
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 secrets |= secrets_in_text(secure_files.read_named(Path(name)))
     return secrets
 
 
 def context_of(cell: Cell, launcher: Launcher) -> Context:
-    """Return what the profiles of a cell are applied to, including env files that are readable.
+    """Return what the profiles of a cell are applied to, including env files that can be sourced.
 
     Raises:
-        ConfigError: the deployed XLA_FLAGS end early, so that no profile would be read.
+        ConfigError: XLA stops reading inside the deployed XLA_FLAGS, so it would read no profile.
     """
     is_complete = True
     try:
         deployed = _with_env_files(cell, launcher)
     except ConfigError:
-        # the files are made for nodes, and what they set is not known here
+        # a file that is written for nodes fails on this machine, so its variables are unknown
         deployed, is_complete = dict(cell.deployed), False
     flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
     return Context(deployed=flags, env=deployed, is_complete=is_complete)
 
 
 def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
-    """Return flag -> default in a release, as far as it is known, in the spelling of the flag.
+    """Return flag -> default in a release, where it is known, in the spelling of the flag.
 
-    Without a release, those that never changed. Defaults that no text can restore are left out.
+    With "" as `jaxlib`, it returns the defaults that never changed. Defaults that no text can
+    restore are left out.
 
     Raises:
         ConfigError: `jaxlib` is no release number.
     """
-    how, defaults = values()["restore"], {}
+    spelling, defaults = values()["restore"], {}
     for name in names:
         value = history().default(name, jaxlib)
-        if value is None or name in how["one_way"]:
+        if value is None or name in spelling["one_way"]:
             continue
-        if name in how["last_word"]:
+        if name in spelling["last_word"]:
             value = value.split("_")[-1].lower()
-        elif name in how["last_but_one"]:
+        elif name in spelling["last_but_one"]:
             value = value.split("_")[-2].lower()
         defaults[name] = value
     return defaults
 
 
-# Without these flags another cell would run, or none: restoring the number of CPU devices made the
-# trial fail.
-_OF_CELL = frozenset({"xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"})
+# flags without which another cell would run, or none, e.g. with another number of CPU devices
+_CELL_FLAGS = frozenset({"xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"})
 
 
 @written("no_env")
@@ -353,13 +357,14 @@ class NoEnv:
     """How deployed flags are set back to their defaults.
 
     Attributes:
-        jaxlib: the target's release, e.g. "0.7.2". With "", it uses defaults that no release
-            changed, and for others those of the release that earlier trials of the cell recorded.
-        defaults: flag without dashes -> default, besides the catalog, e.g. for a vendor's fork.
+        jaxlib: the target's release, e.g. "0.7.2". With "" the defaults are those that never
+            changed, and for other flags those of the release that earlier trials recorded.
+        defaults: flag without dashes -> default, for flags whose default the catalog does not have,
+            or has differently, e.g. in a vendor's fork.
         keep: flags that stay as deployed because they belong to the cell, in addition to the number
             of CPU devices and CUDA's folder.
         variables: deployed variable -> value to use as its default, e.g. `{"NCCL_PROTO":
-            "LL,LL128,Simple"}`; the others stay, and the note names them.
+            "LL,LL128,Simple"}`; other variables stay as deployed, and the note names them.
     """
 
     jaxlib: str = ""
@@ -378,7 +383,7 @@ class NoEnv:
         """
         unread = [name for name in launcher.env_files_of(cell) if not Path(name).is_file()]
         if unread:
-            return _none(f"{', '.join(unread)} cannot be read here, so what it sets is not known")
+            return _none(f"{', '.join(unread)} cannot be read here, so its variables are unknown")
         deployed = _with_env_files(cell, launcher)
         flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
         names = deployed.keys() - {"XLA_FLAGS"}
@@ -387,9 +392,9 @@ class NoEnv:
                 "variable",
                 name,
                 valid=sorted(names),
-                where="NoEnv(variables={...}), which takes deployed ones",
+                where="NoEnv(variables={...}), which takes deployed variables",
             )
-        kept_flags = (_OF_CELL - self.defaults.keys()) | set(self.keep)
+        kept_flags = (_CELL_FLAGS - self.defaults.keys()) | set(self.keep)
         undone = tuple(flag for flag in flags if flag.name not in kept_flags)
         channels = self._channels(deployed)
         if not undone and not self.variables and not channels:
@@ -399,9 +404,9 @@ class NoEnv:
         except ConfigError as error:
             return _none(str(error))
         note = "every deployed flag back to its default"
-        kept = sorted(names - self.variables.keys() - channels.keys())
-        if kept:
-            note += f"; variables stay as deployed: {', '.join(kept)}"
+        unchanged = sorted(names - self.variables.keys() - channels.keys())
+        if unchanged:
+            note += f"; variables stay as deployed: {', '.join(unchanged)}"
         return Profile(
             id=NO_ENV_ID,
             flags=restored,
@@ -411,7 +416,7 @@ class NoEnv:
         )
 
     def _channels(self, deployed: Mapping[str, str]) -> dict[str, str]:
-        """Return what restores the flags of other channels whose defaults are stated."""
+        """Return variable -> text that restores its flags, for channels with stated defaults."""
         texts = {
             variable: " ".join(
                 f"--{flag}={self.defaults[flag]}"
@@ -428,16 +433,16 @@ class NoEnv:
         missing = sorted(set(names) - known.keys())
         if missing:
             release = f"jaxlib {self.jaxlib}" if self.jaxlib else "every jaxlib"
-            later = "" if self.jaxlib else _RECORDED
+            later = "" if self.jaxlib else _NEXT_SESSION
             raise ConfigError(
                 f"the default of {', '.join(missing)} in {release} is not known; "
                 "state it in NoEnv(defaults={...}), name the target's jaxlib there, or list in "
-                f"`keep` those that are part of the cell{later}"
+                f"`keep` the flags that belong to the cell{later}"
             )
         return restore_default(flags, known)
 
 
-_RECORDED = ". Trials record their jaxlib: once one has run, the next session takes that"
+_NEXT_SESSION = ". A trial records its jaxlib: once one has run, the next session uses that release"
 
 
 def _none(why: str) -> Profile:

@@ -1,6 +1,6 @@
-"""The stored calibration of a cell.
+"""What earlier sessions stored about a cell: its calibration, its trials, the jaxlib they ran.
 
-It is only used for planning, and only for the same cell. This module measures nothing.
+A calibration is only used for planning, and only for the same cell. This module measures nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.model.text import ABSENT, fine, percent
+from pytest_xlatune.model.text import ABSENT, fine_percent, percent
 from pytest_xlatune.stats.noise import Noise
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies.trials import pace_of
@@ -33,7 +33,7 @@ class Calibration(Record, frozen=True, kw_only=True):
     Attributes:
         cell_digest: the digest of the cell.
         noise: the noise of its jobs and steps, as fractions.
-        outlook: what budgets of jobs could detect with it.
+        outlook: which changes budgets of jobs can detect with this noise.
         written: the time of writing, in ISO 8601.
         schema: version of the format.
     """
@@ -48,31 +48,35 @@ class Calibration(Record, frozen=True, kw_only=True):
         """Raise LedgerError for a noise that jobs cannot have.
 
         Raises:
-            LedgerError: the message has the value.
+            LedgerError: the noise is negative or not finite; the message has the value.
         """
-        level = self.noise.sigma_job
-        if not 0 <= level < math.inf:
-            raise LedgerError(f"noise.sigma_job is {level}, expected a fraction")
+        sigma = self.noise.sigma_job
+        if not 0 <= sigma < math.inf:
+            raise LedgerError(f"noise.sigma_job is {sigma}, expected a fraction")
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The results, one sentence each."""
+        """The results, one line each."""
         noise = self.noise
-        level, low, high = map(fine, (noise.sigma_job, noise.sigma_low, noise.sigma_high))
-        inside, lag1 = fine(noise.step_sd), ABSENT if noise.lag1 is None else f"{noise.lag1:.2f}"
-        apart = [
-            f"{what} differ by {fine(size)} beside it"
-            for what, size in (("node slots", noise.slot_sd), ("allocations", noise.allocation_sd))
+        sigma, low, high = map(fine_percent, (noise.sigma_job, noise.sigma_low, noise.sigma_high))
+        inside = fine_percent(noise.step_sd)
+        lag1 = ABSENT if noise.lag1 is None else f"{noise.lag1:.2f}"
+        further = [
+            f"in addition, {groups} differ by {fine_percent(size)}"
+            for groups, size in (
+                ("node slots", noise.slot_sd),
+                ("allocations", noise.allocation_sd),
+            )
             if size is not None
         ]
         steady = "unknown: fewer than 12 jobs, or no job levels off"
         if noise.steady_from is not None:
             steady = f"step {noise.steady_from}"
         return (
-            f"job noise: {level} (95 % interval {low} to {high})",
-            *apart,
+            f"job noise: {sigma} (95 % interval {low} to {high})",
+            *further,
             f"step noise inside a job: {inside}, correlation of neighbours {lag1}",
-            f"slow steps: {fine(noise.straggler_rate)} of the window",
+            f"slow steps: {fine_percent(noise.straggler_rate)} of the window",
             f"drift from the first job to the last: {percent(noise.drift)}",
             f"steady state begins at: {steady}",
         )
@@ -99,7 +103,7 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
     Args:
         folder: the folder of the campaign; it need not exist.
         cell: the cell of the trials.
-        session: its own trials are ignored; "" ignores none.
+        session: the session whose own trials are ignored; "" ignores none.
 
     Raises:
         LedgerError: the ledger cannot be read.
@@ -109,7 +113,7 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
         match entry.event:
             case CampaignOpened(session=opened) if session and opened == session:
                 break
-            case EnvironmentSeen(cell_digest=seen, nodes=nodes) if seen == cell.digest:
+            case EnvironmentSeen(cell_digest=ran, nodes=nodes) if ran == cell.digest:
                 versions = (environment.packages.get("jaxlib", "") for environment in nodes)
                 recorded = next(filter(None, versions), recorded)
             case _:
@@ -118,7 +122,7 @@ def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
 
 
 def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ...]:
-    """Return the trials of a ledger, final or not, in plan order; () if there is none.
+    """Return the trials of a ledger, final or not, in the order of the plan; () if none.
 
     Args:
         folder: the folder of the campaign; it need not exist.
@@ -144,14 +148,15 @@ def pace_in(entries: Iterable[LedgerEntry], cell: Cell) -> JobPace | None:
 
 
 def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
-    """Return the calibration in a cell's folder; None if there is none for exactly this cell.
+    """Return the calibration in a folder; None if it has none of exactly this cell.
 
     Raises:
         LedgerError: there is one, but it cannot be read.
     """
     path = folder / CALIBRATION
     try:
-        calibration = Calibration.from_json(read_json(secure_files.read_bytes(path), is_ours=True))
+        data = read_json(secure_files.read_bytes(path), is_strict=True)
+        calibration = Calibration.from_json(data)
         calibration.check()
     except FileNotFoundError:
         return None

@@ -29,7 +29,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.redact import command_without_secrets, shown_value
 from pytest_xlatune.model.resources import Resources, RetryPolicy
-from pytest_xlatune.model.written import Telling
+from pytest_xlatune.model.written import CheckedStruct
 from pytest_xlatune.report.exports import formats
 
 T = TypeVar("T", bound=Struct)
@@ -39,15 +39,18 @@ FLAG = "--xlatune-"  # prefix of an option on pytest's command line
 class Where(enum.Enum):
     """The places besides the sweep file where a setting may be given."""
 
-    SWEEP = "nowhere else"
-    TABLE = "in the settings file, for all sweeps or for one"
-    OPTION = "on the command line, in the environment, the ini file and the settings file"
-    SESSION = "the same, but not for one sweep alone"
-    ABOVE = "the same, but not in the settings file"
+    SWEEP = "none"
+    TABLE = "the settings file, for all sweeps or for one"
+    OPTION = "the command line, the environment, the ini file and the settings file"
+    SESSION = "the places of OPTION, but in the settings file only for all sweeps"
+    ABOVE = "the places of OPTION without the settings file"
 
 
 class Name(str):
-    """The name of the option, or the whole flag of a switch, if it is not the field's name."""
+    """The name of the option if it is not the field's; for a switch, the flag without `xlatune-`.
+
+    The name of a switch may also be the whole flag, e.g. `no-xlatune`.
+    """
 
     __slots__ = ()
 
@@ -80,7 +83,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _nodes(text: str) -> tuple[str, ...] | None:
-    """Parse a host list, or the name of a list from a study, which `resolve_options` reads."""
+    """Parse a host list, or `@NAME` of a study's node list, which `resolve_options` looks up."""
     if text.startswith("@"):
         return (text,)
     return expand(text) if text else None
@@ -95,18 +98,18 @@ def _command(text: str) -> str:
     if not words:
         raise ValueError("expected a command line such as 'sudo -n /opt/site/node-health'")
     if list(command_without_secrets(words)) != words:
-        raise ValueError("expected a command without a secret in it: let it read that from a file")
+        raise ValueError("expected a command without a secret: let it read the secret from a file")
     return text
 
 
 def _axes(text: str) -> str:
-    """Check a text such as `PP=2,FSDP=4`, which the sweep parses."""
+    """Check a text such as `PP=2,FSDP=4`; `Sweep.resolve` parses it."""
     Parallelism.parse(text)
     return text
 
 
 def _step_pattern(text: str) -> str:
-    """Check a text such as `torchtitan`, or a pattern, which the protocol parses."""
+    """Check a text such as `torchtitan`, or a pattern; the log reader parses it."""
     step_pattern(text)
     return text
 
@@ -115,8 +118,8 @@ def _model_tag(text: str) -> str:
     return Cell(model_tag=text, parallelism=Parallelism.parse("FSDP=1")).model_tag
 
 
-# The description says in messages what is expected. Defaults are not checked: 0 and None mean that
-# the budget decides, or unknown. Hours may be inf, which removes the limit of a sweep file.
+# Messages quote the description as the expected value. Defaults are not checked, because 0 and None
+# mean unknown, or that the budget decides. Hours may be inf, which removes a sweep file's limit.
 _FINITE = sys.float_info.max
 Whole = Annotated[int, Meta(description="a whole number")]
 Count = Annotated[int, Meta(ge=1, description="a whole number above 0")]
@@ -140,10 +143,16 @@ class Option(Struct, frozen=True, kw_only=True):
     Attributes:
         field: the keyword in a sweep file.
         group: the class with the field.
-        kind: its type without None; for a number with its bounds.
-        expected: for a number, what messages expect.
-        name: `model` is `--xlatune-model`, the ini key `xlatune_model` and XLATUNE_MODEL.
-        read: parses a text if the type does not say how; raises ValueError or ConfigError.
+        kind: the type of the value without None; for a number with its bounds.
+        expected: the expected value in messages, for a number; "" for other types.
+        name: the name, e.g. `model` of `--xlatune-model`, the ini key `xlatune_model` and the
+            variable XLATUNE_MODEL.
+        help: the help text.
+        unit: the unit of the value; "" if it has none.
+        where: the places in which it may be given.
+        metavar: the placeholder for the value in the help.
+        read: function that parses a text, which raises ValueError or ConfigError; None if the type
+            is enough to parse it.
     """
 
     field: str
@@ -174,7 +183,7 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def choices(self) -> Collection[str]:
-        """The allowed values, if they are few; otherwise empty."""
+        """The allowed values; empty if they cannot be listed."""
         if self.field == "executor":
             return EXECUTORS
         return typing.get_args(self.kind) if typing.get_origin(self.kind) is Literal else ()
@@ -196,12 +205,11 @@ class Option(Struct, frozen=True, kw_only=True):
 def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the type of a field without `| None`, and the metadata of its annotation."""
     is_annotated = typing.get_origin(hint) is typing.Annotated
-    kind, *rest = typing.get_args(hint) if is_annotated else (hint,)
-    metadata = tuple(rest)
+    kind, *metadata = typing.get_args(hint) if is_annotated else (hint,)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kind, more = _unwrapped(typing.get_args(kind)[0])
-        metadata = (*metadata, *more)
-    return kind, metadata
+        kind, inner_metadata = _unwrapped(typing.get_args(kind)[0])
+        metadata += inner_metadata
+    return kind, tuple(metadata)
 
 
 def _option(group: type[Struct], name: str, hint: Any) -> Option:
@@ -223,11 +231,11 @@ def _option(group: type[Struct], name: str, hint: Any) -> Option:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-class _Keywords(Telling):
+class _Keywords(CheckedStruct):
     """A metaclass whose error for an unknown keyword names the group that has it."""
 
-    def __new__(cls, *made: Any, **how: Any) -> Any:
-        return super().__new__(cls, *made, **{"kw_only": True, **how})
+    def __new__(cls, *definition: Any, **struct_options: Any) -> Any:
+        return super().__new__(cls, *definition, **{"kw_only": True, **struct_options})
 
     def __call__(cls, **keywords: Any) -> Any:  # noqa: N805 - of a metaclass
         for name in keywords:
@@ -243,18 +251,19 @@ class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
         """Raise ConfigError for a number out of its range; a subclass may check more."""
         for name, option in _numbers(type(self)).items():
             value = getattr(self, name)
-            if value != _defaults(type(self))[name]:
-                try:
-                    msgspec.convert(value, option.kind)
-                except msgspec.ValidationError:
-                    self._refuse(name, option.expected)
+            if value == _defaults(type(self))[name]:
+                continue
+            try:
+                msgspec.convert(value, option.kind)
+            except msgspec.ValidationError:
+                self._refuse(name, option.expected)
 
     def _refuse(self, name: str, expected: str) -> NoReturn:
         value, default = getattr(self, name), _defaults(type(self))[name]
-        sort = f" ({type(value).__name__})" if isinstance(value, str) else ""
-        other = f", or {default}" if default in (0, None) else ""
+        kind = f" ({type(value).__name__})" if isinstance(value, str) else ""
+        or_default = f", or {default}" if default in (0, None) else ""
         raise ConfigError(
-            f"{type(self).__name__}: {name} is {value!r:.80}{sort}, expected {expected}{other}"
+            f"{type(self).__name__}: {name} is {value!r:.80}{kind}, expected {expected}{or_default}"
         )
 
     def __repr__(self) -> str:
@@ -264,12 +273,13 @@ class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
 
 @functools.cache
 def _defaults(cls: Any) -> dict[str, Any]:
-    defaults = cls.__struct_defaults__  # they belong to the last fields
+    defaults = cls.__struct_defaults__  # msgspec lists those of the last fields
     return dict(zip(cls.__struct_fields__[-len(defaults) :], defaults, strict=True))
 
 
 @functools.cache
 def _numbers(cls: Any) -> dict[str, Option]:
+    """Return name -> option of the fields that are numbers."""
     options = {name: _option(cls, name, hint) for name, hint in cls.__annotations__.items()}
     return {name: option for name, option in options.items() if option.expected}
 
@@ -320,7 +330,7 @@ class CellSettings(SettingsGroup):
         Count, "Devices of the cell in all; 0 is unknown", Where.TABLE, Unit("devices")
     ] = 0
     code: Annotated[
-        str, "Commit of the trainer's code; '' where commits are not told apart", Where.SWEEP
+        str, "Commit of the trainer's code; '' if it is not part of the cell", Where.SWEEP
     ] = ""
     commits: Annotated[
         str,
@@ -329,7 +339,7 @@ class CellSettings(SettingsGroup):
     ] = ""
     step_pattern: Annotated[
         str,
-        "How the trainer prints a step, where it is not as MaxText does: torchtitan, "
+        "How the trainer prints a step, if not as MaxText does: torchtitan, "
         "megatron-lm, nemo, axlearn, levanter, lightning, hf-trainer, tqdm, json, or a "
         "Python pattern with the groups step, and seconds (or ms, rate), tgs, tflops, mfu, "
         "loss, total",
@@ -344,7 +354,7 @@ class CellSettings(SettingsGroup):
 class DesignSettings(SettingsGroup):
     """How many trials of each kind, in which order, and what counts as a difference."""
 
-    budget: Annotated[Trials, "Trials that a sweep may cost; 0 is 50, and 22 behind rotations"] = 0
+    budget: Annotated[Trials, "Trials that a sweep may cost; 0 means 50, or 22 with rotations"] = 0
     seed: Annotated[Whole, "Seed of the order of the trials"] = 0
     screen_baselines: Annotated[
         Trials, "Baselines in each wave's queue; 0 is what the budget allows", Where.SWEEP
@@ -366,8 +376,8 @@ class DesignSettings(SettingsGroup):
     rotate: Annotated[
         Literal["auto", "on", "off"],
         "Let profiles that differ in flags only take turns in one job, to be ranked: on, off, or "
-        "auto (on where the launcher starts Python itself, and turns need fewer jobs and no "
-        "more time)",
+        "auto (on if the launcher starts Python itself, and turns need fewer jobs and no more "
+        "time)",
         Metavar("HOW"),
     ] = "auto"
     loss_tolerance: Annotated[
@@ -398,13 +408,13 @@ class SiteSettings(SettingsGroup):
     ] = 0
     slots: Annotated[
         Count,
-        "Equal parts (slots) to split the node list into, in its order; trials run on all of "
-        "them side by side",
+        "Number of equal parts (slots) into which the node list is split in its order; trials run "
+        "on all slots at the same time",
         Unit("slots"),
     ] = 1
     partition: Annotated[str, "Slurm partition", Metavar("NAME")] = ""
     queue_depth: Annotated[
-        Trials, "Trials of a node that may wait in Slurm's queue behind the one that runs there"
+        Trials, "Trials that may wait in Slurm's queue for a node while a trial runs on it"
     ] = 2
     slurm: Annotated[Table, "Further options for sbatch, e.g. account=a,qos=high"] = field(
         default_factory=dict
@@ -429,21 +439,21 @@ class SiteSettings(SettingsGroup):
     ] = ""
     unseen: Annotated[
         tuple[str, ...],
-        "Settings (names, or patterns like HSA_*) whose effect nothing here can show: a "
-        "winner may rest on them although they were only asked for",
+        "Settings (names, or patterns like HSA_*) whose effect nothing can show: a profile may win "
+        "by them although they were only asked for",
         Where.SWEEP,
     ] = ()
     trial_s: Annotated[
         NotNegative,
-        "Seconds of a trial, measured once as `xlatune init --try` does: a plan goes by it until "
-        "trials are over; 0 is unknown",
+        "Seconds of a trial, as `xlatune init --try` measures it: a plan uses it until trials have "
+        "ended; 0 means unknown",
         Where.SWEEP,
         Unit("seconds"),
     ] = 0.0
     node_health: Annotated[
         str,
-        "Command that a check of nodes runs on each node after each job; it prints what "
-        "kernel log and ECC counters say, `hard: ...` for a hard error",
+        "Command that a node study runs on each node after each job; it prints lines from the "
+        "kernel log and ECC counters, as `hard: ...` for a hard error",
         Where.TABLE,
         _command,
     ] = ""
@@ -465,11 +475,11 @@ class SiteSettings(SettingsGroup):
             except ConfigError as error:
                 self._refuse("nodelist", f"names of nodes ({error})")
             if names != nodes:
-                self._refuse("nodelist", f"each node by itself: {names}")
+                self._refuse("nodelist", f"one node in each text: {names}")
 
     @property
     def runs_by(self) -> "Executor":
-        """The executor with that name, for questions only; it has submitted nothing.
+        """The executor with the name `executor`; it is only asked about its kind.
 
         Raises:
             ConfigError: there is no such executor, or it cannot be loaded.
@@ -478,7 +488,7 @@ class SiteSettings(SettingsGroup):
 
 
 class Limits(SettingsGroup):
-    """The most that a sweep may cost beside its trials; None is no limit."""
+    """The most that a sweep may cost, beside the budget of trials; None means no limit."""
 
     node_hours: Annotated[
         Hours | None,
@@ -486,13 +496,13 @@ class Limits(SettingsGroup):
     ] = None
     hours: Annotated[
         Hours | None,
-        "Hours of the clock that a sweep's trials may be with the scheduler in all its runs, time "
-        "in the queue included",
+        "Hours of wall time that a sweep's trials may be with the scheduler in all its runs, "
+        "including the time in the queue",
     ] = None
 
 
-# both ways to give the nodes of a slot -> their values if they are not given
-SLOT: Mapping[str, Any] = {"nodelist": None, "nodes": 0}
+# setting that gives the nodes of a slot -> its value if it is not given
+NODE_SETTINGS: Mapping[str, Any] = {"nodelist": None, "nodes": 0}
 
 
 class UserOptions(SettingsGroup):
@@ -500,11 +510,11 @@ class UserOptions(SettingsGroup):
 
     Attributes:
         values: field -> value; a missing field was not given.
-        places: field -> where it was given.
+        places: name of the option -> where it was given.
         file: the settings file as messages name it; "" if none.
-        root: the root of the project; paths below it are made relative.
-        sweeps: name of a sweep -> the settings for it, if the file has a table of it.
-        passed_over: which settings file was found but not read, and why; "" if none.
+        root: the root of the project; paths below it are made relative. None: paths stay.
+        sweeps: name of a sweep -> the settings for it, if the file has a table for that sweep.
+        ignored_file: which settings file was found but not read, and why; "" if none.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -512,14 +522,14 @@ class UserOptions(SettingsGroup):
     file: str = ""
     root: Path | None = None
     sweeps: Mapping[str, "UserOptions"] = field(default_factory=dict)
-    passed_over: str = ""
+    ignored_file: str = ""
 
-    def of(self, sweep: str) -> "UserOptions":
+    def for_sweep(self, sweep: str) -> "UserOptions":
         """Return the settings for one sweep."""
         return self.sweeps.get(sweep, self)
 
-    def unread(self, sweeps: Collection[str]) -> list[str]:
-        """Return a line for each table of the settings file of none of these sweeps."""
+    def unused_tables(self, sweeps: Collection[str]) -> list[str]:
+        """Return a line for each table of the settings file that is for none of these sweeps."""
         lines = []
         for name in sorted(self.sweeps.keys() - set(sweeps)):
             near = difflib.get_close_matches(name, sweeps, n=1)
@@ -527,19 +537,21 @@ class UserOptions(SettingsGroup):
             lines.append(f"{self.file} [sweeps.{name}]: no sweep of this run has that name{hint}")
         return lines
 
-    def over(self, group: T) -> T:
+    def applied_to(self, group: T) -> T:
         """Return a group with the user's values in place of its own; mappings are merged.
 
-        Giving a number of nodes, or their names, replaces both.
+        A number of nodes, or their names, replaces both in the group.
         """
         declared = structs.asdict(group)
-        stated = {name: value for name, value in self.values.items() if value is not None}
-        changes = {
-            name: SLOT[name] for name in SLOT.keys() & declared.keys() if SLOT.keys() & stated
-        }
-        for name in stated.keys() & declared.keys():
+        values = {name: value for name, value in self.values.items() if value is not None}
+        changes: dict[str, Any] = {}
+        if NODE_SETTINGS.keys() & values:
+            changes |= {
+                name: NODE_SETTINGS[name] for name in NODE_SETTINGS.keys() & declared.keys()
+            }
+        for name in values.keys() & declared.keys():
             is_table = isinstance(declared[name], Mapping)
-            changes[name] = {**declared[name], **stated[name]} if is_table else stated[name]
+            changes[name] = {**declared[name], **values[name]} if is_table else values[name]
         return structs.replace(group, **changes) if changes else group
 
 
@@ -572,7 +584,8 @@ class RunSettings(SettingsGroup):
     ] = ()
     notify_file: Annotated[
         File | None,
-        "Whom to tell: Apprise URLs, one a line (or one in XLATUNE_NOTIFY_URL)",
+        "File with addresses for notifications: Apprise URLs, one a line (or one URL in "
+        "XLATUNE_NOTIFY_URL)",
         Where.SESSION,
     ] = None
     negative: Annotated[
@@ -582,12 +595,12 @@ class RunSettings(SettingsGroup):
     ] = "fail"
     log_level: Annotated[
         LogLevel,
-        "How much xlatune.log beside each ledger says: debug, info or warning",
+        "Level of xlatune.log beside each ledger: debug, info or warning",
         Where.SESSION,
     ] = "info"
     access: Annotated[
         Access,
-        "Who may read ledgers and logs: owner, group (members may go on with a sweep) or all",
+        "Who may read ledgers and logs: owner, group (members may also resume a sweep) or all",
         Where.SESSION,
     ] = "owner"
     ask_above: Annotated[
@@ -596,11 +609,11 @@ class RunSettings(SettingsGroup):
     is_off: Annotated[bool, "Deselect all sweeps and do nothing else", Name("no-xlatune")] = False
     fresh: Annotated[
         bool,
-        "Start over, on other nodes too: move the ledger aside, measure all again",
+        "Start over, also on other nodes: move the ledger aside and measure all again",
     ] = False
     rebuild: Annotated[
         bool,
-        "Begin a new ledger where one was lost, out of the attempts' own files",
+        "Make a lost ledger again from the attempts' own files",
     ] = False
     keep_jobs: Annotated[bool, "Leave running trials alone when the session ends early"] = False
     yes: Annotated[
@@ -612,7 +625,7 @@ class RunSettings(SettingsGroup):
         bool,
         "Write the tuning document in Chinese too (<MODEL_TAG>-tuning.zh.md)",
     ] = False
-    said: UserOptions = NOTHING  # the settings for sweeps
+    for_sweeps: UserOptions = NOTHING  # the user's settings for sweeps
 
 
 def is_daily(flag: str) -> bool:
@@ -620,9 +633,9 @@ def is_daily(flag: str) -> bool:
     return flag.removeprefix(FLAG) in DAILY
 
 
-def saying_executor(which: Callable[[type[Executor]], bool]) -> str:
-    """Return the option that selects our first executor for which `which` is true."""
-    return f"{FLAG}executor {one_of_ours(which)}"
+def executor_option(is_fitting: Callable[[type[Executor]], bool]) -> str:
+    """Return the option that selects our first executor for which `is_fitting` is true."""
+    return f"{FLAG}executor {one_of_ours(is_fitting)}"
 
 
 # keyword of `Sweep` -> class of its value
@@ -640,8 +653,9 @@ _DECLARED = tuple(
     for name, hint in group.__annotations__.items()
     if typing.get_origin(hint) is Annotated
 )
-# all fields but switches, and those of them that are options
+# all settings except for switches
 FIELDS = tuple(option for option in _DECLARED if option.kind is not bool)
+# the settings that are also options of the command line
 OPTIONS = tuple(option for option in FIELDS if option.where not in (Where.SWEEP, Where.TABLE))
 
 # flag of a switch without dashes -> (field of RunSettings, help)
@@ -654,9 +668,9 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
     if option.kind is bool
 }
 
-# the brief help shows these, which daily work needs, and says how to list the others
+# the options in the brief help, which also says how to list the others
 DAILY = (
     *("model", "budget", "executor", "nodelist", "partition", "workdir"),
     *("negative", "plan", "fresh", "yes"),
 )
-EVERY = "pytest -v --help"  # the command that lists all options
+LIST_ALL = "pytest -v --help"  # the command that lists all options

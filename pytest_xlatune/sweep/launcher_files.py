@@ -16,7 +16,7 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.measured_cell import MeasuredCell
 
-BROUGHT = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
+LAUNCHER_FILES = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
 
 
 class LauncherFile(ABC):
@@ -28,16 +28,17 @@ class LauncherFile(ABC):
 
         Args:
             path: path of the file.
-            given: keywords for this kind of file, and further keywords of `Sweep` that override.
+            given: keywords for this kind of file, and keywords of `Sweep`, which replace what the
+                file says.
 
         Raises:
-            ConfigError: the file is of another kind, or leaves something open.
+            ConfigError: the file is of another kind, or leaves out something that a sweep needs.
         """
 
     def with_recipe(self, source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
-        """Return file name -> text of a file that contains the recipe of its cell.
+        """Return file name -> text of a file with the recipe of its cell; {} without a recipe.
 
-        It is empty without a recipe. A remark in the text names settings that the file cannot hold.
+        A remark in the text names settings that the file cannot hold.
         """
         del source, covered
         return {}
@@ -49,17 +50,17 @@ def launcher_file(name: str, *, where: str) -> LauncherFile:
     Raises:
         ConfigError: there is no such launcher, or it cannot be loaded.
     """
-    made = BROUGHT.load(name, where=where)()
-    if not isinstance(made, LauncherFile):
+    file = LAUNCHER_FILES.load(name, where=where)()
+    if not isinstance(file, LauncherFile):
         raise ConfigError(
-            f"launcher {name!r} of {BROUGHT.source(name)} is {type(made).__name__}, expected a "
-            "pytest_xlatune.sweep.launcher_files.LauncherFile"
+            f"launcher {name!r} of {LAUNCHER_FILES.source(name)} is {type(file).__name__}, "
+            "expected a pytest_xlatune.sweep.launcher_files.LauncherFile"
         )
-    return made
+    return file
 
 
 def with_recipes(files: Iterable[DeployedFile], covered: MeasuredCell) -> dict[str, str]:
-    """Return file name -> text of each launcher's file that contains the recipe of its cell.
+    """Return file name -> text of each of these files with the recipe of its cell.
 
     Files of launchers that are no longer installed are left out.
 
@@ -68,6 +69,6 @@ def with_recipes(files: Iterable[DeployedFile], covered: MeasuredCell) -> dict[s
     """
     recipes: dict[str, str] = {}
     for file in files:
-        if file.launcher in BROUGHT:
+        if file.launcher in LAUNCHER_FILES:
             recipes |= launcher_file(file.launcher, where=file.path).with_recipe(file, covered)
     return recipes

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 MARKERS: dict[str, dict[str, str]] = {
     "tuning": {
-        "wave1": "the baseline, and what the image alone gives",
+        "wave1": "the baseline, and the speed of the image alone",
         "wave2": "single flags of the dominant axis",
-        "wave3": "stacks of what led",
+        "wave3": "stacks of the leading flags",
         "wave4": "values around the leaders, flags of the second axis",
         "wave5": "keys of the trainer: pipeline, remat, attention, quantization, scan",
         "wave5_5": "the best flags with the best pipeline shape",
@@ -25,7 +25,7 @@ MARKERS: dict[str, dict[str, str]] = {
         "network": "which node or link slows the network: rounds of pairs, then fresh pairs"
     },
     "nodes": {"nodes": "which nodes are slow: one job a node, suspects again beside controls"},
-    "batch": {"batch": "which batch size is fastest, and how large a one fits"},
+    "batch": {"batch": "which batch size is fastest, and which is the largest that fits"},
     "commits": {"commits": "which commit made it slower, or which models a commit breaks or slows"},
     "calibration": {
         "calibrate": "the baseline against itself: the noise of the cell; takes jobs=12"

@@ -4,9 +4,9 @@ A new study adds one entry here, and its markers to `markers.py`. Ledgers and re
 by its kind, sweep files by a declaration of that kind, and tests by a marker. Classes and functions
 are given by name and imported on first use.
 
-Other distributions add studies by an entry point of `pytest_xlatune.studies`, named like the kind,
-that names a `StudyKind`. It is loaded when a sweep file or a ledger names a kind that is not ours,
-so pytest only knows its markers from then on.
+Other distributions add a study by an entry point of `pytest_xlatune.studies`: its name is that of
+the kind, and its object a `StudyKind`. It is loaded when a sweep file or a ledger names the kind,
+so pytest knows its markers only from then on.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class StudyKind(NamedTuple):
         document: the function that makes the document for a `MeasuredCell`, as `module:name`.
         file_name: name of its report files, without suffix.
         markers: markers of the tests that run it -> a phrase on what each selects.
-        asked_by_file: whether a sweep file can declare it; None if its class must be asked.
+        in_sweep_file: whether a sweep file can declare it; None: its class decides.
     """
 
     study: str
     document: str
     file_name: str
     markers: Mapping[str, str] = {}
-    asked_by_file: bool | None = None
+    in_sweep_file: bool | None = None
 
     @property
     def cls(self) -> type[Study]:
@@ -60,38 +60,38 @@ class StudyKind(NamedTuple):
     @property
     def is_declared(self) -> bool:
         """Whether a sweep file can declare it as `Sweep(study=...)`; imports no class of ours."""
-        if self.asked_by_file is not None:
-            return self.asked_by_file
+        if self.in_sweep_file is not None:
+            return self.in_sweep_file
         return bool(self.markers) and not (self.traits.about_cell or self.traits.is_deployed)
 
     def document_of(self, subject: MeasuredCell) -> Document:
         """Return the document for a conclusion."""
-        made: Document = _named(self.document)(subject)
-        return made
+        document: Document = _named(self.document)(subject)
+        return document
 
 
-BROUGHT = EntryPointGroup("pytest_xlatune.studies", kind="study")
-# called with each kind of another distribution when it is loaded
-ON_ARRIVAL: list[Callable[[StudyKind], None]] = []
+OTHER_STUDIES = EntryPointGroup("pytest_xlatune.studies", kind="study")
+# functions that are called with each kind of another distribution when it is loaded
+ON_LOADED: list[Callable[[StudyKind], None]] = []
 
 
 class _Kinds(dict[str, StudyKind]):
-    """Kinds by name: ours, and those of other distributions once they were asked for."""
+    """Kinds by name: ours, and those of other distributions, which are loaded on first use."""
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in BROUGHT
+        return super().__contains__(name) or name in OTHER_STUDIES
 
     def __missing__(self, name: str) -> StudyKind:
-        if name not in BROUGHT:
+        if name not in OTHER_STUDIES:
             raise KeyError(name)
-        kind = BROUGHT.load(name, where="the registry of studies")
+        kind = OTHER_STUDIES.load(name, where="the registry of studies")
         if not isinstance(kind, StudyKind):
             raise ConfigError(
-                f"study {name!r} of {BROUGHT.source(name)} is {type(kind).__name__}, expected a "
-                "pytest_xlatune.sweep.registry.StudyKind"
+                f"study {name!r} of {OTHER_STUDIES.source(name)} is {type(kind).__name__}, "
+                "expected a pytest_xlatune.sweep.registry.StudyKind"
             )
         self[name] = kind
-        for callback in ON_ARRIVAL:
+        for callback in ON_LOADED:
             callback(kind)
         return kind
 
@@ -130,16 +130,17 @@ KINDS: dict[str, StudyKind] = _Kinds(
             f"pytest_xlatune.report.{document}",
             file_name,
             MARKERS.get(name, {}),
-            asked_by_file=is_asked,
+            in_sweep_file=in_sweep_file,
         ),
     )
-    for name, (study, document, file_name, is_asked) in _OURS.items()
+    for name, (study, document, file_name, in_sweep_file) in _OURS.items()
 )
 
 
 def kind_names() -> list[str]:
-    """Return the names of all kinds, including other distributions'; this imports none."""
-    return [*KINDS, *(name for name in BROUGHT if name not in [*KINDS])]
+    """Return the names of all kinds, including other distributions'; nothing is imported."""
+    loaded = [*KINDS]
+    return [*loaded, *(name for name in OTHER_STUDIES if name not in loaded)]
 
 
 def markers() -> dict[str, str]:
@@ -156,17 +157,18 @@ def kind_of(name: str) -> StudyKind:
     kind = name.partition("-")[0]
     if kind not in KINDS:
         raise LedgerError(
-            f"the ledger holds a study {name!r}; known are {', '.join(sorted(kind_names()))}. "
+            f"the ledger has a study {name!r}, but known are {', '.join(sorted(kind_names()))}. "
             "Was it written by another version?"
         )
     return KINDS[kind]
 
 
+# (name, JSON text) -> a study that this process uses
 _IN_USE = weakref.WeakValueDictionary[tuple[str, str], "Study"]()
 
 
 def study_of(name: str, declared: Json) -> Study:
-    """Return the study from its name and JSON data; a study in use is returned itself.
+    """Return the study with this name and JSON data: the one in use, if there is one.
 
     Raises:
         LedgerError: the kind is not known here.
@@ -178,10 +180,10 @@ def study_of(name: str, declared: Json) -> Study:
     return study
 
 
-def is_in_use(study: Study, declared: Json) -> None:
+def put_in_use(study: Study, declared: Json) -> None:
     """Make `study_of` return this study, with its cached conclusions, for its own JSON data."""
-    with contextlib.suppress(LedgerError):  # the kind of a study that no ledger contains
-        # equal without its secrets, which are not written
+    with contextlib.suppress(LedgerError):  # the kind is unknown, so no ledger has such a study
+        # a study with secrets differs, because they are not in the JSON data
         if kind_of(study.name).cls.from_json(declared) == study:
             _IN_USE[study.name, _text_of(declared)] = study
 

@@ -36,8 +36,8 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search, Singles, rules_of_kind
 from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from pytest_xlatune.sweep.checkouts import of_commits, same_files
-from pytest_xlatune.sweep.deployed import configured, with_sourced
+from pytest_xlatune.sweep.checkouts import as_checkout_launcher, same_files
+from pytest_xlatune.sweep.deployed import trainer_settings, with_sourced
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -45,40 +45,49 @@ if TYPE_CHECKING:
 
 
 USUAL_BUDGET = 50  # jobs if no budget is given; rotations need fewer
-_OTHERS = ("rotate", "budget")  # settings of the design that are combined with other facts first
+_HANDLED = ("rotate", "budget")  # settings of the design that `tuning` does not pass on as they are
 
 
 def _digest_of(image: str) -> str:
-    """Return the identity of an image, whatever its name: `sha256:..` for `a/b@sha256:..`."""
+    """Return the digest in the name of an image, `sha256:..` of `a/b@sha256:..`, else the name."""
     return image.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSweep:
-    """A sweep that is ready to run."""
+    """A sweep that is ready to run.
 
-    sweep: Sweep  # its groups contain the user's settings on top of the file's
+    Attributes:
+        sweep: the declaration, with the user's settings in its groups.
+        cell: the cell.
+        slots: the nodes of each slot, those of the cell first; () if there is one slot.
+        compile_check: the compile check of this run; None if there is none.
+        settings: name of a setting -> where it was given.
+        no_env: why there is no `baseline-no-env` although it was declared; "" otherwise.
+        jaxlib: the release that earlier trials recorded, if `baseline-no-env` depends on it; ""
+            otherwise.
+        others: id of a candidate -> its cell, or label of a compared commit -> the cell at it.
+        commits: the compared commits as the user named them; "" if none.
+        context: what the profiles of derived waves are checked against; None without such waves.
+    """
+
+    sweep: Sweep
     cell: Cell
-    # nodes of each slot, the cell's first; () if there is one slot
     slots: tuple[tuple[str, ...], ...] = ()
-    # the compile check of this run; None if there is none
     compile_check: CompileCheck | None = None
-    # name of a setting -> where it was given
     settings: Mapping[str, str] = field(default_factory=dict)
-    no_env: str = ""  # why there is no `baseline-no-env` although it is asked for; else ""
-    # release recorded by earlier trials, if `baseline-no-env` depends on it; else ""
+    no_env: str = ""
     jaxlib: str = ""
-    # candidate -> its own cell; or short hash and subject -> the cell at a compared commit
     others: Mapping[str, Cell] = field(default_factory=dict)
-    commits: str = ""  # the compared commits as the user named them; "" if none
-    context: Context | None = None  # what the profiles of derived waves are checked against
+    commits: str = ""
+    context: Context | None = None
 
     def __post_init__(self) -> None:
-        for cell in self.cells:  # because errors of this sweep may quote their secrets
+        for cell in self.cells:  # errors of this sweep may quote the secrets of its cells
             keep_secret(secrets_in(cell, self.sweep.profiles))
 
     @property
-    def restores(self) -> bool:
+    def has_no_env(self) -> bool:
         """Whether `baseline-no-env` is one of the profiles."""
         return any(profile.id == NO_ENV_ID for profile in self.sweep.profiles)
 
@@ -103,10 +112,7 @@ class ResolvedSweep:
 
     @property
     def folder(self) -> Path:
-        """The folder of the cell below the work directory, whatever nodes it is pinned to.
-
-        So other nodes are found in the ledger and refused, instead of being measured unnoticed.
-        """
+        """The folder of the cell below the work directory; see `folder_of_family`."""
         return folder_of_family(self.sweep.name, self.cells)
 
     def study(
@@ -120,10 +126,10 @@ class ResolvedSweep:
         """Return the study that this sweep declares; a tuning study if it declares none.
 
         Args:
-            selected: ids of the arms that are asked for; None for all.
-            confirm: whether the confirmation of a tuning study is asked for.
+            selected: ids of the arms that the selected tests need; None for all.
+            confirm: whether the selected tests need the confirmation of a tuning study.
             sigma: the job noise from a calibration; None if unknown.
-            earlier: trials from earlier sessions in the ledger.
+            earlier: trials of earlier sessions in the ledger.
 
         Raises:
             ConfigError: the profiles do not fit the budget.
@@ -143,12 +149,12 @@ class ResolvedSweep:
                 loss_tolerance=design.loss_tolerance,
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
-                configured=configured(self.sweep.launcher, self.cell),
+                configured=trainer_settings(self.sweep.launcher, self.cell),
             )
         )
 
     def check(self) -> None:
-        """Build every trial that can be named before anything has run, to find errors early.
+        """Build the launch of every trial that is known before the first has run, to find errors.
 
         Raises:
             ConfigError: the profiles do not fit the budget, no trial could have a score, or the
@@ -173,20 +179,20 @@ class ResolvedSweep:
         if declared is None or study.traits.aim is not Aim.GATES:
             return
         by_digest = {cell.digest: cell for cell in study.cells}
+        # reversed, so that the first trial of each arm stays in the dictionary
         ahead = [trial for trial in reversed(study.outlook(()).ahead) if trial.rotation is None]
         trials = {trial.arm: trial for trial in ahead}
         reference = trials.get(study.reference)
         if reference is None:
             return
-
-        # a candidate without settings passed although the trainer had become 10 % slower
-        checkout = of_commits(self.sweep.launcher)
-        same = self._started(reference, self.cell)
+        checkouts = as_checkout_launcher(self.sweep.launcher)
+        baseline_launch = self._launch_text(reference, self.cell)
         for name, trial in trials.items():
             if name == study.reference or is_control(trial.profile):
                 continue
             cell, where = by_digest[trial.cell_digest], f"sweep {self.sweep.name!r}, candidate"
-            if self._started(trial, cell) == same or self._is_alike(trial.profile, cell):
+            is_same = self._launch_text(trial, cell) == baseline_launch
+            if is_same or self._repeats_baseline(trial.profile, cell):
                 is_one = cell.code and cell.code == self.cell.code
                 both = f" (both are commit {cell.code[:12]})" if is_one else ""
                 raise ConfigError(
@@ -194,31 +200,29 @@ class ResolvedSweep:
                     "pass whatever has changed. Name the change: settings; a gate also takes a "
                     "commit, an image or an interpreter, as candidate(NAME, code=COMMIT)"
                 )
-            is_moved = checkout is not None and cell.code != self.cell.code
-            at_commit = self._started(trial, replace(cell, code=self.cell.code)) == same
-            if (
-                checkout
-                and is_moved
-                and at_commit
-                and same_files(checkout, cell.code, self.cell.code)
-            ):
+            if checkouts is None or cell.code == self.cell.code:
+                continue
+            at_baseline = self._launch_text(trial, replace(cell, code=self.cell.code))
+            if at_baseline == baseline_launch and same_files(checkouts, cell.code, self.cell.code):
                 raise ConfigError(
-                    f"{where} {name!r}: commit {cell.code[:12]} holds the very same files as the "
+                    f"{where} {name!r}: commit {cell.code[:12]} has the very same files as the "
                     f"baseline's {self.cell.code[:12]}; name another commit for one of them"
                 )
 
     def _refuse_one_size(self, study: Study) -> None:
-        """Refuse values, e.g. batch sizes, that reach no trial: all would be one program."""
-        ahead, (first, *others) = study.outlook(()).ahead, study.cells
-        # cells of other nodes, commits or models may start the same command
-        about = attrgetter("nodelist", "code", "model_tag")
-        alike = [cell for cell in others if about(cell) == about(first)]
-        if not ahead or not alike:
-            return
+        """Refuse values, e.g. batch sizes, that the command does not contain.
 
-        # a command without the placeholder was measured 11 times, and a size was recommended
-        if self._started(ahead[0], first) == self._started(ahead[0], alike[0]):
-            changed = alike[0].overrides.items() - first.overrides.items()
+        All sizes would run one program, and one of them would be recommended.
+        """
+        ahead, (first, *others) = study.outlook(()).ahead, study.cells
+        # cells that differ in these fields may start the same command
+        fields = attrgetter("nodelist", "code", "model_tag")
+        other_sizes = [cell for cell in others if fields(cell) == fields(first)]
+        if not ahead or not other_sizes:
+            return
+        other = other_sizes[0]
+        if self._launch_text(ahead[0], first) == self._launch_text(ahead[0], other):
+            changed = other.overrides.items() - first.overrides.items()
             key = min((name for name, _ in changed), default="per_device_batch_size")
             raise ConfigError(
                 f"sweep {self.sweep.name!r} compares values of {key}, and each of them would start "
@@ -226,18 +230,21 @@ class ResolvedSweep:
                 f"an argument '{{{key}}}'"
             )
 
-    def _started(self, trial: Trial, cell: Cell) -> str:
+    def _launch_text(self, trial: Trial, cell: Cell) -> str:
         """Return what a trial starts as one text, without the names of the trial."""
-        named = replace(trial.profile, id="any")
-        nameless = replace(trial, arm="any", profile=named, block=0, position=0, design=None)
+        nameless_profile = replace(trial.profile, id="any")
+        nameless = replace(
+            trial, arm="any", profile=nameless_profile, block=0, position=0, design=None
+        )
         spec = self.sweep.launcher.launch(nameless, cell)
-        # each trial and each cell has its own folder, which makes no difference
+        # names of folders have the ids of trials and cells
         return canonical(spec.to_json()).replace(nameless.id, "").replace(trial.cell_digest, "")
 
-    def _is_alike(self, profile: Profile, cell: Cell) -> bool:
-        """Return whether a candidate repeats deployed settings, or names the same thing otherwise.
+    def _repeats_baseline(self, profile: Profile, cell: Cell) -> bool:
+        """Return whether a candidate equals the baseline, although its launch is spelled otherwise.
 
-        Images are compared by digest, interpreters by folder and the file that they link to.
+        Images are compared by digest, interpreters by folder and the file that they link to, and
+        settings by value.
         """
         if cell.code != self.cell.code or _digest_of(cell.image) != _digest_of(self.cell.image):
             return False
@@ -251,15 +258,12 @@ class ResolvedSweep:
                 return False
         env = cell.environment
         deployed = effective_values(parse_flags(env.get("XLA_FLAGS", ""), where="XLA_FLAGS"))
-        flags = effective_values(profile.flags)
+        for name, value in effective_values(profile.flags).items():
+            if name not in deployed or not same_value(deployed[name], value):
+                return False
         return (
-            all(
-                (deployed_value := deployed.get(name)) is not None
-                and same_value(deployed_value, value)
-                for name, value in flags.items()
-            )
-            and settings_in(profile.env, "").items() <= settings_in(env, "").items()
-            and all(cell.overrides.get(key) == value for key, value in profile.overrides.items())
+            settings_in(profile.env, "").items() <= settings_in(env, "").items()
+            and profile.overrides.items() <= cell.overrides.items()
         )
 
     def calibration(self, jobs: int) -> CalibrationStudy:
@@ -320,42 +324,41 @@ class ResolvedSweep:
         sweep, design = self.sweep, self.sweep.design
         if rules_of_kind(Search, sweep.derived) and not self.rotates:
             place = self.settings.get("rotate", "the sweep file")
-            off = f"rotate is {design.rotate} ({place})"
-            raise self._not_searched(self.why_not_rotated or off)
+            raise self._no_search(self.why_not_rotated or f"rotate is {design.rotate} ({place})")
         settings = msgspec.structs.asdict(design)
-        made = TuningStudy(
+        study = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
             derived=tuple(
-                _aimed(rule) if isinstance(rule, Singles) else rule for rule in sweep.derived
+                _with_aims(rule) if isinstance(rule, Singles) else rule for rule in sweep.derived
             ),
             context=self.context,
             selected=selected,
             confirm=confirm,
             slots=self.slots,
             sigma_prior=sigma,
-            rotation=self._rule(earlier),
+            rotation=self._rotation_rule(earlier),
             budget=design.budget or USUAL_BUDGET,
-            **{name: value for name, value in settings.items() if name not in _OTHERS},
+            **{name: value for name, value in settings.items() if name not in _HANDLED},
         )
-        if made.searches and made.why_none_rotates is not None:
-            raise self._not_searched(sentence(made.why_none_rotates))
-        return made
+        if study.searches and study.why_none_rotates is not None:
+            raise self._no_search(sentence(study.why_none_rotates))
+        return study
 
-    def _not_searched(self, why: str) -> ConfigError:
+    def _no_search(self, why: str) -> ConfigError:
         """Return the error for a search without rotations: as jobs it would cost too much."""
         return ConfigError(
             f"sweep {self.sweep.name!r}: a Search measures its candidates in rotations, but {why}; "
-            "say on, and leave it enough jobs, or leave the Search out"
+            "set rotate to on with a large enough budget, or leave the Search out"
         )
 
-    def _rule(self, earlier: History) -> RotationRule | None:
+    def _rotation_rule(self, earlier: History) -> RotationRule | None:
         """Return how the sweep rotates; None if it does not."""
         if not self.rotates:
             return None
         results = [result for result in earlier if result.trial.cell_digest == self.cell.digest]
-        # a sweep that began with rotations goes on with them, whatever their pace, and one that was
-        # interrupted among the jobs of its screen with jobs
+        # A sweep that began with rotations continues with them, whatever their pace. A sweep that
+        # was interrupted among the jobs of its screen continues with jobs.
         has_rotated = any(result.trial.rotation for result in results)
         if self.must_save and not has_rotated and any(map(_is_open_job, results)):
             return None
@@ -376,43 +379,43 @@ class ResolvedSweep:
         Raises:
             ConfigError: rotation is required but impossible; the message names what is missing.
         """
-        asked, missing = self.sweep.design.rotate, self.why_not_rotated
-        if asked == "on" and missing:
+        rotate, missing = self.sweep.design.rotate, self.why_not_rotated
+        if rotate == "on" and missing:
             place = self.settings.get("rotate", "the sweep file")
             raise ConfigError(
                 f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; set it to off"
             )
-        is_usual = self.sweep.launcher.rotates is Rotates.PYTHON
-        return not missing and (asked == "on" or (asked == "auto" and is_usual))
+        is_automatic = rotate == "auto" and self.sweep.launcher.rotates is Rotates.PYTHON
+        return not missing and (rotate == "on" or is_automatic)
 
     @property
     def why_not_rotated(self) -> str:
         """Why the sweep's profiles cannot rotate; "" if they can."""
         if self.sweep.launcher.rotates is Rotates.NO:
             name = type(self.sweep.launcher).__name__
-            return f"{name} does not start Python itself, so programs cannot take turns in it"
+            return f"{name} does not start Python itself, so programs cannot take turns"
         if self.cell.protocol.scored_by is not TGS or not self.cell.protocol.is_scored:
             metric = self.cell.protocol.metric
             return f"turns are compared by the time of a step, and the metric is {metric!r}"
         return ""
 
 
-def _aimed(rule: Singles) -> Singles:
-    """Return a rule with what its candidates act on: from the rule itself, else the catalog."""
+def _with_aims(rule: Singles) -> Singles:
+    """Return a rule with the parts of a step that its candidates act on; its own go first."""
     known = {profile.id: load().aims_of(profile) for profile in rule.all_candidates}
     return replace(rule, aims={**known, **rule.aims})
 
 
 def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
-    """Return a note that the study ignores the requested compile check; () if it does not."""
+    """Return a note if the study ignores the declared compile check; () if it does not."""
     kind = kind_of(study.name)
     policy = study.policy
     if resolved.compile_check is None or policy.compiled_stage or study.traits.about_cell:
         return ()
-    return (f"no compile check: a {kind.file_name} measures all that it compares",)
+    return (f"no compile check: a {kind.file_name} measures everything that it compares",)
 
 
 def _is_open_job(result: TrialResult) -> bool:
-    """Whether a profile's job of a screen is planned and not over."""
+    """Return whether a trial is a profile's job of a screen and is not final."""
     trial = result.trial
     return trial.is_screened and not trial.is_baseline and not result.status.is_final

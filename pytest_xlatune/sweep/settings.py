@@ -1,12 +1,12 @@
 """The settings that a user gave, and where: command line, environment, ini, settings file.
 
-The first of these places that has a setting decides; tables are merged by key; otherwise the sweep
-file decides. All are read once, before a sweep is collected, so that a wrong value ends the run
-before anything runs.
+The first of these places that has a setting decides; if none has it, the sweep file does. Tables of
+key=value are merged by key. All places are read once, before a sweep is collected, so that a wrong
+value ends the run before a trial is submitted.
 
-The settings file of a site is `xlatune.toml`, with options by name, and tables:
+The settings file of a site is `xlatune.toml`, with options and tables:
 
-    executor = "slurm"                     every option by its name, without --xlatune-
+    executor = "slurm"                     an option, by its name without --xlatune-
     nodelist = "node[001-008]"
     image = "rocm/jax-training:maxtext-v26.4@sha256:..."
 
@@ -15,10 +15,10 @@ The settings file of a site is `xlatune.toml`, with options by name, and tables:
     [container]                            puts the launchers into a container
     [deployed]                             variables of the cell
     [overrides]                            key=value arguments of the trainer
-    [sweeps.pp8]                           the same for one sweep, tables included
-    [sweeps.pp8.launcher]
+    [sweeps.pp8]                           options for one sweep
+    [sweeps.pp8.launcher]                  a table for one sweep
 
-It must not contain secrets: targets of notifications are in a file of their own (`notify-file`).
+It must not contain secrets: addresses of notifications are in another file (`notify-file`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pytest_xlatune.sweep.groups import (
     FIELDS,
     FLAG,
     GROUPS,
+    NODE_SETTINGS,
     OPTIONS,
-    SLOT,
     SWITCHES,
     Option,
     RunSettings,
@@ -51,10 +51,10 @@ from pytest_xlatune.sweep.groups import (
 _PREFIX = "XLATUNE_"
 _FILE = "xlatune.toml"
 _BY_NAME = {option.name: option for option in FIELDS}
-# tables of key=value, which are merged over the places
+# tables of key=value, whose keys are merged from all places
 _TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
 # tables whose values are texts; the launcher checks its own settings
-_TEXTS = frozenset({"slurm", "deployed", "overrides"})
+_TEXT_TABLES = frozenset({"slurm", "deployed", "overrides"})
 # the keys that a settings file may contain
 _SETTABLE = frozenset(
     option.name for option in FIELDS if option.where not in (Where.SWEEP, Where.ABOVE)
@@ -70,48 +70,49 @@ def resolve_options(
     root: Path,
     prefix: str = FLAG,
 ) -> RunSettings:
-    """Return the settings of this run; `said` has those for sweeps.
+    """Return the settings of this run; those for sweeps are in `for_sweeps`.
 
     Args:
-        command_line: `Option.key` -> value, None if not given; switches by name with underscores.
+        command_line: `Option.key` -> value, None if not given; for a switch, its flag with
+            underscores and without leading dashes.
         environ: the environment.
         ini: `Option.key` -> value, "" if not set.
-        root: the directory for relative paths.
+        root: the directory at which relative paths begin.
         prefix: the prefix of options on this command line.
 
     Raises:
         ConfigError: a value is not valid; the message says where it was given.
     """
     refuse_misspelt(environ)
-    above = _above(command_line, environ, ini, prefix)
-    file, passed_over = _settings_file(above.values.get("config"), root, prefix)
+    above_file = _above_file(command_line, environ, ini, prefix)
+    file, ignored_file = _settings_file(above_file.values.get("config"), root, prefix)
     if file is None:
-        user_options = structs.replace(above, root=root)
+        user_options = structs.replace(above_file, root=root)
     else:
         sweeps = {
-            name: _together(file, part, above, root=root) for name, part in file.sweeps.items()
+            name: _merged(file, table, above_file, root=root) for name, table in file.sweeps.items()
         }
-        user_options = _together(file, above, root=root, sweeps=sweeps)
-    run = user_options.over(RunSettings())
+        user_options = _merged(file, above_file, root=root, sweeps=sweeps)
+    run = user_options.applied_to(RunSettings())
     if run.access == "group":
         secure_files.share_with_group(root / run.workdir, root / run.reports)
     user_options = structs.replace(
-        _with_lists(user_options, root / run.workdir), passed_over=passed_over
+        _with_lists(user_options, root / run.workdir), ignored_file=ignored_file
     )
-    switched = {
+    switched_on = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
     }
     return structs.replace(
         run,
         workdir=root / run.workdir,
         reports=root / run.reports,
-        said=user_options,
-        **dict.fromkeys(switched, True),
+        for_sweeps=user_options,
+        **dict.fromkeys(switched_on, True),
     )
 
 
 def nodes_in(path: Path) -> tuple[str, ...]:
-    """Return the nodes in a `.nodes` file: lines with host lists; lines with # are comments.
+    """Return the nodes in a `.nodes` file: lines with host lists, and comments that begin with #.
 
     Raises:
         ConfigError: a host list is malformed.
@@ -132,12 +133,10 @@ def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
     nodes = user_options.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
         return user_options
-    path, place = (
-        workdir / f"{nodes[0][1:]}.nodes",
-        user_options.places.get("nodelist", "the settings"),
-    )
+    path = workdir / f"{nodes[0][1:]}.nodes"
+    place = user_options.places.get("nodelist", "the settings")
     try:
-        named = nodes_in(path)
+        nodelist = nodes_in(path)
     except (OSError, ValueError):
         raise ConfigError(
             f"{place}: found {nodes[0]!r}, but {path} cannot be read; a node study that recommends "
@@ -145,20 +144,20 @@ def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
         ) from None
     return structs.replace(
         user_options,
-        values={**user_options.values, "nodelist": named},
+        values={**user_options.values, "nodelist": nodelist},
         places={**user_options.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},
     )
 
 
-def _together(
+def _merged(
     *parts: UserOptions, root: Path | None = None, sweeps: Mapping[str, UserOptions] | None = None
 ) -> UserOptions:
-    """Merge options; later parts override."""
+    """Merge options; values of later parts replace those of earlier ones."""
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for part in parts:
-        if SLOT.keys() & part.values:  # nodes or their number are given, so both are replaced
-            for name in SLOT:
+        if NODE_SETTINGS.keys() & part.values:  # nodes or their number: each replaces both
+            for name in NODE_SETTINGS:
                 values.pop(name, None)
                 places.pop(name, None)
         for name, value in part.values.items():
@@ -183,13 +182,13 @@ def refuse_misspelt(environ: Mapping[str, str]) -> None:
             raise ConfigError.unknown("variable", variable, valid=known, where="the environment")
 
 
-def _above(
+def _above_file(
     command_line: Mapping[str, Any],
     environ: Mapping[str, str],
     ini: Mapping[str, str],
     prefix: str,
 ) -> UserOptions:
-    """Return the settings from the places before the settings file."""
+    """Return the settings from the places that go before the settings file."""
     sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
         (lambda option: f"{prefix}{option.name}", lambda option: command_line.get(option.key)),
         (lambda option: option.variable, lambda option: environ.get(option.variable) or None),
@@ -204,43 +203,46 @@ def _above(
             if text is not None and option.field not in decided:
                 values[option.field] = _parsed(option, text, place_of(option))
                 places[option.name] = place_of(option)
-        decided |= values.keys() - _TABLES | (SLOT.keys() if SLOT.keys() & values else set())
+        decided |= values.keys() - _TABLES
+        if NODE_SETTINGS.keys() & values:
+            decided |= NODE_SETTINGS.keys()
         parts.append(UserOptions(values=values, places=places))
-    return _together(*reversed(parts))
+    return _merged(*reversed(parts))
 
 
 def _parsed(option: Option, text: object, place: str) -> Any:
-    if not isinstance(text, str):  # pytest passes on the lists of a pyproject.toml:  ["a=b"]
+    if not isinstance(text, str):  # pytest passes on a list of a pyproject.toml:  ["a=b"]
         raise ConfigError(f"{place}: found {text!r}, expected a text such as {option.metavar!r}")
     if (choices := option.choices) and text not in choices:
         raise ConfigError.unknown("value", text, valid=choices, where=place)
     try:
         return option.parse(text)
-    except ConfigError as error:  # it already says what was found and expected
+    except ConfigError as error:  # its message already has what was found and expected
         raise ConfigError(f"{place}: {error}") from None
     except ValueError as error:
-        if option.expected:  # for a number, the bounds say what is expected
+        if option.expected:  # the message for a number already has what was expected
             raise ConfigError(f"{place}: found {text!r}, {error}") from None
         raise ConfigError(f"{place}: found {text!r}, expected {option.metavar} ({error})") from None
 
 
 def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOptions | None, str]:
-    """Read the given settings file, or the nearest one from the root directory upwards.
+    """Read the named settings file, or the nearest one from the root directory upwards.
 
-    A file that was found, not given, counts only if no other user can have written it, because it
-    names files that are sourced and programs that are run. It also returns which file was ignored,
-    and why.
+    A file that was not named is only read if no other user can have written it, because it names
+    files that are sourced and programs that are run. The second value says which file was ignored,
+    and why; "" if none.
     """
     if named:
         return read_settings(root / named, root=root), ""
-    passed_over = ""
+    ignored = ""
     for path in (folder / _FILE for folder in _upward(root)):
         if not os.path.isfile(path):  # noqa: PTH113 - false where we may not look
             continue
-        if not (why := secure_files.not_ours(path)):
-            return read_settings(path, root=root), passed_over
-        passed_over = passed_over or f"{path} is not read: {why}; {prefix}config FILE reads it"
-    return None, passed_over
+        why = secure_files.why_not_ours(path)
+        if not why:
+            return read_settings(path, root=root), ignored
+        ignored = ignored or f"{path} is not read: {why}; {prefix}config FILE reads it"
+    return None, ignored
 
 
 def _upward(root: Path) -> Iterator[Path]:
@@ -264,25 +266,27 @@ def read_settings(path: Path, *, root: Path) -> UserOptions:
         why = error.strerror or "it is no plain file"
         raise ConfigError(f"{place} cannot be read: {why}") from None
     except RecursionError:
-        raise ConfigError(f"{place} is no TOML of settings: it is nested too deeply") from None
+        raise ConfigError(
+            f"{place} is not a settings file: its TOML is nested too deeply"
+        ) from None
     except ValueError as error:  # also a UnicodeDecodeError; tomllib names line and column
         raise ConfigError(f"{place} is not valid TOML: {error}") from None
-    parts = content.pop("sweeps", {})
-    if not isinstance(parts, dict) or not all(isinstance(table, dict) for table in parts.values()):
-        raise ConfigError(f"{place}: `sweeps` must hold tables, one a sweep: [sweeps.pp8]")
+    tables = content.pop("sweeps", {})
+    if not isinstance(tables, dict) or not all(isinstance(item, dict) for item in tables.values()):
+        raise ConfigError(f"{place}: `sweeps` must have a table for each sweep: [sweeps.pp8]")
     sweeps = {}
-    for name, part in parts.items():
+    for name, table in tables.items():
         where = f"{place} [sweeps.{name}]"
-        for key in sorted(_SESSION_WIDE & part.keys()):
+        for key in sorted(_SESSION_WIDE & table.keys()):
             raise ConfigError(
                 f"{where}: {key} holds for the whole session; move it out of the table, to the "
                 "top of the file"
             )
-        sweeps[name] = _said_in(part, where, folder=path.parent)
-    return _said_in(content, place, folder=path.parent, sweeps=sweeps)
+        sweeps[name] = _options_in(table, where, folder=path.parent)
+    return _options_in(content, place, folder=path.parent, sweeps=sweeps)
 
 
-def _said_in(
+def _options_in(
     content: Mapping[str, Any],
     place: str,
     *,
@@ -310,10 +314,10 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
     """Return the error for an unknown key: where it belongs, or the nearest known one."""
     for name, (field, _) in SWITCHES.items():
         if key.replace("_", "-") in {name, name.removeprefix("xlatune-"), field.replace("_", "-")}:
-            return ConfigError(f"{place}: {key} is a switch of the command line: say --{name}")
+            return ConfigError(f"{place}: {key} is a switch of the command line: use --{name}")
     if key in GROUPS:
         return ConfigError(
-            f"{place}: {key} is a group of the sweep file; here its settings stand at the top level"
+            f"{place}: {key} is a group of the sweep file; here its settings are at the top level"
         )
     for option in FIELDS:
         if key not in {option.name, option.field}:
@@ -324,7 +328,7 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
             hint = f"before this file is read: {option.flag} or {option.variable}"
         else:
             hint = f"by another name: {option.name}"
-        return ConfigError(f"{place}: {key} is not read here; say it {hint}")
+        return ConfigError(f"{place}: {key} is not read here; set it {hint}")
     known = {*_SETTABLE, *(["sweeps"] if is_top else [])}
     return ConfigError.unknown("setting", key, valid=known, where=place)
 
@@ -343,7 +347,7 @@ def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, An
     if not isinstance(value, dict):
         raise ConfigError(f"{place}: {key}: found {value!r}, expected a table: [{key}]")
     table = dict(value)
-    if key in _TEXTS:
+    if key in _TEXT_TABLES:
         for name, setting in table.items():
             if not isinstance(setting, str | int | float):
                 raise ConfigError(f"{where}: {name}: found {setting!r}, expected text or a number")
@@ -356,17 +360,17 @@ def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, An
 
 
 def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
-    """Raise ConfigError for a folder that is a file, is below a file, or cannot be written.
+    """Raise ConfigError for a folder that cannot be made or written, as far as that can be known.
 
-    Also for a path with a character that is not printable. It makes no folder, and cannot foresee a
-    full disk.
+    It makes no folder.
 
     Args:
         folders: (option, absolute path), e.g. ("--xlatune-reports", ...); a path need not exist.
 
     Raises:
-        ConfigError: the message names the path, the obstacle and what to do; for a work directory,
-            also a parent folder that another user could replace.
+        ConfigError: a path is not printable, is a file, is below a file, or may not be written, or
+            another user could replace a parent of the work directory. The message names the path,
+            the obstacle and what to do.
     """
     for option, path in folders:
         if not str(path).isprintable():
@@ -374,30 +378,30 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 f"{option}: {str(path)!r} has a character that is not printable, and no script of "
                 "Slurm can name it; name another folder"
             )
-        # a folder without permission is an obstacle; `Path.exists` would raise
-        there = next(parent for parent in (path, *path.parents) if os.path.exists(parent))  # noqa: PTH110
-        if link := next(
-            (parent for parent in (path, *path.parents) if _leads_nowhere(parent)), None
-        ):
+        # `Path.exists` would raise for a folder without permission
+        existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))  # noqa: PTH110
+        links = (parent for parent in (path, *path.parents) if _is_broken_link(parent))
+        link = next(links, None)
+        if link is not None:
             raise ConfigError(
                 f"{option}: {link} is a link to {link.readlink()}, which does not exist, or which "
                 "you may not open; make that folder, or remove the link"
             )
-        if not there.is_dir():
+        if not existing.is_dir():
             raise ConfigError(
-                f"{option}: {path} cannot be made, because {there} is a file; name another folder"
+                f"{option}: {path} cannot be made, because {existing} is a file; name another one"
             )
         if option.endswith("workdir"):
             try:
-                secure_files.check_way(path, option=option)
+                secure_files.check_path(path, option=option)
             except secure_files.NotOursError as error:
                 raise ConfigError(str(error)) from None
-        if not os.access(there, os.W_OK | os.X_OK):
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise ConfigError(
-                f"{option}: {path} cannot be written, because you may not write in {there}, or its "
-                "file system is read-only; name another folder"
+                f"{option}: {path} cannot be written, because you may not write in {existing}, or "
+                "its file system is read-only; name another folder"
             )
 
 
-def _leads_nowhere(path: Path) -> bool:
+def _is_broken_link(path: Path) -> bool:
     return os.path.islink(path) and not os.path.exists(path)  # noqa: PTH110, PTH114 - as above

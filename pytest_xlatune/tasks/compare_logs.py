@@ -35,7 +35,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
-    fine,
+    fine_percent,
     interval,
     percent,
     rate,
@@ -258,7 +258,7 @@ def _compared(
             mde80=relative(comparison.mde80),
             method=verbatim(
                 f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
-                f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine(comparison.sigma)}"
+                f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine_percent(comparison.sigma)}"
             ),
         )
         gated = VerdictKind.INCONCLUSIVE if margin is None else gate(comparison, margin=margin)

@@ -213,7 +213,7 @@ def import_table(
     study = ImportedStudy(cell=cell, profiles=profiles, no_ops=tuple(ids))
     label = re.sub(r"[^A-Za-z0-9.=_-]+", "-", cell.label)
     name = f"{sweep}/{label}-{digest(study.to_json(), length=8)}"
-    folder = secure_files.open_to(workdir, name, access)
+    folder = secure_files.make_folder_for(workdir, name, access)
     opened = CampaignOpened(
         cells=(cell,),
         study=KIND,

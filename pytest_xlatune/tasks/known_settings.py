@@ -39,7 +39,7 @@ def seen_in(entry: CatalogEntry) -> str:
     """Return where a user can see that a setting acted."""
     if entry.channel:
         channel = CHANNELS[entry.channel]
-        return f"{channel.reader}'s log: its arguments" if channel.says else "run time only"
+        return f"{channel.reader}'s log: its arguments" if channel.log_pattern else "run time only"
     if entry.is_key:
         return "the keys that MaxText prints; HLO: the program"
     if not entry.is_flag:

@@ -15,7 +15,7 @@ from pytest_xlatune.catalog.context import (
     Level,
     Objection,
     Shape,
-    closes_ring,
+    has_cycle,
     text_profile,
 )
 from pytest_xlatune.evidence.hlo import Program
@@ -96,5 +96,5 @@ def shape_of(program: Program) -> Shape:
         },
         loops=len(program.loops),
         loop_permutes=tuple(collective.size_bytes for collective in permutes),
-        has_cycle=any(closes_ring(collective.groups) for collective in permutes),
+        has_cycle=any(has_cycle(collective.groups) for collective in permutes),
     )

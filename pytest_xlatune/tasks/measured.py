@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE, find_ledgers
+from pytest_xlatune.ledger import ARCHIVED, LEDGER, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.report.history import PastStudy, is_called
 from pytest_xlatune.tasks.cell_report import CellReport, read_known
@@ -106,7 +106,7 @@ def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
 
     Below a folder with a ledger are only files of jobs.
     """
-    if ledgers := [*folder.glob(LEDGER), *folder.glob(MOVED_ASIDE)]:
+    if ledgers := [*folder.glob(LEDGER), *folder.glob(ARCHIVED)]:
         yield from ledgers
     elif levels and folder.is_dir():
         # among several projects there may be a folder of another user

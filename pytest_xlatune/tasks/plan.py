@@ -20,7 +20,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Conclusion, TrialResult
-from pytest_xlatune.model.text import fine, size
+from pytest_xlatune.model.text import fine_percent, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_profiles import CompiledProfile, compile_profiles
 from pytest_xlatune.prepare.lint import look_at_rules
@@ -203,7 +203,7 @@ def _measured_noise(conclusion: Conclusion) -> tuple[str, ...]:
     sigma, gain = conclusion.noise.sigma, conclusion.tuning.from_start80
     if sigma is None or gain is None:
         return ()
-    noise = f"the measured trials show a job noise of {fine(sigma)}"
+    noise = f"the measured trials show a job noise of {fine_percent(sigma)}"
     return (f"{noise}: with it, the smallest gain that this sweep finds is {size(gain)}",)
 
 

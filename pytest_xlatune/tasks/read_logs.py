@@ -26,7 +26,7 @@ from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.metric import NoScore, Score
 from pytest_xlatune.model.record import Json, encode
 from pytest_xlatune.model.redact import hide_quoted
-from pytest_xlatune.model.text import counted, whole
+from pytest_xlatune.model.text import counted, to_integer
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.stragglers import LEAST_RANKS, compare_ranks
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, UnreadableLogError, chunks_of
@@ -329,7 +329,7 @@ def protocol_of(report: LogReport) -> Protocol:
     if report.goal_step is not None:  # ids of other trainers begin at 1, so this one has an id
         wanted = report.goal_step + 1
     profiler = _NO_NAME.sub("", config.get("profiler", "")).lower()
-    numbers = {name: whole(config.get(key, "")) for key, name in _NUMBERS.items()}
+    numbers = {name: to_integer(config.get(key, "")) for key, name in _NUMBERS.items()}
     return replace(
         Protocol(),
         steps=wanted or (1 if last is None else last + 1),
@@ -347,7 +347,7 @@ def steps_wanted(report: LogReport) -> int | None:
         return report.goal_step
     settings = (report.config, report.asked)
     keys = ("steps", "learning_rate_schedule_steps")
-    numbers = (whole(config.get(key, "")) for config in settings for key in keys)
+    numbers = (to_integer(config.get(key, "")) for config in settings for key in keys)
     return next((number for number in numbers if number is not None and number > 0), None)
 
 

@@ -99,7 +99,7 @@ class Running:
     @property
     def line(self) -> str:
         """Which job it is, and how far it has come, in one line."""
-        return f"{self.trial.called} (job {self.job_id}) {self.progress_text}"
+        return f"{self.trial.label} (job {self.job_id}) {self.progress_text}"
 
     @property
     def progress_text(self) -> str:
@@ -310,7 +310,7 @@ def event_lines(event: Event) -> tuple[str, ...]:
             return (f"a new epoch: {sentence(why)}",)
         case CellCompiled(arm=arm, memory=memory, took_s=took_s):
             return (f"{arm} compiled: {memory.text} ({took_s:.1f} s)",)
-        case Noted(said=note):
+        case Noted(remark=note):
             return (f"note: {sentence(note)}",)
         case _:
             return ()

@@ -95,7 +95,7 @@ def look_at(
         cells = (site.cell,)
     elif cells is None:
         cells = resolved.first_cells
-    looks = [preflight.look(dataclasses.replace(site, cell=cell)) for cell in cells]
+    looks = [preflight.check_site(dataclasses.replace(site, cell=cell)) for cell in cells]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     # overrides that a study varies are not in `resolved.cell`, only in the cells of the study
     overrides = {
@@ -120,7 +120,7 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
     """
     check_folders([("--xlatune-workdir", options.workdir / name)])
     try:
-        return secure_files.open_to(options.workdir, name, options.access)
+        return secure_files.make_folder_for(options.workdir, name, options.access)
     except secure_files.NotOursError as error:
         raise ConfigError(str(error)) from None
 
@@ -269,7 +269,7 @@ def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...
     launcher, cells = resolved.sweep.launcher, resolved.first_cells
     rule = study.policy.rules.get(FailureClass.CHECKOUT_FAIL)
     if rule is not None and rule.then is not Next.STOP:
-        return checkouts.made(launcher, cells)
+        return checkouts.make_possible(launcher, cells)
     checkouts.make(launcher, cells)
     return cells, ()
 

@@ -16,7 +16,7 @@ from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import NoScore
-from pytest_xlatune.model.text import duration, whole
+from pytest_xlatune.model.text import duration, to_integer
 from pytest_xlatune.prepare.compile_check import run_in
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
@@ -107,7 +107,7 @@ def _parallelism(config: Mapping[str, str]) -> str:
     """Return the axes above 1; "" if there are none, or if MaxText chooses one (-1)."""
     sizes: dict[str, int] = {}
     for axis in sorted(Axis, key=lambda axis: axis is not Axis.PP):
-        parts = [whole(config.get(f"{net}_{axis}_parallelism", "1")) for net in ("dcn", "ici")]
+        parts = [to_integer(config.get(f"{net}_{axis}_parallelism", "1")) for net in ("dcn", "ici")]
         if any(part is None or part < 1 for part in parts):
             return ""
         sizes[axis.name] = math.prod(part or 1 for part in parts)

@@ -1,1 +1,1 @@
-"""What runs below another interpreter: the standard library, and what that interpreter brings."""
+"""Programs that other interpreters run: they import the standard library and what these have."""

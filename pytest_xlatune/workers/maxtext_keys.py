@@ -2,9 +2,9 @@
 
     python -c "$(cat maxtext_keys.py)" PACKAGE CONFIG
 
-It reads `configs/base.yml` of the package, the fields of `configs/types.py` if the release
-validates by them, and the keys in CONFIG and its bases; it imports none of it. The answer is one
-line of JSON. Standard library only.
+It reads the keys in `configs/base.yml` of the package, the fields in `configs/types.py` if the
+release has it, and the keys in CONFIG and its bases. It imports nothing of the package. The answer
+is one line of JSON. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,19 +37,16 @@ def keys_of(path: Path) -> dict[str, tuple[int, str]]:
 def fields_of(path: Path) -> list[str]:
     """Return the annotated fields of every class in a Python file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    return sorted(
-        {
-            statement.target.id
-            for body in bodies
-            for statement in body
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-        }
-    )
+    fields: set[str] = set()
+    for node in ast.walk(tree):
+        for statement in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                fields.add(statement.target.id)
+    return sorted(fields)
 
 
 def chain_of(config: Path, base: Path) -> Iterator[tuple[str, str, int]]:
-    """Yield key, file and line of the keys in a config and its bases, without the release's own."""
+    """Yield key, file and line of the keys in a config and its parents, without base.yml."""
     seen = {base.resolve()}
     while config.is_file() and config.resolve() not in seen:
         seen.add(config.resolve())
@@ -64,8 +61,18 @@ def chain_of(config: Path, base: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def answer(package: str, config: str) -> dict[str, Any]:
-    """Return the keys of an installed package; `base` is "" if it has no base configuration."""
-    reply: dict[str, Any] = {"version": "", "base": "", "known": [], "strict": False, "said": []}
+    """Return the keys of an installed package as JSON data.
+
+    `base` is the path of its base configuration, "" if it has none; `known` are the keys that it
+    accepts; `strict` is whether it refuses all others; `config_keys` are those of `chain_of`.
+    """
+    reply: dict[str, Any] = {
+        "version": "",
+        "base": "",
+        "known": [],
+        "strict": False,
+        "config_keys": [],
+    }
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         base = Path(folder, "configs", "base.yml")
@@ -74,7 +81,7 @@ def answer(package: str, config: str) -> dict[str, Any]:
         types = base.with_name("types.py")
         fields = fields_of(types) if types.is_file() else []
         reply.update(base=str(base), known=[*keys_of(base), *fields], strict=bool(fields))
-        reply["said"] = list(chain_of(Path(config), base))
+        reply["config_keys"] = list(chain_of(Path(config), base))
         break
     # a checkout that was never installed has no version
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,22 +1,23 @@
-"""Submit one trial through a maxtext-slurm checkout, and stand for its job until it ends.
+"""Submit one trial through a maxtext-slurm checkout, and represent its job until it ends.
 
     python -m pytest_xlatune.workers.maxtext_slurm_job --checkout DIR --model M --workspace DIR
         --name JOB -- M:TAG -N 8 -w node[001-008] -- steps=15 ...
 
-The words after the first `--` are the arguments of `submit.sh`. The job's log is copied to our
-standard output as it grows; we end with the job's exit status, and a signal to us cancels it. We
-submit a copy of the checkout, in which the model's env.sh begins with the axes, which deployed
-guards read, and ends with the profile. The current directory gets `followed-job.json` and links to
-the dump and the captures in the job's own folder, which is found by its id since its name changes.
+The words after the first `--` are the arguments of `submit.sh`. The job's log is copied to standard
+output as it grows; this program ends with the job's exit status, and a signal to it cancels the
+job. It submits a copy of the checkout, in which the model's env.sh begins with the variables of the
+axes, which the deployed file may read, and ends with the profile. The current directory gets
+`followed-job.json` and links to the dump and the captures in the job's folder, which is found by
+its id because the rest of its name varies.
 
-Each node's environment is reported in the job's log: the model's env.sh ends with
-`probe_environment.py`, which a container runs once before its trainer. It is copied to
-`environment.json` and `environment.1.json`, one file for each node, as other payloads write them.
+The job's log has each node's environment: the model's env.sh ends with `probe_environment.py`,
+which a container runs once before its trainer. This program copies it to `environment.json` and
+`environment.1.json`, one file for each node, as other payloads do.
 
 If the current directory has a rotation, the model's env.sh writes it and its worker into the job's
-output folder and makes each Python load the worker; journals are copied back meanwhile.
+output folder and makes each Python load the worker; its journals are copied back while it runs.
 
-Standard library only, and nothing of ours is imported: this program judges nothing.
+It uses only the standard library and imports nothing of ours. It judges no result.
 """
 
 from __future__ import annotations
@@ -39,30 +40,34 @@ from typing import Any, BinaryIO
 PROFILE_FILE = "profile.env.sh"
 AXES_FILE = "axes.env.sh"
 RECORD = "followed-job.json"  # `executors.folder` uses the same name
-POLL_S = 5.0
-_LOOK_S = 0.5
+POLL_S = 5.0  # seconds between two questions to the scheduler
+_LOOK_S = 0.5  # seconds between two looks at the log
 _ANSWER_S = 60.0  # seconds that the scheduler may take to answer
-_UNKNOWN_TIMES = 3  # so many empty answers in a row mean that the job is gone
-_QUIET_TIMES = 4  # readings of an ended job's log without news, because shared file systems lag
-# the text of the probe, for the container's bash; only there is the output path set
+_UNKNOWN_TIMES = 3  # this many empty answers in a row mean that the job is gone
+# The log of an ended job is complete after so many looks without news: shared file systems lag.
+_QUIET_TIMES = 4
 _PROBE = Path(__file__).with_name("probe_environment.py")
-# no program that a repository names is run
+# these options keep git from running programs that a repository names
 _GIT = ("git", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null", "-C")
-_MARK = b"xlatune-environment: "  # the beginning of its line of JSON
-_PROBE_S, _MOST_NODES, _MOST_LINE = 60, 4096, 1 << 20
-_ASKS = """
-if [[ -n ${{OUTPUT_PATH-}} && -z ${{XLATUNE_TOLD-}} ]]; then
-  export XLATUNE_TOLD=1
+_MARK = b"xlatune-environment: "  # the beginning of the probe's line of JSON
+_PROBE_S = 60  # seconds that the probe may take
+_MOST_NODES = 4096  # environments that are read from a log
+_MOST_LINE = 1 << 20  # bytes of a line of a log
+# the probe, for the container's bash: only there OUTPUT_PATH is set
+_RUN_PROBE = """
+if [[ -n ${{OUTPUT_PATH-}} && -z ${{XLATUNE_PROBED-}} ]]; then
+  export XLATUNE_PROBED=1
   timeout {limit_s} python3 - job maxtext MaxText 2>/dev/null <<'END_OF_THE_PROBE' || true
 {program}
 END_OF_THE_PROBE
 fi
 """
-# a rotation, its worker, and their places; `launchers.rotated` has the names
+# the spec of a rotation, and its worker; `launchers.rotated` uses the same names
 _SPEC, _SITE = Path("rotation.json"), Path("xlatune_site", "sitecustomize.py")
-_JOURNALS, _TURNS = "rotation.*.jsonl", "xlatune_rotation"
-# each node's container writes the same files, each by a rename
-_ROTATES = """
+_JOURNALS = "rotation.*.jsonl"
+_ROTATION_FOLDER = "xlatune_rotation"  # in the job's output folder
+# the container of each node writes the same files, so each file is renamed into its place
+_SET_UP_ROTATION = """
 if [[ -n ${{OUTPUT_PATH-}} ]]; then
   xlatune_folder=$OUTPUT_PATH/{folder} xlatune_own=$HOSTNAME.$$
   mkdir -p "$xlatune_folder/{site.parent}"
@@ -78,7 +83,7 @@ END_OF_THE_WORKER
   export XLATUNE_ROTATION="$xlatune_folder/{name}"
 fi
 """
-_ENDED = {
+_END_STATES = {
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL"),
     *("OUT_OF_MEMORY", "DEADLINE", "PREEMPTED", "REVOKED"),
 }
@@ -89,7 +94,7 @@ _EXIT_CODE = re.compile(r"\bExitCode=(\d+):(\d+)")
 _NODES = re.compile(r"\bNodeList=(\S+)")
 
 
-# job id -> when it was first seen after waiting, in seconds since 1970
+# job id -> when the job was first seen running, in seconds since 1970
 _started: dict[str, str] = {}
 
 
@@ -99,30 +104,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkout", type=Path, required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--workspace", type=Path, required=True)
-    parser.add_argument("--name", required=True, help="of the job, as submit.sh will make it")
+    parser.add_argument("--name", required=True, help="the name that submit.sh gives to the job")
     parser.add_argument("submit", nargs="+", help="arguments of submit.sh")
-    given = list(sys.argv[1:] if argv is None else argv)
-    at = given.index("--")
-    arguments = parser.parse_args([*given[:at], "submit.sh"])
-    stop = _EndAsked()
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--")
+    arguments = parser.parse_args([*words[:at], "submit.sh"])
+    stop = _StopSignal()
     copy = copy_of(arguments.checkout, Path.cwd() / "checkout", model=arguments.model)
-    end_strays(arguments.name)
-    job = submit(copy, given[at + 1 :], workspace=arguments.workspace, name=arguments.name)
-    shutil.rmtree(copy, ignore_errors=True)  # the job runs from what submit.sh has copied
+    cancel_strays(arguments.name)
+    job = submit(copy, words[at + 1 :], workspace=arguments.workspace, name=arguments.name)
+    shutil.rmtree(copy, ignore_errors=True)  # submit.sh has made a copy for the job
     if job is None:
         return 1
     _record(job, "submitted", arguments.workspace)
     state = follow(job, arguments.workspace, stop)
-    status, words = ending(job, state)
-    _record(job, state, arguments.workspace, nodes=_NODES.search(words))
-    sys.stdout.write(f"xlatune: job {job} JobState={state} {words}\n")
+    status, reason = ending(job, state)
+    _record(job, state, arguments.workspace, nodes=_NODES.search(reason))
+    sys.stdout.write(f"xlatune: job {job} JobState={state} {reason}\n")
     _link(job, arguments.workspace)
-    tell_environments(job, arguments.workspace, arguments.checkout)
+    write_environments(job, arguments.workspace, arguments.checkout)
     return 143 if stop.is_set else status
 
 
-class _EndAsked:
-    """Records that we were asked to end; a job is cancelled once its id is known."""
+class _StopSignal:
+    """Records a signal to this program, because the job can only be cancelled once it has an id."""
 
     def __init__(self) -> None:
         self.is_set = False
@@ -154,25 +159,27 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     else:
         git.mkdir()
     env_file = copy / "configs" / f"{model}.env.sh"
-    # axes come first, because deployed guards read them; the profile comes last
+    # the axes come first, because the deployed file may read them; the profile follows it
     deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""
-    asked, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
+    axes, profile = (Path(name).read_text(encoding="utf-8") for name in (AXES_FILE, PROFILE_FILE))
     env_file.unlink(missing_ok=True)  # it may be a link to the checkout's own file
-    probe = _ASKS.format(limit_s=_PROBE_S, program=_PROBE.read_text(encoding="utf-8").strip())
-    # the probe comes after the settings, because it is not the trainer
-    env_file.write_text(f"{asked}{deployed}{profile}{probe}{_rotates()}", encoding="utf-8")
+    program = _PROBE.read_text(encoding="utf-8").strip()
+    probe = _RUN_PROBE.format(limit_s=_PROBE_S, program=program)
+    env_file.write_text(f"{axes}{deployed}{profile}{probe}{_rotation_lines()}", encoding="utf-8")
     return copy
 
 
-def _rotates() -> str:
-    """Return the lines that put a rotation before the trainer; "" if there is none."""
+def _rotation_lines() -> str:
+    """Return the shell lines that set up a rotation; "" if the trial has none."""
     if not _SPEC.exists():
         return ""
     spec, worker = (path.read_text(encoding="utf-8").rstrip("\n") for path in (_SPEC, _SITE))
-    return _ROTATES.format(folder=_TURNS, site=_SITE, spec=spec, worker=worker, name=_SPEC)
+    return _SET_UP_ROTATION.format(
+        folder=_ROTATION_FOLDER, site=_SITE, spec=spec, worker=worker, name=_SPEC
+    )
 
 
-def end_strays(name: str) -> None:
+def cancel_strays(name: str) -> None:
     """Cancel queued jobs of this trial that an earlier, killed attempt left behind."""
     for job in jobs_named(name):
         sys.stdout.write(f"xlatune: job {job} of an earlier attempt is cancelled\n")
@@ -204,18 +211,19 @@ def submit(copy: Path, arguments: Sequence[str], *, workspace: Path, name: str) 
     sys.stdout.flush()
     if (match := _SUBMITTED.search(done.stdout)) is not None:
         return match[1]
-    if made := jobs_named(name):
-        sys.stdout.write(f"xlatune: submit.sh named no job; {made[-1]} is found by its name\n")
-        return made[-1]
+    if jobs := jobs_named(name):
+        sys.stdout.write(f"xlatune: submit.sh named no job; {jobs[-1]} is found by its name\n")
+        return jobs[-1]
     sys.stdout.write(f"xlatune: submit.sh ended with {done.returncode} and no running job\n")
     return None
 
 
-def follow(job: str, workspace: Path, stop: _EndAsked) -> str:
+def follow(job: str, workspace: Path, stop: _StopSignal) -> str:
     """Copy the job's log as it grows, until the job has ended; return its last state."""
     log: BinaryIO | None = None
-    state, unknown, asked_s, quiet = "PENDING", 0, float("-inf"), 0
-    is_cancelled = False
+    state, is_cancelled = "PENDING", False
+    unknown, quiet = 0, 0  # answers without a state, and looks without news, in a row
+    polled_s = float("-inf")
     while True:
         if stop.is_set and not is_cancelled:
             is_cancelled = True
@@ -224,23 +232,25 @@ def follow(job: str, workspace: Path, stop: _EndAsked) -> str:
         quiet = 0 if log is not None and _copy(log) else quiet + 1
         if _SPEC.exists():
             copy_journals(job, workspace)
-        is_over = state in _ENDED or unknown >= _UNKNOWN_TIMES
+        is_over = state in _END_STATES or unknown >= _UNKNOWN_TIMES
         if is_over and quiet >= _QUIET_TIMES:
-            return state if state in _ENDED else "UNKNOWN"
-        if not is_over and time.monotonic() - asked_s >= POLL_S:
-            asked_s = time.monotonic()
-            seen = state_of(job)
-            unknown = 0 if seen else unknown + 1
-            if seen not in ("", "PENDING", "CONFIGURING"):
+            return state if state in _END_STATES else "UNKNOWN"
+        if not is_over and time.monotonic() - polled_s >= POLL_S:
+            polled_s = time.monotonic()
+            answer = state_of(job)
+            unknown = 0 if answer else unknown + 1
+            if answer not in ("", "PENDING", "CONFIGURING"):
                 _started.setdefault(job, str(time.time()))
-            state, quiet = seen or state, 0
+            state, quiet = answer or state, 0
         time.sleep(_LOOK_S)
 
 
 def copy_journals(job: str, workspace: Path) -> None:
-    """Copy the journals of a rotation that have grown; they show progress and who died."""
-    _, folder = found_by_id(job, workspace)
-    for journal in sorted(folder.glob(f"{_TURNS}/{_JOURNALS}")) if folder else ():
+    """Copy those journals of a rotation that have grown."""
+    _, folder = paths_of(job, workspace)
+    if folder is None:
+        return
+    for journal in sorted(folder.glob(f"{_ROTATION_FOLDER}/{_JOURNALS}")):
         copy = Path(journal.name)
         with contextlib.suppress(OSError):
             if not copy.exists() or copy.stat().st_size != journal.stat().st_size:
@@ -258,30 +268,32 @@ def state_of(job: str) -> str:
 
 
 def ending(job: str, state: str) -> tuple[int, str]:
-    """Return the exit status of an ended job, and the scheduler's reason for its end."""
+    """Return the exit status of an ended job, and its exit code and nodes in Slurm's words."""
     job_text = _ask("scontrol", "show", "job", "-o", job)
     code, nodes = _EXIT_CODE.search(job_text), _NODES.search(job_text)
     if code is None:
         text = _ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "ExitCode")
         code = re.match(r"(\d{1,9}):(\d{1,9})", text.strip())
-    words = f"ExitCode={code[1]}:{code[2]}" if code else "ExitCode=unknown"
-    words += f" NodeList={nodes[1]}" if nodes else ""
+    reason = f"ExitCode={code[1]}:{code[2]}" if code else "ExitCode=unknown"
+    reason += f" NodeList={nodes[1]}" if nodes else ""
     if state == "COMPLETED":
-        return 0, words
-    number, by_signal = (int(code[1]), int(code[2])) if code else (0, 0)
-    return (number or (128 + by_signal if by_signal else 1)), words
+        return 0, reason
+    exit_code, signal_number = (int(code[1]), int(code[2])) if code else (0, 0)
+    if exit_code:
+        return exit_code, reason
+    return (128 + signal_number if signal_number else 1), reason
 
 
-def found_by_id(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
-    """Return log and folder of a job by the beginning of their names; the rest changes."""
-    both = sorted(workspace.glob(f"{job}-*"))
-    logs = [path for path in both if path.suffix == ".log" and path.is_file()]
-    folders = [path for path in both if path.is_dir()]
+def paths_of(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
+    """Return log and folder of a job, whose names begin with its id; None if not there yet."""
+    paths = sorted(workspace.glob(f"{job}-*"))
+    logs = [path for path in paths if path.suffix == ".log" and path.is_file()]
+    folders = [path for path in paths if path.is_dir()]
     return (logs[0] if logs else None), (folders[0] if folders else None)
 
 
 def _open_log(job: str, workspace: Path) -> BinaryIO | None:
-    log, _ = found_by_id(job, workspace)
+    log, _ = paths_of(job, workspace)
     try:
         return log.open("rb") if log else None
     except OSError:
@@ -289,6 +301,7 @@ def _open_log(job: str, workspace: Path) -> BinaryIO | None:
 
 
 def _copy(log: BinaryIO) -> bool:
+    """Copy what is new in a log to standard output; return whether there was anything."""
     new = log.read()
     sys.stdout.buffer.write(new)
     sys.stdout.flush()
@@ -296,20 +309,20 @@ def _copy(log: BinaryIO) -> bool:
 
 
 def _record(job: str, state: str, workspace: Path, *, nodes: re.Match[str] | None = None) -> None:
-    log, folder = found_by_id(job, workspace)
+    log, folder = paths_of(job, workspace)
     known = {"job_id": job, "state": state, "log": str(log or ""), "folder": str(folder or "")}
     known["nodes"] = nodes[1] if nodes else ""
     known["started_s"] = _started.get(job, "")
     Path(RECORD).write_text(json.dumps(known) + "\n", encoding="utf-8")
 
 
-def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
-    """Write the environment from each node's log line to a file, with the checkout's own commit."""
-    log, _ = found_by_id(job, workspace)
+def write_environments(job: str, workspace: Path, checkout: Path) -> None:
+    """Write the environment in each node's log line to a file, with the checkout's commit."""
+    log, _ = paths_of(job, workspace)
     environments: dict[str, dict[str, Any]] = {}
-    lines = log.open("rb") if log is not None else contextlib.nullcontext(())
-    with lines as read:
-        for line in read:
+    opened = log.open("rb") if log is not None else contextlib.nullcontext(())
+    with opened as lines:
+        for line in lines:
             if len(environments) >= _MOST_NODES or len(line) > _MOST_LINE:
                 break
             if _MARK not in line:
@@ -331,8 +344,8 @@ def tell_environments(job: str, workspace: Path, checkout: Path) -> None:
 
 
 def _link(job: str, workspace: Path) -> None:
-    """Link the job's captures and dump to where other trials have theirs."""
-    _, folder = found_by_id(job, workspace)
+    """Link the job's captures and dump into the places where other trials have theirs."""
+    _, folder = paths_of(job, workspace)
     if folder is None:
         return
     for capture in sorted(folder.rglob("plugins/profile/*/*")):

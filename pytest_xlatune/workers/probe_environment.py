@@ -2,17 +2,17 @@
 
     python probe_environment.py node PATH...                 by the payload's Python
     python probe_environment.py trainer PROGRAM [devices]    by the trainer's Python
-    python probe_environment.py job PROGRAM...               the same where no payload runs
+    python probe_environment.py job PROGRAM...               both, in a job without our payload
 
-The payload runs the first two before it starts a trainer, when nothing is measured yet. Only the
-text of this file goes to the node. A job that others start runs the last before its trainer,
-without touching devices. It prints one line, `xlatune-environment: {...}`, with texts under node,
-packages, devices, code and repositories. What it cannot find is left out. With `devices` it imports
+The payload runs the first two commands, beside which nothing is measured. A job that another
+program submits runs the third before its trainer, without touching devices. Only the text of this
+file is sent to the node. It prints one line, `xlatune-environment: {...}`, with texts under node,
+packages, devices, code and repositories; what it cannot find is left out. With `devices` it imports
 JAX and asks it; otherwise it uses only the standard library.
 
-PROGRAM is a script or the name of a module; of several, the first that exists. The Python files
-that it may import are hashed, so that an edit of the trainer between two trials is noticed without
-git, but an edit of an unrelated file beside it is not.
+PROGRAM is a script or the name of a module; of several, the first that exists is used. The Python
+files that it may import are hashed. So an edit of the trainer between two trials is noticed without
+git, and an edit of an unrelated file beside it makes no difference.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from typing import Any
 
 MARK = "xlatune-environment: "
 FILE = "xlatune_environment.py"  # its name in an attempt's folder
-_GIT_S = 10.0
-# settings in the configuration of a repository that would make git run programs
-_RUNS_NOTHING = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+_GIT_S = 10.0  # seconds that a command of git may take
+# these options keep git from running programs that a repository names
+_NO_PROGRAMS = ("-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_MOST_FILES, _MOST_BYTES = 3000, 1 << 26
-# folders of a trainer that contain none of its own code
+_MOST_FILES, _MOST_BYTES = 3000, 1 << 26  # of Python files that are hashed
+_MOST_ENTRIES = 20 * _MOST_FILES  # of folders that are searched for them
+# folders beside a trainer that contain none of its own code
 _FOREIGN = {"site-packages", "node_modules", "__pycache__"}
-# a sweep file is not part of the trainer, and users edit it between sessions
-_OF_TESTS = re.compile(r"test_.*\.py|conftest\.py")
-# a program with one of these may run files that its imports do not name
+# files of tests: a sweep file is not part of the trainer, and users edit it between sessions
+_TEST_FILE = re.compile(r"test_.*\.py|conftest\.py")
+# words in a program that may run files that its imports do not name
 _DYNAMIC = re.compile(
     r"import_module|__import__|importlib|runpy|\bexec\(|subprocess|os\.(?:exec|spawn|system|popen)"
     r"|sys\.path|Popen"
@@ -55,9 +56,9 @@ _INSTALLED = re.compile(
     r"|rccl|numpy)-([^-]+)(?:-[^-]+)?\.(?:dist|egg)-info",
     re.IGNORECASE,
 )
-# the driver's version: NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5
-# 22:23:56 UTC 2024 NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release
-# Build
+# the driver's version in one of these lines:
+# NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024
+# NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build
 _NVIDIA = re.compile(r"Kernel Module\D*?(?:x86_64|aarch64)?\s+(\d+(?:\.\d+)+)")
 
 
@@ -78,10 +79,15 @@ def node_facts(root: Path = Path("/")) -> dict[str, str]:
     ]
     names += [_gfx(int(match.group(1))) for match in targets if match and match.group(1) != "0"]
     gpus = ", ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
+    driver = ""
+    if nvidia:
+        driver = f"NVIDIA {nvidia.group(1)}"
+    elif amd:
+        driver = f"amdgpu {amd}"
     return {
         "kernel": os.uname().release,
         "CPU": f"{os.cpu_count()} x {cpu.group(1) if cpu else os.uname().machine}",
-        "driver": f"NVIDIA {nvidia.group(1)}" if nvidia else f"amdgpu {amd}" if amd else "",
+        "driver": driver,
         "GPUs": gpus,
     }
 
@@ -133,11 +139,10 @@ def _collectives() -> dict[str, str]:
     import ctypes
 
     wheels = (Path(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path)
-    named = {
-        "NCCL": [*(str(wheel) for wheel in wheels if wheel.exists()), "libnccl.so.2"],
-        "RCCL": ["librccl.so.1", "/opt/rocm/lib/librccl.so.1"],
-    }
-    for name, path in ((name, path) for name, paths in named.items() for path in paths):
+    libraries = [("NCCL", str(wheel)) for wheel in wheels if wheel.exists()]
+    libraries += [("NCCL", "libnccl.so.2"), ("RCCL", "librccl.so.1")]
+    libraries += [("RCCL", "/opt/rocm/lib/librccl.so.1")]
+    for name, path in libraries:
         try:
             version, library = ctypes.c_int(), ctypes.CDLL(path)
             failed = library.ncclGetVersion(ctypes.byref(version))
@@ -149,7 +154,7 @@ def _collectives() -> dict[str, str]:
 
 
 def version_of(code: int) -> str:
-    """Return the version for a code of `ncclGetVersion`; before 2.9 it had a digit less.
+    """Return the version for a code of `ncclGetVersion`, which had a digit less before 2.9.
 
     nccl.h: NCCL_VERSION(X,Y,Z) is X*1000 + Y*100 + Z up to 2.8, X*10000 + Y*100 + Z from 2.9.
     """
@@ -173,80 +178,85 @@ def folder_of(program: str) -> str:
 def code_digest(folder: str, program: str = "") -> str:
     """Return a digest of the Python files that a program may import, without sweep files.
 
-    These are the script, the files that its imports name, and complete packages. For a module, and
-    for a script whose imports are not clear, it is all files in and below `folder`; in a folder
-    with thousands of them, such as a home, only those directly in it.
+    For a script they are the script itself, and the files and packages beside it that its imports
+    name. For a module, and for a script whose imports are not clear, they are all files in and
+    below `folder`; if these are thousands, as in a home, only the files directly in it.
     """
     imported = _imported(Path(program).absolute()) if program.endswith(".py") else None
-    below = _python_files(folder) if imported is None else imported
-    digest, left = hashlib.blake2b(digest_size=6), _MOST_BYTES
-    for path in below:
+    paths = _python_files(folder) if imported is None else imported
+    digest, bytes_left = hashlib.blake2b(digest_size=6), _MOST_BYTES
+    for path in paths:
         try:
-            with open(path, "rb", opener=_plain) as file:
-                text = file.read(max(left, 0))
+            with open(path, "rb", opener=_open_regular) as file:
+                text = file.read(max(bytes_left, 0))
         except OSError:
             continue
-        left -= len(text)
+        bytes_left -= len(text)
         name = os.fsencode(path.relative_to(folder))
         digest.update(b"%d %s %d " % (len(name), name, len(text)) + text)
-    files = "1 Python file" if len(below) == 1 else f"{len(below)} Python files"
-    return f"{digest.hexdigest()} of {files}" if below else ""
+    files = "1 Python file" if len(paths) == 1 else f"{len(paths)} Python files"
+    return f"{digest.hexdigest()} of {files}" if paths else ""
 
 
 def _imported(script: Path) -> list[Path] | None:
     """Return a script and the files beside it that it imports; None if that is not clear."""
-    files, asked = set[Path](), [script]
-    while asked:
-        path = asked.pop()
+    files, pending = set[Path](), [script]
+    while pending:
+        path = pending.pop()
         if path in files:
             continue
         if len(files) > _MOST_FILES:
             return None
         files.add(path)
         try:
-            with open(path, encoding="utf-8", opener=_plain) as file:
+            with open(path, encoding="utf-8", opener=_open_regular) as file:
                 text = file.read()
             tree = ast.parse(text)
         except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
             return None
         if _DYNAMIC.search(text):
             return None
-        for name in _names(tree):
+        for name in _imported_names(tree):
             module = script.parent / f"{name}.py"
             package = script.parent / name
-            asked += [module] if module.exists() else []
-            asked += [Path(file) for file in _python_files(str(package)) if package.is_dir()]
+            if module.exists():
+                pending.append(module)
+            if package.is_dir():
+                pending += _python_files(str(package))
     return sorted(files)
 
 
-def _names(tree: ast.Module) -> set[str]:
+def _imported_names(tree: ast.Module) -> set[str]:
+    """Return the top-level names of the absolute imports in a program."""
     names = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {name.name.partition(".")[0] for name in node.names}
+            names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add((node.module or "").partition(".")[0])
     return names - {""}
 
 
 def _python_files(folder: str) -> list[Path]:
-    below: list[Path] = []
-    seen = 0
-    for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if _is_own(Path(here, name)))
-        below += (
-            Path(here, name)
+    """Return the Python files in and below a folder; if they are too many, only those in it."""
+    files: list[Path] = []
+    n_entries = 0
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if _may_have_code(Path(parent, name)))
+        files += (
+            Path(parent, name)
             for name in sorted(names)
-            if name.endswith(".py") and name != FILE and not _OF_TESTS.fullmatch(name)
+            if name.endswith(".py") and name != FILE and not _TEST_FILE.fullmatch(name)
         )
-        seen += len(names) + len(folders)
-        if len(below) > _MOST_FILES or seen > 20 * _MOST_FILES:
-            below = [path for path in below if str(path.parent) == folder]
+        n_entries += len(names) + len(folders)
+        if len(files) > _MOST_FILES or n_entries > _MOST_ENTRIES:
+            files = [path for path in files if str(path.parent) == folder]
             break
-    return below
+    return files
 
 
-def _is_own(folder: Path) -> bool:
+def _may_have_code(folder: Path) -> bool:
+    """Return whether a folder may have code of the trainer; not a virtual environment or cache."""
     is_foreign = folder.name.startswith(".") or folder.name in _FOREIGN
     return not is_foreign and not (folder / "pyvenv.cfg").exists()
 
@@ -254,14 +264,14 @@ def _is_own(folder: Path) -> bool:
 def repositories(paths: Iterable[str]) -> dict[str, str]:
     """Return the git repository of each path -> its commit, and how many files were changed."""
     states: dict[str, str] = {}
-    asked = set[Path | None]([None])
+    done = set[Path]()
     for path in paths:
-        place = Path(path).absolute()  # an interpreter may be a link into another repository
+        place = Path(path).absolute()  # not resolved: an interpreter may be a link into another one
         above = (place, *place.parents)
         top = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
-        if top is None or top in asked:
+        if top is None or top in done:
             continue
-        asked.add(top)
+        done.add(top)
         commit = (_git(top, "rev-parse", "HEAD") or "").strip()
         if not commit and _is_ours(top):
             commit = _head(top)
@@ -269,39 +279,48 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
             changed = _git(
                 *(top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
             )
-            count = 0 if changed is None else len(changed.splitlines())
-            files = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
-            listed = (_git(top, "ls-files", "-v") or "").splitlines()
-            # files that git was told to ignore may have changed:  h local.yml    S config.yml
-            hidden = sum(line[:1].islower() or line[:1] == "S" for line in listed)
-            more = f", {hidden} that git does not look at" if hidden else ""
-            state = files if changed is not None else "changes unknown"
-            states[str(top)] = f"{commit}, {state}{more}"
+            if changed is None:
+                state = "changes unknown"
+            else:
+                count = len(changed.splitlines())
+                state = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
+            lines = (_git(top, "ls-files", "-v") or "").splitlines()
+            # files that git does not check may have changed:  h local.yml    S config.yml
+            unchecked = sum(line[:1].islower() or line[:1] == "S" for line in lines)
+            if unchecked:
+                state += f", {unchecked} that git does not look at"
+            states[str(top)] = f"{commit}, {state}"
     return states
 
 
 def _is_ours(top: Path) -> bool:
     """Return whether this user or root owns the repository, and no other user may write in it.
 
-    Git runs programs that a repository's settings name, such as filters, and a stranger's
-    repository once gave a private file as its commit.
+    Git runs programs that a repository's settings name, such as filters, and the files of a
+    stranger's repository may be links to private files.
     """
-    git, folder = top / ".git", _folder(top)
+    git, folder = top / ".git", _git_folder(top)
     common = folder / _read(folder / "commondir").strip()
     try:
-        above, link = top.stat(), git.lstat()
-        stats = [path.stat() for path in (git, folder, common, common / "config")]
+        top_status, link_status = top.stat(), git.lstat()
+        statuses = [path.stat() for path in (git, folder, common, common / "config")]
     except OSError:
         return False
-    is_open = above.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH or any(
-        entry.st_mode & (stat.S_IWOTH if _is_private(entry.st_gid) else stat.S_IWGRP | stat.S_IWOTH)
-        for entry in stats
-    )
-    return {entry.st_uid for entry in (above, link, *stats)} <= {os.geteuid(), 0} and not is_open
+    owners = {status.st_uid for status in (top_status, link_status, *statuses)}
+    if not owners <= {os.geteuid(), 0}:
+        return False
+    # in a folder with the sticky bit, others cannot replace `.git`
+    if top_status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        return False
+    for status in statuses:
+        others = stat.S_IWOTH if _is_private(status.st_gid) else stat.S_IWGRP | stat.S_IWOTH
+        if status.st_mode & others:
+            return False
+    return True
 
 
 def _is_private(group: int) -> bool:
-    """Return whether a group is root's, or this user's private group."""
+    """Return whether a group is root's, or this user's private group without other members."""
     try:
         user, entry = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:
@@ -309,17 +328,17 @@ def _is_private(group: int) -> bool:
     return not group or (entry.gr_name == user and set(entry.gr_mem) <= {user})
 
 
-def _folder(top: Path) -> Path:
-    """Return the git folder of a repository; that of a worktree is elsewhere."""
+def _git_folder(top: Path) -> Path:
+    """Return the git folder of a repository or worktree."""
     git = top / ".git"
     # the file `.git` of a worktree has:  gitdir: /shared/trainer/.git/worktrees/a
     return top / _read(git).partition("gitdir:")[2].strip() if git.is_file() else git
 
 
 def _git(top: Path, *words: str) -> str | None:
-    # git refuses repositories of root, which are trusted; others as its settings say
-    ours = ("-c", f"safe.directory={top.resolve()}") if _is_ours(top) else ()
-    command = ["git", *_RUNS_NOTHING, *ours, "-C", str(top), *words]
+    # by default git refuses a repository of root, which is trusted here
+    trust = ("-c", f"safe.directory={top.resolve()}") if _is_ours(top) else ()
+    command = ["git", *_NO_PROGRAMS, *trust, "-C", str(top), *words]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # git would skip an empty `.git` and use the next repository above
     environ["GIT_CEILING_DIRECTORIES"] = str(top.resolve().parent)
@@ -338,7 +357,8 @@ def _git(top: Path, *words: str) -> str | None:
 
 
 def _head(top: Path) -> str:
-    git = _folder(top)
+    """Return the commit of HEAD as the files of a repository have it; "" if unknown."""
+    git = _git_folder(top)
     head = _read(git / "HEAD").strip()
     name = head.partition("ref:")[2].strip()
     if not name.startswith("refs/") or ".." in name:
@@ -351,52 +371,52 @@ def _head(top: Path) -> str:
 
 def _read(path: Path | str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace", opener=_plain) as file:
+        with open(path, encoding="utf-8", errors="replace", opener=_open_regular) as file:
             return file.read(1 << 20)
     except OSError:
         return ""
 
 
-def _plain(path: str, flags: int) -> int:
+def _open_regular(path: str, flags: int) -> int:
     """Open a regular file, but no pipe or device, on which reading might block."""
-    opened = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise OSError(path)
-    return opened
+    return descriptor
 
 
 def main(argv: Sequence[str]) -> None:
-    """Print all facts; a failing question is reported and does not affect the others."""
+    """Print all facts; a function that fails is reported and does not affect the others."""
     kind, *rest = argv
-    asked: dict[str, Callable[[], dict[str, str]]]
-    asked = {"node": node_facts, "repositories": lambda: repositories(rest)}
-    if kind in ("trainer", "job"):
+    readers: dict[str, Callable[[], dict[str, str]]] = {}
+    if kind in ("node", "job"):
+        readers["node"] = node_facts
+    if kind == "node":
+        readers["repositories"] = lambda: repositories(rest)
+    else:
         program = next((word for word in rest if folder_of(word)), rest[0])
         folder = folder_of(program)
-        asked = {
-            **({} if kind == "trainer" else {"node": node_facts}),
-            "packages": packages,
-            "code": lambda: {folder: code_digest(folder, program)} if folder else {},
-            "repositories": lambda: repositories([folder] if folder else []),
-        }
+        readers["packages"] = packages
+        readers["code"] = lambda: {folder: code_digest(folder, program)} if folder else {}
+        readers["repositories"] = lambda: repositories([folder] if folder else [])
         if "devices" in rest[1:]:
-            asked["devices"] = devices
+            readers["devices"] = devices
     facts, problems = dict[str, Any](), list[str]()
     if kind == "job":
         facts["name"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         problems.append("devices: not asked, the trainer is about to take them")
-    for name, ask in asked.items():
+    for name, read in readers.items():
         if name == "devices":  # XLA may end the process, e.g. for an unknown flag
-            _tell(facts, [*problems, "devices: JAX gave no answer"])
+            _print(facts, [*problems, "devices: JAX gave no answer"])
         try:
-            facts[name] = {key: text for key, text in ask().items() if text}
+            facts[name] = {key: text for key, text in read().items() if text}
         except Exception as error:  # noqa: BLE001 - whatever a plugin raises
             problems.append(f"{name}: {type(error).__name__}: {str(error).strip()[:200]}")
-    _tell(facts, problems)
+    _print(facts, problems)
 
 
-def _tell(facts: dict[str, Any], problems: list[str]) -> None:
+def _print(facts: dict[str, Any], problems: list[str]) -> None:
     # a library may have printed something without a newline
     sys.stdout.write(f"\n{MARK}{json.dumps({**facts, 'problems': problems})}\n")
     sys.stdout.flush()

@@ -1,14 +1,14 @@
-"""Let the programs of several profiles take turns in a trainer that knows nothing of it.
+"""Let the programs of several profiles take turns in an unchanged trainer.
 
     python rotate.py SPEC -- SCRIPT [ARGUMENT ...]
     python rotate.py SPEC -- -m MODULE [ARGUMENT ...]
     XLATUNE_ROTATION=SPEC PYTHONPATH=FOLDER:$PYTHONPATH ...    this file is FOLDER/sitecustomize.py
 
-SPEC is the JSON of `model/rotation.py`, RotationSpec, which also reads the journal that is written
-beside it. `jax.jit` is wrapped as soon as the trainer has imported JAX. The step function, found by
-its name, runs unchanged for the first calls. Then each program is compiled from the lowered step
-with the options of that program, and each call runs the program whose turn it is. A step that the
-trainer compiles itself, by `lower().compile()`, is replaced in the same way.
+SPEC is the JSON of a `RotationSpec` in `model/rotation.py`, which also reads the journal that this
+program writes beside it. `jax.jit` is wrapped as soon as the trainer has imported JAX. The step
+function, found by its name, runs unchanged for the first calls. Then the lowered step is compiled
+once for each program, with the options of that program, and each call runs the program whose turn
+it is. A step that the trainer compiles itself, by `lower().compile()`, is replaced in the same way.
 
 Every process compiles the same list and counts its own calls, so the processes of a trainer stay in
 step. They agree once, after compiling, on the programs that can run. No step is timed here, and no
@@ -39,21 +39,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "XLATUNE_ROTATION"  # holds the spec if this file is a sitecustomize
+VARIABLE = "XLATUNE_ROTATION"  # variable with the path of the spec if this is a sitecustomize
 RANK = "{rank}"
-# an option without effect, the most modules in a dump. Its value differs for each program, so that
-# JAX's caches keep a copy of the baseline apart: the copy must get another place in memory
+# An option without effect here: the number of modules that a dump may have. Its value differs for
+# each program. Otherwise JAX's caches would return the baseline for a copy of it, and the copy must
+# get another place in memory.
 MARK, FIRST_MARK = "xla_dump_max_hlo_modules", 1_000_000
-_NEVER_KEPT_S = 1e9  # programs that compile faster than this are not written to JAX's cache
-_AGREE_S = 4 * 3600  # how long to wait until every process has compiled the list
-_MOST_TEXTS, _MOST_NAMES = 600, 10
-_PART = 0.25  # the share of the results of the step that a part of the step returns
+_NEVER_CACHED_S = 1e9  # JAX does not cache programs that compile faster than this
+_AGREE_S = 4 * 3600  # seconds to wait until every process has compiled the list
+_MOST_TEXT, _MOST_NAMES = 600, 10  # characters of a message, and names in it
+_PART = 0.25  # least share of the step's results that a function with a part of the step returns
 _SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": False, "f": False}
-# since 0.11.2 only XLA_FLAGS accepts the old names of three options, and sets the new ones
+# Since 0.11.2 XLA_FLAGS still accepts the old names of three options and sets the new ones; the
+# options of a compilation have only the new names.
 _OLD, _NEW = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
 _PIPELINES = ("COLLECTIVE_PIPELINING_MODE_OFF", "COLLECTIVE_PIPELINING_MODE_ON")
 _ON = frozenset(text for text, is_on in _SWITCH.items() if is_on)
-# variables with the index of a process that ends before JAX knows it
+# variables from which the index of a process is read if it ends before JAX knows it
 _RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "JOB_COMPLETION_INDEX")
 
 
@@ -64,9 +66,10 @@ class _Journal:
         self.folder, self.pattern = folder, pattern
         self.waiting: list[dict[str, Any]] = []
         self.file = -1
-        self.is_cut = False  # a line is lost; later lines would assign its steps to other programs
+        # A line was lost, so no more are written: they would assign its steps to other programs.
+        self.is_cut = False
 
-    def say(self, event: str, **fields: Any) -> None:
+    def write(self, event: str, **fields: Any) -> None:
         line = {"event": event, "pid": os.getpid(), **fields}
         if self.file < 0:
             self.waiting.append(line)
@@ -77,7 +80,7 @@ class _Journal:
         """Open the file of a rank, and write the lines that waited.
 
         Raises:
-            OSError: there is no such folder, or it is not ours to write.
+            OSError: the file cannot be written.
         """
         path = self.folder / self.pattern.replace(RANK, str(rank))
         # only the owner of the job may write; a link is not followed
@@ -110,30 +113,30 @@ class TurnTaker:
         self.programs: list[dict[str, Any]] = spec["programs"]
         self.limit_bytes: int = spec.get("memory_limit_bytes", 0)
         self.journal = _Journal(folder, spec["journal"])
-        self.owner: _RotatedStep | None = None  # the step; None until it is found
-        self.steps: list[_RotatedStep] = []  # until then, all functions that may be the step
-        self.seen: set[str] = set()  # their names
-        self.is_off = False
-        self.is_busy = False  # whether this class is calling JAX itself
-        self.called = 0  # how many calls all of these functions had together
-        self.others = 0  # how many functions with the name of the step were another program
-        self.jax: Any = None
-        self.journal.say("start", turn_steps=self.turn_steps)
+        self.step: _RotatedStep | None = None  # None until it is found
+        self.candidates: list[_RotatedStep] = []  # functions that may be the step, until then
+        self.names: set[str] = set()  # names of all candidates
+        self.is_off = False  # whether nothing rotates in this process
+        self.is_busy = False  # whether this class itself is calling JAX
+        self.total_calls = 0  # of all candidates together
+        self.n_different = 0  # functions with the step's name that are another program
+        self.jax: Any = None  # the module; None until it is imported
+        self.journal.write("start", turn_steps=self.turn_steps)
         atexit.register(self.end)
 
-    # --- how it gets in -----------------------------------------------------------------------
+    # --- wrapping JAX -------------------------------------------------------------------------
 
     def install(self) -> None:
         """Wrap `jax.jit` now, or as soon as JAX is imported."""
         if "jax" in sys.modules:
             self.wrap(sys.modules["jax"])
         hooks = {"jax": self.wrap, "jax.experimental.pjit": self.wrap_pjit}
-        sys.meta_path.insert(0, _After(hooks))
+        sys.meta_path.insert(0, _ImportHooks(hooks))
 
     def wrap(self, jax: Any) -> None:
         """Replace the public functions from which a trainer gets its step."""
         self.jax = jax
-        self.journal.say("jax", version=str(getattr(jax, "__version__", "")))
+        self.journal.write("jax", version=str(getattr(jax, "__version__", "")))
         try:
             jax.jit = self._wrapping(jax.jit)
             lowered = jax.stages.Lowered
@@ -141,7 +144,7 @@ class TurnTaker:
         except (AttributeError, TypeError) as error:
             self.stop(f"this JAX has no place for the hook: {_words(error)}")
         if callable(getattr(jax, "pmap", None)):
-            jax.pmap = self._noting(jax.pmap)
+            jax.pmap = self._refusing(jax.pmap)
 
     def wrap_pjit(self, module: Any) -> None:
         """Replace the older name of `jax.jit`."""
@@ -161,26 +164,30 @@ class TurnTaker:
 
     def _step_of(self, jitted: Any, fun: Any, keywords: dict[str, Any]) -> Any:
         """Return the function unchanged, or its replacement if it may be the step."""
-        if self.is_off or self.is_busy or (self.name and not self._is_named(_name_of(fun))):
+        if self.is_off or self.is_busy or (self.name and not self._has_step_name(_name_of(fun))):
             return jitted
-        return self._added(_JittedStep(self, jitted, fun, keywords))
+        return self._add_candidate(_JittedStep(self, jitted, fun, keywords))
 
-    def _is_named(self, name: str) -> bool:
-        # JAX replaces what a module's name cannot hold:  <lambda> is jit__lambda
-        return _plain(name) == _plain(self.name)
+    def _has_step_name(self, name: str) -> bool:
+        # JAX replaces characters that a module's name cannot have:  <lambda> is jit__lambda
+        return _alphanumeric(name) == _alphanumeric(self.name)
 
-    def _added(self, step: _RotatedStep) -> _Stand:
-        self.seen.add(step.name)
-        owner = self.owner
-        if owner is not None:
-            step.is_anew = type(step) is type(owner) and step.name == owner.name
-        else:
-            # made again before it had enough calls, so the count of its calls continues
-            step.before = next(
-                (e for e in self.steps[::-1] if e.name == step.name and e.calls), None
+    def _add_candidate(self, candidate: _RotatedStep) -> _StepProxy:
+        self.names.add(candidate.name)
+        step = self.step
+        if step is not None:
+            candidate.may_replace_step = (
+                type(candidate) is type(step) and candidate.name == step.name
             )
-            self.steps.append(step)
-        return _Stand(step)
+            return _StepProxy(candidate)
+        # A function that the trainer makes again, e.g. in each epoch, continues the earlier one's
+        # count of calls.
+        for earlier in reversed(self.candidates):
+            if earlier.name == candidate.name and earlier.calls:
+                candidate.predecessor = earlier
+                break
+        self.candidates.append(candidate)
+        return _StepProxy(candidate)
 
     def _compiling(self, compile_it: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compile_it)
@@ -191,48 +198,50 @@ class TurnTaker:
             if self.is_off or self.is_busy:
                 return compiled
             name = _module_of(lowered).removeprefix("jit_")
-            if self.name and not self._is_named(name):
+            if self.name and not self._has_step_name(name):
                 return compiled
-            return self._added(_CompiledStep(self, compiled, lowered, name, options))
+            return self._add_candidate(_CompiledStep(self, compiled, lowered, name, options))
 
         self.compile_it = compile_it
         return wrapped
 
-    def _noting(self, pmap: Callable[..., Any]) -> Callable[..., Any]:
+    def _refusing(self, pmap: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(pmap)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if args and self.name and self._is_named(_name_of(args[0])):
+            if args and self.name and self._has_step_name(_name_of(args[0])):
                 self.stop("the step is made by jax.pmap, whose programs take no options")
             return pmap(*args, **kwargs)
 
         return wrapped
 
-    # --- whose step it is ---------------------------------------------------------------------
+    # --- finding the step ---------------------------------------------------------------------
 
-    def is_step(self, step: _RotatedStep) -> bool:
+    def is_step(self, caller: _RotatedStep) -> bool:
         """Return whether a function that was called often enough is the step.
 
-        Without a name, it is the function with the largest arguments and results, as both hold the
-        state, among those with about as many calls; every process gets the same answer. By its
-        arguments alone, an evaluation that runs once a step was mistaken for the step.
+        Without a name for the step, it is the function with the largest arguments and results
+        together, because both contain the state, among those with about as many calls. Every
+        process gets the same answer. The arguments alone would not be enough: those of an
+        evaluation in each step may be as large.
         """
-        if self.owner is None:
-            called = [
-                candidate
-                for candidate in self.steps
-                if candidate.calls + 1 >= step.calls and not candidate.is_gone
-            ]
-            self.owner = (
-                step if self.name else max(called, key=lambda candidate: candidate.size_bytes)
-            )
-            others = [candidate.name for candidate in self.steps if self._is_part(candidate)]
-            if others and not self.name:
+        if self.step is None:
+            if self.name:
+                self.step = caller
+            else:
+                called_as_often = (
+                    candidate
+                    for candidate in self.candidates
+                    if candidate.calls + 1 >= caller.calls and not candidate.is_replaced
+                )
+                self.step = max(called_as_often, key=lambda candidate: candidate.size_bytes)
+            parts = [candidate.name for candidate in self.candidates if self._is_part(candidate)]
+            if parts and not self.name:
                 with suppress(OSError):
                     self.journal.open(self.jax.process_index())
-                names = ", ".join(dict.fromkeys([*others, self.owner.name][:_MOST_NAMES]))
+                names = ", ".join(dict.fromkeys([*parts, self.step.name][:_MOST_NAMES]))
                 self.stop(f"a step of the trainer is several programs: {names}")
-            self.steps = []  # some trainers make a new function for each batch
-        return self.owner is step and not self.is_off
+            self.candidates = []  # some trainers make a new function for each batch
+        return self.step is caller and not self.is_off
 
     def _is_part(self, other: _RotatedStep) -> bool:
         """Return whether a function does a part of each step; flags would act only on the rest.
@@ -241,38 +250,38 @@ class TurnTaker:
         outside of any program. A function inside a program is traced only once or twice. An
         evaluation returns next to nothing, and a function that makes a batch has few leaves.
         """
-        owner = self.owner
-        if owner is None or other is owner or other.is_gone:
+        step = self.step
+        if step is None or other is step or other.is_replaced:
             return False
-        is_as_often = other.calls + 1 >= owner.calls
+        is_as_often = other.calls + 1 >= step.calls
         has_state = (
-            other.result_bytes >= _PART * owner.result_bytes
-            and other.result_leaves >= _PART * owner.result_leaves
+            other.result_bytes >= _PART * step.result_bytes
+            and other.result_leaves >= _PART * step.result_leaves
             and other.result_leaves > 1
         )
-        return (is_as_often and has_state) or len(other.traced) > self.first
+        return (is_as_often and has_state) or len(other.traced_at) > self.first
 
-    def succeeds(self, step: _RotatedStep, args: Any, kwargs: Any) -> bool:
+    def is_step_again(self, other: _RotatedStep, args: Any, kwargs: Any) -> bool:
         """Return whether a function that the trainer made again is the same program as the step.
 
         Some trainers call `jax.jit` in each epoch. If their function lowers to the same text with
         the same constants, the compiled programs can be used for it as well.
         """
-        owner = self.owner
-        if owner is None or owner.lowered is None or not step.is_anew:
+        step = self.step
+        if step is None or step.lowered is None or not other.may_replace_step:
             return False
-        step.is_anew = False
+        other.may_replace_step = False
         self.is_busy = True
         try:
-            is_same = _is_same(owner.lowered, step.lower(args, kwargs))
-        except Exception:  # noqa: BLE001 - the trainer calls its own function
+            is_same = _is_same(step.lowered, other.lower(args, kwargs))
+        except Exception:  # noqa: BLE001 - the trainer will get the error from its own call
             is_same = False
         finally:
             self.is_busy = False
         if not is_same:
-            self.others += 1
-            if self.others == 1:
-                self.journal.say("another", call=owner.calls)
+            self.n_different += 1
+            if self.n_different == 1:
+                self.journal.write("another", call=step.calls)
         return is_same
 
     def begin(self, step: _RotatedStep, args: Any, kwargs: Any) -> list[Any] | None:
@@ -283,24 +292,24 @@ class TurnTaker:
             self.journal.open(self.jax.process_index())
             if getattr(self.jax.config, "jax_disable_jit", False):
                 raise RuntimeError("jax_disable_jit is set, so no program is compiled")  # noqa: TRY301
-            self.journal.say("found", name=step.name, device=self._device())
-            step.lowered, step.given = step.lower(args, kwargs), (args, kwargs)
-            step.given = self.jax.tree_util.tree_map(_kind_of, step.given)
+            self.journal.write("found", name=step.name, device=self._device())
+            step.lowered = step.lower(args, kwargs)
+            step.argument_kinds = self.jax.tree_util.tree_map(_kind_of, (args, kwargs))
             for at, program in self._compiled(step.lowered, step.options):
                 programs[at] = program
-        except Exception as error:  # noqa: BLE001 - the trainer goes on without us
+        except Exception as error:  # noqa: BLE001 - the trainer continues without turns
             self.stop(f"{type(error).__name__}: {_words(error)}")
         try:
             # the other processes wait for an answer, whatever happened in this one
             return self._agreed(programs)
-        except Exception as error:  # noqa: BLE001 - a store that does not answer
+        except Exception as error:  # noqa: BLE001 - the key-value store may not answer
             self.stop(f"the processes could not agree: {_words(error)}")
             return None
         finally:
             self.is_busy = False
 
     def _device(self) -> str:
-        """Return the platform and the kind of this process' first device; "" if JAX is silent."""
+        """Return the platform and the kind of this process's first device; "" if unknown."""
         with suppress(Exception):
             first = self.jax.local_devices()[0]
             kind = str(first.device_kind)
@@ -308,11 +317,11 @@ class TurnTaker:
         return ""
 
     def stop(self, words: str) -> None:
-        """Leave the trainer alone from here on, and say why."""
+        """Let the trainer run without turns from here on, and record why."""
         if self.is_off:
             return
         self.is_off = True
-        self.journal.say("trouble", words=words)
+        self.journal.write("trouble", words=words)
         if self.journal.file < 0:
             sys.stderr.write(f"rotate.py: nothing rotates: {words}\n")
 
@@ -321,35 +330,36 @@ class TurnTaker:
     def _compiled(self, lowered: Any, options: dict[str, Any]) -> Iterator[tuple[int, Any]]:
         """Yield each program that can run, with its index in the list.
 
-        Copies of the baseline come last, so that less is lost if a profile aborts its compilation.
+        Copies of the baseline come last, so that less time is lost if a profile aborts the process.
         """
-        shape: Any = None
-        texts: dict[str, str] = {}
+        baseline_shardings: Any = None
+        first_with: dict[str, str] = {}  # digest of the optimised text -> id of the first program
         copies_last = sorted(range(1, len(self.programs)), key=self._is_copy)
         for at in (0, *copies_last):
             program = self.programs[at]
-            self.journal.say("compile", program=program["id"], at=time.time())
+            self.journal.write("compile", program=program["id"], at=time.time())
             began_s = time.perf_counter()
             try:
                 with self._no_cache():
                     compiled = self._compile(lowered, options, program["options"], at)
-                shape = shape if at else _shardings(compiled)
-                if _shardings(compiled) != shape:
+                shardings = _shardings(compiled)
+                baseline_shardings = baseline_shardings if at else shardings
+                if shardings != baseline_shardings:
                     raise ValueError("its arguments or results are sharded otherwise")  # noqa: TRY301
             except Exception as error:  # noqa: BLE001 - whatever a compiler raises
-                self.journal.say("refused", program=program["id"], words=_words(error))
+                self.journal.write("refused", program=program["id"], words=_words(error))
                 continue
             took_s = round(time.perf_counter() - began_s, 3)
-            memory = _Needs(compiled)
-            same = texts.setdefault(_digest(compiled) or program["id"], program["id"])
-            facts: dict[str, Any] = {"same_as": same} if same != program["id"] else {}
+            memory = _ProgramMemory(compiled)
+            first = first_with.setdefault(_digest(compiled) or program["id"], program["id"])
+            facts: dict[str, Any] = {"same_as": first} if first != program["id"] else {}
             if memory.all_bytes:
                 facts["memory_bytes"] = memory.all_bytes
-            self.journal.say("compiled", program=program["id"], compile_s=took_s, **facts)
+            self.journal.write("compiled", program=program["id"], compile_s=took_s, **facts)
             if at == 0:
                 baseline = memory
             elif self._is_too_large(memory, baseline):
-                self.journal.say("left_out", program=program["id"], memory_bytes=memory.all_bytes)
+                self.journal.write("left_out", program=program["id"], memory_bytes=memory.all_bytes)
                 continue
             yield at, compiled
 
@@ -361,57 +371,59 @@ class TurnTaker:
     ) -> Any:
         """Compile with options, each in the first spelling that the compiler accepts."""
         chosen: dict[str, Any] = {**trainer_options, **options, MARK: FIRST_MARK + at}
-        tried: set[str] = set()
+        respelled: set[str] = set()  # names of options that have their second spelling
         while True:
             try:
                 return self.compile_it(lowered, compiler_options=chosen)
             except Exception as error:
                 text = str(error)
                 # No such compile option: 'xla_gpu_enable_pipelined_all_gather'
-                gone = text.partition("No such compile option: '")[2].partition("'")[0]
-                if gone in options and gone.startswith(_OLD) and gone in chosen:
-                    is_on = chosen.pop(gone).lower() in _ON
-                    chosen[gone.replace(_OLD, _NEW, 1)] = _PIPELINES[is_on]
+                unknown = text.partition("No such compile option: '")[2].partition("'")[0]
+                if unknown in options and unknown.startswith(_OLD) and unknown in chosen:
+                    is_on = chosen.pop(unknown).lower() in _ON
+                    chosen[unknown.replace(_OLD, _NEW, 1)] = _PIPELINES[is_on]
                     continue
                 # While setting option xla_gpu_enable_triton_gemm, 'true' is not a valid bool value.
                 refused = text.partition("While setting option ")[2].partition(",")[0]
-                other = _respelled(options.get(refused, ""), text)
-                if other is None or refused in tried:
+                spelling = _second_spelling(options.get(refused, ""), text)
+                if spelling is None or refused in respelled:
                     raise
-                tried.add(refused)
-                chosen[refused] = other
+                respelled.add(refused)
+                chosen[refused] = spelling
 
     @contextmanager
     def _no_cache(self) -> Iterator[None]:
-        """Keep programs out of JAX's cache on disk; because of MARK none is read from it."""
+        """Keep programs out of JAX's cache on disk; because of MARK none is read from it either."""
         name = "jax_persistent_cache_min_compile_time_secs"
-        before = getattr(self.jax.config, name, None)
-        if before is None:
+        old_value = getattr(self.jax.config, name, None)
+        if old_value is None:
             yield
             return
-        self.jax.config.update(name, _NEVER_KEPT_S)
+        self.jax.config.update(name, _NEVER_CACHED_S)
         try:
             yield
         finally:
-            self.jax.config.update(name, before)
+            self.jax.config.update(name, old_value)
 
-    def _is_too_large(self, memory: _Needs, baseline: _Needs) -> bool:
-        """Return whether a program needs more memory than the baseline, and more than there is."""
+    def _is_too_large(self, memory: _ProgramMemory, baseline: _ProgramMemory) -> bool:
+        """Return whether a program needs more memory than the baseline, and more than is free."""
         if memory.all_bytes <= baseline.all_bytes:
             return False
         if self.limit_bytes:
             return memory.all_bytes > self.limit_bytes
-        free = min(map(_free_bytes, self.jax.local_devices()))
-        on_host = _host_free_bytes() // max(len(self.jax.local_devices()), 1)
-        return memory.own_bytes > (on_host if free < 0 else free)
+        free_bytes = min(map(_free_bytes, self.jax.local_devices()))
+        if free_bytes < 0:
+            free_bytes = _host_free_bytes() // max(len(self.jax.local_devices()), 1)
+        return memory.own_bytes > free_bytes
 
     def _agreed(self, programs: list[Any]) -> list[Any] | None:
         """Return the programs that every process can run; None if the baseline cannot run."""
-        mine = "".join("1" if program is not None else "0" for program in programs)
-        masks = [mine, *self._of_others(mine)]
+        # one character for each program: 1 if this process can run it, else 0
+        own_mask = "".join("1" if program is not None else "0" for program in programs)
+        masks = [own_mask, *self._masks_of_others(own_mask)]
         for at, program in enumerate(self.programs):
             if programs[at] is not None and any(mask[at : at + 1] != "1" for mask in masks):
-                self.journal.say(
+                self.journal.write(
                     "refused", program=program["id"], words="another process cannot run it"
                 )
                 programs[at] = None
@@ -420,8 +432,8 @@ class TurnTaker:
             return None
         return programs
 
-    def _of_others(self, mine: str) -> list[str]:
-        """Return what the other processes can run, once each of them has compiled its list."""
+    def _masks_of_others(self, own_mask: str) -> list[str]:
+        """Return the masks of the other processes, once each of them has compiled its list."""
         count = self.jax.process_count()
         if count == 1:
             return []
@@ -429,7 +441,7 @@ class TurnTaker:
 
         client: Any = distributed.global_state.client
         rank = self.jax.process_index()
-        client.key_value_set(f"xlatune/rotation/{rank}", mine)
+        client.key_value_set(f"xlatune/rotation/{rank}", own_mask)
         return [
             client.blocking_key_value_get(f"xlatune/rotation/{other}", _AGREE_S * 1000)
             for other in range(count)
@@ -444,16 +456,16 @@ class TurnTaker:
             if self.journal.file < 0:
                 if self.jax is None:
                     return
-                known = (os.environ.get(variable, "") for variable in _RANKS)
-                self.journal.open(int(next((rank for rank in known if rank.isdecimal()), "0")))
-            if self.owner is None and not self.is_off:
-                names = ", ".join(sorted(self.seen)[:_MOST_NAMES]) or "none"
+                ranks = (os.environ.get(variable, "") for variable in _RANKS)
+                self.journal.open(int(next((rank for rank in ranks if rank.isdecimal()), "0")))
+            if self.step is None and not self.is_off:
+                names = ", ".join(sorted(self.names)[:_MOST_NAMES]) or "none"
                 self.stop(f"no call of {self.name or 'a step'} was due; functions seen: {names}")
-            self.journal.say("end", calls=self.owner.calls if self.owner else 0)
+            self.journal.write("end", calls=self.step.calls if self.step else 0)
 
 
-class _Stand:
-    """Replaces the step of a trainer, and has all attributes of that step."""
+class _StepProxy:
+    """Is called by the trainer instead of its step, and has all attributes of the step."""
 
     def __init__(self, step: _RotatedStep) -> None:
         self._xlatune = step
@@ -481,177 +493,188 @@ class _Stand:
 
 
 class _RotatedStep(ABC):
-    """Runs the trainer's own program first, and then the program whose turn it is."""
+    """Runs the trainer's own program first, and then the program whose turn it is.
+
+    `run` is the method for the present phase: `_run_before_turns`, `_run_turn` or `_run_plain`.
+    """
 
     def __init__(self, rotation: TurnTaker, plain: Any, name: str) -> None:
-        self._rotation, self.plain, self.name = rotation, plain, name
+        self._rotation, self.plain, self.name = rotation, plain, name  # plain: the trainer's step
         self.options: dict[str, Any] = {}  # the options of the trainer's own compilation
-        self.has_static = False
-        self.run: Callable[..., Any] = self._waiting
+        self.has_static = False  # whether it has static arguments
+        self.run: Callable[..., Any] = self._run_before_turns
         self.calls = self.size_bytes = self.result_bytes = self.result_leaves = 0
-        self.traced: set[int] = set()  # the values of `called` at which it was traced
-        self._programs: list[Any] = []
-        self._program: Any = None
-        self._at = self._turn_end = 0
-        self._proved = {0}
-        self.lowered: Any = None  # the lowered step; `given` has the kinds of its arguments
-        self.given: Any = None
-        self.before: _RotatedStep | None = None  # an earlier function of its name
-        self.is_gone = False  # whether a later function is called in its place
-        self.is_anew = False  # whether it has the step's name, and was made after it
-        self._odd = 0
+        self.traced_at: set[int] = set()  # values of `total_calls` at which it was traced
+        self._programs: list[Any] = []  # compiled, in the order of the spec; None: cannot run
+        self._program: Any = None  # the program whose turn it is
+        self._at = 0  # its index
+        self._turn_end = 0  # number of the first call after its turn
+        self._has_run = {0}  # indexes of programs that have run without an error
+        self.lowered: Any = None  # the lowered step
+        self.argument_kinds: Any = None  # tree with the kind of each argument of `lowered`
+        self.predecessor: _RotatedStep | None = None  # an earlier function of its name
+        self.is_replaced = False  # whether a later function is called in its place
+        self.may_replace_step = False  # whether it has the step's name, and was made later
+        self._n_odd = 0  # calls with other arguments
         self._is_over = False  # whether a call during the turns raised an exception
         self.kinds: Counter[tuple[str, ...]] = Counter()  # kinds of arguments of the first calls
 
     @abstractmethod
     def lower(self, args: Any, kwargs: Any) -> Any:
-        """Return what a call lowers to."""
+        """Return the lowered step for these arguments."""
 
     def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Return the arguments for a compiled program; None if it is not made for them."""
+        """Return the arguments without static ones; None if these have other values."""
         return args, kwargs
 
-    def _waiting(self, *args: Any, **kwargs: Any) -> Any:
+    def _run_before_turns(self, *args: Any, **kwargs: Any) -> Any:
         """Run the trainer's own program until the turns begin."""
         rotation = self._rotation
-        if rotation.is_off or rotation.is_busy or rotation.owner not in (None, self):
-            if self.is_anew and not rotation.is_off and not rotation.is_busy:
-                return self._succeeding(args, kwargs)
+        if rotation.is_off or rotation.is_busy or rotation.step not in (None, self):
+            if self.may_replace_step and not rotation.is_off and not rotation.is_busy:
+                return self._replace_step(args, kwargs)
             return self.plain(*args, **kwargs)
         leaves = rotation.jax.tree_util.tree_leaves((args, kwargs))
         if any(isinstance(leaf, rotation.jax.core.Tracer) for leaf in leaves):
-            self.traced.add(rotation.called)
+            self.traced_at.add(rotation.total_calls)
             return self.plain(*args, **kwargs)  # it is traced as a part of another function
-        if self.before is not None:
-            self._go_on_from(self.before)
+        if self.predecessor is not None:
+            self._continue(self.predecessor)
         kind = tuple(map(_kind_of, leaves))
-        # programs are compiled for the most usual arguments: no evaluation, no short batch
+        # Programs are compiled for the most frequent arguments, not for an evaluation's or those of
+        # a short batch.
         is_usual = self.kinds[kind] == max(self.kinds.values(), default=0)
         if self.calls >= rotation.first and is_usual and rotation.is_step(self):
             programs = rotation.begin(self, args, kwargs)
-            self.run = self._plainly
+            self.run = self._run_plain
             if programs is not None:
-                self._programs, self.run = programs, self._turning
+                self._programs, self.run = programs, self._run_turn
                 self._turn_end = self.calls
             return self.run(*args, **kwargs)
-        given_bytes = _size_bytes(leaves)
+        argument_bytes = _size_bytes(leaves)  # before the call, which may delete the arguments
         result = self.plain(*args, **kwargs)
         self.kinds[kind] += 1  # a call that raised does not count as a step
         self.calls += 1
-        rotation.called += 1
-        returned = rotation.jax.tree_util.tree_leaves(result)
-        self.result_leaves, self.result_bytes = len(returned), _size_bytes(returned)
-        self.size_bytes = given_bytes + self.result_bytes
+        rotation.total_calls += 1
+        result_leaves = rotation.jax.tree_util.tree_leaves(result)
+        self.result_leaves, self.result_bytes = len(result_leaves), _size_bytes(result_leaves)
+        self.size_bytes = argument_bytes + self.result_bytes
         return result
 
-    def _go_on_from(self, before: _RotatedStep) -> None:
+    def _continue(self, predecessor: _RotatedStep) -> None:
         """Take over the counts of an earlier function of this name that is not called any more."""
-        self.calls, self.kinds = max(self.calls, before.calls), before.kinds
-        self.size_bytes = max(self.size_bytes, before.size_bytes)
-        self.result_bytes, self.result_leaves = before.result_bytes, before.result_leaves
-        before.is_gone, self.before = True, None
+        self.calls, self.kinds = max(self.calls, predecessor.calls), predecessor.kinds
+        self.size_bytes = max(self.size_bytes, predecessor.size_bytes)
+        self.result_bytes = predecessor.result_bytes
+        self.result_leaves = predecessor.result_leaves
+        predecessor.is_replaced, self.predecessor = True, None
 
-    def _succeeding(self, args: Any, kwargs: Any) -> Any:
-        """Take the place of the step in the turns, if this is the same program."""
-        owner = self._rotation.owner
+    def _replace_step(self, args: Any, kwargs: Any) -> Any:
+        """Run as the step in the turns if this is the same program, else as the trainer's own."""
+        step = self._rotation.step
         leaves = self._rotation.jax.tree_util.tree_leaves((args, kwargs))
         if any(isinstance(leaf, self._rotation.jax.core.Tracer) for leaf in leaves):
             return self.plain(*args, **kwargs)
-        if owner is not None and self._rotation.succeeds(self, args, kwargs):
-            owner.plain, self.run = self.plain, owner.run
+        if step is not None and self._rotation.is_step_again(self, args, kwargs):
+            step.plain, self.run = self.plain, step.run
             return self.run(*args, **kwargs)
         return self.plain(*args, **kwargs)
 
-    def _plainly(self, *args: Any, **kwargs: Any) -> Any:
+    def _run_plain(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the trainer's own program, and count the call."""
         self.calls += 1
         return self.plain(*args, **kwargs)
 
-    def _turning(self, *args: Any, **kwargs: Any) -> Any:
+    def _run_turn(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program whose turn it is."""
         if self._is_over:
-            return self._plainly(*args, **kwargs)
+            return self._run_plain(*args, **kwargs)
         call = self.calls
         self.calls = call + 1
         if call >= self._turn_end:
             self._begin_turn(call)
         try:
-            return self._taken(call, args, kwargs)
+            return self._run_program(call, args, kwargs)
         except Exception as error:
-            # if the trainer goes on, its log may lack this call: later turns cannot be assigned
+            # If the trainer continues, its log may lack this call, so that steps could not be
+            # assigned to later turns.
             self._is_over = True
-            self._rotation.journal.say("raised", call=call, words=_words(error))
+            self._rotation.journal.write("raised", call=call, words=_words(error))
             raise
 
-    def _taken(self, call: int, args: Any, kwargs: Any) -> Any:
-        given = self.dynamic(args, kwargs) if self.has_static else (args, kwargs)
-        if given is None:
-            return self._oddly(call, args, kwargs)
-        if self._at not in self._proved:
-            return self._first_call(call, given, (args, kwargs))
+    def _run_program(self, call: int, args: Any, kwargs: Any) -> Any:
+        dynamic = self.dynamic(args, kwargs) if self.has_static else (args, kwargs)
+        if dynamic is None:
+            return self._run_odd_call(call, args, kwargs)
+        if self._at not in self._has_run:
+            return self._run_first_call(call, dynamic, (args, kwargs))
         try:
-            return self._program(*given[0], **given[1])
+            return self._program(*dynamic[0], **dynamic[1])
         except (TypeError, ValueError):
-            if self._are_gone(given):
+            if self._is_any_deleted(dynamic):
                 raise
-            return self._oddly(call, args, kwargs)
+            return self._run_odd_call(call, args, kwargs)
 
     def _begin_turn(self, call: int) -> None:
         rotation = self._rotation
         turn = (call - rotation.first) // rotation.turn_steps
         at = rotation.order[turn % len(rotation.order)]
-        self._take(at if self._programs[at] is not None else 0, call)
+        self._give_turn(at if self._programs[at] is not None else 0, call)
         self._turn_end = rotation.first + (turn + 1) * rotation.turn_steps
 
-    def _take(self, at: int, call: int) -> None:
+    def _give_turn(self, at: int, call: int) -> None:
+        """Let the program with this index run from this call on."""
         self._at, self._program = at, self._programs[at]
         rotation = self._rotation
         name = rotation.programs[at]["id"]
-        rotation.journal.say("turn", program=name, first_call=call, at=time.time())
+        rotation.journal.write("turn", program=name, first_call=call, at=time.time())
 
-    def _first_call(self, call: int, given: Any, arguments: Any) -> Any:
+    def _run_first_call(self, call: int, dynamic: Any, arguments: Any) -> Any:
         """Run a program for the first time, and wait for its end so that its errors are raised."""
         rotation, at = self._rotation, self._at
         try:
-            result = rotation.jax.block_until_ready(self._program(*given[0], **given[1]))
+            result = rotation.jax.block_until_ready(self._program(*dynamic[0], **dynamic[1]))
         except (TypeError, ValueError):  # not an error of XLA: the arguments differ
-            if self._are_gone(given):
+            if self._is_any_deleted(dynamic):
                 raise
-            return self._oddly(call, *arguments)
+            return self._run_odd_call(call, *arguments)
         except Exception as error:
-            # other processes wait for what this one does next, and donated arguments are gone
-            if rotation.jax.process_count() > 1 or self._are_gone(given):
+            # The call cannot be repeated if other processes wait for this one, or if the failed
+            # call has used up donated arguments.
+            if rotation.jax.process_count() > 1 or self._is_any_deleted(dynamic):
                 raise
             words = f"its first call: {_words(error)}"
-            rotation.journal.say("refused", program=rotation.programs[at]["id"], words=words)
+            rotation.journal.write("refused", program=rotation.programs[at]["id"], words=words)
             self._programs[at] = None
-            self._take(0, call)
-            return self._program(*given[0], **given[1])
-        self._proved.add(at)
+            self._give_turn(0, call)
+            return self._program(*dynamic[0], **dynamic[1])
+        self._has_run.add(at)
         return result
 
-    def _oddly(self, call: int, args: Any, kwargs: Any) -> Any:
-        """Run the trainer's own program, because the arguments differ from those of the steps."""
-        self._odd += 1
-        difference = {} if self._odd > 1 else {"words": self._difference(args, kwargs)}
-        self._rotation.journal.say("odd_call", call=call, **difference)
+    def _run_odd_call(self, call: int, args: Any, kwargs: Any) -> Any:
+        """Run the trainer's own program, because the programs are compiled for other arguments."""
+        self._n_odd += 1
+        difference = {} if self._n_odd > 1 else {"words": self._difference(args, kwargs)}
+        self._rotation.journal.write("odd_call", call=call, **difference)
         return self.plain(*args, **kwargs)
 
     def _difference(self, args: Any, kwargs: Any) -> str:
         """Describe the first argument that differs from what the programs were compiled for."""
         with suppress(Exception):
             tree = self._rotation.jax.tree_util
-            given = tree.tree_map(_kind_of, (args, kwargs))
-            known, _ = tree.tree_flatten_with_path(self.given)
-            actual, _ = tree.tree_flatten_with_path(given)
-            before, now = ({tree.keystr(at): kind for at, kind in e} for e in (known, actual))
-            for at in [*before, *now]:
-                one, other = before.get(at, "absent"), now.get(at, "absent")
-                if one != other:
-                    return f"argument {at} was {one}, and is {other}"[:_MOST_TEXTS]
+            actual_kinds = tree.tree_map(_kind_of, (args, kwargs))
+            known, _ = tree.tree_flatten_with_path(self.argument_kinds)
+            actual, _ = tree.tree_flatten_with_path(actual_kinds)
+            before = {tree.keystr(path): kind for path, kind in known}
+            now = {tree.keystr(path): kind for path, kind in actual}
+            for name in [*before, *now]:
+                old, new = before.get(name, "absent"), now.get(name, "absent")
+                if old != new:
+                    return f"argument {name} was {old}, and is {new}"[:_MOST_TEXT]
         return ""
 
-    def _are_gone(self, given: Any) -> bool:
-        leaves = self._rotation.jax.tree_util.tree_leaves(given)
+    def _is_any_deleted(self, arguments: Any) -> bool:
+        leaves = self._rotation.jax.tree_util.tree_leaves(arguments)
         return any(hasattr(leaf, "is_deleted") and leaf.is_deleted() for leaf in leaves)
 
 
@@ -669,21 +692,21 @@ class _JittedStep(_RotatedStep):
         return self.plain.lower(*args, **kwargs)
 
     def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        given, static = self._parted(args, kwargs)
-        return given if static == self._static else None
+        dynamic, static = self._parted(args, kwargs)
+        return dynamic if static == self._static else None
 
     def _parted(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], Any]:
-        """Return the arguments of a compiled program, and the values that it was compiled for."""
+        """Return the dynamic arguments, and the static ones; both by position and by name."""
         at, names = self._static_at, self._static_names
         static = (
             [argument for place, argument in enumerate(args) if place in at],
             {name: argument for name, argument in kwargs.items() if name in names},
         )
-        kept = tuple(argument for place, argument in enumerate(args) if place not in at)
-        return (
-            kept,
+        dynamic = (
+            tuple(argument for place, argument in enumerate(args) if place not in at),
             {name: argument for name, argument in kwargs.items() if name not in names},
-        ), static
+        )
+        return dynamic, static
 
 
 class _CompiledStep(_RotatedStep):
@@ -700,12 +723,15 @@ class _CompiledStep(_RotatedStep):
         return self._lowered
 
 
-class _Needs:
-    """The device memory that a program needs while it runs, in bytes; 0 if it is unknown."""
+class _ProgramMemory:
+    """The device memory that a program needs while it runs, in bytes; 0 if it is unknown.
+
+    `own_bytes` is the memory without the arguments, which are in memory already.
+    """
 
     def __init__(self, compiled: Any) -> None:
         self.all_bytes = self.own_bytes = 0
-        with suppress(Exception):  # each plugin that has no answer fails in a different way
+        with suppress(Exception):  # a plugin that does not know the sizes may raise anything
             sizes = compiled.memory_analysis()
             new_bytes = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
             self.own_bytes = (
@@ -715,7 +741,7 @@ class _Needs:
 
 
 def _kind_of(leaf: Any) -> str:
-    """Return what a program is compiled for: float32[8,32], int; of any other value, itself."""
+    """Return what a program is compiled for: float32[8,32], or int, or the text of other values."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
     if isinstance(leaf, int | float | complex) and not isinstance(leaf, bool):
@@ -723,14 +749,17 @@ def _kind_of(leaf: Any) -> str:
     return repr(leaf)[: _MOST_NAMES * 4]
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two lowered functions are one program, with equal constants too."""
-    consts = [
-        getattr(getattr(step, "_lowering", None), "const_args", None) or () for step in (one, other)
-    ]
-    is_so = len(consts[0]) == len(consts[1])
-    is_so = is_so and all(a is b for a, b in zip(*consts, strict=True))
-    return is_so and one.as_text() == other.as_text()
+def _is_same(lowered: Any, other: Any) -> bool:
+    """Return whether two lowered functions are one program with the same constants."""
+    constants, other_constants = (
+        getattr(getattr(step, "_lowering", None), "const_args", None) or ()
+        for step in (lowered, other)
+    )
+    if len(constants) != len(other_constants):
+        return False
+    if not all(map(operator.is_, constants, other_constants)):
+        return False
+    return bool(lowered.as_text() == other.as_text())
 
 
 def _size_bytes(leaves: Sequence[Any]) -> int:
@@ -767,7 +796,7 @@ def _host_free_bytes() -> int:
 
 
 def _shardings(compiled: Any) -> Any:
-    """Return how arguments and results of a program lie on the devices."""
+    """Return how the arguments and results of a program are sharded; None if unknown."""
     with suppress(Exception):
         return [str(compiled.input_shardings), str(compiled.output_shardings)]
     return None
@@ -781,7 +810,7 @@ def _digest(compiled: Any) -> str:
     return ""
 
 
-def _respelled(text: str, refusal: str) -> Any:
+def _second_spelling(text: str, refusal: str) -> Any:
     """Return another spelling of a value that the compiler refused; None if none is known."""
     if "is not a valid bool value" in refusal:
         return _SWITCH.get(text.lower())
@@ -792,23 +821,23 @@ def _respelled(text: str, refusal: str) -> Any:
 
 def _static(fun: Any, keywords: dict[str, Any]) -> tuple[frozenset[int], frozenset[str]]:
     """Return positions and names of static arguments; like JAX, infer one from the other."""
-    numbers, names = keywords.get("static_argnums"), keywords.get("static_argnames")
-    at = {numbers} if isinstance(numbers, int) else set(numbers or ())
-    called = {names} if isinstance(names, str) else set(names or ())
-    if not at and not called:
+    argnums, argnames = keywords.get("static_argnums"), keywords.get("static_argnames")
+    at = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    names = {argnames} if isinstance(argnames, str) else set(argnames or ())
+    if not at and not names:
         return frozenset(), frozenset()
     with suppress(TypeError, ValueError):
-        known = [
+        positional = [
             parameter
             for parameter in inspect.signature(fun).parameters.values()
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         ]
-        at = {place % len(known) if place < 0 else place for place in at}
-        if numbers is None:
-            at |= {place for place, parameter in enumerate(known) if parameter.name in called}
-        if names is None:
-            called |= {parameter.name for place, parameter in enumerate(known) if place in at}
-    return frozenset(at), frozenset(called)
+        at = {place % len(positional) if place < 0 else place for place in at}
+        if argnums is None:
+            at |= {place for place, parameter in enumerate(positional) if parameter.name in names}
+        if argnames is None:
+            names |= {parameter.name for place, parameter in enumerate(positional) if place in at}
+    return frozenset(at), frozenset(names)
 
 
 def _name_of(fun: Any) -> str:
@@ -818,7 +847,7 @@ def _name_of(fun: Any) -> str:
     return str(getattr(fun, "__name__", type(fun).__name__))
 
 
-def _plain(name: str) -> str:
+def _alphanumeric(name: str) -> str:
     return "".join(character for character in name if character.isalnum())
 
 
@@ -830,11 +859,12 @@ def _module_of(lowered: Any) -> str:
 
 
 def _words(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_MOST_TEXTS] or type(error).__name__
+    """Return the message of an error in one line, or else its class."""
+    return " ".join(str(error).split())[:_MOST_TEXT] or type(error).__name__
 
 
-class _After(importlib.abc.MetaPathFinder):
-    """Calls a hook as soon as a module of its name has been imported."""
+class _ImportHooks(importlib.abc.MetaPathFinder):
+    """Calls the hook for a module, given by name, as soon as the module has been imported."""
 
     def __init__(self, hooks: dict[str, Callable[[Any], None]]) -> None:
         self.hooks = hooks
@@ -851,12 +881,12 @@ class _After(importlib.abc.MetaPathFinder):
                 spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Hooked(spec.loader, hook)
+                    spec.loader = _HookedLoader(spec.loader, hook)
                 return spec
         return None
 
 
-class _Hooked(importlib.abc.Loader):
+class _HookedLoader(importlib.abc.Loader):
     """Loads a module by its own loader, which the module keeps, and then calls a hook."""
 
     def __init__(self, loader: Any, hook: Callable[[Any], None]) -> None:
@@ -899,7 +929,7 @@ def main(argv: Sequence[str]) -> None:
         raise SystemExit("usage: rotate.py SPEC -- (SCRIPT | -m MODULE) [ARGUMENT ...]")
     read(Path(words[0]))
     trainer = words[2:]
-    # Python puts the folder of this file where the folder of the trainer must be
+    # Python has put the folder of this file first, where the folder of the trainer must be
     if not sys.flags.safe_path:
         sys.path.pop(0)
     if trainer[0] == "-m":
@@ -922,9 +952,9 @@ def customize() -> None:
             read(Path(path))
         except SystemExit as error:  # an exception here would keep the interpreter from starting
             sys.stderr.write(f"{error}\n")
-    here = Path(__file__).resolve().parent
-    behind = [folder for folder in sys.path if Path(folder or ".").resolve() != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", behind)
+    this_folder = Path(__file__).resolve().parent
+    other_folders = [folder for folder in sys.path if Path(folder or ".").resolve() != this_folder]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", other_folders)
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module

@@ -20,14 +20,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# the library is searched, because since jaxlib 0.7 `--help` is cut at 15 kB: 90 of 350 flags
-_MARK = b"\x0a\x0dxla/xla.proto"  # the beginning of the description: the name of its file
-_MOST = 1 << 18  # most bytes from there; the description of jaxlib 0.12 has about 1 << 15
-_SAID = 1 << 14  # bytes of XLA's output that are kept
+# The library's file has the description of all options; since jaxlib 0.7, `--help` is cut at 15 kB,
+# which are 90 of 350 flags. The description begins with the name of its source file.
+_MARK = b"\x0a\x0dxla/xla.proto"
+_MOST = 1 << 18  # most bytes from the mark; the description of jaxlib 0.12 has about 1 << 15
+_OUTPUT_BYTES = 1 << 14  # bytes of XLA's output that are returned
 
 
 def main(result: str) -> None:
-    """Answer for all texts on standard input."""
+    """Let XLA parse all texts on standard input, and write the results to a file."""
     texts = json.load(sys.stdin)
     # up to jaxlib 0.6, a refusal aborts with a core dump
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -65,10 +66,10 @@ def _answer(text: str, xla_client: Any) -> dict[str, Any]:
             data = pipe.read()
         _, status = os.waitpid(child, 0)
         stderr_file.seek(0)
-        words = stderr_file.read(_SAID).decode("utf-8", "replace")
+        output = stderr_file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
     return {
         "options": base64.b64encode(data).decode() if status == 0 else None,
-        "said": words,
+        "output": output,
         "exit_code": os.waitstatus_to_exitcode(status),
     }
 

@@ -104,7 +104,7 @@ def test_mine_waits_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:
 def test_an_unwritable_folder_is_one_clear_message(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with (
-        pytest.raises(LedgerError, match="choose a work directory"),
+        pytest.raises(LedgerError, match="choose a writable work directory"),
         DriverLock(tmp_path / "file" / "below").mine(wait_s=0.1),
     ):
         pass

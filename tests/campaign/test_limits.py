@@ -107,8 +107,8 @@ def test_before_the_first_trial_has_ended_nothing_is_known() -> None:
 
 def test_limits_of_the_user_go_over_those_of_the_sweep() -> None:
     sweep = Limits(node_hours=10.0)
-    assert UserOptions(values={"node_hours": 2.0}).over(sweep) == Limits(node_hours=2.0)
-    assert UserOptions(values={"budget": 2}).over(sweep) == sweep
+    assert UserOptions(values={"node_hours": 2.0}).applied_to(sweep) == Limits(node_hours=2.0)
+    assert UserOptions(values={"budget": 2}).applied_to(sweep) == sweep
 
 
 @pytest.mark.parametrize("hours", [0.0, -1.0, float("nan")])

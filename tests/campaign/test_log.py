@@ -171,7 +171,7 @@ def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
 def notes(each: Campaign) -> list[str]:
     """What people are told besides how trials end."""
     entries = Ledger(each.folder / LEDGER).refresh()
-    return [sentence(entry.event.said) for entry in entries if isinstance(entry.event, Noted)]
+    return [sentence(entry.event.remark) for entry in entries if isinstance(entry.event, Noted)]
 
 
 def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_limit_on_submitted_jobs_is_polled_on_and_nothing_is_lost(
 def notes(each: Campaign) -> list[str]:
     """What people are told besides how trials end."""
     entries = Ledger(each.folder / LEDGER).refresh()
-    return [sentence(entry.event.said) for entry in entries if isinstance(entry.event, Noted)]
+    return [sentence(entry.event.remark) for entry in entries if isinstance(entry.event, Noted)]
 
 
 def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_recipe_is_appended_to_the_line_of_the_env_file() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("--xla_tpu_rwb_fusion='true'", "quotes are a part"),
+        ("--xla_tpu_rwb_fusion='true'", "quotes are part"),
         ("oops --xla_tpu_rwb_fusion=true", "'oops' has no dashes"),
         ("--xla_tpu_rwb_fusion=true xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),
         ("--xla_tpu_rwb_fusion xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),

@@ -341,15 +341,15 @@ def test_another_s_settings_above_ours_are_not_read_and_that_is_said(
             path.symlink_to(at)
 
     assert who.does(writes) is None
-    read = people.ann.does(lambda: resolve_options({}, {}, {}, root=inside).said)
+    read = people.ann.does(lambda: resolve_options({}, {}, {}, root=inside).for_sweeps)
     assert not isinstance(read, str), read
     is_ours = way in OWN and kind != "open to all"
     assert read.values == ({"model_tag": "evil"} if is_ours else {})
     assert read.file == (str(path) if is_ours else "")
-    assert read.passed_over.startswith("" if is_ours else f"{path} is not read: {inside.parent}")
-    assert bool(read.passed_over) is not is_ours
+    assert read.ignored_file.startswith("" if is_ours else f"{path} is not read: {inside.parent}")
+    assert bool(read.ignored_file) is not is_ours
     named = {"xlatune_config": str(path)}
-    assert people.ann.does(lambda: resolve_options(named, {}, {}, root=inside).said.file)
+    assert people.ann.does(lambda: resolve_options(named, {}, {}, root=inside).for_sweeps.file)
 
 
 # -- a stranger at the machine's lock --------------------------------------------------------------
@@ -445,7 +445,7 @@ def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People)
 
     def takes_a_turn() -> None:
         turns = DriverLock(cell)
-        with turns.attending(), turns.mine(wait_s=1.0):
+        with turns.registered(), turns.mine(wait_s=1.0):
             write_now(cell, Now(at_s=1.0))
         with turns.next() as is_mine:
             assert is_mine

@@ -53,7 +53,7 @@ class QuickExecutor(LocalExecutor):
             secure_files.write_json(folder / payload.JOB, known)
             secure_files.write_json(folder / payload.name_of("outcome"), _run(folder.absolute()))
             payload.forget_secrets(folder)
-            secure_files.close_files(folder)
+            secure_files.restrict_modes(folder)
         elif known["comment"] != request.comment:
             raise SubmissionError(f"{folder} already holds the attempt {known['comment']!r}")
         return known["job_id"]

@@ -18,7 +18,7 @@ from pytest_xlatune.model.environment import differing
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
 from pytest_xlatune.tasks.read_logs import logs_of, read_one
-from pytest_xlatune.workers.maxtext_slurm_job import RECORD, tell_environments
+from pytest_xlatune.workers.maxtext_slurm_job import RECORD, write_environments
 from tests.helpers.assessed import assess
 from tests.helpers.checkout import MODEL, Site, make_cell, make_trial
 
@@ -161,7 +161,7 @@ def test_each_node_of_a_job_tells_what_it_runs_on(
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs" / "4711-a.log").write_text("".join(lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    tell_environments("4711", tmp_path / "outputs", tmp_path / "no repository")
+    write_environments("4711", tmp_path / "outputs", tmp_path / "no repository")
     found = read_environments(tmp_path)
     assert [(each.name, each.packages) for each in found] == [
         ("node001", {"jaxlib": "0.9.0"}),

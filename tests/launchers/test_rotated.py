@@ -189,7 +189,7 @@ def test_maxtext_slurm_writes_it_into_the_output_folder(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(spec.files[name], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    lines = maxtext_slurm_job._rotates()
+    lines = maxtext_slurm_job._rotation_lines()
     out = tmp_path / "out"
     shows = f'{lines}printf "%s|%s" "$PYTHONPATH" "$XLATUNE_ROTATION"'
     run = ["bash", "-euc", shows]

@@ -103,7 +103,7 @@ def test_an_event_that_is_refused_says_what_could_follow() -> None:
         pytest.param(
             EpochBegan(cause=EpochCause.HOOK, cls="nic-fault", nodes=("n1",), action=Action.HOOK,
                        faults=("n1 is down",)),
-            "said",
+            "remark",
             "nic-fault: the site did hook; .*n1 is down",
             id="what a site did",
         ),

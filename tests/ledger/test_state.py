@@ -51,7 +51,7 @@ def test_state_keeps_sessions_decisions_and_notes(ledger: Ledger) -> None:
     assert [each.cells for each in state.opened] == [(CELL,)]
     assert [each.evidence for each in state.decisions] == ["node001 died"]
     assert state.nodes_of(CELL) == ("node001", "node002")
-    assert [each.said for each in state.remarks if isinstance(each, Noted)] == [
+    assert [each.remark for each in state.remarks if isinstance(each, Noted)] == [
         verbatim("torn\nlines, \u2028 and ünïcode")
     ]
 

@@ -23,7 +23,7 @@ from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.prepare.preflight import Release, ask, look_at_keys
+from pytest_xlatune.prepare.preflight import Release, look_at_keys, release_of
 from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.words import in_words
 
@@ -59,7 +59,7 @@ def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> No
     cell = sweep.resolve().cell
     assert isinstance(sweep.launcher, MaxTextLauncher)
     launcher = dataclasses.replace(sweep.launcher, python=LAUNCHER.removeprefix("python="))
-    release = ask(launcher, cell, environ=os.environ)
+    release = release_of(launcher, cell, environ=os.environ)
     assert isinstance(release, Release)
     assert len(release.known) > 700
     found = look_at_keys(launcher, cell, sweep.profiles, environ=os.environ)

@@ -155,12 +155,12 @@ def test_what_stays_a_job_says_why(
             "first program is not",
             id="a baseline with options",
         ),
-        pytest.param({"programs": (BASE, A, A)}, "'a' is there twice", id="one id twice"),
-        pytest.param({"order": (0, 3)}, "not there", id="an index beyond the programs"),
-        pytest.param({"order": (0, -1)}, "not there", id="a negative index"),
-        pytest.param({"order": ()}, "or none", id="no turn"),
-        pytest.param({"turn_steps": 0}, "at least one step", id="an empty turn"),
-        pytest.param({"first_step": 0}, "comes before", id="no step before the first turn"),
+        pytest.param({"programs": (BASE, A, A)}, "'a' is listed twice", id="one id twice"),
+        pytest.param({"order": (0, 3)}, "not listed", id="an index beyond the programs"),
+        pytest.param({"order": (0, -1)}, "not listed", id="a negative index"),
+        pytest.param({"order": ()}, "is empty", id="no turn"),
+        pytest.param({"turn_steps": 0}, "turn_steps", id="an empty turn"),
+        pytest.param({"first_step": 0}, "at least 1", id="no step before the first turn"),
         pytest.param({"journal": "a.jsonl"}, "no file name", id="one journal for all ranks"),
         pytest.param({"journal": "../{rank}"}, "no file name", id="a journal elsewhere"),
         pytest.param({"schema": 2}, "schema 2", id="a newer format"),
@@ -290,7 +290,7 @@ def test_a_forked_child_that_trains_on_is_told(child: tuple[Event, ...], *, trou
     own = [{"pid": 8, **each} for each in (*BEGIN, *TURNS)]
     forked = [{"pid": 9, **each} for each in child]
     read = read_rotation(journal(*own, *forked, {"pid": 8, "event": "end", "calls": 11}))
-    assert ("forked went on" in read.trouble) is trouble
+    assert ("forked also ran" in read.trouble) is trouble
 
 
 def test_the_process_that_found_the_step_is_read() -> None:

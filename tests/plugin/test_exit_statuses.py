@@ -16,7 +16,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.cli.running import ending_jobs
 from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.plugin.controller import Ends
+from pytest_xlatune.plugin.controller import SessionStatus
 from pytest_xlatune.plugin.hooks import EXIT
 from pytest_xlatune.sweep.groups import DAILY, OPTIONS, SWITCHES
 from pytest_xlatune.tasks.answers import Measured
@@ -117,7 +117,7 @@ def report(
 def test_what_a_session_ends_with(
     reports: list[pytest.TestReport], found: tuple[Exit, ...], said: int, status: int
 ) -> None:
-    ends = Ends(statuses=set(found))
+    ends = SessionStatus(statuses=set(found))
     for each in reports:
         ends.note(each)
     assert ends.status(said) == status
@@ -245,4 +245,4 @@ def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
         raise KeyboardInterrupt
     said = capsys.readouterr()
     assert "Ctrl-C again leaves them running" in said.err
-    assert "jobs that still run are left running; run again to continue" in said.out
+    assert "running jobs are left running; run again to wait for them" in said.out

@@ -93,7 +93,7 @@ def test_a_test_of_the_file_takes_the_place_of_the_standard_one(standard: Any) -
     [
         pytest.param(
             "class TestIt:\n    SWEEP = SWEEP\n    tests = standard_tests(SWEEP)\n",
-            "*standard_tests(...) stands in a class*",
+            "*standard_tests(...) is in a class*",
             id="the line stands in a class",
         ),
         pytest.param(

@@ -18,7 +18,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec, Trial
 from pytest_xlatune.prepare import compile_check as compiling
-from pytest_xlatune.prepare.compile_check import Compiled, answer, compiled
+from pytest_xlatune.prepare.compile_check import Compiled, compile_next, compiled
 from pytest_xlatune.sweep.declaration import CompileCheck
 
 SIZES = (4, 8, 16)
@@ -71,7 +71,7 @@ class Machine:
         sweep = SimpleNamespace(launcher=CommandLauncher(argv=argv), site=self.site)
         resolved: Any = SimpleNamespace(sweep=sweep)
         check = CompileCheck(memory_limit_gib=self.limit_gib)
-        return answer(
+        return compile_next(
             *(resolved, check, state, pending), cells=CELLS, stage="compiled", folder=self.folder
         )
 

@@ -154,7 +154,7 @@ def test_what_is_put_back_is_xlas_default(target: Target) -> None:
 
 @pytest.mark.parametrize(
     ("python", "words"),
-    [("/no/such/python", "not on this machine"), ("false", "it said nothing")],
+    [("/no/such/python", "not on this machine"), ("false", "it printed nothing")],
 )
 def test_an_interpreter_that_cannot_be_asked(python: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):

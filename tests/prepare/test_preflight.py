@@ -21,7 +21,7 @@ from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import look_at_flags, look_at_rules
-from pytest_xlatune.prepare.preflight import Preflight, Site, image_faults, image_file, look
+from pytest_xlatune.prepare.preflight import Preflight, Site, check_site, image_faults, image_file
 from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
@@ -41,7 +41,7 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     clean.write_text("# TUNE_PROFILE is no more\nexport A=1\n")
     dirty.write_text("export A=1\nTUNE_PROFILE=overlap-2\nTUNE_PROFILE=again\n")
     monkeypatch.setattr(preflight, "MIN_FREE_BYTES", 1 << 62)
-    found = look(site(tmp_path, image="/no/image.sif", env_files=(str(clean), str(dirty))))
+    found = check_site(site(tmp_path, image="/no/image.sif", env_files=(str(clean), str(dirty))))
     with pytest.raises(ConfigError, match="nothing was submitted") as error:
         found.raise_faults("sweep 's'")
     message = str(error.value)
@@ -55,7 +55,7 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("a file in its place")
-    faults = look(site(tmp_path)).faults
+    faults = check_site(site(tmp_path)).faults
     assert any("cannot be written" in fault for fault in faults)
 
 
@@ -73,13 +73,13 @@ class Choosy(CommandLauncher):
 def test_this_machine_starts_one_rank(tmp_path: Path) -> None:
     clean = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
     two = dataclasses.replace(clean, resources=Resources(tasks_per_node=2))
-    (fault,) = {*look(two).faults} - {*look(clean).faults}
+    (fault,) = {*check_site(two).faults} - {*check_site(clean).faults}
     assert "tasks_per_node is 2" in fault
 
 
 def test_what_a_launcher_asks_of_the_machine_is_tried(tmp_path: Path) -> None:
     choosy = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
-    assert look(choosy).faults == ("this machine: no runtime here",)
+    assert check_site(choosy).faults == ("this machine: no runtime here",)
 
 
 def test_caches_that_cannot_be_made_are_faults_before_a_trial_is_lost(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_caches_that_cannot_be_made_are_faults_before_a_trial_is_lost(tmp_path: 
     )
     cell = msgspec.structs.replace(begun.cell, protocol=protocol)
     launcher = CommandLauncher(argv=(sys.executable,))
-    (fault,) = look(dataclasses.replace(begun, cell=cell, launcher=launcher)).faults
+    (fault,) = check_site(dataclasses.replace(begun, cell=cell, launcher=launcher)).faults
     assert f"compile_cache {away} cannot be made" in fault
     assert kept.is_dir()
 
@@ -109,7 +109,7 @@ def test_an_image_file_that_was_written_over_is_a_fault(tmp_path: Path) -> None:
         assert image_faults(cell, tmp_path) == ()
     image.write_bytes(b"other")
     (fault,) = image_faults(cell, tmp_path)
-    assert "another image lies there" in fault
+    assert "another image now" in fault
     assert hashlib.sha256(b"other").hexdigest() in fault
     image.unlink()
     assert image_faults(cell, tmp_path) == (), "whether it is there is asked elsewhere"
@@ -196,7 +196,7 @@ def test_of_what_was_measured_nothing_is_asked() -> None:
     [
         pytest.param("", "names no interpreter", id="no interpreter"),
         pytest.param("/no/such/python", "not on this machine", id="in a container"),
-        pytest.param("false", "cannot be asked", id="no Python at all"),
+        pytest.param("false", "cannot be run", id="no Python at all"),
     ],
 )
 def test_where_xla_cannot_be_asked_the_rules_still_hold(python: str, why: str) -> None:

@@ -30,7 +30,7 @@ def test_the_example_is_a_sweep(tmp_path: Path) -> None:
             }
         )
     )
-    assert resolved.restores
+    assert resolved.has_no_env
     text = markdown(plan_of(resolved, resolved.study(), workdir=tmp_path))
     assert "| `m-16` | 8 | 16 | 8 | 5.2 % |" in text
     assert "`baseline-no-env`" in text

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.ledger import LEDGER, MOVED_ASIDE
+from pytest_xlatune.ledger import ARCHIVED, LEDGER
 from pytest_xlatune.tasks.cell_report import read_known
 from tests.helpers import scripted
 from tests.helpers.pages import read
@@ -58,7 +58,7 @@ def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
     run(campaign(tmp_path, FakeExecutor()))
     run(campaign(tmp_path, FakeExecutor(), session="second", fresh=True))
     (ledger,) = tmp_path.rglob(LEDGER)
-    (aside,) = ledger.parent.glob(MOVED_ASIDE)
+    (aside,) = ledger.parent.glob(ARCHIVED)
     shown = {str(each["folder"]): each for each in rows(capsys, "history", str(tmp_path))}
     assert shown.keys() == {str(ledger.parent), str(aside)}
     assert shown[str(aside)]["winner"] == shown[str(ledger.parent)]["winner"] == "fast"
@@ -185,4 +185,4 @@ def test_a_ledger_of_an_unknown_study_is_named(
     opened, rest = path.read_text("utf-8").split("\n", 1)
     path.write_text(opened.replace('"study":"tuning"', '"study":"riddle"') + "\n" + rest)
     assert main(["history", str(tmp_path)]) == 3
-    assert f"{path}: the ledger holds a study 'riddle'" in capsys.readouterr().err
+    assert f"{path}: the ledger has a study 'riddle'" in capsys.readouterr().err

@@ -88,7 +88,7 @@ def test_a_message_is_one_sentence_in_each_language(
     assert sentence(message, CHINESE) == chinese
     read = Message.from_json(json.loads(json.dumps(message.to_json())))
     assert (read, hash(read)) == (message, hash(message))
-    with pytest.raises(TypeError, match="`sentence` writes a message"):
+    with pytest.raises(TypeError, match="with `sentence`, not in an f-string"):
         f"{message}"
 
 

@@ -321,7 +321,7 @@ def test_candidates_of_a_search_need_no_jobs_of_the_budget() -> None:
         site=SiteSettings(executor="local"),
         design=DesignSettings(rotate="on"),
     )
-    said = resolve_options({"xlatune_rotate": "on"}, {}, {}, root=Path("/nowhere")).said
+    said = resolve_options({"xlatune_rotate": "on"}, {}, {}, root=Path("/nowhere")).for_sweeps
     assert made.resolve(said).only_ranks == "", "it decides, so no session refuses it"
 
 

@@ -132,7 +132,7 @@ def test_a_sweep_has_it_where_it_can_be_made(
     assert [each.id for each in resolved.sweep.profiles] == ids
     assert why in resolved.no_env
     assert bool(resolved.no_env) is bool(why)
-    assert resolved.restores is (not why)
+    assert resolved.has_no_env is (not why)
     assert sweep.finalist_count() == 2
 
 
@@ -194,15 +194,15 @@ def test_without_a_release_the_one_that_earlier_trials_recorded_is_taken(tmp_pat
     )
     said = UserOptions(values={"model_tag": "m", "parallelism": "FSDP=8"})
     first = sweep.resolve(said, workdir=tmp_path)
-    assert not first.restores
-    assert "Trials record their jaxlib" in first.no_env
+    assert not first.has_no_env
+    assert "A trial records its jaxlib" in first.no_env
     seen_by(tmp_path / first.folder, first.cell, "one", "0.7.2")
     later = sweep.resolve(said, workdir=tmp_path)
-    assert (later.restores, later.jaxlib, later.no_env) == (True, "0.7.2", "")
+    assert (later.has_no_env, later.jaxlib, later.no_env) == (True, "0.7.2", "")
     assert effective_values(later.sweep.find(NO_ENV_ID).flags) == {flag: "31457287"}
     # the processes of a session all find the same, whenever they look
     own = sweep.resolve(said, workdir=tmp_path, session="one")
-    assert not own.restores
+    assert not own.has_no_env
     seen_by(tmp_path / first.folder, first.cell, "two", "0.4.30")
     assert sweep.resolve(said, workdir=tmp_path, session="two").jaxlib == "0.7.2"
     # a release that the sweep names stands

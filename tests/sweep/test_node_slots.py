@@ -53,7 +53,7 @@ def test_the_node_list_is_split_in_its_order() -> None:
 def test_the_option_is_read_from_the_command_line_and_the_sweep_file() -> None:
     said = resolve_options(
         {"xlatune_nodelist": "node[001-016]", "xlatune_slots": "8"}, {}, {}, root=Path("/p")
-    ).said
+    ).for_sweeps
     assert DECLARED.resolve(said).slots == parts(SIXTEEN, 8)
     own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=4))
     assert own.resolve().slots == parts(SIXTEEN, 4)
@@ -77,9 +77,11 @@ def test_the_option_is_read_from_the_command_line_and_the_sweep_file() -> None:
         pytest.param({"nodelist": None}, r"nodes of all slots", id="no node list"),
         pytest.param({"nodelist": None, "nodes": 8}, r"name the nodes", id="a number of nodes"),
         pytest.param({"nodes": 16}, r"16 nodes .*2 for each of 8", id="of all nodes"),
-        pytest.param({"executor": "local"}, r"one machine is", id="this machine"),
+        pytest.param({"executor": "local"}, r"this machine, which is one slot", id="this machine"),
         pytest.param(
-            {"executor": "local", "nodelist": None}, r"one machine is", id="no node at all"
+            {"executor": "local", "nodelist": None},
+            r"this machine, which is one slot",
+            id="no node at all",
         ),
     ],
 )  # fmt: skip

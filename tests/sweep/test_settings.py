@@ -83,17 +83,19 @@ def resolve(root: Path, *, line: Any = (), environ: Any = (), ini: Any = ()) -> 
 
 def test_command_line_then_environment_then_ini_then_the_file(root: Path) -> None:
     line, environ, ini = {"budget": "3"}, {"budget": "2"}, {"budget": "1"}
-    assert resolve(root, line=line, environ=environ, ini=ini).said.values["budget"] == 3
-    assert resolve(root, environ=environ, ini=ini).said.values["budget"] == 2
-    assert resolve(root, ini=ini).said.values["budget"] == 1
-    assert resolve(root, environ={"budget": ""}, ini=ini).said.values["budget"] == 1
-    assert resolve(root, ini={"budget": ""}).said.values["budget"] == 40
+    assert resolve(root, line=line, environ=environ, ini=ini).for_sweeps.values["budget"] == 3
+    assert resolve(root, environ=environ, ini=ini).for_sweeps.values["budget"] == 2
+    assert resolve(root, ini=ini).for_sweeps.values["budget"] == 1
+    assert resolve(root, environ={"budget": ""}, ini=ini).for_sweeps.values["budget"] == 1
+    assert resolve(root, ini={"budget": ""}).for_sweeps.values["budget"] == 40
     (root / "xlatune.toml").unlink()
-    assert "budget" not in resolve(root).said.values, "the sweep file decides"
+    assert "budget" not in resolve(root).for_sweeps.values, "the sweep file decides"
 
 
 def test_every_place_is_known(root: Path) -> None:
-    options = resolve(root, line={"budget": "3"}, environ={"seed": "2"}, ini={"pdbs": "1"}).said
+    options = resolve(
+        root, line={"budget": "3"}, environ={"seed": "2"}, ini={"pdbs": "1"}
+    ).for_sweeps
     assert options.places == {
         "budget": "--xlatune-budget",
         "seed": "XLATUNE_SEED",
@@ -115,9 +117,12 @@ def test_a_list_in_an_ini_file_is_one_message(root: Path) -> None:
 
 
 def test_a_sweeps_own_table_stands_above_what_is_said_of_all(root: Path) -> None:
-    said = resolve(root, line={"slurm": "reservation=r", "pdbs": "2"}).said
+    said = resolve(root, line={"slurm": "reservation=r", "pdbs": "2"}).for_sweeps
     assert said.values["slurm"] == {"account": "me", "qos": "high", "reservation": "r"}
-    site, cell = said.of("pp8").over(SiteSettings()), said.of("pp8").over(CellSettings())
+    site, cell = (
+        said.for_sweep("pp8").applied_to(SiteSettings()),
+        said.for_sweep("pp8").applied_to(CellSettings()),
+    )
     assert site.slurm == {"account": "me", "qos": "low", "reservation": "r"}
     assert (cell.model_tag, cell.per_device_batch_size, cell.devices) == ("deepseek3-671b", 2.0, 8)
     assert (site.nodes, site.nodelist) == (8, None), "a slot is named in one way"
@@ -125,10 +130,10 @@ def test_a_sweeps_own_table_stands_above_what_is_said_of_all(root: Path) -> None
     assert said.values["overrides"] == {"scan_layers": "true"}
     assert said.values["deployed"] == {"NCCL_DEBUG": "WARN", "THREADS": "4"}
     assert "executor" not in said.values
-    assert said.of("here").values["executor"] == "local"
-    told = resolve(root, line={"executor": "slurm"}).said
-    assert told.of("here").values["executor"] == "slurm"
-    assert "nodes" not in resolve(root, line={"nodelist": "n1"}).said.of("pp8").values
+    assert said.for_sweep("here").values["executor"] == "local"
+    told = resolve(root, line={"executor": "slurm"}).for_sweeps
+    assert told.for_sweep("here").values["executor"] == "slurm"
+    assert "nodes" not in resolve(root, line={"nodelist": "n1"}).for_sweeps.for_sweep("pp8").values
 
 
 def test_paths_are_relative_to_the_file(root: Path) -> None:
@@ -137,19 +142,19 @@ def test_paths_are_relative_to_the_file(root: Path) -> None:
     options = resolve(below)
     assert options.workdir == root / "work"
     assert options.reports == below / "reports"
-    assert options.said.values["launcher"]["env-files"] == [
+    assert options.for_sweeps.values["launcher"]["env-files"] == [
         str(root / "site/train.env.sh"),
         "/opt/{model_tag}.env.sh",
     ]
-    assert options.said.file == str(root / "xlatune.toml")
+    assert options.for_sweeps.file == str(root / "xlatune.toml")
 
 
 def test_the_search_ends_with_the_repository(root: Path) -> None:
     inner = root / "other"
     (inner / ".git").mkdir(parents=True)
-    assert resolve(inner).said.file == ""
+    assert resolve(inner).for_sweeps.file == ""
     named = resolve(inner, line={"config": "../xlatune.toml"})
-    assert named.said.values["model_tag"] == "llama3.1-405b"
+    assert named.for_sweeps.values["model_tag"] == "llama3.1-405b"
     with pytest.raises(ConfigError, match=r"no\.toml cannot be read: No such file"):
         resolve(inner, line={"config": "no.toml"})
 
@@ -161,7 +166,7 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ("model = ", r"xlatune.toml is not valid TOML: Invalid value \(at line 1"),
         ('[sweeps.pp8]\nmodle = "m"', r"in xlatune.toml \[sweeps.pp8\]; did you mean 'model'"),
         ('[sweeps.pp8]\nworkdir = "w"', r"\[sweeps.pp8\]: workdir holds .* session"),
-        ("sweeps = 3", "`sweeps` must hold tables"),
+        ("sweeps = 3", "`sweeps` must have a table"),
         ("nodes = true", "nodes: found True, expected text or a number"),
         ("nodes = 0", r"xlatune.toml: nodes: found '0', expected a whole number above 0"),
         ("devices = 0", "devices: found '0', expected a whole number above 0"),
@@ -175,10 +180,10 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
         ('config = "other.toml"', "config is not read here"),
         ("finalists = 3", r"finalists is not read here; .* sweep file: D"),
-        ("per_device_batch_size = 3", "say it by another name: pdbs"),
+        ("per_device_batch_size = 3", "set it by another name: pdbs"),
         ("[design]\nbudget = 3", "design is a group"),
-        ("fresh = true", "fresh is a switch .*: say --xlatune-fresh"),
-        ("keep_jobs = true", "line: say --xlatune-keep-jobs"),
+        ("fresh = true", "fresh is a switch .*: use --xlatune-fresh"),
+        ("keep_jobs = true", "line: use --xlatune-keep-jobs"),
         ("nodelist = []", r"nodelist: found \[\], which names no node"),
         ("nodelist = ''", "nodelist: found '', which names no node"),
         ("seed = 1.5", "seed: found '1.5', expected a whole number$"),
@@ -259,7 +264,7 @@ def test_an_unknown_keyword_is_told_where_it_belongs(
 
 def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None:
     (root / "xlatune.toml").write_text("budget = 12\n", encoding="utf-8-sig")
-    assert resolve(root).said.values["budget"] == 12
+    assert resolve(root).for_sweeps.values["budget"] == 12
 
 
 def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
@@ -283,7 +288,7 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     lines += [f'[{name}]\ncwd = "x"' for name in sorted(tables)]
     (root / "xlatune.toml").write_text("\n".join(lines))
     options = resolve(root)
-    assert options.said.places == dict.fromkeys((*names, *tables), "xlatune.toml")
+    assert options.for_sweeps.places == dict.fromkeys((*names, *tables), "xlatune.toml")
     assert (options.negative, options.log_level) == ("xfail", "debug")
     assert options.notify_file == root / "3"
 
@@ -349,7 +354,7 @@ def test_who_says_the_node_slot_last_says_all_of_it(
         site=SiteSettings(**site if place == "the sweep file" else {}),
         cell=CellSettings(model_tag="m", parallelism="PP=8"),
     )
-    found = made.resolve(resolve(tmp_path, line=line, **other).said).sweep.site
+    found = made.resolve(resolve(tmp_path, line=line, **other).for_sweeps).sweep.site
     assert (found.resources.nodes, found.nodelist) == count
 
 
@@ -365,7 +370,7 @@ def test_a_table_adds_up_over_all_places(root: Path) -> None:
         line={"slurm": "qos=a=b, x=y"},
         environ={"slurm": "qos=b,reservation=r"},
         ini={"slurm": "qos=c,mem=1"},
-    ).said
+    ).for_sweeps
     assert said.values["slurm"] == {
         "account": "me",
         "qos": "a=b",
@@ -379,7 +384,7 @@ def test_a_table_adds_up_over_all_places(root: Path) -> None:
 
 def test_a_place_that_is_overruled_is_not_read(root: Path) -> None:
     found = resolve(root, line={"budget": "3", "nodes": "2"}, ini={"budget": "x", "nodelist": "n["})
-    assert found.said.values["budget"] == 3
+    assert found.for_sweeps.values["budget"] == 3
 
 
 # --- what a sweep makes of it ---------------------------------------------------------------------
@@ -401,7 +406,7 @@ def sweep(name: str = "pp8", **changes: Any) -> Sweep:
 
 
 def resolved(root: Path, made: Sweep, **line: str) -> ResolvedSweep:
-    return made.resolve(resolve(root, line=line).said)
+    return made.resolve(resolve(root, line=line).for_sweeps)
 
 
 def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> None:

@@ -140,10 +140,10 @@ def test_half_a_written_name_is_no_folder_yet(controller: Controller, tmp_path: 
     named = tmp_path / "sessions" / "me.txt"
     one, two = tmp_path / "s" / "one", tmp_path / "s" / "two"
     named.write_text(f"{one}\n{two}"[:-1], encoding="utf-8")
-    assert controller._named_folders() == [one]
+    assert controller._session_folders() == [one]
     with named.open("a", encoding="utf-8") as file:
         file.write(f"o\n{one}\n/elsewhere\n{tmp_path}/../up\n")
-    assert controller._named_folders() == [one, two], "what leads elsewhere is no folder of ours"
+    assert controller._session_folders() == [one, two], "what leads elsewhere is no folder of ours"
 
 
 def test_a_ledger_that_cannot_be_followed_is_said_once(

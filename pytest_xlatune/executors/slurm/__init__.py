@@ -140,7 +140,7 @@ class SlurmExecutor(OnSlurm):
                 return job_id
             if wait_s is None:
                 break
-        secure_files.close_files(folder / SCRIPTS)
+        secure_files.restrict_modes(folder / SCRIPTS)
         if reply.trouble is Trouble.NONE:
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out

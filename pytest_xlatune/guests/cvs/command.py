@@ -121,7 +121,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     if new_path.exists():
         raise ConfigError(f"{new_path} exists: name another file, or move it away")
     options = options_of(arguments)
-    asked = asked_of(options.said.values)
+    asked = asked_of(options.for_sweeps.values)
     given: dict[str, Any] = {
         "cluster": arguments.cvs_cluster,
         "values": given_values(arguments.cvs_set),
@@ -132,7 +132,7 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     least_by_cell, written = {}, ""
     for cell in file.cells:
         sweep = Sweep.from_cvs(path, cell=cell.name, runtime=asked.runtime, **given)
-        resolved = sweep.resolve(options.said)
+        resolved = sweep.resolve(options.for_sweeps)
         study = resolved.calibration(arguments.jobs)
         resolved.check()
         with trials_of(resolved, options) as (runs, tick):

@@ -9,5 +9,5 @@ THRESHOLDS = StudyKind(
     f"{__package__}.document:thresholds",
     "thresholds",
     {"threshold": "a cell as deployed against the thresholds of a CVS file"},
-    asked_by_file=True,
+    in_sweep_file=True,
 )

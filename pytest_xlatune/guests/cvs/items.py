@@ -68,7 +68,7 @@ class CvsConfiguration(pytest.File):
             ConfigError: the file is no CVS file, an item of it is open, or the nodes are not known.
         """
         option = self.config.option
-        asked = asked_of(self.config.stash[OPTIONS_KEY].said.values)
+        asked = asked_of(self.config.stash[OPTIONS_KEY].for_sweeps.values)
         given: dict[str, Any] = {
             "cluster": _absolute(self.config, option.cvs_cluster) if option.cvs_cluster else None,
             "values": given_values(option.cvs_set),

@@ -38,5 +38,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if not config.pluginmanager.is_registered(plugin):
         raise pytest.UsageError("--cvs-config runs a sweep: leave out `-p no:xlatune`")
-    plugin.loaded(config)
+    plugin.load_collect(config)
     config.pluginmanager.register(items, "xlatune-cvs")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from pytest_xlatune.model.text import whole
+from pytest_xlatune.model.text import to_integer
 
 _OPENXLA = "openxla.org/xla: Debugging MXLA issues"
 _GOOGLE = (
@@ -90,7 +90,7 @@ def _number(good: Callable[[int], bool]) -> Callable[[str], bool | None]:
     """Return a check of the last number in a value; its answer is None if there is no number."""
 
     def check_number(value: str) -> bool | None:
-        number = whole(value.rpartition(" ")[2])
+        number = to_integer(value.rpartition(" ")[2])
         return None if number is None else good(number)
 
     return check_number

@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = argparse.Namespace()
     try:
         try:
-            _parser(name).parse_args(words, arguments)
+            _parser(name, words[1:]).parse_args(words, arguments)
             if any(variable.startswith("XLATUNE_") for variable in os.environ):
                 # every command refuses a misspelt variable, even one that reads no setting
                 load_function("pytest_xlatune.sweep.settings:refuse_misspelt")(os.environ)
@@ -152,8 +152,11 @@ def _in_spelling_of(arguments: argparse.Namespace, message: str) -> str:
     return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", spelled, message)
 
 
-def _parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser of all commands; only the command `name` gets its arguments."""
+def _parser(name: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of all commands; only the command `name` gets its arguments.
+
+    `words` are those behind the name, of which the first may name a subcommand.
+    """
     parser = Commands(
         prog="xlatune",
         description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans.",
@@ -178,7 +181,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
         command_parser, subcommand = parsers[name], known[name]
         parser.command = command_parser
         if name in COMMANDS:
-            declare(command_parser, command_table()["commands"][name], package=__name__)
+            declare(command_parser, command_table()["commands"][name], words)
         else:
             load_function(subcommand.add)(command_parser)
         if subcommand.examples:

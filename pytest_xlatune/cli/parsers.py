@@ -10,7 +10,7 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -109,10 +109,13 @@ def evidence_files(arguments: argparse.Namespace, name: str, kind: str) -> tuple
     return files
 
 
-def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package: str) -> None:
+def declare(
+    parser: argparse.ArgumentParser, row: Mapping[str, Any], words: Sequence[str] = ()
+) -> None:
     """Declare the arguments of a command by its row of `commands.toml`.
 
-    `package` has the modules that the row names; no other module of it is loaded.
+    `words` are those behind the command: if the first one is a subcommand, no other is declared,
+    so that no other module is loaded.
     """
     for argument in row.get("arguments", ()):
         is_shared = isinstance(argument, str)
@@ -125,14 +128,15 @@ def declare(parser: argparse.ArgumentParser, row: Mapping[str, Any], *, package:
         load_function(f"{__package__}.options:add_options")(parser, **row["settings"])
     parser.epilog = row.get("epilog", parser.epilog)
     if "add" in row:
-        load_function(f"{package}.{row['add']}")(parser)
+        load_function(f"{__package__}.{row['add']}")(parser)
     if "run" in row:
-        parser.set_defaults(run=load_function(f"{package}.{row['run']}"))
+        parser.set_defaults(run=load_function(f"{__package__}.{row['run']}"))
     rows = row.get("commands", {})
     if rows:
-        lines = {name: subcommand["line"] for name, subcommand in rows.items()}
+        named = words[:1] if words[:1] and words[0] in rows else rows
+        lines = {name: rows[name]["line"] for name in named}
         for name, subparser in add_commands(parser, lines, metavar=row["metavar"]).items():
-            declare(subparser, rows[name], package=package)
+            declare(subparser, rows[name], words[1:])
             subparser.description = rows[name].get("description", subparser.description)
 
 

@@ -141,7 +141,7 @@ def _compared(
             reason = f"{names} may act below the program, or at run time"
         return CompileClass.SAME, same_as, reason
     changed = difference(before[BASELINE_ID][0], program)
-    reason = "; ".join(map(sentence, changed.messages))
+    reason = "; ".join(map(sentence, changed.facts))
     return CompileClass.COMPILES, "", reason
 
 

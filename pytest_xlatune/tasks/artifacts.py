@@ -177,7 +177,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         program = _read(problems, lambda: difference(*map(read_program, dumps)))
     else:
         problems.append("the ledger does not have an HLO dump of each side")
-    hlo = [("HLO", sentence(message)) for message in (program.messages if program else ())]
+    hlo = [("HLO", sentence(message)) for message in (program.facts if program else ())]
     traces = None
     captures = [[folder / capture for capture in event.captures] for event in sides]
     if all(captures):

@@ -27,8 +27,7 @@ def program_document(program: Program, other: Program | None = None) -> Document
     else:
         changes = difference(program, other)
         title, head = "What changed", [changes.before, f"-> {changes.after}"]
-        messages = (*changes.messages, *(proof.message for proof in changes.proofs))
-        facts = [*map(sentence, messages)]
+        facts = [*map(sentence, (*changes.facts, *changes.proofs))]
     return brief(title, lines(*map(plain, head), *(f"  {plain(fact)}" for fact in facts)))
 
 
@@ -43,8 +42,9 @@ def _facts(program: Program) -> Iterator[str]:
         yield from (f"{count} x {fact}" for fact, count in facts.items())
     flying = counted(program.in_flight, "collective")
     yield f"up to {flying} in flight" if program.in_flight else "no collective in flight"
-    if program.unknown_trips:
-        loops = counted(program.unknown_trips, "loop")
+    # what is in a loop of unknown length counts as executed once
+    if unknown := sum(loop.trips is None for loop in program.loops):
+        loops = counted(unknown, "loop")
         yield f"{loops} of unknown length: executions are at least that many"
     yield from (f"option {name}={value}" for name, value in (program.options or {}).items())
 
@@ -53,7 +53,7 @@ def _loop(loop: Loop) -> str:
     trips = "an unknown number of" if loop.trips is None else str(loop.trips)
     return (
         f"loop: {trips} rounds"
-        + (", double-buffered" if loop.is_unrolled else "")
+        + (", double-buffered" if loop.unrolled > 1 else "")
         + (", windowed einsum" if loop.is_windowed_einsum else "")
     )
 
@@ -63,7 +63,6 @@ def _collective(collective: Collective) -> str:
         size(collective.size_bytes),
         "asynchronous" if collective.is_async else "synchronous",
         "pipelined" if collective.is_pipelined else "",
-        f"stream {collective.stream}" if collective.stream else "",
         f"{counted(collective.executions, 'execution')} a step "
         + ("in a loop" if collective.in_loop else "outside of loops"),
         "at most: in a branch" if collective.in_branch else "",

@@ -196,12 +196,12 @@ def test_words_are_flags_and_variables() -> None:
 def test_a_program_as_the_rules_see_it() -> None:
     permute = Collective(
         name="p", kind="collective-permute", computation="body", size_bytes=64, is_async=True,
-        is_pipelined=False, groups="{{0,1},{1,0}}", stream=None, executions=4, in_loop=True,
+        is_pipelined=False, groups="{{0,1},{1,0}}", executions=4, in_loop=True,
     )  # fmt: skip
     gathers = [
         Collective(
             name=f"g{at}", kind="all-gather", computation=computation, size_bytes=32,
-            is_async=True, is_pipelined=False, groups="", stream=None, executions=1, in_loop=False,
+            is_async=True, is_pipelined=False, groups="", executions=1, in_loop=False,
         )
         for at, computation in enumerate(("body", "body", "entry"))
     ]  # fmt: skip

@@ -85,10 +85,8 @@ def test_flags_are_judged_where_both_option_files_are_known() -> None:
     one = msgspec.structs.replace(program("0.12.0", "fsdp"), options=options)
     assert hlo_lines(one, two)[-1].endswith(f"{limit} acted: collectives in flight changed")
     one = msgspec.structs.replace(one, options=options | {"xla_new": "1"})
-    assert [each["flag"] for each in programs_json(one, two)["difference"]["proofs"]] == [
-        limit,
-        "xla_new",
-    ]
+    proofs = programs_json(one, two)["difference"]["proofs"]
+    assert [each["values"]["flag"] for each in proofs] == [limit, "xla_new"]
     assert hlo_lines(one, msgspec.structs.replace(two, options=None))[-1].count("acted") == 0
 
 

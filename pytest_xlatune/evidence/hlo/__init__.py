@@ -47,7 +47,6 @@ class Collective(Record, frozen=True, kw_only=True):
     is_async: bool
     is_pipelined: bool
     groups: str  # replica groups or source-target pairs, as written
-    stream: str | None
     executions: int  # number of executions in a step; the largest possible one in a conditional
     in_loop: bool
     in_branch: bool = False  # whether it is in a conditional, so that it may never run
@@ -62,11 +61,6 @@ class Loop(Record, frozen=True, kw_only=True):
     trips: int | None  # trip count; None if the compiler does not know it
     unrolled: int
     executions: int
-
-    @property
-    def is_unrolled(self) -> bool:
-        """Whether one iteration does two of the program's: double buffering."""
-        return self.unrolled > 1
 
     @property
     def is_windowed_einsum(self) -> bool:
@@ -94,11 +88,6 @@ class Program(Record, frozen=True, kw_only=True):
     # options that differ from their defaults; None if unknown
     options: dict[str, str] | None = None
     tuned: str = ""  # digest of autotuning's choices: tiles and algorithms
-
-    @property
-    def unknown_trips(self) -> int:
-        """Number of loops with unknown trip counts; their content counts as executed once."""
-        return sum(loop.trips is None for loop in self.loops)
 
     def collectives_of(self, *kinds: str) -> tuple[Collective, ...]:
         """Return the collectives of these kinds."""
@@ -141,8 +130,6 @@ _GROUPS = re.compile(
     r"(\{(?:\{[^}]*\},?)*\}|\[[^]]*\](?:<=\[[^]]*\](?:T\([^)]*\))?)?"
     r"|mesh\[[^]]*\](?:, device_ids=\((?:[^()]|\([^()]*\))*\))? ?\{[^}]*\})"
 )
-# in frontend_attributes:  _xla_gpu_collective_stream="p2p"
-_STREAM = re.compile(r'_xla_gpu_collective_stream="([^"]*)"')
 # an array in a shape:  bf16[8,256,8192]    f8e4m3fn[8]    s32[<=8]    pred[]
 # A token[] or opaque[] takes no space.
 _ARRAY = re.compile(r"(?<!\w)(?:pred|(?:bf|[fsuc])(\d{1,3})\w*)\[([^][]*)\]")
@@ -432,17 +419,15 @@ def _collectives(computation: _Computation) -> Iterator[Collective]:
         # an asynchronous copy or fusion has no collective below it
         operations = [start] if start.kind else start.below
         for place, operation in enumerate(operations):
-            text = start.text + operation.text
-            groups, stream = _GROUPS.search(operation.text), _STREAM.search(text)
+            groups = _GROUPS.search(operation.text)
             yield Collective(
                 name=operation.name if place else start.name,
                 kind=operation.kind,
                 computation=computation.name,
                 size_bytes=(start if len(operations) == 1 else operation).size_bytes,
                 is_async=start.is_async,
-                is_pipelined='"is_pipelined":true' in text,
+                is_pipelined='"is_pipelined":true' in start.text + operation.text,
                 groups=groups[1] if groups else "",
-                stream=stream[1] if stream else None,
                 executions=computation.executions,
                 in_loop=computation.in_loop,
                 in_branch=computation.in_branch,

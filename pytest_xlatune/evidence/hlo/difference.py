@@ -34,24 +34,6 @@ class Change(StrEnum):
     PROGRAM = "other program"
 
 
-class Acted(StrEnum):
-    """What the program says about a flag."""
-
-    ACTED = "acted"
-    # several flags differ at once, and no program was compiled without each of them
-    ONE_OF = "one of these"
-    DID_NOT_ACT = "did not act"
-    UNSEEN = "cannot be seen in HLO"
-
-
-class Proof(Record, frozen=True, kw_only=True):
-    """Whether a flag acted, and the message that says why."""
-
-    flag: str
-    acted: Acted
-    message: Message
-
-
 class ProgramDifference(Record, frozen=True, kw_only=True):
     """The changes from one program to another.
 
@@ -59,7 +41,8 @@ class ProgramDifference(Record, frozen=True, kw_only=True):
         before: the path of the first program.
         after: the path of the second program.
         change: how different they are.
-        facts: what changed, one message for each fact; () if only kernels changed, or nothing.
+        facts: what changed, one message for each fact, preceded by how different they are if the
+            facts do not say that.
         proofs: for each differing option whether it acted; () if a dump lacks its options.
     """
 
@@ -67,13 +50,7 @@ class ProgramDifference(Record, frozen=True, kw_only=True):
     after: str
     change: Change
     facts: tuple[Message, ...]
-    proofs: tuple[Proof, ...]
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The facts, preceded by how different the programs are, unless the facts say that."""
-        head = _HEADS.get(self.change)
-        return self.facts if head is None else (head, *self.facts)
+    proofs: tuple[Message, ...]
 
 
 # `Change.PROGRAM` has no head, because the facts say it
@@ -112,6 +89,8 @@ def difference(before: Program, after: Program) -> ProgramDifference:
     if distance is Change.PROGRAM:
         facts = facts or [say("other program, the same collectives")]
         facts.append(_other_instructions(before, after))
+    else:
+        facts.insert(0, _HEADS[distance])
     return ProgramDifference(
         before=before.source,
         after=after.source,
@@ -195,7 +174,7 @@ _OF_PROGRAM: dict[str, tuple[str, Callable[[Program], Value]]] = {
     "pipelined": ("loops run {old} -> {new} rounds", _trips),
     "unrolled": (
         "double-buffered loops: {old} -> {new}",
-        lambda program: sum(loop.is_unrolled for loop in program.loops),
+        lambda program: sum(loop.unrolled > 1 for loop in program.loops),
     ),
     "windowed": (
         "windowed einsum loops: {old} -> {new}",
@@ -241,15 +220,6 @@ def _other_instructions(before: Program, after: Program) -> Message:
 _MOST_OPCODES = 4
 
 
-# fact -> the attribute of collectives that shows it
-_TRAITS = {
-    "sizes": "size_bytes",
-    "pipelined": "is_pipelined",
-    "async": "is_async",
-    "decomposed": "kind",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """What a flag changes when it acts.
@@ -258,20 +228,22 @@ class Expectation:
         fact: the fact of the program, by its name in `seen_in.toml`.
         kinds: the collectives of which the flag changes it; () means all.
         text: the fact for people to read, with the kinds.
+        trait: the attribute of collectives that shows it; "" if none does.
         below: what shows the effect of a flag that never changes the program; "" if it does.
     """
 
     fact: str
     kinds: tuple[str, ...]
     text: str
-    below: str
+    trait: str = ""
+    below: str = ""
 
     def seen_in(self, program: Program) -> object:
         """Return the fact as it is in a program; two programs that differ in it show an effect."""
         shown: list[object] = []
-        if (trait := _TRAITS.get(self.fact)) is not None:
+        if self.trait:
             collectives = program.collectives_of(*(self.kinds or KINDS))
-            shown.append(Counter((one.kind, getattr(one, trait)) for one in collectives))
+            shown.append(Counter((one.kind, getattr(one, self.trait)) for one in collectives))
         if self.fact in _OF_PROGRAM:
             shown.append(_OF_PROGRAM[self.fact][1](program))
         return shown or program.digest
@@ -283,26 +255,14 @@ def expectations() -> dict[str, Expectation]:
     table = tomllib.loads(Path(__file__).with_name("seen_in.toml").read_text(encoding="utf-8"))
     by_flag: dict[str, Expectation] = {}
     for row in table["seen"]:
-        fact, kinds = row["fact"], tuple(row.get("kinds", ()))
-        expectation = Expectation(
-            fact=fact,
-            kinds=kinds,
-            text=table["facts"][fact] + (f" ({', '.join(kinds)})" if kinds else ""),
-            below=table["below"].get(fact, ""),
-        )
+        fact, kinds = dict(table["facts"][row["fact"]]), tuple(row.get("kinds", ()))
+        text = fact.pop("text") + (f" ({', '.join(kinds)})" if kinds else "")
+        expectation = Expectation(fact=row["fact"], kinds=kinds, text=text, **fact)
         by_flag |= dict.fromkeys(row["flags"], expectation)
     return by_flag
 
 
-_PROOFS = {
-    Acted.ACTED: "{flag} acted: {why}",
-    Acted.ONE_OF: "{flag}: one of these acted, or several: {together}; {why}",
-    Acted.DID_NOT_ACT: "{flag} did not act: {why}",
-    Acted.UNSEEN: "{flag} cannot be seen in HLO: {why}",
-}
-
-
-def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof, ...]:
+def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Message, ...]:
     """Return for each flag of XLA whether it acted, from programs that differ only in these flags.
 
     If one flag differs, it caused every change of the program. If several differ, no change can be
@@ -314,18 +274,22 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Proof,
         is_in_program = expected is not None and not expected.below
         # a flag that changes only the schedule has acted too
         if distance in (Change.SCHEDULE, Change.PROGRAM):
-            acted, why = Acted.ACTED if len(flags) == 1 else Acted.ONE_OF, verbatim(distance)
+            text, why = "{flag} acted: {why}", verbatim(distance)
+            if len(flags) > 1:  # no program was compiled without each of them
+                text = "{flag}: one of these acted, or several: {together}; {why}"
             if expected is not None and is_in_program:
                 is_same = expected.seen_in(before) == expected.seen_in(after)
-                text = "{change}, while {fact} are as before" if is_same else "{fact} changed"
-                why = say(text, change=str(distance), fact=expected.text)
+                fact = "{change}, while {fact} are as before" if is_same else "{fact} changed"
+                why = say(fact, change=str(distance), fact=expected.text)
         elif is_in_program:
             is_equal = distance is Change.IDENTICAL
-            text = "the program is identical" if is_equal else distance
-            acted, why = Acted.DID_NOT_ACT, verbatim(text)
+            text = "{flag} did not act: {why}"
+            why = verbatim("the program is identical" if is_equal else distance)
         else:
-            text = "the optimised HLO is the same, and no table says where it acts"
-            acted, why = Acted.UNSEEN, verbatim(text if expected is None else expected.below)
-        message = say(_PROOFS[acted], flag=flag, why=why, together=flags)
-        proofs.append(Proof(flag=flag, acted=acted, message=message))
+            text, unknown = "{flag} cannot be seen in HLO: {why}", _NOT_IN_THE_TABLE
+            why = verbatim(unknown if expected is None else expected.below)
+        proofs.append(say(text, flag=flag, why=why, together=flags))
     return tuple(proofs)
+
+
+_NOT_IN_THE_TABLE = "the optimised HLO is the same, and no table says where it acts"

@@ -19,7 +19,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -128,8 +127,6 @@ class Octets:
         start: the origin of positions, slightly before the requested begin.
     """
 
-    __slots__ = ("_ahead", "_words", "data", "start")
-
     def __init__(self, data: Bytes, start: int, end: int) -> None:
         self.data = data
         self.start = start & ~7
@@ -137,13 +134,13 @@ class Octets:
         part: Bytes = memoryview(data)[self.start : stop]
         if stop > len(data):
             part = b"".join((part, bytes(stop - len(data))))
-        octets = np.frombuffer(part, np.uint8)
-        self._ahead = tuple(octets[ahead:] for ahead in range(4))
+        self._octets = np.frombuffer(part, np.uint8)
+        self._next = self._octets[1:]
         self._words = np.ndarray((len(part) - 7,), "<u8", part, strides=(1,))
 
-    def byte(self, at: Ints, ahead: int = 0) -> NDArray[np.uint8]:
-        """Return the byte `ahead` (at most 3) of each position."""
-        return self._ahead[ahead].take(at)
+    def byte(self, at: Ints) -> NDArray[np.uint8]:
+        """Return the byte at each position."""
+        return self._octets.take(at)
 
     def varints(self, at: Ints) -> tuple[Ints, Ints]:
         """Decode a varint at each position: values and sizes in bytes.
@@ -154,7 +151,7 @@ class Octets:
         long = first >> 7
         if not long.any():  # one byte each: lengths and most ids
             return first.astype(np.int64), np.ones(len(at), np.int64)
-        second = self.byte(at, 1)
+        second = self._next.take(at)
         if not (long & second >> 7).any():  # at most two bytes: names and references
             value = (second * long).astype(np.int64)
             value <<= 7
@@ -224,19 +221,14 @@ class _Message:
         return [_Message(part) for part in self._parts.get(field, ())]
 
 
-@dataclass(slots=True, kw_only=True)
 class Schema:
     """The messages and enums of a description by full name; `read_schema` fills it."""
 
-    messages: dict[str, dict[int, _Message]] = field(default_factory=dict)
-    enums: dict[str, dict[int, str]] = field(default_factory=dict)
-    maps: set[str] = field(default_factory=set)
-
-    @property
-    def options(self) -> dict[int, _Message]:
-        """Field number -> option."""
-        name = next((message for message in self.messages if message.endswith(f".{OPTIONS}")), "")
-        return self.messages.get(name, {})
+    def __init__(self) -> None:
+        self.messages: dict[str, dict[int, _Message]] = {}  # the fields of each by their numbers
+        self.enums: dict[str, dict[int, str]] = {}
+        self.maps: set[str] = set()
+        self.options: dict[int, _Message] = {}  # the fields of DebugOptions
 
     def declare(self, scope: str, messages: list[_Message], enums: list[_Message]) -> None:
         """Add the declarations of a file or a message, including nested ones."""
@@ -250,8 +242,10 @@ class Schema:
             self.declare(full, message.messages(_NESTED), message.messages(_OWN_ENUMS))
             if any(options.number(_MAP_ENTRY) for options in message.messages(_MESSAGE_OPTIONS)):
                 self.maps.add(full)
-            described = message.messages(_FIELDS)
-            self.messages[full] = {field.number(_NUMBER): field for field in described}
+            described = {field.number(_NUMBER): field for field in message.messages(_FIELDS)}
+            self.messages[full] = described
+            if message.text(_NAME) == OPTIONS:
+                self.options = described
 
 
 def read_schema(description: bytes) -> Schema:
@@ -304,10 +298,10 @@ def read_options(data: bytes, schema: Schema) -> dict[str, str]:
 
 
 def _values(data: bytes, described: dict[int, _Message], schema: Schema) -> dict[str, str]:
+    """Return the value of each field by its name; fields are described by their numbers."""
     texts: dict[int, list[str]] = {}
     for number, kind, start, end in fields(data, 0, len(data)):
-        field = described.get(number)
-        if field is not None:
+        if (field := described.get(number)) is not None:
             values = texts.setdefault(number, [])
             if field.number(_LABEL) != _REPEATED:
                 values.clear()
@@ -317,20 +311,20 @@ def _values(data: bytes, described: dict[int, _Message], schema: Schema) -> dict
                 values += _decode(data[start:end], kind, field, schema)
     by_name = {}
     for number, field in described.items():
-        is_map = field.text(_TYPE_NAME) in schema.maps
         is_text = field.number(_LABEL) == _REPEATED or field.number(_TYPE) in _TEXTS
-        zero = "" if is_text else _scalar(0, field, schema)
-        found = texts.get(number, [zero])
-        by_name[field.text(_NAME)] = ",".join(sorted(found) if is_map else found)
+        values = texts.get(number, ["" if is_text else _scalar(0, field, schema)])
+        is_map = field.text(_TYPE_NAME) in schema.maps
+        by_name[field.text(_NAME)] = ",".join(sorted(values) if is_map else values)
     return by_name
 
 
 def _decode(data: bytes, kind: int, field: _Message, schema: Schema) -> Iterator[str]:
+    """Yield the value of a field that is no single number; a packed list has several."""
     field_type, type_name = field.number(_TYPE), field.text(_TYPE_NAME)
-    if kind in (FIXED32, FIXED64):
-        is_double = kind == FIXED64
-        (number,) = struct.unpack("<d" if is_double else "<f", data)
-        yield f"{number:.{15 if is_double else 7}g}"
+    if kind == FIXED64:
+        yield f"{struct.unpack('<d', data)[0]:.15g}"
+    elif kind == FIXED32:
+        yield f"{struct.unpack('<f', data)[0]:.7g}"
     elif field_type in (_STRING, _BYTES):
         yield data.decode("utf-8", "replace")
     elif field_type == _MESSAGE:
@@ -339,7 +333,7 @@ def _decode(data: bytes, kind: int, field: _Message, schema: Schema) -> Iterator
             yield f"{inner.get('key', '')}={inner.get('value', '')}"
         else:
             yield ",".join(f"{name}={value}" for name, value in inner.items())
-    else:  # a packed list of numbers
+    else:
         at = 0
         while at < len(data):
             value, at = varint(data, at, len(data))
@@ -347,8 +341,7 @@ def _decode(data: bytes, kind: int, field: _Message, schema: Schema) -> Iterator
 
 
 def _scalar(value: int, field: _Message, schema: Schema) -> str:
-    field_type = field.number(_TYPE)
-    if field_type == _BOOL:
+    if field.number(_TYPE) == _BOOL:
         return "true" if value else "false"
-    number = signed(value) if field_type in _SIGNED else value
+    number = signed(value) if field.number(_TYPE) in _SIGNED else value
     return schema.enums.get(field.text(_TYPE_NAME), {}).get(number, str(number))

@@ -12,31 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pytest_xlatune import evidence
 from pytest_xlatune.evidence.trace import at_a_cap, captures, xplane
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import read_xplane, read_xplane_file
 from pytest_xlatune.model.errors import ParseError
-from tests.helpers.captures import Space, msg, named, node, num, reconciles
+from tests.helpers.captures import Space, msg, node, num, reconciles
 from tests.helpers.waiting import until
-
-
-def task(start_ns: int, stop_ns: int) -> bytes:
-    stats = {1: "profile_start_time", 2: "profile_stop_time"}
-    return msg(
-        1,
-        msg(2, b"Task Environment"),
-        msg(6, num(1, 1), num(3, start_ns)),
-        msg(6, num(1, 2), num(3, stop_ns)),
-        named(5, stats),
-    )
-
-
-def timed(start_ns: int, stop_ns: int) -> Space:
-    space = node()
-    space.extra = task(start_ns, stop_ns)
-    return space
 
 
 def test_a_process_without_a_kernel_is_a_warning() -> None:
@@ -59,12 +43,6 @@ def test_a_process_without_a_kernel_is_a_warning() -> None:
             [node(), node(gpus=1)], {}, "different numbers", id="captures of two launchers"
         ),
         pytest.param([], {}, "no capture was given", id="nothing at all"),
-        pytest.param(
-            [timed(1_000, 2_000), timed(3_000, 4_000)],
-            {},
-            r"1\.pb starts after 0\.pb ends",
-            id="windows that do not overlap in time",
-        ),
     ],
 )
 def test_captures_that_do_not_belong_together_are_refused(
@@ -100,14 +78,12 @@ def test_lost_events_are_noticed_and_never_averaged(text: str) -> None:
 
 
 def test_a_collector_that_stopped_in_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [count for count in (1 << 20, (1 << 21) + 1, 3, 600_000) if at_a_cap(count)] == [
-        1 << 20,
-        (1 << 21) + 1,
-    ]
-    assert at_a_cap(300_000, is_round=True)
-    assert not at_a_cap(300_001, is_round=True)
-    monkeypatch.setattr(xplane, "at_a_cap", lambda count: count == 12)
-    with pytest.raises(ParseError, match="12 kernels, a number at which a collector stops"):
+    caps = [count for count in (1 << 20, (1 << 21) + 1, 3, 600_000) if at_a_cap(count, "", "")]
+    assert caps == [1 << 20, (1 << 21) + 1]
+    assert at_a_cap(300_000, "", "", is_round=True)
+    assert not at_a_cap(300_001, "", "", is_round=True)
+    monkeypatch.setattr(evidence.trace, "_BINARY", 12)
+    with pytest.raises(ParseError, match="12 kernels: the end of the window is missing"):
         drill([node(gpus=2).trace()])
 
 
@@ -133,15 +109,11 @@ def rank(*, ops: bool = True, launches: bool = False, marks: bool = False, late:
 
 
 @pytest.mark.parametrize("odd", [0, 1, 3], ids="rank {} is odd".format)
-@pytest.mark.parametrize("marks", [True, False], ids=["annotated", "not annotated"])
 @pytest.mark.parametrize("late", [0, 950])
-def test_a_rank_whose_kernels_name_no_operation_is_of_the_window(
-    odd: int, late: int, *, marks: bool
-) -> None:
-    spaces = [rank(ops=at != odd, marks=marks, late=late) for at in range(4)]
+def test_a_rank_whose_kernels_name_no_operation_is_of_the_window(odd: int, late: int) -> None:
+    spaces = [rank(ops=at != odd, marks=True, late=late) for at in range(4)]
     found = drill([each.trace(f"{at}.pb") for at, each in enumerate(spaces)])
-    assert found.rule is StepRule.EXECUTIONS
-    assert found.steps == ((5, 6, 7) if marks else (0, 1, 2))
+    assert (found.rule, found.steps, found.even) == (StepRule.EXECUTIONS, (5, 6, 7), False)
     assert len(found.gpus) == 4
     assert found.launcher == "one process per GPU"
     steps = {gpu.source: [step.kernels for step in gpu.steps] for gpu in found.gpus}
@@ -150,16 +122,12 @@ def test_a_rank_whose_kernels_name_no_operation_is_of_the_window(
     reconciles(found)
 
 
-def test_steps_that_are_found_by_another_rule_are_a_warning() -> None:
+def test_the_rule_of_a_window_is_the_weakest_of_its_captures() -> None:
     odd = rank(ops=False, marks=True)
     for at in range(7):  # kernels that fit no number of steps
         odd.kernel(0, "Stream #1", f"stray_{at}", 2800 + at, 200)
     found = drill([rank(marks=True).trace("a.pb"), odd.trace("b.pb")])
-    assert len(found.gpus) == 2
-    assert (
-        "b.pb: its steps are found by rule windows, those of a.pb by executions"
-        in (found.warnings[0])
-    )
+    assert (len(found.gpus), found.rule) == (2, StepRule.WINDOWS)
 
 
 def test_ranks_that_name_no_steps_at_all_stay_one_stretch() -> None:
@@ -230,14 +198,14 @@ def test_a_file_is_read_part_by_part_to_the_same_trace(
     monkeypatch.setattr(xplane, "_WINDOW", window)
     monkeypatch.setattr(xplane, "_AHEAD", max(64, window))
     space = node(gpus=8, steps=80)
-    space.extra = task(1_000, 2_000) + msg(4, b"node001")
+    space.extra = msg(4, b"node001")
     data = space.data()
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(data)
     assert len(data) > 1 << 16
     one, other = read_xplane_file(str(path)), read_xplane(data, str(path))
     assert drill([one]) == drill([other])
-    assert (one.names, one.stopped_unix_ns) == (other.names, 2_000)
+    assert one.names == other.names
     assert (one.marks == other.marks).all()
     assert one.launches[0].size
     assert np.array_equal(one.launches, other.launches)
@@ -274,10 +242,8 @@ def _many(folder: Path) -> list[Path]:
     """Leave captures of one window, one of which is damaged."""
     found = []
     for number in range(5):
-        space = node()
-        space.extra = task(1_000 + number, 2_000)
         path = folder / f"node{number}.xplane.pb"
-        path.write_bytes(space.data() if number != 3 else space.data()[:-5])
+        path.write_bytes(node().data() if number != 3 else node().data()[:-5])
         found.append(path)
     return found
 

@@ -142,19 +142,6 @@ def test_the_device_that_came_last_is_named_where_it_can_be_told(
     )
 
 
-def test_kernels_that_do_not_overlap_name_no_device() -> None:
-    space = Space()
-    space.host("train", 0, 9_000 * US, "step_num", 5)
-    op, kernel = "all-reduce.1", "ncclDevKernel_AllReduce"
-    for gpu, begin in enumerate((0, 500)):
-        spent = (100 + gpu) * US
-        space.host("cuLaunchKernel", 0, 1, "correlation_id", gpu + 1)
-        space.kernel(gpu, "Stream #1", kernel, begin * US, spent, op=op, correlation=gpu + 1)
-    (row,) = (found := watched(space)).rows
-    assert (row.kind, found.late) == ("all-reduce", None)
-    assert row.wait_s == pytest.approx(0.5e-6)
-
-
 def test_an_operation_is_counted_as_often_as_it_runs_in_a_loop() -> None:
     space = Space()
     for step in range(2):

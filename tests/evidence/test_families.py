@@ -51,10 +51,12 @@ def test_own_families_replace_the_built_in_ones() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        pytest.param({}, "expected a list", id="no list"),
-        pytest.param([{"name": "a"}], "expected name, kind and pattern", id="keys missing"),
+        pytest.param({}, "expected a list of families", id="no list"),
+        pytest.param([{"name": "a"}], "required field `kind`", id="keys missing"),
         pytest.param(
-            [{"name": "a", "kind": "computer", "pattern": ""}], "did you mean", id="unknown kind"
+            [{"name": "a", "kind": "computer", "pattern": ""}],
+            "value 'computer'",
+            id="unknown kind",
         ),
         pytest.param(
             [{"name": "a", "kind": "memory", "pattern": "("}], "pattern '\\('", id="no expression"

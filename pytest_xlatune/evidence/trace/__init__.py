@@ -20,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -124,7 +125,6 @@ class Trace:
         marks: the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a
             step was dispatched: rows of step, start and end in picoseconds, by their starts.
         launches: host calls that started work on a device: their ids, sorted, and their starts.
-        started_unix_ns, stopped_unix_ns: start and end of the profiler's session; None if unknown.
         truncated: why the file does not hold the whole window; None if it does. Such a capture is
             always shown with the reason and never averaged with others.
         warnings: those of the profiler.
@@ -138,8 +138,6 @@ class Trace:
     planes_present: int
     marks: Ints
     launches: tuple[Ints, Ints]
-    started_unix_ns: int | None = None
-    stopped_unix_ns: int | None = None
     truncated: str | None
     warnings: tuple[str, ...] = ()
     foreign: str | None = None
@@ -193,8 +191,8 @@ def other_device(planes: Iterable[str]) -> str | None:
 _ROUND, _BINARY = 100_000, 1 << 20
 
 
-def at_a_cap(count: int, *, is_round: bool = False) -> bool:
-    """Return whether a number of events is one at which writers stop, so that some may be missing.
+def at_a_cap(count: int, what: str, remedy: str, *, is_round: bool = False) -> str | None:
+    """Return why events may be missing, if their number is one at which writers stop.
 
     A collector keeps 2 x 1024 x 1024 events of a kind, that of ROCm one more. With `is_round`,
     numbers such as 300,000 count too: jaxlib ends trace.json at 1,000,000 events (5,000,000 since
@@ -202,7 +200,12 @@ def at_a_cap(count: int, *, is_round: bool = False) -> bool:
     has such a number by chance.
     """
     is_binary = count >= _BINARY and count % _BINARY in (0, 1)
-    return is_binary or (is_round and count >= _ROUND and count % _ROUND == 0)
+    if not is_binary and not (is_round and count >= _ROUND and count % _ROUND == 0):
+        return None
+    return (
+        f"{count} {what}: the end of the window is missing, because this is a number at which a "
+        f"writer stops; {remedy}"
+    )
 
 
 class Names(dict[str, int]):
@@ -212,13 +215,13 @@ class Names(dict[str, int]):
         return self.setdefault(name, len(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A named set of kernels: those whose name contains a match of `pattern`, in any case."""
 
     name: str
     kind: Kind
     pattern: str
+    kernels: tuple[str, ...] = ()  # names that it is for
     remedy: str = ""  # which settings help if such a kernel blocks the main stream; "" if none
 
 
@@ -230,15 +233,8 @@ _LIBRARY = r"(?:nccl|rccl|msccl)\w*"
 def shipped_families() -> tuple[Family, ...]:
     """Return the families of `families.toml`."""
     text = Path(__file__).with_name("families.toml").read_text(encoding="utf-8")
-    return tuple(
-        Family(
-            name=row["name"],
-            kind=Kind(row["kind"]),
-            pattern=row["pattern"].replace("(LIBRARY)", _LIBRARY),
-            remedy=row.get("remedy", ""),
-        )
-        for row in tomllib.loads(text)["family"]
-    )
+    rows = tomllib.loads(text.replace("(LIBRARY)", _LIBRARY))["family"]
+    return msgspec.convert(rows, tuple[Family, ...])
 
 
 def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
@@ -247,23 +243,19 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
     Raises:
         ConfigError: the data have another shape, a kind is unknown, or a pattern is malformed.
     """
-    if not isinstance(data, list):
-        raise ConfigError(f"{where}: expected a list of families, found {data!r:.80}")
-    families = []
-    for row in data:
-        if not isinstance(row, dict) or row.keys() != {"name", "kind", "pattern"}:
-            raise ConfigError(
-                f"{where}: expected name, kind and pattern of a family, found {row!r:.80}"
-            )
-        name, kind, pattern = (str(row[key]) for key in ("name", "kind", "pattern"))
-        if kind not in KINDS:
-            raise ConfigError.unknown("kind", kind, valid=KINDS, where=where)
+    try:
+        families = msgspec.convert(data, tuple[Family, ...])
+    except msgspec.ValidationError as error:
+        kinds = ", ".join(KINDS)
+        raise ConfigError(
+            f"{where}: expected a list of families with name, kind ({kinds}) and pattern: {error}"
+        ) from None
+    for family in families:
         try:
-            re.compile(pattern)
+            re.compile(family.pattern)
         except re.error as error:
-            raise ConfigError(f"{where}: pattern {pattern!r}: {error}") from None
-        families.append(Family(name=name, kind=Kind(kind), pattern=pattern))
-    return tuple(families)
+            raise ConfigError(f"{where}: pattern {family.pattern!r}: {error}") from None
+    return families
 
 
 @functools.lru_cache(maxsize=2)  # the ranks of a window have the same names

@@ -16,7 +16,6 @@ without compute or communication at the same time.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,10 +43,9 @@ from pytest_xlatune.evidence.trace import (
 )
 from pytest_xlatune.evidence.trace.step_times import (
     FITTING,
-    Assignment,
     StepRule,
+    Steps,
     assign,
-    assign_by_names,
     lacking_at_the_end,
 )
 from pytest_xlatune.model.errors import ParseError
@@ -59,7 +57,6 @@ ON_MAIN = 0.9  # and at least this share of its time is on the main stream
 
 # the operation of a kernel in a CUDA graph (jaxlib 0.11.2):  command_buffer_127
 _GRAPH = re.compile(r"command_buffer(?:[._]\d+)?")
-_HELD = 2  # captures without reliable steps wait in memory for a better one; at most so many
 _APART = 0.1  # share of a stretch by which a device may end before the others
 
 
@@ -279,9 +276,8 @@ def drill(traces: Iterable[Trace | ParseError], window: CaptureWindow | None = N
     return sums.result()
 
 
-# (name of kernel, operation or family; its family) -> the figures of a `TimeRow`
-_Rows = dict[tuple[str, Family], Ints]
-_FIGURES = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")
+_FIGURES = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")  # of a `TimeRow`
+_Rows = dict[tuple[str, Family], Ints]  # name of a row and its family -> its figures
 
 
 def _add_row(rows: _Rows, name: str, family: Family, figures: Ints) -> None:
@@ -308,18 +304,15 @@ class _WindowSums:
 
     def __init__(self, window: CaptureWindow) -> None:
         self._window = window
-        self._rows: dict[str, _Rows] = {"name": {}, "op": {}}  # rows by kernel and by operation
+        self._kernels: _Rows = {}
+        self._ops: _Rows = {}
         self._gpus: list[Gpu] = []
         self._formats: set[str] = set()
         self._backends: set[Backend] = set()
         self.excluded: list[str] = []
         self._warnings: list[str] = []
         self._planes = self._copying = 0
-        # capture -> its assignment, in the order of captures
-        self._rules: dict[str, Assignment] = {}
-        self._windows: list[tuple[int, int, str]] = []
-        # captures without reliable steps
-        self._held: list[tuple[Trace, list[Device], Assignment]] = []
+        self._steps: dict[str, Steps] = {}  # of each capture, in their order
 
     def add(self, trace: Trace) -> None:
         """Add one capture to the sums."""
@@ -335,13 +328,17 @@ class _WindowSums:
             self._warn(trace, f"{lost}: shown by --force, its figures are too small")
         if not trace.devices:
             self._warn(trace, f"no kernel in it ({trace.planes_present} device planes, all idle)")
-        devices = self._working(trace)
-        if devices:
-            kernels = [device.kernels for device in devices]
-            assignment = assign(trace, kernels, steps=self._window.steps)
-            self._held.append((trace, devices, assignment))
-            if self._rules or not assignment.is_weak or len(self._held) > _HELD:
-                self._take_held(assignment)
+        if devices := self._working(trace):
+            steps = assign(trace, devices, steps=self._window.steps)
+            # a JSON may be cut at a limit that no one knows
+            if steps.cut is not None and trace.format == "trace.json" and not self._window.force:
+                self.excluded.append(
+                    f"{trace.source}: its events end in step {steps.cut}, all earlier steps have "
+                    "more kernels: a JSON keeps the earliest events up to a limit; give the "
+                    "xplane.pb, or profile without Python frames"
+                )
+            else:
+                self._take(trace, devices, steps)
 
     def _warn(self, trace: Trace, *warnings: str) -> None:
         self._warnings += [f"{trace.source}: {text}" for text in warnings]
@@ -357,164 +354,98 @@ class _WindowSums:
                 working.append(device)
             else:
                 copying.append(device.name)
-        # counted as devices, they halved every figure: 1.793 ms for a step of 3.586 ms
         self._copying += len(copying)
         if copying:
             self._warn(trace, f"{', '.join(copying)} only copied data, and no figure counts them")
         return working
 
-    def _take_held(self, last: Assignment | None = None) -> None:
-        """Add the captures that waited; those without reliable steps follow a better one."""
-        like = next(iter(self._rules.values()), last)
-        held, self._held = self._held, []
-        for trace, devices, assignment in held:
-            chosen = assignment
-            if assignment.is_weak and like is not None and not like.is_weak:
-                kernels = [device.kernels for device in devices]
-                chosen = assign_by_names(trace, kernels, like.steps) or assignment
-            # a JSON that was cut at an unknown limit was once averaged as if it were complete
-            if chosen.cut is not None and trace.format == "trace.json" and not self._window.force:
-                self.excluded.append(
-                    f"{trace.source}: its events end in step {chosen.cut}, all earlier steps have "
-                    "more kernels: a JSON keeps the earliest events up to a limit; give the "
-                    "xplane.pb, or profile without Python frames"
-                )
-            else:
-                self._take(trace, devices, chosen)
-
-    def _take(self, trace: Trace, devices: Sequence[Device], assignment: Assignment) -> None:
-        if trace.started_unix_ns and trace.stopped_unix_ns:
-            self._windows.append((trace.started_unix_ns, trace.stopped_unix_ns, trace.source))
+    def _take(self, trace: Trace, devices: Sequence[Device], steps: Steps) -> None:
         self._formats.add(trace.format)
         self._planes += trace.planes_present
-        self._rules[trace.source] = assignment
-        if assignment.rule is StepRule.WHOLE:
-            self._check_whole(trace, [device.kernels for device in devices])
-        self._warn(trace, *_ended_early(trace, devices, assignment))
+        self._steps[trace.source] = steps
+        if steps.rule is StepRule.WHOLE and self._window.steps:
+            _check_whole(trace, devices, self._window.steps)
+        self._warn(trace, *_ended_early(trace, devices, steps))
+        family_of, _ = classify(trace.names, self._window.families)
         families = (*self._window.families, OTHER)
-        family, _ = classify(trace.names, self._window.families)
-        # a name is of one family, and an operation may have kernels of several; 0 stands for ABSENT
-        widths = {"name": 1, "op": len(families)}
-        sums = {
-            label: np.zeros((len(_FIGURES), (len(trace.names) + 1) * width), np.int64)
-            for label, width in widths.items()
-        }
-        for device, step in zip(devices, assignment.kernel_steps, strict=True):
-            device.kernels["step"] = step
+        # a kernel is of one family, and an operation may have kernels of several
+        of_kernels = np.zeros((len(_FIGURES), len(trace.names)), np.int64)
+        of_ops = np.zeros((len(_FIGURES), (len(trace.names) + 1) * len(families)), np.int64)
+        for device in devices:
             if self._window.observe is not None:
                 self._window.observe(trace, device)
-            gpu, kernels = _reduced(trace.source, device, len(assignment.steps))
+            gpu, timed = _reduced(trace.source, device, len(steps.numbers))
             self._backends.add(device.backend)
             self._gpus.append(gpu)
-            times = [kernels[figure] for figure in _FIGURES[1:-1]]
-            of_name = family[kernels["name"]]
-            for label, of_label in sums.items():
-                width = widths[label]
-                key = (kernels[label].astype(np.int64) + 1) * width + of_name % width
-                np.add.at(of_label[0], key, 1)
-                for row, time in zip(of_label[1:-1], times, strict=True):
-                    np.add.at(row, key, time)
-                np.maximum.at(of_label[-1], key, times[0])
-        for label, of_label in sums.items():
-            for key in np.flatnonzero(of_label[0]).tolist():
-                at, place = divmod(key, widths[label])
-                name = trace.names[at - 1]
-                if label == "name":
-                    place = family[at - 1]
-                elif not at or _GRAPH.fullmatch(name):
-                    continue
-                _add_row(self._rows[label], name, families[place], of_label[:, key])
-
-    def _check_whole(self, trace: Trace, devices: Sequence[Columns]) -> None:
-        """Refuse a number of steps that contradicts the kernels of a stretch.
-
-        Raises:
-            ParseError: most kernel time belongs to kernels that ran unequally often in steps.
-        """
-        steps, marked = self._window.steps or 1, trace.marks.shape[1]
-        if marked not in {0, steps} and self._window.steps:
-            raise ParseError(
-                f"{trace.source}: {marked} steps are annotated, {steps} expected: "
-                "check --steps and the profiler's window"
-            )
-        spent = fitting = 0
-        for kernels in devices:
-            name, duration_ps = kernels["name"], kernels["duration_ps"]
-            spent += int(duration_ps.sum())
-            fitting += int(duration_ps[np.bincount(name)[name] % steps == 0].sum())
-        # a wrong --steps was once accepted, and all figures were wrong
-        if fitting < FITTING * spent:
-            raise ParseError(
-                f"{trace.source}: {1 - fitting / spent:.0%} of the kernel time belongs to kernels "
-                f"whose number is no multiple of the {steps} steps that you expect; check --steps "
-                "and the profiler's window, or leave --steps out to see the whole stretch"
-            )
+            name = timed["name"]
+            op_and_family = (timed["op"].astype(np.int64) + 1) * len(families) + family_of[name]
+            for sums, key in (of_kernels, name), (of_ops, op_and_family):
+                sums[0] += np.bincount(key, minlength=sums.shape[1])
+                for row, figure in zip(sums[1:-1], _FIGURES[1:-1], strict=True):
+                    np.add.at(row, key, timed[figure])
+                np.maximum.at(sums[-1], key, timed["sum_ps"])
+        for at in np.flatnonzero(of_kernels[0]).tolist():
+            _add_row(self._kernels, trace.names[at], families[family_of[at]], of_kernels[:, at])
+        for at in np.flatnonzero(of_ops[0]).tolist():
+            op, family = divmod(at, len(families))  # 0 stands for no operation
+            name_of_op = trace.names[op - 1]
+            if op and not _GRAPH.fullmatch(name_of_op):
+                _add_row(self._ops, name_of_op, families[family], of_ops[:, at])
 
     def result(self) -> Drill:
         """Return the sums over all captures, after checking that they belong together."""
-        self._take_held()
         if not self._gpus:
             raise ParseError(
                 "nothing to drill: "
                 + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
             )
-        first = self._check_steps()
+        rule, numbers = self._check_steps()
         families: _Rows = {}
-        for (_, family), figures in self._rows["name"].items():
+        for (_, family), figures in self._kernels.items():
             _add_row(families, family.name, family, figures)
-        is_whole = first.rule is StepRule.WHOLE
+        ops = _by_time(self._ops)
         return Drill(
-            sources=tuple(self._rules),
+            sources=tuple(self._steps),
             formats=tuple(sorted(self._formats)),
             backend=next(iter(self._backends)),
             launcher=self._launcher(),
-            rule=first.rule,
-            even=all(assignment.even for assignment in self._rules.values()),
-            steps=first.steps,
-            divided_by=(self._window.steps or 1) if is_whole else len(first.steps),
+            rule=rule,
+            even=all(steps.even for steps in self._steps.values()),
+            steps=numbers,
+            divided_by=(self._window.steps or 1) if rule is StepRule.WHOLE else len(numbers),
             gpus=tuple(self._gpus),
             planes_present=self._planes,
             families=_by_time(families),
-            kernels=_by_time(self._rows["name"]),
-            ops=_by_time(self._rows["op"]),
-            attributed_ps=sum(int(figures[1]) for figures in self._rows["op"].values()),
+            kernels=_by_time(self._kernels),
+            ops=ops,
+            attributed_ps=sum(row.sum_ps for row in ops),
             excluded=tuple(self.excluded),
             warnings=tuple(self._warnings),
             step_s=self._window.step_s,
         )
 
-    def _check_steps(self) -> Assignment:
-        """Return the steps of the first capture, which all must have.
+    def _check_steps(self) -> tuple[StepRule, tuple[int, ...]]:
+        """Return the steps that all captures have, and the weakest rule that found them.
 
         Raises:
-            ParseError: they differ, are not as many as expected, or captures do not overlap.
+            ParseError: they differ, or are not as many as expected.
         """
-        for (start, _, source), (_, stop, other) in itertools.product(self._windows, repeat=2):
-            if start > stop:
+        (name, first), *others = self._steps.items()
+        for source, found in others:
+            if found.numbers != first.numbers:
                 raise ParseError(
-                    f"{source} starts after {other} ends: these are two profiling windows; give "
-                    "the captures of one"
+                    f"{source}: steps {_numbers(found)} by rule {found.rule}, where {name} has "
+                    f"{_numbers(first)} by {first.rule}: the captures are not of one window; give "
+                    "those of one window only"
                 )
-        (name, first), *others = self._rules.items()
-        for source, assignment in others:
-            if assignment.steps != first.steps:
-                raise ParseError(
-                    f"{source}: steps {_numbers(assignment.steps)} by rule {assignment.rule}, "
-                    f"where {name} has {_numbers(first.steps)} by {first.rule}: the captures "
-                    "are not of one window; give those of one window only"
-                )
-            if not assignment.agrees(first):
-                self._warnings.append(
-                    f"{source}: its steps are found by rule {assignment.rule}, those of {name} by "
-                    f"{first.rule}: kernels at the edge of a step may stand in the one beside it"
-                )
-        steps = self._window.steps
-        if steps and first.rule is not StepRule.WHOLE and len(first.steps) != steps:
+        rule = max((found.rule for found in self._steps.values()), key=list(StepRule).index)
+        expected = self._window.steps
+        if expected and rule is not StepRule.WHOLE and len(first.numbers) != expected:
             raise ParseError(
-                f"{name}: {len(first.steps)} steps found ({_numbers(first.steps)}, by "
-                f"{first.rule}), {steps} expected: check --steps and the profiler's window"
+                f"{name}: {len(first.numbers)} steps found ({_numbers(first)}, by {first.rule}), "
+                f"{expected} expected: check --steps and the profiler's window"
             )
-        return first
+        return rule, first.numbers
 
     def _launcher(self) -> str:
         """Describe the processes by their devices, if all have the same number."""
@@ -524,7 +455,7 @@ class _WindowSums:
             without = "; left out: " + "; ".join(self.excluded) if self.excluded else ""
             raise ParseError(
                 f"{counted(devices, 'device')} with kernels in "
-                f"{counted(len(self._rules), 'capture')}, {self._window.gpus} expected: a "
+                f"{counted(len(self._steps), 'capture')}, {self._window.gpus} expected: a "
                 "timestamp folder of the window is missing, or captures of another window are "
                 f"among them{without}"
             )
@@ -535,27 +466,43 @@ class _WindowSums:
                 "another job"
             )
         (gpus,) = counts
-        # a capture of the CPU backend was once described as one of GPUs
         noun = "GPU" if self._backends == {Backend.GPU} else "CPU device"
         if gpus > 1:
             return f"one process per node, {gpus} {noun}s each"
-        return f"one process {'with one' if len(self._rules) == 1 else 'per'} {noun}"
+        return f"one process {'with one' if len(self._steps) == 1 else 'per'} {noun}"
+
+
+def _check_whole(trace: Trace, devices: Sequence[Device], steps: int) -> None:
+    """Refuse a number of steps that contradicts the kernels of a stretch.
+
+    Raises:
+        ParseError: most kernel time belongs to kernels that ran unequally often in steps.
+    """
+    spent = fitting = 0
+    for device in devices:
+        name, duration_ps = device.kernels["name"], device.kernels["duration_ps"]
+        spent += int(duration_ps.sum())
+        fitting += int(duration_ps[np.bincount(name)[name] % steps == 0].sum())
+    if fitting < FITTING * spent:
+        raise ParseError(
+            f"{trace.source}: {1 - fitting / spent:.0%} of the kernel time belongs to kernels "
+            f"whose number is no multiple of the {steps} steps that you expect; check --steps "
+            "and the profiler's window, or leave --steps out to see the whole stretch"
+        )
 
 
 def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
-    """Return a device's time in each step, and its kernels that belong to a step.
-
-    Each kernel has its time in total, alone, and on the main stream.
-    """
+    """Return a device's time in each step, and the figures of its kernels that belong to a step."""
     kernels = device.kernels
     duration_ps = kernels["duration_ps"]
     main, on_main = _main_stream(device)
-    alone = np.zeros(kernels.size, np.int64)
+    alone_ps = np.zeros(kernels.size, np.int64)
     timelines, begins = [], []
     for number in (*range(steps), ABSENT):
         here = np.flatnonzero(kernels["step"] == number)
         start_ps = kernels["start_ps"][here]
-        usage, alone[here] = timeline(start_ps, start_ps + duration_ps[here], kernels["kind"][here])
+        end_ps = start_ps + duration_ps[here]
+        usage, alone_ps[here] = timeline(start_ps, end_ps, kernels["kind"][here])
         timelines.append(usage)
         begins.append(int(start_ps.min()) if here.size else 0)
     gpu = Gpu(
@@ -570,7 +517,7 @@ def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
         name=kernels["name"],
         op=kernels["op"],
         sum_ps=duration_ps,
-        alone_ps=alone,
+        alone_ps=alone_ps,
         main_ps=duration_ps * on_main,
     )
     known = kernels["step"] != ABSENT
@@ -591,21 +538,20 @@ def _main_stream(device: Device) -> tuple[str, NDArray[np.bool_]]:
     return device.streams[main], kernels["stream"] == main
 
 
-def _ended_early(trace: Trace, devices: Sequence[Device], assignment: Assignment) -> Iterator[str]:
+def _ended_early(trace: Trace, devices: Sequence[Device], steps: Steps) -> Iterator[str]:
     """Yield a warning for each device that ends inside a step, or long before the others.
 
     A single step has nothing to be compared with; there the launches of the host tell.
     """
-    if len(assignment.steps) == 1 and (count := _launched_in_vain(trace)):
+    if len(steps.numbers) == 1 and (count := _launched_in_vain(trace)):
         yield (
             f"the host launched work {counted(count, 'more time')} behind the last kernel of the "
             "capture: it may end inside its step, and figures are too small"
         )
-    if assignment.even and assignment.rule is not StepRule.WHOLE:
+    if steps.even and steps.rule is not StepRule.WHOLE:
         return
-    for device, step in zip(devices, assignment.kernel_steps, strict=True):
-        lacking = lacking_at_the_end(device.kernels, step, assignment)
-        if lacking:
+    for device in devices:
+        if lacking := lacking_at_the_end(device.kernels, steps):
             names = ", ".join(trace.names[name] for name in lacking[:2])
             yield (
                 f"the last step of {device.name} lacks {counted(len(lacking), 'kernel')} that all "
@@ -632,8 +578,7 @@ def _launched_in_vain(trace: Trace) -> int:
     They tell nothing where earlier launches have no kernels either.
     """
     ids, start_ps = trace.launches
-    kernels = [device.kernels["launch"] for device in trace.devices]
-    has_kernel = np.isin(ids, np.concatenate(kernels))
+    has_kernel = np.isin(ids, np.concatenate([each.kernels["launch"] for each in trace.devices]))
     if trace.devices[0].backend is Backend.CPU or not has_kernel.any():
         return 0
     is_behind = start_ps > start_ps[has_kernel].max()
@@ -641,5 +586,5 @@ def _launched_in_vain(trace: Trace) -> int:
     return int(is_behind.sum()) if is_cut else 0
 
 
-def _numbers(steps: Sequence[int]) -> str:
-    return ", ".join(map(str, steps)) or "none"
+def _numbers(steps: Steps) -> str:
+    return ", ".join(map(str, steps.numbers)) or "none"

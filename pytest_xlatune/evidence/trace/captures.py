@@ -64,9 +64,19 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(window.values())
 
 
+_SIDE_BY_SIDE_BYTES = 1 << 25  # below this size, processes cost more than they save
+_MOST_PROCESSES = 8  # each process needs the memory of a capture
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+
+
 def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """Yield captures one by one; one that cannot be read is represented by its error."""
-    if sum(map(_size_of, paths)) >= _SIDE_BY_SIDE_BYTES and len(paths) > 1 and _forks():
+    is_large = sum(Path(path).stat().st_size for path in paths) >= _SIDE_BY_SIDE_BYTES
+    # a fork must not happen while another thread holds a lock
+    if is_large and len(paths) > 1 and _cores() > 1 and threading.active_count() == 1:
         yield from _side_by_side(paths)
     else:
         yield from map(_read_one, paths)
@@ -81,26 +91,6 @@ def _read_one(path: str) -> Trace | ParseError:
         return ParseError(unreadable(path, error))
     except ParseError as error:
         return error
-
-
-_SIDE_BY_SIDE_BYTES = 1 << 25  # below this size, processes cost more than they save
-_MOST_PROCESSES = 8  # each process needs the memory of a capture
-
-
-def _size_of(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-
-
-def _forks() -> bool:
-    """Return whether this process may fork: no other thread may hold a lock."""
-    return sys.platform == "linux" and threading.active_count() == 1 and _cores() > 1
 
 
 def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:

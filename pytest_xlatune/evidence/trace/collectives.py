@@ -8,8 +8,8 @@ belong to the only such kind in the compiled program, or remain unknown.
 The kernel of a collective runs on every device until the last one has joined. So the shortest
 kernel of an execution contains no waiting: it counts as the transfer, the additional time of the
 others is waiting, and its device was last. Clocks of different hosts are never compared. A trace
-does not show the groups of devices, so no device is blamed for a collective among some devices, nor
-if its kernels do not overlap.
+does not show the groups of devices, so no device is blamed for a collective of which the program
+says that it is among some devices.
 
 Bandwidths are defined as in nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md),
 for n ranks, t seconds and S bytes: the whole result of an all-gather, the whole input of a
@@ -89,8 +89,6 @@ class Communication(Record, frozen=True, kw_only=True):
     unmatched: tuple[str, ...]  # operations of the trace that the program lacks
 
 
-_AT_ONCE = 0.9  # least share of executions in which the last begins before the first ends
-_SKEW_PS = 20_000_000  # assumed difference between the clocks of a host's devices
 _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 _WAITING = frozenset({"all-reduce", *_SHARED})
 _DIRECT = frozenset({"collective-permute", "send", "recv", "collective-broadcast"})
@@ -163,50 +161,39 @@ class Watch:
         return runs if is_alike and is_whole else None
 
 
-def _overlap(runs: Mapping[tuple[str, str], Ints]) -> bool:
-    """Return whether kernels on one clock nearly always ran at the same time."""
-    for source in {source for source, _ in runs}:
-        near = np.stack(
-            [columns for (run_source, _), columns in runs.items() if run_source == source]
-        )
-        last_start_ps, first_end_ps = near[:, 1].max(axis=0), (near[:, 1] + near[:, 2]).min(axis=0)
-        if float((last_start_ps <= first_end_ps + _SKEW_PS).mean()) < _AT_ONCE:
-            return False
-    return True
-
-
 def communication_of(drill: Drill, program: Program | None, watch: Watch) -> Communication:
     """Return the collectives of a window, with facts of the program if there is one."""
-    imposed: dict[tuple[str, str], int] = defaultdict(int)
-    is_assumed = False
     devices = len(drill.gpus)
     known: dict[str, Collective] = {}
     for collective in () if program is None else program.collectives:
         for name in filter(None, (collective.name, collective.inner)):
             known.setdefault(name, collective)
+    imposed: dict[tuple[str, str], int] = defaultdict(int)  # picoseconds by device
+    is_assumed = False
     rows, unmatched = [], []
     for row in _communication(drill):
         of_program = known.get(row.name.replace("-done", "-start", 1))
-        ranks = None
+        kind, ranks, size_bytes = _kind_of(row.name), None, None
         if of_program is not None:
-            ranks = ranks_of(of_program.groups, devices)
+            kind, ranks = of_program.kind, ranks_of(of_program.groups, devices)
+            size_bytes = size_of(of_program, ranks)
         elif program is not None:
             unmatched.append(row.name)
-        kind = _kind_of(row.name) if of_program is None else of_program.kind
-        runs, transfer_s = watch.runs(row, devices), None
-        if runs is not None:
-            table = np.stack([duration for _, _, duration in runs.values()])
-            transfer_s = float(table.min(axis=0).mean()) * 1e-12
-            if kind in _WAITING and (of_program is None or ranks == devices) and _overlap(runs):
+        transfer_s = None
+        if (runs := watch.runs(row, devices)) is not None:
+            durations_ps = np.stack([duration_ps for _, _, duration_ps in runs.values()])
+            shortest_ps = durations_ps.min(axis=0)
+            transfer_s = float(shortest_ps.mean()) * 1e-12
+            if kind in _WAITING and (of_program is None or ranks == devices):
                 is_assumed |= of_program is None
-                waited, last = (table - table.min(axis=0)).sum(axis=0), table.argmin(axis=0)
+                waited_ps = (durations_ps - shortest_ps).sum(axis=0)
                 for at, device in enumerate(runs):
-                    imposed[device] += int(waited[last == at].sum())
+                    imposed[device] += int(waited_ps[durations_ps.argmin(axis=0) == at].sum())
         rows.append(
             CollectiveTime(
                 name=row.name,
                 kind=kind,
-                size_bytes=None if of_program is None else size_of(of_program, ranks),
+                size_bytes=size_bytes,
                 ranks=ranks,
                 executions=row.count / max(1, drill.gpu_steps),
                 duration_s=row.sum_ps / row.count * 1e-12,
@@ -215,12 +202,12 @@ def communication_of(drill: Drill, program: Program | None, watch: Watch) -> Com
             )
         )
     late = None
-    if sum(imposed.values()):
+    if of_all_ps := sum(imposed.values()):
         device = max(imposed, key=lambda candidate: (imposed[candidate], candidate))
         late = Late(
             device=" ".join(device),
             imposed_s=imposed[device] / drill.divided_by * 1e-12,
-            of_all=imposed[device] / sum(imposed.values()),
+            of_all=imposed[device] / of_all_ps,
             is_assumed=is_assumed,
         )
     return Communication(rows=tuple(rows), late=late, unmatched=tuple(sorted(unmatched)))
@@ -276,13 +263,11 @@ def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
     """Return the shares of a step from a trace and a dump; None if both are missing."""
     kinds = None
     if program is not None:
-        program_kinds = {
-            _AS.get(collective.kind, collective.kind) for collective in program.collectives
-        }
-        kinds = tuple(kind for kind in COLLECTIVES if kind in program_kinds)
-    total = None if drill is None else drill.total
-    if drill is None or total is None or total.span_ps <= 0:
+        of_program = {_AS.get(found.kind, found.kind) for found in program.collectives}
+        kinds = tuple(kind for kind in COLLECTIVES if kind in of_program)
+    if drill is None or drill.total.span_ps <= 0:
         return None if kinds is None else Shares(of_step={}, kinds=kinds)
+    total = drill.total
     exchanges = [kind for kind in _EXCHANGES if kind in (kinds or ())]
     of_kernel = _AS | {"send and receive": exchanges[0] if len(exchanges) == 1 else ""}
     spent: dict[str, int] = defaultdict(int)

@@ -35,6 +35,11 @@ class Figure(Record, frozen=True, kw_only=True):
         """Return how much longer a variant takes than the first one."""
         return self.seconds[variant] - self.seconds[0]
 
+    @property
+    def most_s(self) -> float:
+        """The largest change of a variant, without its sign."""
+        return max(abs(self.change_s(variant)) for variant in range(1, len(self.seconds)))
+
 
 class TraceComparison(Record, frozen=True, kw_only=True):
     """Several variants side by side.
@@ -99,31 +104,25 @@ def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
     for drill in others:
         _check_alike(first, drill)
     of_drills = [figures(drill) for drill in (first, *others)]
-    rows = [
-        Figure(
-            group=group,
-            name=name,
-            seconds=tuple(of_drill[group].get(name, 0.0) for of_drill in of_drills),
-        )
-        for group in of_drills[0]
-        for name in dict.fromkeys(name for of_drill in of_drills for name in of_drill[group])
-    ]
-    if others:
-        moved = {figure: _most(figure) for figure in rows if figure.group in (FAMILY, KERNEL)}
-        rows = [figure for figure in rows if figure not in moved]
-        for group in (FAMILY, KERNEL):
-            of_group = (figure for figure in moved if figure.group == group)
-            rows += sorted(of_group, key=lambda figure: (-moved[figure], figure.name))
+    rows: list[Figure] = []
+    for group in of_drills[0]:
+        of_group = [
+            Figure(
+                group=group,
+                name=name,
+                seconds=tuple(of_drill[group].get(name, 0.0) for of_drill in of_drills),
+            )
+            for name in dict.fromkeys(name for of_drill in of_drills for name in of_drill[group])
+        ]
+        if others and group in (FAMILY, KERNEL):
+            of_group.sort(key=lambda figure: (-figure.most_s, figure.name))
+        rows += of_group
     return TraceComparison(
         figures=tuple(rows),
         sentences=tuple(
             _sentence(rows, variant, first, drill) for variant, drill in enumerate(others, 1)
         ),
     )
-
-
-def _most(figure: Figure) -> float:
-    return max(abs(figure.change_s(variant)) for variant in range(1, len(figure.seconds)))
 
 
 def _check_alike(before: Drill, after: Drill) -> None:
@@ -151,14 +150,13 @@ def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill)
     name, what, takes = _STEP if has_periods else _SPAN
     (total,) = (figure for figure in rows if figure.name == name and figure.group in (SPAN, TOTAL))
     total_s, before_s = total.change_s(variant), total.seconds[0]
-    enough = NOTEWORTHY * before_s
-    if before_s <= 0 or abs(total_s) < enough:
+    enough_s = NOTEWORTHY * before_s
+    if before_s <= 0 or abs(total_s) < enough_s:
         return f"{what} did not change by more than {NOTEWORTHY:.1%}"
-    changes = {figure: figure.change_s(variant) for figure in rows}
-    by_change = sorted(changes, key=lambda figure: (-abs(changes[figure]), figure.name))
-    moved = [figure for figure in by_change if abs(changes[figure]) >= enough]
+    moved = [figure for figure in rows if abs(figure.change_s(variant)) >= enough_s]
+    moved.sort(key=lambda figure: (-abs(figure.change_s(variant)), figure.name))
     shown = ", ".join(
-        f"{figure.name} {milliseconds(changes[figure]):+.3f} ms"
+        f"{figure.name} {milliseconds(figure.change_s(variant)):+.3f} ms"
         for figure in moved
         if figure.group == PART or (has_periods and figure.name == _BETWEEN)
     )
@@ -170,11 +168,11 @@ def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill)
         row.name for row in (*before.families, *after.families) if row.kind is Kind.COMMUNICATION
     }
     families = [figure for figure in moved if figure.group == FAMILY]
-    not_waiting = [figure for figure in families if figure.name not in waits]
-    for figure in (not_waiting or families)[:1]:
+    families.sort(key=lambda figure: figure.name in waits)
+    for figure in families[:1]:
         text += (
             f"; the family that moved most{'' if figure.name in waits else ' beside communication'}"
-            f" is {figure.name}, {milliseconds(changes[figure]):+.3f} ms of kernel time"
+            f" is {figure.name}, {milliseconds(figure.change_s(variant)):+.3f} ms of kernel time"
         )
     return text
 

@@ -53,13 +53,11 @@ from pytest_xlatune.evidence.trace.columns import (
     decode,
     entries,
     follow,
-    read_stat,
 )
 from pytest_xlatune.model.errors import ParseError
 
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"
-TASK_PLANE = "Task Environment"
 STREAM_LINE = "Stream"
 NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 
@@ -343,18 +341,18 @@ class _XplaneReader:
         planes, warnings = read_space(self._file)
         named = [(self._file.name(*plane), plane) for plane in planes]
         devices: list[Device] = []
-        task: dict[str, int] = {}
         gpus = [plane for name, plane in named if name.startswith(GPU_PLANE)]
         for begin, end in gpus:
             devices += self._gpu(read_plane(self._file, begin, end))
             self._file.forget(begin, end)
         on_gpu = bool(devices)
+        counts = [device.kernels.size for device in devices]
+        # ROCm's collector stops at its limit in silence
+        caps = [at_a_cap(each, "kernels", "profile fewer steps") for each in (*counts, sum(counts))]
         for name, plane in named:
             if name == HOST_PLANE:
                 devices += self._host(read_plane(self._file, *plane), on_gpu=on_gpu)
                 self._file.forget(*plane)
-            elif name == TASK_PLANE:
-                task |= self._task(read_plane(self._file, *plane))
         return Trace(
             source=self._source,
             format="xplane",
@@ -363,24 +361,10 @@ class _XplaneReader:
             planes_present=len(gpus),
             marks=by_start(np.concatenate(self._marks, axis=1)),
             launches=by_id(*map(np.concatenate, zip(*self._launches, strict=True))),
-            started_unix_ns=task.get("profile_start_time"),
-            stopped_unix_ns=task.get("profile_stop_time"),
-            truncated=next(filter(_LOST.search, warnings), None) or _capped(devices),
+            truncated=next(filter(None, [*filter(_LOST.search, warnings), *caps]), None),
             warnings=tuple(warnings),
             foreign=other_device(name for name, _ in named),
         )
-
-    def _task(self, plane: Plane) -> dict[str, int]:
-        """Return when the profiler's session started and stopped."""
-        file = self._file
-        ids = self._table(plane.stat_names).wanted(
-            profile_start_time="profile_start_time", profile_stop_time="profile_stop_time"
-        )
-        for begin, end in plane.stats:
-            file.ahead(begin, end)
-        stats = dict(read_stat(file.data, begin, end) for begin, end in plane.stats)
-        numbers = ((name, stats.get(ident)) for name, ident in ids.items())
-        return {name: value for name, value in numbers if isinstance(value, int)}
 
     def _table(self, where: Ints) -> NameTable:
         return NameTable(self._file.data, where, self._names)
@@ -474,15 +458,3 @@ _LOST = re.compile(
     r"|(?:buffers? (?:is|are|was|were) )full)\b",
     re.IGNORECASE,
 )
-
-
-def _capped(devices: Sequence[Device]) -> str | None:
-    """Return a warning if a collector (ROCm's) seems to have silently stopped at a limit."""
-    gpus = [device.kernels.size for device in devices if device.backend is Backend.GPU]
-    for count in (*gpus, sum(gpus)):
-        if at_a_cap(count):
-            return (
-                f"{count} kernels, a number at which a collector stops: the end of the window is "
-                "missing; profile fewer steps"
-            )
-    return None

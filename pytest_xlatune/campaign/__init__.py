@@ -3,8 +3,8 @@
 Any number of processes share a campaign. Waiting processes take turns: one polls and submits while
 the others read the ledger, and if it is killed, another goes on. What a turn decides is in the
 ledger before a process acts on it. Trials on disjoint nodes run at the same time; trials that share
-a node keep the order in which the study proposed them. This module knows neither pytest nor a
-scheduler, and leaves all decisions to the study and the playbook.
+a node keep the order in which the study proposed them. All decisions are left to the study and the
+playbook.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pytest_xlatune.campaign.attempts import Attempts, Recover
 from pytest_xlatune.campaign.jobs import (
     by_executor,
     end_jobs,
+    lost_ledger_error,
     lost_runs,
-    refusal_of,
 )
 from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
-from pytest_xlatune.executors import OWN_JOBS, Executor, SchedulerDown, standing
+from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, SchedulerDown, outcome_of
 from pytest_xlatune.ledger import (
     AttemptSubmitted,
     CampaignOpened,
@@ -86,28 +86,29 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 __all__ = ["Campaign", "CampaignStopped", "Clock", "Recover", "View"]
 
-Worked = TypeVar("Worked")
+Derived = TypeVar("Derived")
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
-_OPEN_S, _COMPILE_S = 120.0, 2000.0  # how long joining may take; longer if profiles are compiled
-_TELL_S = 30.0  # the file with a sign of life is renewed after so many seconds
-# errors of a network file system that is away, and of a folder that is not mounted; a full disk or
-# missing rights are none of them
-_AWAY = frozenset(
+_JOIN_S = 120.0  # how long another process may take its turn before this one joins the campaign
+_JOIN_WITH_COMPILE_S = 2000.0  # the same if the other process may be compiling profiles
+_SIGN_OF_LIFE_S = 30.0  # seconds after which the file with the state of the jobs is renewed
+# Errors of a network file system that is away, and of a folder that is not mounted. The errors of a
+# full disk and of missing rights are not here, because they do not pass by themselves.
+_AWAY_ERRORS = frozenset(
     {
         errno.EIO, errno.ENODEV, errno.ENOENT, errno.ENOTCONN, errno.ENXIO, errno.EREMOTEIO,
         errno.ESHUTDOWN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH,
     }
 )  # fmt: skip
-_AWAY_S = 900.0  # without this, a file system that was away for ten seconds ended a session
-_TELL_AWAY_S = 10.0  # a scheduler may be silent for so long before people are notified
+_AWAY_PATIENCE_S = 900.0  # how long a file system may be away before the session ends
+_NOTIFY_AFTER_S = 10.0  # how long a scheduler may be silent before people are notified
 TURN_S = 0.25  # seconds between two checks of a waiting process
-_UNREAD = say(
+_UNREADABLE_NOTE = say(
     "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote "
     "it. This version cannot read its job ids and ended none of its jobs: those that still "
-    "run hold their nodes. End them with scancel; `squeue --me -o '%i %j'` lists them, "
+    "run hold their nodes. End them with scancel; `squeue --me -o '%i %j'` lists the jobs, and "
     "their names begin with {names}",
-    names=OWN_JOBS,
+    names=JOB_NAME_PREFIX,
 )
 
 
@@ -116,23 +117,31 @@ def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
     return state.history(study.name, with_evidence=study.policy.reads_evidence)
 
 
-def _refuse_words(trial: Trial) -> None:
-    for what, word in (("arm", trial.arm), ("stage", trial.stage)):
-        if not SLUG.fullmatch(word):
+def _slots_text(node_lists: Sequence[Sequence[str]]) -> str:
+    """Return how many node slots there are, and the nodes of each."""
+    texts = [compress(nodes) or "nodes of the scheduler's choice" for nodes in node_lists]
+    return f"{counted(len(texts), 'node slot')} ({'; '.join(texts)})"
+
+
+def _check_slugs(trial: Trial) -> None:
+    """Raise LedgerError if the arm or the stage of a proposed trial is no slug."""
+    for kind, name in (("arm", trial.arm), ("stage", trial.stage)):
+        if not SLUG.fullmatch(name):
             raise LedgerError(
-                f"it names the {what} {word!r} of a trial, expected [a-z0-9][a-z0-9._+-]*, 64 "
+                f"it gives a trial the {kind} {name!r}, expected [a-z0-9][a-z0-9._+-]*, 64 "
                 "characters at most"
             )
 
 
-def _refuse_compiled(proposed: Sequence[Trial], stage: str) -> None:
+def _check_compile_step(proposed: Sequence[Trial], stage: str) -> None:
+    """Raise LedgerError if a trial has the stage that is only compiled; "" if there is none."""
     for trial in proposed:
         if stage and trial.stage == stage:
-            raise LedgerError(f"{trial.id} is to be compiled alone, and nothing compiles here")
+            raise LedgerError(f"{trial.id} is only to be compiled, but nothing compiles here")
 
 
-def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
-    """Raise LedgerError if a study only proposes trials that are over, and so never ends."""
+def _check_progress(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
+    """Raise LedgerError if a study proposes nothing but trials that are over, and so never ends."""
     unread = {
         result.trial.id
         for result in history
@@ -143,12 +152,12 @@ def _refuse_only_final(proposed: tuple[Trial, ...], history: Sequence[TrialResul
     final = {result.trial.id for result in history if result.status.is_final} - unread
     if proposed and all(trial.id in final for trial in proposed):
         raise LedgerError(
-            f"it proposes {proposed[0].id} again, which has its result, and nothing that is left "
-            "to run; decide() must leave out the trials that are final in its history"
+            f"it proposes {proposed[0].id} again, which has its result, and no trial that can "
+            "still run; decide() must leave out the trials that are final in its history"
         )
 
 
-class CampaignStopped(XlatuneError):  # noqa: N818 - it is no error of the harness
+class CampaignStopped(XlatuneError):  # noqa: N818 - not an error of the harness
     """The playbook stopped the sweep; the message says why."""
 
     exit = Exit.NOT_MEASURED
@@ -156,9 +165,13 @@ class CampaignStopped(XlatuneError):  # noqa: N818 - it is no error of the harne
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A moment of a campaign: the ledger's state, and what the study concludes from it.
+    """A moment of a campaign: the ledger's state, and what the study derives from it.
 
-    It has no slots: the history is computed on first use.
+    Attributes:
+        state: the state of the ledger.
+        study: the study of the campaign.
+        pending: the trials that the study proposes, in order; () if nothing is left to run.
+        stopped: why the playbook stopped the sweep; None if it goes on.
     """
 
     state: LedgerState
@@ -171,12 +184,12 @@ class View:
         """The results of the study's trials, in plan order."""
         return history_of(self.state, self.study)
 
-    def once(self, work: Callable[[LedgerState, Study], Worked]) -> Worked:
-        """Return the result of `work`, cached until the ledger changes."""
-        known: dict[Any, Any] = vars(self).setdefault("worked", {})
-        if work not in known:
-            known[work] = work(self.state, self.study)
-        return cast("Worked", known[work])
+    def once(self, work: Callable[[LedgerState, Study], Derived]) -> Derived:
+        """Return the result of `work`, which is called once for each state of the ledger."""
+        cache: dict[Any, Any] = vars(self).setdefault("_cache", {})
+        if work not in cache:
+            cache[work] = work(self.state, self.study)
+        return cast("Derived", cache[work])
 
 
 class Campaign:
@@ -186,12 +199,12 @@ class Campaign:
         resolved: the sweep with the user's options.
         executor: runs the trials.
         ledger: receives the results; the folders of attempts are beside it.
-        study: the study; None takes the one that the sweep declares.
+        study: the study to run; None means the one that the sweep declares.
         session: the id of the session, which all its processes share.
         command: the command line of the session.
-        recover: runs the site's hook for what needs a person's rights; None if there is none.
-        read_evidence: reads the files of evidence trials that are over.
-        clock: the clocks; None takes those of the system.
+        recover: runs the site's recovery hook; None if the site has none.
+        read_evidence: reads the files of evidence trials that are over; None leaves them unread.
+        clock: the clocks; None means those of the system.
     """
 
     def __init__(
@@ -231,26 +244,28 @@ class Campaign:
         self._config = config_of(self._files)  # settings in the trainer's configuration
         self.compile_step = step_for(resolved, study, self.folder)
         self._state = LedgerState()
-        # set if only a part of the ledger could be read, so that the state is of no use
+        # the error if only a part of the ledger could be read, which makes the state useless
         self._broken: LedgerError | None = None
-        self._view: View | None = None
+        self._view: View | None = None  # of the present state; None if it must be made anew
         self._proposed: tuple[Trial, ...] = ()
-        self._changes = -1  # number of changes of the state when the study was last asked
+        # the number of changes of the state when the study last proposed trials; -1 if it never did
+        self._changes = -1
         self._attempts = Attempts(
             self._run, policy=study.policy, reference=study.reference, recover=recover
         )
         self._driver = DriverLock(self.folder)
         self._packing = Packing(self._run)
-        self._scheduler_away_since_s: float | None = None
-        self._is_away_told = False
+        # when scheduler and file system fell silent, on the monotonic clock; None if they answer
+        self._scheduler_silent_since_s: float | None = None
         self._files_away_since_s: float | None = None
+        self._is_silence_noted = False  # whether people were notified that the scheduler is away
         self._spending = self._nothing_spent()
-        self._written_now = Now()
+        self._last_written = Now()
 
     def _nothing_spent(self) -> Spending:
-        asked, cells = max(self._run.resources.nodes, 1), self._run.cells.items()
-        by_cell = {name: len(cell.nodelist) or asked for name, cell in cells}
-        return Spending(nodes=asked, nodes_of_cell=by_cell)
+        nodes = max(self._run.resources.nodes, 1)
+        by_cell = {digest: len(cell.nodelist) or nodes for digest, cell in self._run.cells.items()}
+        return Spending(nodes=nodes, nodes_of_cell=by_cell)
 
     def open(
         self,
@@ -261,40 +276,41 @@ class Campaign:
     ) -> None:
         """Join the campaign of this session, or begin it. Call it once, before anything else.
 
-        With `fresh`, the first process of the session moves the ledger aside, after it has ended
-        the jobs that still run, because no session could read their results. With `rebuild`, a new
-        ledger goes on with the attempts of one that was lost. The first process also calls `check`
-        to examine the site; it returns notes, or raises ConfigError.
+        With `fresh`, the first process of the session ends the jobs that still run, because no
+        session could read their results, and moves the ledger aside. With `rebuild`, a new ledger
+        goes on with the attempts of a ledger that was lost. The first process also calls `check`,
+        which examines the site and returns notes, or raises ConfigError.
 
         Raises:
-            ConfigError: the ledger belongs to other cells, was lost beside its attempts, or the
-                site is not ready.
-            LedgerError: it cannot be read or written, or should be moved aside while in use.
+            ConfigError: the ledger belongs to other cells; or it was lost, but its attempts are
+                still there; or the site is not ready.
+            LedgerError: the ledger cannot be read or written, or another session uses a ledger that
+                should be moved aside.
         """
-        # another process may take its turn first, in which it reads a trace or compiles a cell
-        wait_s = _COMPILE_S if self.compile_step is not None else _OPEN_S
+        # another process may have the turn, in which it reads a trace or compiles a cell
+        wait_s = _JOIN_WITH_COMPILE_S if self.compile_step is not None else _JOIN_S
         self._keep_secrets(())
         with lines_about(self.folder), self._driver.mine(wait_s=wait_s):
-            left = self._start_over() if fresh and self._is_of_another_session() else ()
+            notes = self._move_ledger_aside() if fresh and self._is_of_another_session() else ()
             opened = self.view().state.opened
             self._keep_secrets(self.view().history)
-            self._refuse_another_cell()
+            self._refuse_other_cells()
             self._refuse_changed_files()
-            mine = [
+            declared_by_session = [
                 opening.declared
                 for opening in opened
                 if (opening.session, opening.study) == (self._session, self.study.name)
             ]
-            if mine:
-                # what this session measures counts from the next session on, in every process
-                self.study, self._view = as_begun(self.study, mine[0]), None
+            if declared_by_session:
+                # all processes of a session use the study as the first of them declared it
+                self.study, self._view = as_begun(self.study, declared_by_session[0]), None
                 self._changes = -1
                 return
             lost = () if opened else lost_runs(self.folder)
             if lost and not (fresh or rebuild):
-                raise refusal_of(self.folder, lost)
-            again = lost[0] if lost and not fresh else None
-            notes = check(self._state) if check is not None else ()
+                raise lost_ledger_error(self.folder, lost)
+            rebuilt = lost[0] if lost and not fresh else None
+            site_notes = check(self._state) if check is not None else ()
             declared = self.study.to_json()
             self._write(
                 CampaignOpened(
@@ -306,51 +322,48 @@ class Campaign:
                     versions=versions(),
                     command=self._command,
                     settings=dict(self.resolved.settings),
-                    run=again.name if again is not None else "",
+                    run=rebuilt.name if rebuilt is not None else "",
                 ),
                 *(Noted(about=NoteKind.SITE, why=run.note(again=not fresh)) for run in lost[:1]),
-                *(Noted(about=NoteKind.SITE, why=message) for message in left),
-                *(Noted(about=NoteKind.SITE, text=note) for note in notes),
+                *(Noted(about=NoteKind.SITE, why=message) for message in notes),
+                *(Noted(about=NoteKind.SITE, text=note) for note in site_notes),
                 *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
             put_in_use(self.study, declared)
 
     def attending(self) -> AbstractContextManager[None]:
-        """Count as waiting process even between two waits, so that running jobs are not ended."""
+        """Count this process as waiting even between two waits, so that no one ends its jobs."""
         return self._driver.registered()
 
     def _is_of_another_session(self) -> bool:
-        """Return whether only other sessions have used the ledger, readable or not."""
+        """Return whether the ledger was used, but not by this session; it may be unreadable."""
         try:
             sessions = {opening.session for opening in self.view().state.opened}
         except UnreadableLedgerError:
-            sessions = {
-                "",
-                *(opening.session for opening in self._state.opened),
-            }  # if it could be read so far
+            # "" stands for the sessions in the part that could not be read
+            sessions = {"", *(opening.session for opening in self._state.opened)}
         return bool(sessions) and self._session not in sessions
 
-    def _start_over(self) -> tuple[Message, ...]:
-        """End the ledger's running jobs and move it aside; return notes for the reader."""
-        left = tuple[Message, ...]()
+    def _move_ledger_aside(self) -> tuple[Message, ...]:
+        """End the ledger's running jobs and move it aside; return notes for people."""
+        notes = tuple[Message, ...]()
         with self._driver.none_waits() as alone:
             if not alone:
                 raise LedgerError(
-                    f"another session is measuring in {self.folder}: end it, or let it come "
-                    "to its end, before you start over"
+                    f"another session is measuring in {self.folder}: end it, or wait for its end, "
+                    "before you start over"
                 )
             try:
                 end_jobs(self.folder, executors=self._run.executor_of)
             except UnreadableLedgerError:
-                left = (_UNREAD,)
-            aside = self.ledger.archive(at_s=self._run.clock.now())
-        _LOG.info(
-            "starting over: the ledger before is %s", "; ".join((str(aside), *map(sentence, left)))
-        )
+                notes = (_UNREADABLE_NOTE,)
+            archived = self.ledger.archive(at_s=self._run.clock.now())
+        texts = (str(archived), *map(sentence, notes))
+        _LOG.info("starting over: the former ledger is now %s", "; ".join(texts))
         self._state, self._view, self._changes = LedgerState(), None, -1
         self._broken = None
         self._spending = self._nothing_spent()
-        return left
+        return notes
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -359,64 +372,63 @@ class Campaign:
         return tuple(dict.fromkeys(node for cell in cells for node in self._state.nodes_of(cell)))
 
     def wait_for_nodes(self, *, on_turn: Callable[[], None] | None = None) -> tuple[str, ...]:
-        """Return the nodes, once the scheduler has picked those of each cell that names none.
+        """Return the nodes, after waiting until the scheduler has picked those that are not named.
 
         Raises:
             CampaignStopped, SubmissionError, LedgerError: as `wait` raises them.
         """
-        picked = [cell for cell in self._run.cells.values() if self._run.picks_nodes(cell)]
-        if picked:
-            self.wait(lambda view: all(map(view.state.nodes_of, picked)), on_turn=on_turn)
+        unnamed = [cell for cell in self._run.cells.values() if self._run.picks_nodes(cell)]
+        if unnamed:
+            self.wait(lambda view: all(map(view.state.nodes_of, unnamed)), on_turn=on_turn)
         return self.nodes
 
-    def _refuse_another_cell(self) -> None:
+    def _refuse_other_cells(self) -> None:
         state, run = self._state, self._run
         if not state.opened:
             return
         before, now = state.opened[0].cells, tuple(run.cells.values())
         if difference := family_differences(before, now):
-            raise self._another_cell(difference)
-        if (were := self._other_slots(now)) is not None:
-            first, then = (
-                [compress(nodes) or "nodes of the scheduler's choice" for nodes in lists]
-                for lists in (were, [cell.nodelist for cell in now])
+            raise self._other_cells_error(difference)
+        if (former_slots := self._former_slots(now)) is not None:
+            slots = [cell.nodelist for cell in now]
+            raise self._other_cells_error(
+                f"it was on {_slots_text(former_slots)}, and is on {_slots_text(slots)}"
             )
-            raise self._another_cell(
-                f"it was on {counted(len(first), 'node slot')} ({'; '.join(first)}), and is on "
-                f"{counted(len(then), 'node slot')} ({'; '.join(then)})"
-            )
-        asked = run.resources.nodes
-        for nodes in map(state.nodes_of, filter(run.picks_nodes, now)):
-            if len(nodes) not in (0, asked):
-                raise self._another_cell(f"{len(nodes)} nodes were picked, {asked} are asked for")
+        count = run.resources.nodes
+        for cell in filter(run.picks_nodes, now):
+            picked = len(state.nodes_of(cell))
+            if picked not in (0, count):
+                raise self._other_cells_error(
+                    f"{picked} nodes were picked, and now {count} are requested"
+                )
 
-    def _another_cell(self, difference: str) -> ConfigError:
+    def _other_cells_error(self, difference: str) -> ConfigError:
         """Return the error for a ledger of other cells, which differ by `difference`."""
         names = dict.fromkeys(name for nodes in self._state.pinned.values() for name in nodes)
         picked = f" (the scheduler picked {', '.join(names)})" if names else ""
         return ConfigError(
             f"the trials in {self.folder} were measured on another cell: {difference}{picked}. "
-            "Numbers of two cells cannot be compared. Go back to what it was, or start over "
+            "Numbers of two cells cannot be compared. Restore the former cell, or start over "
             "with --xlatune-fresh (nothing measured is deleted)"
         )
 
-    def _other_slots(self, now: Sequence[Cell]) -> list[tuple[str, ...]] | None:
-        """Return the nodes of a study's slots in the ledger if they were others; None if not.
+    def _former_slots(self, now: Sequence[Cell]) -> list[tuple[str, ...]] | None:
+        """Return the node lists of the slots of an earlier study if they conflict with `now`.
 
-        Another study of the cell itself may use the nodes of one slot (an evidence run), or of all
-        and more (a calibration).
+        None means that there is no conflict. A study without slots may use the nodes of one slot
+        (an evidence run), or those of all slots and more (a calibration).
         """
-        mine, lists = self.study.traits, [cell.nodelist for cell in now]
+        traits, lists = self.study.traits, [cell.nodelist for cell in now]
         for opened in self._state.opened:
-            kind, were = KINDS.get(opened.study), [cell.nodelist for cell in opened.cells]
-            if kind is None or kind.traits.cell_nodes or mine.cell_nodes:
+            kind, former = KINDS.get(opened.study), [cell.nodelist for cell in opened.cells]
+            if kind is None or kind.traits.cell_nodes or traits.cell_nodes:
                 continue
-            if kind.traits.has_slots and mine.has_slots:
-                is_same = were == lists
-            else:  # a calibration may cover more slots than a sweep
-                is_same = set(lists) <= set(were) or set(were) <= set(lists)
-            if not is_same:
-                return were
+            if kind.traits.has_slots and traits.has_slots:
+                fits = former == lists
+            else:
+                fits = set(lists) <= set(former) or set(former) <= set(lists)
+            if not fits:
+                return former
         return None
 
     def _refuse_changed_files(self) -> None:
@@ -430,26 +442,26 @@ class Campaign:
         proposed = self.study.decide(history).due
         try:
             if self.compile_step is None:
-                _refuse_compiled(proposed, self.study.policy.compiled_stage)
+                _check_compile_step(proposed, self.study.policy.compiled_stage)
             for trial in proposed:
                 cell = self._run.cell_of(trial, self._state)
-                _refuse_words(trial)
-                # a profile that is derived later may have secrets of its own
+                _check_slugs(trial)
+                # a profile that was derived since the last proposal may have other secrets
                 keep_secret(secrets_in(cell, [trial.profile]))
-            _refuse_only_final(proposed, history)
+            _check_progress(proposed, history)
         except LedgerError as error:
             raise ConfigError(
-                f"the study {self.study.name!r} ({type(self.study).__name__}) is wrong: {error}"
+                f"the study {self.study.name!r} ({type(self.study).__name__}) is faulty: {error}"
             ) from None
         return proposed
 
     def view(self) -> View:
         """Return the present state; this costs one `stat` if nothing has changed."""
-        self._read_on()
+        self._read_new_events()
         if self._view is None:
             state = self._state
             if state.changes != self._changes:
-                # a study only depends on results, so as long as none changes, its proposal does not
+                # the proposal depends only on results, so it is asked for when they have changed
                 self._proposed = self._propose()
                 self._changes = state.changes
             self._view = View(
@@ -460,7 +472,7 @@ class Campaign:
             )
         return self._view
 
-    def _read_on(self) -> None:
+    def _read_new_events(self) -> None:
         """Read the new lines of the ledger, and forget what was derived from the old state."""
         if self._broken is not None:
             raise self._broken
@@ -484,8 +496,8 @@ class Campaign:
         """Wait until `is_ready`, taking turns; `on_turn` is called after each check.
 
         Raises:
-            CampaignStopped: the playbook stopped the sweep.
-            SubmissionError, LedgerError: a trial cannot be submitted or journalled.
+            CampaignStopped: the playbook stopped the sweep, or no trial is left to run.
+            SubmissionError, LedgerError: a trial cannot be submitted or recorded.
         """
         with self._driver.waiting():
             while True:
@@ -496,7 +508,7 @@ class Campaign:
                 except LedgerError as error:
                     self._wait_for_files(error)
                     if on_turn is not None:
-                        with contextlib.suppress(LedgerError):  # the next turn waits for the ledger
+                        with contextlib.suppress(LedgerError):  # the next round waits for the files
                             on_turn()
                     continue
                 if is_ready(view):
@@ -504,7 +516,7 @@ class Campaign:
                 if view.stopped is not None:
                     raise CampaignStopped(sentence(view.stopped))
                 if not view.pending:
-                    raise CampaignStopped("nothing is left to run that could answer this")
+                    raise CampaignStopped("no trial is left to run that could answer this")
                 self.turn()
                 time.sleep(TURN_S)
 
@@ -528,135 +540,131 @@ class Campaign:
         began_s = self._run.clock.ticks()
         try:
             self.view()
-            self._look_after()  # results are read first, because a submission may take long
-            self._hand_over()
-            self._read()
-            self._leave_out_refused()
-            if not self._check_by_compiling():
-                self._submit()
-            self._tell_turn()
-            self._tell_scheduler()
+            self._follow_jobs()  # first, because a submission may take long
+            self._submit_intended()
+            self._read_evidence_runs()
+            self._drop_refused_shapes()
+            if not self._run_compile_step():
+                self._submit_due()
+            self._log_turn()
+            self._report_scheduler()
         except SchedulerDown as error:
-            self._tell_scheduler(error, since_s=began_s)
+            self._report_scheduler(error, since_s=began_s)
 
     def _wait_for_files(self, error: LedgerError | OSError) -> None:
-        """Wait for a file system that is away, at most as long as for a controller, or raise."""
+        """Wait for a file system that is away; raise the error if it is another, or lasts long."""
         cause = error if isinstance(error, OSError) else error.__cause__
         now_s = self._run.clock.ticks()
-        if not isinstance(cause, OSError) or cause.errno not in _AWAY:
+        if not isinstance(cause, OSError) or cause.errno not in _AWAY_ERRORS:
             raise error
         if self._files_away_since_s is None:
             self._files_away_since_s = now_s
-            _LOG.warning("the work directory is away, all that needs it waits: %s", error)
-        elif now_s - self._files_away_since_s > _AWAY_S:
+            _LOG.warning("the work directory cannot be reached; the campaign waits: %s", error)
+        elif now_s - self._files_away_since_s > _AWAY_PATIENCE_S:
             raise error
         time.sleep(TURN_S)
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
-        """Hide the secrets of the campaign in all texts of this process."""
+        """Register the secrets of the campaign, so that every text of this process hides them."""
         profiles, cells = self.study.decide(history).profiles, self._run.cells.values()
         keep_secret(self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
 
-    def _tell_scheduler(self, error: SchedulerDown | None = None, *, since_s: float = 0.0) -> None:
-        """Log once that the scheduler is away or back; notify people if it takes longer.
+    def _report_scheduler(
+        self, error: SchedulerDown | None = None, *, since_s: float = 0.0
+    ) -> None:
+        """Log once that the scheduler is away, or back; notify people after `_NOTIFY_AFTER_S`.
 
-        `since_s` is the time of the first question that it did not answer.
+        `error` is None if it answers. `since_s` is when the turn began in which it did not.
         """
         now_s = self._run.clock.ticks()
         if error is not None:
             why = say(
-                "the scheduler does not answer, all that needs it waits: {error}", error=str(error)
+                "the scheduler does not answer; the campaign waits: {error}", error=str(error)
             )
-            if self._scheduler_away_since_s is None:
-                self._scheduler_away_since_s = since_s
+            if self._scheduler_silent_since_s is None:
+                self._scheduler_silent_since_s = since_s
                 _LOG.warning("%s", sentence(why))
-            if not self._is_away_told and now_s - self._scheduler_away_since_s >= _TELL_AWAY_S:
-                self._is_away_told = True
+            silent_s = now_s - self._scheduler_silent_since_s
+            if silent_s >= _NOTIFY_AFTER_S and not self._is_silence_noted:
+                self._is_silence_noted = True
                 self._write(Noted(about=NoteKind.WAITING, why=why))
-        elif self._scheduler_away_since_s is not None:
+        elif self._scheduler_silent_since_s is not None:
             why = say("the scheduler answers again")
             _LOG.warning("%s", sentence(why))
-            if self._is_away_told:
+            if self._is_silence_noted:
                 self._write(Noted(about=NoteKind.WAITING, why=why))
-            self._scheduler_away_since_s, self._is_away_told = None, False
+            self._scheduler_silent_since_s, self._is_silence_noted = None, False
 
-    def _tell_turn(self) -> None:
-        state, left = self._state, len(self._proposed)
+    def _log_turn(self) -> None:
+        state, proposed = self._state, len(self._proposed)
         jobs = ", ".join(submission.job_id for submission in state.in_flight()) or "none"
-        self._packing.tell(
+        self._packing.log_if_new(
             "turn",
-            f"turn of {self.study.name}: jobs in flight: {jobs}; {left} trials are proposed, "
+            f"turn of {self.study.name}: jobs in flight: {jobs}; {proposed} trials are proposed, "
             f"{len(state.trials)} are known",
         )
 
-    def _hand_over(self) -> None:
+    def _submit_intended(self) -> None:
         """Submit the intended attempts, also those of a process that died before it got a job id.
 
-        Submitting an attempt twice is safe: an executor that has the attempt returns its job.
+        Submitting an attempt twice is safe: an executor that has its job returns the job's id.
         """
         for trial, attempt in self._state.unresolved():
-            with _ctrl_c_later() as asked:
-                events = self._attempts.hand_over(self._state, trial, attempt)
-                # if Ctrl-C also ended the question to the scheduler, that is no refusal
-                if not asked or any(isinstance(event, AttemptSubmitted) for event in events):
+            with _delayed_ctrl_c() as signals:
+                events = self._attempts.submit(self._state, trial, attempt)
+                # Ctrl-C may also have ended the program that submits, which is no refusal
+                if not signals or any(isinstance(event, AttemptSubmitted) for event in events):
                     self._write(*events)
 
-    def _look_after(self) -> None:
+    def _follow_jobs(self) -> None:
         in_flight = self._state.in_flight()
         if not in_flight:
-            self._tell_now({})
+            self._write_now({})
             return
         outcomes = self._poll(in_flight)
-        self._tell_now(outcomes)
-        self._packing.seen(outcomes)
+        self._write_now(outcomes)
+        self._packing.note_running(outcomes)
         for submission in in_flight:
-            outcome = standing(outcomes, submission)
+            outcome = outcome_of(outcomes, submission)
             if outcome is not None:
-                self._write(*self._attempts.look(self._state, submission, outcome))
+                self._write(*self._attempts.events_for(self._state, submission, outcome))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
     def _poll(self, in_flight: Sequence[Submission]) -> Mapping[str, Outcome]:
-        """Ask each executor for its own jobs, because an earlier session may have used another one.
+        """Ask each executor for its jobs; an earlier session may have used another executor.
 
-        If two executors have jobs of the same id, the second is keyed by its folder.
+        If two executors use the same job id, the key of the second job is its attempt's folder.
         """
         outcomes: dict[str, Outcome] = {}
-        for name, mine in by_executor(in_flight).items():
-            polled = self._run.executor_of(name).poll(mine, root=self.folder)
-            taken = outcomes.keys() & {submission.job_id for submission in mine}
-            standings = (
-                (submission, standing(polled, submission))
-                for submission in mine
-                if submission.job_id in taken
-            )
+        for name, submissions in by_executor(in_flight).items():
+            polled = self._run.executor_of(name).poll(submissions, root=self.folder)
+            taken = outcomes.keys() & {submission.job_id for submission in submissions}
             outcomes |= {key: outcome for key, outcome in polled.items() if key not in taken}
-            outcomes |= {
-                submission.folder: outcome
-                for submission, outcome in standings
-                if outcome is not None
-            }
+            for submission in submissions:
+                outcome = outcome_of(polled, submission)
+                if submission.job_id in taken and outcome is not None:
+                    outcomes[submission.folder] = outcome
         return outcomes
 
-    def _tell_now(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Write the state of the jobs to a file for people: at a change, else at intervals."""
-        at_s, jobs = self._run.clock.now(), dict(outcomes)
-        if jobs != self._written_now.jobs or (jobs and at_s - self._written_now.at_s > _TELL_S):
-            self._written_now = Now(at_s=at_s, jobs=jobs)
-            write_now(self.folder, self._written_now)
+    def _write_now(self, outcomes: Mapping[str, Outcome]) -> None:
+        """Write the state of the jobs to a file for people, when it changes and at intervals."""
+        at_s, jobs, last = self._run.clock.now(), dict(outcomes), self._last_written
+        is_old = bool(jobs) and at_s - last.at_s > _SIGN_OF_LIFE_S
+        if jobs != last.jobs or is_old:
+            self._last_written = Now(at_s=at_s, jobs=jobs)
+            write_now(self.folder, self._last_written)
 
-    def _read(self) -> None:
+    def _read_evidence_runs(self) -> None:
         """Read the files of evidence runs that are over, whichever study waits for them."""
-        read, runs = self._read_evidence, self._state.evidence()
-        left = (
-            result
-            for result in runs
-            if result.status is TrialStatus.MEASURED and not result.is_read
+        has_unread = any(
+            result.status is TrialStatus.MEASURED and not result.is_read
+            for result in self._state.evidence()
         )
-        if read is not None and any(left):
-            self._write(*read(self._state, self.folder))
+        if self._read_evidence is not None and has_unread:
+            self._write(*self._read_evidence(self._state, self.folder))
 
-    def _leave_out_refused(self) -> None:
-        """End the trials whose shapes the trainer refuses at its start, without a job."""
+    def _drop_refused_shapes(self) -> None:
+        """End, without a job, the trials whose shapes the trainer would refuse at its start."""
         view = self.view()
         for trial in view.pending:
             if trial.profile.is_baseline or trial.id in view.state.trials:
@@ -673,49 +681,55 @@ class Campaign:
                 )
                 self._write(TrialPlanned(trial=trial), TrialEnded(result=result))
 
-    def _check_by_compiling(self) -> bool:
-        """Answer a trial that is only compiled; return False if none is proposed."""
+    def _run_compile_step(self) -> bool:
+        """Compile a proposed trial that is only to be compiled; return whether that was done."""
         step, view, stage = self.compile_step, self.view(), self.study.policy.compiled_stage
-        is_asked = any(trial.stage == stage for trial in view.pending)
-        if step is None or not is_asked or view.stopped or self._packing.is_full(view.state):
+        is_due = any(trial.stage == stage for trial in view.pending)
+        if step is None or not is_due or view.stopped or self._packing.is_full(view.state):
             return False
         events = step(view.state, view.pending)
         self._write(*events)
         return bool(events)
 
-    def _submit(self) -> None:
+    def _submit_due(self) -> None:
         """Submit trials in the proposed order while their nodes have room."""
         view = self.view()
         if view.stopped is not None:
-            self._packing.tell("stop", f"nothing is submitted: {sentence(view.stopped)}")
+            self._packing.log_if_new("stop", f"nothing is submitted: {sentence(view.stopped)}")
             return
         limits, spending = self.resolved.sweep.limits, self._spending
-        alone = self.study.policy.compiled_stage
-        wanted = [trial for trial in view.pending if not alone or trial.stage != alone]
-        digests = dict.fromkeys(trial.cell_digest for trial in wanted)
+        compiled_stage = self.study.policy.compiled_stage
+        runs = [
+            trial for trial in view.pending if not compiled_stage or trial.stage != compiled_stage
+        ]
+        digests = dict.fromkeys(trial.cell_digest for trial in runs)
         reasons = {digest: spending.exhausted(limits, cell_digest=digest) for digest in digests}
         spent = {digest: reason for digest, reason in reasons.items() if reason is not None}
-        fitting = [trial for trial in wanted if trial.cell_digest not in spent]
+        affordable = [trial for trial in runs if trial.cell_digest not in spent]
         if spent:
-            self._refuse_spent(view, spent, is_over=not fitting)
+            self._note_spent(view, spent, is_over=not affordable)
         one_each = spending.is_unknown(limits)
-        for trial in self._packing.ready(view.state, fitting, one_each=one_each):
+        for trial in self._packing.ready(view.state, affordable, one_each=one_each):
+            # the trials that were submitted in this loop count too
             if spending.exhausted(limits, cell_digest=trial.cell_digest) is not None:
-                return  # wait until the first trials show what one costs
-            self._plan(view)
+                return
+            self._record_plan(view)
             self._write(self._attempts.intend(self._state, trial))
-            self._hand_over()
-            # an attempt that was not taken stays intended, and no other may overtake it
+            self._submit_intended()
+            # an attempt that was not submitted stays intended, and no other may overtake it
             if self._state.stop is not None or self._state.intended:
                 return
 
-    def _plan(self, view: View) -> None:
+    def _record_plan(self, view: View) -> None:
         ids = {trial.id: trial for trial in view.pending}
         new = (trial for name, trial in ids.items() if name not in self._state.trials)
         self._write(*(TrialPlanned(trial=trial) for trial in new))
 
-    def _refuse_spent(self, view: View, spent: Mapping[str, Message], *, is_over: bool) -> None:
-        """Note cells whose trials break a limit; stop once all do and no job is running."""
+    def _note_spent(self, view: View, spent: Mapping[str, Message], *, is_over: bool) -> None:
+        """Log which cells may have no further trial, because of a limit on hours or node-hours.
+
+        If `is_over`, that is every cell, and the sweep stops when no job is in flight any more.
+        """
         first = next(trial for trial in view.pending if trial.cell_digest in spent)
         decided = Decided(
             trial_id=first.id,
@@ -727,37 +741,39 @@ class Campaign:
         cells = (self._run.cell_of(trial, view.state) for trial in view.pending)
         labels = dict.fromkeys(cell.label for cell in cells if cell.digest in spent)
         which = "" if is_over else f" of {', '.join(labels)}"
-        self._packing.tell("limit", f"nothing more{which} is submitted: {sentence(decided.why)}")
+        reason = f"nothing more{which} is submitted: {sentence(decided.why)}"
+        self._packing.log_if_new("limit", reason)
         if is_over and not self._state.in_flight():
-            self._plan(view)
+            self._record_plan(view)
             self._write(decided)
 
     def _write(self, *events: Event) -> None:
         if events:
             self.ledger.append(*events, at_s=self._run.clock.now())
-            self._read_on()
+            self._read_new_events()
 
 
 @contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[list[int]]:
-    """Delay Ctrl-C until the block is over, except a second one; the list says what came.
+def _delayed_ctrl_c() -> Iterator[list[int]]:
+    """Delay a first Ctrl-C until the block is over; yield the list of signals that arrive.
 
-    Otherwise a job that the scheduler was just accepting was in no ledger, and was never ended.
+    Otherwise a job that the scheduler is just accepting would be in no ledger, and nobody would end
+    it. A second Ctrl-C is not delayed.
     """
-    asked: list[int] = []
+    signals: list[int] = []
 
-    def later(number: int, _: object) -> None:
-        asked.append(number)
-        if len(asked) > 1:
+    def delay(number: int, _: object) -> None:
+        signals.append(number)
+        if len(signals) > 1:
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield signals
         return
-    before = signal.signal(signal.SIGINT, later)
+    before = signal.signal(signal.SIGINT, delay)
     try:
-        yield asked
+        yield signals
     finally:
         signal.signal(signal.SIGINT, before)
-        if len(asked) == 1:
+        if len(signals) == 1:
             signal.raise_signal(signal.SIGINT)

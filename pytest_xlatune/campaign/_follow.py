@@ -1,12 +1,12 @@
 """Follow the logs of running attempts, and read those of ended ones.
 
-Steps are those of rank 0; failures may be in the log of any rank. A log is read once, in parts:
-each reading begins where the last one ended. A hang means that no *step* came for longer than its
-phase allows, whether or not the file grows; the limit is shorter after a line that says that the
-program cannot go on. This module decides nothing except that an attempt will measure nothing more.
+Steps are read from the log of rank 0; failures may be in the log of any rank. A log is read once,
+in parts: each reading begins where the last one ended. An attempt hangs if it makes no *step* for
+longer than its phase allows, whether or not the log grows. The limit is shorter after a fatal line,
+which says that the program cannot go on. The only decision here is that an attempt will measure
+nothing more.
 
-A log or a metrics file that cannot be read is a problem of its attempt alone: it becomes a finding,
-and the others go on.
+A log or a metrics file that cannot be read becomes a finding of its attempt; other attempts go on.
 """
 
 from __future__ import annotations
@@ -56,23 +56,32 @@ from pytest_xlatune.model.rotation import read_rotation
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
-# after a fatal line, steps may come for a while; so many show that the line was not fatal
-_STEPS = 3
-_REASON_CHARS = 200
+# after a fatal line, steps may come for a while; this number of steps shows that it was not fatal
+_MOST_STEPS_AFTER_FATAL = 3
+_REASON_CHARS = 200  # the most characters of an error's text in a finding
 
 
-_Place = tuple[int, Phase, int | None]  # start, phase and last step of rank 0
+# number of the start of rank 0's trainer, its phase, and its last step; None before the first step
+_Place = tuple[int, Phase, int | None]
 
 
 @dataclass(slots=True, kw_only=True)
-class _Tail:
-    """The reading position in the log of one rank, and rank 0's place at this log's fatal line."""
+class _LogTail:
+    """How far the log of one rank has been read.
+
+    Attributes:
+        pattern: the protocol's pattern of step lines; "" means the known ones.
+        reader: reads the lines.
+        offset_bytes: how much of the log has been read.
+        fatal_at: rank 0's place when this log's fatal line was found; None without such a line.
+        fault: why the log cannot be read; None if it can.
+    """
 
     pattern: str
     reader: LogReader = field(init=False)
     offset_bytes: int = 0
     fatal_at: _Place | None = None
-    unreadable: Finding | None = None
+    fault: Finding | None = None
 
     def __post_init__(self) -> None:
         self._begin()
@@ -81,10 +90,10 @@ class _Tail:
         self.reader = LogReader(step_pattern(self.pattern) if self.pattern else None)
 
     def read(self, path: Path) -> None:
-        """Read on; after an error, nothing of the log counts, and it is not read again."""
-        if self.unreadable is None:
-            _, self.unreadable = _guarded(lambda: self._read(path), path, None)
-            if self.unreadable is not None:
+        """Read on; after an error the log counts as empty and is not read again."""
+        if self.fault is None:
+            _, self.fault = _read_or_finding(lambda: self._read(path), path, None)
+            if self.fault is not None:
                 self._begin()
 
     def _read(self, path: Path) -> None:
@@ -95,23 +104,26 @@ class _Tail:
                 self.offset_bytes += len(chunk)
 
     def close(self, path: Path) -> None:
-        """Read the last line even if it has no end."""
-        if self.unreadable is None:
-            _, self.unreadable = _guarded(self.reader.close, path, None)
-        if self.unreadable is not None:
+        """Read the last line, which may have no line break."""
+        if self.fault is None:
+            _, self.fault = _read_or_finding(self.reader.close, path, None)
+        if self.fault is not None:
             self._begin()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """One attempt: the logs of its ranks, its last progress, and the time of its fatal line."""
+    """One attempt: the logs of its ranks, its last progress, and the time of its fatal line.
 
-    tails: dict[int, _Tail]
-    got_to: _Place | None = None  # rank 0's last place
-    got_on_s: float = 0.0  # when it was reached
-    fatal: Finding | None = None
-    fatal_since_s: float = 0.0
-    journal_bytes: int = 0
+    Times are those of the monotonic clock that callers of `Follower.reason_to_end` use.
+    """
+
+    tails: dict[int, _LogTail]  # by rank
+    last_place: _Place | None = None  # the place of rank 0 in the last call; None before the first
+    progress_s: float = 0.0  # when the attempt last made progress
+    fatal: Finding | None = None  # the fatal line in the last call; None if there was none
+    fatal_since_s: float = 0.0  # when it was found
+    journal_bytes: int = 0  # size of a rotation's journals in the last call
 
     @property
     def reader(self) -> LogReader:
@@ -122,7 +134,7 @@ class _Watch:
         return self.reader.start, self.reader.phase, self.reader.last_step
 
     def find_fatal(self) -> Finding | None:
-        """Return rank 0's fatal line, or another rank's as long as rank 0 makes no progress."""
+        """Return rank 0's fatal line, or another rank's unless rank 0 has gone on since then."""
         if self.reader.fatal is not None:
             return self.reader.fatal
         for rank, tail in sorted(self.tails.items()):
@@ -130,7 +142,7 @@ class _Watch:
                 tail.fatal_at = None
                 continue
             tail.fatal_at = tail.fatal_at or self.place
-            if not _went_on(tail.fatal_at, self.place):
+            if not _has_gone_on(tail.fatal_at, self.place):
                 return replace(tail.reader.fatal, source=log_name(rank))
         return None
 
@@ -143,7 +155,7 @@ class Follower:
         self._patience = patience or Patience()
         self._watches: dict[str, _Watch] = {}
 
-    def look(
+    def reason_to_end(
         self,
         submission: Submission,
         protocol: Protocol,
@@ -153,31 +165,35 @@ class Follower:
         compiling: float = 1.0,
         rotates: bool = False,
     ) -> AttemptCutShort | None:
-        """Read on in a running attempt's log; return why it must be ended, or None.
+        """Read on in the logs of a running attempt; return why it must be ended, or None.
 
-        `ticks_s` is the time of one monotonic clock for all calls. While the scheduler has stopped
-        the processes of an attempt, time does not count. Between Memstats and the first step the
-        patience is multiplied by `compiling`, and so it is for a rotation while its journal says
-        that a program compiles. A rotation also makes progress when its journal grows.
+        Args:
+            submission: the attempt.
+            protocol: the protocol of its trial.
+            ticks_s: the time now, on the same monotonic clock in all calls.
+            is_suspended: whether the attempt cannot make progress now; that time does not count.
+            compiling: factor on the patience between the memory statistics and the first step, and
+                while the journal of a rotation says that a program compiles.
+            rotates: whether it is a rotation, which also makes progress if its journal grows.
         """
         watch = self._read(submission, protocol)
         if is_suspended:
-            watch.got_on_s = watch.fatal_since_s = ticks_s
+            watch.progress_s = watch.fatal_since_s = ticks_s
             return None
         reader, patience = watch.reader, self._patience
-        # the file's time shows nothing, because lines of Ray and the system make a hung log grow
-        if watch.place != watch.got_to:
-            watch.got_to, watch.got_on_s = watch.place, ticks_s
+        # only steps count, because lines of Ray and of the system may make a hung log grow
+        if watch.place != watch.last_place:
+            watch.last_place, watch.progress_s = watch.place, ticks_s
         if rotates:
             written = journal_bytes(self._root / submission.folder)
             if written != watch.journal_bytes:
-                watch.journal_bytes, watch.got_on_s = written, ticks_s
+                watch.journal_bytes, watch.progress_s = written, ticks_s
         fatal = watch.find_fatal()
         if fatal != watch.fatal:
             watch.fatal, watch.fatal_since_s = fatal, ticks_s
-        still_s = ticks_s - watch.got_on_s
-        enough_s = max(patience.after_fatal_s, _STEPS * reader.last_step_s)
-        if fatal is None or min(still_s, ticks_s - watch.fatal_since_s) <= enough_s:
+        still_s = ticks_s - watch.progress_s
+        fatal_limit_s = max(patience.after_fatal_s, _MOST_STEPS_AFTER_FATAL * reader.last_step_s)
+        if fatal is None or min(still_s, ticks_s - watch.fatal_since_s) <= fatal_limit_s:
             fatal = None
             limits_s = {
                 Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
@@ -185,7 +201,7 @@ class Follower:
                 Phase.TRAINING: patience.training_s,
             }
             limit_s = limits_s[reader.phase]
-            if rotates and limit_s < still_s and self._compiles(submission):
+            if rotates and limit_s < still_s and self._is_compiling(submission):
                 limit_s = max(limit_s, limits_s[Phase.COMPILING])
             if still_s <= limit_s:
                 return None
@@ -193,21 +209,21 @@ class Follower:
             trial_id=submission.trial_id, attempt=submission.attempt, still_s=still_s, fatal=fatal
         )
 
-    def _compiles(self, submission: Submission) -> bool:
+    def _is_compiling(self, submission: Submission) -> bool:
         folder = self._root / submission.folder
-        is_compiling, _ = _guarded(
-            lambda: any(read_rotation(journal).is_compiling for journal in journals(folder)),
-            folder,
-            otherwise=False,
-        )
+
+        def compiles() -> bool:
+            return any(read_rotation(journal).is_compiling for journal in journals(folder))
+
+        is_compiling, _ = _read_or_finding(compiles, folder, otherwise=False)
         return is_compiling
 
     def finish(
         self, submission: Submission, protocol: Protocol, *, stood_still: bool = False
     ) -> Leftovers:
-        """Read the rest of what an ended attempt left, and forget the attempt.
+        """Read all that an ended attempt left, and forget the attempt.
 
-        `stood_still` says whether it was ended because it hung.
+        `stood_still` says whether we ended it because it hung.
         """
         watch = self._read(submission, protocol)
         del self._watches[submission.folder]
@@ -216,54 +232,53 @@ class Follower:
         for rank, tail in watch.tails.items():
             tail.close(logs.get(rank, folder / log_name(rank)))
         report = watch.reader.report()
-        faults: list[Finding | None] = []
+        faults: list[Finding] = []
 
-        def guarded(read: Callable[[], _T], path: Path, otherwise: _T, *, asks: bool) -> _T:
-            value, fault = _guarded(read, path, otherwise)
-            faults.append(fault if fault is None or asks else replace(fault, action=Action.NONE))
+        def guarded(read: Callable[[], _T], path: Path, otherwise: _T, *, retries: bool) -> _T:
+            """Call `read`; `retries` says whether the attempt is retried if the file is damaged."""
+            value, fault = _read_or_finding(read, path, otherwise)
+            if fault is not None:
+                faults.append(fault if retries else replace(fault, action=Action.NONE))
             return value
 
+        def metric_figures() -> Logged:
+            return Logged() if log is None else _metric_figures(log, protocol.scored_by)
+
         no_steps, log = tuple[StepRecord, ...](), logs.get(0)
+        dump_folder = folder / (DUMP_FOLDER if protocol.dump else OPTIONS_FOLDER)
         left = Leftovers(
             report=report,
-            metrics=guarded(lambda: _metrics(folder), folder / METRICS_FILE, no_steps, asks=False),
-            logged=guarded(
-                lambda: Logged() if log is None else _figures(log, protocol.scored_by),
-                log or folder,
-                Logged(),
-                asks=True,
+            metrics=guarded(
+                lambda: _metrics(folder), folder / METRICS_FILE, no_steps, retries=False
             ),
-            journal=guarded(lambda: read_journals(journals(folder)), folder, None, asks=False),
-            devices=guarded(
-                lambda: seen_devices(folder / (DUMP_FOLDER if protocol.dump else OPTIONS_FOLDER)),
-                folder,
-                {},
-                asks=True,
-            ),
-            options=guarded(lambda: dumped(folder, protocol), folder, None, asks=True),
+            logged=guarded(metric_figures, log or folder, Logged(), retries=True),
+            journal=guarded(lambda: read_journals(journals(folder)), folder, None, retries=False),
+            devices=guarded(lambda: seen_devices(dump_folder), folder, {}, retries=True),
+            options=guarded(lambda: options_of_dump(folder, protocol), folder, None, retries=True),
         )
         findings = (
             *report.findings,
-            *_others(watch),
-            *filter(None, faults),
+            *_findings_of_other_ranks(watch),
+            *faults,
             *node_findings(folder),
-            *_behind(folder, watch, is_sure=stood_still),
+            *_rank_behind(folder, watch, is_sure=stood_still),
         )
         return dataclasses.replace(left, report=dataclasses.replace(report, findings=findings))
 
     def _read(self, submission: Submission, protocol: Protocol) -> _Watch:
+        """Read on in the logs of all ranks; return the attempt's watch."""
         watch, pattern = self._watches.get(submission.folder), protocol.step_pattern
         if watch is None:
-            watch = _Watch(tails={0: _Tail(pattern=pattern)})
+            watch = _Watch(tails={0: _LogTail(pattern=pattern)})
             self._watches[submission.folder] = watch
         for rank, path in log_files(self._root / submission.folder).items():
             if rank not in watch.tails:
-                watch.tails[rank] = _Tail(pattern=pattern)
+                watch.tails[rank] = _LogTail(pattern=pattern)
             watch.tails[rank].read(path)
         return watch
 
 
-def unreadable(path: Path, error: Exception) -> Finding:
+def unreadable_finding(path: Path, error: Exception) -> Finding:
     """Return the finding for a file of an attempt that cannot be read."""
     text = f"{(str(error) or type(error).__name__)[:_REASON_CHARS]} ({path})"
     cls = FailureClass.LOG_UNREADABLE
@@ -271,21 +286,24 @@ def unreadable(path: Path, error: Exception) -> Finding:
     return Finding(cls=cls, action=Action.RETRY, detail=text, why=why)
 
 
-def _guarded(read: Callable[[], _T], path: Path, otherwise: _T) -> tuple[_T, Finding | None]:
+def _read_or_finding(
+    read: Callable[[], _T], path: Path, otherwise: _T
+) -> tuple[_T, Finding | None]:
     """Return what `read` returns, or `otherwise` and a finding if the file cannot be read."""
-    # a number of 5,000 digits in the log of a trial ended every session that read it
     try:
         return read(), None
     except (PermissionError, IsADirectoryError) as error:
-        return otherwise, unreadable(path, error)
-    except OSError:  # errors of the file system are handled by the caller's waiting
+        return otherwise, unreadable_finding(path, error)
+    except OSError:  # the file system is away; the campaign waits for it
         raise
-    except Exception as error:  # noqa: BLE001 - one log must not end a night
+    # An unforeseen text in one log must not end every session that reads it. An example is a
+    # number of 5,000 digits, which Python does not convert.
+    except Exception as error:  # noqa: BLE001
         _LOG.exception("%s cannot be read", path)
-        return otherwise, unreadable(path, error)
+        return otherwise, unreadable_finding(path, error)
 
 
-def dumped(folder: Path, protocol: Protocol) -> Options | None:
+def options_of_dump(folder: Path, protocol: Protocol) -> Options | None:
     """Return the options that the XLA of an attempt dumped; None if it dumped none."""
     if protocol.dump:
         return seen_options(folder / DUMP_FOLDER)
@@ -300,42 +318,50 @@ def _metrics(folder: Path) -> tuple[StepRecord, ...]:
     return parse_metrics(text)
 
 
-def _figures(log: Path, metric: Metric) -> Logged:
+def _metric_figures(log: Path, metric: Metric) -> Logged:
     with os.fdopen(secure_files.open_file(log), "rb") as lines:
         return read_figures(lines, metric)
 
 
-def _others(watch: _Watch) -> Iterator[Finding]:
-    """Yield the findings of other ranks' logs if they have one that no earlier rank had.
+def _findings_of_other_ranks(watch: _Watch) -> Iterator[Finding]:
+    """Yield the findings of another rank's log if one of them is in no earlier rank's log.
 
-    Then all of them are yielded, since a rank's other lines tell whether an exception is its own. A
-    log that cannot be read is reported; only rank 0's, which has the steps, causes another attempt.
+    Then all findings of that rank are yielded, because they show whether an exception is its own.
+    A log that cannot be read is a finding too. Only the log of rank 0, which has the steps, causes
+    a retry.
     """
     for rank, tail in sorted(watch.tails.items()):
-        if tail.unreadable is not None:
-            action = Action.NONE if rank else tail.unreadable.action
-            yield replace(tail.unreadable, action=action, source=log_name(rank))
+        if tail.fault is not None:
+            action = Action.NONE if rank else tail.fault.action
+            yield replace(tail.fault, action=action, source=log_name(rank))
     known = {(finding.cls, finding.detail) for finding in watch.reader.findings}
     for rank, tail in sorted(watch.tails.items()):
-        asks = [finding for finding in tail.reader.findings if finding.action is not Action.NONE]
-        reported = {(finding.cls, finding.detail) for finding in asks}
+        findings = [
+            finding for finding in tail.reader.findings if finding.action is not Action.NONE
+        ]
+        reported = {(finding.cls, finding.detail) for finding in findings}
         if rank and not reported <= known:
-            yield from (replace(finding, source=log_name(rank)) for finding in asks)
+            for finding in findings:
+                yield replace(finding, source=log_name(rank))
         known |= reported
 
 
-def _behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Finding]:
-    """Yield which rank of an attempt that hung is behind; `source` is its node."""
-    last = {rank: tail.reader.last_step for rank, tail in watch.tails.items()}
-    steps = {rank: step for rank, step in last.items() if step is not None}
+def _rank_behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Finding]:
+    """Yield a finding on the rank that a hung attempt waits for; `source` is its node."""
+    last_steps = {rank: tail.reader.last_step for rank, tail in watch.tails.items()}
+    steps = {rank: step for rank, step in last_steps.items() if step is not None}
     standstill = read_standstill(folder, steps=steps, is_sure=is_sure)
     if standstill is not None:
         cls = FailureClass.RANK_BEHIND
         yield Finding(cls=cls, action=Action.NONE, source=standstill.node, why=standstill.why)
 
 
-def _went_on(then: _Place, now: _Place) -> bool:
-    """Return whether rank 0 went on for so long that another rank's fatal line was none."""
-    if then[:2] != now[:2]:
+def _has_gone_on(before: _Place, now: _Place) -> bool:
+    """Return whether rank 0 went on for so long that another rank's fatal line was not fatal."""
+    *where_before, step_before = before
+    *where, step = now
+    if where_before != where:
         return True
-    return (-1 if now[2] is None else now[2]) - (-1 if then[2] is None else then[2]) >= _STEPS
+    first = -1 if step_before is None else step_before
+    last = -1 if step is None else step
+    return last - first >= _MOST_STEPS_AFTER_FATAL

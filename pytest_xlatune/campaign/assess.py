@@ -1,7 +1,7 @@
 """Assess an ended attempt: its findings, what follows, and its score.
 
-Log, metrics file, outcome, playbook and score are only brought together here. It reads no file and
-no clock, so a recorded attempt is assessed to the same result again.
+This module brings together log, metrics file, outcome, playbook and score. It reads no file and no
+clock, so assessing a recorded attempt again gives the same result.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
 from pytest_xlatune.campaign.playbook import (
     Reference,
     Ruling,
-    by_rule,
+    apply_cases,
     decide,
-    in_case,
+    rule_decision,
 )
 from pytest_xlatune.campaign.rotating import (
     blame,
     ends_early,
     findings_of,
-    is_enough,
-    measured,
+    has_enough_turns,
+    rotation_result,
 )
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import nearest
@@ -76,12 +76,12 @@ STATUS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """All that is known about an ended attempt.
+    """The result of assessing an ended attempt.
 
     Attributes:
         findings: all findings, the root cause first.
         decision: what the playbook decided.
-        score: the score; None unless the attempt is accepted.
+        score: the score; None if the attempt is not accepted, or is not to be scored.
         settings: each setting of the trial, and whether it was in effect.
         rotation: the result of a rotation; None for other trials.
         blamed: the program of a rotation that ended the attempt; None if none did.
@@ -110,10 +110,11 @@ class Assessment:
 def assess(attempt: EndedAttempt) -> Assessment:
     """Assess one ended attempt."""
     trial, left, facts, cut = attempt.trial, attempt.left, attempt.facts, attempt.cut
-    report, fatal = left.report, cut.fatal if cut is not None else None
+    report = left.report
+    fatal = cut.fatal if cut is not None else None
     outcome = as_told(attempt.outcome, report, is_ours=cut is not None)
     attempt = dataclasses.replace(attempt, outcome=outcome)
-    settings, rotation = _settings(attempt), trial.rotation
+    settings, rotation = _trial_settings(attempt), trial.rotation
     findings = (
         *diagnose(
             report,
@@ -128,29 +129,33 @@ def assess(attempt: EndedAttempt) -> Assessment:
         early = ends_early(left, rotation)
         if early is not None and all(finding.cls != early.cls for finding in findings):
             findings = (*findings, early)
-    cause = _same_line(fatal, findings) or primary(findings)
-    decision, of_end, turned = by_rule(outcome, cause, facts), facts, None
+    cause = _finding_of_fatal(fatal, findings) or primary(findings)
+    decision, measured_rotation, blamed = rule_decision(outcome, cause, facts), None, None
+    case_facts = facts
     if rotation is not None:
-        turned = measured(attempt, rotation)
-        died_of = blame(decision, cause, attempt, rotation)
+        measured_rotation = rotation_result(attempt, rotation)
+        blamed = blame(decision, cause, attempt, rotation)
         findings = (*findings, *findings_of(left.journal))
-        of_end = dataclasses.replace(
+        case_facts = dataclasses.replace(
             facts,
-            blamed=died_of,
-            has_enough_turns=is_enough(turned, rotation),
+            blamed=blamed,
+            has_enough_turns=has_enough_turns(measured_rotation, rotation),
             is_first_rotation=rotation.number <= 1,
         )
-    decision = in_case(decision, of_end)
+    decision = apply_cases(decision, case_facts)
     devices = _devices(left)
-    scored = None
+    attempt_score = None
     if decision.next is Next.ACCEPT:
-        elsewhere = _elsewhere(devices, attempt.ran_on) if trial.protocol.is_scored else None
-        missing = _lost_turns(trial, turned, facts.earlier) or elsewhere
-        if turned is not None and elsewhere is not None and missing is elsewhere:
-            turned = replace(turned, score=None, reason=missing.why)
-        is_of_one_program = rotation is None or rotation.is_of_baseline
+        lost_turns = _lost_turns_finding(trial, measured_rotation, facts.earlier)
+        wrong_device = None
+        if trial.protocol.is_scored:
+            wrong_device = _other_device_finding(devices, attempt.ran_on)
+        rejection = lost_turns or wrong_device  # why the attempt is not accepted after all
+        if measured_rotation is not None and lost_turns is None and wrong_device is not None:
+            measured_rotation = replace(measured_rotation, score=None, reason=wrong_device.why)
+        has_one_program = rotation is None or rotation.is_of_baseline
         # profiler and dump change the time of a step, so an evidence run is never scored
-        if missing is None and trial.protocol.is_scored and is_of_one_program:
+        if rejection is None and trial.protocol.is_scored and has_one_program:
             scoring = score(
                 left.steps,
                 protocol=trial.protocol,
@@ -158,33 +163,33 @@ def assess(attempt: EndedAttempt) -> Assessment:
                 logged=left.logged,
             )
             if isinstance(scoring, Score):
-                scored = replace(scoring, memory_gb=report.memory_gb)
+                attempt_score = replace(scoring, memory_gb=report.memory_gb)
             else:
-                missing = _unscored(scoring.reason)
-        if missing is not None:
-            cause, findings = missing, (*findings, missing)
+                rejection = _no_score_finding(scoring.reason)
+        if rejection is not None:
+            cause, findings = rejection, (*findings, rejection)
             decision = decide(outcome, cause, facts)
     if decision.cannot is not None and not trial.is_baseline:
         decision = replace(decision, arm=trial.arm)
     if decision.next is not Next.ACCEPT:
-        decision = replace(decision, found=_found(decision, attempt.log))
+        decision = replace(decision, found=_with_log_path(decision, attempt.log))
     return Assessment(
         findings=tuple(sorted(findings, key=lambda finding: finding != cause)),
         decision=decision,
-        score=scored,
+        score=attempt_score,
         settings=tuple(map(_without_value, settings)),
-        rotation=turned,
-        blamed=of_end.blamed,
+        rotation=measured_rotation,
+        blamed=blamed,
         devices=devices,
     )
 
 
 def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
-    """Return the state of the reference, as the playbook needs it for a trial.
+    """Return whether the reference has run, as the playbook needs it for a trial.
 
     Args:
-        trial: any trial of the study.
-        reference: the arm that others are compared with; "" if there is none.
+        trial: a trial of the study.
+        reference: the arm that other arms are compared with; "" if there is none.
         runs: whether a trial of the reference was measured.
     """
     if not reference or not trial.protocol.is_scored:
@@ -194,28 +199,29 @@ def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
     return Reference.RUNS if runs else Reference.UNKNOWN
 
 
-def _unscored(why: Message | None) -> Finding:
-    # another run would print the same lines
+def _no_score_finding(why: Message | None) -> Finding:
+    # a trainer that prints no tokens would print the same lines again, so it is not retried
     action = Action.DROP if why == NO_TOKENS else Action.RETRY
     return Finding(cls=FailureClass.NO_SCORE, action=action, why=why)
 
 
-def _lost_turns(
+def _lost_turns_finding(
     trial: Trial, result: RotationResult | None, earlier: Sequence[str]
 ) -> Finding | None:
-    """Return the finding that the turns of a rotation cannot be read, the first time.
+    """Return a finding if the turns of a rotation cannot be read for the first time, else None.
 
-    The first rotation showed that they can be read, so the journal or lines of it were lost.
+    Rotation 0 showed that turns can be read, so the journal, or lines of the log, were lost. That
+    may not happen again, so the rotation is retried once.
     """
     if trial.rotation is None or result is None or result.score is not None:
         return None
     if trial.rotation.is_look or FailureClass.NO_SCORE in earlier:
         return None
-    return _unscored(result.reason)
+    return _no_score_finding(result.reason)
 
 
 def _devices(left: Leftovers) -> dict[str, str]:
-    """Return witness -> the device on which the attempt ran, as far as it shows one."""
+    """Return witness -> device: each line or file that shows on which device the attempt ran."""
     log_lines = {f"log:{line}": device for line, device in left.report.devices.items()}
     device_of = {**left.devices, **log_lines}
     if left.journal is not None and left.journal.device:
@@ -223,31 +229,30 @@ def _devices(left: Leftovers) -> dict[str, str]:
     return device_of
 
 
-def _elsewhere(
+def _other_device_finding(
     devices: Mapping[str, str], ran_on: Mapping[str, Mapping[str, str]]
 ) -> Finding | None:
-    """Return a finding if an attempt ran on another device than what it is compared with.
+    """Return a finding if an attempt ran on another device than the trials it is compared with.
 
-    A trainer that falls back to the CPU may not say so, and its steps look like any others.
+    A trainer that falls back to the CPU may print nothing about it, and its steps look normal.
     """
-    differences = (
-        other_device(devices, arm_devices, arm=arm) for arm, arm_devices in ran_on.items()
-    )
-    why = next(filter(None, differences), None)
-    if why is None:
-        return None
-    return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
+    for arm, arm_devices in ran_on.items():
+        why = other_device(devices, arm_devices, arm=arm)
+        if why is not None:
+            return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
+    return None
 
 
-def proved(decision: Ruling, attempt: EndedAttempt, executor: str) -> Ruling:
+def with_evidence(decision: Ruling, attempt: EndedAttempt, executor: str) -> Ruling:
     """Return a decision with its evidence.
 
-    If no line of the log explains the end, the evidence is who ended the job, and how far it came.
+    If no line of the log explains the end, the evidence is the scheduler's reason and the last step
+    of the trial.
     """
     outcome, report = attempt.outcome, attempt.left.report
-    if outcome.state in _OF_SLURM and attempt.cut is None:
+    if outcome.state in _ENDED_FROM_OUTSIDE and attempt.cut is None:
         evidence = outcome.reason
-    elif decision.cls in _WITHOUT_A_LINE:
+    elif decision.cls in _NO_LINE_IN_LOG:
         evidence = f"{executor}: {outcome.reason or decision.detail}"
     else:
         return decision
@@ -258,16 +263,15 @@ def proved(decision: Ruling, attempt: EndedAttempt, executor: str) -> Ruling:
     return replace(decision, evidence=evidence, shown=shown)
 
 
-# states in which the scheduler, a node or a person ended the job, and not the program itself
-_OF_SLURM = frozenset(
+# states of a job that the scheduler, a node or a person ended, and not the program itself
+_ENDED_FROM_OUTSIDE = frozenset(
     {
         *(State.NODE_FAIL, State.TIMEOUT, State.CANCELLED, State.LOST),
         *(State.PREEMPTED, State.REQUEUED, State.OUT_OF_MEMORY),
     }
 )
-# a program that is killed or hangs prints nothing about it, so no line of the log is quoted: a
-# report once showed the first lines of the log as the evidence
-_WITHOUT_A_LINE = frozenset(
+# classes without a line in the log to quote, because a killed or hanging program prints nothing
+_NO_LINE_IN_LOG = frozenset(
     {
         *(FailureClass.KILLED, FailureClass.SIGNAL_KILL, FailureClass.UNKNOWN_DEATH),
         *(FailureClass.OUTCOME_UNREADABLE, FailureClass.HANG_INIT),
@@ -276,13 +280,14 @@ _WITHOUT_A_LINE = frozenset(
 )
 
 
-def _found(decision: Ruling, log: Path | None) -> Message | None:
-    """Return what was found, with the path of the log if a person has to read it.
+def _with_log_path(decision: Ruling, log: Path | None) -> Message | None:
+    """Return the `found` of a decision, with the path of the log if a person has to read it.
 
-    A person has to read it if nothing in it is known, or if the sweep stops. For a flag that XLA
-    does not know, the flag that was probably meant is named.
+    A person has to read it if it has no known line, or if the reference cannot be measured. For a
+    flag that XLA does not know, the message names the flag that was probably meant.
     """
-    found, why = decision.found, verbatim(decision.detail) if decision.detail else None
+    found = decision.found
+    why = verbatim(decision.detail) if decision.detail else None
     if log is None:
         return found
     if decision.cls == FailureClass.UNKNOWN_FLAG:
@@ -298,7 +303,7 @@ def _found(decision: Ruling, log: Path | None) -> Message | None:
         why = found or why or decision.proof
     else:
         return found
-    if decision.cls == FailureClass.NOT_STARTED:  # it has no log
+    if decision.cls == FailureClass.NOT_STARTED:  # there is no log
         return found
     return say("{why}; its log: {log}", why=why, log=str(log))
 
@@ -312,37 +317,37 @@ def _last_step(report: LogReport, trial: Trial) -> Message:
     )
 
 
-def _same_line(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | None:
-    """Return the finding of the line for which an attempt was ended, if it still matters.
+def _finding_of_fatal(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding of the fatal line for which we ended an attempt, if an action follows.
 
-    It does not matter if the last step was logged nevertheless.
+    None follows if the trainer logged its last step nevertheless. `fatal` is the finding in the
+    ledger; None if we ended the attempt for another reason, or not at all.
     """
     if fatal is None:
         return None
-    # secrets in the ledger's copy of the line are hidden
-    secrets = known_secrets()
-    seen = (fatal.cls, hide_quoted(fatal.detail, secrets))
-    matches = (
-        finding
-        for finding in findings
-        if (finding.cls, hide_quoted(finding.detail, secrets)) == seen
-    )
-    return next((finding for finding in matches if finding.action is not Action.NONE), None)
+    secrets = known_secrets()  # they are hidden in the ledger's copy of the line
+    key = (fatal.cls, hide_quoted(fatal.detail, secrets))
+    for finding in findings:
+        is_same = (finding.cls, hide_quoted(finding.detail, secrets)) == key
+        if is_same and finding.action is not Action.NONE:
+            return finding
+    return None
 
 
-# prefixes of variables; anything else that a library says it read is a flag
-_OF_NCCL = ("NCCL_", "RCCL_")
+# prefixes of variables; any other name that a library reports as read is a flag
+_NCCL_PREFIXES = ("NCCL_", "RCCL_")
 
 
-def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
-    """Return for each setting whether log and dump show that it was in effect."""
+def _trial_settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
+    """Return each setting, and whether log and dump show that it was in effect."""
     trial, cell, left = attempt.trial, attempt.cell, attempt.left
-    report, is_asked = left.report, attempt.is_asked
-    ran = report.phase is Phase.TRAINING
+    report, dumps_options = left.report, attempt.dumps_options
+    has_trained = report.phase is Phase.TRAINING
     flags = report.xla_flags or ""
-    # if the user dumps, XLA writes its options elsewhere
-    is_told = is_asked and ("xla_dump_to" not in flags or OPTIONS_FOLDER in flags)
+    # if the user's own flags set xla_dump_to, XLA writes its options to the user's folder
+    dumps_to_us = dumps_options and ("xla_dump_to" not in flags or OPTIONS_FOLDER in flags)
     keys = {**cell.overrides, **trial.profile.overrides}
+    is_nccl = {name: name.startswith(_NCCL_PREFIXES) for name in report.nccl}
     return judge_settings(
         trial.profile,
         Witnesses(
@@ -350,12 +355,12 @@ def _settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
             env=report.env,
             options=left.options,
             config=report.config,
-            nccl={name: value for name, value in report.nccl.items() if name[:5] in _OF_NCCL},
-            read={name: value for name, value in report.nccl.items() if name[:5] not in _OF_NCCL},
+            nccl={name: value for name, value in report.nccl.items() if is_nccl[name]},
+            read={name: value for name, value in report.nccl.items() if not is_nccl[name]},
             # a wrapper may restart a trainer without the flags that its first start dumped
             is_restarted=report.starts > 1,
-            expects_options=ran and is_told,
-            expects_nccl=ran and is_asked,
+            expects_options=has_trained and dumps_to_us,
+            expects_nccl=has_trained and dumps_options,
             pgle_found=report.pgle_found,
             pgle_unread=report.pgle_unread,
         ),
@@ -376,6 +381,7 @@ def _without_value(setting: TrialSetting) -> TrialSetting:
 
 
 def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
+    """Return a finding for each contradicted setting, and for each one that nothing shows."""
     drops = (FailureClass.FLAGS_NOT_EFFECTIVE, Action.DROP, contradictions(settings))
     notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, unproved(settings))
     return tuple(
@@ -385,54 +391,58 @@ def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
     )
 
 
-# a wrapper that ignored XLA_FLAGS ended green: each job ran, and each profile was dropped
-_LOST_PROFILES = 2  # so many profiles, and no others, had settings that did not reach the program
+# The sweep stops if the settings of this number of profiles, and of no others, did not reach the
+# program. A wrapper that ignores XLA_FLAGS would otherwise run every job for nothing.
+_LEAST_LOST_PROFILES = 2
 _NO_FLAG_SEEN = (
-    "no flag of {profiles} was seen in effect: XLA was asked to write its options down, and wrote "
-    "none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Flags of libtpu show in "
-    "its own log, on a TPU alone. Such profiles win nothing. If nothing here can show a flag, the "
-    'sweep says so, and goes on: SiteSettings(unseen=("xla_*",))'
+    "no flag of {profiles} was seen in effect: XLA was asked to write its options to a file, and "
+    "wrote none. Does the trainer, or a wrapper around it, set XLA_FLAGS anew? Flags of libtpu are "
+    "shown only on a TPU, by libtpu's own log. Such profiles win nothing. If nothing here can show "
+    'a flag, declare that in the sweep, and it goes on: SiteSettings(unseen=("xla_*",))'
 )
-_NO_OTHER = "of {profiles}, and no other profile's were"
+_ALL_CONTRADICTED = "of {profiles}, and of no other profile"
 _NOTHING_SHOWS = (
     "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot win. "
     "{hint} If nothing can show it, the sweep may declare it: "
     'SiteSettings(unseen=("{name}",))'
 )
 # kind of a setting -> what to check if nothing shows that the setting was in effect
-_LOOK_AT = {
+_WHAT_TO_CHECK = {
     SettingKind.FLAG: (
         "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write its "
-        "options down. Flags of libtpu show in its own log, on a TPU alone."
+        "options to a file. Flags of libtpu are shown only on a TPU, by libtpu's own log."
     ),
     SettingKind.VARIABLE: (
-        "Of variables only those of NCCL and RCCL are shown, by their own lines, where the trainer "
-        "loads it."
+        "Of all variables, only those of NCCL and RCCL are shown, by lines of these libraries if "
+        "the trainer loads them."
     ),
     SettingKind.OVERRIDE: "The trainer prints no configuration line about it.",
 }
 
 
-def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ...]:
+def settings_events(state: LedgerState, result: TrialResult) -> tuple[Event, ...]:
     """Return events for the whole sweep that follow from the settings of a finished trial.
 
     The sweep stops if the settings of the first two profiles did not reach the program: something
     drops or replaces them, and all later trials would measure the deployed cell. It also stops if
-    XLA was asked to dump its options and dumped none in both. Settings that the sweep declares
-    unseen stop nothing, and neither do profiles of only variables and keys. The first trial with a
-    setting of some kind that nothing shows gets a note, before the night is spent.
+    XLA was asked to dump its options and dumped none for both profiles. Settings that the sweep
+    declares unseen do not stop it, and neither do profiles that set only variables and keys.
+
+    For each kind of setting, the first trial with a setting that nothing shows gets a note, so that
+    people learn of it early.
     """
-    others = (progress.ended for progress in state.trials.values())
-    ran = [ended for ended in others if ended is not None and ended.own_settings]
-    # a program that refused a flag, or ran out of memory, tells by itself why it wins nothing
-    notes = _silent(ran, result) if result.score is not None else ()
-    ran.append(result)
+    ended_trials = (progress.ended for progress in state.trials.values())
+    results = [ended for ended in ended_trials if ended is not None and ended.own_settings]
+    # a trial without a score has another reason why its profile cannot win
+    notes = _unshown_notes(results, result) if result.score is not None else ()
+    results.append(result)
+    unseen, contradicted = _with_unseen_flags(results), _with_contradicted_settings(results)
     for cls, lost, found, proof in (
-        (FailureClass.FLAGS_UNVERIFIED, _unread(ran), _NO_FLAG_SEEN, unproved),
-        (FailureClass.FLAGS_NOT_EFFECTIVE, _contradicted(ran), _NO_OTHER, contradictions),
+        (FailureClass.FLAGS_UNVERIFIED, unseen, _NO_FLAG_SEEN, unproved),
+        (FailureClass.FLAGS_NOT_EFFECTIVE, contradicted, _ALL_CONTRADICTED, contradictions),
     ):
         arms = {ended.trial.arm for ended in lost}
-        if lost and lost[-1] is result and len(arms) >= _LOST_PROFILES:
+        if lost and lost[-1] is result and len(arms) >= _LEAST_LOST_PROFILES:
             decided = Decided(
                 trial_id=result.trial.id,
                 attempt=0,
@@ -446,32 +456,31 @@ def said_of_settings(state: LedgerState, result: TrialResult) -> tuple[Event, ..
     return notes
 
 
-def _unread(ran: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the trials without a flag that was seen; none if any trial has one."""
-    told = (Effect.IN_EFFECT, Effect.CONTRADICTED)
-    for ended in ran:
-        for setting in ended.settings or ():
-            if setting.kind is SettingKind.FLAG and setting.effect in told:
+def _with_unseen_flags(results: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the trials whose flags were not seen; [] if a flag of any trial was seen."""
+    seen = (Effect.IN_EFFECT, Effect.CONTRADICTED)
+    for result in results:
+        for setting in result.settings or ():
+            if setting.kind is SettingKind.FLAG and setting.effect in seen:
                 return []
-    return [ended for ended in ran if _is_unread(ended)]
+    return [result for result in results if _has_unseen_flags(result)]
 
 
-def _contradicted(ran: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the trials with a contradicted setting; none if another has one in effect."""
-    lost = [ended for ended in ran if contradictions(ended.own_settings)]
-    is_reached = any(
-        setting.effect is Effect.IN_EFFECT
-        for ended in ran
-        if not contradictions(ended.own_settings)
-        for setting in ended.own_settings
-    )
-    return [] if is_reached else lost
+def _with_contradicted_settings(results: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the trials with a contradicted setting; [] if settings of another were in effect."""
+    contradicted = []
+    for result in results:
+        if contradictions(result.own_settings):
+            contradicted.append(result)
+        elif any(setting.effect is Effect.IN_EFFECT for setting in result.own_settings):
+            return []
+    return contradicted
 
 
-def _is_unread(result: TrialResult) -> bool:
-    """Return whether a scored trial has flags of its own that their witness does not show.
+def _has_unseen_flags(result: TrialResult) -> bool:
+    """Return whether a scored trial's profile has flags, and nothing shows any of them.
 
-    A trial without a score has another reason for not winning.
+    A trial without a score has another reason why its profile cannot win.
     """
     flags = [setting for setting in result.own_settings if setting.kind is SettingKind.FLAG]
     return (
@@ -481,28 +490,33 @@ def _is_unread(result: TrialResult) -> bool:
     )
 
 
-def _silent(ran: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
+def _unshown_notes(earlier: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
     """Return a note for each kind of setting that nothing shows for the first time."""
-    known = {setting.kind for ended in ran for setting in ended.own_settings if _is_silent(setting)}
+    noted_kinds = {
+        setting.kind
+        for former in earlier
+        for setting in former.own_settings
+        if _is_unshown(setting)
+    }
     notes = []
     for kind in dict.fromkeys(setting.kind for setting in result.own_settings):
         settings = [
             setting
             for setting in result.own_settings
-            if setting.kind is kind and _is_silent(setting)
+            if setting.kind is kind and _is_unshown(setting)
         ]
-        if settings and kind not in known:
+        if settings and kind not in noted_kinds:
             why = say(
                 _NOTHING_SHOWS,
                 settings=[setting.label for setting in settings],
                 arm=result.trial.arm,
                 effect=settings[0].effect,
-                hint=say(_LOOK_AT[kind]),
+                hint=say(_WHAT_TO_CHECK[kind]),
                 name=settings[0].name,
             )
             notes.append(Noted(why=why))
     return tuple(notes)
 
 
-def _is_silent(setting: TrialSetting) -> bool:
+def _is_unshown(setting: TrialSetting) -> bool:
     return setting.effect is not Effect.CONTRADICTED and not setting.is_proved

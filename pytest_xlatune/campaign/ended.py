@@ -1,7 +1,6 @@
-"""What is known of an attempt that is over: the values that its assessment goes by.
+"""All that is known of an attempt that is over, which is the input of its assessment.
 
-They are read from the ledger and the folder of the attempt before it is assessed. This module
-decides nothing.
+The values are read from the ledger and from the folder of the attempt before it is assessed.
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ class Leftovers:
 
     Attributes:
         report: what its logs say.
-        metrics: the unrounded steps of MaxText's metrics file, preferred to those of the log.
-        logged: the figures of the protocol's metric that are not in step records.
+        metrics: the unrounded steps of MaxText's metrics file; () if there is none.
+        logged: the figures of the protocol's metric that are not in step records; None if they
+            were not read.
         journal: what the worker of a rotation wrote; None if there is none.
         options: the options that XLA dumped; None if it dumped none.
-        devices: module of the dump -> the device for which it was compiled.
+        devices: module of XLA's dump -> the device for which it was compiled.
     """
 
     report: LogReport
@@ -43,15 +43,17 @@ class Leftovers:
 
     @property
     def steps(self) -> Sequence[StepRecord]:
-        """The steps of the metrics file, unless its writer died before the log's."""
-        # a metrics file that was cut short was once taken for the whole run
-        is_whole = bool(self.metrics) and len(self.metrics) >= len(self.report.steps)
-        return self.metrics if is_whole else self.report.steps
+        """The steps of the metrics file, or those of the log if the log has more steps.
+
+        A trainer that dies may leave an incomplete metrics file.
+        """
+        is_complete = bool(self.metrics) and len(self.metrics) >= len(self.report.steps)
+        return self.metrics if is_complete else self.report.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """All that is known of an attempt that is over: what was asked, how it ended, what it left.
+    """All that is known of an attempt that is over: its trial, its end and its files.
 
     Attributes:
         trial, cell: the trial and the cell of the attempt.
@@ -59,10 +61,10 @@ class EndedAttempt:
         left: what it left in its folder.
         number: the number of the attempt.
         cut: why we ended it; None if we did not.
-        blamed: what the earlier attempts of a rotation died of.
-        is_asked: whether XLA was asked to dump its options.
-        exempt: patterns of settings that nothing can show.
-        ran_on: arm -> the devices of the trials that the attempt is compared with.
+        blamed: the programs that earlier attempts of a rotation died of; () for other trials.
+        dumps_options: whether XLA was asked to dump its options.
+        exempt: patterns of settings that the sweep declares as impossible to observe.
+        ran_on: arm -> witness -> device, for the trials that the attempt is compared with.
         log: the log to show to a person; None if there is none.
         facts: other facts for the rules of the playbook.
     """
@@ -74,7 +76,7 @@ class EndedAttempt:
     number: int = 1
     cut: AttemptCutShort | None = None
     blamed: Sequence[Blamed] = ()
-    is_asked: bool = False
+    dumps_options: bool = False
     exempt: Sequence[str] = ()
     ran_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     log: Path | None = None

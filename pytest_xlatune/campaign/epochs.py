@@ -1,8 +1,7 @@
-"""Where an epoch of a cell begins: the nodes or their environment have changed.
+"""Find where an epoch of a cell begins, because its nodes or their environment have changed.
 
 A trial reports what it ran on (`workers.probe_environment`). This module compares the report with
-that of the trial before, and returns the events that the ledger records. It decides only where an
-epoch begins.
+that of the trial before, and returns the events that the ledger records.
 """
 
 from __future__ import annotations
@@ -19,62 +18,61 @@ from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, changes
-from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.result import Outcome, TrialStatus
 from pytest_xlatune.model.trial import Trial
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
-def asks_devices(state: LedgerState, cell: Cell) -> bool:
+def is_device_probe_due(state: LedgerState, cell: Cell) -> bool:
     """Return whether the next trial of a cell is to ask JAX for its devices.
 
-    It does so if no trial of the cell has asked in this session, and none is in flight.
+    It is to do so if no trial of the cell has done so in this session, and none is in flight.
     """
     flying = (state.trials[submission.trial_id].trial for submission in state.in_flight())
-    is_asked = cell.digest in state.devices_known
-    return not is_asked and all(trial.cell_digest != cell.digest for trial in flying)
+    was_asked = cell.digest in state.devices_known
+    return not was_asked and all(trial.cell_digest != cell.digest for trial in flying)
 
 
-def parted(
+def epoch_events(
     state: LedgerState, attempt: EndedAttempt, folder: Path, *, is_scored: bool
 ) -> tuple[Event, ...]:
     """Return the epochs that a trial begins, and its environment if that has changed.
 
-    `folder` is the folder of the attempt.
+    `folder` is the folder of the attempt. A trial without a score begins no epoch by its nodes.
     """
-    swapped = _swapped(state, attempt.cell, attempt.outcome) if is_scored else ()
-    return (*_environment_events(state, attempt, folder), *swapped)
+    swap = _node_swap(state, attempt.cell, attempt.outcome) if is_scored else ()
+    return (*_environment_events(state, attempt, folder), *swap)
 
 
-# a profile that sets one of these variables runs other packages or libraries on purpose, so a
-# difference between two trials is no change of the environment
-_OTHER_CODE = frozenset(
+# A profile that sets one of these variables runs other packages or libraries on purpose, so what
+# its trial reports about them is not the environment of the cell.
+_CODE_VARIABLES = frozenset(
     {"PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 )
 
 
-def _of_cell(
+def _as_cell_environment(
     environment: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]
 ) -> NodeEnvironment:
-    """Return what a trial reports about its cell, with the libraries that its log names."""
-    if not _OTHER_CODE.isdisjoint(trial.profile.env):
+    """Return what a trial reports about its cell, with the libraries that its log names.
+
+    If the profile chooses its packages itself, the report is without packages, devices and code.
+    """
+    if not _CODE_VARIABLES.isdisjoint(trial.profile.env):
         return replace(environment, packages={}, devices={}, code={})
-    return (
-        replace(environment, packages={**environment.packages, **libraries})
-        if libraries
-        else environment
-    )
+    return replace(environment, packages={**environment.packages, **libraries})
 
 
-def others_ran_on(
+def compared_devices(
     state: LedgerState, trial: Trial, outcome: Outcome, folder: Path, *, reference: str
 ) -> dict[str, Mapping[str, str]]:
-    """Return the devices of the trials that a trial is compared with, by arm, the reference first.
+    """Return arm -> witness -> device, for the trials that a trial is compared with.
 
-    These are the trials of its cell and epoch. If its cell has no other trial, they are those of
-    the reference in its study on the same nodes. The result is empty if a node reports other GPUs
-    than before, because a new epoch then begins.
+    The reference comes first. The trials are those of its cell and epoch. If its cell has no other
+    trial, they are those of the reference in its study on the same nodes. The result is empty if a
+    node reports other GPUs than before, because a new epoch then begins.
     """
     nodes = sorted(outcome.nodes)
     others = (progress.ended for progress in state.trials.values() if progress.trial.id != trial.id)
@@ -94,35 +92,33 @@ def others_ran_on(
         and result.outcome is not None
         and nodes == sorted(result.outcome.nodes)
     ]
-    compared = (
-        [result for result in cell_results if result.epoch == epoch]
-        if cell_results
-        else reference_results
-    )
+    if cell_results:
+        compared = [result for result in cell_results if result.epoch == epoch]
+    else:
+        compared = reference_results
     devices_of_arm: dict[str, Mapping[str, str]] = {}
     for result in sorted(compared, key=lambda result: result.trial.arm != reference):
-        devices_of_arm[result.trial.arm] = {
-            **result.devices,
-            **devices_of_arm.get(result.trial.arm, {}),
-        }
+        arm = result.trial.arm
+        devices_of_arm[arm] = {**result.devices, **devices_of_arm.get(arm, {})}
     return devices_of_arm
 
 
 def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
-    """Return whether a node reports other GPUs than before, by what its kernel says."""
+    """Return whether the kernel of a node reports other GPUs than before."""
     before = {
         environment.name: environment.node
         for environment in state.environments.get(trial.cell_digest, ())
     }
-    return any(
-        environment.node.get("GPUs") != node_before.get("GPUs")
-        for environment in read_environments(folder)
-        if environment.node and (node_before := before.get(environment.name))
-    )
+    for environment in read_environments(folder):
+        node_before = before.get(environment.name, {})
+        is_known = bool(environment.node and node_before)
+        if is_known and environment.node.get("GPUs") != node_before.get("GPUs"):
+            return True
+    return False
 
 
-def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
-    """Begin an epoch if a trial ran on other nodes than the last measured trial of its cell."""
+def _node_swap(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
+    """Return an epoch if a trial ran on other nodes than the last measured trial of its cell."""
     nodes, were = tuple(sorted(outcome.nodes)), state.measured_on.get(cell.digest, ())
     if not nodes or not were or nodes == were:
         return ()
@@ -133,18 +129,20 @@ def _swapped(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBeg
 def _environment_events(
     state: LedgerState, attempt: EndedAttempt, folder: Path
 ) -> tuple[Event, ...]:
-    """Return the environment of a trial if it is new, and the epoch that a change begins."""
+    """Return the environment of a trial if it is new, and the epoch if the environment changed."""
     trial, outcome = attempt.trial, attempt.outcome
     libraries = attempt.left.report.libraries
     environments = tuple(
-        _of_cell(environment, trial, libraries) for environment in read_environments(folder)
+        _as_cell_environment(environment, trial, libraries)
+        for environment in read_environments(folder)
     )
     if not environments:
         return ()
     digest = trial.cell_digest
     before = {environment.name: environment for environment in state.environments.get(digest, ())}
-    # a node that did not answer in time keeps its last answer, to compare its next answer with
-    silent = before.keys() & set(outcome.nodes) - {environment.name for environment in environments}
+    # for a node that did not answer in time, its last answer is kept for the next comparison
+    answered = {environment.name for environment in environments}
+    silent = before.keys() & set(outcome.nodes) - answered
     nodes = (
         *(environment.after(before.get(environment.name)) for environment in environments),
         *(before[name] for name in sorted(silent)),
@@ -154,19 +152,21 @@ def _environment_events(
     if not is_whole and {environment.name: environment for environment in nodes} == before:
         return ()
     seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
-    changed = {
-        environment.name: differences
-        for environment in environments
-        if environment.name in before
-        and (differences := changes(before[environment.name], environment))
-    }
-    if not changed:
+    changed_nodes: list[str] = []
+    differences: list[Message] = []
+    for environment in environments:
+        if environment.name in before:
+            node_differences = changes(before[environment.name], environment)
+            if node_differences:
+                changed_nodes.append(environment.name)
+                differences += node_differences
+    if not changed_nodes:
         return (seen,)
-    phrases = tuple(
-        dict.fromkeys(phrase for differences in changed.values() for phrase in differences)
-    )
     began = EpochBegan(
-        cause=EpochCause.CHANGED, cell_digest=digest, nodes=tuple(changed), changes=phrases
+        cause=EpochCause.CHANGED,
+        cell_digest=digest,
+        nodes=tuple(changed_nodes),
+        changes=tuple(dict.fromkeys(differences)),
     )
     _LOG.warning("%s", sentence(began.remark))
     return (seen, began)

@@ -1,8 +1,8 @@
 """The log of what a session did: `xlatune.log` beside the ledger.
 
-Every package has a logger below `pytest_xlatune`, silent by default. The ledger records what
-happened to trials; the log records what a process asked, saw and waited for, and why it submits
-nothing. Secrets of cells and profiles are hidden in every line.
+Every package has a logger below `pytest_xlatune`, which is silent by default. The ledger records
+what happened to trials. The log records what a process asked the scheduler, what it waited for, and
+why it submits nothing. Secrets of cells and profiles are hidden in every line.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ LOG = "xlatune.log"
 _FORM = "%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
 _ROOT = logging.getLogger("pytest_xlatune")
 _ROOT.addHandler(logging.NullHandler())
-
-
+# the folder of the campaign that this context works on; None if lines are about no campaign
 _about: contextvars.ContextVar[Path | None] = contextvars.ContextVar("folder", default=None)
 
 
@@ -67,9 +66,9 @@ class _LogFile(logging.FileHandler):
 
 def _warn(path: Path | str, error: BaseException | None) -> None:
     with warnings.catch_warnings():
-        # never raised as an error, whatever the session's filters are
+        # so that a filter of the session does not make an error of it
         warnings.simplefilter("always")
-        text = f"{path} cannot be written: {error}; the sweep goes on, what it does is not logged"
+        text = f"{path} cannot be written: {error}; the sweep goes on without a log"
         warnings.warn(text, stacklevel=2)
 
 
@@ -89,12 +88,12 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
         _warn(path, error)
         yield path
         return
-    number = logging.getLevelNamesMapping()[level.upper()]
-    handler.setLevel(number)
+    least = logging.getLevelNamesMapping()[level.upper()]
+    handler.setLevel(least)
     handler.setFormatter(_Hiding(_FORM))
     handler.addFilter(lambda _: _about.get() in (None, folder))
     before, was_passed_on = _ROOT.level, _ROOT.propagate
-    _ROOT.setLevel(min(number, before) if before else number)
+    _ROOT.setLevel(min(least, before) if before else least)
     # other handlers, such as pytest's report of a failed test, hide no secrets
     _ROOT.propagate = False
     _ROOT.addHandler(handler)
@@ -104,6 +103,6 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
         _ROOT.removeHandler(handler)
         _ROOT.setLevel(before)
         _ROOT.propagate = was_passed_on
-        # lines that could not be written are flushed again at the end
+        # closing the file tries once more to write lines that could not be written
         with contextlib.suppress(OSError):
             handler.close()

@@ -1,11 +1,13 @@
-"""The failure playbook: what follows from the end of an attempt, or from one that cannot start.
+"""The failure playbook: what follows when an attempt has ended, or cannot start.
 
-The tables are applied in order: how the scheduler says that the attempt ended (`CLASS_OF_STATE`),
-what its log says (`CLASS_RULES`, `ACTION_RULES`), how often it was tried, and special cases
-(`CASES`): a rotation, for example, goes on without the program that ended it. Only `decide` applies
-them. A decision depends on the status of a trial's attempts and on their findings, never on a
-measured value, because repeating slow runs would make winners of noise. Nodes are never swapped.
-This module decides; it starts, cancels and sends nothing.
+`decide` first finds the class of the failure: from the attempt's log, or else from the state that
+the scheduler reports (`CLASS_OF_STATE`). The rule of the class (`CLASS_RULES`, `ACTION_RULES`) and
+the number of tries so far give a decision. Then the exceptions in `CASES` may replace it: a
+rotation, for example, goes on without the program that ended it.
+
+A decision depends on the status of a trial's attempts and on their findings, never on a measured
+value, because repeating slow runs would make winners of noise. Nodes are never swapped. This module
+only decides: it starts and cancels nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pytest_xlatune.model.result import Action, Blamed, BlamedAt, Finding, Outco
 CLASS_RULES: Mapping[str, RetryRule] = {
     # the profile is dropped after three failures; a flaky start says nothing about other profiles
     FailureClass.HANG_INIT: RetryRule(retries=2, then=Next.DROP),
-    # twice in a row means that the cluster's coordination service is in trouble
+    # a second timeout in a row means that the cluster's coordination service is in trouble
     FailureClass.JAX_COORD_TIMEOUT: RetryRule(retries=1, then=Next.STOP),
     FailureClass.NIC_FAULT: RetryRule(retries=1, then=Next.STOP, before=Action.HOOK),
     FailureClass.GPU_HARDWARE: RetryRule(retries=1, backoff_s=90, then=Next.STOP),
@@ -36,7 +38,7 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.NODE_DRAIN: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
     FailureClass.OOM_HOST: RetryRule(retries=1, then=Next.STOP),
     FailureClass.DRIVER: RetryRule(retries=1, backoff_s=60, then=Next.STOP),
-    # both may also come from the profile's settings, so the others go on
+    # the next two may also come from the profile's settings, so other profiles go on
     FailureClass.NETWORK: RetryRule(retries=2, backoff_s=60),
     FailureClass.RAY_ACTOR: RetryRule(retries=1, backoff_s=60),
     FailureClass.HUB: RetryRule(retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT),
@@ -52,19 +54,19 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.NETWORK_LINK: RetryRule(retries=1, then=Next.STOP),
     FailureClass.HOST_STUCK: RetryRule(retries=1, then=Next.STOP),
     FailureClass.KILLED: RetryRule(retries=2),
-    # it recurs while other users have priority, and says nothing about the program
+    # preemption recurs while other users have priority, and says nothing about the program
     FailureClass.PREEMPTED: RetryRule(retries=3),
     # a person's decision, which says nothing about the program
     FailureClass.REQUEUED: RetryRule(retries=3),
     FailureClass.LOST: RetryRule(retries=1),
 }
-# For classes that may be the profile's or the site's fault: the profile's if the failure recurs,
-# see `decide`. Otherwise a connection reset or one night's ECC error dropped profiles for good.
+# For classes that may be the fault of the profile or of the site. Only a failure that recurs counts
+# as the profile's, because a connection reset or one ECC error must not drop a profile.
 _UNKNOWN_RULE = RetryRule(retries=1, then=Next.DROP)
 
-_OUTAGE_S = 3600.0  # seconds between later attempts of `ENDLESS` retries
+_LATER_OUTAGE_S = 3600.0  # seconds before the second and later ones of `ENDLESS` retries
 
-# for the reference until it has run: what ends it would end every profile
+# rules for the reference until it has run once, because its failure would end every profile
 FIRST_RULES: Mapping[str, RetryRule] = {
     FailureClass.KILLED: RetryRule(retries=1),
     FailureClass.HANG_INIT: RetryRule(retries=1, then=Next.DROP),
@@ -79,19 +81,18 @@ ACTION_RULES: Mapping[Action, RetryRule] = {
     Action.STOP: RetryRule(retries=0, then=Next.STOP),
 }
 
-# ends of a program, or hangs, without a known line in its log
-_OWN_ENDS = frozenset(
+# classes of ends and hangs that no known line of the log explains
+_ENDS_WITHOUT_REASON = frozenset(
     {
         *(FailureClass.EXIT_CODE, FailureClass.KILLED, FailureClass.SIGNAL_KILL),
         *(FailureClass.NODE_EXIT, FailureClass.UNKNOWN_DEATH, FailureClass.HANG_MID_TRAINING),
         FailureClass.STEP_ABORTED,
     }
 )
-# it ran to its end without an error
+# classes of attempts that ran to their end without an error, but have no score
 _UNSCORED = (FailureClass.NO_SCORE, FailureClass.TOO_FEW_STEPS)
 
-
-# ends from outside, besides trouble of sites and nodes: no program and no trainer causes them
+# classes of ends that no program and no trainer causes, besides those of sites and nodes
 _FROM_OUTSIDE = frozenset(
     {
         *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT, FailureClass.LOST),
@@ -99,8 +100,8 @@ _FROM_OUTSIDE = frozenset(
         *(FailureClass.TRAIN_TIMEOUT, FailureClass.PREEMPTION_NOTICE),
     }
 )
-# findings of these classes are quoted in full
-_TOLD_WHOLE = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.NO_SCORE, FailureClass.OTHER_DEVICE)
+# classes whose findings are quoted in full as the reason of a decision
+_QUOTED = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.NO_SCORE, FailureClass.OTHER_DEVICE)
 
 
 def is_from_outside(cls: str) -> bool:
@@ -109,10 +110,10 @@ def is_from_outside(cls: str) -> bool:
 
 
 class Reference(StrEnum):
-    """The state of the reference from the point of view of an attempt."""
+    """Whether the reference has run, and whether the attempt belongs to it."""
 
-    RUNS = "runs"  # one of its trials was measured, or there is no reference
-    UNKNOWN = "unknown"  # none of its trials has been measured yet
+    RUNS = "runs"  # a trial of the reference was measured, or there is no reference
+    UNKNOWN = "unknown"  # no trial of the reference has been measured yet
     ITSELF = "itself"  # the attempt belongs to the reference, which has run before
     FIRST = "first"  # the attempt belongs to the reference, which has never run
 
@@ -124,7 +125,7 @@ class Ruling(Decided, frozen=True, kw_only=True):
         trial_id, attempt: empty; only the event names the attempt.
         backoff_s: seconds before the next attempt.
         before: what must be done before the next attempt.
-        is_of_node: whether the failure is that of a node, not of the program.
+        is_of_node: whether a node caused the failure, not the program.
     """
 
     trial_id: str = ""
@@ -134,27 +135,31 @@ class Ruling(Decided, frozen=True, kw_only=True):
     is_of_node: bool = False
 
     def as_event(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
-        """Return the event for an attempt."""
-        kept = {name: getattr(self, name) for name in Decided.__struct_fields__}
+        """Return the event that records this ruling for an attempt.
+
+        `not_before_s` is when the next attempt may start, in seconds since 1970; 0 means at once.
+        """
+        fields = {name: getattr(self, name) for name in Decided.__struct_fields__}
         identity = {"trial_id": trial_id, "attempt": attempt, "not_before_s": not_before_s}
-        return Decided(**(kept | identity))
+        return Decided(**(fields | identity))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the table asks of an attempt beside its outcome and its finding.
+    """What the rules need to know of an attempt besides its outcome and its finding.
 
     Attributes:
-        earlier: the classes of the earlier attempts of its trial that were tried again, in order.
+        earlier: the classes of the earlier attempts of its trial that were retried, in order.
         policy: the rules of the site.
-        reference: where the arm stands that it is compared with.
-        blamed: the program of a rotation that it died of; None if it died of none.
-        has_enough_turns: whether a rotation that was ended early counts with the turns it had.
-        is_first_rotation: whether it is the look, or the first rotation, on which the others rest.
+        reference: whether the reference has run.
+        blamed: the program of a rotation that the attempt died of; None if there is none.
+        has_enough_turns: whether a rotation that a time limit ended has enough turns for a score.
+        is_first_rotation: whether it is rotation 0, of the baseline alone, or rotation 1; all later
+            rotations depend on these.
         is_over: whether it ended before this session began.
         is_unready: whether the preparation of the next attempt failed.
-        is_for_nodes: whether the reason that it cannot start is in its nodes.
-        ends_with_nodes: whether a trial whose nodes fail ends, and the study goes on without it.
+        is_for_nodes: whether its nodes are the reason that it cannot start.
+        ends_with_nodes: whether the study goes on without a trial whose nodes fail.
         nodes: the nodes of the trial.
     """
 
@@ -178,20 +183,23 @@ class EndCase(NamedTuple):
     """A row of `CASES`.
 
     Attributes:
-        follows: decisions so far to which the row applies; () for any.
+        follows: the decisions that the row may replace; () means any.
         fits: returns whether the row applies to this attempt.
-        then: the decision that replaces the one so far.
-        changed: returns other fields of the ruling that change.
+        then: the decision that replaces them.
+        changes: returns the other fields of the ruling that change, with their new values.
     """
 
     follows: tuple[Next, ...]
     fits: Callable[[Ruling, Facts], bool]
     then: Next
-    changed: Callable[[Ruling, Facts], dict[str, Any]] = lambda *_: {}
+    changes: Callable[[Ruling, Facts], dict[str, Any]] = lambda *_: {}
 
 
-def _without_blamed(_: Ruling, facts: Facts) -> dict[str, Any]:
-    """Return how a rotation goes on: without the blamed program, or as it is with a suspect."""
+def _changes_for_blamed(_: Ruling, facts: Facts) -> dict[str, Any]:
+    """Return the changes of a ruling if a rotation is retried without the program that ended it.
+
+    There are none if the program is only a suspect, because it then stays in the rotation.
+    """
     if facts.blamed is None or facts.blamed.is_suspect:
         return {}
     kinds = {
@@ -202,9 +210,9 @@ def _without_blamed(_: Ruling, facts: Facts) -> dict[str, Any]:
     return {"tried": 0, "backoff_s": 0.0, "before": Action.NONE, "found": why}
 
 
-# Exceptions to the decision for a class. Each row that applies replaces the decision so far.
+# Exceptions to the decision of a rule, in order. Each row that applies replaces the decision.
 CASES: tuple[EndCase, ...] = (
-    EndCase((), lambda _, facts: facts.blamed is not None, Next.RETRY, _without_blamed),
+    EndCase((), lambda _, facts: facts.blamed is not None, Next.RETRY, _changes_for_blamed),
     EndCase(
         (),
         lambda ruling, facts: (
@@ -214,15 +222,15 @@ CASES: tuple[EndCase, ...] = (
         ),
         Next.ACCEPT,
     ),
-    # All rotations depend on the first. What ended it from outside is retried in the next session;
-    # a trainer that keeps ending by itself cannot rotate.
+    # All rotations depend on the first one. If an outside cause ended it, the sweep stops, and the
+    # next session retries it. If the trainer keeps ending by itself, it cannot rotate.
     EndCase(
         (Next.GIVE_UP,),
         lambda ruling, facts: facts.is_first_rotation and is_from_outside(ruling.cls),
         Next.STOP,
     ),
     EndCase((Next.GIVE_UP,), lambda _, facts: facts.is_first_rotation, Next.DROP),
-    # the earlier session could not record the job's end, for example because the disk was full
+    # trouble of the site that ended a job before this session began may be over by now
     EndCase(
         (Next.STOP,),
         lambda ruling, facts: (
@@ -247,34 +255,35 @@ CASES: tuple[EndCase, ...] = (
 
 def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     """Return the rule for a finding: the site's, the playbook's, or that of its action."""
-    named = policy.rules.get(finding.cls)
-    if named is not None and not named.retries:
-        return named
-    by_class = named or CLASS_RULES.get(finding.cls)
-    if by_class is None and finding.cls in blamed_on(Blame.UNKNOWN):
-        by_class = _UNKNOWN_RULE
-    # DROP or STOP of a finding is never softened into a retry by its class
-    if by_class is None or finding.action in (Action.DROP, Action.STOP):
+    site_rule = policy.rules.get(finding.cls)
+    if site_rule is not None and not site_rule.retries:
+        return site_rule
+    class_rule = site_rule or CLASS_RULES.get(finding.cls)
+    if class_rule is None and finding.cls in blamed_on(Blame.UNKNOWN):
+        class_rule = _UNKNOWN_RULE
+    # a finding whose action is DROP or STOP is never retried because of its class
+    if class_rule is None or finding.action in (Action.DROP, Action.STOP):
         return ACTION_RULES.get(finding.action, RetryRule(retries=0))
-    return by_class
+    return class_rule
 
 
-def _retries(policy: RetryPolicy, cls: str) -> int:
-    """Return the number of retries in a class's own rule; 0 if it has none."""
+def _retries_for(policy: RetryPolicy, cls: str) -> int:
+    """Return the number of retries in the rule of a class; 0 if it has no rule."""
     rule = policy.rules.get(cls) or CLASS_RULES.get(cls)
     return rule.retries if rule is not None else 0
 
 
 def decide(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
-    """Decide what follows from an attempt, given the root cause in its log, if any."""
-    return in_case(by_rule(outcome, cause, facts), facts)
+    """Decide what follows from an ended attempt; `cause` is the root cause in its log, or None."""
+    return apply_cases(rule_decision(outcome, cause, facts), facts)
 
 
-def by_rule(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
-    """Return what the class of an end asks for, after so many tries; `CASES` may change it.
+def rule_decision(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
+    """Return the decision by the rule of a failure and the number of tries, before `CASES`.
 
-    An unknown failure that comes again is the profile's only where the reference runs; else the
-    trial could not be measured. A reference that can never be measured stops the sweep.
+    A failure that may be the site's fault, and that recurs, drops the profile only if the reference
+    has run; if not, the trial could not be measured. A reference that can never be measured stops
+    the sweep.
     """
     if cause is not None and cause.action is Action.SUCCESS:
         return Ruling(
@@ -287,73 +296,81 @@ def by_rule(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -
     if cause is None or cause.action is Action.NONE:
         if outcome.state is State.COMPLETED:
             return Ruling(next=Next.ACCEPT)
-        cause = _from_state(outcome, cause)
+        cause = _finding_of_state(outcome, cause)
     earlier, policy, reference = facts.earlier, facts.policy, facts.reference
     rule, cls = rule_for(policy, cause), cause.cls
     if reference is Reference.FIRST and cls not in policy.rules:
         rule = FIRST_RULES.get(cls, rule)
-    # Only the status counts: when arms below the baseline were repeated and the better run was
-    # kept, 18 % of simulated sweeps without an effect had a winner instead of 5 %.
+    # Only failures count, never a score: when arms below the baseline were repeated and the better
+    # run was kept, 18 % of simulated sweeps without an effect had a winner instead of 5 %.
     tried = sum(1 for _ in takewhile(lambda earlier_cls: earlier_cls == cls, reversed(earlier)))
     is_endless = rule.retries == ENDLESS
-    counted = [earlier_cls for earlier_cls in earlier if _retries(policy, earlier_cls) != ENDLESS]
-    again = is_endless or (tried < rule.retries and len(counted) + 1 < policy.max_attempts)
-    # after other trouble in between, the failure does not count as recurring
+    # attempts whose class is retried without end do not count towards `max_attempts`
+    limited = [former for former in earlier if _retries_for(policy, former) != ENDLESS]
+    is_retried = is_endless or (tried < rule.retries and len(limited) + 1 < policy.max_attempts)
+    # the failure recurs only if the attempt just before failed in the same way (`tried`)
     is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
     then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
-    cannot = None if again else _cannot(cls, then, reference)
+    cannot = None if is_retried else _reference_failure(cls, then, reference)
+    if is_retried:
+        following = Next.RETRY
+        backoff_s = _LATER_OUTAGE_S if is_endless and tried else rule.backoff_s
+    else:
+        following = then if cannot is None else Next.STOP
+        backoff_s = 0.0
     return Ruling(
-        next=Next.RETRY if again else then if cannot is None else Next.STOP,
+        next=following,
         cannot=cannot,
         cls=cause.cls,
         detail=cause.detail,
-        found=cause.why if cls in _TOLD_WHOLE else None,
+        found=cause.why if cls in _QUOTED else None,
         tried=tried,
         evidence=cause.text or ("" if cause.why else outcome.reason),
         shown=cause.why,
-        backoff_s=_OUTAGE_S if is_endless and tried else rule.backoff_s if again else 0.0,
-        before=rule.before if again else Action.NONE,
+        backoff_s=backoff_s,
+        before=rule.before if is_retried else Action.NONE,
         is_of_node=cause.cls in blamed_on(Blame.NODE)
         or cause.action in (Action.RESUME_NODE, Action.HOOK),
     )
 
 
-def in_case(ruling: Ruling, facts: Facts) -> Ruling:
+def apply_cases(ruling: Ruling, facts: Facts) -> Ruling:
     """Return the ruling after the exceptions in `CASES`.
 
-    `decide` applies it to an attempt that ended. Callers apply it to an attempt that cannot start,
-    or whose preparation failed, with the decision so far.
+    `decide` calls it for an attempt that ended. Other callers use it for an attempt that cannot
+    start, or for a retry whose preparation failed.
     """
     for case in CASES:
         if (not case.follows or ruling.next in case.follows) and case.fits(ruling, facts):
             if case.then is Next.ACCEPT:
                 ruling = Ruling(next=Next.ACCEPT)
             else:
-                ruling = replace(ruling, next=case.then, **case.changed(ruling, facts))
+                ruling = replace(ruling, next=case.then, **case.changes(ruling, facts))
     return ruling
 
 
-def _cannot(cls: str, then: Next, reference: Reference) -> Cannot | None:
-    """Return what is wrong with the reference if its end leaves nothing to compare with.
+def _reference_failure(cls: str, then: Next, reference: Reference) -> Cannot | None:
+    """Return what the reference cannot do if no trial can be compared with it; else None.
 
-    If the reference never ran, an end without a known reason that recurs would end every profile.
+    A failure without a known reason counts only if the reference has never run, because it would
+    then end every profile too.
     """
     if reference not in (Reference.ITSELF, Reference.FIRST):
         return None
-    never = cls in _OWN_ENDS and reference is Reference.FIRST
-    was_tried = cls in (*_UNSCORED, FailureClass.NOT_STARTED)
-    if then is Next.DROP or (then is Next.GIVE_UP and (never or was_tried)):
+    ends_every_profile = cls in _ENDS_WITHOUT_REASON and reference is Reference.FIRST
+    has_no_score = cls in (*_UNSCORED, FailureClass.NOT_STARTED)
+    if then is Next.DROP or (then is Next.GIVE_UP and (ends_every_profile or has_no_score)):
         return Cannot.BE_SCORED if cls in _UNSCORED else Cannot.RUN
     return None
 
 
-def _from_state(outcome: Outcome, cause: Finding | None) -> Finding:
+def _finding_of_state(outcome: Outcome, cause: Finding | None) -> Finding:
+    """Return the finding for an attempt whose log names no cause, from its state."""
     is_failed = outcome.state is State.FAILED
     unknown = FailureClass.EXIT_CODE if is_failed else FailureClass.UNKNOWN_DEATH
     cls = CLASS_OF_STATE.get(outcome.state, unknown)
     detail = f"exit {outcome.exit_code}" if outcome.exit_code else outcome.reason
-    if outcome.signal and is_failed:
-        # after a deadline or a cancel, the signal was ours
+    if outcome.signal and is_failed:  # in other states, we or Slurm sent the signal
         detail = f"signal {outcome.signal}"
         cls = FailureClass.KILLED
     text = cause.text if cause else ""

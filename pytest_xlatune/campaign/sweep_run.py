@@ -1,7 +1,6 @@
 """A sweep as one campaign runs it: its cells, its executor, its folder, and its clocks.
 
-This module looks up the cell and the secrets of a trial, and the request of an attempt. It submits
-nothing, reads no log and writes no ledger.
+It also returns the cell and the secrets of a trial, and the request of an attempt.
 """
 
 from __future__ import annotations
@@ -75,8 +74,8 @@ class SweepRun:
 
     @property
     def queue_depth(self) -> int:
-        """How many submissions may wait for a node behind the trial that runs there."""
-        # an allocation has no queue: Slurm starts steps that wait in an order of its own
+        """How many submissions may wait for a node behind its running trial; with 1 none may."""
+        # an allocation has no queue: Slurm starts waiting steps in an order that we cannot control
         return 1 if self.executor.holds_nodes else self.site.queue_depth
 
     def cell_of(self, trial: Trial, state: LedgerState | None = None) -> Cell:
@@ -113,7 +112,7 @@ class SweepRun:
         return self.resources.nodes > 0 and not cell.nodelist
 
     def request_for(self, trial: Trial, number: int, state: LedgerState) -> Request:
-        """Return the request of an attempt; if there are several cells, each has its own nodes."""
+        """Return the request of an attempt, with the number of nodes of the trial's cell."""
         cell, resources = self.cell_of(trial, state), self.resources
         if len(self.cells) > 1 and cell.nodelist:
             resources = replace(resources, nodes=len(cell.nodelist))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from pytest_xlatune.campaign.jobs import cancel_unwaited, lost_runs, refusal_of
+from pytest_xlatune.campaign.jobs import cancel_unwaited, lost_ledger_error, lost_runs
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER, Ledger
@@ -33,7 +33,7 @@ def run_jobs(arguments: argparse.Namespace) -> Output:
             if not state.opened:
                 lost = lost_runs(folder)
                 if lost:
-                    problems.append(str(refusal_of(folder, lost)))
+                    problems.append(str(lost_ledger_error(folder, lost)))
         except LedgerError as error:  # go on: the other ledgers can have jobs to end
             problems.append(str(error))
             continue

@@ -2,7 +2,7 @@
 
 The contract is the class `Executor`; docs/how-to/extend.md shows a complete one. An executor keeps
 no state: any process that has the ledger can watch jobs that another process submitted. Only this
-package knows the names of executors; other packages ask for the facts that an executor states.
+package knows the names of executors; other packages read the facts that an executor declares.
 Only executors import submitit, and only when they submit something. The logger
 `pytest_xlatune.executors` says at INFO what was submitted, cancelled and resumed, and at DEBUG what
 Slurm was asked.
@@ -45,23 +45,23 @@ from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-OWN_JOBS = "xlt-"  # the names of our jobs begin with it
+JOB_NAME_PREFIX = "xlt-"  # the names of our jobs begin with it
 LOCK_VARIABLE = "XLATUNE_MACHINE_LOCK"
 
 
-class SchedulerDown(SubmissionError):  # noqa: N818 - a state of the world, to be waited out
+class SchedulerDown(SubmissionError):  # noqa: N818 - a state to wait out, no error
     """The scheduler does not answer. Nothing is known of any job, and nothing is lost: ask again.
 
-    Any method of an executor may raise it. After its patience is spent an executor raises a plain
-    `SubmissionError` instead.
+    Any method of an executor may raise it. If the scheduler is silent for too long, the executor
+    raises a plain `SubmissionError` instead.
     """
 
 
-class QueueFull(SubmissionError):  # noqa: N818 - as above
+class QueueFull(SubmissionError):  # noqa: N818 - a state to wait out, no error
     """A limit on submitted jobs is reached. Nothing is wrong: submit again when a job has ended."""
 
 
-class AllocationOver(SubmissionError):  # noqa: N818 - as above
+class AllocationOver(SubmissionError):  # noqa: N818 - a state, no error
     """The nodes of this session take no further trial; what runs on them may still end."""
 
 
@@ -95,14 +95,14 @@ def request_for(
 ) -> Request:
     """Return the request of an attempt, whose folder is below the folder of its ledger.
 
-    `run` is the session that began the ledger, so that attempts of a ledger that was moved aside
-    have other names.
+    `run` is the id of the session that began the ledger. It keeps the names of attempts distinct
+    from those of an earlier ledger that was moved aside.
     """
     name = f"{trial.id}.{number}"
     return Request(
         folder=folder / run / name,
         # a job name may not contain the `+` of a stack; the digest in the id keeps names distinct
-        job_name=f"{OWN_JOBS}{trial.id.replace('+', '_')}",
+        job_name=f"{JOB_NAME_PREFIX}{trial.id.replace('+', '_')}",
         comment=f"xlatune:{run}:{name}",
         nodelist=nodelist,
         resources=resources,
@@ -114,12 +114,12 @@ class Resumed:
     """The result of an attempt to make nodes fit for work again."""
 
     nodes: tuple[str, ...] = ()  # the nodes that were resumed
-    tried: tuple[str, ...] = ()  # the nodes that were resumed but are still unfit
+    resumed_in_vain: tuple[str, ...] = ()  # the same nodes if faults are left; else ()
     faults: tuple[str, ...] = ()  # what is still wrong, one sentence for each fault
-    unfit: tuple[str, ...] = ()  # the nodes of these faults
+    unfit: tuple[str, ...] = ()  # the nodes that these faults are about
 
 
-def standing(outcomes: Mapping[str, Outcome], submission: Submission) -> Outcome | None:
+def outcome_of(outcomes: Mapping[str, Outcome], submission: Submission) -> Outcome | None:
     """Return the outcome of a submission in the result of `Executor.poll`; None if unknown."""
     return outcomes.get(submission.folder) or outcomes.get(submission.job_id)
 
@@ -142,7 +142,7 @@ def machine_lock() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """The answer of the nodes to `Executor.look`."""
+    """The answer of the nodes to `Executor.probe`."""
 
     unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
     # the sentence of a failed check -> the nodes on which it failed
@@ -195,7 +195,7 @@ class Executor(abc.ABC):
 
     @abc.abstractmethod
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        """Return job id -> its outcome so far, without blocking for long; `standing` reads it.
+        """Return job id -> its outcome so far, without blocking for long; `outcome_of` reads it.
 
         A job that is left out is unknown this time. An `Outcome` whose state is pending or running
         is not final. A controller that lost its state uses job ids again: if two submissions have
@@ -213,7 +213,7 @@ class Executor(abc.ABC):
 
         No fault means that all nodes are fit, whether or not anything had to be done.
         """
-        return Resumed(faults=(f"executor {self.name} brings no node back",), unfit=tuple(nodes))
+        return Resumed(faults=(f"executor {self.name} cannot resume nodes",), unfit=tuple(nodes))
 
     # -- before anything is submitted: asked by a sweep, a preflight and a plan --------------------
 
@@ -225,22 +225,25 @@ class Executor(abc.ABC):
         """Return `count` equal nodes of a partition.
 
         Raises:
-            ConfigError, SubmissionError: there are not so many, or the scheduler does not say.
+            ConfigError: the partition has too few equal nodes, or this executor cannot pick nodes.
+            SubmissionError: the scheduler did not say which nodes it has.
         """
-        raise ConfigError(f"executor {self.name} picks no {count} nodes of {partition}: name them")
+        raise ConfigError(
+            f"executor {self.name} cannot pick nodes of {partition}; name the {count} nodes"
+        )
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
-        """Return what keeps trials from running although their nodes are fit, in sentences."""
+        """Return faults that keep trials from running on fit nodes, one sentence each."""
         del nodelist, resources
         return ()
 
     def node_faults(self, nodelist: Sequence[str], *, partition: str) -> tuple[str, ...]:
-        """Return what is wrong with nodes, in sentences; a busy node is fit."""
+        """Return what is wrong with nodes, one sentence for each fault; a busy node is fit."""
         del nodelist, partition
         return ()
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Return for which jobs of others trials on these nodes have to wait; "" if for none."""
+        """Return a note on other users' jobs on the nodes; "" if no trial has to wait for one."""
         del nodelist
         return ""
 
@@ -248,7 +251,7 @@ class Executor(abc.ABC):
         """Return until when trials can run on this session's nodes; "" if there is no limit."""
         return ""
 
-    def look(
+    def probe(
         self,
         paths: Sequence[str],
         *,
@@ -261,7 +264,7 @@ class Executor(abc.ABC):
         A check is a shell command and the sentence to show if it fails; `options`: see `Resources`.
         """
         del paths, checks, nodelist, options
-        return ProbeResult(unseen={}, why_not=f"executor {self.name} cannot ask them")
+        return ProbeResult(unseen={}, why_not=f"executor {self.name} cannot ask the nodes")
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str] | None:
         """Return a title and the text that `submit` would hand to a scheduler; write nothing.

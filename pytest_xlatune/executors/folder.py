@@ -34,14 +34,15 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
 DEVICES = "devices"  # the last word of a probe that asks JAX for the devices
-_JOURNALS = JOURNAL.replace(RANK, "*")
-_OURS = (payload.PROBE, *WORKERS)  # the programs of `workers`
+_JOURNALS = JOURNAL.replace(RANK, "*")  # a pattern of the journals of all ranks of a rotation
+_OUR_PROGRAMS = (payload.PROBE, *WORKERS)  # the names of the programs of `workers` in a spec
 _PARTS = 4  # folders below the work directory: sweep, cell, session, attempt
 _MOST_BYTES = 1 << 24  # the largest file that is read back; ours have some kilobytes
+_QUIET_S = 60.0  # a log that has not grown for this long may be that of a rank that hangs
 
 
 class ProcessRecord(Record, frozen=True, kw_only=True):
-    """A process, recorded so that a later one of the same id is not taken for it."""
+    """A process, recorded so that a later process with the same id is not taken for it."""
 
     host: str  # where it runs
     boot_id: str  # the id of the boot that it belongs to
@@ -78,17 +79,18 @@ def write_spec(folder: Path, spec: LaunchSpec) -> str:
     because the job of that spec may have been accepted.
     """
     secure_files.make_folder(folder)
-    plain, secrets = _apart(spec)
-    text, kept = json.dumps(plain).encode("ascii"), b""
+    plain, secrets = _split_secrets(spec)
+    spec_bytes, secret_bytes = json.dumps(plain).encode("ascii"), b""
     with secure_files.Folder(folder) as opened:
         if secrets:
-            kept = json.dumps([*secrets, _salt_in(opened, secrets)]).encode("ascii")
-            opened.write(payload.SECRETS, kept, mode=0o600)
-        opened.write(payload.SPEC, text)
-    return payload.digest_of(text, kept)
+            secret_bytes = json.dumps([*secrets, _salt_for(opened, secrets)]).encode("ascii")
+            opened.write(payload.SECRETS, secret_bytes, mode=0o600)
+        opened.write(payload.SPEC, spec_bytes)
+    return payload.digest_of(spec_bytes, secret_bytes)
 
 
-def _salt_in(folder: secure_files.Folder, secrets: list[str]) -> str:
+def _salt_for(folder: secure_files.Folder, secrets: list[str]) -> str:
+    """Return the salt that the folder has for these secrets; a new one if it has none."""
     try:
         *before, salt = read_json(folder.read(payload.SECRETS))
     except (OSError, ValueError, TypeError):
@@ -96,12 +98,12 @@ def _salt_in(folder: secure_files.Folder, secrets: list[str]) -> str:
     return str(salt) if before == secrets else os.urandom(16).hex()
 
 
-def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
+def _split_secrets(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
     """Return a spec with a mark in place of every text that holds a secret, and these texts."""
     secrets: list[str] = []
 
-    def kept(text: str, shown: str) -> str:
-        if text == shown:
+    def marked(text: str, redacted: str) -> str:
+        if text == redacted:
             return text
         secrets.append(text)
         return f"{payload.SECRET_MARK}{len(secrets) - 1}"
@@ -111,11 +113,13 @@ def _apart(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
     env = zip(spec.env.items(), without_secrets(spec.env).values(), strict=True)
     plain = {
         **spec.to_json(),
-        "argv": [kept(word, hide(shown, known)) for word, shown in argv],
-        "env": {name: kept(value, hide(shown, known)) for (name, value), shown in env},
+        "argv": [marked(word, hide(redacted, known)) for word, redacted in argv],
+        "env": {name: marked(value, hide(redacted, known)) for (name, value), redacted in env},
         "files": {
-            # our programs hold no secret, and other ranks may still read them
-            name: text if name in _OURS else kept(text, hide(hide_assignments(text), known))
+            # our programs hold no secret, and other ranks may read them when rank 0 has ended
+            name: text
+            if name in _OUR_PROGRAMS
+            else marked(text, hide(hide_assignments(text), known))
             for name, text in spec.files.items()
         },
     }
@@ -155,22 +159,24 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
 
 def _outcome(path: Path) -> Outcome | None:
     """Return the outcome that a rank wrote; if it cannot be read, one that says why."""
-    at = _aside(path) if not os.path.lexists(path) and os.path.lexists(_aside(path)) else path
+    renamed = _renamed(path)
+    was_renamed = not os.path.lexists(path) and os.path.lexists(renamed)
+    source = renamed if was_renamed else path
     try:
-        data = read_json_file(at)
+        data = read_json_file(source)
         outcome = None if data is None else Outcome.from_json(data)
-        if at == path:
+        if not was_renamed:
             return outcome
         why = "it could not be read before"
-    # one torn outcome once stopped every test of every session
+    # an exception would stop every test of every session, so a damaged outcome is an outcome
     except (LedgerError, OSError) as error:
-        why = _fault(error).removeprefix(f"{at}: ")
-    reason = f"{path}: {why}; kept as {_aside(path).name}"
+        why = _file_fault(error).removeprefix(f"{source}: ")
+    reason = f"{path}: {why}; kept as {renamed.name}"
     return Outcome(state=State.FAILED, reason=reason, is_unreadable=True)
 
 
-def _fault(error: LedgerError | OSError) -> str:
-    """Return what is wrong with the file itself; any other error of the system is raised."""
+def _file_fault(error: LedgerError | OSError) -> str:
+    """Return what is wrong with the file itself; raise an error that is not about the file."""
     if not isinstance(error, OSError):
         return str(error)
     if error.errno in secure_files.NO_FILE:
@@ -187,17 +193,19 @@ def keep_unreadable(folder: Path) -> None:
         path = folder / payload.name_of("outcome", rank)
         if outcome.is_unreadable:
             with contextlib.suppress(OSError):
-                path.rename(_aside(path))
+                path.rename(_renamed(path))
 
 
-def _aside(path: Path) -> Path:
+def _renamed(path: Path) -> Path:
+    """Return the path that an unreadable outcome is renamed to."""
     return path.with_name(f"{path.name}.unreadable")
 
 
 def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ()) -> LaunchSpec:
-    """Return a spec whose trial also reports what it ran on; with `devices` it asks JAX for them.
+    """Return a spec whose trial also reports what it ran on.
 
-    `health` is the site's command that reports what a node's log says; () is none.
+    With `devices` the probe also asks JAX for the devices. `health` is the site's command that
+    reports what a node's log says; () if there is none.
 
     If the probe needs another container, it runs only where `devices` are asked for. If the
     launcher names no probe, the trial reports nothing, because the payload may run elsewhere.
@@ -214,11 +222,11 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
 
 def with_worker(spec: LaunchSpec) -> LaunchSpec:
     """Return the spec of a rotation with the text of its worker; any other spec is unchanged."""
-    places = [name for name in WORKERS if name in spec.files]
-    if not places:
+    workers = [name for name in WORKERS if name in spec.files]
+    if not workers:
         return spec
     text = _program("rotate.py")
-    return msgspec.structs.replace(spec, files={**spec.files, **dict.fromkeys(places, text)})
+    return msgspec.structs.replace(spec, files={**spec.files, **dict.fromkeys(workers, text)})
 
 
 def _program(name: str) -> str:
@@ -238,15 +246,16 @@ def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
 
 
 _HARD = "hard:"  # the beginning of a line of the site's command that names a hard error
-_LINES, _CHARS = 20, 300  # what the ledger keeps of a node: lines, and characters of each
+_MOST_LINES = 20  # the most lines of a node's report that the ledger keeps
+_MOST_CHARS = 300  # the most characters that it keeps of such a line
 
 
 def node_findings(folder: Path) -> tuple[Finding, ...]:
     """Return what the site's command reported about an attempt's nodes; () if there is none.
 
     A line `hard: ...` names a hard error, whatever the exit status of the command is. If the
-    command succeeded, each other line is a finding; if it failed, the last one says why. The
-    `source` of a finding is the node.
+    command succeeded, all the remaining lines are findings too; if it failed, the last of them
+    says why. The `source` of a finding is the node.
     """
     spec = read_spec(folder)
     if spec is None or not spec.node_health:
@@ -264,24 +273,28 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
         soft = [line for line in lines if not line.lower().startswith(_HARD)]
         if problem:
             why = f"{problem}: {soft[-1]}" if soft else problem
-            findings.append(_of_node(FailureClass.NODE_UNASKED, node, why))
-        findings += [_of_node(FailureClass.NODE_FAULT, node, line) for line in hard[:_LINES]]
-        findings += [_of_node(FailureClass.NODE_SAID, node, line)
-                  for line in ([] if problem else soft[:_LINES])]  # fmt: skip
-        more = len(hard[_LINES:]) + (0 if problem else len(soft[_LINES:]))
-        if more:
-            text = f"and {counted(more, 'further line')}, in {path.with_suffix('.txt').name}"
-            findings.append(_of_node(FailureClass.NODE_SAID, node, text))
+            findings.append(_node_finding(FailureClass.NODE_UNASKED, node, why))
+            soft = []
+        findings += [
+            _node_finding(FailureClass.NODE_FAULT, node, line) for line in hard[:_MOST_LINES]
+        ]
+        findings += [
+            _node_finding(FailureClass.NODE_SAID, node, line) for line in soft[:_MOST_LINES]
+        ]
+        further = len(hard[_MOST_LINES:]) + len(soft[_MOST_LINES:])
+        if further:
+            text = f"and {counted(further, 'further line')}, in {path.with_suffix('.txt').name}"
+            findings.append(_node_finding(FailureClass.NODE_SAID, node, text))
     if not findings and not list(folder.glob("health*.json")):
         why = "the command was not run: the job was ended, or its launcher runs it elsewhere"
-        findings.append(_of_node(FailureClass.NODE_UNASKED, "", why))
+        findings.append(_node_finding(FailureClass.NODE_UNASKED, "", why))
     return tuple(findings)
 
 
 def ask_what_hangs(folder: Path) -> bool:
-    """Ask each payload of an attempt to record what its processes do; return whether all have.
+    """Ask each payload of an attempt to record what its processes do; return if all have done so.
 
-    A payload that has ended is not waited for, so the answer is True when none runs.
+    A payload that has ended is not waited for, so the result is True if none runs.
     """
     started = _by_rank([*folder.glob("started*.json")])
     running = {rank for rank in started if not (folder / payload.name_of("outcome", rank)).exists()}
@@ -298,41 +311,42 @@ def read_standstill(
 ) -> Standstill | None:
     """Return which rank of a hanging attempt is behind; None if that is not known.
 
-    `steps` is the last step of each rank. `is_sure` says that the attempt did hang, for example
-    because its deadline ended it; otherwise its logs must have been quiet for a minute.
+    `steps` is the last step of each rank. `is_sure` says that the attempt certainly hung, for
+    example because its deadline ended it; otherwise its logs must have been quiet for `_QUIET_S`.
     """
-    looks = []
+    hang_looks = []
     for path in sorted(folder.glob("hang*.json")):
         with contextlib.suppress(LedgerError, OSError):  # a node's fault must not cost the trial
-            looks.append(HangLook.from_json(read_json_file(path)))
-    if not is_sure and not all(hang_look.quiet_s >= _QUIET_S for hang_look in looks):
+            hang_looks.append(HangLook.from_json(read_json_file(path)))
+    if not is_sure and not all(hang_look.quiet_s >= _QUIET_S for hang_look in hang_looks):
         return None
-    at_s = min((hang_look.at_s for hang_look in looks), default=0.0)
+    first_look_s = min((hang_look.at_s for hang_look in hang_looks), default=0.0)
     ended = {
-        rank: _how(outcome)
+        rank: _exit_text(outcome)
         for rank, outcome in read_outcomes(folder).items()
-        if outcome.end_s is not None and outcome.end_s < at_s
+        if outcome.end_s is not None and outcome.end_s < first_look_s
     }
     ranks = {*_by_rank(folder.glob("started*.json"))}
-    return standstill(looks, steps=steps, ended=ended, ranks=ranks)
+    return standstill(hang_looks, steps=steps, ended=ended, ranks=ranks)
 
 
-_QUIET_S = 60.0
-
-
-def _how(outcome: Outcome) -> str:
+def _exit_text(outcome: Outcome) -> str:
+    """Return how a rank ended, in two words: `signal 9`, `exit 1`."""
     if outcome.signal:
         return f"signal {outcome.signal}"
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else str(outcome.state)
 
 
-def _of_node(cls: FailureClass, node: str, text: str) -> Finding:
-    return Finding(cls=cls, action=Action.NONE, text=text[:_CHARS], source=node)
+def _node_finding(cls: FailureClass, node: str, text: str) -> Finding:
+    return Finding(cls=cls, action=Action.NONE, text=text[:_MOST_CHARS], source=node)
 
 
-def is_same_attempt(one: Path, other: Path) -> bool:
-    """Return whether two paths name one attempt; each host may have its own work directory path."""
-    return one.parts[-_PARTS:] == other.parts[-_PARTS:]
+def is_same_attempt(first: Path, second: Path) -> bool:
+    """Return whether two paths name the same attempt.
+
+    Hosts may mount the work directory at different paths, so only the folders below it count.
+    """
+    return first.parts[-_PARTS:] == second.parts[-_PARTS:]
 
 
 def log_files(folder: Path) -> Mapping[int, Path]:
@@ -343,8 +357,11 @@ def log_files(folder: Path) -> Mapping[int, Path]:
 def journals(folder: Path) -> tuple[str, ...]:
     """Return the journals of the processes of a rotation, in the order of their ranks."""
     paths = _by_rank(folder.glob(_JOURNALS))
-    read = (secure_files.read_bytes(paths[rank], most_bytes=_MOST_BYTES) for rank in sorted(paths))
-    return tuple(journal.decode("utf-8", "replace") for journal in read)
+    texts = []
+    for rank in sorted(paths):
+        journal = secure_files.read_bytes(paths[rank], most_bytes=_MOST_BYTES)
+        texts.append(journal.decode("utf-8", "replace"))
+    return tuple(texts)
 
 
 def journal_bytes(folder: Path) -> int:
@@ -357,27 +374,32 @@ def journal_bytes(folder: Path) -> int:
 
 
 def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
-    # a file of a rank:  log.12.txt    outcome.12.json    rank 0's:  started.json
-    named = ((path.name.split(".")[1:-1], path) for path in paths)
-    ranks = ((rank[0] if rank else "0", path) for rank, path in named)
-    return {int(rank): path for rank, path in ranks if re.fullmatch(r"[0-9]{1,9}", rank)}
+    """Return files by the rank in their names; other files are left out."""
+    by_rank = {}
+    for path in paths:
+        # log.12.txt    outcome.12.json    started.json (of rank 0)
+        middle = path.name.split(".")[1:-1]
+        rank = middle[0] if middle else "0"
+        if re.fullmatch(r"[0-9]{1,9}", rank):
+            by_rank[int(rank)] = path
+    return by_rank
 
 
 def _process(folder: Path, kind: str) -> ProcessRecord | None:
     """Return the process that a file names; None if there is no file, or it cannot be read.
 
-    The file of a claim appears before its content. How the attempt ended is known from its outcome
-    or from the scheduler.
+    An unreadable file is no error: a claim's file appears before its content, and how the attempt
+    ended is known from its outcome or from the scheduler.
     """
     try:
         data = read_json_file(folder / payload.name_of(kind))
         return None if data is None else ProcessRecord.from_json(data)
     except (LedgerError, OSError) as error:
-        _fault(error)
+        _file_fault(error)  # it raises an error that is not about the file
         return None
 
 
-FOLLOWED = "followed-job.json"  # written for a trial whose process submits a job and follows it
+FOLLOWED = "followed-job.json"  # written if the trial's process itself submits a job and follows it
 
 
 def with_followed_job(outcome: Outcome, folder: Path) -> Outcome:
@@ -390,7 +412,7 @@ def with_followed_job(outcome: Outcome, folder: Path) -> Outcome:
             outcome, job=str(job.get("job_id", "")), nodes=nodes, start_s=start_s
         )
     except (XlatuneError, OSError, ValueError, AttributeError, TypeError):
-        return outcome  # a trial may write what it likes there
+        return outcome  # the trial writes this file, so its content may be anything
 
 
 def read_json_file(path: Path) -> Json | None:

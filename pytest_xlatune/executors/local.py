@@ -1,12 +1,12 @@
 """Runs trials on this machine, one at a time: it starts the payload, and watches its folder.
 
-The payload forks: the parent is short-lived and records the job, and the child is the job. This
+The payload forks: the short-lived parent records the job, and the child is the job. The fork
 
 * gives the job a session of its own, so that Ctrl-C in pytest does not end it;
 * keeps the environment of pytest, with its secrets, from the job, which gets only what the launch
   spec inherits and what an interpreter needs to start;
 * leaves the running job without a parent, which would warn about the job when the parent ends;
-* starts a trainer only after the job is recorded, whichever process is killed meanwhile.
+* lets the trainer start only after the job is recorded, even if one of the two is killed.
 
 The payload holds a lock of the machine during a trial, so all sessions of this user together run
 one trial at a time. This module does not judge how a trial ended.
@@ -41,12 +41,11 @@ from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-_NOTES = "submit.txt"  # the output of the submitting process
+_SUBMIT_OUTPUT = "submit.txt"  # the output of the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
 _MINUTE_S = 60.0
-_NEEDED = (
-    "HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR"
-)  # fmt: skip
+# the variables of our environment that an interpreter needs to start
+_NEEDED = ("HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
 
 class LocalExecutor(Executor):
@@ -75,7 +74,9 @@ class LocalExecutor(Executor):
             _submit(folder, digest, comment=comment, lock=lock, inherit=spec.inherit)
             known = payload.read_job(folder)
         if known is None:
-            raise SubmissionError(f"{folder} was submitted but names no job; see {_NOTES} in it")
+            raise SubmissionError(
+                f"{folder} was submitted but names no job; see {_SUBMIT_OUTPUT} in it"
+            )
         if known["comment"] != comment:
             raise SubmissionError(
                 f"{folder} already holds the attempt {known['comment']!r}, expected {comment!r}; "
@@ -87,7 +88,7 @@ class LocalExecutor(Executor):
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Return the state of each job, from its folder and the processes that are named there."""
         return {
-            submission.job_id: _standing(root / submission.folder, submission.job_id, self._lock)
+            submission.job_id: _outcome_of(root / submission.folder, submission.job_id, self._lock)
             for submission in submissions
         }
 
@@ -108,13 +109,13 @@ class LocalExecutor(Executor):
                 payload.end_leftovers(trainer.to_json())
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
-        """Return that several ranks are asked for, if they are: they once ran as one."""
+        """Return a fault if a trial asks for several ranks: only one process would be started."""
         del nodelist
         if resources.tasks_per_node == 1:
             return ()
         fault = (
-            f"tasks_per_node is {resources.tasks_per_node}, and the local executor starts one "
-            "process a trial; let the launcher's command start the ranks, or use Slurm"
+            f"tasks_per_node is {resources.tasks_per_node}, but the local executor starts one "
+            "process for each trial; let the launcher's command start the ranks, or use Slurm"
         )
         return (fault,)
 
@@ -123,8 +124,8 @@ class LocalExecutor(Executor):
         return Resumed(faults=(f"{os.uname().nodename} has no scheduler that could resume it",))
 
 
-def _standing(folder: Path, job_id: str, lock: Path | None) -> Outcome:
-    # the outcome is read once more, because it may have been written since the first time
+def _outcome_of(folder: Path, job_id: str, lock: Path | None) -> Outcome:
+    # the outcome is read again at the end, because it may have been written in the meantime
     return (
         _written_outcome(folder)
         or _unfinished(folder, job_id, lock)
@@ -154,16 +155,16 @@ def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
         reason = f"runs on {claim.host}; only that machine can see if it lives"
     if trainer is None:
         since_s = claim.at_s if claim is not None else None
-        return Outcome(state=State.PENDING, reason=reason or _waits(lock, since_s))
+        return Outcome(state=State.PENDING, reason=reason or _wait_reason(lock, since_s))
     return Outcome(state=State.RUNNING, nodes=(trainer.host,), start_s=trainer.at_s, reason=reason)
 
 
-def _waits(lock: Path | None, since_s: float | None) -> str:
+def _wait_reason(lock: Path | None, since_s: float | None) -> str:
     """Return how long a trial has waited for the machine, and its holder if the lock shows it."""
     passed_s = time.time() - since_s if since_s is not None else 0.0
-    # in minutes, because every change of a reason is shown
-    so_long = f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
-    text = f"waits for the machine{so_long}"
+    # seconds are left out, because a person is shown every change of a reason
+    waited = f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
+    text = f"waits for the machine{waited}"
     with contextlib.suppress(OSError, ValueError, SubmissionError):
         holder = Path(secure_files.read_text(lock or machine_lock()).strip())
         return f"{text}: {holder.name} has it" if holder.is_dir() and holder.name else text
@@ -174,7 +175,7 @@ def _lost(folder: Path) -> Outcome:
     if (folder / payload.CANCEL).exists():
         lost = Outcome(state=State.CANCELLED, reason="ended before it could say how")
     else:
-        why = "its process is gone and left no outcome: killed?"
+        why = "its process ended without an outcome; it may have been killed"
         lost = Outcome(state=State.LOST, reason=why)
     if (trainer := read_started(folder)) is None:
         return lost
@@ -185,7 +186,7 @@ def _signal(process: ProcessRecord, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:
-            if process.is_alive:  # the descriptor now refers to it, and to no later process
+            if process.is_alive:  # so the descriptor refers to this process, not to a later one
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
@@ -193,9 +194,9 @@ def _signal(process: ProcessRecord, number: signal.Signals) -> None:
 
 def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Sequence[str]) -> None:
     argv = payload.payload_argv(folder.absolute(), digest, str(lock.absolute()), comment)
-    notes = folder / _NOTES
+    output = folder / _SUBMIT_OUTPUT
     with os.fdopen(
-        secure_files.open_file(notes, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
+        secure_files.open_file(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb"
     ) as file:
         try:
             done = subprocess.run(
@@ -212,7 +213,7 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
     secure_files.restrict_modes(folder)
     if done.returncode:
-        output = secure_files.read_text(notes).strip()
+        text = secure_files.read_text(output).strip()
         raise SubmissionError(
-            f"{folder} could not be submitted: exit status {done.returncode}, {output[-500:]!r}"
+            f"{folder} could not be submitted: exit status {done.returncode}, {text[-500:]!r}"
         )

@@ -1,11 +1,12 @@
 """Examine a trainer that hangs, on its node: what each of its processes waits for.
 
-It uses only the standard library, and the payload loads it by its path, because only an ancestor
-may examine a process where the kernel restricts tracing. It judges nothing and ends nothing;
-`logs.standstill` evaluates the result. There are two sources, none of which has to be in the
-trainer's environment:
+The payload loads this module by its path and runs it itself, because only an ancestor may examine
+a process where the kernel restricts tracing. So it uses only the standard library. It judges
+nothing and ends nothing; `logs.standstill` evaluates the result. There are two sources, none of
+which needs a package in the trainer's environment:
 
-* the kernel: state, system call and wait channel of the main thread, its open file, CPU time;
+* the kernel: state, system call and wait channel of the main thread, the file or socket that it
+  waits for, CPU time;
 * Python's stacks: from py-spy if it is installed and allowed, else from `faulthandler`, which the
 payload's hook registered for a signal when the interpreter started.
 """
@@ -26,11 +27,13 @@ from typing import Any
 
 SIGNAL = 47  # the hook's signal: a real-time signal, which hardly any program uses
 SAMPLE_S = 1.0  # seconds between two readings of the CPU time
-_STACK_S = 2.0  # seconds for the stacks of one process
-_ALL_STACKS_S = 10.0
-_MOST_BYTES = 1 << 18  # most bytes of stacks
+_STACK_S = 2.0  # the most seconds for the stacks of one process
+_ALL_STACKS_S = 10.0  # the most seconds for the stacks of all processes
+_MOST_BYTES = 1 << 18  # the most bytes of stacks of one process
 _MOST_PROCESSES, _MOST_FRAMES, _MOST_THREADS = 64, 24, 16
-_LINES, _CHARS = 3, 300
+_LAST_LINES, _MOST_CHARS = 3, 300  # how many lines of the log are recorded, and how much of a line
+_LOG_END_BYTES = 1 << 13  # how much of the end of a log is read for these lines
+_MOST_RANK_DIGITS = 8  # a longer number is no rank
 _HERTZ = os.sysconf("SC_CLK_TCK")
 # variables with a process's rank and the number of ranks; the innermost launcher first
 _RANKS = (
@@ -57,8 +60,8 @@ _ARM = {
     211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4",
 }  # fmt: skip
 _CALLS = _ARM if os.uname().machine == "aarch64" else _X86
-# calls whose first argument is the descriptor for which they wait
-_OF_A_FILE = frozenset(
+# calls whose first argument is the descriptor that they wait for
+_CALLS_ON_DESCRIPTORS = frozenset(
     {"read", "readv", "pread64", "write", "writev", "recvfrom", "recvmsg", "sendto", "sendmsg",
      "flock", "fsync", "accept", "accept4", "connect", "ioctl"}
 )  # fmt: skip
@@ -72,25 +75,28 @@ _SPY_THREAD = re.compile(r'Thread (?:0x[0-9A-Fa-f]+|\d+) \((?P<how>[^)]*)\)(?:: 
 _SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
 
 
-def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
+def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
     """Return what the processes of one payload's trainer are doing, as JSON data.
 
     Args:
-        top: the payload; all processes below it are examined, including zombies.
+        payload_pid: the process id of the payload; all its descendants are examined, including
+            zombies.
         stacks: the file to which `faulthandler` writes.
         log: the log of this rank.
-        rank: the rank of the payload; a process whose launcher says another rank gets that one.
+        rank: the rank of the payload, for a process whose environment names no other rank.
     """
     at_s, quiet_s = time.time(), 0.0
     with contextlib.suppress(OSError):
         quiet_s = at_s - log.stat().st_mtime
-    processes = _below(top)[:_MOST_PROCESSES]
-    before = [seen.cpu_ticks() for seen in processes]
+    processes = _descendants(payload_pid)[:_MOST_PROCESSES]
+    before = [process.cpu_ticks() for process in processes]
     time.sleep(SAMPLE_S)
-    records = [seen.record(ticks, rank) for seen, ticks in zip(processes, before, strict=True)]
+    records = [
+        process.record(ticks, rank) for process, ticks in zip(processes, before, strict=True)
+    ]
     until_s = time.monotonic() + _ALL_STACKS_S
-    for seen, record in zip(processes, records, strict=True):
-        record.update(_stacks_of(seen, stacks, until_s=until_s))
+    for process, record in zip(processes, records, strict=True):
+        record["stacks"] = _stacks_of(process, stacks, until_s=until_s)
     return {
         "rank": rank,
         "at_s": at_s,
@@ -100,24 +106,26 @@ def look(top: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
     }
 
 
-def _below(top: int) -> list[_Seen]:
-    everyone = {}
+def _descendants(ancestor: int) -> list[_ProcessView]:
+    processes = {}
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (process := _Seen(int(entry.name))).is_there:
-            everyone[process.pid] = process
-    below = {top}
-    while more := {pid for pid, seen in everyone.items() if seen.parent in below} - below:
-        below |= more
-    return [everyone[pid] for pid in sorted(below - {top}) if pid in everyone]
+        if entry.name.isdigit() and (process := _ProcessView(int(entry.name))).is_there:
+            processes[process.pid] = process
+    family = {ancestor}
+    while children := {pid for pid, view in processes.items() if view.parent in family} - family:
+        family |= children
+    return [processes[pid] for pid in sorted(family - {ancestor}) if pid in processes]
 
 
-class _Seen:
+class _ProcessView:
     """One process as /proc shows it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.at = Path(f"/proc/{pid}")
-        self.is_there, self.name, self.fields = True, "", [""] * 20
+        self.folder = Path(f"/proc/{pid}")
+        self.is_there = True
+        self.name = ""
+        self.fields: list[str] = []  # those of /proc/<pid>/stat, from the state on
         try:
             text = self._text("stat")  # 4711 (a (b) c) S 1 4711 4711 0 -1 ...
         except OSError:
@@ -128,7 +136,7 @@ class _Seen:
 
     @property
     def parent(self) -> int:
-        return int(self.fields[1] or 0)
+        return int(self.fields[1])
 
     @functools.cached_property
     def environ(self) -> dict[bytes, bytes]:
@@ -138,13 +146,14 @@ class _Seen:
         return {}
 
     def _bytes(self, name: str) -> bytes:
-        with (self.at / name).open("rb") as file:
+        with (self.folder / name).open("rb") as file:
             return file.read(1 << 20)
 
     def _text(self, name: str) -> str:
         return self._bytes(name).decode("utf-8", "replace").strip()
 
     def _text_if_any(self, name: str) -> str:
+        """Return the text of a file of the process; "" if it cannot be read."""
         try:
             return self._text(name)
         except OSError:
@@ -152,11 +161,12 @@ class _Seen:
 
     def threads(self) -> list[str]:
         with contextlib.suppress(OSError):
-            return sorted(os.listdir(self.at / "task"), key=int)  # noqa: PTH208 - no paths needed
+            task = self.folder / "task"
+            return sorted(os.listdir(task), key=int)  # noqa: PTH208 - no paths needed
         return []
 
     def cpu_ticks(self) -> dict[str, int]:
-        """Return the CPU time of each thread."""
+        """Return the CPU time of each thread by its id, in clock ticks."""
         ticks = {}
         for tid in self.threads():
             fields = self._text_if_any(f"task/{tid}/stat").rpartition(")")[2].split()
@@ -166,53 +176,59 @@ class _Seen:
 
     def record(self, before: dict[str, int], rank: int) -> dict[str, Any]:
         """Return what the process does; its CPU use in cores is measured since `before`."""
-        now, main = self.cpu_ticks(), str(self.pid)
-        used_ticks = now[main] - before[main] if main in now and main in before else 0
-        named_rank, size = self._rank(rank)
-        call, on = self._call()
+        now, main_thread = self.cpu_ticks(), str(self.pid)
+        used_ticks = 0
+        if main_thread in now and main_thread in before:
+            used_ticks = now[main_thread] - before[main_thread]
+        own_rank, ranks = self._rank(rank)
+        call, waited_for = self._call()
         state = self._text_if_any("stat").rpartition(")")[2].split()[:1]
+        channel = self._text_if_any("wchan")
         return {
             "pid": self.pid,
             "parent": self.parent,
             "name": self.name,
-            "rank": named_rank,
-            "ranks": size,
+            "rank": own_rank,
+            "ranks": ranks,
             "state": state[0] if state else "",
             "threads": len(now),
             "call": call,
-            "channel": self._text_if_any("wchan").replace("0", "", 1) if call != "running" else "",
-            "on": on,
+            # the kernel writes 0 if the thread waits nowhere, or if it does not say where
+            "channel": "" if call == "running" or channel == "0" else channel,
+            "on": waited_for,
             "main_cores": round(used_ticks / _HERTZ / SAMPLE_S, 2),
         }
 
-    def _rank(self, rank: int) -> tuple[int, int | None]:
-        for name, size_name in _RANKS:
-            text = self.environ.get(name, b"")
-            if text.isdigit() and len(text) < _LINES + 6:
-                size = self.environ.get(size_name, b"")
-                return int(text), int(size) if size.isdigit() else None
-        return rank, None
+    def _rank(self, default: int) -> tuple[int, int | None]:
+        """Return the process's rank and the number of ranks, None if its environment names none."""
+        for name, ranks_name in _RANKS:
+            rank = self.environ.get(name, b"")
+            if rank.isdigit() and len(rank) <= _MOST_RANK_DIGITS:
+                ranks = self.environ.get(ranks_name, b"")
+                return int(rank), int(ranks) if ranks.isdigit() else None
+        return default, None
 
     def _call(self) -> tuple[str, str]:
         """Return the main thread's system call, and the file or socket that it waits for."""
         # running      202 0x7f12 0x189 0x0 0x0 0x0 0xffffffff 0x7ffc 0x7f12      -1 0x7ffc 0x7f12
         words = self._text_if_any("syscall").split()
         if not words or not words[0].isdigit():
-            return (words[0] if words[:1] == ["running"] else ""), ""
+            return ("running" if words[:1] == ["running"] else ""), ""
         call = _CALLS.get(int(words[0]), f"system call {words[0]}")
-        if call not in _OF_A_FILE:
+        if call not in _CALLS_ON_DESCRIPTORS:
             return call, ""
-        number = int(words[1], 16) & 0xFFFFFFFF
+        descriptor = int(words[1], 16) & 0xFFFFFFFF
         try:
-            on = str((self.at / "fd" / str(number)).readlink())
+            link = str((self.folder / "fd" / str(descriptor)).readlink())
         except OSError:
             return call, ""
-        return call, self._peer(on) or on
+        return call, self._peer(link) if link.startswith("socket:[") else link
 
     def _peer(self, link: str) -> str:
-        """Return the remote end of a TCP socket: `socket:[4711]` -> `10.0.0.7:8476`."""
-        if not link.startswith("socket:["):
-            return ""
+        """Return the remote end of a TCP socket: `socket:[4711]` -> `10.0.0.7:8476`.
+
+        The link of any other socket is returned unchanged.
+        """
         for inode, remote in self.sockets():
             if inode == link[8:-1]:
                 return remote
@@ -224,19 +240,21 @@ class _Seen:
         for name in ("net/tcp", "net/tcp6"):
             for line in self._text_if_any(name).splitlines()[1:]:
                 words = line.split()
-                if len(words) > 9:  # noqa: PLR2004 - the inode's place
+                if len(words) > 9:  # noqa: PLR2004 - the index of the inode
                     yield words[9], _address(words[2])
 
-    def descriptors(self) -> set[str]:
+    def open_files(self) -> set[str]:
+        """Return what each descriptor of the process refers to, as /proc writes it."""
         links = set()
         with contextlib.suppress(OSError):
-            for path in (self.at / "fd").iterdir():
+            for path in (self.folder / "fd").iterdir():
                 with contextlib.suppress(OSError):
                     links.add(str(path.readlink()))
         return links
 
     @property
     def catches_signal(self) -> bool:
+        """Whether the process has a handler for the hook's signal."""
         # SigCgt:	0000800180014a07
         for line in self._text_if_any("status").splitlines():
             if line.startswith("SigCgt:"):
@@ -247,30 +265,31 @@ class _Seen:
 def _address(text: str) -> str:
     """Read an address of /proc/net/tcp: `0100007F:6D7C` -> `127.0.0.1:28028`."""
     host, _, port = text.partition(":")
+    # the kernel writes each word of four bytes in the order of this machine
     words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
     packed = b"".join(words)
-    if packed[:12] == b"\0" * 10 + b"\xff\xff":
+    if packed[:12] == b"\0" * 10 + b"\xff\xff":  # an IPv4 address in the notation of IPv6
         packed = packed[12:]
-    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6  # noqa: PLR2004 - bytes of v4
-    shown = socket.inet_ntop(family, packed)
-    return f"{shown}:{int(port, 16)}" if family == socket.AF_INET else f"[{shown}]:{int(port, 16)}"
+    is_ipv4 = len(packed) == 4  # noqa: PLR2004 - bytes
+    shown = socket.inet_ntop(socket.AF_INET if is_ipv4 else socket.AF_INET6, packed)
+    return f"{shown}:{int(port, 16)}" if is_ipv4 else f"[{shown}]:{int(port, 16)}"
 
 
-def _stacks_of(process: _Seen, stacks: Path, *, until_s: float) -> dict[str, Any]:
-    """Return Python's stacks of a process, the main thread first."""
+def _stacks_of(process: _ProcessView, stacks: Path, *, until_s: float) -> list[list[str]]:
+    """Return Python's stacks of a process, the main thread first; [] if they are unknown."""
     left_s = min(until_s - time.monotonic(), _STACK_S)
-    if left_s <= 0 or process.fields[0] in ("Z", "X"):
-        return {"stacks": []}
-    if spy := _spy(process):
-        if python_stacks := _of_spy(spy, process, left_s):
-            return {"stacks": python_stacks}
+    if left_s <= 0 or process.fields[0] in ("Z", "X"):  # a zombie, or dead
+        return []
+    if py_spy := _find_py_spy(process):
+        if python_stacks := _py_spy_stacks(py_spy, process, left_s):
+            return python_stacks
         left_s = min(until_s - time.monotonic(), _STACK_S)
-    if process.catches_signal and str(stacks) in process.descriptors():
-        return {"stacks": _of_handler(process, stacks, left_s)}
-    return {"stacks": []}
+    if process.catches_signal and str(stacks) in process.open_files():
+        return _faulthandler_stacks(process, stacks, left_s)
+    return []
 
 
-def _spy(process: _Seen) -> str:
+def _find_py_spy(process: _ProcessView) -> str:
     """Return py-spy, beside the process's interpreter or on its PATH; "" if there is none."""
     with contextlib.suppress(OSError):
         words = process._bytes("cmdline").split(b"\0")  # noqa: SLF001 - of this module
@@ -283,18 +302,18 @@ def _spy(process: _Seen) -> str:
     return ""
 
 
-def _of_spy(spy: str, process: _Seen, left_s: float) -> list[list[str]]:
-    argv = [spy, "dump", "--nonblocking", "--pid", str(process.pid)]
+def _py_spy_stacks(py_spy: str, process: _ProcessView, left_s: float) -> list[list[str]]:
+    argv = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             argv, capture_output=True, timeout=max(left_s, 0.1), check=False, env={}
         )
-        return of_spy(done.stdout[:_MOST_BYTES].decode("utf-8", "replace"))
+        return parse_py_spy(done.stdout[:_MOST_BYTES].decode("utf-8", "replace"))
     return []
 
 
-def _of_handler(process: _Seen, stacks: Path, left_s: float) -> list[list[str]]:
-    """Make the process write its stacks, and return them once no more come."""
+def _faulthandler_stacks(process: _ProcessView, stacks: Path, left_s: float) -> list[list[str]]:
+    """Make the process write its stacks, and return them when their file no longer grows."""
     before = _size(stacks)
     with contextlib.suppress(OSError):
         os.kill(process.pid, SIGNAL)
@@ -307,11 +326,11 @@ def _of_handler(process: _Seen, stacks: Path, left_s: float) -> list[list[str]]:
         last = now
     with contextlib.suppress(OSError), stacks.open("rb") as file:
         file.seek(before)
-        return of_handler(file.read(_MOST_BYTES).decode("utf-8", "replace"))
+        return parse_faulthandler(file.read(_MOST_BYTES).decode("utf-8", "replace"))
     return []
 
 
-def of_handler(text: str) -> list[list[str]]:
+def parse_faulthandler(text: str) -> list[list[str]]:
     """Parse stacks written by `faulthandler`, where the main thread is last; return it first."""
     stacks: list[list[str]] = []
     for line in text.splitlines():
@@ -319,10 +338,10 @@ def of_handler(text: str) -> list[list[str]]:
             stacks.append([])
         elif stacks and (frame := _FRAME.match(line)):
             stacks[-1].append(f"{frame['file']}:{frame['line']} {frame['function']}")
-    return _cut(stacks[::-1])
+    return _shortened(stacks[::-1])
 
 
-def of_spy(text: str) -> list[list[str]]:
+def parse_py_spy(text: str) -> list[list[str]]:
     """Parse stacks printed by `py-spy dump`; return the main thread's first."""
     threads: list[tuple[bool, list[str]]] = []
     for line in text.splitlines():
@@ -330,10 +349,10 @@ def of_spy(text: str) -> list[list[str]]:
             threads.append((thread["name"] == "MainThread", []))
         elif threads and (frame := _SPY_FRAME.match(line)):
             threads[-1][1].append(f"{frame['file']}:{frame['line'] or '?'} {frame['function']}")
-    return _cut([frames for _, frames in sorted(threads, key=lambda thread: not thread[0])])
+    return _shortened([frames for _, frames in sorted(threads, key=lambda thread: not thread[0])])
 
 
-def _cut(stacks: list[list[str]]) -> list[list[str]]:
+def _shortened(stacks: list[list[str]]) -> list[list[str]]:
     return [stack[:_MOST_FRAMES] for stack in stacks[:_MOST_THREADS]]
 
 
@@ -345,7 +364,7 @@ def _size(path: Path) -> int:
 
 def _last_lines(log: Path) -> list[str]:
     with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - (1 << 13), 0))
+        file.seek(max(file.seek(0, os.SEEK_END) - _LOG_END_BYTES, 0))
         lines = file.read().decode("utf-8", "replace").splitlines()
-        return [line.strip()[:_CHARS] for line in lines if line.strip()][-_LINES:]
+        return [line.strip()[:_MOST_CHARS] for line in lines if line.strip()][-_LAST_LINES:]
     return []

@@ -1,4 +1,4 @@
-"""Find the executor of a name, without loading the modules of others.
+"""Find an executor by its name, without loading the modules of other executors.
 
 Another distribution adds an executor by an entry point of `pytest_xlatune.executors`.
 """
@@ -63,22 +63,22 @@ def executor_in(folder: Path, name: str) -> Executor:
         return executor_named(name, where=f"the ledger in {folder}")
     except ConfigError as error:
         raise LedgerError(
-            f"{error}. Its jobs cannot be asked for: install what brings it, or end them yourself"
+            f"{error}. Its jobs cannot be watched: install its distribution, or end them yourself"
         ) from None
 
 
-def is_queued(name: str, runs_by: Executor) -> bool:
-    """Return whether jobs of an executor wait in a queue: another executor's, or its own.
+def is_queued(name: str, executor: Executor) -> bool:
+    """Return whether jobs of the named executor wait in a queue of the scheduler of `executor`.
 
-    It returns False if the executor is not installed, because its queue is then unknown.
+    It returns False if the named executor is not installed, because its queue is then unknown.
     """
     try:
         executor_class = class_named(name)
     except ConfigError:
         return False
-    return executor_class.has_queue and executor_class.scheduler == runs_by.scheduler
+    return executor_class.has_queue and executor_class.scheduler == executor.scheduler
 
 
-def one_of_ours(which: Callable[[type[Executor]], bool]) -> str:
-    """Return the name of our first executor for which `which` is true, for a recommendation."""
-    return next(name for name in EXECUTORS.ours if which(class_named(name)))
+def first_of_ours(fits: Callable[[type[Executor]], bool]) -> str:
+    """Return the name of our first executor for which `fits` is true, for a recommendation."""
+    return next(name for name in EXECUTORS.ours if fits(class_named(name)))

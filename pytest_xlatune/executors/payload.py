@@ -2,19 +2,18 @@
 
 It imports only the standard library and the file of `secure_files`, so a node needs no more than an
 interpreter and these two files. It knows nothing about submitit, and of Slurm only the variables
-with its rank and node. It judges nothing: other modules read the logs. The workload is data.
+with its rank and node. It runs whatever command the spec names, and does not interpret its output.
 
 It runs only what was submitted: its folder is opened once and must belong to this user, and the
 digest of the spec's file must be the one in the job's script.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
-`{xlatune.folder}` and `{xlatune.rank}` are replaced in `argv` and in the values of `env`, and
-`{xlatune.quoted_folder}` by the folder as XLA reads it between double quotes; nothing else.
+three marks are replaced here in `argv` and in the values of `env`: `{xlatune.folder}`,
+`{xlatune.rank}`, and `{xlatune.quoted_folder}`, the folder as XLA reads it between double quotes.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import fcntl
@@ -30,11 +29,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING or __name__.startswith("pytest_xlatune."):
     from pytest_xlatune import secure_files
-else:  # a script, on a node that can import nothing of ours
+else:  # a script, on a node that cannot import our package
     _spec = importlib.util.spec_from_file_location(
         "secure_files", Path(__file__).parents[1] / "secure_files.py"
     )
@@ -44,18 +43,18 @@ else:  # a script, on a node that can import nothing of ours
 Folder = secure_files.Folder
 NotOursError = secure_files.NotOursError
 SPEC = "spec.json"
-# Texts of the spec that contain a secret; the spec has `{xlatune.secret}<index>` instead, because
-# others could once read HF_TOKEN and WANDB_API_KEY in the specs.
+# Texts of the spec that contain a secret, such as HF_TOKEN. Other users may read the spec, which
+# therefore has `{xlatune.secret}<index>` instead.
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
 JOB = "job.json"  # id and comment of a local job; the id is `<pid>.<start in clock ticks>`
-_SUBMITTING = "submit.lock"  # held until the job is recorded, and its process knows that
+_SUBMITTING = "submit.lock"  # held until the job is recorded, and its process has read that
 HUNG = "hung"  # file that asks each rank of a hanging job to record what its processes do
 STACKS = "stacks"  # the folder of the hook by which a Python process writes its stacks
-_HUNG_POLL_S = 5.0
+_HUNG_POLL_S = 5.0  # seconds between two checks for the file HUNG
 TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it marks the processes of one start
-PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder if that is wanted
+PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder only if requested
 PROBE_S = 60.0  # the most time that the probe may take before the trainer starts
 _PROBE_MARK = b"xlatune-environment: "  # the beginning of the probe's line of JSON
 # An interpreter runs this text when it starts, and then writes its stacks at each signal 47. The
@@ -64,38 +63,39 @@ _HOOK = """\
 import os, sys
 try:
     import faulthandler, fcntl
-    _found = os.open(os.environ["XLATUNE_STACKS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    _kept = fcntl.fcntl(_found, fcntl.F_DUPFD_CLOEXEC, 200)
-    os.close(_found)
-    faulthandler.register(47, file=_kept, all_threads=True)
+    _opened = os.open(os.environ["XLATUNE_STACKS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    _descriptor = fcntl.fcntl(_opened, fcntl.F_DUPFD_CLOEXEC, 200)
+    os.close(_opened)
+    faulthandler.register(47, file=_descriptor, all_threads=True)
 except Exception:
     pass
-_here = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [_each for _each in sys.path if os.path.abspath(_each) != _here]
-_own = sys.modules.pop(__name__)
+_folder = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [_path for _path in sys.path if os.path.abspath(_path) != _folder]
+_this_module = sys.modules.pop(__name__)
 try:
     import sitecustomize
 except ImportError as _error:
     if getattr(_error, "name", "sitecustomize") != "sitecustomize":
         raise
 finally:
-    sys.modules.setdefault(__name__, _own)
+    sys.modules.setdefault(__name__, _this_module)
 """
-HEALTH_S = 30.0  # the most time of a site's command about a node, within the trial's deadline
+HEALTH_S = 30.0  # the most time that the site's command about a node may take
 _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURMD_NODENAME")
 _HEALTH_BYTES = 1 << 20  # the most that it may write
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
 _PATH_BYTES = 4096  # the most that is read of a lock: the path of its holder's folder
-_REAP_POLL_S = 0.05
-_REAP_LIMIT_S = 10.0  # a process in an uninterruptible wait outlives SIGKILL
+_REAP_POLL_S = 0.05  # seconds between two checks for processes that are still there
+# how long we wait for killed processes, because one in an uninterruptible wait outlives SIGKILL
+_REAP_LIMIT_S = 10.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LATE_SIGNAL_S = 5.0  # how much later than the trainer we may receive the stop signal
+_LATE_SIGNAL_S = 5.0  # how much later than the trainer the payload may receive a stop signal
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def name_of(kind: str, rank: int = 0) -> str:
-    """Return the name of a rank's file of a kind: claimed, started or outcome."""
+    """Return the name of a rank's JSON file; `kind` is its first word, such as `outcome`."""
     return f"{kind}.{rank}.json" if rank else f"{kind}.json"
 
 
@@ -106,28 +106,28 @@ def log_name(rank: int = 0) -> str:
 
 def digest_of(spec: bytes, secrets: bytes) -> str:
     """Return the digest of a spec and its secrets; `secrets` is b"" if there are none."""
-    import hashlib  # it loads OpenSSL, for which a process that only reads has no use
+    import hashlib  # it loads OpenSSL, which most processes that import this module do not need
 
     return hashlib.sha256(b"%d %b%b" % (len(spec), spec, secrets)).hexdigest()
 
 
 def forget_secrets(folder: Path) -> None:
     """Remove the secrets of a trial, which it needs only until it has ended."""
-    with contextlib.suppress(OSError), Folder(folder) as where:
+    with contextlib.suppress(OSError), Folder(folder) as opened:
         try:
-            files = json.loads(where.read(SPEC)).get("files", {}).items()
+            files = json.loads(opened.read(SPEC)).get("files", {}).items()
             marked = [name for name, text in files if text.startswith(SECRET_MARK)]
         except (OSError, ValueError, RecursionError, AttributeError):  # its content may be anything
             marked = []
         for name in (SECRETS, *marked):
             with contextlib.suppress(OSError, ValueError):
-                _place_of(where, name, lambda there, last: there.remove(last))
+                _in_its_folder(opened, name, lambda below, last: below.remove(last))
 
 
 def start_ticks(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot; None when it is gone or a zombie.
 
-    It distinguishes a process from a later one of the same id.
+    The time distinguishes a process from a later process with the same id.
     """
     return process.start_ticks if (process := _stat(pid)) else None
 
@@ -145,29 +145,30 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
     Raises:
         NotOursError: the folder is not this user's; nothing was started.
     """
-    where = Folder(Path(folder).absolute())
+    opened = Folder(Path(folder).absolute())
     rank = int(os.environ.get("SLURM_PROCID") or 0)
     stop = _Stop()
     # our files get the permissions of their folder; the trainer keeps its own umask
-    umask = os.umask(0o777 & ~where.mode)
+    umask = os.umask(0o777 & ~opened.mode)
     claim = {**identity(os.getpid()), "at_s": time.time()}
-    # a session that is killed while it submits, and the next one, may both get a job accepted
-    if not where.create(name_of("claimed", rank), json.dumps(claim).encode("ascii")):
+    # if a session is killed while it submits, the next one submits again: two jobs may then start
+    if not opened.create(name_of("claimed", rank), json.dumps(claim).encode("ascii")):
         return {"state": "failed", "reason": "another payload has claimed this attempt"}
     try:
-        outcome = _run(where, rank, machine_lock, stop, umask, digest=digest)
-    except Exception as error:  # noqa: BLE001 - an attempt without an outcome would be waited for
+        outcome = _run(opened, rank, machine_lock, stop, umask, digest=digest)
+    # without an outcome the campaign would wait for the attempt
+    except Exception as error:  # noqa: BLE001
         outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
     if rank == 0:
-        forget_secrets(where.path)
-    _write(where, name_of("outcome", rank), outcome)
+        forget_secrets(opened.path)
+    _write(opened, name_of("outcome", rank), outcome)
     if outcome["state"] != "completed" and "SLURM_PROCID" in os.environ:
         sys.exit(outcome["exit_code"] or 128 + (outcome["signal"] or 0))
     return outcome
 
 
 def is_inherited(name: str, names: Iterable[str]) -> bool:
-    """Return whether `names` lets a variable through; `SLURM_*` means all that begin so."""
+    """Return whether `names` has a variable; `SLURM_*` means all that begin with `SLURM_`."""
     return any(
         name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
         for pattern in names
@@ -175,7 +176,7 @@ def is_inherited(name: str, names: Iterable[str]) -> bool:
 
 
 def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
-    """Return the variables of our environment that `names` lets through, byte for byte."""
+    """Return the variables of our environment that are in `names`, byte for byte."""
     names = tuple(names)
     return {
         name: value
@@ -187,9 +188,10 @@ def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
 def end_leftovers(started: Mapping[str, Any]) -> None:
     """Kill the processes that a trainer left when its payload was killed, and wait for their end.
 
-    This needs a proof that they are the trainer's: its session still has a process of this user
-    with the token of this start in its environment, and no process can join a session from outside.
-    The token is random, so no process of another start, boot or host has it. Without a token in the
+    A session id alone does not prove that a process is the trainer's, because the id may have been
+    used again, or the record may be forged. The session must have a process of this user whose
+    environment holds the token of this start. The token is random, so no process of another start,
+    boot or host has it, and no process can join a session from outside. Without a token in the
     record, nothing is killed.
 
     Args:
@@ -199,22 +201,25 @@ def end_leftovers(started: Mapping[str, Any]) -> None:
     session, token = started["pid"], started.get("token", "")
     if not token:
         return
-    # a forged record once had a process of ours killed, so a number alone is no proof
     mark = _bytes(f"{TOKEN}={token}")
-    is_ours = False
+    is_proved = False
     until_s = time.monotonic() + _REAP_LIMIT_S
     while time.monotonic() < until_s:
-        everyone = _processes().items()
-        left = [pid for pid, it in everyone if it.session == session and _is_mine(pid)]
-        is_ours = is_ours or any(_has_variable(pid, mark) for pid in left)
-        if not left or not is_ours:
+        pids = [
+            pid
+            for pid, process in _processes().items()
+            if process.session == session and _is_mine(pid)
+        ]
+        is_proved = is_proved or any(_has_variable(pid, mark) for pid in pids)
+        if not pids or not is_proved:
             return
-        for pid in left:
+        for pid in pids:
             _kill(pid, signal.SIGKILL)
         time.sleep(_REAP_POLL_S)
 
 
 def _is_mine(pid: int) -> bool:
+    """Return whether a process belongs to this user."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
     return False
@@ -228,14 +233,18 @@ def _has_variable(pid: int, variable: bytes) -> bool:
 
 
 class _Stop:
-    """Lets a wait end early, by a signal to us or at the end of a child."""
+    """Lets a wait end early, when a signal arrives or a child ends.
+
+    Attributes:
+        reason: which stop signal the payload has received, as a sentence; "" if none so far.
+    """
 
     def __init__(self) -> None:
         self.reason = ""
         self._pipe, write_end = os.pipe()
         os.set_blocking(write_end, False)
         os.set_blocking(self._pipe, False)
-        # the interpreter writes the number of each signal, so none is lost between two waits
+        # the interpreter writes the number of each signal here, so none is lost between two waits
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (*_STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
@@ -251,41 +260,44 @@ class _Stop:
 def _run(
     folder: Folder, rank: int, machine_lock: str, stop: _Stop, umask: int, *, digest: str
 ) -> dict[str, Any]:
-    secure_files.restrict_modes(folder.path / "submitit")  # what the scheduler wrote before us
+    # the files that the scheduler wrote so far
+    secure_files.restrict_modes(folder.path / "submitit")
     spec = _read_spec(folder, digest)
     for name, text in spec.get("files", {}).items():
         _write_file(folder, name, text, is_secret=name in spec["secret_files"])
     for name in spec.get("folders", ()):
         secure_files.make_folder(Path(name), folder.mode)
-    with contextlib.suppress(OSError):  # a trial runs without it
+    with contextlib.suppress(OSError):  # a trial runs without the hook too
         _write_file(folder, f"{STACKS}/sitecustomize.py", _HOOK)
     with _machine(machine_lock, stop, folder) as held:
         if not held or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _tell_environment(spec, folder, rank, stop, umask)
+            _record_environment(spec, folder, rank, stop, umask)
         if stop.reason:
             return _outcome("cancelled", reason=stop.reason)
         return _train(spec, folder, rank, stop, umask)
 
 
 def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
-    """Return the spec with its secrets filled in; `secret_files` names the files with one.
+    """Return the spec with its secrets filled in.
+
+    Its added field `secret_files` has the names of the files that contain a secret.
 
     Raises:
         ValueError: it is not the spec that was submitted.
     """
-    plain, kept = folder.read(SPEC), b""
+    plain, secret_bytes = folder.read(SPEC), b""
     spec: dict[str, Any] = json.loads(plain)
     texts = (*spec["argv"], *spec.get("env", {}).values(), *spec.get("files", {}).values())
     if any(text.startswith(SECRET_MARK) for text in texts):
-        kept = folder.read(SECRETS)
-    if digest and digest_of(plain, kept) != digest:
+        secret_bytes = folder.read(SECRETS)
+    if digest and digest_of(plain, secret_bytes) != digest:
         raise ValueError(
             f"{SPEC} was changed after this job was submitted, so it was not run; find out what "
             "changed it"
         )
-    secrets = json.loads(kept or b"[]")
+    secrets = json.loads(secret_bytes or b"[]")
 
     def with_secret(text: str) -> str:
         is_mark = text.startswith(SECRET_MARK)
@@ -316,14 +328,14 @@ def _train(
         deadline_s = began_s + spec["deadline_s"]
         _wait_for(trainer, folder, rank, stop, deadline_s)
         # a scheduler signals the trainer and us together; on a busy node the trainer may end first
-        late_s = time.monotonic() + (_LATE_SIGNAL_S if _was_told(trainer.poll()) else 0.0)
+        late_s = time.monotonic() + (_LATE_SIGNAL_S if _is_stop_signal(trainer.poll()) else 0.0)
         while not stop.reason and time.monotonic() < late_s:
             stop.wait(late_s - time.monotonic())
         ended_by_itself, end_s = trainer.poll() is not None, time.time()
     finally:
         _end_everything(trainer, stop)
     code = trainer.returncode
-    # a signal just after the trainer ended once made a measured trial a cancelled one
+    # a trainer that has succeeded is measured, even if a stop signal arrives before its end is seen
     if ended_by_itself and (code == 0 or not stop.reason):
         state, reason = ("completed" if code == 0 else "failed"), ""
     elif stop.reason:
@@ -337,7 +349,7 @@ def _train(
     if spec.get("node_health") and not stop.reason:
         left_s = min(HEALTH_S, deadline_s - time.monotonic())
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _ask_node(spec["node_health"], folder, rank, stop, umask, left_s=left_s)
+            _record_health(spec["node_health"], folder, rank, stop, umask, left_s=left_s)
     return outcome
 
 
@@ -345,41 +357,41 @@ def _wait_for(
     trainer: subprocess.Popen[bytes], folder: Folder, rank: int, stop: _Stop, deadline_s: float
 ) -> None:
     """Wait for the trainer's end, a signal or the deadline; examine a trainer that hangs."""
-    is_seen = False
+    is_examined = False
     while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
         stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
-        if not is_seen and trainer.poll() is None and folder.has(HUNG):
-            is_seen = _look_at_hang(folder, rank)
-    if not is_seen and trainer.poll() is None and not stop.reason:
-        _look_at_hang(folder, rank)  # past its deadline
-    stop.wait(0)
+        if not is_examined and trainer.poll() is None and folder.has(HUNG):
+            _look_at_hang(folder, rank)
+            is_examined = True
+    if not is_examined and trainer.poll() is None and not stop.reason:
+        _look_at_hang(folder, rank)  # the trainer is past its deadline
+    stop.wait(0)  # a signal that has arrived by now is the reason of the end
 
 
-def _look_at_hang(folder: Folder, rank: int) -> bool:
+def _look_at_hang(folder: Folder, rank: int) -> None:
     """Record what the trainer's processes do now; a failure does not cost the trial."""
     with contextlib.suppress(Exception):
-        name = Path(__file__).with_name("look_at_hang.py")
-        at = importlib.util.spec_from_file_location("look_at_hang", name)
-        if at is not None and at.loader is not None:
-            look_at_hang = importlib.util.module_from_spec(at)
-            at.loader.exec_module(look_at_hang)
+        path = Path(__file__).with_name("look_at_hang.py")
+        module_spec = importlib.util.spec_from_file_location("look_at_hang", path)
+        if module_spec is not None and module_spec.loader is not None:
+            look_at_hang = importlib.util.module_from_spec(module_spec)
+            module_spec.loader.exec_module(look_at_hang)
             log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
-            record = look_at_hang.look(os.getpid(), stacks=stacks, log=log, rank=rank)
+            record = look_at_hang.examine(os.getpid(), stacks=stacks, log=log, rank=rank)
             _write(folder, name_of("hang", rank), {"node": _node(), **record})
-    return True
 
 
 def _stacks_name(rank: int) -> str:
     return f"{STACKS}/{rank}.txt"
 
 
-def _tell_environment(
+def _record_environment(
     spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
 ) -> None:
     """Record what the trial is about to run on, once for each node.
 
-    The trainer has not started, so this disturbs no measurement, and the code is what the trainer
-    will read. A failure does not cost the trial.
+    The trainer has not started, so this disturbs no measurement, and the code that is recorded is
+    the code that the trainer will read. A failure does not cost the trial.
     """
     if os.environ.get("SLURM_LOCALID", "0") != "0" or not folder.has(PROBE):
         return
@@ -388,34 +400,35 @@ def _tell_environment(
     log = f"{name.removesuffix('.json')}.txt"
     until_s = time.monotonic() + PROBE_S
     node = [sys.executable, "-I", "-S", str(folder.path / PROBE), "node", *spec.get("paths", ())]
-    for argv in filter(None, (node, spec.get("probe"))):
+    probes = [node, spec["probe"]] if spec.get("probe") else [node]
+    for argv in probes:
         before = len(folder.read(log)) if folder.has(log) else 0
-        asked = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
-        was_late = _is_late(asked, stop, until_s)
+        program = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
+        was_late = _is_late(program, stop, until_s)
         lines = folder.read(log)[before:].splitlines(keepends=True)
         answers = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith(b"\n")]
         if answers:
             answer = json.loads(answers[-1][len(_PROBE_MARK) :])
             environment["problems"] += answer.pop("problems")
-            places = {**environment.get("repositories", {}), **answer.get("repositories", {})}
-            environment |= {**answer, "repositories": places}
+            repositories = {**environment.get("repositories", {}), **answer.get("repositories", {})}
+            environment |= {**answer, "repositories": repositories}
         else:
-            why = f"no answer in {PROBE_S:.0f} s" if was_late else f"exit {asked.returncode}"
+            why = f"no answer in {PROBE_S:.0f} s" if was_late else f"exit {program.returncode}"
             environment["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log}")
     _write(folder, name, environment)
 
 
-def _is_late(asked: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> bool:
-    """Wait for a program, end the rest of it, and return whether it ran too long."""
+def _is_late(program: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> bool:
+    """Wait for a program, end what is left of it, and return whether it ran too long."""
     try:
-        while asked.poll() is None and not stop.reason and time.monotonic() < until_s:
+        while program.poll() is None and not stop.reason and time.monotonic() < until_s:
             stop.wait(until_s - time.monotonic())
-        return asked.poll() is None
+        return program.poll() is None
     finally:
-        _end_everything(asked, stop)
+        _end_everything(program, stop)
 
 
-def _ask_node(
+def _record_health(
     argv: list[str], folder: Folder, rank: int, stop: _Stop, umask: int, *, left_s: float
 ) -> None:
     """Record what the site's command reports about this node, once for each node.
@@ -430,13 +443,13 @@ def _ask_node(
     health: dict[str, Any] = {"name": _node(), "lines": [], "problem": ""}
     try:
         command_spec = {"argv": argv, "inherit": _HEALTH_INHERITS}
-        asked = _start(command_spec, folder, rank, umask, log=log, most_bytes=_HEALTH_BYTES)
-        if _is_late(asked, stop, time.monotonic() + left_s):
+        program = _start(command_spec, folder, rank, umask, log=log, most_bytes=_HEALTH_BYTES)
+        if _is_late(program, stop, time.monotonic() + left_s):
             health["problem"] = f"no answer in {max(left_s, 0):.0f} s"
-        elif asked.returncode < 0:
-            health["problem"] = f"signal {-asked.returncode}"
-        elif asked.returncode:
-            health["problem"] = f"exit {asked.returncode}"
+        elif program.returncode < 0:
+            health["problem"] = f"signal {-program.returncode}"
+        elif program.returncode:
+            health["problem"] = f"exit {program.returncode}"
         with os.fdopen(folder.open(log), "rb") as file:
             text = file.read(_HEALTH_BYTES).decode("utf-8", "replace")
         health["lines"] = [stripped for line in text.splitlines() if (stripped := line.strip())]
@@ -459,8 +472,8 @@ def _why(error: Exception, program: str) -> str:
     return text
 
 
-def _was_told(code: int | None) -> bool:
-    """Return whether a stop signal ended a trainer, or its exit status is that of a shell then."""
+def _is_stop_signal(code: int | None) -> bool:
+    """Return whether an exit code means a stop signal: -15, or 143 as a shell reports it."""
     return code is not None and (-code in _STOP_SIGNALS or code - 128 in _STOP_SIGNALS)
 
 
@@ -474,7 +487,8 @@ def _start(
     token: str = "",
     most_bytes: int = 0,
 ) -> subprocess.Popen[bytes]:
-    if not folder.is_in_place:  # its path is in the command, and is the working directory
+    # the command and its working directory use the path, which may lead to another folder by now
+    if not folder.is_in_place:
         raise ValueError(f"another folder has taken the place of {folder.path}")
     import ctypes
 
@@ -518,12 +532,12 @@ def _hook(environment: dict[bytes, bytes], program: str, folder: Folder, rank: i
     Another program may start a container, and our PYTHONPATH would replace that of its image; then
     only XLATUNE_STACKS=always enables the hook. An empty value always disables it.
     """
-    wish = environment.get(b"XLATUNE_STACKS", b"" if not _is_python(program) else b"always")
-    ours = os.fsencode(folder.path / STACKS)
-    if wish == b"always" and b":" not in ours:  # a colon would make two paths of it
+    when = environment.get(b"XLATUNE_STACKS", b"always" if _is_python(program) else b"")
+    hook_path = os.fsencode(folder.path / STACKS)
+    if when == b"always" and b":" not in hook_path:  # PYTHONPATH separates paths by a colon
         environment[b"XLATUNE_STACKS"] = os.fsencode(folder.path / _stacks_name(rank))
-        theirs = environment.get(b"PYTHONPATH")
-        environment[b"PYTHONPATH"] = ours + (b":" + theirs if theirs else b"")
+        former_path = environment.get(b"PYTHONPATH")
+        environment[b"PYTHONPATH"] = hook_path + (b":" + former_path if former_path else b"")
 
 
 def _is_python(program: str) -> bool:
@@ -533,26 +547,27 @@ def _is_python(program: str) -> bool:
 def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
     """End the trainer and all our descendants by SIGTERM, then by SIGKILL until none is left.
 
-    A process that left the trainer's session gets SIGTERM only after the trainer has ended, which
-    may need it until then. For example, a container's monitor loses the last lines at SIGTERM.
+    A process that left the trainer's session gets SIGTERM only after the trainer has ended, because
+    the trainer may need it until then: a container's monitor, for example, would lose the last
+    lines of the log.
     """
-    if not _is_left(trainer):
+    if not _is_anything_left(trainer):
         return
     until_s = time.monotonic() + GRACE_S
     _signal_all(signal.SIGTERM, session=trainer.pid)
     is_ended = False
-    while _is_left(trainer) and time.monotonic() < until_s:
+    while _is_anything_left(trainer) and time.monotonic() < until_s:
         if not is_ended and trainer.returncode is not None:
             is_ended = True
             _signal_all(signal.SIGTERM)
         stop.wait(_REAP_POLL_S)
     until_s = time.monotonic() + _REAP_LIMIT_S
-    while _is_left(trainer) and time.monotonic() < until_s:
+    while _is_anything_left(trainer) and time.monotonic() < until_s:
         _signal_all(signal.SIGKILL)  # again and again: they may fork
         stop.wait(_REAP_POLL_S)
 
 
-def _is_left(trainer: subprocess.Popen[bytes]) -> bool:
+def _is_anything_left(trainer: subprocess.Popen[bytes]) -> bool:
     """Reap ended processes, and return whether a descendant of ours still runs."""
     if trainer.poll() is None:
         return True
@@ -565,13 +580,13 @@ def _is_left(trainer: subprocess.Popen[bytes]) -> bool:
 
 
 def _signal_all(number: signal.Signals, session: int | None = None) -> None:
-    """Signal all our descendants, or only those in a session; None means all."""
-    everyone = _processes()
-    below = {os.getpid()}
-    while more := {pid for pid, it in everyone.items() if it.parent in below} - below:
-        below |= more
-    for pid in below - {os.getpid()}:
-        if session in (None, everyone[pid].session):
+    """Signal our descendants that belong to a session; all our descendants if it is None."""
+    processes = _processes()
+    family = {os.getpid()}
+    while children := {pid for pid, one in processes.items() if one.parent in family} - family:
+        family |= children
+    for pid in family - {os.getpid()}:
+        if session in (None, processes[pid].session):
             _kill(pid, number)
 
 
@@ -580,11 +595,14 @@ def _kill(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-_Process = collections.namedtuple("_Process", "parent session start_ticks")  # noqa: PYI024 - as above
+class _Process(NamedTuple):
+    parent: int  # its process id
+    session: int  # the id of the session
+    start_ticks: int  # when the process started, in clock ticks since boot
 
 
 def _stat(pid: int) -> _Process | None:
-    # /proc/<pid>/stat, whose name may hold anything:  4711 (a (b) c) S 1 4711 4711 0 -1 ...
+    # 4711 (a (b) c) S 1 4711 4711 0 -1 ...    the name in parentheses may contain any character
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -620,14 +638,16 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
             if stop.reason or folder.has(CANCEL):
                 yield False
                 return
-        left = file.read(_PATH_BYTES)
-        # a foreign file at the lock's path would be emptied below
-        if left and not left.startswith(b"/"):
-            raise NotOursError(f"{lock} holds {left[:60]!r}: it is no lock of ours; name another")
+        last_holder = file.read(_PATH_BYTES)  # b"" if that payload ended in an orderly way
+        # another program's file at the lock's path would be emptied below
+        if last_holder and not last_holder.startswith(b"/"):
+            raise NotOursError(
+                f"{lock} holds {last_holder[:60]!r}, so it is not a lock of ours; name another file"
+            )
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            if left:
-                held = Path(os.fsdecode(left)) / name_of("started")
-                end_leftovers(json.loads(secure_files.read_bytes(held)))
+            if last_holder:
+                started = Path(os.fsdecode(last_holder)) / name_of("started")
+                end_leftovers(json.loads(secure_files.read_bytes(started)))
         file.truncate(0)
         file.seek(0)
         file.write(os.fsencode(folder.path))
@@ -645,8 +665,8 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def filled(text: str, folder: Path, rank: int) -> bytes:
-    """Return a word or a value with the folder and the rank filled in."""
-    # XLA once stopped at an apostrophe in the folder's name, which dropped the profile
+    """Return a word of the command, or a variable's value, with the folder and rank filled in."""
+    # between double quotes XLA reads \\ and \", and an apostrophe in the path does not end the text
     escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"')
     text = text.replace("{xlatune.quoted_folder}", escaped)
     text = text.replace("{xlatune.folder}", str(folder))
@@ -684,28 +704,28 @@ def identity(pid: int) -> dict[str, Any]:
     return {"host": host, "boot_id": boot_id, "pid": pid, "start_ticks": start_ticks(pid) or 0}
 
 
-def _outcome(state: str, **known: Any) -> dict[str, Any]:
-    """Return an `Outcome` as JSON, whose end is now."""
+def _outcome(state: str, **fields: Any) -> dict[str, Any]:
+    """Return an `Outcome` as JSON, whose end is now if `fields` name no other time."""
     empty = {"exit_code": None, "signal": None, "start_s": None, "reason": ""}
-    return {"state": state, "nodes": [_node()], "end_s": time.time(), **empty, **known}
+    return {"state": state, "nodes": [_node()], "end_s": time.time(), **empty, **fields}
 
 
 def _node() -> str:
-    # several slurmd on one machine share its host name
+    # on a machine with several slurmd only the variable distinguishes its nodes
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 def _write_file(folder: Folder, name: str, text: str, *, is_secret: bool = False) -> None:
     mode = 0o600 if is_secret else None
 
-    def write(there: Folder, last: str) -> None:
-        there.write(last, _bytes(text), mode=mode)
+    def write(below: Folder, last: str) -> None:
+        below.write(last, _bytes(text), mode=mode)
 
-    _place_of(folder, name, write)
+    _in_its_folder(folder, name, write)
 
 
-def _place_of(folder: Folder, name: str, do: Callable[[Folder, str], None]) -> None:
-    """Call `do` with the folder of a file of a spec, below ours, and the file's last name."""
+def _in_its_folder(folder: Folder, name: str, do: Callable[[Folder, str], None]) -> None:
+    """Call `do` with the opened folder that a file of a spec is in, and with the file's name."""
     *folders, last = Path(name).parts or ("",)
     if Path(name).is_absolute() or ".." in (*folders, last) or not last:
         raise ValueError(f"files: {name!r} leads out of the attempt's folder")
@@ -735,35 +755,36 @@ def main() -> None:
     """
     folder, *words = sys.argv[1:]
     digest, lock, comment = (*words, "", "", "")[:3]
-    if comment and not _is_to_run(Path(folder), comment):
+    if comment and not _becomes_job(Path(folder), comment):
         return
     try:
         run(folder, lock, digest)
     except OSError as error:
         sys.stderr.write(f"the trial was not started: {error}\n")
         sys.exit(1)
-    os._exit(0)  # nothing is left to close, and the next trial is waiting for our end
+    os._exit(0)  # nothing is left to close, and the next trial waits for our end
 
 
-def _is_to_run(folder: Path, comment: str) -> bool:
+def _becomes_job(folder: Path, comment: str) -> bool:
     """Fork, and return whether this is the process that is recorded as the job.
 
-    A submission outlives its session if that is killed, and the next session submits the attempt
-    again: the second submission waits for the first, and finds its job. If the submission itself is
-    killed, its child sees that, and checks whether it is recorded as the job.
+    If a session is killed, its submission goes on, and the next session submits the attempt again:
+    the second submission waits for the lock of the first, and finds its job. If the submission
+    itself is killed, its end of the pipe closes, and the child checks if it is recorded as the job.
     """
-    with os.fdopen(secure_files.open_lock(folder / _SUBMITTING)) as alone:
-        fcntl.flock(alone, fcntl.LOCK_EX)
+    with os.fdopen(secure_files.open_lock(folder / _SUBMITTING)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if read_job(folder) is not None:
             return False
-        its_end, kept = os.pipe()
+        # the parent never writes: the child reads until the parent has ended
+        read_end, write_end = os.pipe()
         child = os.fork()
         if child:
             secure_files.write_json(folder / JOB, {"job_id": _job_id(child), "comment": comment})
             return False
         os.setsid()
-        os.close(kept)
-        os.read(its_end, 1)
+        os.close(write_end)
+        os.read(read_end, 1)
         job = read_job(folder)
         return job is not None and job["job_id"] == _job_id(os.getpid())
 
@@ -775,7 +796,7 @@ def _job_id(pid: int) -> str:
 def read_job(folder: Path) -> dict[str, str] | None:
     """Return the job of an attempt; None if there is none, or its file cannot be read.
 
-    If a payload is then submitted again, it cannot claim an attempt that the first has claimed.
+    Submitting an attempt again after None is safe, because only one payload can claim it.
     """
     try:
         job = json.loads(secure_files.read_bytes(folder / JOB))

@@ -1,6 +1,6 @@
-"""Subjects that few need, each a folder of its own: launcher, readers, study, command, documents.
+"""Guests: subjects that few users need, such as a file format or an export, one folder for each.
 
-They come in as a stranger's distribution does: by the entry points in
-`pyproject.toml`, which the package reads by name and loads when they are asked for. The rest of the
-package imports none of them and works without this folder; a guest imports no other guest.
+A guest is loaded in the same way as another distribution: by the entry points in `pyproject.toml`,
+which the package finds by name and loads when they are needed. The rest of the package imports no
+guest and works without this folder; a guest imports no other guest.
 """

@@ -1,8 +1,7 @@
-"""Turn a trial into a launch spec: the command of the trainer. Pure; nothing is started here.
+"""Turn a trial into a launch spec: the command of the trainer. Nothing is started here.
 
-A launcher knows no scheduler and no executor: it turns a trial and its cell into plain data, which
-the payload executes wherever the trial runs. Env files and the trainer's configuration are only
-read on the node.
+A launcher turns a trial and its cell into plain data, which the payload executes wherever the trial
+runs. Env files and the trainer's configuration are read only on the node.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class Launcher(ABC):
 
     @property
     def inside(self) -> Launcher:
-        """The launcher that this one wraps (in a container, or at a commit); otherwise itself."""
+        """The launcher that this one runs in a container or at a commit; else this launcher."""
         return self
 
     @abstractmethod
     def describe(self) -> str:
-        """Return a line that fully describes how trials are started, for `Cell.launcher`.
+        """Return one line that fully describes how trials are started, for `Cell.launcher`.
 
         Two launchers that may give a trial different speeds must have different descriptions.
         """
@@ -45,7 +44,7 @@ class Launcher(ABC):
     @property
     @abstractmethod
     def interpreter(self) -> str:
-        """The trainer's Python, whose XLA reads the flags, as it is started; "" if unknown."""
+        """The trainer's Python, as its command names it; its XLA reads the flags; "" if unknown."""
 
     @abstractmethod
     def files(self, cell: Cell) -> tuple[str, ...]:
@@ -58,7 +57,7 @@ class Launcher(ABC):
 
     @property
     def image_file(self) -> str:
-        """The shell file that sets DOCKER_IMAGE, the image of the jobs; "" if none does."""
+        """The shell file that sets DOCKER_IMAGE, the image of the jobs; "" if there is none."""
         return "" if self.inside is self else self.inside.image_file
 
     @property
@@ -68,16 +67,16 @@ class Launcher(ABC):
 
     @property
     def source_cell(self) -> str:
-        """The name of the cell in `source` that it starts."""
+        """The name that the launched cell has in `source`; "" if there is no `source`."""
         return ""
 
     @property
     def rotates(self) -> Rotates:
-        """How programs can take turns in its trainer; launchers of unknown kinds return NO."""
+        """How programs can take turns in the trainer; NO for a launcher that does not say it."""
         return Rotates.NO if self.inside is self else self.inside.rotates
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return the checks of each node before the first trial; each takes a second at most.
+        """Return the checks of each node before the first trial; a check takes a second at most.
 
         Raises:
             ConfigError: the cell needs something that this launcher cannot do.

@@ -1,16 +1,16 @@
-"""A trainer at a commit: another launcher's command, started in a checkout of the repository.
+"""A trainer at a commit: the command of another launcher, started in a checkout of a repository.
 
     CheckoutLauncher(repository="/shared/trainer", inner=CommandLauncher(
         argv=("/opt/venv/bin/python", "train.py"), cwd="/shared/trainer"))
 
-`Cell.code` is the full hash of the commit. Every path of the inner launcher inside the repository
-becomes the same path in the checkout of that commit: program, working directory, env files,
-variables such as PYTHONPATH. Files outside git (e.g. a virtual environment) stay where they are:
-`keep`. So cells that differ only in their commit run side by side, and the repository itself is not
-touched.
+`Cell.code` is the full hash of the commit. Every path of the inner launcher in the repository
+becomes the same path in the checkout of that commit: program, working directory, env files, and
+variables such as PYTHONPATH. Paths in `keep`, such as a virtual environment that is not in git, are
+not changed. So cells that differ only in their commit run side by side, and the repository itself
+is not changed.
 
-Pure: `sweep.checkouts` makes the checkouts before anything is submitted, and again at each
-submission. This module must not know git.
+This module only replaces paths. `sweep.checkouts` makes the checkouts before anything is submitted,
+and again at each submission.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _HASH = re.compile("[0-9a-f]{40,64}")  # the full hash of a commit
 @written("checkout launcher")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckoutLauncher(Launcher):
-    """Start at the cell's commit what another launcher starts.
+    """Start the command of another launcher at the cell's commit.
 
     Attributes:
         inner: the launcher that starts the trainer in the repository.
         repository: absolute path of the git repository on this machine.
-        folder: absolute folder for the checkouts, visible to the nodes; "" uses the repository's
-            `.git`, where neither git nor the user sees them.
-        keep: paths in the repository that no commit contains, and that are used where they are.
+        folder: absolute folder for the checkouts, visible to the nodes; "" means a folder in the
+            repository's `.git`, where neither git nor the user sees them.
+        keep: paths in the repository that no commit contains, and that all cells use.
 
     Raises:
-        ConfigError: a path is relative, or not one word for a shell.
+        ConfigError: a path is relative, or a shell would not read it as one plain word.
     """
 
     inner: Launcher
@@ -64,16 +64,18 @@ class CheckoutLauncher(Launcher):
             check_absolute(path, kind)
             if shlex.quote(path) != path:
                 raise ConfigError(
-                    f"checkout launcher: the {kind} {path!r} has a character that a shell does not "
-                    "take as it is; use a path of letters, digits and . _ + - /"
+                    f"checkout launcher: the {kind} {path!r} has a character that is special in a "
+                    "shell; use a path of letters, digits and . _ + - /"
                 )
             object.__setattr__(self, kind, path.rstrip("/") or "/")
         if isinstance(self.inner, CheckoutLauncher):
-            raise ConfigError("checkout launcher: its inner launcher is one too; use only one")
+            raise ConfigError(
+                "checkout launcher: its inner launcher is a checkout launcher too; use only one"
+            )
 
     def describe(self) -> str:
-        """Return the inner description with `{repository}` for the path: clones are one cell."""
-        description = _swapped(self.inner.describe(), self.repository, "{repository}")
+        """Return the inner description without the repository's path, so clones are one cell."""
+        description = _with_path_replaced(self.inner.describe(), self.repository, "{repository}")
         return f"checkout of {description}"
 
     @property
@@ -89,8 +91,8 @@ class CheckoutLauncher(Launcher):
         """
         if not _HASH.fullmatch(cell.code):
             raise ConfigError(
-                f"cell {cell.label!r}: its code is {cell.code!r}, and a checkout needs a commit; "
-                "name one: CellSettings(code='main')"
+                f"cell {cell.label!r}: its code is {cell.code!r}, but a checkout needs a commit; "
+                "name one by CellSettings(code='main')"
             )
         return f"{self.folder or f'{self.repository}/.git/xlatune'}/{cell.code}"
 
@@ -101,15 +103,15 @@ class CheckoutLauncher(Launcher):
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the inner launcher's files, in the commit's checkout."""
-        return tuple(map(self._mover(cell), self.inner.env_files_of(cell)))
+        return tuple(map(self._path_mover(cell), self.inner.env_files_of(cell)))
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return what must exist where trials run: files of the commit, and kept files."""
-        return tuple(map(self._mover(cell), self.inner.files(cell)))
+        return tuple(map(self._path_mover(cell), self.inner.files(cell)))
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return the inner launcher's checks, with paths in the commit's checkout."""
-        move = self._mover(cell)
+        move = self._path_mover(cell)
         return tuple((move(command), why) for command, why in self.inner.checks(cell))
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
@@ -118,7 +120,7 @@ class CheckoutLauncher(Launcher):
         Raises:
             ConfigError: as the inner launcher raises it, or the cell names no commit.
         """
-        spec, move = self.inner.launch(trial, cell), self._mover(cell)
+        spec, move = self.inner.launch(trial, cell), self._path_mover(cell)
         return msgspec.structs.replace(
             spec,
             argv=tuple(map(move, spec.argv)),
@@ -129,13 +131,17 @@ class CheckoutLauncher(Launcher):
             cwd=move(spec.cwd),
         )
 
-    def _mover(self, cell: Cell) -> Callable[[str], str]:
+    def _path_mover(self, cell: Cell) -> Callable[[str], str]:
+        """Return a function that replaces paths of the repository by those of the checkout."""
         checkout = self.checkout_of(cell)
-        return lambda text: _swapped(text, self.repository, checkout, keep=self.keep)
+        return lambda text: _with_path_replaced(text, self.repository, checkout, keep=self.keep)
 
 
-def _swapped(text: str, old: str, new: str, *, keep: tuple[str, ...] = ()) -> str:
-    """Return a text with the path `old` replaced by `new`, also at the beginning of other paths."""
+def _with_path_replaced(text: str, old: str, new: str, *, keep: tuple[str, ...] = ()) -> str:
+    """Return a text with the path `old` replaced by `new`, also where other paths begin with it.
+
+    Paths below `old` that begin with a name in `keep`, or with `.git`, are not changed.
+    """
     if old not in text:
         return text
     kept = "|".join(map(re.escape, (*(name.strip("/") for name in keep), ".git")))
@@ -149,25 +155,25 @@ class LauncherByCell(Launcher):
     """Start each cell with its own launcher, for cells that are started in different ways.
 
     Attributes:
-        usual: the launcher of every cell without an own one.
-        others: `Cell.launcher` -> the launcher with this description.
+        default_launcher: the launcher of every cell that is not in `others`.
+        others: the text of `Cell.launcher` -> the launcher with this description.
     """
 
-    usual: Launcher
+    default_launcher: Launcher
     others: dict[str, Launcher]
 
     def launcher_of(self, cell: Cell) -> Launcher:
         """Return the launcher of a cell."""
-        return self.others.get(cell.launcher, self.usual)
+        return self.others.get(cell.launcher, self.default_launcher)
 
     def describe(self) -> str:
-        """Return the usual launcher's description; the cells have those of the others."""
-        return self.usual.describe()
+        """Return the default launcher's description; other cells have theirs in `Cell.launcher`."""
+        return self.default_launcher.describe()
 
     @property
     def interpreter(self) -> str:
-        """The usual launcher's."""
-        return self.usual.interpreter
+        """The default launcher's."""
+        return self.default_launcher.interpreter
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the files of the cell's launcher."""
@@ -179,8 +185,8 @@ class LauncherByCell(Launcher):
 
     @property
     def rotates(self) -> Rotates:
-        """The usual launcher's."""
-        return self.usual.rotates
+        """The default launcher's."""
+        return self.default_launcher.rotates
 
     def checks(self, cell: Cell) -> tuple[Check, ...]:
         """Return the checks of the cell's launcher."""
@@ -202,23 +208,19 @@ def with_python(launcher: Launcher, python: str) -> Launcher:
         ConfigError: it is unknown which word of the command is the interpreter.
     """
     any_launcher: Any = launcher
-    names = (
-        {field.name for field in dataclasses.fields(any_launcher)}
-        if dataclasses.is_dataclass(any_launcher)
-        else ()
-    )
+    names = set[str]()
+    if dataclasses.is_dataclass(any_launcher):
+        names = {field.name for field in dataclasses.fields(any_launcher)}
     if "inner" in names:
-        return cast(
-            "Launcher",
-            dataclasses.replace(any_launcher, inner=with_python(any_launcher.inner, python)),
+        changes: dict[str, Any] = {"inner": with_python(any_launcher.inner, python)}
+    elif "python" in names and "sbatch" not in names:
+        # with `sbatch`, `python` is the interpreter that follows the job, not that of the trainer
+        changes = {"python": python}
+    elif "argv" in names and any_launcher.interpreter:
+        changes = {"argv": (python, *any_launcher.argv[1:])}
+    else:
+        raise ConfigError(
+            f"python={python!r}: {type(launcher).__name__} names no interpreter to replace; write "
+            "a command that begins with python, or use MaxTextLauncher"
         )
-    if "python" in names and "sbatch" not in names:
-        return cast("Launcher", dataclasses.replace(any_launcher, python=python))
-    if "argv" in names and any_launcher.interpreter:
-        return cast(
-            "Launcher", dataclasses.replace(any_launcher, argv=(python, *any_launcher.argv[1:]))
-        )
-    raise ConfigError(
-        f"python={python!r}: {type(launcher).__name__} names no interpreter that it could take the "
-        "place of; write a command that begins with python, or use MaxTextLauncher"
-    )
+    return cast("Launcher", dataclasses.replace(any_launcher, **changes))

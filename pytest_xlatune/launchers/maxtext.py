@@ -1,10 +1,10 @@
 """MaxText, and any trainer that is started like it: a config file and `key=value` arguments.
 
 The steps, data, batch size, length, profiler and output folder of a trial come from the protocol
-and the cell and cannot be overridden, since the study planned the trial with them. All other keys
-may come from the cell's overrides and then the profile's; the last one wins. `{model_tag}` in a
-value is replaced by the cell's. This module must not know a MaxText release: `prepare` asks which
-keys it has.
+and the cell and cannot be overridden, because the study planned the trial with them. All other keys
+may come from the overrides of the cell and of the profile, which replace those of the cell.
+`{model_tag}` in a value is replaced by that of the cell. This module does not depend on a release
+of MaxText: `prepare` finds out which keys the installed release has.
 
 Relative output paths are below the attempt's folder. MaxText checkpoints only to absolute paths, so
 a cell with checkpointing must override `base_output_directory` too.
@@ -30,11 +30,12 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
-# A model's configuration sets a degree for one of these; if another is given, that is reset.
+# A model's configuration sets a degree for one of these axes. If a cell names another of them, the
+# first is reset to 1.
 _EXCLUSIVE = ("FSDP", "PP")
 
-# keys that determine a trial -> where a user sets them
-_OWNED: Mapping[str, str] = {
+# keys that cannot be overridden -> where a user sets them
+_SET_ELSEWHERE: Mapping[str, str] = {
     "steps": "Protocol(steps=...)",
     "dataset_type": "Protocol(dataset_type=...)",
     "eval_interval": "Protocol(eval_interval=...)",
@@ -43,8 +44,8 @@ _OWNED: Mapping[str, str] = {
     "profiler_steps": "Protocol(profiler_steps=...)",
     "per_device_batch_size": "Cell(per_device_batch_size=...)",
     "max_target_length": "Cell(max_target_length=...)",
-    "run_name": "nothing: it is the trial's id",
-    "metrics_file": "nothing: it is in the attempt's folder",
+    "run_name": "the harness, to the trial's id",
+    "metrics_file": "the harness, to a file in the attempt's folder",
 }
 
 
@@ -52,7 +53,7 @@ def check_axis_prefix(axis_prefix: Mapping[str, str]) -> None:
     """Raise ConfigError for an axis or a prefix that does not exist.
 
     Raises:
-        ConfigError: the message names the nearest one that does.
+        ConfigError: its message names the nearest valid name.
     """
     for axis, prefix in axis_prefix.items():
         if axis not in AXIS_PREFIX:
@@ -61,8 +62,8 @@ def check_axis_prefix(axis_prefix: Mapping[str, str]) -> None:
             raise ConfigError.unknown("prefix", prefix, valid=valid, where=f"axis_prefix of {axis}")
 
 
-def described(axis_prefix: Mapping[str, str]) -> str:
-    """Return the axis prefixes that differ from the usual ones, for `Launcher.describe`."""
+def axis_prefix_text(axis_prefix: Mapping[str, str]) -> str:
+    """Return the axis prefixes that the user has set, for `Launcher.describe`."""
     return " ".join(f"{axis}={prefix}" for axis, prefix in sorted(axis_prefix.items()))
 
 
@@ -80,13 +81,13 @@ def trial_keys(
         cell: the cell of the trial.
         axis_prefix: axis -> "dcn" or "ici" if it differs from `AXIS_PREFIX`; None if the cell's
             overrides set the axes.
-        owned: further keys that the launcher sets itself -> where a user sets them.
+        owned: further keys that cannot be overridden -> where a user sets them.
 
     Raises:
         ConfigError: a key that the protocol or the cell sets is overridden.
     """
     axes = {} if axis_prefix is None else _axes(cell, axis_prefix)
-    owned = {**_OWNED, **(owned or {})}
+    owned = {**_SET_ELSEWHERE, **(owned or {})}
     _check_overrides(cell.overrides, f"cell {cell.label!r}", owned)
     _check_overrides(
         trial.profile.overrides,
@@ -104,12 +105,13 @@ def trial_keys(
 
 
 def _axes(cell: Cell, axis_prefix: Mapping[str, str]) -> dict[str, str]:
-    named = dict(cell.parallelism.axes)
-    if named.keys() & {"DP", *_EXCLUSIVE}:
-        named |= {axis: 1 for axis in _EXCLUSIVE if axis not in named}
+    """Return MaxText's keys for the parallelism of a cell, such as `ici_fsdp_parallelism`."""
+    degrees = dict(cell.parallelism.axes)
+    if degrees.keys() & {"DP", *_EXCLUSIVE}:
+        degrees |= {axis: 1 for axis in _EXCLUSIVE if axis not in degrees}
     prefix = {**AXIS_PREFIX, **axis_prefix}
     return {
-        f"{prefix[axis]}_{Axis[axis]}_parallelism": str(degree) for axis, degree in named.items()
+        f"{prefix[axis]}_{Axis[axis]}_parallelism": str(degree) for axis, degree in degrees.items()
     }
 
 
@@ -131,8 +133,8 @@ def _check_overrides(overrides: Mapping[str, str], where: str, owned: Mapping[st
     for key, value in overrides.items():
         if key in owned:
             raise ConfigError(
-                f"{where} overrides {key}={value}, which would make it another measurement; it is "
-                f"set by {owned[key]}"
+                f"{where} overrides {key}={value}, which would make it another measurement; the "
+                f"key is set by {owned[key]}"
             )
 
 
@@ -144,8 +146,8 @@ class MaxTextLauncher(ProgramLauncher):
     Attributes:
         config: the trainer's YAML file, absolute or relative to `cwd`; `{model_tag}` is replaced.
         python: the interpreter of the trainer's environment.
-        module: `MaxText.train` (to 0.1), `maxtext.trainers.pre_train.train` (from 0.2), or the path
-            of a script, ending in .py.
+        module: `MaxText.train` (MaxText up to 0.1), `maxtext.trainers.pre_train.train` (from 0.2),
+            or the path of a script that ends in .py.
         axis_prefix: axis -> "dcn" or "ici" if it differs from `AXIS_PREFIX`.
     """
 
@@ -166,8 +168,9 @@ class MaxTextLauncher(ProgramLauncher):
 
     def describe(self) -> str:
         """Return the command without keys, unusual axis prefixes, and the working directory."""
-        prefixes = described(self.axis_prefix)
-        return " ".join(filter(None, ("maxtext", shlex.join(self._head()), prefixes, self.where())))
+        prefixes = axis_prefix_text(self.axis_prefix)
+        parts = ("maxtext", shlex.join(self._command_head()), prefixes, self.where())
+        return " ".join(filter(None, parts))
 
     @property
     def interpreter(self) -> str:
@@ -185,13 +188,13 @@ class MaxTextLauncher(ProgramLauncher):
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return what must exist where trials run, including relative names below `cwd`."""
-        named = [
+        names = [
             self.config_of(cell),
             *([self.module] if self.module.endswith(".py") else []),
             *([self.python] if "/" in self.python else []),
         ]
-        below = PurePosixPath(self.cwd or "/")
-        return (*ProgramLauncher.files(self, cell), *(str(below / name) for name in named))
+        base = PurePosixPath(self.cwd or "/")
+        return (*ProgramLauncher.files(self, cell), *(str(base / name) for name in names))
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the spec with every key once.
@@ -200,7 +203,7 @@ class MaxTextLauncher(ProgramLauncher):
             ConfigError: a key that the protocol or the cell sets is overridden.
         """
         keys = self.keys(trial, cell)
-        words = [*self._head(), *(f"{key}={value}" for key, value in keys.items())]
+        words = [*self._command_head(), *(f"{key}={value}" for key, value in keys.items())]
         argv = [for_model(word, cell) for word in words]
         return self.start(
             argv,
@@ -231,6 +234,6 @@ class MaxTextLauncher(ProgramLauncher):
             keys["metrics_file"] = f"{FOLDER}/{metrics_file}"
         return keys
 
-    def _head(self) -> tuple[str, ...]:
+    def _command_head(self) -> tuple[str, ...]:
         program = (self.module,) if self.module.endswith(".py") else ("-m", self.module)
         return (self.python, *program, self.config)

@@ -1,19 +1,20 @@
 """MaxText through a checkout of maxtext-slurm: its `submit.sh`, its containers, its output folders.
 
-That repository submits itself, so a trial is a process on the login node (local executor) that
-makes one Slurm job and follows it; the process is `workers.maxtext_slurm_job`. `sbatch` pins the
-nodes.
+The scripts of that repository call sbatch themselves, so a trial is a process on the login node
+(local executor) that makes one Slurm job and follows it; the process is
+`workers.maxtext_slurm_job`. The attribute `sbatch` pins the nodes.
 
-Settings are passed in two ways, because `submit.sh` makes the name of the job, and of files and
-folders, from all passthroughs:
+Settings are passed in two ways, because `submit.sh` makes the names of the job, and of files and
+folders, from all its arguments after `--`, the passthroughs:
 
-* keys that are allowed in a file name are passthroughs, `key=value`, as its users write them; * the
-profile's flags and variables, other keys, and the profiler's, are appended to
-`configs/<model>.env.sh` in a copy of the checkout for this trial. That file is sourced after the
-image's environment and `train_env.sh`, so its flags win, while flags in `train_env.sh` would not
-and `_env_XLA_FLAGS` would replace deployed flags. MaxText reads a key from M_<KEY>.
+* Keys that are allowed in a file name are passthroughs, `key=value`, as users of the repository
+  write them.
+* Other keys, those of the profiler, and the profile's flags and variables are appended to
+  `configs/<model>.env.sh` in a copy of the checkout for this trial. MaxText reads a key from
+  M_<KEY>. That file is sourced after the image's environment and `train_env.sh`, so its flags win.
+  Flags in `train_env.sh` would not win, and `_env_XLA_FLAGS` would replace deployed flags.
 
-A rotation is passed the second way too: that file writes the spec and its worker into the job's
+A rotation is passed in the second way too: that file writes the spec and its worker into the job's
 output folder, and each Python in the container loads the worker.
 
 Formats: amd-agi/maxtext-slurm, main of 2026-06.
@@ -28,15 +29,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_xlatune.launchers import Launcher, rotated
-from pytest_xlatune.launchers.maxtext import check_axis_prefix, described, trial_keys
+from pytest_xlatune.launchers.maxtext import axis_prefix_text, check_axis_prefix, trial_keys
 from pytest_xlatune.launchers.program import (
     EVIDENCE_ENV,
     PROFILE_FILE,
     cache_env,
     check_absolute,
     for_model,
-    is_watched,
-    kept_folders,
+    shared_folders,
+    shows_settings,
     witness_script,
 )
 from pytest_xlatune.launchers.rotated import Rotates
@@ -47,22 +48,23 @@ from pytest_xlatune.model.profile import shell_exports
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
-# bytes left for a name in `<id>-<name>.log`: 255 less a 7-digit id, `-` and `.log`
+# the most bytes of a job's name in the file name `<id>-<name>.log`, which has 255 at most: 7 are
+# for the id, and 5 for `-` and `.log`
 JOB_NAME_BYTES = 243
 AXES_FILE = "axes.env.sh"
 DRIVER = "pytest_xlatune.workers.maxtext_slurm_job"
-# variables of pytest's shell; a SLURM_* of an allocation would become the job's
+# variables of pytest's shell that the job inherits; a SLURM_* of an allocation must not be one
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 
 # the number of nodes in NUL-separated sbatch arguments:  -N8   -N\0008   --nodes\0008
-_COUNT = re.compile(r"(?:^|\0)(?:-N|--nodes)\0?(\d{1,6})")
+_NODE_COUNT = re.compile(r"(?:^|\0)(?:-N|--nodes)\0?(\d{1,6})")
 _NODELIST = re.compile(r"(?:^|\0)(?:-w|--nodelist)\0?([^\0]+)")
-_ANEW_KEYS = {"jax_cache_dir": ""}
-_EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", **_ANEW_KEYS}
-_OWNED = {"base_output_directory": "nothing: it is the job's folder"}
-_OF_AN_ENV = "_env_"
-# a value that is allowed in a file name and in a shell word:  minimal_with_context  0.5  -1
-_NAMEABLE = re.compile(r"[A-Za-z0-9._,+-]*")
+_COMPILE_ANEW_KEYS = {"jax_cache_dir": ""}
+_EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", **_COMPILE_ANEW_KEYS}
+_SET_ELSEWHERE = {"base_output_directory": "the harness, to the job's folder"}
+_ENV_PREFIX = "_env_"
+# a value that may be in a file name and in a shell word:  minimal_with_context  0.5  -1
+_FILE_NAME_VALUE = re.compile(r"[A-Za-z0-9._,+-]*")
 _PROFILER_KEYS = frozenset({"profiler", "profiler_steps", "skip_first_n_steps_for_profiler"})
 _TAG_CHARACTERS = 24  # characters of a profile's id before the trial's digest
 
@@ -100,29 +102,29 @@ class MaxTextSlurmLauncher(Launcher):
         if not any(re.match(r"-w|--nodelist", word) for word in self.sbatch):
             raise ConfigError(
                 f"maxtext-slurm launcher: sbatch={shlex.join(self.sbatch)!r} names no nodes, so "
-                "every trial might run on others; add '-w', 'node[001-008]'"
+                "each trial might run on other nodes; add '-w', 'node[001-008]'"
             )
         if "--" in self.sbatch:
             raise ConfigError(
-                "maxtext-slurm launcher: sbatch holds `--`; what comes after it is MaxText's and "
-                "belongs to the cell's overrides"
+                "maxtext-slurm launcher: sbatch holds `--`; put the keys after it, which are "
+                "MaxText's, into the cell's overrides"
             )
 
     def describe(self) -> str:
-        """Return checkout, sbatch arguments (including nodes), and what is not default."""
+        """Return checkout, sbatch arguments (including nodes), Ray, and set axis prefixes."""
         ray = "RAY=1" if self.is_ray else ""
-        prefixes = described(self.axis_prefix)
+        prefixes = axis_prefix_text(self.axis_prefix)
         words = ("maxtext-slurm", self.checkout, shlex.join(self.sbatch), ray, prefixes)
         return " ".join(filter(None, words))
 
     @property
     def interpreter(self) -> str:
-        """None: the XLA that reads the flags is in the image."""
+        """Return "", because the XLA that reads the flags is in the image."""
         return ""
 
     @property
     def rotates(self) -> Rotates:
-        """Programs can take turns in a container's Python, but not in one that Ray started."""
+        """How programs can take turns: in a container's Python, unless Ray starts it."""
         return Rotates.NO if self.is_ray else Rotates.WRAPPED
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
@@ -135,18 +137,18 @@ class MaxTextSlurmLauncher(Launcher):
         """The number of nodes in the sbatch arguments."""
         words = [part for word in self.sbatch for part in word.split("=", 1)]
         text = "\0".join(words)
-        if (number := _COUNT.search(text)) is not None:
+        if (number := _NODE_COUNT.search(text)) is not None:
             return int(number[1])
         names = _NODELIST.search(text)
         return len(expand(names[1])) if names is not None else 0
 
     @property
     def image_file(self) -> str:
-        """The file that names the image of jobs, and the branch that is patched in."""
+        """The shell file that sets the image of jobs, and the branch that is patched in."""
         return f"{self.checkout}/container_env.sh"
 
     def files(self, cell: Cell) -> tuple[str, ...]:
-        """Return what must exist; the model must have its exact name, since a part is ambiguous."""
+        """Return what must exist, with the model's exact name, because a part may be ambiguous."""
         names = ("submit.sh", "train_env.sh", f"configs/{cell.model_tag}.gpu.yml")
         image = (cell.image,) if cell.image.startswith("/") else ()
         return (*(f"{self.checkout}/{name}" for name in names), *image)
@@ -160,10 +162,10 @@ class MaxTextSlurmLauncher(Launcher):
         """
         if cell.deployed:
             raise ConfigError(
-                f"cell {cell.label!r}: deployed={sorted(cell.deployed)} cannot be put under the "
-                f"checkout's own environment; it belongs into {self.env_files_of(cell)[1]}"
+                f"cell {cell.label!r}: deployed={sorted(cell.deployed)} cannot be set before the "
+                f"checkout's own environment; put it into {self.env_files_of(cell)[1]}"
             )
-        words, variables = self._split(trial, cell)
+        words, variables = self._split_keys(trial, cell)
         has_time = any(re.match(r"-t|--time", word) for word in self.sbatch)
         minutes, seconds = divmod(trial.deadline_s, 60)
         argv = (
@@ -178,10 +180,11 @@ class MaxTextSlurmLauncher(Launcher):
         profile_env = {**cache_env(trial), **trial.profile.env}
         env = {**variables, **profile_env, **(EVIDENCE_ENV if trial.protocol.dump else {})}
         exports = shell_exports((*trial.pins, *trial.profile.flags), env)
-        exports += witness_script("OUTPUT_PATH") if is_watched(trial) else ""
+        exports += witness_script("OUTPUT_PATH") if shows_settings(trial) else ""
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
-        turns = trial.rotation
-        worker = rotated.files_of(turns.as_run, worker=rotated.SITE_FILE) if turns else {}
+        worker: dict[str, str] = {}
+        if trial.rotation is not None:
+            worker = rotated.files_of(trial.rotation.as_run, worker=rotated.SITE_FILE)
         return LaunchSpec(
             argv=argv,
             env={"RAY": "1"} if self.is_ray else {},
@@ -191,59 +194,60 @@ class MaxTextSlurmLauncher(Launcher):
                 PROFILE_FILE: head + exports,
                 **worker,
             },
-            tells_options=is_watched(trial),
-            folders=kept_folders(trial),
+            tells_options=shows_settings(trial),
+            folders=shared_folders(trial),
             last_step=trial.protocol.last_step,
             deadline_s=trial.deadline_s + self.queue_s,
         )
 
-    def _split(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return the tag, the passthroughs, and the variables for all other keys."""
-        asked = trial_keys(trial, cell, axis_prefix=self.axis_prefix, owned=_OWNED)
-        keys = {key: for_model(value, cell) for key, value in asked.items()}
+    def _split_keys(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return a tag and the passthroughs, and the variables for all other keys."""
+        raw_keys = trial_keys(trial, cell, axis_prefix=self.axis_prefix, owned=_SET_ELSEWHERE)
+        keys = {key: for_model(value, cell) for key, value in raw_keys.items()}
         for key in keys:
-            name = key.removeprefix(_OF_AN_ENV)
+            name = key.removeprefix(_ENV_PREFIX)
             if key != name and (name == "XLA_FLAGS" or name in trial.profile.env):
                 raise ConfigError(
                     f"{key} is exported after profile {trial.profile.id!r} and would replace "
-                    f"{name}, the profile's or the deployed one; put it into the model's env.sh"
+                    f"{name} of the profile or the deployment; put it into the model's env.sh"
                 )
         if trial.compiles_anew:
-            keys |= _EVIDENCE_KEYS if trial.protocol.dump else _ANEW_KEYS
+            keys |= _EVIDENCE_KEYS if trial.protocol.dump else _COMPILE_ANEW_KEYS
         elif trial.compile_folder:
             keys["jax_cache_dir"] = trial.compile_folder
-        named = {
+        passed = {
             key: value
             for key, value in keys.items()
-            if _NAMEABLE.fullmatch(value) and key not in _PROFILER_KEYS
+            if _FILE_NAME_VALUE.fullmatch(value) and key not in _PROFILER_KEYS
         }
-        lost = [key for key in keys if key not in named and key.startswith(_OF_AN_ENV)]
-        if lost:
+        unfit = [key for key in keys if key not in passed and key.startswith(_ENV_PREFIX)]
+        if unfit:
             raise ConfigError(
-                f"{lost[0]}={keys[lost[0]]!r} cannot be a passthrough: blanks and `/` break the "
+                f"{unfit[0]}={keys[unfit[0]]!r} cannot be a passthrough: blanks and `/` break the "
                 "job's name; put it into the model's env.sh or the profile's env"
             )
         tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{trial.digest}"
-        # a name that is too long loses the profile's id first, then its longest keys
-        # these keys go as variables; otherwise a profile with many keys was refused
-        movable = [key for key in named if not key.startswith(_OF_AN_ENV)]
-        movable.sort(key=lambda key: len(key) + len(named[key]))
-        while len(name := _job_name(cell, words := _words(tag, named))) > JOB_NAME_BYTES:
+        # If the job's name is too long, it loses the profile's id first, and then its longest keys,
+        # which become variables.
+        movable = [key for key in passed if not key.startswith(_ENV_PREFIX)]
+        movable.sort(key=lambda key: len(key) + len(passed[key]))
+        while len(name := _job_name(cell, words := _passthroughs(tag, passed))) > JOB_NAME_BYTES:
             if tag != trial.digest:
                 tag = trial.digest
             elif movable:
-                del named[movable.pop()]
+                del passed[movable.pop()]
             else:
                 raise ConfigError(
-                    f"maxtext-slurm makes the job's name of its arguments: {len(name)} bytes, at "
-                    f"most {JOB_NAME_BYTES} fit a file's name: {name}. Put variables that all "
-                    f"trials share into {self.env_files_of(cell)[1]}"
+                    f"maxtext-slurm makes the job's name of its arguments. It has {len(name)} "
+                    f"bytes, but a file's name has room for {JOB_NAME_BYTES}: {name}. Put "
+                    f"variables that all trials share into {self.env_files_of(cell)[1]}"
                 )
-        return words, {f"M_{key.upper()}": keys[key] for key in keys if key not in named}
+        return words, {f"M_{key.upper()}": keys[key] for key in keys if key not in passed}
 
 
-def _words(tag: str, named: Mapping[str, str]) -> tuple[str, ...]:
-    return (tag, *(f"{key}={value}" for key, value in named.items()))
+def _passthroughs(tag: str, keys: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the tag that follows `model:`, and the passthroughs."""
+    return (tag, *(f"{key}={value}" for key, value in keys.items()))
 
 
 def _job_name(cell: Cell, words: tuple[str, ...]) -> str:

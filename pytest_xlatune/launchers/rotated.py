@@ -1,8 +1,8 @@
-"""Add the rotation's worker to a launch: words, variables and files. Pure.
+"""Add the worker of a rotation to a launch: words, variables and files.
 
-`workers/rotate.py` compiles the step once for each program and lets the programs take turns in the
-trainer's own interpreter, where nothing is installed. It is started in one of two ways, both with
-files in the attempt's folder:
+The worker, `workers/rotate.py`, compiles the step once for each program and lets the programs take
+turns. It runs in the trainer's own interpreter, where nothing of ours is installed, so its files
+are in the attempt's folder. It is started in one of two ways:
 
 * if the launcher starts Python itself, the worker comes before the trainer's words:
   `python FOLDER/xlatune_rotate.py FOLDER/rotation.json -- train.py steps=40`
@@ -27,11 +27,11 @@ WORKER_FILE = "xlatune_rotate.py"  # has the text of `workers.rotate`
 SITE_FOLDER = "xlatune_site"
 SITE_FILE = f"{SITE_FOLDER}/sitecustomize.py"  # has the same text
 WORKERS = (WORKER_FILE, SITE_FILE)
-# contains the path of the spec for a worker loaded as `sitecustomize`
+# the variable with the path of the spec, for a worker that is loaded as `sitecustomize`
 VARIABLE = "XLATUNE_ROTATION"
 _PATH = "PYTHONPATH"
-# a cached program would be the one that an earlier rotation compiled
-ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+# turns JAX's cache off, from which a program would be the one that an earlier rotation compiled
+COMPILE_ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 class Rotates(StrEnum):
@@ -42,18 +42,18 @@ class Rotates(StrEnum):
     NO = "no"
 
 
-def in_front(
+def add_worker(
     argv: Sequence[str], *, interpreter: str, program: str, folder: str
 ) -> tuple[str, ...] | None:
-    """Return a Python command line with the worker added; None if it is no Python command.
+    """Return a Python command line with the worker added; None if `argv` is no such command line.
 
     Options of the interpreter stay in place: `python -u train.py` becomes `python -u WORKER ...`.
 
     Args:
         argv: the command line of the trial.
-        interpreter: its first word, if that is a Python; else "".
-        program: the script or module that it runs.
-        folder: the folder of the attempt, as `argv` writes it.
+        interpreter: the first word of `argv` if that is a Python; else "".
+        program: the script or module that the command line runs; "" if unknown.
+        folder: the folder of the attempt, as the command line writes it.
     """
     if not interpreter or not program or argv[0] != interpreter:
         return None
@@ -66,19 +66,19 @@ def in_front(
 
 
 def files_of(spec: RotationSpec, *, worker: str) -> dict[str, str]:
-    """Return the files of an attempt: the spec, and an empty file for the worker's text."""
+    """Return the files of an attempt: the spec, and a file for the worker's text, still empty."""
     text = msgspec.json.format(json.dumps(spec.to_json()), indent=1)
     return {SPEC_FILE: f"{text}\n", worker: ""}
 
 
-def variables(env: Mapping[str, str], *, folder: str) -> dict[str, str]:
-    """Return the variables that load the worker into every Python, on top of `env`."""
+def worker_variables(env: Mapping[str, str], *, folder: str) -> dict[str, str]:
+    """Return the variables that load the worker into every Python; they extend those of `env`."""
     path = ":".join(filter(None, (f"{folder}/{SITE_FOLDER}", env.get(_PATH, ""))))
     return {_PATH: path, VARIABLE: f"{folder}/{SPEC_FILE}"}
 
 
-def exports(variable: str) -> str:
-    """Return the same as bash lines; `variable` contains the folder."""
+def worker_exports(variable: str) -> str:
+    """Return bash lines that set the same variables; `variable` is the one with the folder."""
     return (
         f'export {_PATH}="${variable}/{SITE_FOLDER}${{{_PATH}:+:${_PATH}}}"\n'
         f'export {VARIABLE}="${variable}/{SPEC_FILE}"\n'
@@ -86,7 +86,7 @@ def exports(variable: str) -> str:
 
 
 def needs_shell(inherit: Sequence[str]) -> bool:
-    """Return whether PYTHONPATH comes from the node, so a shell there must prepend ours."""
+    """Return whether PYTHONPATH is inherited from the node, where only a shell can extend it."""
     return any(
         pattern == _PATH or (pattern.endswith("*") and _PATH.startswith(pattern[:-1]))
         for pattern in inherit

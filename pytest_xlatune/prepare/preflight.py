@@ -253,7 +253,7 @@ def _ask_nodes(
     marker = site.folder / f"preflight.{os.getpid()}"
     marker.touch()
     try:
-        sight = site.executor.look(
+        sight = site.executor.probe(
             [str(marker), *needed],
             checks=checks,
             nodelist=site.cell.nodelist,

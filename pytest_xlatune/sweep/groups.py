@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.named import DEFAULT, EXECUTORS, executor_named, one_of_ours
+from pytest_xlatune.executors.named import DEFAULT, EXECUTORS, executor_named, first_of_ours
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -635,7 +635,7 @@ def is_daily(flag: str) -> bool:
 
 def executor_option(is_fitting: Callable[[type[Executor]], bool]) -> str:
     """Return the option that selects our first executor for which `is_fitting` is true."""
-    return f"{FLAG}executor {one_of_ours(is_fitting)}"
+    return f"{FLAG}executor {first_of_ours(is_fitting)}"
 
 
 # keyword of `Sweep` -> class of its value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from pytest_xlatune.executors.named import class_named, one_of_ours
+from pytest_xlatune.executors.named import class_named, first_of_ours
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -56,13 +56,13 @@ def gate_files(
     Protocol(steps=steps).check_window()
     Gate(margin=margin, blocks=blocks)
     nodes = expand(nodelist) if nodelist else ()
-    executor = executor or one_of_ours(lambda candidate: candidate.is_here)
+    executor = executor or first_of_ours(lambda candidate: candidate.is_here)
     executor_type = class_named(executor, where="--executor")
     # an allocation that the user holds needs no node list, since it has its nodes already
     if bool(nodes) != executor_type.names_nodes and not executor_type.holds_nodes:
         with_nodes = executor
         if not executor_type.names_nodes:
-            with_nodes = one_of_ours(lambda candidate: candidate.names_nodes)
+            with_nodes = first_of_ours(lambda candidate: candidate.names_nodes)
         raise ConfigError(
             f"--executor {with_nodes} and --nodelist go together: both commits run on the nodes of "
             "the list"

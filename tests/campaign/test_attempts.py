@@ -139,7 +139,7 @@ class Case:
         return events
 
     def look(self, outcome: Outcome) -> tuple[Event, ...]:
-        events = self.attempts.look(self.state, self.job, outcome)
+        events = self.attempts.events_for(self.state, self.job, outcome)
         self.write(*events)
         return events
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_xlatune.campaign._follow import dumped
+from pytest_xlatune.campaign._follow import options_of_dump
 from pytest_xlatune.campaign.assess import Assessment
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
@@ -88,8 +88,8 @@ def ran(
         cell,
         read_outcomes(attempt)[0],
         report,
-        options=dumped(attempt, trial.protocol),
-        is_asked=spec is not None and spec.tells_options,
+        options=options_of_dump(attempt, trial.protocol),
+        dumps_options=spec is not None and spec.tells_options,
     )
 
 

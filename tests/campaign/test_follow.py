@@ -49,7 +49,7 @@ class Case:
             log.writelines(f"{line}\n" for line in lines)
 
     def look(self, at_s: float, *, rotates: bool = False) -> AttemptCutShort | None:
-        return self.follower.look(JOB, Protocol(), ticks_s=at_s, rotates=rotates)
+        return self.follower.reason_to_end(JOB, Protocol(), ticks_s=at_s, rotates=rotates)
 
 
 def still(still_s: float) -> AttemptCutShort:

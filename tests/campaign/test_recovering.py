@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import CampaignStopped
-from pytest_xlatune.campaign.assess import said_of_settings
+from pytest_xlatune.campaign.assess import settings_events
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.ledger.state import LedgerState
@@ -107,7 +107,7 @@ def test_of_a_profile_that_did_not_run_it_is_not_asked_whether_it_was_in_effect(
     said = []
     for arm in ("fast", "same"):
         unseen = [replace(one, effect=Effect.NOT_SEEN) for one in own[arm].own_settings]
-        said.append(said_of_settings(LedgerState(), replace(own[arm], settings=tuple(unseen))))
+        said.append(settings_events(LedgerState(), replace(own[arm], settings=tuple(unseen))))
     assert said[0] == ()
     assert len(said[1]) == 1, "measured, and nothing shows its flag"
 

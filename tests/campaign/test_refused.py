@@ -33,9 +33,9 @@ class Again(CellsStudy, frozen=True, kw_only=True):
 def test_a_study_that_never_ends_says_so_once_all_is_measured(tmp_path: Path) -> None:
     cluster = Cluster()
     each = campaign(tmp_path, cluster, Again(cells=FOUR[:1], repeats=2))
-    with pytest.raises(ConfigError, match=r"\(Again\) is wrong: it proposes \S+ again") as caught:
+    with pytest.raises(ConfigError, match=r"\(Again\) is faulty: it proposes \S+ again") as caught:
         run(each, cluster)
-    assert "left to run" in str(caught.value)
+    assert "can still run" in str(caught.value)
     mended = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1], repeats=2), session="second")
     assert [result.status for result in mended.view().history] == [TrialStatus.MEASURED] * 2
 
@@ -253,15 +253,15 @@ class Strange(CellsStudy, frozen=True, kw_only=True):
     ("changed", "said"),
     [
         pytest.param({"cell_digest": "deadbeef0000"}, "the cell deadbeef0000", id="another cell"),
-        pytest.param({"arm": "../up"}, r"the arm '../up' of a trial, expected", id="no slug"),
-        pytest.param({"stage": "wave 1"}, r"the stage 'wave 1' of a trial", id="no slug either"),
+        pytest.param({"arm": "../up"}, r"a trial the arm '../up', expected", id="no slug"),
+        pytest.param({"stage": "wave 1"}, r"a trial the stage 'wave 1'", id="no slug either"),
     ],
 )
 def test_a_trial_that_cannot_be_is_refused_before_anything_is_written(
     tmp_path: Path, changed: dict[str, str], said: str
 ) -> None:
     cluster = Cluster()
-    with pytest.raises(ConfigError, match=rf"study 'toy' \(Strange\) is wrong: .*{said}"):
+    with pytest.raises(ConfigError, match=rf"study 'toy' \(Strange\) is faulty: .*{said}"):
         run(campaign(tmp_path, cluster, Strange(cells=FOUR, changed=changed)), cluster)
     assert cluster.submitted == []
 

@@ -589,7 +589,7 @@ def test_where_a_step_is_no_call_no_turn_is_read_from_the_wrong_steps(
         if is_apart:
             assert ran.rotation.reason is not None
             said = sentence(ran.rotation.reason)
-            assert "whose turn" in said
+            assert "which program ran" in said
             assert ("of its step 2 times" in said) is (every == 2 and ends)
 
 

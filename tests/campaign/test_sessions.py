@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.jobs import cancel_unwaited
-from pytest_xlatune.executors import OWN_JOBS
+from pytest_xlatune.executors import JOB_NAME_PREFIX
 from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell
@@ -209,7 +209,7 @@ def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path
     assert "its job ids" in note
     assert "ended none of" in note
     assert "End them with scancel" in note
-    assert f"their names begin with {OWN_JOBS}" in note
+    assert f"their names begin with {JOB_NAME_PREFIX}" in note
     run(second)
     assert second.conclude().complete
     assert executor.cancelled == []
@@ -248,7 +248,7 @@ def test_each_executor_is_asked_for_its_own_jobs(
 def test_jobs_of_an_executor_that_is_not_installed_end_in_one_message(tmp_path: Path) -> None:
     campaign(tmp_path, Foreign()).turn()
     (folder,) = find_ledgers(tmp_path)
-    said = rf"unknown executor 'pool' .*{folder}.* cannot be asked for"
+    said = rf"unknown executor 'pool' .*{folder}.* cannot be watched"
     with pytest.raises(LedgerError, match=said):
         campaign(tmp_path, FakeExecutor(), session="second").turn()
     with pytest.raises(LedgerError, match=said):

@@ -386,7 +386,8 @@ def attempt_of(people: People, word: str = "ann") -> tuple[Path, str, Path]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("a stranger's link", "is a link"), ("a file of hers", "no lock of ours")]
+    ("kind", "words"),
+    [("a stranger's link", "is a link"), ("a file of hers", "not a lock of ours")],
 )
 def test_what_stands_at_the_place_of_the_machine_s_lock_is_not_written(
     people: People, kind: str, words: str

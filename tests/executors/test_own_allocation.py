@@ -52,7 +52,7 @@ def test_a_plan_says_how_long_the_allocation_still_lasts(monkeypatch: pytest.Mon
     [
         (scontrol("COMPLETED"), (), "allocation 31 .* does not run: "),
         (scontrol("COMPLETING"), (), "allocation 31 .* does not run: "),
-        (AWAY, (), "allocation 31 cannot be asked for: "),
+        (AWAY, (), "scontrol does not show allocation 31: "),
         (ALLOCATION, ("node002", "node009"), r"node009 is not in .* has node\[002-003\]"),
         (ALLOCATION.replace("Subscribe=NO", "Subscribe=OK"), (), "salloc --exclusive"),
         (scontrol("RUNNING"), (), "ends in 5 min"),
@@ -90,7 +90,7 @@ def submission(run: Path, job_id: str, name: str = "t") -> Submission:
         (scontrol("RUNNING"), 225, AllocationOver("no time is left")),
         (scontrol("RUNNING"), 220, None),
         (ALLOCATION.replace("[002-003]", "003"), 0, SubmissionError("node002 is not in")),
-        (AWAY, 0, SchedulerDown("cannot be asked")),
+        (AWAY, 0, SchedulerDown("does not show")),
     ],
     ids=["over", "limit", "a longer one", "a short one", "lost a node", "away"],
 )
@@ -180,7 +180,7 @@ LISTED = f"31.0{SEPARATOR}xlt-t"
         ({"end": {"code": 128, "end_s": 96.0}, "rank": rank(State.CANCELLED), "is_cancelled": True},
          ALLOCATION, "", (State.CANCELLED, "")),
         ({"end": {"code": 1, "end_s": 96.0}}, CANCELLED, "",
-         (State.PREEMPTED, "allocation 31 was over")),
+         (State.PREEMPTED, "allocation 31 ended before")),
         ({"end": {"code": 1, "end_s": 96.0}, "rank": BEGUN}, scontrol("PENDING"), "",
          (State.REQUEUED, "allocation 31 ended: PENDING, put back")),
         ({"end": {"code": 1, "end_s": 96.0}, "rank": BEGUN}, CANCELLED, "",

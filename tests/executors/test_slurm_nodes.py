@@ -197,7 +197,7 @@ def test_what_a_person_took_out_stays_out(state: str, reason: str, stands: bool)
     nodes = Nodes(n1="idle", n2=state, reason=reason)
     done = SlurmExecutor(run=nodes, sleep=lambda _: None).resume(["n1", "n2"])
     assert bool(nodes.updates) is not stands
-    assert any("A person said so" in each for each in done.faults) is stands
+    assert any("A person took it out" in each for each in done.faults) is stands
     assert (done.unfit == ("n2",)) or not stands
 
 
@@ -231,7 +231,7 @@ def test_the_nodes_say_what_they_see(
         return answer
 
     options = {"partition": "p", "srun.x": "1"}
-    sight = SlurmExecutor(run=run).look(["/a/b"], nodelist=["n1", "n2"], options=options)
+    sight = SlurmExecutor(run=run).probe(["/a/b"], nodelist=["n1", "n2"], options=options)
     assert (dict(sight.unseen), sight.why_not) == (unseen, why_not)
     assert {"--partition=p", "--nodelist=n[1-2]", "/a/b"} <= set(asked[0])
 

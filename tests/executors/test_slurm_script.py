@@ -87,7 +87,7 @@ def test_slurm_logs_in_where_the_site_wants_it_to(folder: Path) -> None:
         pytest.param(with_options(no_requeue=""), "'no_requeue' is set by", id="underscores"),
         pytest.param({"resources": Resources(options={"--signal": "1"})}, "'--signal' is set by",
                      id="dashes"),
-        pytest.param(with_options(export="ALL"), "'export' is 'ALL': expected NONE", id="secrets"),
+        pytest.param(with_options(export="ALL"), "'export' is 'ALL', expected NONE", id="secrets"),
         pytest.param({"resources": Resources(options={"a b": "1"})}, "Slurm option 'a b': expected",
                      id="no option's name"),
         pytest.param({"resources": Resources(nodes=3)}, "3 nodes .* 2", id="counts that differ"),

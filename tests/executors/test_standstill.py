@@ -161,7 +161,7 @@ Thread 7 (active): "MainThread"
     load (train.py:9)
     <module> (train.py:12)
 """
-    assert look_at_hang.of_spy(text) == [
+    assert look_at_hang.parse_py_spy(text) == [
         ["train.py:9 load", "train.py:12 <module>"],
         ["threading.py:359 wait", "train.py:4 beat"],
     ]

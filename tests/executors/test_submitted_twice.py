@@ -107,7 +107,7 @@ def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
 def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_xlatune.executors.slurm._ANOTHER_S", 0.1)
+    monkeypatch.setattr("pytest_xlatune.executors.slurm._SBATCH_OVER_S", 0.1)
     scripts = tmp_path / "work" / "t1" / "1" / "submitit"
     scripts.mkdir(parents=True)
     with (scripts / "sbatch.lock").open("a") as held:

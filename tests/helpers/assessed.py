@@ -26,7 +26,7 @@ def assess(
     reference: str = "",
     reference_runs: bool = True,
     fatal: Finding | None = None,
-    is_asked: bool = False,
+    dumps_options: bool = False,
     ran_on: Mapping[str, Mapping[str, str]] | None = None,
     **left: Any,
 ) -> Assessment:
@@ -40,7 +40,7 @@ def assess(
             outcome=outcome,
             left=Leftovers(report=report, **left),
             cut=cut,
-            is_asked=is_asked,
+            dumps_options=dumps_options,
             ran_on=ran_on or {},
             facts=Facts(
                 earlier=earlier, reference=reference_for(trial, reference, runs=reference_runs)

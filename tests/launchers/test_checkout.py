@@ -97,7 +97,7 @@ def test_an_interpreter_takes_the_place_of_the_launchers() -> None:
     assert found.interpreter == "/opt/new/python"
     assert with_python(INNER, sys.executable).interpreter == sys.executable
     by_cell = LauncherByCell(
-        usual=maxtext, others={"new": dataclasses.replace(maxtext, python="new-python")}
+        default_launcher=maxtext, others={"new": dataclasses.replace(maxtext, python="new-python")}
     )
     assert by_cell.launcher_of(replace(CELL, launcher="new")).interpreter == "new-python"
     assert by_cell.launcher_of(CELL) is maxtext

@@ -63,7 +63,7 @@ def test_a_relative_script_is_refused_where_no_folder_is_named() -> None:
         (("t", "{steps!r}"), "unknown placeholder 'steps!r'"),
         (("t", "a}"), "write {{ and }}"),
         (("t", "a{"), "write {{ and }}"),
-        (("t", "x{overrides}"), "an argument of its own"),
+        (("t", "x{overrides}"), "must be a separate argument"),
         ((), "argv is empty"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -156,8 +156,8 @@ def test_overrides_that_change_the_measurement_are_refused(
         ({"env_files": ("x.env.sh",)}, "env file 'x.env.sh' is relative"),
         ({"axis_prefix": {"PP": "lan"}}, "unknown prefix 'lan'"),
         ({"axis_prefix": {"QQ": "ici"}}, "unknown axis 'QQ'"),
-        ({"inherit": ("PATH", "XLA_FLAGS")}, "`inherit` lets XLA_FLAGS through"),
-        ({"inherit": ("XLA_*",)}, "`inherit` lets XLA_FLAGS through"),
+        ({"inherit": ("PATH", "XLA_FLAGS")}, "`inherit` passes XLA_FLAGS on"),
+        ({"inherit": ("XLA_*",)}, "`inherit` passes XLA_FLAGS on"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -93,7 +93,7 @@ def test_a_job_name_has_at_most_243_bytes_and_is_refused_before_anything_is_subm
     assert exported | passed == set(keys)
     assert not exported & passed
     longer = make_cell(overrides={"_env_K": "v" * (free - len("-_env_K_") + 300)})
-    with pytest.raises(ConfigError, match=r"bytes, at most 243 .*deepseek3-671b\.env\.sh"):
+    with pytest.raises(ConfigError, match=r"bytes, but .* room for 243: .*deepseek3-671b\.env\.sh"):
         launcher.launch(make_trial(longer), longer)
 
 
@@ -116,7 +116,7 @@ def test_misuse_is_refused_at_construction(changes: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("cell", "of", "message"),
     [
-        ({"deployed": {"NCCL_ALGO": "Ring"}}, BASELINE, r"belongs into .*671b\.env\.sh"),
+        ({"deployed": {"NCCL_ALGO": "Ring"}}, BASELINE, r"put it into .*671b\.env\.sh"),
         ({"overrides": {"_env_XLA_FLAGS": "--a=1"}}, BASELINE, "_env_XLA_FLAGS is exported after"),
         (
             {"overrides": {"_env_NCCL_PROTO": "LL"}},
@@ -124,7 +124,7 @@ def test_misuse_is_refused_at_construction(changes: dict[str, Any], message: str
             "_env_NCCL_PROTO is exported after .* NCCL_PROTO",
         ),
         ({"overrides": {"_env_X": "a b"}}, BASELINE, "_env_X='a b' cannot be a passthrough"),
-        ({"overrides": {"base_output_directory": "/x"}}, BASELINE, "it is the job's"),
+        ({"overrides": {"base_output_directory": "/x"}}, BASELINE, "to the job's folder"),
         ({}, profile("p", overrides={"steps": "9"}), r"Protocol\(steps=\.\.\.\)"),
     ],
     ids=[

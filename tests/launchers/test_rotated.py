@@ -154,7 +154,7 @@ def test_a_container_starts_the_worker_inside() -> None:
     ("launcher", "how"),
     [
         (CheckoutLauncher(inner=MAXTEXT, repository="/repo"), Rotates.PYTHON),
-        (LauncherByCell(usual=command("bash", "/t.sh"), others={}), Rotates.WRAPPED),
+        (LauncherByCell(default_launcher=command("bash", "/t.sh"), others={}), Rotates.WRAPPED),
         (MaxTextSlurmLauncher(checkout="/c", sbatch=("-w", "n1")), Rotates.WRAPPED),
         (MaxTextSlurmLauncher(checkout="/c", sbatch=("-w", "n1"), is_ray=True), Rotates.NO),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.executors import OWN_JOBS, request_for, slurm
+from pytest_xlatune.executors import JOB_NAME_PREFIX, request_for, slurm
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.resources import Resources
@@ -46,4 +46,4 @@ def test_names_that_differ_in_what_is_replaced_stay_apart() -> None:
 
 
 def test_our_jobs_are_known_by_their_names() -> None:
-    assert job_name_of("a").startswith(OWN_JOBS)
+    assert job_name_of("a").startswith(JOB_NAME_PREFIX)

@@ -106,7 +106,7 @@ def run_with_evidence(folder: Path) -> None:
         f"jax_cache_dir={folder}/cache",
     )  # fmt: skip
     # as a scored trial asks for XLA's options, which must not keep the step from the cache
-    asked = " ".join(str(each).replace(FOLDER, str(folder)) for each in program._ASKS_OPTIONS)
+    asked = " ".join(str(each).replace(FOLDER, str(folder)) for each in program._DUMP_OPTIONS_FLAGS)
     log = {"JAX_LOG_COMPILES": "1"}
     first = train(*args, "profiler=", devices=4, flags=asked, variables=log)
     (folder / "compiled.txt").write_text(first.err, encoding="utf-8")
@@ -251,7 +251,8 @@ def test_a_small_program_is_compiled_beside_which_every_xla_writes_its_options(
     log = (evidence.folder / "compiled.txt").read_text(encoding="utf-8")
     # Finished XLA compilation of jit(train_step) in 1.234 sec
     compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", log)
-    (named,) = (each.value for each in program._ASKS_OPTIONS if each.name.endswith("module_re"))
+    flags = program._DUMP_OPTIONS_FLAGS
+    (named,) = (each.value for each in flags if each.name.endswith("module_re"))
     assert [each for each in compiled if re.search(str(named), f"jit_{each}")]
     assert compiled[-1] == "train_step"
     assert any("train_step" in each.name for each in evidence.folder.glob("cache/*"))

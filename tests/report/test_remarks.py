@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.jobs import interrupted
+from pytest_xlatune.campaign.jobs import interrupted_events
 from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
@@ -82,7 +82,7 @@ def let_go(submission: Submission, _: Outcome) -> tuple[Event, ...]:
 
 
 def ended_by_us(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
-    return (*let_go(submission, outcome), *interrupted(submission, outcome))
+    return (*let_go(submission, outcome), *interrupted_events(submission, outcome))
 
 
 def let_go_too_late(submission: Submission, _: Outcome) -> tuple[Event, ...]:

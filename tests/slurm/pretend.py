@@ -21,7 +21,7 @@ SLOT = ("--xlatune-nodelist", "node[001-002]")
 # a session that begins on nodes where others run asks them for fifteen seconds first
 BUSY = """\
 from pytest_xlatune.executors.slurm import nodes
-nodes._PATIENCE_S = 1
+nodes._SRUN_WAIT_S = 1
 """
 # a node that is resumed is given twelve seconds to answer; that of these tests is dead
 NO_HOPE = """\

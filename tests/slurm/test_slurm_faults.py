@@ -71,7 +71,7 @@ def test_a_persons_drain_stands_and_stops_the_sweep(
     slurm(*drain, "state=drain", "reason=ADMIN: hardware swap")
     faults.go.touch()
     said = faults.finished(session)
-    assert "node002 is drained: 'ADMIN: hardware swap'. A person said so, and it stands" in said
+    assert "node002 is drained: 'ADMIN: hardware swap'. A person took it out of service" in said
     assert "recovery attempted: none" in said
     assert "drain" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"), "nothing resumed it"
     assert not faults.project.events("epoch-began")

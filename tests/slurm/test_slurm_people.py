@@ -102,7 +102,7 @@ def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
 def test_a_job_that_never_starts_stops_the_sweep_with_the_remedy(
     faults: Faults, slurm: Slurm, reason: str
 ) -> None:
-    soon = "from pytest_xlatune.campaign import attempts\nattempts._BARRED_S = 1\n"
+    soon = "from pytest_xlatune.campaign import attempts\nattempts._NEVER_STARTS_S = 1\n"
     limit, none = {
         "PartitionTimeLimit": ("MaxTime=1", "MaxTime=INFINITE"),
         "PartitionNodeLimit": ("MaxNodes=1", "MaxNodes=UNLIMITED"),
@@ -204,7 +204,7 @@ def test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory(
 def test_a_work_directory_that_is_away_is_waited_for_and_told(
     faults: Faults, lab: ModuleType
 ) -> None:
-    faults.hold(conftest="from pytest_xlatune import campaign\ncampaign._TELL_AWAY_S = 1\n")
+    faults.hold(conftest="from pytest_xlatune import campaign\ncampaign._NOTIFY_AFTER_S = 1\n")
     session = faults.start()
     faults.victim()
     work, gone = faults.path / "work", faults.path / "gone"

@@ -165,7 +165,7 @@ def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(
 
 
 def test_the_nodes_are_asked_whether_they_can(lab: ModuleType, tmp_path: Path) -> None:
-    sight = SlurmExecutor().look(
+    sight = SlurmExecutor().probe(
         [str(tmp_path), "/no/such/file"],
         checks=[("true", "never said"), ("exit 3", "this cannot be"), ("cat", "it reads nothing")],
         nodelist=("node001", "node002"),

@@ -1,9 +1,9 @@
 """Submit trials to Slurm through submitit, watch them with our own poller, cancel them.
 
-submitit renders the batch script and calls sbatch (`script`). Its watcher is not used, and it
-starts nothing on a node: srun runs the payload's file itself, so that a node needs only an
-interpreter. Any process may die at any time: calling `submit` again for the same folder and comment
-finds the job that was accepted. This module knows no ledger and no log of a trainer.
+submitit only renders the batch script (see `_script`). Its watcher is not used, and nothing of it
+runs on a node: srun runs the payload's file itself, so that a node needs only an interpreter. Any
+process may die at any time: calling `submit` again for the same folder and comment finds the job
+that was accepted.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pytest_xlatune.executors.slurm._commands import (
     sacct,
     squeue,
 )
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, given_away
-from pytest_xlatune.executors.slurm._script import HELD, SCRIPTS, SLURM_LOGS_IN, site_options
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, reused_id_outcome
+from pytest_xlatune.executors.slurm._script import SBATCH_LOCK, SCRIPTS, SLURM_LOGS_IN, site_options
 from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
@@ -48,15 +48,15 @@ from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
-# Seconds before each further call of sbatch. After the wait, Slurm is first asked for the job, so
-# that a request that was still in the controller's queue has been handled by then.
+# Seconds before each further call of sbatch. The wait comes before Slurm is asked for the job, so
+# that the controller has handled the last request by then.
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-_ANOTHER_S = 30
-# stands for the digest in a script that is shown before there is a spec
+_SBATCH_OVER_S = 30  # seconds to wait for the sbatch of a killed session
+# written in place of the digest in a script that is shown before there is a spec
 SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"
 _NOT_THERE = (126, 127)  # a shell's exit codes if a program is missing or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
-_LOOK_BACK = "now-14days"
+_SACCT_SINCE = "now-14days"  # how far back sacct looks for a job that was accepted
 
 # a job name that every Slurm command prints unchanged:  xl-overlap-2-3f9c
 _JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -90,7 +90,7 @@ class SlurmExecutor(OnSlurm):
 
         Raises:
             QueueFull: a limit on submitted jobs is reached.
-            ConfigError: an option of the resources is reserved for us, or a name is malformed.
+            ConfigError: the harness reserves an option of the resources, or a name is malformed.
             SchedulerDown: the controller is away, sbatch does not answer, or the sbatch of another
                 session is still running.
             SubmissionError: sbatch refused the job for good. If it was accepted nevertheless, it
@@ -99,7 +99,7 @@ class SlurmExecutor(OnSlurm):
         cancel = request.folder.resolve() / payload.CANCEL
         cancel.unlink(missing_ok=True)
         try:
-            return self._hand_in(spec, request)
+            return self._find_or_submit(spec, request)
         except (SchedulerDown, QueueFull):
             raise
         except SubmissionError:
@@ -107,7 +107,7 @@ class SlurmExecutor(OnSlurm):
                 cancel.touch()
             raise
 
-    def _hand_in(self, spec: LaunchSpec, request: Request) -> str:
+    def _find_or_submit(self, spec: LaunchSpec, request: Request) -> str:
         """Submit the payload unless its job exists in the folder or in Slurm; return the job id.
 
         It raises the same errors as `submit`.
@@ -115,7 +115,7 @@ class SlurmExecutor(OnSlurm):
         folder, name = request.folder.resolve(), request.job_name
         arguments = arguments_of(request)
         if (folder / SCRIPTS).exists():
-            self._wait_for_another(folder)
+            self._wait_for_sbatch(folder)
             if job_id := self.find(request):
                 return job_id
         digest = write_spec(folder, spec)
@@ -126,9 +126,9 @@ class SlurmExecutor(OnSlurm):
             reply := script.submit(folder, arguments, digest=digest)
         ).trouble is not Trouble.NONE:
             if reply.is_late:
-                break  # people are notified, and the next call looks for the job first
-            # Not at a limit on jobs: repeating it here for 30 s kept all jobs from being polled,
-            # and in the end the running trial was cancelled.
+                break  # the campaign reports it, and its next call looks for the job first
+            # At a limit on jobs nothing is repeated here, because for these 30 s no job would be
+            # polled, and a trial that runs on would be cancelled.
             is_repeated = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
             wait_s = next(waits, None) if is_repeated else None
             if wait_s is not None:
@@ -145,13 +145,13 @@ class SlurmExecutor(OnSlurm):
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
         if reply.trouble is Trouble.AWAY:
-            note = "; Slurm is asked for it before it is submitted again" if reply.is_late else ""
+            note = "; before it is submitted again, Slurm is asked for it" if reply.is_late else ""
             raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{note}")
         reason = f"sbatch refused job {name} on {where}: {reply.error}"
         if reply.trouble is Trouble.FULL:
             raise QueueFull(reason)
         if reply.trouble is Trouble.UNCLEAR:
-            reason = f"job {name} on {where} is not submitted, Slurm has no such job: {reply.error}"
+            reason = f"job {name} on {where} is not submitted; Slurm has no such job: {reply.error}"
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{reason}{tries}; the script is in {folder / SCRIPTS}")
 
@@ -182,12 +182,12 @@ class SlurmExecutor(OnSlurm):
         if answer.out.strip() and not jobs:
             text = " ".join(answer.out.split())
             raise SchedulerDown(f"squeue does not say whether {job_name} runs: {text!r:.80}")
-        answer = self._run(sacct("-S", _LOOK_BACK, f"--name={job_name}"))
+        answer = self._run(sacct("-S", _SACCT_SINCE, f"--name={job_name}"))
         if not answer.code:
             jobs = parse_sacct(answer.out) | jobs
-        # slurmdbd keeps comments only if the site enables it, so the folder is compared too; it
-        # also tells the baselines of two sweeps on one cell apart
-        ours = [job.job_id for job in jobs.values() if _is_of(job, request.comment, folder)]
+        # The folder is compared too: slurmdbd keeps comments only if the site enables that, and the
+        # baselines of two sweeps on one cell differ only in their folders.
+        ours = [job.job_id for job in jobs.values() if _belongs_to(job, request.comment, folder)]
         if ours:
             _log.info("%s was accepted before: job %s", job_name, min(ours, key=int))
         return min(ours, key=int, default="")
@@ -198,20 +198,21 @@ class SlurmExecutor(OnSlurm):
         known = self._poller.poll(
             {job_id: root / submission.folder for job_id, submission in latest.items()}
         )
-        replaced = (
+        # an earlier submission whose job id the controller gave to a later one
+        replaced = [
             submission for submission in submissions if latest[submission.job_id] is not submission
-        )
+        ]
         return known | {
-            submission.folder: given_away(root / submission.folder, submission.job_id)
+            submission.folder: reused_id_outcome(root / submission.folder, submission.job_id)
             for submission in replaced
         }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """Call scancel; the nodes are free only once `poll` says so.
+        """Call scancel; the nodes are free only when `poll` reports the end.
 
         Raises:
             SchedulerDown: the controller cannot be asked; a job that has not started will not
-                start its trainer.
+                start its trainer, because the mark in its folder forbids it.
             SubmissionError: scancel refused.
         """
         if not submissions:
@@ -234,21 +235,21 @@ class SlurmExecutor(OnSlurm):
             raise kind(f"scancel: {answer.error}")
 
     def _is_ours(self, submission: Submission, folder: Path) -> bool:
-        """Return whether a number is still our job's: a controller may have reused it."""
+        """Return whether a job id still means our job: a controller may have used it again."""
         job_id = submission.job_id
         known = parse_scontrol(self._run(["scontrol", "show", "job", "-o", job_id]).out)
         job = known.get(job_id)
         if job is None or job.is_in(folder):
             return True
-        _log.warning("job %s is another's by now (%s): it is left alone", job_id, job.folder)
+        _log.warning("job %s is now another job, in %s; it is not cancelled", job_id, job.folder)
         return False
 
-    def _wait_for_another(self, folder: Path) -> None:
+    def _wait_for_sbatch(self, folder: Path) -> None:
         """Wait for the sbatch of a killed session, which goes on and may still be accepted."""
-        with locks.held(folder / SCRIPTS / HELD, wait_s=_ANOTHER_S) as is_ours:
-            if is_ours:
+        with locks.held(folder / SCRIPTS / SBATCH_LOCK, wait_s=_SBATCH_OVER_S) as is_held:
+            if is_held:
                 return
-        raise SchedulerDown(f"an sbatch of another session for {folder} is not over yet")
+        raise SchedulerDown(f"an sbatch of another session for {folder} is still running")
 
 
 def arguments_of(request: Request) -> dict[str, Any]:
@@ -258,7 +259,7 @@ def arguments_of(request: Request) -> dict[str, Any]:
     if not _JOB_NAME.fullmatch(job_name):
         raise ConfigError(
             f"job name {job_name!r}: expected 1 to 200 letters, digits and . _ - "
-            "(with others, what Slurm's commands print cannot be read)"
+            "(with other characters, the output of Slurm's commands cannot be read)"
         )
     if not comment or not comment.isprintable():
         raise ConfigError(f"job comment {comment!r}: expected printable text to find the job by")
@@ -277,16 +278,16 @@ def arguments_of(request: Request) -> dict[str, Any]:
         "exclusive": True,
         "time": math.ceil(resources.time_limit_s / 60),
         "setup": _setup(folder / SCRIPTS, logs_in=options.get("export") == SLURM_LOGS_IN),
-        # otherwise the ranks wait for a dead one in a collective, up to the time limit
+        # otherwise the other ranks would wait in a collective for a dead one, up to the time limit
         "srun_args": ["--export=ALL", "--kill-on-bad-exit=1", *srun_args],
-        # With a list of names in `export`, Slurm silently cuts a value at its comma. ALL exports
-        # little, since sbatch itself gets few variables; the login script sets the others.
+        # With `--export=NAME=VALUE`, Slurm silently cuts a value at its comma. ALL exports little,
+        # because sbatch itself gets few variables; the login script sets the other ones.
         "additional_parameters": {
             "chdir": str(folder),
             "export": "ALL",
-            # a requeued job would start again and append to its log: two starts in one measurement
+            # a requeued job would append a second start to its log, so to the same measurement
             "no-requeue": True,
-            # harmless: submitit's USR2 also reaches the trainer, and ends one without a handler
+            # CONT is harmless; submitit's USR2 would end a trainer that does not handle it
             "signal": "CONT@1",
             **options,
         },
@@ -295,7 +296,7 @@ def arguments_of(request: Request) -> dict[str, Any]:
 
 
 def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
-    """Return the lines of the script before srun."""
+    """Return the lines of the script that come before srun."""
     return [
         *([] if logs_in else [f". {shlex.quote(str(LOGIN))}"]),
         "unset SLURM_JWT",
@@ -304,9 +305,9 @@ def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
     ]
 
 
-def _is_of(job: SlurmJob, comment: str, folder: Path) -> bool:
-    """Return whether a job is an attempt's: by its folder if it has one, else by its comment.
+def _belongs_to(job: SlurmJob, comment: str, folder: Path) -> bool:
+    """Return whether a job belongs to an attempt: by its folder if known, else by its comment.
 
-    The comment is not enough, because a site may overwrite comments.
+    The folder comes first, because a site may overwrite comments.
     """
     return job.is_in(folder) if job.folder else job.comment == comment

@@ -1,9 +1,9 @@
 """Run Slurm's commands in a known environment, and parse their output into our values.
 
-The runner is always an argument, so that a test can replace Slurm. Everything else is pure: text
-in, values out. Four commands describe a job in four formats, so each parser only maps the fields,
-and one function reads them. Times are in seconds since 1970, because the caller asks for that
-(SLURM_TIME_FORMAT=%s). Only this module interprets Slurm's words. It knows no trial.
+The function that runs a command is always an argument, so that a test can replace Slurm. The other
+functions only turn texts into values. The commands describe a job in three formats, so each parser
+only maps the fields to common names, and one function reads them. Times are in seconds since 1970,
+because `run_command` sets SLURM_TIME_FORMAT=%s. Only this module interprets Slurm's words.
 """
 
 from __future__ import annotations
@@ -33,20 +33,22 @@ from pytest_xlatune.model.result import Outcome, State
 COMMAND_TIMEOUT_S = 60.0
 _CLOSE_S = 5.0  # how long to wait for the last output of a killed program
 _log = logging.getLogger("pytest_xlatune.executors")
-_asked: Counter[str] = Counter()  # how often this process ran each program
+_run_counts: Counter[str] = Counter()  # how often this process ran each program
 
-# Variables by which a user, or the surrounding allocation, changes what commands ask and print,
+# The beginnings of variables that change what Slurm's commands ask and print. The user may have set
+# them, or the allocation around the session.
 _STEERING = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCONTROL_", "SCANCEL_", "SRUN_", "SLURM_")
-# except for those that commands need to find or enter the cluster.
-_KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
+# variables with such a beginning that commands need to find or enter the cluster
+_LOCATING = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT"})
 
-# All variables that sbatch gets if the job inherits its environment: to find it, to load its
-# libraries, and to name the user. The script of the job removes them again.
-_NEEDED = _KEPT | {
+# All variables that sbatch gets if the job inherits its environment. sbatch needs them to find the
+# cluster, load its libraries and name the user. The job's script removes them again.
+_NEEDED = _LOCATING | {
     "HOME", "KRB5CCNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TZ",
     "USER",
 }  # fmt: skip
-_UNSEEN = ("COLUMNS", "LINES")  # variables that Python's readline sets without changing os.environ
+# variables that Python's readline sets for child processes without changing os.environ
+_SET_BY_READLINE = ("COLUMNS", "LINES")
 
 
 class Trouble(StrEnum):
@@ -66,9 +68,8 @@ class Trouble(StrEnum):
         return self in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW, Trouble.UNCLEAR)
 
 
-# Words of Slurm -> what they mean; the first row with a match decides. Munge's errors, `I/O error
-# writing script` and `Unspecified error` once ended a sweep at the first try, but pass by
-# themselves, as tests with a real Slurm show.
+# What Slurm's error messages mean; the first row with a match decides. Munge's errors, `I/O error
+# writing script` and `Unspecified error` pass by themselves, as tests with a real Slurm show.
 _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
     # scancel: error: Kill job error on job id 4711: Invalid job id specified
     (Trouble.UNKNOWN_JOB, re.compile(r"invalid job id", re.IGNORECASE)),
@@ -106,10 +107,10 @@ class Reply:
     """The reply of a command."""
 
     code: int  # its exit status
-    out: str = ""
-    err: str = ""
+    out: str = ""  # its standard output
+    err: str = ""  # its standard error, or our reason why it failed
     is_late: bool = False  # whether it was ended because it took too long
-    is_unclear: bool = False  # whether its output does not show if it took effect
+    is_unclear: bool = False  # whether `out` and `err` leave open if the command took effect
 
     @property
     def error(self) -> str:
@@ -126,8 +127,8 @@ class Reply:
         if self.is_unclear:
             return Trouble.UNCLEAR
         error = self.error
-        rows = (trouble for trouble, words in _TROUBLES if words.search(error))
-        return next(rows, Trouble.FOR_GOOD)
+        troubles = (trouble for trouble, pattern in _TROUBLES if pattern.search(error))
+        return next(troubles, Trouble.FOR_GOOD)
 
 
 Run = Callable[[Sequence[str]], Reply]
@@ -136,17 +137,16 @@ Run = Callable[[Sequence[str]], Reply]
 def run_command(argv: Sequence[str]) -> Reply:
     """Run one of Slurm's commands in a known environment."""
     began_s, dropped = time.monotonic(), steering_names(os.environ)
-    kept = {name: value for name, value in os.environ.items() if name not in dropped}
-    reply = run_program(argv, env={**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"})
+    inherited = {name: value for name, value in os.environ.items() if name not in dropped}
+    reply = run_program(argv, env={**inherited, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"})
     if reply.is_late:
-        reply = dataclasses.replace(
-            reply, out=""
-        )  # a part of a table would show jobs and nodes as gone
-    _asked[argv[0]] += 1
+        # jobs and nodes that an incomplete table lacks would be taken for gone
+        reply = dataclasses.replace(reply, out="")
+    _run_counts[argv[0]] += 1
     _log.debug(
         "Slurm was asked %r in %.2f s: %s; %s has run %d times",
-        _kind(argv), time.monotonic() - began_s, reply.trouble or "answered", argv[0],
-        _asked[argv[0]],
+        _call_pattern(argv), time.monotonic() - began_s, reply.trouble or "answered", argv[0],
+        _run_counts[argv[0]],
     )  # fmt: skip
     return reply
 
@@ -154,10 +154,11 @@ def run_command(argv: Sequence[str]) -> Reply:
 def run_program(
     argv: Sequence[str], *, name: str = "", env: Mapping[str, str] | None = None
 ) -> Reply:
-    """Run a program and return its reply; a missing or hanging program also has one.
+    """Run a program and return its reply; for a missing or hanging program the reply says so.
 
-    After the time limit it is ended with all processes that it started: if a site's command is a
-    script, its child hangs and keeps the pipe open. `name` is the name in messages.
+    After the time limit the program is ended with all processes that it started: if a site's
+    command is a script, the process that hangs, and that keeps the pipe open, is a child of the
+    script. `name` is the program's name in messages.
     """
     name = name or argv[0]
     try:
@@ -182,11 +183,11 @@ def run_program(
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise  # Ctrl-C
             reason = f"{name} did not answer in {COMMAND_TIMEOUT_S:.0f} s and was ended"
-            return Reply(code=1, out=_rest(process), err=reason, is_late=True)
+            return Reply(code=1, out=_last_output(process), err=reason, is_late=True)
     return Reply(code=process.returncode, out=out, err=err)
 
 
-def _rest(process: subprocess.Popen[str]) -> str:
+def _last_output(process: subprocess.Popen[str]) -> str:
     """Return the output of a killed program; "" if another process keeps its pipe open."""
     try:
         return process.communicate(timeout=_CLOSE_S)[0]
@@ -194,35 +195,34 @@ def _rest(process: subprocess.Popen[str]) -> str:
         return ""
 
 
-def _kind(argv: Sequence[str]) -> str:
-    """Return program, verb and options of a command without values: `sacct -n -X -P -j -o`."""
+def _call_pattern(argv: Sequence[str]) -> str:
+    """Return program, verbs and options of a command without values: `sacct -n -X -P -j -o`."""
     options = [word.partition("=")[0] for word in argv[1:] if word.startswith("-")]
-    verbs = itertools.takewhile(str.isalpha, argv[1:])
-    # the words after `sh -c` are our script and its arguments
+    verbs = itertools.takewhile(str.isalpha, argv[1:])  # scontrol show job
     return " ".join([argv[0], *verbs, *options])
 
 
 def steering_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that must not reach a Slurm command, sorted."""
-    return sorted(name for name in environ if name.startswith(_STEERING) and name not in _KEPT)
+    return sorted(name for name in environ if name.startswith(_STEERING) and name not in _LOCATING)
 
 
 def unneeded_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that sbatch can do without, sorted; some are secrets."""
-    return sorted({*environ, *_UNSEEN} - _NEEDED)
+    return sorted({*environ, *_SET_BY_READLINE} - _NEEDED)
 
 
-# a column separator that no name, comment or path holds
-SEPARATOR = "\x1f"
+SEPARATOR = "\x1f"  # between columns; no name, comment or path contains it
 _SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z", "%k")
 SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir", "Comment",
                 "ExitCode")  # fmt: skip
+# the names of the same fields in `scontrol show job`, which the parsers use for all formats
 _COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir", "Comment",
             "ExitCode")  # fmt: skip
 
-# All job states and state flags of slurm.h, 22.05 to 25.05. submitit takes SUSPENDED, CONFIGURING,
-# RESIZING, SIGNALING and STAGE_OUT for the end of a job. Here a job is over only without such a
-# flag: during COMPLETING, the nodes still run its processes.
+# All job states and state flags of slurm.h, 22.05 to 25.05. A job is over only if it has no flag of
+# RUNNING or PENDING: during COMPLETING, for example, the nodes still run its processes. (submitit
+# takes SUSPENDED, CONFIGURING, RESIZING, SIGNALING and STAGE_OUT for the end of a job.)
 STATES: Mapping[str, State] = {
     **dict.fromkeys(
         ("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
@@ -243,12 +243,12 @@ STATES: Mapping[str, State] = {
     **dict.fromkeys(("BOOT_FAIL", "NODE_FAIL", "RECONFIG_FAIL"), State.NODE_FAIL),
 }  # fmt: skip
 
-# exit code and signal in ExitCode, with few digits, because Python refuses more than 4,300:  0:15
+# exit code and signal, with few digits, because Python converts at most 4,300 to a number:  0:15
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
 # one word of a job state:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
 _WORD = re.compile(r"[A-Z_]+")
-# the beginning of a field in `scontrol show job -o`:  JobName=ag combine WorkDir=
-# (possessive, because backtracking in a long word took seconds)
+# The beginning of a field in `scontrol show job -o`:  JobName=ag combine WorkDir=
+# The repetition is possessive, because backtracking in a long word would take seconds.
 _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
 # reasons of jobs that wait for nodes that are drained, down or reserved:
 # NodeDown    ReqNodeNotAvail, UnavailableNodes:node002
@@ -256,56 +256,61 @@ _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
 _LACKS_NODES = re.compile(r"nodenotavail|nodes[ _]required|node_?down", re.IGNORECASE)
 # reasons of jobs that are held:  JobHeldUser    job_requeued_in_held_state    JobHoldMaxRequeue
 _HELD = re.compile(r"^JobH(?:eld|old)|requeued[ _](?:in[ _])?held", re.IGNORECASE)
-_LESS_TIME = (
-    "ask for less time (Resources(time_limit_s=...)), or name a partition or a QOS that gives so "
-    "much"
+_ASK_LESS_TIME = (
+    "ask for less time (Resources(time_limit_s=...)), or name a partition or a QOS that allows "
+    "the time"
 )
-_OTHER_SIZE = (
-    "change the options of Resources that ask for it (mem, gres, cpus-per-task, constraint), or "
-    "name nodes, or a QOS, that have so much"
+_ASK_OTHER_RESOURCES = (
+    "change the options of Resources (mem, gres, cpus-per-task, constraint), or name nodes or a "
+    "QOS that have these resources"
 )
-_LIST = "`sacctmgr show assoc user=$USER format=account,partition,qos` lists those that you may use"
-# Reason why Slurm never starts a job as it was requested -> what to change. Without this, such a
-# job was waited for without end. These are limits on a single job and wrong names; limits on all
-# jobs of a user, account or QOS pass when other jobs end. Source of the reasons:
-# slurm.schedmd.com/job_reason_codes.html. The first row with a match decides.
-_NEVER: tuple[tuple[re.Pattern[str], str], ...] = (
+_HOW_TO_LIST = (
+    "`sacctmgr show assoc user=$USER format=account,partition,qos` lists those that you may use"
+)
+# Reasons why Slurm never starts a job as it was requested, and what to change; the first row with a
+# match decides. Without this table the campaign would wait forever for such a job. The reasons are
+# limits on a single job, and wrong names. Limits on all jobs of a user, account or QOS are not
+# here, because they pass when other jobs end. Slurm lists its reasons at
+# slurm.schedmd.com/job_reason_codes.html.
+_NEVER_STARTS: tuple[tuple[re.Pattern[str], str], ...] = (
     # PartitionTimeLimit    QOSMaxWallDurationPerJobLimit    AssocMaxCpuMinutesPerJobLimit
-    (re.compile(r"PartitionTimeLimit|(?:QOS|Assoc)Max\w*(?:Wall|Minutes)\w*PerJob"), _LESS_TIME),
+    (re.compile(r"PartitionTimeLimit|(?:QOS|Assoc)Max\w*(?:Wall|Minutes)\w*PerJob"),
+     _ASK_LESS_TIME),
     # PartitionNodeLimit    PartitionConfig    QOSMaxNodePerJobLimit    QOSMinNode
     (re.compile(r"PartitionNodeLimit|PartitionConfig|(?:QOS|Assoc)(?:MaxNodePerJob|MinNode)"),
-     "name a partition (--xlatune-partition) or a QOS that gives a job so many nodes"),
+     "name a partition (--xlatune-partition) or a QOS that allows a job so many nodes"),
     # QOSMaxGRESPerJob    AssocMaxCpuPerNode    QOSMinCpuNotSatisfied    MaxMemPerLimit
     (re.compile(r"(?:QOS|Assoc)(?:Max\w+Per(?:Job|Node)|Min\w+)|MaxMemPerLimit"),
-     _OTHER_SIZE),
-    (re.compile(r"InvalidQOS|QOSNotAllowed"), f"name another QOS in the options (qos); {_LIST}"),
+     _ASK_OTHER_RESOURCES),
+    (re.compile(r"InvalidQOS|QOSNotAllowed"),
+     f"name another QOS in the options (qos); {_HOW_TO_LIST}"),
     (re.compile(r"InvalidAccount|AccountNotAllowed"),
-     f"name another account in the options (account), or another partition; {_LIST}"),
+     f"name another account in the options (account), or another partition; {_HOW_TO_LIST}"),
     # BadConstraints    Constraints
-    (re.compile(r"Constraints"), _OTHER_SIZE),
+    (re.compile(r"Constraints"), _ASK_OTHER_RESOURCES),
     (re.compile(r"DependencyNeverSatisfied"), "take the option dependency out"),
     # ReservationDeleted    ReservationInvalid
     (re.compile(r"Reservation(?:Deleted|Invalid)"), "name another reservation, or none"),
 )  # fmt: skip
-# Slurm also gives these reasons while nodes of the job are away.
-_OR_NODES = re.compile(r"PartitionNodeLimit|PartitionConfig|Constraints")
-_STANDS = re.compile(r"SUSPENDED|STOPPED")  # the job's processes exist but are stopped
-_SAYS_NOTHING = frozenset({"", "None", "(null)", "N/A", "Unknown", "none"})
-_SHELL_SIGNAL_BASE = 128
-_CUT = 4  # no command truncates a state to less
+# Slurm also gives these reasons while nodes of the job are down or drained.
+_MAY_LACK_NODES = re.compile(r"PartitionNodeLimit|PartitionConfig|Constraints")
+_SUSPENDED = re.compile(r"SUSPENDED|STOPPED")  # the job's processes exist but are stopped
+_NO_VALUE = frozenset({"", "None", "(null)", "N/A", "Unknown", "none"})
+_SHELL_SIGNAL_BASE = 128  # added to a signal's number in an exit status
+_SHORTEST_CUT = 4  # no command truncates a state to fewer characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
-    """What one command says about a job; "" for what it does not say."""
+    """What one command says about a job."""
 
     job_id: str
-    outcome: Outcome  # `reason` holds Slurm's state word and reason
-    folder: str = ""  # its working directory
-    comment: str = ""
+    outcome: Outcome  # its `reason` has Slurm's state word and reason
+    folder: str = ""  # its working directory; "" if the command does not print it
+    comment: str = ""  # "" if the command does not print it
 
     def is_in(self, folder: Path) -> bool:
-        """Return whether it may be the job of a folder, because numbers are reused."""
+        """Return whether it may be the job of a folder; a job with a reused id is not."""
         return not self.folder or is_same_attempt(Path(self.folder), folder)
 
 
@@ -328,9 +333,11 @@ def to_state(text: str) -> State:
     that it runs.
     """
     words = _WORD.findall(text.split(" by ", maxsplit=1)[0])
-    states = [_one_state(word, cut=text.rstrip().endswith("+")) for word in words]
-    unfinished = [state for state in states if not state.is_final]
-    return (unfinished or states or [State.RUNNING])[0]
+    states = [_one_state(word, is_cut=text.rstrip().endswith("+")) for word in words]
+    for state in states:
+        if not state.is_final:
+            return state
+    return states[0] if states else State.RUNNING
 
 
 def parse_scontrol(text: str) -> dict[str, SlurmJob]:
@@ -339,6 +346,7 @@ def parse_scontrol(text: str) -> dict[str, SlurmJob]:
 
 
 def _fields(line: str) -> Iterator[tuple[str, str]]:
+    """Yield key and value of each field; a value ends where the next key begins."""
     matches = list(_FIELD.finditer(line))
     ends = [match.start() for match in matches[1:]] + [len(line)]
     for match, end in zip(matches, ends, strict=False):
@@ -359,49 +367,55 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
     """Return how an attempt ended, from Slurm's outcome and those of the ranks' payloads.
 
     Slurm knows of dead nodes, time limits and cancels, and whether the nodes are free; the payload
-    knows the trainer's exit code and signal. If ranks differ, the first that failed counts, because
-    the others died of it.
+    knows the trainer's exit code and signal. If the ranks ended differently, the one that failed
+    first counts, because the others died of its failure.
 
     Args:
         slurm: the outcome according to Slurm.
         ranks: the outcomes that payloads wrote, rank 0 first.
     """
-    words = list(ranks)
-    if not slurm.state.is_final or not words:
+    outcomes = list(ranks)
+    if not slurm.state.is_final or not outcomes:
         return slurm
-    failed = [word for word in words if word.state in (State.FAILED, State.TIMEOUT)]
-    ended = [word for word in words if word.state is not State.COMPLETED]
-    # an outcome that cannot be read explains less than any other
-    first = min(failed, key=lambda word: (word.is_unreadable, word.end_s or 0.0), default=None)
-    word = first or (ended or words)[0]
+    failed = [outcome for outcome in outcomes if outcome.state in (State.FAILED, State.TIMEOUT)]
+    incomplete = [outcome for outcome in outcomes if outcome.state is not State.COMPLETED]
+    if failed:
+        # an outcome that cannot be read explains less than any other
+        rank = min(failed, key=lambda outcome: (outcome.is_unreadable, outcome.end_s or 0.0))
+    else:
+        rank = incomplete[0] if incomplete else outcomes[0]
     is_by_slurm = slurm.state not in (State.COMPLETED, State.FAILED)
-    # Slurm saw the death of a rank that could not write; the others were only told to end
-    silent = slurm.state is State.FAILED and not failed
-    starts = [outcome.start_s for outcome in words if outcome.start_s is not None]
-    ends = [outcome.end_s for outcome in words if outcome.end_s is not None]
+    # a rank died without an outcome, which only Slurm saw; the others ended because of it
+    is_silent = slurm.state is State.FAILED and not failed
+    starts_s = [outcome.start_s for outcome in outcomes if outcome.start_s is not None]
+    ends_s = [outcome.end_s for outcome in outcomes if outcome.end_s is not None]
+    reasons = (slurm.reason, "" if is_silent else rank.reason)
     return replace(
         slurm,
-        state=slurm.state if is_by_slurm or silent else word.state,
-        exit_code=slurm.exit_code if silent else word.exit_code,
-        signal=slurm.signal if silent else word.signal,
-        nodes=slurm.nodes or tuple(node for outcome in words for node in outcome.nodes),
-        start_s=min(starts, default=slurm.start_s),
-        end_s=max(ends, default=slurm.end_s),
-        reason="; ".join(part for part in (slurm.reason, "" if silent else word.reason) if part),
-        is_started=silent or word.is_started,
-        is_unreadable=word.is_unreadable and not (is_by_slurm or silent),
+        state=slurm.state if is_by_slurm or is_silent else rank.state,
+        exit_code=slurm.exit_code if is_silent else rank.exit_code,
+        signal=slurm.signal if is_silent else rank.signal,
+        nodes=slurm.nodes or tuple(node for outcome in outcomes for node in outcome.nodes),
+        start_s=min(starts_s, default=slurm.start_s),
+        end_s=max(ends_s, default=slurm.end_s),
+        reason="; ".join(reason for reason in reasons if reason),
+        is_started=is_silent or rank.is_started,
+        is_unreadable=rank.is_unreadable and not (is_by_slurm or is_silent),
     )
 
 
-def _one_state(word: str, *, cut: bool) -> State:
+def _one_state(word: str, *, is_cut: bool) -> State:
     if word in STATES:
         return STATES[word]
+    if not is_cut or len(word) < _SHORTEST_CUT:
+        return State.RUNNING
     # a truncated word counts only if all its possible meanings agree
     candidates = {state for name, state in STATES.items() if name.startswith(word)}
-    return candidates.pop() if cut and len(word) >= _CUT and len(candidates) == 1 else State.RUNNING
+    return candidates.pop() if len(candidates) == 1 else State.RUNNING
 
 
 def _row(line: str, fields: tuple[str, ...]) -> dict[str, str]:
+    """Return the values of a line by `_COLUMNS`; {} if it does not have all the fields."""
     values = line.split(SEPARATOR)
     return dict(zip(_COLUMNS, values, strict=False)) if len(values) == len(fields) else {}
 
@@ -412,37 +426,37 @@ def _jobs(rows: Iterable[Mapping[str, str]]) -> dict[str, SlurmJob]:
 
 def _job(row: Mapping[str, str]) -> SlurmJob:
     state = to_state(row["JobState"])
-    exit_code, signal = _exit(row.get("ExitCode", "")) if state.is_final else (None, None)
-    reason = _text_of(row, "Reason")
+    exit_code, signal = _parse_exit(row.get("ExitCode", "")) if state.is_final else (None, None)
+    reason = _value(row, "Reason")
     is_waiting = state is State.PENDING
-    never = next((remedy for words, remedy in _NEVER if words.search(reason)), "")
-    may_lack = _LACKS_NODES.search(reason) or _OR_NODES.search(reason)
+    remedy = next((remedy for pattern, remedy in _NEVER_STARTS if pattern.search(reason)), "")
+    may_lack_nodes = _LACKS_NODES.search(reason) or _MAY_LACK_NODES.search(reason)
     return SlurmJob(
         job_id=row["JobId"],
-        folder=_text_of(row, "WorkDir"),
-        comment=_text_of(row, "Comment"),
+        folder=_value(row, "WorkDir"),
+        comment=_value(row, "Comment"),
         outcome=Outcome(
             state=state,
             exit_code=exit_code,
             signal=signal,
-            nodes=_nodes(_text_of(row, "NodeList")),
-            start_s=_time(row.get("StartTime", "")),
-            end_s=_time(row.get("EndTime", "")) if state.is_final else None,
+            nodes=_parse_nodes(_value(row, "NodeList")),
+            start_s=_parse_time(row.get("StartTime", "")),
+            end_s=_parse_time(row.get("EndTime", "")) if state.is_final else None,
             reason=f"{row['JobState'].strip()} ({reason})" if reason else row["JobState"].strip(),
-            lacks_nodes=is_waiting and bool(may_lack),
-            is_suspended=bool(_STANDS.search(row["JobState"])),
+            lacks_nodes=is_waiting and bool(may_lack_nodes),
+            is_suspended=bool(_SUSPENDED.search(row["JobState"])),
             is_held=is_waiting and bool(_HELD.search(reason)),
-            never_starts=never if is_waiting else "",
+            never_starts=remedy if is_waiting else "",
         ),
     )
 
 
-def _text_of(row: Mapping[str, str], key: str) -> str:
+def _value(row: Mapping[str, str], key: str) -> str:
     value = row.get(key, "").strip()
-    return "" if value in _SAYS_NOTHING else value
+    return "" if value in _NO_VALUE else value
 
 
-def _exit(text: str) -> tuple[int | None, int | None]:
+def _parse_exit(text: str) -> tuple[int | None, int | None]:
     """Parse `exit:signal`; srun reports a signal as a code above 128."""
     match = _EXIT.fullmatch(text.strip())
     if match is None:
@@ -451,12 +465,12 @@ def _exit(text: str) -> tuple[int | None, int | None]:
     return (None, signal) if signal else (code, None)
 
 
-def _time(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     # 1795173260    Unknown
     return float(text) if re.fullmatch(r"\s*[0-9]{1,11}\s*", text) else None
 
 
-def _nodes(text: str) -> tuple[str, ...]:
+def _parse_nodes(text: str) -> tuple[str, ...]:
     """Expand a node list; `None assigned` and the like contain no nodes."""
     try:
         return expand(text) if text else ()

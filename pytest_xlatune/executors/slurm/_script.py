@@ -3,8 +3,7 @@
 submitit has no public way to render a script for a command instead of a pickled function. So this
 module, and no other, uses two private names of submitit 1.5. `pyproject.toml` pins that release,
 and `tests/data/slurm/script.sh` holds the rendered script. This module calls sbatch itself, because
-submitit waits for it without a limit and takes any output that it cannot parse for a refusal. It
-does not know what a trial is.
+submitit waits for sbatch without a limit and takes any output that it cannot parse for a refusal.
 """
 
 from __future__ import annotations
@@ -30,11 +29,12 @@ from pytest_xlatune.executors.slurm._commands import (
 from pytest_xlatune.model.errors import ConfigError
 
 SCRIPTS = "submitit"  # the folder of submitit's files, inside the attempt's folder
-HELD = "sbatch.lock"  # a lock in that folder, which a session holds while its sbatch runs
-# the only value that a site may give the option `export`: slurmd then logs in for every job
+SBATCH_LOCK = "sbatch.lock"  # a lock in that folder, which a session holds while its sbatch runs
+# The only value that a site may give the option `export`. With it, slurmd itself runs a login shell
+# for every job, so the job's script does not.
 SLURM_LOGS_IN = "NONE"
 # Options that the harness sets for every trial, so that trials are comparable and can be found.
-_OURS = frozenset(
+_RESERVED = frozenset(
     {
         "array", "chdir", "comment", "error", "exclusive", "export-file", "input",
         "job-name", "no-requeue", "nodelist", "nodes", "ntasks", "ntasks-per-node", "open-mode",
@@ -47,23 +47,23 @@ _OPTION = re.compile(r"(?:srun\.)?[a-z][a-z0-9-]*")
 
 
 def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Split `resources.options` into sbatch's and srun's; an empty value is a bare flag."""
+    """Split `resources.options` into sbatch's options and srun's; an empty value is a bare flag."""
     sbatch: dict[str, Any] = {}
     srun: list[str] = []
     for key, value in options.items():
         name = key.lstrip("-").replace("_", "-")
         if not _OPTION.fullmatch(name):
             raise ConfigError(f"Slurm option {key!r}: expected a name such as partition or qos")
-        if name in _OURS:
+        if name in _RESERVED:
             raise ConfigError(
                 f"Slurm option {key!r} is set by the harness for every trial and cannot be passed "
                 "through"
             )
         if name == "export" and value != SLURM_LOGS_IN:
             raise ConfigError(
-                f"Slurm option {key!r} is {value!r}: expected {SLURM_LOGS_IN}, so that slurmd "
-                "logs in on the node, or nothing, so that the job's script does. Put what else a "
-                "trial needs into the launcher's env"
+                f"Slurm option {key!r} is {value!r}, expected {SLURM_LOGS_IN}, with which slurmd "
+                "runs a login shell on the node; leave the option out and the job's script runs "
+                "it. Put further variables of a trial into the launcher's env"
             )
         word = f"--{name.removeprefix('srun.')}" + (f"={value}" if value else "")
         if name.startswith("srun."):
@@ -100,25 +100,27 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply
     secure_files.write_bytes(path, text.encode())
     logs_in = parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
     names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
-    dropped = [word for name in names for word in ("-u", name)]
-    # with -o only flock holds the lock, and no process that sbatch leaves running
-    # the sbatch of a killed session once submitted its job after the next session had asked for it
-    held = ["flock", "-o", str(scripts / HELD)] if shutil.which("flock") else []
-    reply = run_program([*held, "env", *dropped, "sbatch", str(path)], name="sbatch")
-    # an error after "Submitted batch job 4711" was once taken for a refusal: the trial ran twice
-    if (named := _NAMED.search(reply.out)) is None:
+    unset = [word for name in names for word in ("-u", name)]
+    # The sbatch of a killed session may submit its job later. The next session waits for this lock
+    # before it looks for the job. With -o no process that sbatch leaves running holds the lock.
+    locked = ["flock", "-o", str(scripts / SBATCH_LOCK)] if shutil.which("flock") else []
+    reply = run_program([*locked, "env", *unset, "sbatch", str(path)], name="sbatch")
+    # an error beside "Submitted batch job 4711" is no refusal: a second try would make a second job
+    if (submitted := _SUBMITTED.search(reply.out)) is None:
         if reply.error and (reply.out.strip() or reply.err.strip()):
             return reply
-        reason = f"sbatch ended with {reply.code} and named no job, it said {reply.out[:80]!r}"
+        reason = (
+            f"sbatch ended with {reply.code} and named no job; its output is {reply.out[:80]!r}"
+        )
         return Reply(code=reply.code or 1, out=reply.out, err=reason, is_unclear=True)
-    kept = scripts / f"{named['id']}_submission.sh"
-    path.replace(kept)
-    path.symlink_to(kept.name)
-    return Reply(code=0, out=named["id"])
+    submitted_script = scripts / f"{submitted['id']}_submission.sh"
+    path.replace(submitted_script)
+    path.symlink_to(submitted_script.name)
+    return Reply(code=0, out=submitted["id"])
 
 
 # Submitted batch job 4711    Submitted batch job 4711 on cluster c2
-_NAMED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.MULTILINE)
+_SUBMITTED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.MULTILINE)
 
 
 @functools.cache
@@ -131,7 +133,7 @@ def _script_executor() -> Any:
 
         @classmethod
         def affinity(cls) -> int:
-            return 2  # a script can be rendered without srun
+            return 2  # submitit's answer if there is an srun; a script is rendered without one too
 
         @property
         def _submitit_command_str(self) -> str:

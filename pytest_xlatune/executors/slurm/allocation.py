@@ -1,15 +1,16 @@
 """Run trials as srun steps of the allocation around the session (salloc or sbatch).
 
-An attempt is a script that runs one srun. It has its own process session and outlives the process
-that started it. In addition to the files of a job (see the package), its folder has:
+An attempt is a script that runs one srun. The script has its own process session and outlives the
+process that started it. Besides the files that the package's docstring lists, the folder of such an
+attempt has:
 
     < step.json    the allocation, the step's name and nodes, the process of the script
     < step.sh      the script: the environment of a login, then srun
     > ended.json   srun's exit status and the time, written by the script when srun is over
 
-So every process can find the state of a step: by that file, by the script's process on the same
-machine, and by `squeue --steps`. Two steps never run side by side on a node: the campaign starts
-one at a time there, and srun without `--overlap` waits while another one runs.
+So any process can find the state of a step: by `ended.json`, by the script's process if it is on
+the same machine, and by `squeue --steps`. Two steps never run side by side on a node: the campaign
+starts one step at a time there, and srun without `--overlap` waits while another step runs.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from pytest_xlatune.executors.slurm._commands import (
     run_command,
     unneeded_names,
 )
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, ended, is_whole
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, all_ranks_completed, ended
 from pytest_xlatune.executors.slurm._script import SCRIPTS, site_options
 from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import LedgerError, SubmissionError
@@ -62,18 +63,20 @@ _log = logging.getLogger("pytest_xlatune.executors")
 STEP, ENDED, SCRIPT = "step.json", "ended.json", "step.sh"
 _JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # variables of the user's own allocation
 _NOT_INSIDE = f"found no allocation ({_JOB} is not set); start pytest inside salloc or sbatch"
-# time that the next step may take: this factor times the longest so far, plus so many seconds
-_SPARE, _SPARE_S = 1.25, 20.0
-_HARDER_S = 15.0  # after so many seconds, SIGKILL is used to end a step
-_BEFORE_S = 30.0  # a step that failed so long before its allocation ended did so by itself
+# the next step is expected to take at most this factor times the longest so far, plus these seconds
+_LONGER, _LONGER_S = 1.25, 20.0
+_SIGKILL_AFTER_S = 15.0  # seconds after SIGTERM until another cancel uses SIGKILL
+# a step that ended earlier than this before the end of its allocation was not ended by it
+_END_MARGIN_S = 30.0
 # slurmstepd: error: *** STEP 4711.3 ON node001 CANCELLED AT 2026-11-23T09:12:01 DUE TO TIME LIMIT
 _CANCELLED = re.compile(r"STEP \S+ ON \S+ CANCELLED AT \S+(?P<limit> DUE TO TIME LIMIT)?")
 # srun: launch/slurm: _step_signal: Terminating StepId=4711.3
-_BY_SRUN = "Terminating StepId="
+_ENDED_BY_SRUN = "Terminating StepId="
 _SHELL_SIGNAL = 128
 # EndTime=1795173260    EndTime=Unknown
 _END_TIME = re.compile(r"\bEndTime=(\d+)\b")
-# Variables of a profile for Slurm's commands would affect srun; a trainer does not need SLURM_JWT.
+# The script of an attempt. It unsets what the user's shell profile sets for Slurm's commands, which
+# would change what srun does, and SLURM_JWT, which a trainer does not need.
 _SCRIPT = """\
 #!/bin/bash
 end() {{
@@ -89,7 +92,7 @@ for name in ${{!SBATCH_*}} ${{!SLURM_*}} ${{!SRUN_*}}; do
 done
 {srun}
 """
-# detached, so that nobody has to reap it, and its process id is that of its shell
+# starts the script detached, so that nobody has to reap it, and prints its process id
 _DETACHED = 'setsid /bin/bash "$1" >>"$2" 2>&1 & echo $!'
 
 
@@ -97,7 +100,7 @@ class SrunStep(Record, frozen=True, kw_only=True):
     """A step that was started.
 
     Attributes:
-        job_id: its number in the ledger, e.g. `step-12`.
+        job_id: the name of the step in the ledger, e.g. `step-12`.
         allocation: Slurm's id of the allocation.
         name: the name of the step in Slurm.
         nodes: the nodes on which it runs.
@@ -141,11 +144,12 @@ class AllocationExecutor(OnSlurm):
         super().__init__(run=run, sleep=sleep)
         self._environ = environ
         self._round_s = round_s
-        # a stranger's job with the same allocation id has no step of ours
+        # A job with the allocation's id is always taken for the allocation: its working directory
+        # is the user's, so it proves nothing, and another user's job has no step of ours.
         self._poller = Poller(run=run, round_s=round_s, is_ours=lambda *_: True)
-        # folder of an attempt -> when Slurm was last asked about its step
+        # folder of an attempt -> when Slurm was last asked about its step, on the monotonic clock
         self._asked_s: dict[Path, float] = {}
-        self._over: set[Path] = set()  # the attempts whose step is over according to Slurm
+        self._ended_steps: set[Path] = set()  # folders of attempts whose step Slurm no longer has
 
     # -- the contract -----------------------------------------------------------------------------
 
@@ -154,16 +158,17 @@ class AllocationExecutor(OnSlurm):
 
         Raises:
             AllocationOver: the allocation is over, or too short for the trial.
-            ConfigError: an option of the resources is reserved for us.
+            ConfigError: the harness reserves an option of the resources.
             SchedulerDown: the controller is away.
             SubmissionError: the allocation has lost the nodes.
         """
         folder = request.folder.resolve()
-        with contextlib.suppress(LedgerError):  # a payload that is started again claims in vain
+        # an unreadable step is started again, which is safe: only one payload can claim the attempt
+        with contextlib.suppress(LedgerError):
             if (known := _read_step(folder)) is not None:
                 return known.job_id
         step_words(request)  # raises if an option or the name is not allowed
-        self._refuse_over(request)
+        self._require_allocation(request)
         words = step_words(request, self._allocation_id, digest=write_spec(folder, spec))
         secure_files.make_folder(folder / SCRIPTS)
         step = SrunStep(
@@ -180,11 +185,11 @@ class AllocationExecutor(OnSlurm):
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Read the folders, and ask Slurm about the rest at intervals of a few seconds."""
         outcomes: dict[str, Outcome] = {}
-        left: list[tuple[str, Path, SrunStep]] = []
+        undecided: list[tuple[str, Path, SrunStep]] = []
         for submission in submissions:
             folder = (root / submission.folder).resolve()
             try:
-                step, end = _started(folder), _read_end(folder)
+                step, end = _started_step(folder), _read_end(folder)
             except LedgerError as error:
                 with contextlib.suppress(OSError):
                     (folder / payload.CANCEL).touch()
@@ -193,36 +198,39 @@ class AllocationExecutor(OnSlurm):
                 )
                 continue
             if end is not None and end.code == 0:
-                outcomes[submission.job_id] = _ended_step(
-                    folder, step, _at(step, end, State.COMPLETED)
+                outcomes[submission.job_id] = _with_ranks(
+                    folder, step, _step_outcome(step, end, State.COMPLETED)
                 )
             else:
-                left.append((submission.job_id, folder, step))
-        if left:
-            allocations = {step.allocation: folder.parent / step.allocation
-                           for _, folder, step in left}  # fmt: skip
+                undecided.append((submission.job_id, folder, step))
+        if undecided:
+            # the poller wants a folder for each job, but an allocation has none
+            allocations = {
+                step.allocation: folder.parent / step.allocation for _, folder, step in undecided
+            }
             polled = self._poller.poll(allocations)
-            for job_id, folder, step in left:
-                outcomes[job_id] = self._standing(folder, step, polled[step.allocation])
+            for job_id, folder, step in undecided:
+                outcomes[job_id] = self._unsuccessful_outcome(folder, step, polled[step.allocation])
         return outcomes
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """End these steps by SIGTERM, and by SIGKILL if the call is repeated.
+        """End these steps by SIGTERM; a repeated call after `_SIGKILL_AFTER_S` uses SIGKILL.
 
         Raises:
-            SchedulerDown: the controller cannot be asked; a trial that has not begun never will.
+            SchedulerDown: the controller cannot be asked; a trial that has not begun will not
+                begin, because the mark in its folder forbids it.
             SubmissionError: scancel refused.
         """
         for submission in submissions:
             folder, mark = root / submission.folder, root / submission.folder / payload.CANCEL
-            was_asked = mark.exists() and time.time() - mark.stat().st_mtime > _HARDER_S
+            is_hard = mark.exists() and time.time() - mark.stat().st_mtime > _SIGKILL_AFTER_S
             with contextlib.suppress(OSError):  # on a full disk the mark cannot be written
                 if not mark.exists():
                     mark.touch()
             with contextlib.suppress(LedgerError):
                 step = _read_step(folder)
                 if step is not None and _read_end(folder) is None:
-                    self._cancel_step(step, is_hard=was_asked)
+                    self._cancel_step(step, is_hard=is_hard)
 
     def _cancel_step(self, step: SrunStep, *, is_hard: bool) -> None:
         answer = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
@@ -255,74 +263,77 @@ class AllocationExecutor(OnSlurm):
         if not self._allocation_id:
             return (_NOT_INSIDE,)
         try:
-            faults, absent, end_s = self._allocation(nodelist)
+            faults, lacking, end_s = self._allocation(nodelist)
         except SchedulerDown as error:
             return (str(error),)
-        faults += absent
+        faults += lacking
         limit_s = resources.time_limit_s
         if end_s is not None and (left_s := max(end_s - time.time(), 0.0)) < limit_s:
             faults.append(
-                f"allocation {self._allocation_id} ends in {duration(left_s)}, before a trial must "
-                f"be over ({duration(limit_s)}, time_limit_s); ask for a longer one, or limit "
+                f"allocation {self._allocation_id} ends in {duration(left_s)}, but a trial may "
+                f"take {duration(limit_s)} (time_limit_s); ask for a longer allocation, or limit "
                 "trials by Resources(time_limit_s=...)"
             )
         return tuple(faults)
 
     def _allocation(self, nodelist: Sequence[str]) -> tuple[list[str], list[str], float | None]:
-        """Return the faults of the allocation, the nodes that it lacks, and its end in seconds."""
+        """Return the faults of the allocation, a fault on nodes that it lacks, and its end.
+
+        The end is in seconds since 1970; None if it has none or does not run.
+        """
         name = f"allocation {self._allocation_id}"
         answer = self._run(["scontrol", "show", "job", "-o", self._allocation_id])
         job = parse_scontrol(answer.out).get(self._allocation_id)
         if job is None and answer.trouble is Trouble.AWAY:
-            raise SchedulerDown(f"{name} cannot be asked for: {answer.error}")
-        if job is None or not _runs(job.outcome):
+            raise SchedulerDown(f"scontrol does not show {name}: {answer.error}")
+        if job is None or not _can_run_steps(job.outcome):
             why = answer.error or (job.outcome.reason if job else "Slurm does not know it")
             return [f"{name} ({_JOB}) does not run: {why}; start another salloc"], [], None
-        faults, lacks = [], []
+        faults, lacking = [], []
         if absent := [node for node in nodelist if node not in job.outcome.nodes]:
-            lacks.append(
+            lacking.append(
                 f"{compress(absent)} is not in {name}, which has {compress(job.outcome.nodes)}; "
-                "name nodes of it, or leave the node list out to take all"
+                "name nodes of the allocation, or leave the node list out to use all its nodes"
             )
         # OverSubscribe=NO    OverSubscribe=OK
         if "OverSubscribe=OK" in answer.out:
             faults.append(
-                f"{name} may share its nodes with other jobs; ask for it with salloc --exclusive"
+                f"{name} may share its nodes with other jobs; start it by salloc --exclusive"
             )
-        return faults, lacks, _end_of(answer.out)
+        return faults, lacking, _parse_end(answer.out)
 
-    def _refuse_over(self, request: Request) -> None:
+    def _require_allocation(self, request: Request) -> None:
         """Raise AllocationOver or SubmissionError if the allocation cannot take the trial."""
         if not self._allocation_id:
             raise AllocationOver(_NOT_INSIDE)
-        faults, absent, end_s = self._allocation(request.nodelist)
+        faults, lacking, end_s = self._allocation(request.nodelist)
         limit_s, longest_s = request.resources.time_limit_s, _longest_s(request.folder.parent)
-        needs_s = min(limit_s, longest_s * _SPARE + _SPARE_S) if longest_s else limit_s
-        if end_s is not None and time.time() + needs_s > end_s:
+        needed_s = min(limit_s, longest_s * _LONGER + _LONGER_S) if longest_s else limit_s
+        if end_s is not None and time.time() + needed_s > end_s:
             faults.append("no time is left for another trial")
         if faults:
             raise AllocationOver(
                 f"allocation {self._allocation_id} takes no further trial: {'; '.join(faults)}. "
-                "Start another salloc and run again: what was measured stays"
+                "Start another salloc and run again; finished trials are kept"
             )
-        if absent:  # only these nodes are lost, and other trials may go on
-            raise SubmissionError(absent[0])
+        if lacking:  # only these nodes are lost, and trials on other nodes may go on
+            raise SubmissionError(lacking[0])
 
     def time_note(self) -> str:
-        """Return how long the allocation around this session still lasts; "" if that is unknown."""
+        """Return a note on when the allocation around this session ends; "" if that is unknown."""
         if not self._allocation_id:
             return ""
-        end_s = _end_of(self._run(["scontrol", "show", "job", "-o", self._allocation_id]).out)
+        end_s = _parse_end(self._run(["scontrol", "show", "job", "-o", self._allocation_id]).out)
         if end_s is None:
             return ""
         left = duration(max(end_s - time.time(), 0.0))
         return (
-            f"allocation {self._allocation_id} ends in {left}; trials that have not run wait for "
-            "another"
+            f"allocation {self._allocation_id} ends in {left}; trials that have not run by then "
+            "need another allocation"
         )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Return "", because other jobs do not matter in one's own allocation."""
+        """Return "", because no other user's job runs on the nodes of the allocation."""
         del nodelist
         return ""
 
@@ -331,33 +342,39 @@ class AllocationExecutor(OnSlurm):
         title = f"`{trial_id}` as a step of the allocation around this session"
         return title, f"{shlex.join(step_words(request))}\n"
 
-    # -- where an attempt stands ------------------------------------------------------------------
+    # -- the outcome of an attempt ----------------------------------------------------------------
 
-    def _standing(self, folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
-        """Return the outcome of a step without a good end, as far as it is certain."""
-        # in this order, because a script that ends in between has written its end before
+    def _unsuccessful_outcome(self, folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
+        """Return the outcome so far of a step whose srun has not been seen to succeed.
+
+        `polled` is the outcome of the allocation.
+        """
+        # in this order, because a script writes its end before its process is gone
         is_alive = step.process.is_alive
         end = _read_end(folder)
         if end is not None and end.code == 0:
-            return _ended_step(folder, step, _at(step, end, State.COMPLETED))
+            return _with_ranks(folder, step, _step_outcome(step, end, State.COMPLETED))
         if polled.state is State.PENDING and polled.reason.startswith(("PENDING", "REQUEUE")):
-            # an sbatch whose node died started its script again, or waits to do so
+            # after its node died, the allocation's sbatch waits to start its script again
             reason = f"{polled.reason}, put back into the queue"
-            put_back = msgspec.structs.replace(polled, state=State.REQUEUED, reason=reason)
-            return _with_allocation(folder, step, put_back)
+            requeued = msgspec.structs.replace(polled, state=State.REQUEUED, reason=reason)
+            return _cut_off_outcome(folder, step, requeued)
         if polled.state.is_final:
-            until_s = polled.end_s or math.inf
-            if end is None or end.end_s > until_s - _BEFORE_S:
-                return _with_allocation(folder, step, polled)
+            allocation_end_s = polled.end_s or math.inf
+            if end is None or end.end_s > allocation_end_s - _END_MARGIN_S:
+                return _cut_off_outcome(folder, step, polled)
         else:
-            is_waited_for = end is None and is_alive
-            if is_waited_for or not self._is_over(folder, step, is_told=end is not None):
-                return _running(folder, step, polled)
-        return _failed(folder, step, end or SrunEnd(code=-1, end_s=time.time()))
+            srun_runs = end is None and is_alive
+            if srun_runs or not self._is_over(folder, step, has_end=end is not None):
+                return _running_outcome(folder, step, polled)
+        return _failed_outcome(folder, step, end or SrunEnd(code=-1, end_s=time.time()))
 
-    def _is_over(self, folder: Path, step: SrunStep, *, is_told: bool) -> bool:
-        """Return whether a step no longer holds a node although its allocation goes on."""
-        if folder in self._over:
+    def _is_over(self, folder: Path, step: SrunStep, *, has_end: bool) -> bool:
+        """Return whether a step no longer holds a node although its allocation goes on.
+
+        `has_end` says whether the script has written the end of srun.
+        """
+        if folder in self._ended_steps:
             return True
         now_s = time.monotonic()
         if now_s - self._asked_s.get(folder, -math.inf) < self._round_s:
@@ -370,12 +387,12 @@ class AllocationExecutor(OnSlurm):
         job = parse_scontrol(self._run(["scontrol", "show", "job", "-o", step.allocation]).out).get(
             step.allocation
         )
-        if job is None or not _runs(job.outcome):
+        if job is None or not _can_run_steps(job.outcome):
             return False  # the next round shows how the allocation ended
-        if not is_told and not any(folder.glob("claimed*.json")):
-            with contextlib.suppress(OSError):  # a payload that comes late starts nothing
+        if not has_end and not any(folder.glob("claimed*.json")):
+            with contextlib.suppress(OSError):  # so that a payload that starts late runs nothing
                 (folder / payload.CANCEL).touch()
-        self._over.add(folder)
+        self._ended_steps.add(folder)
         return True
 
 
@@ -383,10 +400,12 @@ _STEP_ROW = f"%i{SEPARATOR}%j"
 
 
 def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGEST) -> list[str]:
-    """Return the srun command of an attempt; "" means the allocation around the shell.
+    """Return the srun command of an attempt.
+
+    `allocation` is an allocation's id; "" means the one around the shell that runs the command.
 
     Raises:
-        ConfigError: an option of the resources is reserved for us.
+        ConfigError: the harness reserves an option of the resources.
     """
     folder, resources, nodes = request.folder.resolve(), request.resources, request.nodelist
     arguments_of(request)  # raises if an option or the name is not allowed
@@ -442,16 +461,16 @@ def _read_step(folder: Path) -> SrunStep | None:
     return None if data is None else SrunStep.from_json(data)
 
 
-def _started(folder: Path) -> SrunStep:
+def _started_step(folder: Path) -> SrunStep:
     """Return the step of an attempt that was started according to the ledger."""
     step = _read_step(folder)
     if step is None:
-        raise LedgerError(f"{folder / STEP} is gone: nothing else names the step")
+        raise LedgerError(f"{folder / STEP} is gone, and only this file names the step")
     return step
 
 
 def _read_end(folder: Path) -> SrunEnd | None:
-    """Return the end of srun; None before that. A file that cannot be read counts as a failure."""
+    """Return the end of srun; None before the end. An unreadable file counts as a failure."""
     path = folder / ENDED
     try:
         data = read_json_file(path)
@@ -460,10 +479,10 @@ def _read_end(folder: Path) -> SrunEnd | None:
         return SrunEnd(code=-1, end_s=path.lstat().st_mtime)
 
 
-def _longest_s(run: Path) -> float:
-    """Return the duration of the longest step that ended well; 0 if there is none."""
+def _longest_s(session: Path) -> float:
+    """Return how long the longest successful step of a session took; 0 if there is none."""
     longest_s = 0.0
-    for path in run.glob(f"*/{ENDED}"):
+    for path in session.glob(f"*/{ENDED}"):
         with contextlib.suppress(LedgerError):
             step, end = _read_step(path.parent), _read_end(path.parent)
             if step is not None and end is not None and end.code == 0:
@@ -471,18 +490,18 @@ def _longest_s(run: Path) -> float:
     return longest_s
 
 
-def _runs(allocation: Outcome) -> bool:
-    """Return whether an allocation can run a step: not while it is COMPLETING or suspended."""
+def _can_run_steps(allocation: Outcome) -> bool:
+    """Return whether an allocation can run a step, which it cannot if COMPLETING or suspended."""
     return allocation.reason.startswith("RUNNING")
 
 
-def _end_of(text: str) -> float | None:
-    """Return when a job ends, in seconds since 1970; None if it has no end."""
+def _parse_end(text: str) -> float | None:
+    """Return when a job will end, in seconds since 1970; None if scontrol's text has no end."""
     match = _END_TIME.search(text)
     return float(match[1]) if match else None
 
 
-def _running(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
+def _running_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
     started, claim = read_started(folder), read_claim(folder)
     if started is None:
         reason = "starting" if claim is None else "its payload has started"
@@ -499,68 +518,69 @@ def _running(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
     )
 
 
-def _at(step: SrunStep, end: SrunEnd, state: State, reason: str = "") -> Outcome:
+def _step_outcome(step: SrunStep, end: SrunEnd, state: State, reason: str = "") -> Outcome:
+    """Return an outcome with the times of a step, without what its ranks wrote."""
     return Outcome(state=state, reason=reason, start_s=step.process.at_s, end_s=end.end_s)
 
 
-def _ended_step(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
-    """Return the outcome of an attempt, from Slurm's word on its step and the payloads'."""
+def _with_ranks(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
+    """Return an outcome of a step, completed by what its ranks wrote."""
     merged = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
     return msgspec.structs.replace(merged, allocation=step.allocation)
 
 
-def _failed(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
+def _failed_outcome(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
     """Return the outcome of a step whose srun failed, from what srun printed."""
     ranks = read_outcomes(folder)
     text = "".join(_script_output(folder))
     cancelled = _CANCELLED.search(text)
-    is_own = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks.values())
-    if is_whole(folder, list(ranks.values())):
-        outcome = _at(step, end, State.COMPLETED, "srun was lost")
+    has_failed_rank = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks.values())
+    if all_ranks_completed(folder, list(ranks.values())):
+        outcome = _step_outcome(step, end, State.COMPLETED, "srun was lost")
     elif end.code < 0:  # the script was killed, and the step has left the nodes
         state = State.FAILED if ranks else State.LOST
-        outcome = _at(step, end, state, "the script of its step was killed")
-    elif ranks and not is_own and (folder / payload.CANCEL).exists():
-        outcome = _at(step, end, State.CANCELLED)
+        outcome = _step_outcome(step, end, state, "the script of its step was killed")
+    elif ranks and not has_failed_rank and (folder / payload.CANCEL).exists():
+        outcome = _step_outcome(step, end, State.CANCELLED)
     elif cancelled and cancelled["limit"]:
-        outcome = _at(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
-    elif cancelled and _BY_SRUN not in text and not is_own:
-        outcome = _at(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
-    # counted as a failure of the program, the second such end would drop the profile
-    elif not any(folder.glob("claimed*.json")):  # this says nothing about the trainer
+        outcome = _step_outcome(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
+    elif cancelled and _ENDED_BY_SRUN not in text and not has_failed_rank:
+        outcome = _step_outcome(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
+    # The trainer never ran. If this counted as its failure, the second one would drop the profile.
+    elif not any(folder.glob("claimed*.json")):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         other_lines = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
         why = f"its step did not begin, srun ended with {end.code}: {other_lines[-1]:.300}"
-        outcome = _at(step, end, State.LOST, why)
+        outcome = _step_outcome(step, end, State.LOST, why)
     else:
         signal = max(end.code - _SHELL_SIGNAL, 0) or None
         outcome = msgspec.structs.replace(
-            _at(step, end, State.FAILED, f"FAILED: srun ended with {end.code}"),
+            _step_outcome(step, end, State.FAILED, f"FAILED: srun ended with {end.code}"),
             exit_code=None if signal else end.code,
             signal=signal,
         )
-    return _ended_step(folder, step, outcome)
+    return _with_ranks(folder, step, outcome)
 
 
 # state of an ended allocation -> state of a trial that it cut off
-_CUT_OFF: Mapping[State, State] = {
+_STATE_IF_CUT_OFF: Mapping[State, State] = {
     State.TIMEOUT: State.PREEMPTED,  # the time limit is not the trial's own
     State.COMPLETED: State.LOST,
     State.FAILED: State.LOST,
 }
 
 
-def _with_allocation(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
-    """Return the outcome of an attempt whose allocation is over: its own end, or being cut off."""
+def _cut_off_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
+    """Return the outcome of an attempt whose allocation is over: completed, or cut off by that."""
     ranks = list(read_outcomes(folder).values())
-    state = _CUT_OFF.get(polled.state, polled.state)
+    state = _STATE_IF_CUT_OFF.get(polled.state, polled.state)
     reason = f"allocation {step.allocation} ended: {polled.reason}"
-    if is_whole(folder, ranks):
+    if all_ranks_completed(folder, ranks):
         state, reason = State.COMPLETED, ""
-    # taken for a person's cancel it would stop the sweep
+    # as CANCELLED it would look like a person's cancel and stop the sweep
     elif state is State.CANCELLED and not any(folder.glob("claimed*.json")):
         state = State.PREEMPTED
-        reason = f"allocation {step.allocation} was over before it began: {polled.reason}"
+        reason = f"allocation {step.allocation} ended before the trial began: {polled.reason}"
     cut = msgspec.structs.replace(
         polled,
         state=state,
@@ -569,7 +589,7 @@ def _with_allocation(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
         exit_code=None,
         signal=None,
     )
-    return _ended_step(folder, step, cut)
+    return _with_ranks(folder, step, cut)
 
 
 def _script_output(folder: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """The nodes of a cluster: whether they exist, are usable and equal, and see a trial's files.
 
-It asks `sinfo`, `squeue`, and by one short srun the nodes themselves; `scontrol` resumes them.
+`sinfo`, `squeue` and one short srun on the nodes themselves answer that; `scontrol` resumes nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from pytest_xlatune.executors import OWN_JOBS, Executor, ProbeResult, Resumed
+from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, ProbeResult, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
 from pytest_xlatune.executors.slurm._script import site_options
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
@@ -23,7 +23,7 @@ from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.text import counted
 
 _log = logging.getLogger("pytest_xlatune.executors")
-# seconds that a resumed node gets to answer, before the second try and before the verdict
+# seconds that a resumed node gets to answer: after the first RESUME, and after the second
 _RESUME_WAITS_S = (2.0, 10.0)
 # Seconds that a silent node gets to answer: after it was resumed or missed a ping, and after a
 # restart of the controller, when all nodes are silent for seconds without a fault.
@@ -37,27 +37,28 @@ class Node:
     """One node as sinfo shows it; its resources are texts that are only compared."""
 
     name: str
-    state: str  # state in the words of sinfo, e.g. "idle", "drained", "allocated"
-    marks: str  # marks after the state: "*" for no response; others for power, reboot, plans
+    state: str  # as sinfo writes it, e.g. "idle", "drained", "allocated"
+    marks: str  # characters after the state: "*" for no response; others: see `_MARKS`
     partitions: tuple[str, ...]  # sorted
     cpus: str
     memory_mb: str
     gres: str
-    reason: str = ""  # why it is drained or down
+    reason: str = ""  # why it is drained or down; "" if sinfo gives no reason
 
     @property
     def is_silent(self) -> bool:
-        """Whether it would be usable if it answered."""
+        """Whether the node is usable except that it does not respond."""
         return self.marks == _SILENT and self.state in _USABLE
 
 
-_Fault = tuple[str, str]  # a node and its fault; the node is "" if sinfo itself does not answer
+# a node and a sentence on its fault; the node is "" if sinfo itself does not answer
+_Fault = tuple[str, str]
 
 
 def _unfit(
     faults: Iterable[_Fault], nodes: Mapping[str, Node], resumed: Sequence[str]
 ) -> list[_Fault]:
-    """Return the faults without those of silent nodes, for which Slurm waits."""
+    """Return the faults that RESUME may end; Slurm itself waits for nodes that are only silent."""
     return [
         (name, text)
         for name, text in faults
@@ -65,25 +66,25 @@ def _unfit(
     ]
 
 
-# Reasons that Slurm itself gives for taking out a node. A node with another reason is never
-# resumed: RESUME once put a node back to work whose drain said "ADMIN: hardware swap".
-_SLURMS_REASON = re.compile(
+# Reasons that Slurm itself gives for taking out a node. With another reason, such as "ADMIN:
+# hardware swap", a person took the node out, and it must not be put back to work.
+_REASON_BY_SLURM = re.compile(
     r"(?:not responding|node unexpectedly rebooted|kill task failed|prolog|epilog"
     r"|batch job complete|duplicate jobid|slurmd|gres/|reboot|resumetimeout"
     r"|low (?:realmemory|tmpdisk|socket|cpu|core)|invalid .*registration|job credential)",
     re.IGNORECASE,
 )
-_STANDS = "is {}: {!r}. A person said so, and it stands; resume the node, then run again"
+_TAKEN_OUT = "is {}: {!r}. A person took it out of service; resume it yourself, then run again"
 
 
-def _is_persons(node: Node) -> bool:
+def _was_taken_out(node: Node) -> bool:
     """Return whether a person took a node out of service."""
     is_out = node.state not in _USABLE and bool(node.reason)
-    return is_out and not _SLURMS_REASON.match(node.reason)
+    return is_out and not _REASON_BY_SLURM.match(node.reason)
 
 
 def parse_sinfo(text: str) -> dict[str, Node]:
-    """Parse `sinfo -h -N` with our fields; a node has one line for each partition."""
+    """Parse the output of `_SINFO`, in which a node has one line for each partition."""
     nodes: dict[str, Node] = {}
     for line in text.splitlines():
         values = line.split(SEPARATOR)
@@ -108,7 +109,7 @@ def parse_sinfo(text: str) -> dict[str, Node]:
 def node_faults(
     names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = ""
 ) -> tuple[_Fault, ...]:
-    """Return the faults of nodes; see `OnSlurm.node_faults`. Pure."""
+    """Return the faults of the named nodes, as `OnSlurm.node_faults` does, from parsed output."""
     known = [nodes[name] for name in names if name in nodes]
     return (
         *(_missing(name, nodes) for name in names if name not in nodes),
@@ -124,17 +125,17 @@ def node_faults(
     )
 
 
-# a node whose job is just ending will be idle in a moment, and a queued trial waits for it
+# a node whose job is ending will soon be idle, and a queued trial waits for it
 _IDLE = frozenset({"idle", "completing"})
 # nodes at work are no fault, so that a sweep can be queued over night
 _USABLE = _IDLE | {"allocated", "mixed"}
 _SILENT = "*"  # after a state: the node does not respond
-_SHOWN = 3  # a note names at most so many jobs of others
-_MOST_CLOCK = 11  # most digits of a time in seconds
-_MARKS = "*~#%$@^!+-"  # further marks: powering up or down, rebooting, planned
+_SHOWN = 3  # the most jobs of other users that a note names
+_MOST_TIME_DIGITS = 11  # a longer number is no time in seconds
+_MARKS = "*~#%$@^!+-"  # all marks: silent, powering up or down, rebooting, planned
 
 
-def _clock(seconds: str) -> str:
+def _utc(seconds: str) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -152,21 +153,24 @@ def _missing(name: str, nodes: Iterable[str]) -> _Fault:
     return name, f"{name} does not exist in this cluster{hint}"
 
 
-def _unequal(nodes: Sequence[Node], what: str, values: Sequence[str]) -> Iterable[_Fault]:
+def _unequal(nodes: Sequence[Node], resource: str, values: Sequence[str]) -> Iterable[_Fault]:
+    """Yield a fault for each node that has more or less of a resource than most of the nodes."""
     if len(set(values)) <= 1:
         return
     usual = Counter(values).most_common(1)[0][0]
     for node, value in zip(nodes, values, strict=True):
         if value != usual:
-            yield _fault(node, f"has {value} {what}, most of the nodes have {usual}")
+            yield _fault(node, f"has {value} {resource}, most of the nodes have {usual}")
 
 
 def _fault(node: Node, problem: str) -> _Fault:
     return node.name, f"{node.name} {problem}"
 
 
-_PATIENCE_S = 15  # seconds that srun may wait for the nodes, which were usable a moment ago
-# Arguments: the paths, an empty word, then commands. A failed check prints its number.
+_SRUN_WAIT_S = 15  # seconds that srun may wait for the nodes, which were usable a moment ago
+# A shell script that runs on each node. Arguments: the paths, an empty word, then the commands of
+# the checks. It prints each path that the node does not see, the number of each failed check, and
+# at its end the node's name alone.
 _SCRIPT = f"""\
 while [ -n "$1" ]; do [ -e "$1" ] || echo "$SLURMD_NODENAME{SEPARATOR}$1"; shift; done
 number=0
@@ -179,7 +183,9 @@ echo "$SLURMD_NODENAME"
 
 
 class OnSlurm(Executor):
-    """What separate jobs and steps of an allocation have in common: the cluster.
+    """The part of an `Executor` that deals with the nodes of a cluster.
+
+    It is the same whether trials are separate jobs or steps of an allocation.
 
     Args:
         run, sleep: the outside world, for tests.
@@ -197,15 +203,15 @@ class OnSlurm(Executor):
 
     @property
     def _allocation_id(self) -> str:
-        """The id of the allocation around this session; "" if trials are jobs of their own."""
+        """The id of the allocation around this session; "" if each trial is a separate job."""
         return ""
 
     def node_faults(self, nodelist: Sequence[str], *, partition: str = "") -> tuple[str, ...]:
-        """Return what is wrong with the nodes, one message for each fault; () if nothing is.
+        """Return what is wrong with the nodes, one sentence for each fault; () if nothing is.
 
         A node that does not respond is asked again for 10 s, because it may just have been resumed.
-        A node at work is as good as an idle one, because Slurm queues. All nodes must belong to
-        `partition` if one is named.
+        A node at work is no fault, because trials can wait for it in Slurm's queue. If a partition
+        is named, all nodes must belong to it.
         """
         _, faults = self._ask_sinfo(nodelist, partition=partition)
         return tuple(text for _, text in faults)
@@ -229,11 +235,12 @@ class OnSlurm(Executor):
     def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
         """Return the names of `count` usable nodes of a partition, in Slurm's order.
 
-        They are equal in CPUs, memory and generic resources: of the most frequent kind. Idle nodes
-        come before nodes at work. Nodes that are down, drained, silent or planned are left out.
+        They are equal in CPUs, memory and generic resources, and of the most frequent such kind.
+        Idle nodes are preferred to nodes at work. Nodes that are down, drained, silent or planned
+        are left out.
 
         Raises:
-            ConfigError: the partition has fewer, or does not exist.
+            ConfigError: the partition has fewer such nodes, or does not exist.
             SubmissionError: sinfo does not answer.
         """
         answer = self._run(_SINFO)
@@ -246,77 +253,80 @@ class OnSlurm(Executor):
         members = [node for node in nodes if partition in node.partitions]
         usable = [node for node in members if not node.marks and node.state in _USABLE]
         kinds = Counter((node.cpus, node.memory_mb, node.gres) for node in usable)
-        kind = kinds.most_common(1)[0][0] if kinds else ()
-        equal = [node for node in usable if (node.cpus, node.memory_mb, node.gres) == kind]
+        usual_kind = kinds.most_common(1)[0][0] if kinds else ()
+        equal = [node for node in usable if (node.cpus, node.memory_mb, node.gres) == usual_kind]
         if len(equal) < count:
             raise ConfigError(
                 f"partition {partition} has {counted(len(members), 'node')}, {len(usable)} of them "
                 f"usable, and at most {len(equal)} of those are equal; {count} are needed"
             )
-        first = sorted(equal, key=lambda node: node.state not in _IDLE)[:count]
-        return tuple(node.name for node in equal if node in first)
+        picked = sorted(equal, key=lambda node: node.state not in _IDLE)[:count]
+        return tuple(node.name for node in equal if node in picked)
 
     def resume(self, names: Sequence[str]) -> Resumed:
         """Make the nodes usable again by `scontrol update ... State=RESUME`; return the result.
 
-        It tries twice at most, for nodes that Slurm itself took out. If a person took one out,
-        nothing is resumed. A node that runs a job is fit. RESUME does not help a silent node, for
-        which Slurm waits, e.g. after a restart of the controller.
+        It tries twice at most, and only if Slurm itself took the nodes out of service: if a person
+        took one out, no node is resumed. A node that runs a job is fit. A silent node is left to
+        Slurm, because RESUME does not help it, for example after a restart of the controller.
         """
         resumed: list[str] = []
         refused = ""
         nodes, faults = self._ask_sinfo(names)
-        if stands := [nodes[name] for name in names if name in nodes and _is_persons(nodes[name])]:
+        known = [nodes[name] for name in names if name in nodes]
+        if taken_out := [node for node in known if _was_taken_out(node)]:
             return Resumed(
                 faults=tuple(
-                    _fault(node, _STANDS.format(node.state, node.reason))[1] for node in stands
+                    f"{node.name} {_TAKEN_OUT.format(node.state, node.reason)}"
+                    for node in taken_out
                 ),
-                unfit=tuple(node.name for node in stands),
+                unfit=tuple(node.name for node in taken_out),
             )
         for wait_s in _RESUME_WAITS_S:
-            bad = _unfit(faults, nodes, resumed)
-            unfit = [name for name in names if name in dict(bad)]
+            unfit_faults = _unfit(faults, nodes, resumed)
+            unfit = [name for name in names if name in dict(unfit_faults)]
             if not unfit:
                 break
-            _log.warning("nodes are resumed: %s", "; ".join(text for _, text in bad))
+            _log.warning("nodes are resumed: %s", "; ".join(text for _, text in unfit_faults))
             for name in unfit:
                 answer = self._run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
                 refused = f"{name}: {answer.error}" if answer.code else refused
             resumed += [name for name in unfit if name not in resumed]
             self._sleep(wait_s)
             nodes, faults = self._ask_sinfo(names)
-        left = _unfit(faults, nodes, resumed)
+        remaining = _unfit(faults, nodes, resumed)
         return Resumed(
             nodes=tuple(resumed),
-            tried=tuple(resumed) if left else (),
-            faults=(*(text for _, text in left), *([refused] if left and refused else [])),
-            unfit=tuple(name for name in names if name in dict(left)),
+            resumed_in_vain=tuple(resumed) if remaining else (),
+            faults=(
+                *(text for _, text in remaining),
+                *([refused] if remaining and refused else []),
+            ),
+            unfit=tuple(name for name in names if name in dict(remaining)),
         )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Return a note on other users' jobs on the nodes; "" if no trial has to wait for one."""
-        form = ("%i", "%u", "%j", "%N", "%e")
+        columns = ("%i", "%u", "%j", "%N", "%e")
         which = ["-t", "running,completing", "-w", ",".join(nodelist)]
-        answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(form)])
-        text = "" if answer.code else answer.out
-        rows = [line.split(SEPARATOR) for line in text.splitlines()]
-        me = getpass.getuser()
-        others = [
-            f"{job_id} ({name} of {user} on {nodes}"
-            + (
-                f", at most until {_clock(end)})"
-                if end.isdecimal() and len(end) <= _MOST_CLOCK
-                else ")"
-            )
-            for job_id, user, name, nodes, end in (row for row in rows if len(row) == len(form))
-            if not (user == me and name.startswith(OWN_JOBS))
-        ]
+        answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(columns)])
+        others = []
+        for line in ("" if answer.code else answer.out).splitlines():
+            row = line.split(SEPARATOR)
+            if len(row) != len(columns):
+                continue
+            job_id, user, name, nodes, end = row
+            if user == getpass.getuser() and name.startswith(JOB_NAME_PREFIX):
+                continue
+            has_end = end.isdecimal() and len(end) <= _MOST_TIME_DIGITS
+            until = f", at most until {_utc(end)}" if has_end else ""
+            others.append(f"{job_id} ({name} of {user} on {nodes}{until})")
         if not others:
             return ""
         more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
         return f"trials wait in the queue behind other jobs: {', '.join(others[:_SHOWN])}{more}"
 
-    def look(
+    def probe(
         self,
         paths: Sequence[str],
         *,
@@ -324,30 +334,30 @@ class OnSlurm(Executor):
         nodelist: Sequence[str],
         options: Mapping[str, str],
     ) -> ProbeResult:
-        """Ask the nodes by one short srun; inside an allocation it is a step of that."""
+        """Ask the nodes by one short srun, which is a step if there is an allocation around us."""
         sbatch, _ = site_options(options)
-        site = [
+        where = [
             f"--{key}" if value is True else f"--{key}={value}" for key, value in sbatch.items()
         ]
         if self._allocation_id:
-            site = [f"--jobid={self._allocation_id}"]
+            where = [f"--jobid={self._allocation_id}"]
         answer = self._run(
             ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
-             "--ntasks-per-node=1", f"--immediate={_PATIENCE_S}", "--time=1", "--export=NONE",
-             "--chdir=/", f"--job-name={OWN_JOBS}preflight", "--quiet", *site,
+             "--ntasks-per-node=1", f"--immediate={_SRUN_WAIT_S}", "--time=1", "--export=NONE",
+             "--chdir=/", f"--job-name={JOB_NAME_PREFIX}preflight", "--quiet", *where,
              "/bin/sh", "-c", _SCRIPT, "sh", *paths, "", *(command for command, _ in checks)]
         )  # fmt: skip
         lines = [line.split(SEPARATOR) for line in answer.out.splitlines()]
-        heard = {line[0] for line in lines if len(line) == 1}
-        if answer.code or set(nodelist) - heard:
-            silent = ", ".join(sorted(set(nodelist) - heard))
+        answered = {line[0] for line in lines if len(line) == 1}
+        if answer.code or set(nodelist) - answered:
+            silent = ", ".join(sorted(set(nodelist) - answered))
             return ProbeResult(unseen={}, why_not=answer.error or f"no answer from {silent}")
         unseen: dict[str, tuple[str, ...]] = {}
-        # the nodes answer in any order
+        # sorted, because the nodes answer in any order
         for node, path in sorted(line for line in lines if len(line) == 2):  # noqa: PLR2004
             unseen[path] = (*unseen.get(path, ()), node)
         unfit: dict[str, tuple[str, ...]] = {}
         for node, number, _ in sorted(line for line in lines if len(line) == 3):  # noqa: PLR2004
-            wrong = checks[int(number)][1]
-            unfit[wrong] = (*unfit.get(wrong, ()), node)
+            fault = checks[int(number)][1]
+            unfit[fault] = (*unfit.get(fault, ()), node)
         return ProbeResult(unseen=unseen, unfit=unfit)

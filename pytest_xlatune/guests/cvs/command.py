@@ -1,4 +1,4 @@
-"""`xlatune cvs`: show what a CVS configuration sets and lacks, and measure its thresholds."""
+"""`xlatune cvs`: show the content and the open items of a configuration; measure its thresholds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_xlatune.cli import add_commands, add_json, show, show_json, write_fi
 from pytest_xlatune.cli.options import SESSION_OPTIONS, add_options, options_of
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.guests.cvs.files import (
-    asked_of,
     given_values,
     read_cvs_file,
+    run_options,
     text_of,
     threshold_file,
 )
@@ -28,24 +28,24 @@ from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.tasks.runs import calibrate
 
 _WIDTH = 100
-_LINES = {
-    "show": "show what a file says, its open items, and what each key becomes",
-    "calibrate": "measure thresholds: jobs of the file against itself, with their noise",
+_ACTIONS = {
+    "show": "show the content of a file, its open items, and what becomes of each key",
+    "calibrate": "measure thresholds: the least values that healthy jobs of the file reach",
 }
 
 
 def add_cvs(parser: argparse.ArgumentParser) -> None:
     """Declare the actions `show` and `calibrate`, and their arguments."""
-    actions = add_commands(parser, _LINES, metavar="ACTION")
+    actions = add_commands(parser, _ACTIONS, metavar="ACTION")
     show_parser = actions["show"]
     show_parser.epilog = (
         "examples:\n"
         "  xlatune cvs show mi300x_singlenode_llama3_1_70b.json\n"
         "  xlatune cvs show config.json --cvs-cluster cluster.json --json\n"
         "  xlatune cvs show config.json --cvs-set config.nnodes=4\n\n"
-        "exit status 0: complete; 2: something is open, or the file is no configuration of CVS"
+        "exit status 0: complete; 2: an item is open, or the file is no configuration of CVS"
     )
-    _add_file(show_parser)
+    _add_file_arguments(show_parser)
     show_parser.add_argument(
         "--leaves", action="store_true", help="list each value of the file with what becomes of it"
     )
@@ -57,18 +57,17 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
     calibrate_parser.epilog = (
         "example:\n"
         "  xlatune cvs calibrate config.json -o new_threshold.json --nodelist 'node[001-004]'\n\n"
-        "A threshold is the mean less three standard deviations of a job, with the number of\n"
-        "jobs, the date, and how often a healthy job misses it. Jobs that were measured are reused."
+        "A threshold is the mean less three standard deviations of a job. The number of jobs, the\n"
+        "date, and how often a healthy job misses it are noted. Earlier jobs are reused."
     )
-    _add_file(calibrate_parser)
+    _add_file_arguments(calibrate_parser)
     calibrate_parser.add_argument(
         "-o",
         "--output",
         type=Path,
         required=True,
         metavar="NEW",
-        help="a new file for the thresholds; of generation 1 the configuration with the "
-        "thresholds in it",
+        help="a new file for the thresholds; in generation 1 a new configuration that has them",
     )
     calibrate_parser.add_argument(
         "--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)"
@@ -83,8 +82,8 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
     calibrate_parser.set_defaults(run=_calibrate)
 
 
-def _add_file(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of both actions: the file, and what fills in its values."""
+def _add_file_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of both actions: the file, and the values that fill it in."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, metavar="FILE", help="a configuration of CVS")
     parser.add_argument("--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file")
@@ -111,7 +110,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json(file.to_json())
     else:
-        show(_lines(file, is_full=arguments.leaves))
+        show(_show_lines(file, is_full=arguments.leaves))
     return 2 if file.open_items else 0
 
 
@@ -121,17 +120,17 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     if new_path.exists():
         raise ConfigError(f"{new_path} exists: name another file, or move it away")
     options = options_of(arguments)
-    asked = asked_of(options.for_sweeps.values)
-    given: dict[str, Any] = {
+    run = run_options(options.for_sweeps.values)
+    file_arguments: dict[str, Any] = {
         "cluster": arguments.cvs_cluster,
         "values": given_values(arguments.cvs_set),
-        "nodes": asked.nodes,
+        "nodes": run.nodes,
     }
-    file = read_cvs_file(path, **given, needs_digest=asked.needs_digest)
+    file = read_cvs_file(path, **file_arguments, needs_digest=run.needs_digest)
     file.refuse_open()
     least_by_cell, written = {}, ""
     for cell in file.cells:
-        sweep = Sweep.from_cvs(path, cell=cell.name, runtime=asked.runtime, **given)
+        sweep = Sweep.from_cvs(path, cell=cell.name, runtime=run.runtime, **file_arguments)
         resolved = sweep.resolve(options.for_sweeps)
         study = resolved.calibration(arguments.jobs)
         resolved.check()
@@ -146,8 +145,8 @@ def _calibrate(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
-    """Yield the lines of `show`; `is_full` lists every leaf, not only the changed ones."""
+def _show_lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
+    """Yield the lines of `show`; with `is_full`, a line for every leaf."""
     first = file.cells[0]
     yield f"{file.where}: CVS generation {file.generation}"
     yield f"  model {first.model}, {file.mode}, GPU {first.gpu or 'not named'}"
@@ -163,15 +162,15 @@ def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
         for metric, threshold in cell.thresholds.items():
             yield f"    {metric}: {threshold.words}"
         flags = " ".join(f"--{name}={value}" for name, value in cell.xla_flags.items())
-        yield from _wrapped(f"    XLA_FLAGS: {flags or 'none'}")
+        yield from _wrap(f"    XLA_FLAGS: {flags or 'none'}")
     for runtime in (file.container.runtime, "pyxis"):
         if dropped := container_settings(file.container, runtime)[1]:
-            yield from _wrapped(f"  not supported by {runtime}: {' '.join(dropped)}")
+            yield from _wrap(f"  not supported by {runtime}: {' '.join(dropped)}")
     for title, variables in (("environment", file.env), ("added by CVS", file.added)):
         words = " ".join(f"{name}={value}" for name, value in without_secrets(variables).items())
-        yield from _wrapped(f"  {title}: {words or 'none'}")
+        yield from _wrap(f"  {title}: {words or 'none'}")
     for note in file.notes:
-        yield from _wrapped(f"  note: {note}")
+        yield from _wrap(f"  note: {note}")
     if file.open_items:
         yield "  open items, to be filled in before a run:"
         yield from (f"    {item.words}" for item in file.open_items)
@@ -179,10 +178,10 @@ def _lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
     yield f"  {len(file.leaves)} leaves: {counts}"
     for leaf in file.leaves:
         if is_full or leaf.cls in (DIFFERENT, DROPPED, UNKNOWN):
-            yield from _wrapped(f"    {leaf.cls:9} {leaf.name}: {leaf.text}")
+            yield from _wrap(f"    {leaf.cls:9} {leaf.name}: {leaf.text}")
 
 
-def _wrapped(line: str) -> list[str]:
+def _wrap(line: str) -> list[str]:
     """Wrap a line at `_WIDTH` characters; further lines are indented by two more blanks."""
     text = line.lstrip()
     indent = " " * (len(line) - len(text))

@@ -1,7 +1,7 @@
 """Read CVS configurations from disk, with the cluster file and the thresholds that they name.
 
-The module `reading` says what a file means. Paths, the user's name and the errors of files that
-cannot be read are handled here. Nothing is started, and no node is asked.
+The module `reading` interprets the text of a file. This module handles paths, the name of the user,
+and errors of files that cannot be read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _LARGEST_BYTES = 16 << 20  # the published files have 10 kB
 class RunOptions(NamedTuple):
     """What the options of a run set in place of the file."""
 
-    nodes: int | None
-    runtime: str
-    has_image: bool
+    nodes: int | None  # the number of nodes; None if the options do not give it
+    runtime: str  # the runtime of the container; "" if the options do not name it
+    has_image: bool  # whether the options name an image
 
     @property
     def needs_digest(self) -> bool:
@@ -34,7 +34,7 @@ class RunOptions(NamedTuple):
 
 
 def given_values(words: Iterable[str]) -> dict[str, str]:
-    """Return path -> value for words such as `config.nnodes=4`.
+    """Return path -> value for the arguments of --cvs-set, such as `config.nnodes=4`.
 
     Raises:
         ConfigError: a word has no `=`.
@@ -48,7 +48,7 @@ def given_values(words: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def asked_of(options: Mapping[str, Any]) -> RunOptions:
+def run_options(options: Mapping[str, Any]) -> RunOptions:
     """Return the nodes, the runtime of the container and the image that a run's options name."""
     nodes = len(options.get("nodelist") or ()) or options.get("nodes") or None
     runtimes = dict(options.get("container") or {}).get("runtime", "")
@@ -70,11 +70,11 @@ def read_cvs_file(
         path: the path of the configuration.
         cluster: a cluster file, which has the names of the nodes and the name of the user.
         values: path of a leaf -> the value that replaces the file's own.
-        nodes: the number of nodes; None takes that of the cluster file, or else that of the file.
+        nodes: the number of nodes; None means that of the cluster file, or else that of `path`.
         needs_digest: whether the file has to name its image with a digest.
 
     Raises:
-        ConfigError: a file cannot be read, or it is no file of CVS.
+        ConfigError: a file cannot be read, or is not a file of CVS.
     """
     user, count = _cluster(cluster) if cluster else ("", None)
 
@@ -96,7 +96,7 @@ def read_cvs_file(
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # the user has a number and no name
+    except (KeyError, OSError):  # the user's id has no name on this machine
         return "root"
 
 
@@ -104,18 +104,18 @@ def _cluster(path: Path) -> tuple[str, int | None]:
     """Return the user that a cluster file names ("" if none), and the number of its nodes.
 
     Raises:
-        ConfigError: the file is no cluster file, or an entry of it is no name of a node.
+        ConfigError: it is not a cluster file, or an entry is not the name of a node.
     """
     data, _ = objects_of(text_of(path), where=str(path))
     source = Source(data, where=str(path), words={})
     if "node_dict" not in data:
-        raise ConfigError(f"{path} is no cluster file: it has no node_dict")
+        raise ConfigError(f"{path} is not a cluster file of CVS: it has no node_dict")
     nodes = source.table("node_dict")
     # a published file has the template  {xx.xx.xx.xx|hostname}
     if unnamed := [name for name in nodes if "{" in name or is_open(name)]:
         raise ConfigError(
             f"{path}: node_dict has {', '.join(unnamed)}, which names no node; put the names of "
-            "the nodes there, or leave the cluster file out and say their number"
+            "the nodes there, or leave the cluster file out and give their number"
         )
     user = source.text("username")
     return ("" if "{" in user else user), len(nodes) or None
@@ -125,8 +125,8 @@ def threshold_file(path: Path, name: str) -> Path | None:
     """Return the threshold file of a configuration, in or below its folder; None if it has none."""
     try:
         thresholds_path = path.parent / name
-        is_out = Path(name).is_absolute() or ".." in Path(name).parts
-        return thresholds_path if thresholds_path.is_file() and not is_out else None
+        is_outside = Path(name).is_absolute() or ".." in Path(name).parts
+        return thresholds_path if thresholds_path.is_file() and not is_outside else None
     except (OSError, ValueError):  # the name is too long, or holds a NUL
         return None
 
@@ -139,7 +139,7 @@ def text_of(path: Path) -> str:
     """
     try:
         if path.stat().st_size > _LARGEST_BYTES:
-            raise ConfigError(f"{path} has more than 16 MiB: no CVS file is so large")
+            raise ConfigError(f"{path} is larger than 16 MiB, so it is not a CVS file")
         return secure_files.read_named(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; name a JSON file of CVS") from None

@@ -1,8 +1,8 @@
 """`pytest --cvs-config FILE`: one test for each cell and metric of a CVS configuration.
 
-The file is a collector, and each of its cells a module with a sweep and a test for each metric. So
-`-n`, `-k`, junit, the ledger and resuming work as in every sweep. Tests share nothing: each asks
-the study of the cell for its own part.
+The file is a collector. Each of its cells is a module, with a sweep and a test for each metric. So
+`-n`, `-k`, junit, the ledger and resuming work as in every sweep. Tests share nothing: each test
+waits only for its own part of the study of the cell.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
-from pytest_xlatune.guests.cvs.files import asked_of, given_values, read_cvs_file
+from pytest_xlatune.guests.cvs.files import given_values, read_cvs_file, run_options
 from pytest_xlatune.guests.cvs.launcher import container_settings
 from pytest_xlatune.guests.cvs.launcher_file import demands_of
-from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, our_word
+from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, threshold_word
 from pytest_xlatune.guests.cvs.values import SINGLE
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
@@ -29,7 +29,8 @@ from pytest_xlatune.plugin.hooks import OPTIONS_KEY
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.tasks.answers import Measured
 
-_LINES = "cvs.lines"
+_LINE_PROPERTY = "cvs.lines"  # the property of a test with its line for the summary
+# the container's settings in the file that the runtime of this run lacks
 _DROPPED: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
@@ -39,23 +40,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {text} (pytest-xlatune)")
     if hasattr(config, "workerinput"):
         return
-    path = str(_absolute(config, config.option.cvs_config))
+    path = str(_absolute_path(config, config.option.cvs_config))
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
     if path not in config.args:
         config.args.append(path)
 
 
-def _absolute(config: pytest.Config, named: str) -> Path:
+def _absolute_path(config: pytest.Config, named: str) -> Path:
     return Path(os.path.normpath(config.invocation_params.dir / Path(named).expanduser()))
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Return a collector for the file of `--cvs-config`; None for other files."""
-    if file_path != _absolute(parent.config, parent.config.option.cvs_config):
+    if file_path != _absolute_path(parent.config, parent.config.option.cvs_config):
         return None
-    made: pytest.Collector = CvsConfiguration.from_parent(parent, path=file_path)
-    return made
+    collector: pytest.Collector = CvsConfiguration.from_parent(parent, path=file_path)
+    return collector
 
 
 class CvsConfiguration(pytest.File):
@@ -65,28 +66,29 @@ class CvsConfiguration(pytest.File):
         """Read the file and yield a module for each cell.
 
         Raises:
-            ConfigError: the file is no CVS file, an item of it is open, or the nodes are not known.
+            ConfigError: it is not a CVS file, has an open item, or the nodes are not known.
         """
         option = self.config.option
-        asked = asked_of(self.config.stash[OPTIONS_KEY].for_sweeps.values)
-        given: dict[str, Any] = {
-            "cluster": _absolute(self.config, option.cvs_cluster) if option.cvs_cluster else None,
+        options = run_options(self.config.stash[OPTIONS_KEY].for_sweeps.values)
+        cluster = option.cvs_cluster
+        arguments: dict[str, Any] = {
+            "cluster": _absolute_path(self.config, cluster) if cluster else None,
             "values": given_values(option.cvs_set),
-            "nodes": asked.nodes,
+            "nodes": options.nodes,
         }
-        file = read_cvs_file(self.path, **given, needs_digest=asked.needs_digest)
-        if file.mode == SINGLE and (asked.nodes or 1) > 1:
+        file = read_cvs_file(self.path, **arguments, needs_digest=options.needs_digest)
+        if file.mode == SINGLE and (options.nodes or 1) > 1:
             raise ConfigError(
-                f"{self.path} is for one node, and the run has {asked.nodes}: name one node"
+                f"{self.path} is for one node, but the run has {options.nodes}: name one node"
             )
         file.refuse_open()
-        used = asked.runtime or file.container.runtime
-        self.config.stash[_DROPPED] = container_settings(file.container, used)[1]
+        runtime = options.runtime or file.container.runtime
+        self.config.stash[_DROPPED] = container_settings(file.container, runtime)[1]
         for cell in file.cells:
             demands = demands_of(cell)
             study = Thresholds(demands=demands, jobs=option.cvs_jobs or JOBS)
             sweep = Sweep.from_cvs(
-                self.path, cell=cell.name, runtime=asked.runtime, study=study, **given
+                self.path, cell=cell.name, runtime=options.runtime, study=study, **arguments
             )
             module = ModuleType(f"cvs_{sweep.name.replace('-', '_')}")
             vars(module).update(
@@ -105,13 +107,14 @@ class CvsModule(pytest.Module):
     def of(cls, parent: CvsConfiguration, *, module: ModuleType, name: str) -> CvsModule:
         """Return the collector of a cell."""
         nodeid = f"{parent.nodeid}::{name}"
-        made: Any = cls.from_parent(parent, path=parent.path, nodeid=nodeid)
-        made.name, made.made = name, module
-        made.add_marker("threshold")
-        return made  # type: ignore[no-any-return]
+        collector: Any = cls.from_parent(parent, path=parent.path, nodeid=nodeid)
+        collector.name, collector.cell_module = name, module
+        collector.add_marker("threshold")
+        return collector  # type: ignore[no-any-return]
 
     def _getobj(self) -> ModuleType:
-        module: ModuleType = vars(self)["made"]
+        """Return the module that `of` was given, because there is no file to import."""
+        module: ModuleType = vars(self)["cell_module"]
         return module
 
 
@@ -125,21 +128,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_threshold(
     request: pytest.FixtureRequest, measure: Callable[[str], Measured], demand: Demand
 ) -> None:
-    """Compare a metric of a cell with its threshold, in view of the noise between jobs.
+    """Compare a metric of a cell with its threshold, given the noise between jobs.
 
     Raises:
-        AssertionError: the threshold is not met, or these jobs cannot tell.
+        AssertionError: the threshold is not met, or these jobs cannot decide it.
     """
     __tracebackhide__ = True
     file, cell, _ = request.module.CVS
     measured = measure(demand.metric)
     is_recorded = demand.value is None
-    word = "recorded" if is_recorded else our_word(measured.verdict)
-    reasons = [sentence(message) for message in measured.verdict.reasons] or ["no reason is known"]
-    line = f"{cell.name}: {'recorded: ' if is_recorded else ''}{reasons[0]}"
+    word = "recorded" if is_recorded else threshold_word(measured.verdict)
+    reasons = [sentence(message) for message in measured.verdict.reasons]
+    reason = reasons[0] if reasons else "no reason is known"
+    line = f"{cell.name}: {'recorded: ' if is_recorded else ''}{reason}"
     facts = {"metric": demand.metric, "demand": demand.words, "verdict": word}
     properties = [(f"cvs.{name}", text) for name, text in facts.items()]
-    request.node.user_properties.extend([*properties, (_LINES, line)])
+    request.node.user_properties.extend([*properties, (_LINE_PROPERTY, line)])
     if is_recorded or not file.enforce:
         return
     claim = dataclasses.replace(measured.no_regression, text=line, holds=word == "pass")
@@ -149,16 +153,13 @@ def test_threshold(
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the verdict on each metric, and what CVS would also have run and this run did not."""
-    lines = [
-        line
-        for some in terminalreporter.stats.values()
-        for report in some
-        if getattr(report, "when", "") == "call"
-        for name, text in report.user_properties
-        if name == _LINES
-        for line in text.splitlines()
-    ]
+    """Show the verdict on each metric, and which parts of CVS this run has not run."""
+    lines: list[str] = []
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                properties = dict(report.user_properties)
+                lines += properties.get(_LINE_PROPERTY, "").splitlines()
     if not lines:
         return
     terminalreporter.section("CVS thresholds")
@@ -166,10 +167,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(printable(line))
     if dropped := config.stash.get(_DROPPED, []):
         terminalreporter.write_line(
-            f"left out of the file's container settings, because the runtime has no such option: "
-            f"{' '.join(dropped)}"
+            "container settings of the file that were left out, because the runtime has no such "
+            f"option: {' '.join(dropped)}"
         )
     terminalreporter.write_line(
-        "not run: CVS' smoke test, its checkpoint and resume test, its loss curve, its error "
-        "patterns, its kernel log (a site's hook)"
+        "not run: the smoke test of CVS, its test of checkpoint and resume, its checks of the loss "
+        "curve and of error patterns, its check of the kernel log (see node_health)"
     )

@@ -1,4 +1,4 @@
-"""What becomes of each key of a CVS file. The keys are data: `keys.toml`."""
+"""What becomes of each key of a CVS file; `keys.toml` has the keys."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import Any
 
-from pytest_xlatune.guests.cvs.source import Path, is_comment, leaves_of, written
+from pytest_xlatune.guests.cvs.source import Path, is_comment, leaves_of, path_text
 from pytest_xlatune.model.record import Json
 
+# the classes of leaves; `keys.toml` says what they mean
 USED, DIFFERENT, DROPPED = "used", "different", "dropped"
 IGNORED, COMMENT, UNKNOWN = "ignored", "comment", "unknown"
 CLASSES = (USED, DIFFERENT, DROPPED, IGNORED, COMMENT, UNKNOWN)
 
-# what becomes of everything below a key (`CLASS: text`), or the keys that may be below it
+# either what becomes of all that is below a key, `CLASS: text`; or the keys that may be below it
 Use = str | Mapping[str, Any]
 
 
@@ -33,7 +34,7 @@ class Leaf:
     @property
     def name(self) -> str:
         """The path in the notation of messages: `container.env.NCCL_IB_HCA`."""
-        return written(self.path)
+        return path_text(self.path)
 
 
 @cache
@@ -48,16 +49,16 @@ def keys_of(generation: str, *path: str) -> Mapping[str, Any]:
 @cache
 def _tables() -> dict[str, Any]:
     text = FilePath(__file__).with_name("keys.toml").read_text(encoding="utf-8")
-    return _single(tomllib.loads(text))
+    return _one_key_each(tomllib.loads(text))
 
 
-def _single(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested table in which keys that share an entry have one each."""
-    return {
-        key: _single(use) if isinstance(use, dict) else use
-        for keys, use in table.items()
-        for key in keys.split()
-    }
+def _one_key_each(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a nested table in which each key is separate: "a b" = x becomes a = x and b = x."""
+    separate = {}
+    for keys, use in table.items():
+        for key in keys.split():
+            separate[key] = _one_key_each(use) if isinstance(use, dict) else use
+    return separate
 
 
 def account(
@@ -68,24 +69,25 @@ def account(
     Args:
         data: the objects of the file.
         generation: the generation of the file, which decides what becomes of a key.
-        others: path -> what becomes of it in this file, if that differs from what its key says.
+        others: path -> what becomes of it in this file, if its entry in `keys.toml` does not apply.
     """
     leaves: list[Leaf] = []
-    _walk(data, (), keys_of(generation), others, leaves)
+    _add_leaves(data, (), keys_of(generation), others, leaves)
     return tuple(leaves)
 
 
-def _walk(
+def _add_leaves(
     value: Json, path: Path, use: Use, others: Mapping[Path, str], leaves: list[Leaf]
 ) -> None:
+    """Append the leaves below a value to `leaves`; `use` is the entry for its path."""
     use = others.get(path, use)
     if isinstance(value, dict) and value:
         for key, child in value.items():
-            below = _below(use, key, path)
+            child_use = _use_of_child(use, key, path)
             is_named = isinstance(use, Mapping) and key in use
             if is_comment(key, value) and not is_named:
-                below = f"{COMMENT}: a remark"
-            _walk(child, (*path, key), below, others, leaves)
+                child_use = f"{COMMENT}: a remark"
+            _add_leaves(child, (*path, key), child_use, others, leaves)
         return
     if not isinstance(use, str):
         if value == {}:
@@ -97,7 +99,8 @@ def _walk(
     leaves += [Leaf(path=at, value=leaf, cls=cls, text=text) for at, leaf in leaves_of(value, path)]
 
 
-def _below(use: Use, key: str, path: Path) -> Use:
+def _use_of_child(use: Use, key: str, path: Path) -> Use:
+    """Return the entry for a key, given the entry for the path of its object."""
     if isinstance(use, str):
         return use
     known: Use | None = use.get(key, use.get("*"))
@@ -105,4 +108,4 @@ def _below(use: Use, key: str, path: Path) -> Use:
         return known
     near = difflib.get_close_matches(key, use, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{UNKNOWN}: CVS has no such key in {written(path) or 'the file'}{hint}"
+    return f"{UNKNOWN}: CVS has no such key in {path_text(path) or 'the file'}{hint}"

@@ -1,8 +1,8 @@
 """Start the trainer of a CVS file: MaxText keys from its YAML, and the first of its scripts.
 
-CVS writes a YAML with `base_config: base.yml` and gives it to the first script that exists. So does
-this launcher, in the folder of the attempt. It gives the keys on the command line, which MaxText
-prefers to the YAML. Slurm starts one process on each node, and each starts the container.
+CVS writes a YAML with `base_config: base.yml` and runs the first script that exists with it. This
+launcher does the same in the folder of the attempt. It passes the keys on the command line, which
+MaxText prefers to the YAML. Slurm starts one process on each node, which starts the container.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pytest_xlatune.model.trial import LaunchSpec, Trial
 
 CONFIG_FILE = "maxtext_config.yml"
 _CONFIG = "base_config: base.yml\n"
-# Exit code 78 is EX_CONFIG of sysexits.h. `exec` keeps the exit status of the trainer, which the
-# pipe of CVS (`| tee`) loses.
-_FIRST = """\
+# Runs the first script that exists. `exec` keeps the exit status of the trainer, which CVS loses in
+# a pipe (`| tee`). Exit code 78 is EX_CONFIG of sysexits.h.
+_RUN_FIRST_SCRIPT = """\
 for script in {scripts}; do
   [ -f "$script" ] && exec {python} "$script" "$@"
 done
@@ -39,8 +39,9 @@ class CvsLauncher(ProgramLauncher):
     Attributes:
         scripts: the paths of the scripts, absolute or relative to `cwd`.
         python: the interpreter that runs the trainer.
-        source: path of the file, for a recipe that is written into it; no part of the cell's id.
-        source_cell: the name of the cell in the file.
+        source: path of the CVS file, for a recipe that is written into it. Not part of the cell's
+            identity.
+        source_cell: the name of the cell in the CVS file.
     """
 
     scripts: tuple[str, ...] = ()
@@ -71,7 +72,7 @@ class CvsLauncher(ProgramLauncher):
         }
         if metrics_file := metrics_file_of(cell):
             keys["metrics_file"] = f"{FOLDER}/{metrics_file}"
-        script = _FIRST.format(
+        script = _RUN_FIRST_SCRIPT.format(
             scripts=shlex.join(self.scripts),
             python=shlex.quote(self.python),
             shown=" ".join(self.scripts).replace('"', "'").replace("$", ""),
@@ -84,35 +85,40 @@ class CvsLauncher(ProgramLauncher):
         return spec
 
 
-# the cell and the protocol set these keys, so no override may set them
-_OWN = frozenset({"per_device_batch_size", "max_target_length", "dataset_type", "profiler"}) | {
-    *("eval_interval", "skip_first_n_steps_for_profiler", "profiler_steps", "steps")
-}
+# keys that the cell and the protocol set, and that are therefore no overrides
+_SET_ELSEWHERE = frozenset(
+    {"per_device_batch_size", "max_target_length", "dataset_type", "profiler"}
+) | {*("eval_interval", "skip_first_n_steps_for_profiler", "profiler_steps", "steps")}
 
 
 def overrides_of(cell: CvsCell) -> dict[str, str]:
     """Return the MaxText keys of a cell, with its axes, as arguments of the trainer."""
-    return {key: setting_text(value) for key, value in cell.maxtext.items() if key not in _OWN}
+    return {
+        key: setting_text(value) for key, value in cell.maxtext.items() if key not in _SET_ELSEWHERE
+    }
 
 
 def deployed_of(file: CvsFile, cell: CvsCell) -> dict[str, str]:
     """Return the environment of a run: variables of CVS, variables of the file, flags of XLA."""
     flags = format_flags(Flag(name=name, value=text) for name, text in cell.xla_flags.items())
-    # Only the path is handed on. CVS writes the token itself into a script and its log.
+    # only the path is passed on, while CVS writes the token itself into a script and its log
     token = {"HF_TOKEN_PATH": file.token_file} if file.token_file else {}
     return {**file.added, **file.env, **token, **({"XLA_FLAGS": flags} if flags else {})}
 
 
-_WITH_OPTIONS = ("docker", "podman")
+_WITH_ALL_OPTIONS = ("docker", "podman")
 
 
 def container_settings(container: Container, runtime: str) -> tuple[dict[str, Any], list[str]]:
-    """Return a runtime's options for a container, and a phrase for each setting it lacks."""
+    """Return the attributes of a `ContainerLauncher`, and the options that the runtime lacks."""
     options = {"runtime": runtime, "mounts": container.mounts}
-    if runtime in _WITH_OPTIONS:
+    if runtime in _WITH_ALL_OPTIONS:
         more = {"devices": container.devices, "args": container.args}
         return {**options, **more, "shm_size": container.shm_size.lower()}, []
-    left = [f"--volume={mount}" for mount in container.mounts] if runtime == NO_CONTAINER else []
-    left += [f"--device={device}" for device in container.devices]
-    left += [f"--shm-size={container.shm_size}"] if container.shm_size else []
-    return options, [*left, *container.args]
+    lacking = []
+    if runtime == NO_CONTAINER:
+        lacking += [f"--volume={mount}" for mount in container.mounts]
+    lacking += [f"--device={device}" for device in container.devices]
+    if container.shm_size:
+        lacking.append(f"--shm-size={container.shm_size}")
+    return options, [*lacking, *container.args]

@@ -1,4 +1,4 @@
-"""Make a sweep of a cell of a CVS file, and write a recipe into it; entry points name this."""
+"""Make a sweep of a cell of a CVS file, and write a recipe into such a file; an entry point."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import CellSettings
 from pytest_xlatune.sweep.launcher_files import LauncherFile
 
-# these metrics are recorded in every run, and judged if the file has a threshold for them
-_ALWAYS = (TOKENS, TFLOPS, "step_time_seconds", "final_loss")
-_WARM_UP, _USABLE = 5, 6
-_FEWEST = _WARM_UP + 5
+# metrics that every run records; those for which the file has a threshold are also judged
+_ALWAYS_RECORDED = (TOKENS, TFLOPS, "step_time_seconds", "final_loss")
+_WARM_UP_STEPS, _MIN_SCORED_STEPS = 5, 6
+_MIN_STEPS = _WARM_UP_STEPS + 5
 
 
 class CvsLauncherFile(LauncherFile):
@@ -50,7 +50,7 @@ class CvsLauncherFile(LauncherFile):
         """Return the keywords of `Sweep` for a cell of the file: see `Sweep.from_cvs`.
 
         Raises:
-            ConfigError: the file is no CVS file, an item of it is open, or it has no such cell.
+            ConfigError: the file is not a CVS file, has an open item, or has no such cell.
         """
         file = read_cvs_file(
             path, cluster=Path(cluster) if cluster else None, values=values, nodes=nodes
@@ -59,17 +59,18 @@ class CvsLauncherFile(LauncherFile):
         if cell not in cells and (cell or len(cells) > 1):
             raise ConfigError.unknown("cell", cell, valid=cells, where=str(path))
         chosen = cells[cell] if cell else file.cells[0]
-        _check(file, chosen)
+        _check_runnable(file, chosen)
         study = settings.pop("study", None)
         if study is None and not profiles:
             study = Thresholds(demands=demands_of(chosen))
-        is_only = len(file.cells) == 1
-        name = f"cvs-{Path(file.where).stem}" + ("" if is_only else f"-{chosen.name}")
+        name = f"cvs-{Path(file.where).stem}"
+        if len(file.cells) > 1:
+            name += f"-{chosen.name}"
         return {
             "name": re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_"),
             "launcher": _launcher(file, chosen, runtime),
             "profiles": profiles,
-            "cell": _settings(file, chosen),
+            "cell": _cell_settings(file, chosen),
             "study": study,
             **settings,
         }
@@ -80,20 +81,23 @@ class CvsLauncherFile(LauncherFile):
 
 
 def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
-    """Return the demands of a cell's thresholds, and those that only record a metric."""
-    demands = {name: Demand(metric=name) for name in _ALWAYS}
+    """Return a demand for each threshold of a cell, and for the metrics that are only recorded."""
+    demands = {name: Demand(metric=name) for name in _ALWAYS_RECORDED}
     for name, threshold in cell.thresholds.items():
-        bound = "" if threshold.kind == "info" or threshold.value is None else threshold.kind[:3]
-        value = threshold.value if bound else None
-        demands[name] = Demand(metric=name, bound=bound, value=value)
+        if threshold.kind == "info" or threshold.value is None:
+            demands[name] = Demand(metric=name)
+        else:
+            bound = threshold.kind[:3]  # min, or the beginning of max_ms
+            demands[name] = Demand(metric=name, bound=bound, value=threshold.value)
     return tuple(demands.values())
 
 
-def _check(file: CvsFile, cell: CvsCell) -> None:
+def _check_runnable(file: CvsFile, cell: CvsCell) -> None:
     """Refuse a file or a cell that cannot run.
 
     Raises:
-        ConfigError: an item is open, the number of nodes is not known, or the steps are too few.
+        ConfigError: an item is open, the number of nodes or steps is unknown, or the steps are too
+            few.
     """
     file.refuse_open()
     if cell.nodes is None or not cell.parallelism:
@@ -104,10 +108,10 @@ def _check(file: CvsFile, cell: CvsCell) -> None:
         )
     if cell.steps is None:
         raise ConfigError(f"{file.where}: the file does not say how many steps a run has")
-    if cell.steps < _FEWEST:
+    if cell.steps < _MIN_STEPS:
         raise ConfigError(
-            f"{file.where}: {cell.steps} steps are too few: the first {_WARM_UP} warm up, and at "
-            f"least {_FEWEST} are needed; set more with --cvs-set"
+            f"{file.where}: a run has {cell.steps} steps, of which {_WARM_UP_STEPS} warm up, but "
+            f"at least {_MIN_STEPS} are needed; set more with --cvs-set"
         )
 
 
@@ -121,8 +125,8 @@ def _launcher(file: CvsFile, cell: CvsCell, runtime: str) -> Launcher:
     return ContainerLauncher(inner=inner, **options)
 
 
-def _settings(file: CvsFile, cell: CvsCell) -> CellSettings:
-    nodes, steps = cell.nodes or 1, cell.steps or _FEWEST
+def _cell_settings(file: CvsFile, cell: CvsCell) -> CellSettings:
+    nodes, steps = cell.nodes or 1, cell.steps or _MIN_STEPS
     return CellSettings(
         model_tag=_tag(cell.model, "model"),
         parallelism=cell.parallelism,
@@ -135,8 +139,8 @@ def _settings(file: CvsFile, cell: CvsCell) -> CellSettings:
         devices=nodes * cell.gpus_per_node,
         protocol=Protocol(
             steps=steps,
-            first_step=_WARM_UP,
-            min_steps=min(_USABLE, steps - _WARM_UP),
+            first_step=_WARM_UP_STEPS,
+            min_steps=min(_MIN_SCORED_STEPS, steps - _WARM_UP_STEPS),
             dataset_type=str(cell.maxtext.get("dataset_type", "synthetic")),
         ),
     )

@@ -1,6 +1,6 @@
-"""The options of CVS files; pytest loads only this module until one of them is given.
+"""The options of CVS files; pytest loads only this module until one of the options is given.
 
-An entry point of `pytest11` names it, as it would a plugin of another distribution.
+An entry point of `pytest11` names it, like a plugin of another distribution.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of CVS files."""
     group = parser.getgroup("cvs", "configurations of AMD's cluster validation suite")
     group.addoption("--cvs-config", metavar="FILE", help="Run this configuration of CVS")
-    group.addoption("--cvs-cluster", metavar="FILE", help="Its cluster file: node names, user")
+    group.addoption(
+        "--cvs-cluster", metavar="FILE", help="The cluster file of CVS: node names, user"
+    )
     group.addoption(
         "--cvs-set",
         metavar="PATH=VALUE",
@@ -37,6 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     from pytest_xlatune.guests.cvs import items
 
     if not config.pluginmanager.is_registered(plugin):
-        raise pytest.UsageError("--cvs-config runs a sweep: leave out `-p no:xlatune`")
+        raise pytest.UsageError("--cvs-config runs a sweep, so leave `-p no:xlatune` out")
     plugin.load_collect(config)
     config.pluginmanager.register(items, "xlatune-cvs")

@@ -1,9 +1,9 @@
-"""Read CVS configurations (AMD's cluster validation suite) of generations 1 and 4 as one value.
+"""Read CVS configurations (AMD's cluster validation suite) of generations 1 and 4 as `CvsFile`s.
 
 Sources: the published configuration files and the loaders of CVS' JAX suites, 2025-08 to 2026-09.
-Generation 1 has `config` and `model_params`, and 4 has `train_params`; 2 and 3 are refused. An item
-counts as open only if this run uses its leaf. This module is pure: it takes texts and returns
-values, and `files` finds the files.
+Generation 1 has `config` and `model_params`, and 4 has `train_params`; 2 and 3 are refused. An open
+value is an open item only if this run uses it. This module takes texts and returns values; `files`
+reads the files.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from pytest_xlatune.guests.cvs.source import (
     is_open,
     leaves_of,
     objects_of,
+    path_text,
     sample_of,
     setting_text,
     typed,
-    written,
 )
 from pytest_xlatune.guests.cvs.values import (
     DISTRIBUTED,
@@ -45,9 +45,9 @@ from pytest_xlatune.model.record import Json
 # name of a threshold file -> its path for messages, and its text; None if there is no such file
 FindThresholds = Callable[[str], tuple[str, str] | None]
 
-_DEVICES = 8  # devices of a node if the file does not give their number
+_DEFAULT_DEVICES = 8  # devices of a node if the file does not give their number
 MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
-# the variables that CVS adds to every run, and to the runs of a mode
+# the variables that CVS adds to every run, and those that it adds to the runs of a mode
 _ADDED = {
     "HSA_FORCE_FINE_GRAIN_PCIE": "1",
     "HIP_FORCE_DEV_KERNARG": "1",
@@ -58,12 +58,13 @@ _ADDED_BY_MODE = {
     SINGLE: {"NCCL_IB_DISABLE": "1", "NCCL_SHM_DISABLE": "0", "NCCL_P2P_DISABLE": "0"},
     DISTRIBUTED: {"NCCL_CROSS_NIC": "0"},
 }
-# Keys of generation 1 that are variables: those of distributed runs, then all. With each variable
-# that CVS exports is its later name in Transformer Engine.
-_OF_DISTRIBUTED = (
+# keys of generation 1 that CVS exports as variables in distributed runs only
+_DISTRIBUTED_KEYS = (
     *("nccl_ib_hca", "nccl_ib_gid_index", "nccl_ib_tc", "nccl_ib_sl", "nccl_socket_ifname"),
     *("gloo_socket_ifname", "nccl_proto", "nccl_checks_disable"),
 )
+# all keys of generation 1 that are variables -> the names of the variable: that which CVS exports,
+# and its later name in Transformer Engine if there is one
 VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nccl_debug": ("NCCL_DEBUG",),
     "gpu_max_hw_queues": ("GPU_MAX_HW_QUEUES",),
@@ -71,10 +72,10 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nvte_ck_v3_bf16_cvt": ("NVTE_CK_V3_BF16_CVT", "NVTE_CK_HOW_V3_BF16_CVT"),
     "xla_python_client_mem_fraction": ("XLA_PYTHON_CLIENT_MEM_FRACTION",),
     "xla_gpu_executable_warn_stuck_timeout": ("XLA_GPU_EXECUTABLE_WARN_STUCK_TIMEOUT",),
-    **{key: (key.upper(),) for key in _OF_DISTRIBUTED},
+    **{key: (key.upper(),) for key in _DISTRIBUTED_KEYS},
 }
-# what CVS adds to the keys of a model of generation 1
-_CONSTANTS: Mapping[str, Json] = {
+# keys of MaxText that CVS of generation 1 sets for every model
+_CONSTANT_KEYS: Mapping[str, Json] = {
     "packing": True,
     "enable_goodput_recording": False,
     "monitor_goodput": False,
@@ -83,22 +84,22 @@ _CONSTANTS: Mapping[str, Json] = {
     "shardy": False,
     "hardware": "gpu",
 }
-# the paths at which the MaxText of an image may have its training script
-_FIRST_SCRIPTS = ("/workspace/maxtext/MaxText/train.py",)
-_FOURTH_SCRIPTS = (
+# the possible paths of MaxText's training script in an image, by the generation of CVS
+_SCRIPTS_1 = ("/workspace/maxtext/MaxText/train.py",)
+_SCRIPTS_4 = (
     "src/maxtext/trainers/pre_train/train.py",
     "src/MaxText/train.py",
     "MaxText/train.py",
 )
 
 
-def of_the_launcher(name: str) -> bool:
+def is_set_by_launcher(name: str) -> bool:
     """Return whether only the launcher of a job can set a variable correctly."""
     return str(keys_of("4", "container", "env").get(name, "")).startswith(DROPPED)
 
 
-def is_handed_on(name: str) -> bool:
-    """Return whether CVS of generation 1 hands a key of its model to MaxText."""
+def is_passed_to_maxtext(name: str) -> bool:
+    """Return whether CVS of generation 1 passes a key of a model to MaxText."""
     use = keys_of("1", "model_params", "*", "*", "*").get(name)
     return isinstance(use, str) and use.startswith(USED)
 
@@ -119,39 +120,38 @@ def read_cvs(
         text: the text of the file.
         where: the name of the file in messages.
         find_thresholds: returns the threshold file with a given name.
-        given: path of a leaf -> the value of the user that replaces the file's.
+        given: path of a leaf -> the value that replaces the value in the file.
         words: placeholder -> its value, e.g. for `user-id`.
-        nodes: the number of nodes of the run; None takes the number in the file.
+        nodes: the number of nodes of the run; None means the number in the file.
         needs_digest: whether the file has to name its image with a digest.
 
     Raises:
-        ConfigError: the file is none of CVS, or the type of a value is not the one that CVS takes.
+        ConfigError: the file is not a configuration of CVS, or a value has a wrong type.
     """
     data, notes = objects_of(text, where=where)
     generation = _generation_of(data, text, where)
     for name, value in (given or {}).items():
-        _give(data, name, value, where=where)
+        _set_value(data, name, value, where=where)
     source = Source(data, where=where, words=words or {})
     if generation == "1":
-        made, others = _read_first(source, nodes)
+        file, others = _read_generation_1(source, nodes)
     else:
-        made, others = _read_fourth(source, nodes, find_thresholds)
+        file, others = _read_generation_4(source, nodes, find_thresholds)
     leaves = account(data, generation, others)
+    open_items = _open_items(leaves, source, nodes, needs_digest=needs_digest)
     return replace(
-        made,
+        file,
         leaves=leaves,
-        open_items=(
-            *made.open_items,
-            *_open_items(leaves, source, nodes, needs_digest=needs_digest),
-        ),
+        open_items=(*file.open_items, *open_items),
         notes=(*notes, *source.notes),
         data=data,
     )
 
 
-_BOTH = "only generations 1 (config and model_params) and 4 (train_params) are read"
-# trainer -> keys that only its files have; those of TorchTitan have the keys of Megatron too
-_TRAINERS = {
+_READABLE = "only generations 1 (config and model_params) and 4 (train_params) are read"
+# other trainer -> keys that its files have; TorchTitan comes first, because its files also have the
+# keys of Megatron
+_OTHER_TRAINERS = {
     "TorchTitan": re.compile(r"torchtitan_root|use_generated_config|\w+_parallel_degree"),
     "Megatron-LM": re.compile(r"megatron_root|training_iterations|master_address"),
 }
@@ -171,53 +171,60 @@ def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
     elif isinstance(data.get("training"), dict):
         generation = "3"
     elif "node_dict" in data:
-        raise ConfigError(f"{where}: a cluster file of CVS: name it with --cvs-cluster")
+        raise ConfigError(f"{where}: this is a cluster file of CVS: name it with --cvs-cluster")
     elif any(path[-1:] == ("kind",) for path, _ in leaves_of(dict(data))):
-        raise ConfigError(f"{where}: a threshold file of CVS: name the configuration that names it")
+        raise ConfigError(
+            f"{where}: this is a threshold file of CVS: name the configuration that refers to it"
+        )
     else:
         first = re.search(r'"', text)
         line = text.count("\n", 0, first.start()) + 1 if first else 1
         raise ConfigError(
-            f"{where}, line {line}: this is JSON, but no CVS file for training: its keys are "
-            f"{', '.join(sorted(data)[:6]) or 'none'}; {_BOTH}"
+            f"{where}, line {line}: this is JSON, but not a CVS file for training: its keys are "
+            f"{', '.join(sorted(data)[:6]) or 'none'}; {_READABLE}"
         )
-    below = {key: data.get(key) for key in ("config", "model_params", "train_params")}
-    keys = {str(key) for path, _ in leaves_of(below) for key in path}
+    parts = {key: data.get(key) for key in ("config", "model_params", "train_params")}
+    keys = {str(key) for path, _ in leaves_of(parts) for key in path}
     framework = str(data.get("framework", "")).lower()
-    for trainer, sign in _TRAINERS.items():
+    for trainer, pattern in _OTHER_TRAINERS.items():
         is_named = framework.startswith(trainer.lower().partition("-")[0])
-        if is_named or ("maxtext_config" not in keys and any(map(sign.fullmatch, keys))):
+        has_its_keys = "maxtext_config" not in keys and any(map(pattern.fullmatch, keys))
+        if is_named or has_its_keys:
             raise ConfigError(
-                f"{where}: a CVS file of {trainer}; only those of MaxText can be run here"
+                f"{where}: this is a CVS file of {trainer}; only files of MaxText can be run here"
             )
     if generation not in ("1", "4"):
-        raise ConfigError(f"{where}: a configuration of CVS' generation {generation}; {_BOTH}")
+        raise ConfigError(
+            f"{where}: this is a configuration of generation {generation} of CVS; {_READABLE}"
+        )
     return generation
 
 
-def _give(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
-    """Put a value of the user into the objects of a file; its last key may be new.
+def _set_value(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
+    """Put a value of the user into the objects of a file; only its last key may be new.
 
     Raises:
         ConfigError: the file has no such path.
     """
-    leaves = {written(path): path for path, _ in leaves_of(data)}
+    leaves = {path_text(path): path for path, _ in leaves_of(data)}
     path = leaves.get(name)
     if path is None:
-        parent, _, key = name.rpartition(".")
-        above = (
-            leaf_path[:depth] for leaf_path in leaves.values() for depth in range(len(leaf_path))
-        )
-        place = next((prefix for prefix in above if written(prefix) == parent), None)
-        if place is None:
+        parent_name, _, key = name.rpartition(".")
+        parents = {
+            path_text(leaf_path[:depth]): leaf_path[:depth]
+            for leaf_path in leaves.values()
+            for depth in range(len(leaf_path))
+        }
+        parent = parents.get(parent_name)
+        if parent is None:
             raise ConfigError.unknown("path", name, valid=leaves, where=f"--cvs-set ({where})")
-        path = (*place, key)
-    below: Any = data
-    for step in path[:-1]:
-        below = below[step]
-    if isinstance(below, list) and not isinstance(path[-1], int):
-        raise ConfigError(f"--cvs-set {name}: {written(path[:-1])} holds no keys")
-    below[path[-1]] = value
+        path = (*parent, key)
+    container: Any = data
+    for key_or_index in path[:-1]:
+        container = container[key_or_index]
+    if isinstance(container, list) and not isinstance(path[-1], int):
+        raise ConfigError(f"--cvs-set {name}: {path_text(path[:-1])} is a list and has no keys")
+    container[path[-1]] = value
 
 
 _IMAGES = (("config", "container_image"), ("container", "image"))
@@ -228,23 +235,25 @@ _PINNED = re.compile(r"(?:\S+@)?sha256:[0-9a-f]{64}")
 def _open_items(
     leaves: tuple[Leaf, ...], source: Source, nodes: int | None, *, needs_digest: bool
 ) -> tuple[OpenItem, ...]:
+    """Return the leaves that this run uses and that the user must still fill in."""
     open_items = []
     for leaf in leaves:
-        is_nodes = leaf.path == ("config", "nnodes")
-        if leaf.cls not in (USED, DIFFERENT) or (is_nodes and nodes is not None):
+        is_node_count = leaf.path == ("config", "nnodes")
+        if leaf.cls not in (USED, DIFFERENT) or (is_node_count and nodes is not None):
             continue
         text = leaf.value if isinstance(leaf.value, str) else ""
         wanted = leaf.text
-        left = PLACEHOLDER.search(source.filled(text))
-        if left:
-            wanted = f"a value without the placeholder {{{left[1]}}}, for which no value is known"
-        is_prose = is_nodes and not _is_count(leaf.value)
-        is_unpinned = needs_digest and leaf.path in _IMAGES and not _PINNED.fullmatch(text)
-        if is_unpinned:
+        unfilled = PLACEHOLDER.search(source.filled(text))
+        if unfilled:
+            name = unfilled[1]
+            wanted = f"a value without the placeholder {{{name}}}, which has no known value"
+        is_no_count = is_node_count and not _is_count(leaf.value)
+        lacks_digest = needs_digest and leaf.path in _IMAGES and not _PINNED.fullmatch(text)
+        if lacks_digest:
             wanted = "the image with its digest, NAME@sha256:HEX; or give the run --xlatune-image"
-        marked = any(is_open(part) for part in (text, *leaf.path))
-        if left or is_prose or is_unpinned or marked:
-            sample = sample_of(text) if marked and not (is_prose or left) else ""
+        is_marked = any(is_open(part) for part in (text, *leaf.path))
+        if unfilled or is_no_count or lacks_digest or is_marked:
+            sample = sample_of(text) if is_marked and not (is_no_count or unfilled) else ""
             open_items.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
     return tuple(open_items)
 
@@ -256,8 +265,8 @@ def _is_count(value: Json) -> bool:
 
 def _env_of(source: Source, *path: str) -> dict[str, str]:
     """Return the variables of an object, without those that only the launcher can set."""
-    named = {name: source.text(*path, name) for name in source.table(*path)}
-    return {name: value for name, value in named.items() if not of_the_launcher(name)}
+    names = [name for name in source.table(*path) if not is_set_by_launcher(name)]
+    return {name: source.text(*path, name) for name in names}
 
 
 # CVS writes flags without their dashes:  xla_gpu_autotune_level
@@ -265,10 +274,11 @@ _FLAG = re.compile(r"\w+")
 
 
 def _flags_of(source: Source, *path: str) -> dict[str, str]:
+    """Return the XLA flags of an object, by their names without dashes."""
     flags = {}
     for name in source.table(*path):
         if not _FLAG.fullmatch(name):
-            raise source.wrong((*path, name), source.get(*path, name), "a flag without dashes")
+            raise source.error_at((*path, name), source.get(*path, name), "a flag without dashes")
         text = source.text(*path, name)
         # XLA removes quotes around a value, so "''" is the empty value
         is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
@@ -277,6 +287,7 @@ def _flags_of(source: Source, *path: str) -> dict[str, str]:
 
 
 def _maxtext_of(source: Source, *path: str) -> dict[str, Json]:
+    """Return the MaxText keys of an object with typed values, without open ones."""
     return {
         key: typed(source.filled(value))
         for key, value in source.table(*path).items()
@@ -284,7 +295,7 @@ def _maxtext_of(source: Source, *path: str) -> dict[str, Json]:
     }
 
 
-_AXES = {
+_AXIS_NAMES = {
     "data": "DP",
     "fsdp": "FSDP",
     "tensor": "TP",
@@ -294,159 +305,175 @@ _AXES = {
     "sequence": "SP",
 }
 # names of axes in MaxText:  dcn_fsdp_parallelism
-_AXIS = re.compile(r"(ici|dcn)_(\w+)_parallelism")
+_AXIS_KEY = re.compile(r"(ici|dcn)_(\w+)_parallelism")
 
 
 def _parallelism_of(
     source: Source, at: Path, maxtext: Mapping[str, Json], *, nodes: int | None, devices: int
 ) -> str:
-    """Return the axes, without degrees of 1; "" if the number of nodes is needed but not known.
+    """Return the axes of a cell, such as `FSDP=16,TP=2`.
 
-    A degree is the product of that within a node (ici) and that between nodes (dcn). A degree of -1
-    takes the devices of a node, or the nodes, that the other axes leave.
+    They are "" if they depend on the number of nodes, and that is not known.
+
+    The degree of an axis is its degree within a node (ici) times that between nodes (dcn); degrees
+    of 1 are left out. A degree of -1 means the devices of a node, or the nodes, divided by the
+    other degrees.
+
+    Args:
+        source: the file, for errors.
+        at: the path of the keys in the file.
+        maxtext: the MaxText keys of the cell.
+        nodes: the number of nodes; None if it is not known.
+        devices: the number of devices of a node.
 
     Raises:
-        ConfigError: a degree is no whole number, or two axes of one side are -1.
+        ConfigError: a degree is not a whole number, or two axes of one side are -1.
     """
     sides: dict[str, dict[str, int]] = {"ici": {}, "dcn": {}}
     for key, value in maxtext.items():
-        match = _AXIS.fullmatch(key)
+        match = _AXIS_KEY.fullmatch(key)
         degree = source.number((*at, key), value) if match else None
         if match is None or degree is None:
             continue
         if degree != int(degree) or degree == 0 or degree < -1:
-            raise source.wrong((*at, key), value, "a degree from 1, or -1 for the rest")
+            raise source.error_at((*at, key), value, "a degree from 1, or -1 for the rest")
         sides[match[1]][match[2]] = int(degree)
-    # MaxText puts the devices that are left on fsdp, and the nodes that are left on data
+    # if no axis of a side is -1, MaxText gives the remaining devices to fsdp, and nodes to data
     sides["ici"].setdefault("fsdp", 1 if -1 in sides["ici"].values() else -1)
     sides["dcn"].setdefault("data", 1 if -1 in sides["dcn"].values() else -1)
     for side, count in (("ici", devices), ("dcn", nodes)):
         axes = sides[side]
-        rest = [axis for axis, degree in axes.items() if degree == -1]
-        if len(rest) > 1:
-            names = ", ".join(f"{side}_{axis}_parallelism" for axis in rest)
+        unset = [axis for axis, degree in axes.items() if degree == -1]
+        if len(unset) > 1:
+            names = ", ".join(f"{side}_{axis}_parallelism" for axis in unset)
             raise ConfigError(
-                f"{source.where}: {written(at)}: {names} are -1, and only one axis of a side "
-                "can take the rest"
+                f"{source.where}: {path_text(at)}: {names} are -1, but only one axis of a side "
+                "can be -1"
             )
-        if rest and count is None:
-            return ""
-        if rest and count is not None:
+        if unset:
+            if count is None:
+                return ""
             known = math.prod(degree for degree in axes.values() if degree != -1)
-            axes[rest[0]] = max(count // known, 1)
-    others = sorted((sides["ici"].keys() | sides["dcn"].keys()) - _AXES.keys())
+            axes[unset[0]] = max(count // known, 1)
+    others = sorted((sides["ici"].keys() | sides["dcn"].keys()) - _AXIS_NAMES.keys())
     degrees = {
-        axis: sides["ici"].get(axis, 1) * sides["dcn"].get(axis, 1) for axis in (*_AXES, *others)
+        axis: sides["ici"].get(axis, 1) * sides["dcn"].get(axis, 1)
+        for axis in (*_AXIS_NAMES, *others)
     }
-    parts = [f"{_AXES.get(axis, axis)}={degree}" for axis, degree in degrees.items() if degree > 1]
+    parts = [
+        f"{_AXIS_NAMES.get(axis, axis)}={degree}" for axis, degree in degrees.items() if degree > 1
+    ]
     return ",".join(parts) or "DP=1"
 
 
-def _cell(
+def _make_cell(
     source: Source,
     at: Path,
     maxtext: dict[str, Json],
     *,
     nodes: int | None,
-    devices: int = _DEVICES,
+    devices: int = _DEFAULT_DEVICES,
     **fields: Any,
 ) -> CvsCell:
+    """Return a cell with its axes; `at` is the path of its keys in the file."""
     for key in ("per_device_batch_size", "max_target_length"):
         source.number((*at, key), maxtext.get(key))
     axes = _parallelism_of(source, at, maxtext, nodes=nodes, devices=devices)
     return CvsCell(maxtext=maxtext, nodes=nodes, gpus_per_node=devices, parallelism=axes, **fields)
 
 
-def _read_first(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, str]]:
+def _read_generation_1(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, str]]:
     """Return a file of generation 1, and path -> why this run does not use it."""
     modes = [key for key in MODES if source.table("model_params", key)]
     if len(modes) != 1:
         raise ConfigError(
-            f"{source.where}: model_params has {' and '.join(modes) or 'no model'}: expected "
-            "single_node or multi_node with a model in it"
+            f"{source.where}: model_params has {' and '.join(modes) or 'no model'}, expected "
+            "either single_node or multi_node with a model in it"
         )
-    key, mode = modes[0], MODES[modes[0]]
+    mode_key, mode = modes[0], MODES[modes[0]]
     others: dict[Path, str] = {}
-    stated = source.get("config", "nnodes")
+    nodes_value = source.get("config", "nnodes")
     if mode == SINGLE:
-        nodes = 1  # each node of a single-node file is a run of its own
+        nodes = 1  # CVS runs a single-node file on each node separately
         others = {
             ("config", key): "ignored: CVS sets it in distributed runs only"
-            for key in (*_OF_DISTRIBUTED, "nccl_ib_hca_list", "nic_type")
+            for key in (*_DISTRIBUTED_KEYS, "nccl_ib_hca_list", "nic_type")
         }
-    elif _is_count(stated):
-        stated_nodes = source.count(("config", "nnodes"), stated)
-        if nodes not in (None, stated_nodes):
-            source.notes.append(f"config.nnodes is {stated_nodes}, and the run has {nodes} nodes")
-        nodes = nodes or stated_nodes
+    elif _is_count(nodes_value):
+        file_nodes = source.count(("config", "nnodes"), nodes_value)
+        if nodes not in (None, file_nodes):
+            source.notes.append(f"config.nnodes is {file_nodes}, but the run has {nodes} nodes")
+        nodes = nodes or file_nodes
     if source.get("config", "nccl_ib_hca"):
-        others["config", "nccl_ib_hca_list"] = "ignored: CVS reads it nowhere"
+        others["config", "nccl_ib_hca_list"] = "ignored: CVS does not read it"
     steps = source.count(("config", "training_steps"), source.get("config", "training_steps"))
     checkpoints = source.truth("config", "enable_checkpointing")
     cells = []
-    for model in source.table("model_params", key):
-        for gpu in source.table("model_params", key, model):
-            at = ("model_params", key, model, gpu)
-            model_keys = {k: v for k, v in _maxtext_of(source, *at).items() if is_handed_on(k)}
-            named = {"model_name": model, "enable_checkpointing": checkpoints}
+    for model in source.table("model_params", mode_key):
+        for gpu in source.table("model_params", mode_key, model):
+            at = ("model_params", mode_key, model, gpu)
+            keys = _maxtext_of(source, *at)
+            passed = {key: value for key, value in keys.items() if is_passed_to_maxtext(key)}
+            extra = {"model_name": model, "enable_checkpointing": checkpoints}
             cells.append(
-                _cell(
+                _make_cell(
                     source,
                     at,
-                    {**model_keys, **_CONSTANTS, **named},
+                    {**passed, **_CONSTANT_KEYS, **extra},
                     nodes=nodes,
                     name=f"{model} {gpu}",
                     model=model,
                     gpu=gpu,
                     steps=steps,
                     xla_flags=_flags_of(source, *at, "xla_flags"),
-                    thresholds=_results_of(source, *at, "result_dict"),
+                    thresholds=_thresholds_of_model(source, *at, "result_dict"),
                 )
             )
     if not cells:
-        raise ConfigError(f"{source.where}: model_params.{key} has no model with a GPU in it")
+        raise ConfigError(f"{source.where}: model_params.{mode_key} has no model with a GPU in it")
     if len(cells) == 1:
         cells = [replace(cells[0], name="default")]
-    place = ("config", "container_config")
+    container = ("config", "container_config")
     volumes = {
-        source.filled(host): source.text(*place, "volume_dict", host)
-        for host in source.table(*place, "volume_dict")
+        source.filled(host): source.text(*container, "volume_dict", host)
+        for host in source.table(*container, "volume_dict")
     }
-    made = CvsFile(
+    file = CvsFile(
         where=source.where,
         generation="1",
         mode=mode,
         image=sample_of(source.text("config", "container_image")),
         cells=tuple(cells),
-        env=_variables_of(source, mode) | _env_of(source, *place, "env_dict"),
+        env=_environment_keys(source, mode) | _env_of(source, *container, "env_dict"),
         added=_ADDED | _ADDED_BY_MODE[mode],
-        scripts=_FIRST_SCRIPTS,
+        scripts=_SCRIPTS_1,
         container=Container(
             runtime="docker",
             mounts=tuple(f"{host}:{inside}" for host, inside in volumes.items()),
-            devices=tuple(source.texts(*place, "device_list")),
+            devices=tuple(source.texts(*container, "device_list")),
             shm_size=source.text("config", "shm_size"),
-            args=("--privileged",),  # CVS starts every container of this generation so
+            args=("--privileged",),  # CVS starts every container of this generation with it
         ),
         token_file=source.text("config", "hf_token_file"),
     )
-    return made, others
+    return file, others
 
 
-def _variables_of(source: Source, mode: str) -> dict[str, str]:
-    """Return the variables that generation 1 writes as single keys."""
+def _environment_keys(source: Source, mode: str) -> dict[str, str]:
+    """Return the variables that generation 1 has as keys of `config`."""
     variables: dict[str, str] = {}
     for key, names in VARIABLES.items():
-        is_listed = key == "nccl_ib_hca" and not source.get("config", key)
-        source_key = "nccl_ib_hca_list" if is_listed else key
-        is_used = mode == DISTRIBUTED or key not in _OF_DISTRIBUTED
-        if is_used and source.get("config", source_key) is not None:
-            variables |= dict.fromkeys(names, source.text("config", source_key))
+        file_key = key
+        if key == "nccl_ib_hca" and not source.get("config", key):
+            file_key = "nccl_ib_hca_list"
+        is_used = mode == DISTRIBUTED or key not in _DISTRIBUTED_KEYS
+        if is_used and source.get("config", file_key) is not None:
+            variables |= dict.fromkeys(names, source.text("config", file_key))
     return variables
 
 
-def _results_of(source: Source, *path: str) -> dict[str, Threshold]:
-    """Return the thresholds of a model of generation 1; CVS has two metrics with one."""
+def _thresholds_of_model(source: Source, *path: str) -> dict[str, Threshold]:
+    """Return the thresholds of a model of generation 1, for the two metrics that CVS judges."""
     table = source.table(*path)
     return {
         name: Threshold(kind="min", value=source.number((*path, name), table[name]))
@@ -455,7 +482,7 @@ def _results_of(source: Source, *path: str) -> dict[str, Threshold]:
     }
 
 
-def _read_fourth(
+def _read_generation_4(
     source: Source, nodes: int | None, find: FindThresholds
 ) -> tuple[CvsFile, dict[Path, str]]:
     """Return a file of generation 4, and path -> why this run does not use it."""
@@ -471,43 +498,44 @@ def _read_fourth(
     thresholds = _thresholds_of(source, sample_of(name), find)
     sweeps, runs = source.table("sweeps"), source.texts("runs")
     for index, sweep in enumerate(runs if sweeps else ()):
-        # CVS only warns about such a name, and runs without that sweep
+        # refused, although CVS only warns about such a name and leaves the sweep out
         if sweep not in sweeps:
             where = f"{source.where}: runs[{index}]"
             raise ConfigError.unknown("sweep", sweep, valid=sweeps, where=where)
-    asked: list[OpenItem] = []
+    open_items: list[OpenItem] = []
     cells = []
     for sweep in dict.fromkeys(runs or sweeps) if sweeps else ("default",):
         at = ("sweeps", sweep) if sweeps else config
         sweep_keys = _maxtext_of(source, *at) if sweeps else {}
-        maxtext = {**base, **_keys_of_name(source, sweep, gpu, asked), **sweep_keys}
-        maxtext = {key: value for key, value in maxtext.items() if not _is_of_the_trial(key)}
-        place = (*(at if "steps" in sweep_keys else config), "steps")
+        maxtext = {**base, **_keys_in_sweep_name(source, sweep, gpu, open_items), **sweep_keys}
+        maxtext = {key: value for key, value in maxtext.items() if not _is_set_for_trial(key)}
+        steps_path = (*(at if "steps" in sweep_keys else config), "steps")
         cells.append(
-            _cell(
+            _make_cell(
                 source,
                 at,
                 maxtext,
                 nodes=nodes,
-                devices=source.count(("gpus_per_node",), source.get("gpus_per_node")) or _DEVICES,
+                devices=source.count(("gpus_per_node",), source.get("gpus_per_node"))
+                or _DEFAULT_DEVICES,
                 name=sweep,
                 model=source.text("train_params", "model_id")
                 or setting_text(base.get("model_name", "")),
                 gpu=gpu,
-                steps=source.count(place, source.get(*place)),
+                steps=source.count(steps_path, source.get(*steps_path)),
                 xla_flags=_flags_of(source, "train_params", "xla_flags"),
                 thresholds=thresholds.get(sweep, {}),
             )
         )
-    if strangers := sorted(thresholds.keys() - (sweeps.keys() or {"default"})):
+    if unknown := sorted(thresholds.keys() - (sweeps.keys() or {"default"})):
         source.notes.append(
-            f"thresholds of {', '.join(map(repr, strangers))} belong to no sweep of this file "
+            f"thresholds of {', '.join(map(repr, unknown))} belong to no sweep of this file "
             "and are not used; CVS refuses such a file if enforce_thresholds is true"
         )
     args = ("container", "runtime", "args")
     privileged = ["--privileged"] if source.truth(*args, "privileged") else []
     mounts = [text for text in source.texts(*args, "volumes") if not is_open(text)]
-    made = CvsFile(
+    file = CvsFile(
         where=source.where,
         generation="4",
         mode=mode,
@@ -515,7 +543,7 @@ def _read_fourth(
         cells=tuple(cells),
         env=env,
         added=_ADDED | _ADDED_BY_MODE[mode],
-        scripts=tuple(source.texts("train_params", "train_script_paths")) or _FOURTH_SCRIPTS,
+        scripts=tuple(source.texts("train_params", "train_script_paths")) or _SCRIPTS_4,
         container=Container(
             runtime=source.text("container", "runtime", "name") or "docker",
             mounts=tuple(mounts),
@@ -526,29 +554,34 @@ def _read_fourth(
         enforce=source.truth("enforce_thresholds", default=True),
         threshold_name=sample_of(name),
         token_file=source.text("paths", "hf_token_file"),
-        open_items=tuple(asked[:1]),
+        open_items=tuple(open_items[:1]),  # every sweep needs the same GPU
     )
     idle = sweeps.keys() - {cell.name for cell in cells}
-    return made, {("sweeps", sweep): "ignored: this sweep does not run" for sweep in idle}
+    return file, {("sweeps", sweep): "ignored: this sweep does not run" for sweep in idle}
 
 
-def _is_of_the_trial(key: str) -> bool:
+def _is_set_for_trial(key: str) -> bool:
+    """Return whether the protocol or the launcher sets a key, and not the cell."""
     use = keys_of("4", "train_params", "maxtext_config").get(key, "")
     return key == "steps" or str(use).startswith(DROPPED)
 
 
-# parts of the name of a sweep:  BS=5
-_TOKEN = re.compile(r"([A-Z_]+)=([^,\s;/]+)")
+# a part of the name of a sweep:  BS=5
+_NAME_PART = re.compile(r"([A-Z_]+)=([^,\s;/]+)")
 
 
-def _keys_of_name(source: Source, name: str, gpu: str, asked: list[OpenItem]) -> dict[str, Json]:
+def _keys_in_sweep_name(
+    source: Source, name: str, gpu: str, open_items: list[OpenItem]
+) -> dict[str, Json]:
     """Return the MaxText keys that the name of a sweep sets by BS, SL and PRECISION.
+
+    If the precision depends on an unknown GPU, an item is appended to `open_items`.
 
     Raises:
         ConfigError: the name has a word that CVS does not know.
     """
     keys: dict[str, Json] = {}
-    for word, value in _TOKEN.findall(name):
+    for word, value in _NAME_PART.findall(name):
         where = f"{source.where}: sweeps.{name}"
         if word == "BS":
             keys["per_device_batch_size"] = typed(value)
@@ -562,7 +595,7 @@ def _keys_of_name(source: Source, name: str, gpu: str, asked: list[OpenItem]) ->
             keys["quantization"] = "fp8" if gpu.lower().startswith("mi35") else "nanoo_fp8"
             if "xx" in gpu.lower():
                 wanted = f"the GPU: FP8 is fp8 from mi35x on, else nanoo_fp8; {gpu} may be either"
-                asked.append(OpenItem(path="gpu_name", sample="mi300x", wanted=wanted))
+                open_items.append(OpenItem(path="gpu_name", sample="mi300x", wanted=wanted))
         else:
             raise ConfigError.unknown("precision", value, valid=("BF16", "FP8"), where=where)
     return keys
@@ -574,17 +607,19 @@ KINDS = ("min", "max", "max_ms", "info")  # the kinds of thresholds in the publi
 def _thresholds_of(
     source: Source, name: str, find: FindThresholds
 ) -> dict[str, dict[str, Threshold]]:
-    """Return cell -> metric -> threshold of the threshold file; a note says why there are none.
+    """Return cell -> metric -> threshold of the threshold file.
+
+    If there is none, a note in `source` says so.
 
     Raises:
-        ConfigError: there is no such kind of threshold, or a value is no number.
+        ConfigError: there is no such kind of threshold, or a value is not a number.
     """
-    named_file = find(name) if name else None
-    if named_file is None:
+    found = find(name) if name else None
+    if found is None:
         reason = f"there is no threshold file {name}" if name else "threshold_json names no file"
         source.notes.append(f"{reason}: no metric has a threshold")
         return {}
-    where, text = named_file
+    where, text = found
     data, notes = objects_of(text, where=where)
     source.notes += notes
     thresholds = Source(data, where=where, words={})
@@ -594,8 +629,8 @@ def _thresholds_of(
             path = (cell, metric)
             kind, value = thresholds.text(*path, "kind"), thresholds.get(*path, "value")
             if kind not in KINDS:
-                at = f"{where}: {written(path)}"
+                at = f"{where}: {path_text(path)}"
                 raise ConfigError.unknown("kind of threshold", kind, valid=KINDS, where=at)
-            demand = Threshold(kind=kind, value=thresholds.number((*path, "value"), value))
-            cells.setdefault(cell, {})[metric.removeprefix(PREFIX)] = demand
+            threshold = Threshold(kind=kind, value=thresholds.number((*path, "value"), value))
+            cells.setdefault(cell, {})[metric.removeprefix(PREFIX)] = threshold
     return cells

@@ -1,6 +1,7 @@
-"""The objects of a CVS file, and its values: typed, filled in, and with open items found.
+"""Parse the text of a CVS file into objects, and read typed values from them.
 
-Pure, and `ConfigError` is its only error. A *leaf* is a single value, or an empty object or list.
+A *leaf* is a single value, or an empty object or list. A value is *open* if the file has only a
+mark such as `<changeme>` in its place. `ConfigError` is the only error.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from pytest_xlatune.model.record import Json
 
 Path = tuple[str | int, ...]
 
-_DEEPEST = 40  # levels of nested objects; the published files have 8
-_LONGEST = 1 << 14  # characters of a value with its placeholders filled in
-_LARGEST = 1e18  # more than the bytes of the largest machine
-_DIGITS = 300  # digits of a number; no setting has more
+_MOST_LEVELS = 40  # the most levels of nested objects; the published files have 8
+_MOST_CHARS = 1 << 14  # the most characters of a value with its placeholders filled in
+_MOST_VALUE = 1e18  # the largest number; more than the bytes of the largest machine
+_MOST_DIGITS = 300  # the most digits of a number; no setting has more
 
 
-def written(path: Path) -> str:
+def path_text(path: Path) -> str:
     """Return a path as text: keys are joined by dots, and places in a list are in brackets."""
     text = ""
     for key in path:
-        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            text += f".{key}" if text else key
     return text
 
 
@@ -45,70 +49,75 @@ def objects_of(text: str, *, where: str) -> tuple[dict[str, Json], tuple[str, ..
     """Return the objects of a JSON file, and a note for keys that an object has more than once.
 
     Raises:
-        ConfigError: the text is no JSON object; the message gives line and column.
+        ConfigError: the text is not a JSON object; the message gives line and column.
     """
     notes: list[str] = []
+    too_deep = f"{where}: objects are nested too deeply to be a CVS file"
 
-    def pairs(members: list[tuple[str, Json]]) -> dict[str, Json]:
-        made = dict(members)
-        # a published cluster file has a key three times
-        if len(made) != len(members):
+    def object_of(members: list[tuple[str, Json]]) -> dict[str, Json]:
+        table = dict(members)
+        # a published cluster file has one key three times, so this is only noted
+        if len(table) != len(members):
             names = [name for name, _ in members]
-            twice = sorted({name for name in names if names.count(name) > 1})
+            repeated = sorted({name for name in names if names.count(name) > 1})
             notes.append(
-                f"{', '.join(twice)} is more than once in one object; the last value counts"
+                f"one object has {', '.join(repeated)} more than once; the last value counts"
             )
-        return made
+        return table
 
     def refuse(word: str) -> Json:
-        raise ConfigError(f"{where}: {word} is no number of JSON; write a number or a text")
+        raise ConfigError(f"{where}: {word} is not a number in JSON; write a number or a text")
 
     try:
-        data = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse)
+        data = json.loads(text, object_pairs_hook=object_of, parse_constant=refuse)
         leaves = list(leaves_of(data))
-    # a published cluster file lacks a comma, which line and column help to find
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{where}, line {error.lineno}, column {error.colno}: this is not JSON: {error.msg}"
         ) from None
     except RecursionError:
-        leaves = [(("",) * (_DEEPEST + 1), None)]
-    except ValueError as error:  # a number has more digits than Python reads
+        raise ConfigError(too_deep) from None
+    except ValueError as error:  # a number has more digits than Python converts
         raise ConfigError(f"{where}: a number cannot be read: {error}") from None
     for path, value in leaves:
-        if len(path) > _DEEPEST:
-            raise ConfigError(f"{where}: objects are nested too deeply to be a CVS file")
+        if len(path) > _MOST_LEVELS:
+            raise ConfigError(too_deep)
         if isinstance(value, float) and value in (float("inf"), float("-inf")):
-            raise ConfigError(f"{where}: {written(path)} is larger than any number")
+            raise ConfigError(
+                f"{where}: {path_text(path)} is a number that is too large to be read"
+            )
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else repr(data)[:40]
-        raise ConfigError(f"{where}, line 1: this is {kind}, and a CVS file is an object {{...}}")
+        raise ConfigError(f"{where}, line 1: this is {kind}, but a CVS file is an object {{...}}")
     return data, tuple(notes)
 
 
-# keys of remarks that do not begin with "_":  1__container_image   ex__nccl_ib_hca_list
+# the beginnings of keys that are remarks:  _comment    1__container_image    ex__nccl_ib_hca_list
 _COMMENT = re.compile(r"_|_*ex_+|\d+__")
 
 
 def is_comment(key: str, siblings: object = ()) -> bool:
-    """Return whether a key is a remark: `_...`, `ex_...`, `1__...`, or `...__` and another key."""
+    """Return whether a key is a remark.
+
+    It is one if it begins like a remark, or if it is `...__KEY` for a KEY of the same object.
+    """
     if _COMMENT.match(key):
         return True
     _, mark, rest = key.rpartition("__")
     return bool(mark) and isinstance(siblings, dict) and rest in siblings and rest != key
 
 
-# values to be filled in:  "eno0 <changeme>"   "<change>"   "X.X.X.X"
+# the marks of open values:  "eno0 <changeme>"   "<change>"   "X.X.X.X"
 _OPEN = re.compile(r"<change(?:me)?>|\bX\.X\.X\.X\b", re.IGNORECASE)
 
 
 def is_open(value: object) -> bool:
-    """Return whether a value is a text that has yet to be filled in."""
+    """Return whether a value is a text with the mark of an open value."""
     return isinstance(value, str) and _OPEN.search(value) is not None
 
 
 def sample_of(value: str) -> str:
-    """Return the file's own example, which comes before the mark of an open value."""
+    """Return the example before the mark of an open value; another value is returned unchanged."""
     match = _OPEN.search(value)
     return value[: match.start()].strip() if match else value
 
@@ -117,27 +126,27 @@ _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][+-]?\d+)
 
 
 def typed(value: Json) -> Json:
-    """Return the number or the boolean that a text spells; other values are returned as they are.
+    """Return the number or the boolean that a text spells; return other values unchanged.
 
-    "500_000" becomes 500000, and "False" becomes false.
+    "500_000" becomes 500000, and "False" becomes False.
     """
     if isinstance(value, float):
-        return plain(value)
+        return whole_as_int(value)
     if not isinstance(value, str):
         return value
     text = value.strip()
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if len(text) < _DIGITS and _NUMBER.fullmatch(text):
+    if len(text) < _MOST_DIGITS and _NUMBER.fullmatch(text):
         number = float(text.replace("_", ""))
         if re.fullmatch(r"[+-]?[\d_]+", text):
             return int(text.replace("_", ""))
-        return plain(number) if abs(number) != float("inf") else text
+        return whole_as_int(number) if abs(number) != float("inf") else text
     return text
 
 
-def plain(number: float) -> float | int:
-    """Return a whole number as an int, so that 2.0 is written as 2 in JSON and in a digest."""
+def whole_as_int(number: float) -> float | int:
+    """Return a whole number as an int, so that JSON and digests have 2 instead of 2.0."""
     return int(number) if number == int(number) and abs(number) < 1e15 else number  # noqa: PLR2004
 
 
@@ -155,9 +164,13 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
 
 
 class Source:
-    """The objects of one file; each error of a getter names the path.
+    """The objects of one file. Its methods return typed values, and their errors name the path.
 
-    `words` has the values of the placeholders, and `notes` collects remarks for the user.
+    Attributes:
+        data: the objects.
+        where: the name of the file in messages.
+        words: placeholder -> its value, also for the file's own `paths`.
+        notes: remarks on the file for the user; readers of the file add to them.
     """
 
     def __init__(self, data: dict[str, Json], *, where: str, words: Mapping[str, str]) -> None:
@@ -167,10 +180,10 @@ class Source:
         paths = {name: text for name, text in self.table("paths").items() if isinstance(text, str)}
         self.words = {**words, **paths, **{f"paths.{name}": text for name, text in paths.items()}}
 
-    def wrong(self, path: Path, value: object, expected: str) -> ConfigError:
-        """Return the error for a value that is not what CVS expects there."""
+    def error_at(self, path: Path, value: object, expected: str) -> ConfigError:
+        """Return the error for a value that is not what CVS expects at its path."""
         shown = f"{value!r:.60}" if not isinstance(value, dict | list) else type(value).__name__
-        return ConfigError(f"{self.where}: {written(path)} is {shown}, expected {expected}")
+        return ConfigError(f"{self.where}: {path_text(path)} is {shown}, expected {expected}")
 
     def filled(self, value: Any) -> Any:
         """Return a value with the placeholders in its texts filled in.
@@ -183,12 +196,13 @@ class Source:
         if not isinstance(value, str):
             return value
         text = value
-        for _ in range(_DEEPEST):
+        # repeated, because the value of a placeholder may contain placeholders
+        for _ in range(_MOST_LEVELS):
             filled = PLACEHOLDER.sub(lambda match: self.words.get(match[1], match[0]), text)
             if filled == text:
                 return text
             text = filled
-            if len(text) > _LONGEST:
+            if len(text) > _MOST_CHARS:
                 break
         raise ConfigError(
             f"{self.where}: the placeholders in {value!r:.80} refer to each other in a circle"
@@ -201,7 +215,7 @@ class Source:
             if value is None:
                 return None
             if not isinstance(value, dict):
-                raise self.wrong(path[:depth], value, "an object")
+                raise self.error_at(path[:depth], value, "an object")
             value = value.get(str(key))
         return value
 
@@ -211,7 +225,7 @@ class Source:
         if table is None:
             return {}
         if not isinstance(table, dict):
-            raise self.wrong(path, table, "an object")
+            raise self.error_at(path, table, "an object")
         return {key: value for key, value in table.items() if not is_comment(key)}
 
     def texts(self, *path: str | int) -> list[str]:
@@ -220,17 +234,17 @@ class Source:
         if texts is None:
             return []
         if not isinstance(texts, list):
-            raise self.wrong(path, texts, "a list")
+            raise self.error_at(path, texts, "a list")
         for index, text in enumerate(texts):
             if not isinstance(text, str):
-                raise self.wrong((*path, index), text, "a text")
+                raise self.error_at((*path, index), text, "a text")
         return [self.filled(text) for text in texts]
 
     def text(self, *path: str | int) -> str:
         """Return a text or a number as text, filled in; "" if it is missing."""
         value = self.get(*path)
         if isinstance(value, dict | list):
-            raise self.wrong(path, value, "a text")
+            raise self.error_at(path, value, "a text")
         return setting_text(self.filled(value))
 
     def number(self, path: Path, value: Json) -> float | None:
@@ -239,16 +253,16 @@ class Source:
             return None
         number = typed(value)
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise self.wrong(path, value, "a number")
-        if abs(number) > _LARGEST:
-            raise self.wrong(path, value, "a number below 1e18")
+            raise self.error_at(path, value, "a number")
+        if abs(number) > _MOST_VALUE:
+            raise self.error_at(path, value, "a number below 1e18")
         return number
 
     def count(self, path: Path, value: Json) -> int | None:
         """Return a value as a whole number of at least 1; None if it is missing or open."""
         number = self.number(path, value)
         if number is not None and (number != int(number) or number < 1):
-            raise self.wrong(path, value, "a whole number, at least 1")
+            raise self.error_at(path, value, "a whole number, at least 1")
         return None if number is None else int(number)
 
     def truth(self, *path: str | int, default: bool = False) -> bool:
@@ -258,5 +272,5 @@ class Source:
             return default
         value = typed(stated)  # "1" becomes 1, and 1 equals True
         if isinstance(value, dict | list) or value not in (True, False):
-            raise self.wrong(path, stated, "true or false")
+            raise self.error_at(path, stated, "true or false")
         return bool(value)

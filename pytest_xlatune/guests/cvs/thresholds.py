@@ -1,9 +1,8 @@
-"""The study whether a deployed cell meets thresholds: a number of jobs, a verdict for each metric.
+"""The study of whether a deployed cell meets thresholds: some jobs, and a verdict for each metric.
 
-A threshold is an absolute demand, e.g. at least 800 tokens/s for each device. The unit is the job:
-the mean over the jobs is tested against the limit, one-sided at 5 % in either direction. If neither
-test rejects, the verdict is "cannot tell". All jobs must have a score. This module must not know
-executors, logs, or the kind of files that have the thresholds.
+A threshold is an absolute demand, e.g. at least 800 tokens/s for each device. The value of a job is
+one observation: the mean over the jobs is tested against the limit, one-sided at 5 % in either
+direction. If neither test rejects, the verdict is "cannot tell". All jobs must have a score.
 """
 
 from __future__ import annotations
@@ -50,12 +49,13 @@ from pytest_xlatune.studies.verdicts import (
 )
 
 KIND = "thresholds"
-JOBS = 5
+JOBS = 5  # the default number of jobs
 _BOUNDS = {"min": "at least", "max": "at most"}
-_OF_LOSS = ("final_loss", "loss_decreased")  # deterministic training repeats these values exactly
+# metrics whose values deterministic training repeats exactly
+_LOSS_METRICS = ("final_loss", "loss_decreased")
 
 # metric -> a function that returns its value for one job; None if the job does not give it
-_FIGURES: Mapping[str, Callable[[Score, Cell], float | None]] = {
+_METRICS: Mapping[str, Callable[[Score, Cell], float | None]] = {
     "tokens_per_sec_per_gpu": lambda score, _: score.tgs,
     "tokens_per_sec_total": lambda score, cell: score.tgs and score.tgs * cell.devices,
     "tflops_per_sec_per_gpu": lambda score, _: score.tflops,
@@ -64,25 +64,35 @@ _FIGURES: Mapping[str, Callable[[Score, Cell], float | None]] = {
     "step_time_p50_ms": lambda score, _: _percentile_ms(score, 0.50),
     "step_time_p95_ms": lambda score, _: _percentile_ms(score, 0.95),
     "final_loss": lambda score, _: score.loss,
-    "loss_decreased": lambda score, _: _fell(score),
+    "loss_decreased": lambda score, _: _has_loss_decreased(score),
 }
-_ROUNDING = 1e-12
+_RELATIVE_ROUNDING = 1e-12  # values that differ by no more than this share are the same
 
 
 def _percentile_ms(score: Score, share: float) -> float | None:
+    """Return the smallest step time that at least this share of the steps does not exceed."""
     first, last = score.window
-    inside = sorted(seconds for step, seconds in score.timings if first <= step <= last)
-    return 1000 * inside[max(math.ceil(share * len(inside)) - 1, 0)] if inside else None
+    steps_s = sorted(seconds for step, seconds in score.timings if first <= step <= last)
+    if not steps_s:
+        return None
+    return 1000 * steps_s[max(math.ceil(share * len(steps_s)) - 1, 0)]
 
 
-def _fell(score: Score) -> float | None:
+def _has_loss_decreased(score: Score) -> float | None:
+    """Return 1 if the loss has decreased, 0 if not, and None if it is unknown."""
     if score.loss is None or score.first_loss is None:
         return None
     return float(score.loss < score.first_loss)
 
 
 class Demand(Record, frozen=True, kw_only=True):
-    """A demand on the mean of a metric: `min` or `max`, and a value; "" and None only record it."""
+    """A demand on the mean of a metric over the jobs.
+
+    Attributes:
+        metric: the name of the metric in CVS, without `PREFIX`.
+        bound: `min` or `max`; "" if the metric is only recorded.
+        value: the limit; None if the metric is only recorded.
+    """
 
     metric: str
     bound: str = ""
@@ -95,13 +105,13 @@ class Demand(Record, frozen=True, kw_only=True):
 
     def figure(self, score: Score, cell: Cell) -> float | None:
         """Return the value of the metric in a job; None if the job does not give it."""
-        known = _FIGURES.get(self.metric)
-        figure = known(score, cell) if known else None
+        value_of = _METRICS.get(self.metric)
+        figure = value_of(score, cell) if value_of else None
         return figure if figure is not None and math.isfinite(figure) else None
 
 
 class Thresholds(DeclaredStudy, frozen=True, kw_only=True):
-    """The question of a sweep whether the deployed cell meets demands.
+    """The declaration of a study of whether the deployed cell meets demands.
 
     Attributes:
         demands: the demands, one for each metric.
@@ -134,32 +144,33 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """The word of the study and the number of its jobs; the thresholds are no part of it."""
+        """The kind of the study, and a digest of the number of jobs, but not of the thresholds."""
         return f"{KIND}-{digest([self.jobs], length=8)}"
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The cell as deployed, and an arm for each metric, which gives its verdict a name."""
+        """The cell as deployed, and an arm for each metric, which names the metric's verdict."""
         reference = deployed(self.cell)
         return (reference, *(replace(reference, id=demand.metric) for demand in self.demands))
 
     def lines(self, due: Sequence[Trial]) -> tuple[Message, ...]:
-        """Return the forecast of the jobs that are still to run."""
-        gated = sum(demand.value is not None for demand in self.demands)
-        jobs = counted(len(due), "trial")
-        text = f"{jobs} of the cell as deployed, compared with {counted(gated, 'threshold')}"
+        """Return a line of a plan on the trials that are still to run."""
+        limits = sum(demand.value is not None for demand in self.demands)
+        trials = counted(len(due), "trial")
+        text = f"{trials} of the cell as deployed, compared with {counted(limits, 'threshold')}"
         return (verbatim(text),)
 
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
         """Return a verdict for each metric; none passes before all jobs are over."""
         del planned
-        logs = [s.value for result in past.screens_of(BASELINE_ID) if (s := usable(result))]
+        scores = filter(None, map(usable, past.screens_of(BASELINE_ID)))
+        log_values = [score.value for score in scores]
         return Conclusion(
             verdicts=tuple(
                 self._verdict(past, demand, is_complete=not due) for demand in self.demands
             ),
             reference=reference(past),
-            record=NoiseRecord(sigma=stdev(logs) if len(logs) > MIN_DF else None),
+            record=NoiseRecord(sigma=stdev(log_values) if len(log_values) > MIN_DF else None),
             complete=not due,
             first_step=past.window.moved_to,
             notes=tuple(filter(None, [past.window.note])),
@@ -169,7 +180,9 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     def trials(self) -> tuple[Trial, ...]:
         """The jobs of the cell as deployed."""
         orders = Orders(cell=self.cell, seed=0, study=self.name)
-        return tuple(orders.trial(BASELINE, KIND, position=at) for at in range(self.jobs))
+        return tuple(
+            orders.trial(BASELINE, KIND, position=position) for position in range(self.jobs)
+        )
 
     def _verdict(self, past: Past, demand: Demand, *, is_complete: bool) -> Verdict:
         trials = past.screens_of(BASELINE_ID)
@@ -182,58 +195,61 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         scored = [score for result in trials if (score := usable(result))]
         if not is_complete:
             over = sum(result.status.is_final for result in trials)
-            return _because(base, f"cannot tell yet: {over} of {self.jobs} jobs are over")
+            return _with_reasons(base, f"cannot tell yet: {over} of {self.jobs} jobs are over")
         if not scored:
             return replace(base, kind=VerdictKind.INVALID, reasons=(unmeasured(trials),))
         base = replace(with_figures(base, trials), arm=demand.metric)
         figures = [demand.figure(score, self.cell) for score in scored]
         values = [figure for figure in figures if figure is not None]
         if not values:
-            return _because(base, f"cannot tell: no job gives {demand.metric}")
-        kind, text = held(values, demand)
-        short = self.jobs - len(values)
-        if short and kind is VerdictKind.EQUIVALENT:
-            kind = VerdictKind.INCONCLUSIVE
-        lost = [f"cannot tell: {short} of {self.jobs} jobs do not give it"] if short else []
+            return _with_reasons(base, f"cannot tell: no job gives {demand.metric}")
+        kind, text = threshold_verdict(values, demand)
+        missing = self.jobs - len(values)
+        reasons = [text]
+        if missing:
+            reasons.append(f"cannot tell: {missing} of {self.jobs} jobs do not give it")
+            if kind is VerdictKind.EQUIVALENT:
+                kind = VerdictKind.INCONCLUSIVE
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
-        verdict = _because(base, text, *lost)
+        verdict = _with_reasons(base, *reasons)
         return replace(
-            verdict, kind=kind, word=_TERMS[kind].upper(), n=len(values), method=verbatim(method)
+            verdict, kind=kind, word=_WORDS[kind].upper(), n=len(values), method=verbatim(method)
         )
 
 
-# the kinds of verdict are those of a comparison, and say nothing about a demand
-_TERMS = {
+# The kind of a verdict -> the word for a demand. The kinds are made for comparisons: here
+# EQUIVALENT means that the demand is met, and SLOWER that it is not.
+_WORDS = {
     VerdictKind.EQUIVALENT: "pass",
     VerdictKind.SLOWER: "fail",
     VerdictKind.INCONCLUSIVE: "cannot tell",
 }
 
 
-def our_word(verdict: Verdict) -> str:
+def threshold_word(verdict: Verdict) -> str:
     """Return the word for a verdict: pass, fail or cannot tell."""
-    return _TERMS.get(verdict.kind, "cannot tell")
+    return _WORDS.get(verdict.kind, "cannot tell")
 
 
-def _because(verdict: Verdict, *reasons: str) -> Verdict:
+def _with_reasons(verdict: Verdict, *reasons: str) -> Verdict:
     return replace(verdict, reasons=(*map(verbatim, reasons), *verdict.reasons))
 
 
-def held(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
-    """Return the verdict on the values of the jobs, in the words of `_TERMS`, and a sentence."""
+def threshold_verdict(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
+    """Return the kind of verdict on the values of the jobs (see `_WORDS`), and a sentence."""
     mean = fmean(values)
-    shown = f"{demand.metric} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
+    text = f"{demand.metric} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
     if demand.value is None:
-        return VerdictKind.EQUIVALENT, shown
-    shown = f"{shown}, the demand is {demand.words}"
+        return VerdictKind.EQUIVALENT, text
+    text = f"{text}, the demand is {demand.words}"
     sign = 1.0 if demand.bound == "min" else -1.0
-    is_same = max(values) - min(values) <= _ROUNDING * abs(mean)
-    if is_same and demand.metric in _OF_LOSS:
+    is_same = max(values) - min(values) <= _RELATIVE_ROUNDING * abs(mean)
+    if is_same and demand.metric in _LOSS_METRICS:
         # deterministic training repeats its loss, so there is no noise to allow for
-        holds = sign * (mean - demand.value) >= 0
-        kind = VerdictKind.EQUIVALENT if holds else VerdictKind.SLOWER
-        return kind, f"{_TERMS[kind]}: {shown}; every job has the same value"
-    # A job counts as one value. If single steps counted, a limit two standard deviations of a step
-    # below the mean would fail 43 % of healthy runs of 24 steps.
+        is_met = sign * (mean - demand.value) >= 0
+        kind = VerdictKind.EQUIVALENT if is_met else VerdictKind.SLOWER
+        return kind, f"{_WORDS[kind]}: {text}; every job has the same value"
+    # A job counts as one value. If each step were compared with a limit of two standard deviations
+    # below the mean, 43 % of healthy runs of 24 steps would fail.
     kind = against_level([sign * value for value in values], sign * demand.value)
-    return kind, f"{_TERMS[kind]}: {shown}"
+    return kind, f"{_WORDS[kind]}: {text}"

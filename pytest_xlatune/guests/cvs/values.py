@@ -1,4 +1,4 @@
-"""What a CVS configuration sets, as plain values that are the same for both generations."""
+"""The content of a CVS configuration, as plain values that are the same for both generations."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_xlatune.guests.cvs.keys import CLASSES, Leaf
-from pytest_xlatune.guests.cvs.source import plain
+from pytest_xlatune.guests.cvs.source import whole_as_int
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import without_secrets
 
 SINGLE, DISTRIBUTED = "single", "distributed"
 NO_CONTAINER = "none"  # the name of the runtime for a run without a container
-# CVS puts this in front of the metrics that it judges; a file may leave it out
+# the beginning of the names of metrics that CVS judges; a file may leave it out
 PREFIX = "training."
 TFLOPS, TOKENS = "tflops_per_sec_per_gpu", "tokens_per_sec_per_gpu"
 
@@ -34,15 +34,20 @@ class OpenItem:
 
     @property
     def words(self) -> str:
-        """The phrase, with the option that sets the value."""
+        """The path and what is needed, with the option that sets the value."""
         sample = f" (the file's sample: {self.sample})" if self.sample else ""
-        typed = f"--cvs-set '{self.path}={self.sample or 'VALUE'}'"
-        return f"{self.path}: {self.wanted}{sample}: {typed}"
+        option = f"--cvs-set '{self.path}={self.sample or 'VALUE'}'"
+        return f"{self.path}: {self.wanted}{sample}: {option}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """A demand on a metric: `min`, `max`, `max_ms`, or `info`, which is only recorded."""
+    """A demand on a metric.
+
+    Attributes:
+        kind: `min`, `max`, `max_ms` (at most, in milliseconds), or `info` (only recorded).
+        value: the limit; None if there is none.
+    """
 
     kind: str
     value: float | None
@@ -59,7 +64,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CvsCell:
-    """One combination that the file runs: one of its sweeps, or the file itself.
+    """One combination of settings that the file runs: one of its sweeps, or the whole file.
 
     Attributes:
         name: the name of the sweep; `default` if the file has none.
@@ -88,7 +93,7 @@ class CvsCell:
     def per_device_batch_size(self) -> float | None:
         """Sequences of a device in a step; None if the file does not give them."""
         size = self.maxtext.get("per_device_batch_size")
-        return plain(size) if isinstance(size, int | float) else None
+        return whole_as_int(size) if isinstance(size, int | float) else None
 
     @property
     def max_target_length(self) -> int | None:
@@ -120,7 +125,15 @@ class CvsCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """The settings with which the file starts its container."""
+    """The settings with which the file starts its container.
+
+    Attributes:
+        runtime: the name of the runtime, or `NO_CONTAINER`.
+        mounts: `/path:/inside`, perhaps with a mode.
+        devices: paths of device files.
+        shm_size: the size of /dev/shm; "" if the file does not give it.
+        args: further options of the runtime.
+    """
 
     runtime: str
     mounts: tuple[str, ...]
@@ -136,13 +149,20 @@ class CvsFile:
     Attributes:
         where: the name of the file in messages.
         generation: the generation of CVS, `1` or `4`.
+        mode: `single` or `distributed`.
+        image: the name of the container's image; "" if the file names none.
         cells: the combinations to run, at least one.
         env: the variables that the file sets and that the trainer gets.
         added: the variables that CVS adds to every run of this mode.
         scripts: the possible paths of the trainer's script; the first that exists is started.
+        container: the settings of the container.
         enforce: whether a run fails if a threshold is not met.
         threshold_name: the name of the threshold file; "" if the file names none.
-        token_file: the path of the token for Hugging Face, which is never read here.
+        token_file: the path of the token for Hugging Face, which is never read here; "" if the
+            file names none.
+        leaves: all values of the file, and what becomes of each.
+        open_items: the values that are still to be filled in.
+        notes: remarks on the file for the user, in sentences.
         data: the objects of the file, with the values that the user gave.
     """
 
@@ -177,7 +197,7 @@ class CvsFile:
 
     @property
     def accounting(self) -> dict[str, int]:
-        """Class -> the number of leaves in it."""
+        """Class -> the number of leaves of this class."""
         counts = dict.fromkeys(CLASSES, 0)
         for leaf in self.leaves:
             counts[leaf.cls] += 1

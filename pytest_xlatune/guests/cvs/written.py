@@ -1,8 +1,8 @@
 """Write CVS files anew, with the recipe of a sweep or with measured least values.
 
-Keys, their order and remarks are kept; the white space is new, with the indent of the file. A least
-value is the mean of the jobs less three standard deviations of a job. Its remark says how many jobs
-it rests on, when they ran, and how often a healthy job misses it.
+Keys, their order and remarks are kept; the white space is new, but the indent is that of the file.
+A least value is the mean of the jobs less three standard deviations of a job. The remark beside it
+says how many jobs were measured, when they ran, and how often a healthy job misses the value.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.guests.cvs.reading import (
     MODES,
     VARIABLES,
-    is_handed_on,
-    of_the_launcher,
+    is_passed_to_maxtext,
+    is_set_by_launcher,
     read_cvs,
 )
 from pytest_xlatune.guests.cvs.source import objects_of, setting_text, typed
@@ -39,7 +39,7 @@ from pytest_xlatune.studies.calibration import jobs_of
 from pytest_xlatune.studies.trials import usable
 
 _REMARK = "_xlatune_recipe"  # both generations ignore keys that begin with "_"
-_DIGITS = 4
+_KEPT_DIGITS = 4  # the digits of a least value
 Data = dict[str, Any]
 
 
@@ -53,7 +53,7 @@ def patched_cvs(source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
         return {}
     nodes = 2 if covered.cell.config_tag.endswith("-distributed") else 1
     text = source.text.removeprefix("\ufeff")
-    data, left_out = deployed_in(
+    data, left_out = with_profile(
         text, profile, cell=source.cvs_cell, where=source.path, nodes=nodes
     )
     remarks = [f"{profile.id}: measured on {covered.cell.label}"]
@@ -63,17 +63,24 @@ def patched_cvs(source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
         remarks.append(
             "a value of this file is secret and hidden here: copy it from the file itself"
         )
-    written = _text({**data, _REMARK: remarks}, text)
+    written = _json_text({**data, _REMARK: remarks}, text)
     return {f"{Path(source.path).stem}-recipe.json": written}
 
 
-def deployed_in(
+def with_profile(
     text: str, profile: Profile, *, cell: str, where: str, nodes: int
 ) -> tuple[Data, list[str]]:
     """Return the objects of a file with a profile for a cell, and what could not be put into them.
 
-    XLA flags and variables apply to the whole file. A MaxText key goes into the sweep of the cell
+    XLA flags and variables apply to the whole file. A MaxText key is put into the sweep of the cell
     if the file runs several sweeps, or if that sweep sets the key.
+
+    Args:
+        text: the text of the file.
+        profile: the profile of the recipe.
+        cell: the name of the cell in the file; a name that the file lacks means the first cell.
+        where: the name of the file in messages.
+        nodes: the number of nodes of the cell.
     """
     file = read_cvs(text, where=where, nodes=nodes)
     cvs_cell = next(
@@ -87,52 +94,55 @@ def deployed_in(
     for name, value in profile.env.items():
         if is_secret(name):
             left_out.append(f"{name}: its value is secret; set it yourself")
-        elif of_the_launcher(name):
+        elif is_set_by_launcher(name):
             left_out.append(f"{name}: only the launcher of a job sets it")
         else:
-            text_of_it = on_top(file.env, {name: value})[name]
-            keys = [key for key, names in VARIABLES.items() if name in names]
-            keys = [key for key in keys if key in data.get("config", {})]
+            new_value = on_top(file.env, {name: value})[name]
+            config = data.get("config", {})
+            keys = [key for key, names in VARIABLES.items() if name in names and key in config]
             for key in keys:
-                data["config"][key] = text_of_it
-            if not keys or name in _below(data, *env_path):
-                _below(data, *env_path)[name] = text_of_it
+                config[key] = new_value
+            if not keys or name in _object_at(data, *env_path):
+                _object_at(data, *env_path)[name] = new_value
             if name in file.added and file.generation == "1":
                 left_out.append(
                     f"{name}: it is in the file, but CVS replaces it with {file.added[name]}"
                 )
     for name, value in profile.overrides.items():
-        place = _place_of_key(data, file, cvs_cell, name)
-        if place is None:
-            left_out.append(f"{name}: CVS of generation 1 does not hand this key to MaxText")
+        table = _object_for_key(data, file, cvs_cell, name)
+        if table is None:
+            left_out.append(f"{name}: CVS of generation 1 does not pass this key to MaxText")
         elif is_secret(name):
             left_out.append(f"{name}: its value is secret; set it yourself")
         else:
-            is_text = isinstance(place.get(name), str)
-            place[name] = setting_text(typed(value)) if is_text else typed(value)
-    return data, left_out + _lost(data, file, cvs_cell, profile, reported=left_out, nodes=nodes)
+            is_text = isinstance(table.get(name), str)
+            table[name] = setting_text(typed(value)) if is_text else typed(value)
+    left_out += _unread_settings(data, file, cvs_cell, profile, reported=left_out, nodes=nodes)
+    return data, left_out
 
 
-def _below(data: Data, *path: str) -> Data:
+def _object_at(data: Data, *path: str) -> Data:
     """Return the object at a path, which is made if it is missing."""
     for key in path:
         data = data.setdefault(key, {})
     return data
 
 
-def _model_of(data: Data, file: CvsFile, cell: CvsCell) -> Data:
+def _model_object(data: Data, file: CvsFile, cell: CvsCell) -> Data:
+    """Return the object of a cell's model and GPU, in a file of generation 1."""
     mode = next(key for key, mode_name in MODES.items() if mode_name == file.mode)
-    return _below(data, "model_params", mode, cell.model, cell.gpu)
+    return _object_at(data, "model_params", mode, cell.model, cell.gpu)
 
 
 def _put_flags(data: Data, file: CvsFile, cell: CvsCell, profile: Profile) -> list[str]:
+    """Put the XLA flags of a profile into the objects of a file; return what is left out."""
     if not profile.flags:
         return []
     if "XLA_FLAGS" in file.env:
         return ["its XLA flags: add them to the XLA_FLAGS in the file's environment"]
-    is_first = file.generation == "1"
-    above = _model_of(data, file, cell) if is_first else data["train_params"]
-    flags = _below(above, "xla_flags")
+    is_generation_1 = file.generation == "1"
+    parent = _model_object(data, file, cell) if is_generation_1 else data["train_params"]
+    flags = _object_at(parent, "xla_flags")
     left_out = []
     for flag in profile.flags:
         if flag.name in APPENDING and flag.name in flags:
@@ -140,28 +150,29 @@ def _put_flags(data: Data, file: CvsFile, cell: CvsCell, profile: Profile) -> li
                 f"--{flag.name}={flag.value}: an object can hold a flag only once; add it yourself"
             )
         else:
-            flags[flag.name] = "true" if flag.value is None else flag.value  # as XLA reads it
-    if is_first:
+            # XLA reads a flag without a value as true
+            flags[flag.name] = "true" if flag.value is None else flag.value
+    if is_generation_1:
         left_out.append(
-            "its XLA flags: CVS of generation 1 hands XLA only ten flags of its own; run the file "
-            "here"
+            "its XLA flags: CVS of generation 1 passes only ten fixed flags to XLA; run the file "
+            "with pytest-xlatune"
         )
     return left_out
 
 
-def _place_of_key(data: Data, file: CvsFile, cell: CvsCell, name: str) -> Data | None:
+def _object_for_key(data: Data, file: CvsFile, cell: CvsCell, name: str) -> Data | None:
     """Return the object for a MaxText key of a cell; None if the file has no place for it."""
     if file.generation == "1":
         if name == "enable_checkpointing":
-            return _below(data, "config")
-        return _model_of(data, file, cell) if is_handed_on(name) else None
+            return _object_at(data, "config")
+        return _model_object(data, file, cell) if is_passed_to_maxtext(name) else None
     sweep: Data | None = data.get("sweeps", {}).get(cell.name)
     if sweep is not None and (name in sweep or len(file.cells) > 1):
         return sweep
-    return _below(data, "train_params", "maxtext_config")
+    return _object_at(data, "train_params", "maxtext_config")
 
 
-def _lost(
+def _unread_settings(
     data: Data,
     before: CvsFile,
     cell: CvsCell,
@@ -170,24 +181,25 @@ def _lost(
     reported: Sequence[str],
     nodes: int,
 ) -> list[str]:
-    """Return what of a profile is missing when the new file is read again."""
+    """Return what of a profile is missing when the new file is read again, if not yet reported."""
     after = read_cvs(json.dumps(data), where=before.where, nodes=nodes)
     cell_after = next(candidate for candidate in after.cells if candidate.name == cell.name)
     settings = {**cell_after.xla_flags, **after.env, **cell_after.maxtext}
-    wanted = {flag.name: "true" if flag.value is None else flag.value for flag in profile.flags}
-    wanted |= {name: on_top(before.env, profile.env)[name] for name in profile.env}
-    wanted |= profile.overrides
+    expected = {flag.name: "true" if flag.value is None else flag.value for flag in profile.flags}
+    expected |= {name: on_top(before.env, profile.env)[name] for name in profile.env}
+    expected |= profile.overrides
     if "XLA_FLAGS" in before.env:
-        wanted = {name: value for name, value in wanted.items() if not name.startswith("xla_")}
-    return [
-        f"{name}: reading the file does not give it"
-        for name, value in wanted.items()
-        if setting_text(typed(settings.get(name))) != setting_text(typed(value))
-        and not any(name in line for line in reported)
-    ]
+        expected = {name: value for name, value in expected.items() if not name.startswith("xla_")}
+    missing = []
+    for name, value in expected.items():
+        is_read = setting_text(typed(settings.get(name))) == setting_text(typed(value))
+        if not is_read and not any(name in line for line in reported):
+            missing.append(f"{name}: the file has it, but reading the file does not give it")
+    return missing
 
 
-def _text(data: Data, old: str) -> str:
+def _json_text(data: Data, old: str) -> str:
+    """Return the objects as JSON, with the indent of the old text."""
     indent = re.search(r"\n([ \t]+)", old)
     return json.dumps(data, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
 
@@ -211,30 +223,27 @@ def least_values(campaign: Campaign) -> tuple[LeastValue, ...]:
     """Return the least values of the two metrics that CVS judges, from a finished calibration."""
     results = jobs_of(campaign.study, campaign.view().history)
     (cell,) = campaign.study.cells
+    scores = [score for result in results if (score := usable(result))]
     least = []
     for metric in (TFLOPS, TOKENS):
-        figures = [
-            Demand(metric=metric).figure(score, cell)
-            for result in results
-            if (score := usable(result))
-        ]
+        figures = [Demand(metric=metric).figure(score, cell) for score in scores]
         values = [figure for figure in figures if figure is not None]
         if len(values) < 2:  # noqa: PLR2004 - a deviation needs two
             continue
-        bound, miss = lower_bound(values)
+        bound, miss_share = lower_bound(values)
         value = rounded_down(bound)
         words = (
             f"{metric}: at least {value:g}: mean {fmean(values):.6g} less 3 x {stdev(values):.3g} "
-            f"of {counted(len(values), 'job')}; {miss:.2%} of healthy jobs miss it"
+            f"of {counted(len(values), 'job')}; {miss_share:.2%} of healthy jobs miss it"
         )
         least.append(LeastValue(metric=metric, value=value, words=words))
     return tuple(least)
 
 
 def rounded_down(value: float) -> float:
-    """Return a number rounded down to four digits."""
-    digits = _DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
-    scale = 10.0**digits
+    """Return a number rounded down to `_KEPT_DIGITS` digits."""
+    decimals = _KEPT_DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    scale = 10.0**decimals
     return math.floor(value * scale + 1e-9) / scale
 
 
@@ -244,23 +253,29 @@ def with_least_values(
     """Return the text of a file of thresholds with measured least values.
 
     Args:
-        text: the configuration in generation 1, else its threshold file.
+        text: in generation 1 the text of the configuration, in 4 that of its threshold file.
         file: the configuration as it was read.
         least_by_cell: name of a cell -> its least values.
         written: the date of today, ISO 8601.
     """
     data: Data = objects_of(text, where=file.where)[0]
-    is_inline = file.generation == "1"
-    for cell in (candidate for candidate in file.cells if least_by_cell.get(candidate.name)):
-        above = _model_of(data, file, cell) if is_inline else data
-        table = _below(above, "result_dict" if is_inline else cell.name)
-        for value in least_by_cell[cell.name]:
-            name = value.metric if is_inline or value.metric in table else PREFIX + value.metric
-            table[name] = f"{value.value:g}" if is_inline else {"kind": "min", "value": value.value}
-        # CVS refuses a cell without a threshold for one of the metrics that it judges
-        for name in () if is_inline else ("final_loss", "loss_decreased"):
-            if name not in table:
-                table.setdefault(PREFIX + name, {"kind": "info", "value": None})
-        words = "; ".join(value.words for value in least_by_cell[cell.name])
+    for cell in file.cells:
+        least = least_by_cell.get(cell.name)
+        if not least:
+            continue
+        if file.generation == "1":  # the thresholds are in the configuration itself
+            table = _object_at(_model_object(data, file, cell), "result_dict")
+            for value in least:
+                table[value.metric] = f"{value.value:g}"
+        else:
+            table = _object_at(data, cell.name)
+            for value in least:
+                name = value.metric if value.metric in table else PREFIX + value.metric
+                table[name] = {"kind": "min", "value": value.value}
+            # CVS refuses a cell that lacks a threshold for a metric that it judges
+            for name in ("final_loss", "loss_decreased"):
+                if name not in table:
+                    table.setdefault(PREFIX + name, {"kind": "info", "value": None})
+        words = "; ".join(value.words for value in least)
         table["_comment"] = f"least values of xlatune cvs calibrate, {written}: {words}"
-    return _text(data, text)
+    return _json_text(data, text)

@@ -2,11 +2,13 @@
 
 See `docs/how-to/megascale.md`, and `docs/how-to/studies.md` for the network.
 
-    entry_commands, log_format, network_facts    what entry points name: see `pyproject.toml`
-    digests     hang digests: text of a log -> causes and tables; parts: digest, _builder, _lines
-    command     `xlatune megascale`; environment: the settings that a host should have
-    traffic     captures -> messages between slices; network: latency, pairs, slack; symptoms
+    entry_commands, log_format, network_facts    the entry points, see `pyproject.toml`
+    digests     finds the hang digests in a log; its parts are digest, _builder and _lines
+    command     `xlatune megascale`; digest_text writes its lines
+    environment the settings that a host should have
+    traffic     reads the messages between slices from captures
+    network     computes latency, pairs and slack; symptoms judges them
     network_command    `xlatune network`
 
-The causes and the advice on each are data: `megascale.toml`. Nothing is imported here.
+`megascale.toml` has the causes of hangs, with advice on each. Nothing is imported here.
 """

@@ -1,4 +1,4 @@
-"""Build one digest, line by line; a line is known by its key and form, in each of four layouts."""
+"""Build one digest line by line; a line is recognised by its key and its form, in four layouts."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ from pytest_xlatune.guests.megascale.digest import (
     Worker,
     cause_of_prose,
     cause_of_word,
-    judged,
+    judge_cause,
 )
 
-_STRAY_LINES = 2000  # other lines between two lines of a digest
-_MOST_LINES = 20_000  # lines of one digest
-_MOST_MESSAGE = 1 << 16
-# libtpu prints this launch id for a core without a program, and this time if none is given
-_IDLE_LAUNCH = -(1 << 31)
-_NEVER = "1970-01-01T00:00:00"
-# a document may break the sentence anywhere after these words
+_STRAY_LINES = 2000  # the most other lines between two lines of a digest
+_MOST_LINES = 20_000  # the most lines of one digest
+_MOST_MESSAGE_CHARS = 1 << 16
+_IDLE_LAUNCH = -(1 << 31)  # the launch id that libtpu prints for a core without a program
+_NO_TIME = "1970-01-01T00:00:00"  # the time that libtpu prints if there is none
+# the beginning of the first sentence, which a document may break anywhere after these words
 HEAD = re.compile(r"(?:Megascale detects a hang\b|Some workers have halted with an\b)")
 
 
 class _Key(NamedTuple):
-    """What begins with a key of a digest.
+    """The meaning of a key at the beginning of a line.
 
     Attributes:
-        part: part of the table that follows the key; "" if the key has its value on its own line.
+        part: part of the table that follows the key; "" if its value is on the same line.
         layout: the first layout with the key; None if all layouts have it.
     """
 
@@ -57,85 +56,100 @@ _KEYS = {
     "Sparse Core States": _Key("sparse"),
     _LINKS: _Key("links"),
 }
-_OF_A_LAUNCH = ("Launch ID", "Module", "Fingerprint", "Sample worker", "Tag:PC breakdown")
-KEY = re.compile(rf"(?P<key>{'|'.join((*_KEYS, *_OF_A_LAUNCH))}):(?P<value>.*)")
-_STATES = {"TPU states", "TPU stats"}
+_LAUNCH_KEYS = ("Launch ID", "Module", "Fingerprint", "Sample worker", "Tag:PC breakdown")
+KEY = re.compile(rf"(?P<key>{'|'.join((*_KEYS, *_LAUNCH_KEYS))}):(?P<value>.*)")
+_STATE_KEYS = {"TPU states", "TPU stats"}
 _PROGRAM = re.compile(r"(?P<module>.*?) ?Fingerprint:(?P<fingerprint>.*)")
+# the state of cores, with the workers W; that of a sparse core has no op, which is on a line before
 # 15@9:777(all-reduce.5@while_body.17): W, W       9:777(all-reduce.5): W       2@3:555: W, W
-# the state of a sparse core has no op, which is on an earlier line
 _STATE = re.compile(
     r"(?:(?P<count>\d{1,9})@)?(?P<tag>-?\d{1,18}):(?P<pc>-?\d{1,18})(?:\((?P<op>.*?)\))?: "
     r"(?P<who>\S.*)"
 )
 _SPARSE_HLO = re.compile(r"(?P<hlo>[^\s:]+(?: [^\s:]+)*):")
 _LINK = re.compile(r"src: (?P<src>\S+) dst: (?P<dst>\S+)")
-# host-3: 777      host-3, host-4: 777
+# a row of a table in layout 0.0.11:  host-3: 777      host-3, host-4: 777
 _OLD_STATE = re.compile(
     r"(?P<hosts>[A-Za-z0-9_][\w.-]*(?:, ?[A-Za-z0-9_][\w.-]*)*): (?P<value>[0-9a-fx]+)", re.ASCII
 )
-# a sentence that takes the place of a cause's label:  The host that has a bad TPU is:
+# a sentence in place of a cause's label:  The host that has a bad TPU is:
 _LABEL = re.compile(r"The hosts? that (?:have|has) [A-Za-z ]{1,60} (?:are|is):")
-_EXAMPLE = re.compile(r"<[a-z_ ]+[_ ]?\d*>")  # <host_name_1>
-_STEP = re.compile(r"completed step: \d+, seconds: ")
-_NO_MESSAGE = ("Please inspect the error log of these", "Full error digest:")  # end a message
+_PLACEHOLDER = re.compile(r"<[a-z_ ]+[_ ]?\d*>")  # <host_name_1>
+_STEP = re.compile(r"completed step: \d+, seconds: ")  # a line of the trainer within a message
+# beginnings of the lines that follow the messages of errors
+_AFTER_MESSAGE = ("Please inspect the error log of these", "Full error digest:")
 
 
 @dataclass(slots=True)
 class _Launch:
-    ident: int | None = None
+    """A launch in the table while its lines are read."""
+
+    ident: int | None = None  # the launch id; None if the text has none
     programs: list[LaunchedProgram] = field(default_factory=list)
     states: list[tuple[TpuState, WorkerList]] = field(default_factory=list)
-    # a launch of layout 0.0.24: the module comes before its launch id
-    begins_with_module: bool = False
+    begins_with_module: bool = False  # whether the module comes before the id, as in layout 0.0.24
 
     @property
-    def told_ident(self) -> int | None:
+    def known_ident(self) -> int | None:
+        """The launch id; None if the text has none, or if the cores have no program."""
         return None if self.ident == _IDLE_LAUNCH else self.ident
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the states of each sample worker were read, as far as lists are complete."""
-        listed = {str(worker) for _, workers in self.states for worker in workers.workers}
-        has_all = any(workers.is_cut for _, workers in self.states) or all(
-            program.sample is None or program.sample in listed for program in self.programs
-        )
-        return bool(self.states) and has_all and bool(self.programs or self.ident is None)
+    def is_complete(self) -> bool:
+        """Whether no line of the launch seems to be missing.
 
-    def placed(self) -> Iterator[TpuState]:
-        """Yield its states with the facts that all its programs share; others are None."""
-        module = _only(program.module for program in self.programs)
-        fingerprint = _only(program.fingerprint for program in self.programs)
+        There must be states, and among them one of each program's sample worker, unless libtpu has
+        cut a list of workers.
+        """
+        listed = {str(worker) for _, workers in self.states for worker in workers.workers}
+        samples = {program.sample for program in self.programs} - {None}
+        has_samples = samples <= listed or any(workers.is_cut for _, workers in self.states)
+        return bool(self.states) and has_samples and bool(self.programs or self.ident is None)
+
+    def states_with_program(self) -> Iterator[TpuState]:
+        """Yield the states, with module and fingerprint if all programs share them."""
+        module = _shared_value(program.module for program in self.programs)
+        fingerprint = _shared_value(program.fingerprint for program in self.programs)
         for state, _ in self.states:
             yield dataclasses.replace(
-                state, launch_id=self.told_ident, module=module, fingerprint=fingerprint
+                state, launch_id=self.known_ident, module=module, fingerprint=fingerprint
             )
 
 
 class DigestBuilder:
-    """A digest while its lines are read."""
+    """A digest while its lines are read.
+
+    Attributes:
+        first, last: the numbers of its first line and of its last line so far.
+        stray: the number of other lines since its last line.
+        took_line: whether the line that was read last is part of the digest.
+    """
 
     def __init__(self, first: TextLine) -> None:
         self.first = self.last = first.number
         self.stray = 0
-        self.is_mine = False
-        self._is_strong = first.is_own
+        self.took_line = False
+        self._has_own_logger = first.is_megascale_error
         self._is_prefixed = first.is_prefixed
         # the part of the table; or "message", or "named" if the workers are on the next line
         self._part = ""
-        self._elements = 0
+        self._elements = 0  # the number of lines that only a digest has
         self._keys: dict[str, str] = {}  # key -> its first value
-        self._is_example = self._is_complete = self._is_torn = False
-        self._prose: Cause | None = None
-        self._word: str | None = None
-        self._culprits: WorkerList | None = None
-        self._named: WorkerList | None = None
+        self._is_example = False  # whether it has a placeholder of a document
+        self._has_ended = False  # whether a line says that nothing follows
+        self._is_unreadable = False  # whether a part of it could not be read
+        self._prose_cause: Cause | None = None  # the cause by the first sentence
+        self._cause_word: str | None = None  # the text after "Potential cause:"
+        self._culprits: WorkerList | None = None  # the workers after "Potential culprit workers:"
+        self._named: WorkerList | None = None  # the workers after the first sentence
         self._links: list[tuple[Worker, Worker]] = []
         self._launches: list[_Launch] = []
-        self._of_host: dict[str, dict[str, str]] = {"states": {}, "fingerprints": {}}
+        # part -> host -> value, from the tables of layout 0.0.11
+        self._values_by_host: dict[str, dict[str, str]] = {"states": {}, "fingerprints": {}}
         self._sparse: list[TpuState] = []
-        self._sparse_hlo: str | None = None
-        self._message: list[str] = []
-        self._hints: set[Layout] = set()
+        self._sparse_hlo: str | None = None  # the op of the next states of sparse cores
+        self._message: list[str] = []  # the lines of the messages of unrecoverable errors
+        self._layout_hints: set[Layout] = set()
 
     def has(self, key: str) -> bool:
         """Return whether this digest has had a line with that key."""
@@ -143,113 +157,125 @@ class DigestBuilder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the digest has all its lines."""
+        """Whether no further line can belong to the digest."""
         is_long = self.last - self.first > _MOST_LINES
-        return self._is_complete or self.stray > _STRAY_LINES or is_long
+        return self._has_ended or self.stray > _STRAY_LINES or is_long
 
-    def takes(self, line: TextLine, body: str) -> bool:
-        """Return whether what looks like the head of a digest is a quotation within this one."""
+    def is_quotation(self, line: TextLine, body: str) -> bool:
+        """Return whether a line that looks like the beginning of a digest is a part of this one."""
         if self._part == "message" and self._is_prefixed and not line.is_prefixed:
             return True
-        return self._prose is None and not self._keys and HEAD.match(body) is None
+        return self._prose_cause is None and not self._keys and HEAD.match(body) is None
 
     def read(self, line: TextLine, body: str, *, is_torn: bool) -> None:
         """Read a line of the digest, or count a line of something else."""
-        self.is_mine = self._take(line, body)
-        if self.is_mine:
+        self.took_line = self._read_line(line, body)
+        if self.took_line:
             self.stray = 0
             self.last = line.number
-            if is_torn and not self._is_complete:
-                self._is_torn = True
+            if is_torn and not self._has_ended:
+                self._is_unreadable = True
         else:
             self.stray += 1
 
-    def _take(self, line: TextLine, body: str) -> bool:
+    def _read_line(self, line: TextLine, body: str) -> bool:
+        """Read a line; return whether it is part of the digest."""
         if "megascale" in line.logger and body.startswith("Skip writing error digest"):
-            self._is_complete = True
+            self._has_ended = True
             return True
         if self._part == "message":
-            if not (line.is_prefixed or (not self._is_prefixed and body.startswith(_NO_MESSAGE))):
-                if sum(map(len, self._message)) < _MOST_MESSAGE and not _STEP.search(body):
+            is_after = not self._is_prefixed and body.startswith(_AFTER_MESSAGE)
+            if not (line.is_prefixed or is_after):
+                has_room = sum(map(len, self._message)) < _MOST_MESSAGE_CHARS
+                if has_room and not _STEP.search(body):
                     self._message.append(line.text)
                 return True
             self._part = ""
         if not body:
             return False
-        self._is_example = self._is_example or _EXAMPLE.search(body) is not None
-        if self._prose is None and (cause := cause_of_prose(body)):
-            self._head(cause, body)
+        self._is_example = self._is_example or _PLACEHOLDER.search(body) is not None
+        if self._prose_cause is None and (cause := cause_of_prose(body)):
+            self._read_head(cause, body)
             return True
-        if self._names(line, body):
+        if self._read_workers(line, body):
             return True
         if match := KEY.match(body):
-            return self._key(line, match["key"], match["value"].strip())
-        return self._row(line, body)
+            return self._read_key(line, match["key"], match["value"].strip())
+        return self._read_row(line, body)
 
-    def _names(self, line: TextLine, body: str) -> bool:
-        """Read the workers after the line of prose or on the next line; return whether it did."""
+    def _read_workers(self, line: TextLine, body: str) -> bool:
+        """Read the workers on the line after the first sentence, or on the next one.
+
+        Return whether the line belongs to them.
+        """
         if self._part == "named":
             self._part = ""
-            below = worker_list(body, bare=True)
-            if below.is_whole and not line.is_prefixed and not KEY.match(body):
-                self._named = below
+            workers = worker_list(body, allow_hosts=True)
+            if workers.is_readable and not line.is_prefixed and not KEY.match(body):
+                self._named = workers
                 return True
-        label = self._prose.workers if self._prose else ""
+        label = self._prose_cause.workers if self._prose_cause else ""
         if self._named is not None or not label:
             return False
-        other = None if body.startswith(label) else _LABEL.match(body)
-        if other is None and not body.startswith(label):
+        if body.startswith(label):
+            end = len(label)
+        elif other := _LABEL.match(body):
+            end = other.end()
+        else:
             return False
         self._elements += 1
-        if rest := body[other.end() if other else len(label) :].strip():
-            self._named = self._list(rest, bare=True)
+        if names := body[end:].strip():
+            self._named = self._read_list(names, allow_hosts=True)
         else:
             self._part = "named"
         return True
 
-    def _head(self, cause: Cause, body: str) -> None:
-        self._prose = cause
+    def _read_head(self, cause: Cause, body: str) -> None:
+        """Read the first sentence, which names a cause."""
+        self._prose_cause = cause
         self._elements += 1
         match = cause.prose.match(body)
         if cause.enum == "UNRECOVERABLE_ERROR":
             self._message = [body[match.end() if match else 0 :].lstrip()]
             self._part = "message"
         elif cause.workers and body.startswith(cause.workers):
-            self._named = self._list(body[len(cause.workers) :], bare=True)
+            self._named = self._read_list(body[len(cause.workers) :], allow_hosts=True)
 
-    def _list(self, text: str, *, bare: bool = False) -> WorkerList:
-        workers = worker_list(text, bare=bare)
-        if not workers.is_whole:
-            self._is_torn = True
+    def _read_list(self, text: str, *, allow_hosts: bool = False) -> WorkerList:
+        """Return the workers of a list, and note if a part of it cannot be read."""
+        workers = worker_list(text, allow_hosts=allow_hosts)
+        if not workers.is_readable:
+            self._is_unreadable = True
         return workers
 
-    def _key(self, line: TextLine, key: str, value: str) -> bool:
+    def _read_key(self, line: TextLine, key: str, value: str) -> bool:
         """Read a line that begins with a key; return whether it is part of the digest."""
         known = _KEYS.get(key)
         if known is None:
-            return self._part in ("states", "sparse", "links") and self._of_launch(key, value)
+            return self._part in ("states", "sparse", "links") and self._read_launch_key(key, value)
         self._part = known.part or self._part
         if known.layout:
-            self._hints.add(known.layout)
-        if key == "Potential cause" and self._word is None:
-            self._cause_line(value, indent=len(line.text) - len(line.text.lstrip()))
+            self._layout_hints.add(known.layout)
+        if key == "Potential cause" and self._cause_word is None:
+            self._read_cause(value, indent=len(line.text) - len(line.text.lstrip()))
         elif key == "Potential culprit workers" and self._culprits is None:
-            self._culprits = self._list(value, bare=True)
+            self._culprits = self._read_list(value, allow_hosts=True)
         if key not in self._keys:
             self._keys[key] = value
             self._elements += 1
         return True
 
-    def _cause_line(self, value: str, *, indent: int) -> None:
+    def _read_cause(self, value: str, *, indent: int) -> None:
+        """Read the text after "Potential cause:"; its form tells the layout."""
         if re.fullmatch(r"[A-Za-z_ ]{1,60}", value):
-            self._word = value
+            self._cause_word = value
             if "_" in value:
-                self._hints.add(Layout.EARLY_2025)
+                self._layout_hints.add(Layout.EARLY_2025)
             elif indent >= 4:  # noqa: PLR2004
-                self._hints.add(Layout.EARLY_2026)
+                self._layout_hints.add(Layout.EARLY_2026)
 
-    def _of_launch(self, key: str, value: str) -> bool:
-        """Read a line of the table that is no state; return whether it is one."""
+    def _read_launch_key(self, key: str, value: str) -> bool:
+        """Read a line about a launch that begins with a key; return whether it is one."""
         last = self._launches[-1] if self._launches else None
         if key == "Launch ID":
             if not re.fullmatch(r"-?\d{1,19}", value):
@@ -259,25 +285,26 @@ class DigestBuilder:
             else:
                 self._launches.append(_Launch(ident=int(value)))
         elif key == "Tag:PC breakdown":
-            self._hints.add(Layout.EARLY_2026)
+            self._layout_hints.add(Layout.EARLY_2026)
         elif key == "Module":
-            self._module(value, last)
+            self._read_module(value, last)
         elif last is None or not last.programs:
             return False
         elif key == "Fingerprint":
             last.programs[-1] = dataclasses.replace(last.programs[-1], fingerprint=value or None)
-        elif workers := self._list(value).workers:
+        elif workers := self._read_list(value).workers:
             last.programs[-1] = dataclasses.replace(last.programs[-1], sample=str(workers[0]))
         return True
 
-    def _module(self, value: str, last: _Launch | None) -> None:
+    def _read_module(self, value: str, last: _Launch | None) -> None:
+        """Read a module, with its fingerprint if that is on the same line."""
         both = _PROGRAM.match(value)
-        if both is None:  # layout 0.0.24 has a line for the module, and one for its fingerprint
-            self._hints.add(Layout.LATE_2025)
+        if both is None:  # in layout 0.0.24 the fingerprint is on the next line
+            self._layout_hints.add(Layout.LATE_2025)
             program = LaunchedProgram(module=value or None, fingerprint=None)
             self._launches.append(_Launch(programs=[program], begins_with_module=True))
             return
-        self._hints.add(Layout.EARLY_2026)
+        self._layout_hints.add(Layout.EARLY_2026)
         if last is None or last.begins_with_module:
             last = _Launch()
             self._launches.append(last)
@@ -285,44 +312,45 @@ class DigestBuilder:
         program = LaunchedProgram(module=module or None, fingerprint=fingerprint or None)
         last.programs.append(program)
 
-    def _row(self, line: TextLine, body: str) -> bool:
+    def _read_row(self, line: TextLine, body: str) -> bool:
         """Read a state, a link, or a row of a table of layout 0.0.11; return whether it is one."""
         if _LINKS in self._keys and (match := _LINK.match(body)):
             ends = [worker_list(match[end].rstrip(",")).workers for end in ("src", "dst")]
             if all(ends):
                 self._links.append((ends[0][0], ends[1][0]))
             else:
-                self._is_torn = True
+                self._is_unreadable = True
             return True
         is_sparse = self._part == "sparse"
         match = _STATE.match(body)
-        if match and (match["op"] is None) == is_sparse and (is_sparse or self._has_states):
-            self._state(match)
+        if match and (match["op"] is None) == is_sparse and (is_sparse or self._has_table):
+            self._read_state(match)
             return True
         if is_sparse and (match := _SPARSE_HLO.fullmatch(body)):
             self._sparse_hlo = match["hlo"]
             return True
-        is_old = self._part in self._of_host and not self._launches and not line.is_prefixed
+        is_old = self._part in self._values_by_host and not self._launches and not line.is_prefixed
         match = _OLD_STATE.fullmatch(body) if is_old else None
         if match and (self._part == "fingerprints" or match["value"].isdecimal()):
-            self._hints.add(Layout.EARLY_2025)
+            self._layout_hints.add(Layout.EARLY_2025)
             for host in match["hosts"].split(","):
-                self._of_host[self._part].setdefault(host.strip(), match["value"])
+                self._values_by_host[self._part].setdefault(host.strip(), match["value"])
             return True
         return False
 
     @property
-    def _has_states(self) -> bool:
-        return not _STATES.isdisjoint(self._keys)
+    def _has_table(self) -> bool:
+        return not _STATE_KEYS.isdisjoint(self._keys)
 
-    def _state(self, match: re.Match[str]) -> None:
-        listed = self._list(match["who"], bare="/" not in match["who"])
+    def _read_state(self, match: re.Match[str]) -> None:
+        """Read the state of cores from a match of `_STATE`."""
+        listed = self._read_list(match["who"], allow_hosts="/" not in match["who"])
         op: str | None = match["op"]
         name, at, computation = _split_last(op or "")
         if match["count"]:
-            self._hints.add(Layout.LATE_2026)
+            self._layout_hints.add(Layout.LATE_2026)
         else:
-            self._hints.add(Layout.EARLY_2026 if at or op is None else Layout.LATE_2025)
+            self._layout_hints.add(Layout.EARLY_2026 if at or op is None else Layout.LATE_2025)
         state = TpuState(
             tag=int(match["tag"]),
             pc=int(match["pc"]),
@@ -340,30 +368,33 @@ class DigestBuilder:
         self._launches[-1].states.append((state, listed))
 
     def digest(self, *, at_the_end: bool) -> Digest | None:
-        """Return the digest; None if the text only quotes one."""
-        # the sentence that no cause is known accuses nobody, and may be the whole digest
-        is_enough = self._is_strong or (self._prose and self._prose.enum == "UNKNOWN_CAUSE")
-        word = cause_of_word(self._word) if self._word else None
-        if (
-            self._is_example
-            or self._elements < (1 if is_enough else 2)
-            or (word is None and self._prose is None)
-        ):
+        """Return the digest so far; None if the text only quotes a digest.
+
+        `at_the_end` says whether the log ends with it.
+        """
+        # The sentence that no cause is known may be the whole digest. It accuses no host, so it
+        # does no harm if it is only quoted.
+        names_unknown = self._prose_cause is not None and self._prose_cause.enum == "UNKNOWN_CAUSE"
+        least_elements = 1 if self._has_own_logger or names_unknown else 2
+        word = cause_of_word(self._cause_word) if self._cause_word else None
+        if self._is_example or self._elements < least_elements:
+            return None
+        if word is None and self._prose_cause is None:
             return None
         culprits = self._culprits if self._culprits is not None else self._named
-        made = Digest(
-            layout=max(self._hints, default=Layout.LATE_2025),
+        digest = Digest(
+            layout=max(self._layout_hints, default=Layout.LATE_2025),
             # the prose differs a little from version to version; the word after the key does not
-            cause=word or self._prose,
-            word=self._word,
+            cause=word or self._prose_cause,
+            word=self._cause_word,
             culprits=tuple(dict.fromkeys(culprits.workers)) if culprits else (),
             links=tuple(dict.fromkeys(self._links)),
             first_error=self._first_error(),
             launches=tuple(
-                (launch.told_ident, tuple(launch.programs)) for launch in self._launches
+                (launch.known_ident, tuple(launch.programs)) for launch in self._launches
             ),
             states=(
-                *(s for launch in self._launches for s in launch.placed()),
+                *(state for launch in self._launches for state in launch.states_with_program()),
                 *self._old_states(),
             ),
             sparse=tuple(self._sparse),
@@ -371,49 +402,51 @@ class DigestBuilder:
             line=self.first,
         )
         is_open = at_the_end and self._part == "message"
-        is_truncated = is_open or self._is_torn or not self._is_all_there(made)
-        return judged(dataclasses.replace(made, is_truncated=is_truncated))
+        is_truncated = is_open or self._is_unreadable or not self._is_complete_text(digest)
+        return judge_cause(dataclasses.replace(digest, is_truncated=is_truncated))
 
     def _first_error(self) -> tuple[str, str | None] | None:
         kind, time = (self._keys.get(f"First error {suffix}") for suffix in ("type", "timestamp"))
         if not kind:
             return None
-        return kind, None if not time or time.startswith(_NEVER) else time
+        return kind, None if not time or time.startswith(_NO_TIME) else time
 
     def _old_states(self) -> Iterator[TpuState]:
+        """Yield the states of layout 0.0.11, one for hosts that share counter and fingerprint."""
         groups: dict[tuple[str, str | None], list[str]] = {}
-        for host, pc in self._of_host["states"].items():
-            fingerprint = self._of_host["fingerprints"].get(host)
+        for host, pc in self._values_by_host["states"].items():
+            fingerprint = self._values_by_host["fingerprints"].get(host)
             groups.setdefault((pc, fingerprint), []).append(host)
         for (pc, fingerprint), hosts in groups.items():
             yield TpuState(
                 fingerprint=fingerprint, pc=int(pc[:18]), hosts=tuple(hosts), cores=len(hosts)
             )
 
-    def _is_all_there(self, made: Digest) -> bool:
+    def _is_complete_text(self, digest: Digest) -> bool:
         """Return whether the text has everything that a digest of its layout and cause has."""
-        enum = made.cause.enum if made.cause else ""
-        states = (*made.states, *made.sparse)
-        culprits = {worker.host for worker in made.culprits}
-        is_listed = culprits <= {host for state in states for host in state.hosts}
-        is_network = enum == "NETWORKING_ISSUE" and made.layout is not Layout.EARLY_2025
-        return (
-            None not in (self._prose, self._word, self._culprits)
-            and self._has_states
-            and (made.layout is not Layout.LATE_2026 or made.first_error is not None)
-            and (bool(made.links) or not is_network)
-            and (is_listed or enum == "UNRECOVERABLE_ERROR" or any(s.is_cut for s in states))
-            and all(launch.is_whole for launch in self._launches)
-        )
+        if None in (self._prose_cause, self._cause_word, self._culprits) or not self._has_table:
+            return False
+        if digest.layout is Layout.LATE_2026 and digest.first_error is None:
+            return False
+        enum = digest.cause.enum if digest.cause else ""
+        needs_links = enum == "NETWORKING_ISSUE" and digest.layout is not Layout.EARLY_2025
+        if needs_links and not digest.links:
+            return False
+        states = (*digest.states, *digest.sparse)
+        if enum != "UNRECOVERABLE_ERROR" and not any(state.is_cut for state in states):
+            culprits = {worker.host for worker in digest.culprits}
+            if not culprits <= {host for state in states for host in state.hosts}:
+                return False
+        return all(launch.is_complete for launch in self._launches)
 
 
 def _split_last(op: str) -> tuple[str, str, str]:
-    """Return the name of an HLO, the mark, and its computation; the name may hold the mark too."""
+    """Split `all-reduce.5@while_body.17` at its last @, because the name of the op may have one."""
     name, at, computation = op.rpartition("@")
     return (name, at, computation) if at else (op, "", "")
 
 
-def _only(values: Iterable[str | None]) -> str | None:
+def _shared_value(values: Iterable[str | None]) -> str | None:
     """Return the value that all programs of a launch share; None if they differ."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None
@@ -426,10 +459,10 @@ def _messages(lines: list[str]) -> tuple[tuple[Worker, str], ...]:
         text = line if messages else line.lstrip()
         match = WORKER.match(text)
         # documents write a blank before the colon
-        mark = re.match(r" ?: ?", text[match.end() :]) if match else None
-        if match and mark:
+        colon = re.match(r" ?: ?", text[match.end() :]) if match else None
+        if match and colon:
             worker = Worker(job=match["job"], task=int(match["task"]), host=match["host"])
-            messages.append((worker, [text[match.end() + mark.end() :]]))
+            messages.append((worker, [text[match.end() + colon.end() :]]))
         elif messages:
             messages[-1][1].append(line)
     return tuple((worker, "\n".join(text).rstrip("\n")) for worker, text in messages)

@@ -1,4 +1,4 @@
-"""A line of a log without what launchers, loggers and shippers add; and the workers in it."""
+"""Remove what launchers, loggers and shippers put before a line of a log; parse worker names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pytest_xlatune.guests.megascale.digest import Worker
 from pytest_xlatune.logs.grammar import plain_segments, split_origin, unwrap
 
-# libtpu cuts a list after eleven cores, and prints a number of further ones that is one too large
-_LISTED = 10
+# libtpu cuts a list of cores after eleven, and the number of further cores that it prints is one
+# too large. So the true number of cores is this plus the printed number.
+_LISTED_CORES = 10
 
 # worker names:  job/task:host   job/task:host@(x,y,z):core   job/task:host@-1:0
 WORKER = re.compile(
@@ -26,27 +27,35 @@ _MORE = re.compile(r"^(?P<worker>.*?) and (?P<more>\d{1,9}) more devices?\.?$")
 
 @dataclass(frozen=True, slots=True)
 class WorkerList:
-    """The workers in a text; `cores` counts them and those that libtpu left out."""
+    """The workers in a text.
+
+    Attributes:
+        workers: the workers that were read.
+        cores: the number of these, and of the cores that libtpu left out.
+        is_cut: whether libtpu listed only the first cores.
+        is_readable: whether every part of the text is a worker.
+    """
 
     workers: tuple[Worker, ...] = ()
     cores: int = 0
     is_cut: bool = False
-    is_whole: bool = True
+    is_readable: bool = True
 
     @property
     def hosts(self) -> tuple[str, ...]:
+        """The hosts of the workers in the order of the text, each once."""
         return tuple(dict.fromkeys(worker.host for worker in self.workers))
 
 
-def worker_list(text: str, *, bare: bool = False) -> WorkerList:
-    """Return the workers of a list; with `bare` they may be names of hosts."""
+def worker_list(text: str, *, allow_hosts: bool = False) -> WorkerList:
+    """Return the workers of a list; with `allow_hosts` an entry may be the name of a host."""
     text = text.strip()
     if not text:
         return WorkerList()
     # the location of a core has commas: worker@(x,y,z):core
     parts = re.split(r", ?(?![^()]*\))", text)
     workers: list[Worker] = []
-    more, is_whole = 0, True
+    more, is_readable = 0, True
     for part in parts:
         name = part.strip()
         if cut := _MORE.match(name):
@@ -54,12 +63,15 @@ def worker_list(text: str, *, bare: bool = False) -> WorkerList:
         match = WORKER.fullmatch(name)
         if match:
             workers.append(Worker(job=match["job"], task=int(match["task"]), host=match["host"]))
-        elif bare and (host := _HOST.fullmatch(name)):
+        elif allow_hosts and (host := _HOST.fullmatch(name)):
             workers.append(Worker(host=host["host"]))
         else:
-            is_whole = False
-    cores = _LISTED + more if more and len(workers) > _LISTED else len(workers) + max(more - 1, 0)
-    return WorkerList(tuple(workers), cores, more > 0, is_whole)
+            is_readable = False
+    if more and len(workers) > _LISTED_CORES:
+        cores = _LISTED_CORES + more
+    else:
+        cores = len(workers) + max(more - 1, 0)
+    return WorkerList(tuple(workers), cores, more > 0, is_readable)
 
 
 # the prefix of a logger:
@@ -73,26 +85,37 @@ _TIME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line without the wrapper and the prefix of its logger."""
+    """A line without its wrapper and without the prefix of a logger.
 
-    text: str  # the text with its own indentation
+    Attributes:
+        text: the text with its own indentation.
+        number: the number of the line in the log, from 1.
+        origin: the wrapper without times, which tells who printed the line.
+        logger: the source file in the prefix of the logger; "" if there is no prefix.
+        is_error: whether the prefix marks an error.
+    """
+
+    text: str
     number: int
-    origin: str  # who printed the line: its wrapper, without times
-    logger: str  # the source file in the prefix of the logger; "" if there is no prefix
+    origin: str
+    logger: str
     is_error: bool
 
     @property
     def is_prefixed(self) -> bool:
+        """Whether the line had the prefix of a logger."""
         return bool(self.logger)
 
     @property
-    def is_own(self) -> bool:
+    def is_megascale_error(self) -> bool:
+        """Whether Megascale's own logger printed the line as an error."""
         return "megascale" in self.logger and self.is_error
 
 
-def payloads(raw: bytes) -> Iterator[str]:
+def texts_of_line(raw: bytes) -> Iterator[str]:
     """Yield the texts of a raw line: the line, or the lines in its JSON object."""
-    # without a NUL two texts would join to a name; editors put a byte order mark before a file
+    # A NUL becomes a byte that is in no name, so that the texts around it do not join to a name.
+    # Editors put a byte order mark before a file.
     raw = raw.replace(b"\0", b"\xff").removeprefix(codecs.BOM_UTF8)
     if raw.lstrip()[:1] == b"{":
         payload = unwrap(raw.decode("utf-8", "replace").lstrip())
@@ -103,17 +126,20 @@ def payloads(raw: bytes) -> Iterator[str]:
     yield from segments or [""]
 
 
-def unwrapped(text: str, number: int, known: Collection[str]) -> TextLine:
-    """Return a line without what is written before it.
+def without_prefix(text: str, number: int, known: Collection[str]) -> TextLine:
+    """Return a line without its wrapper and the prefix of its logger.
 
-    A line without the prefix of a logger loses only what lines of an open digest had too. So a
-    message that begins with `0: ` keeps it.
+    `known` has the origins of the open digests. If lines of an open digest have no wrapper, a line
+    without the prefix of a logger loses only a wrapper that is in `known`. So a message that begins
+    with `0: ` keeps that text.
     """
     _, rest = split_origin(text)
     front = text[: len(text) - len(rest)]
     glog = _GLOG.search(front)
-    origin = " ".join(_TIME.sub("", front[: glog.start()] if glog else front).split())
-    if glog is None and origin and known and origin not in known and "" in known:
+    wrapper = front[: glog.start()] if glog else front
+    # the time that a container runtime writes does not tell who printed the line
+    origin = " ".join(_TIME.sub("", wrapper).split())
+    if glog is None and origin and origin not in known and "" in known:
         return TextLine(text, number, "", "", is_error=False)
     is_error = glog is not None and glog[1] in "EF"
     return TextLine(rest, number, origin, glog[2] if glog else "", is_error=is_error)

@@ -16,7 +16,7 @@ from pytest_xlatune.cli import add_json, complain, show, show_json
 from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport
 from pytest_xlatune.guests.megascale.digest_text import report_lines
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
-from pytest_xlatune.guests.megascale.environment import check, of_this_host, parse, script
+from pytest_xlatune.guests.megascale.environment import check, parse, script, settings_of_this_host
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
@@ -47,22 +47,24 @@ def run_megascale(arguments: argparse.Namespace) -> int:
         return _check_environment(arguments.check_env)
     if not arguments.logs:
         raise ConfigError("no log: name the logs of a job, a folder of them, or --check-env")
-    read: dict[Path, MegascaleReport] = {}
+    reports: dict[Path, MegascaleReport] = {}
     exit_code = 0
     for path in files_of(arguments.logs):
         try:
-            read[path] = read_megascale(path)
+            reports[path] = read_megascale(path)
         except ConfigError as error:
             exit_code = complain([str(error)])
-    digests = [digest for report in read.values() for digest in report.digests]
+    digests = [digest for report in reports.values() for digest in report.digests]
     if arguments.json:
         # one document for all logs of a job: all digests, and the first trigger
-        triggers = (report.trigger for report in read.values() if report.trigger)
+        triggers = (report.trigger for report in reports.values() if report.trigger)
         trigger = msgspec.to_builtins(next(triggers, None))
         entries = [digest.to_json() for digest in digests]
         show_json({"schema": SCHEMA, "digests": entries, "trigger": trigger})
         return exit_code
-    lines = [line for path, report in read.items() for line in report_lines(str(path), report)]
+    lines: list[str] = []
+    for path, report in reports.items():
+        lines += report_lines(str(path), report)
     show(lines)
     chips = accused_chips(digests)
     # one digest does not prove a bad chip: XLA or a Pallas kernel may be the cause
@@ -70,31 +72,39 @@ def run_megascale(arguments: argparse.Namespace) -> int:
         show(["hosts that digests accuse of a bad chip (more than three digests prove it):"])
         show([f"  {host}: {counted(count, 'digest')}" for host, count in chips])
     if not lines:
-        show([f"no Megascale digest in {counted(len(read), 'file')}"])
+        show([f"no Megascale digest in {counted(len(reports), 'file')}"])
     return exit_code
 
 
 def _check_environment(source: str) -> int:
+    """Show whether settings are as advised; return 1 if one of them is not.
+
+    `source` is `script`, to print the script; or a file with its output; or "" for this host.
+    """
     if source == "script":
         show(script().splitlines())
         return 0
     if source and not Path(source).is_file():
         raise ConfigError(f"{source}: no such file; run the script on the node and name its output")
-    text = Path(source).read_text(encoding="utf-8", errors="replace") if source else of_this_host()
+    text = (
+        Path(source).read_text(encoding="utf-8", errors="replace")
+        if source
+        else settings_of_this_host()
+    )
     settings = parse(text)
     if not settings:
-        raise ConfigError(f"{source}: not what the script prints, lines such as `tcp_rmem=...`")
+        raise ConfigError(f"{source}: expected lines of the script, such as `tcp_rmem=...`")
     items = list(check(settings))
     for item in items:
-        word = {True: "good", False: "CHANGE", None: "-"}[item.is_good]
-        show([f"{word:7}{item.name} = {item.value or 'not seen'}"])
+        judgement = {True: "good", False: "CHANGE", None: "-"}[item.is_good]
+        show([f"{judgement:7}{item.name} = {item.value or 'not seen'}"])
         if item.is_good is not True:
             show([f"{'':7}advised: {item.advice}", f"{'':7}source: {item.source}"])
     return 1 if any(item.is_good is False for item in items) else 0
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yield the files that paths name: of a folder all files below it, ordered by name.
+    """Yield the files that paths name; for a folder all files below it, ordered by name.
 
     Raises:
         ConfigError: there is no such path.
@@ -122,15 +132,15 @@ def read_megascale(path: Path) -> MegascaleReport:
 
 
 def accused_chips(digests: Iterable[Digest]) -> list[tuple[str, int]]:
-    """Return each host that digests accuse of a bad chip, and how many do; most first.
+    """Return the hosts that digests accuse of a bad chip, with the number of digests; most first.
 
     Copies of one digest in several logs count once.
     """
     counts: Counter[str] = Counter()
-    seen: list[Json] = []
+    counted_entries: list[Json] = []
     for digest in digests:
         entry = {name: value for name, value in digest.to_json().items() if name != "line"}
-        if digest.cls is FailureClass.TPU_CHIP and entry not in seen:
-            seen.append(entry)
+        if digest.cls is FailureClass.TPU_CHIP and entry not in counted_entries:
+            counted_entries.append(entry)
             counts.update({str(worker) for worker in digest.culprits})
     return counts.most_common()

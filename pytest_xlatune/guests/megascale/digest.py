@@ -1,7 +1,7 @@
-"""The digest that libtpu prints when a multi-slice job hangs, once it is read; and its causes.
+"""The digest that libtpu prints when a multi-slice job hangs, as a value; and its causes.
 
-libtpu's verdict may differ from the table in the same digest. This module adds what the table says,
-and corrects a verdict that the table refutes. The causes are in `megascale.toml`. It reads no log.
+The verdict of libtpu may differ from the table in the same digest. This module adds notes on the
+table, and corrects a verdict that the table refutes. `megascale.toml` has the causes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pytest_xlatune.model.record import Json
 _FILE = Path(__file__).with_name("megascale.toml")
 
 SCHEMA = 1
-# the fields of sparse cores: libtpu prints no others
-_OF_SPARSE = ("hlo", "tag", "pc", "hosts", "cores")
+# the fields that libtpu prints for sparse cores
+_SPARSE_FIELDS = ("hlo", "tag", "pc", "hosts", "cores")
 
 
 class Layout(StrEnum):
@@ -48,7 +48,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `megascale.toml` for a line of a log that needs no digest; it begins with `text`."""
+    """A row of `megascale.toml` on a line of a log, which says what the fields mean."""
 
     kind: str
     means: str
@@ -81,7 +81,7 @@ def known_lines() -> tuple[KnownLine, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A worker that a digest names; layout 0.0.11 names hosts only, so job and task are None."""
+    """A worker that a digest names; job and task are None if it names only the host."""
 
     host: str
     job: str | None = None
@@ -94,27 +94,27 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedProgram:
-    """A program of a launch; `sample` is one worker that runs it. None: the text lacks it."""
+    """A program of a launch; a field is None if the text lacks it."""
 
     module: str | None
     fingerprint: str | None
-    sample: str | None = None
+    sample: str | None = None  # one worker that runs the program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuState:
-    """The cores that stand at the same instruction of a program.
+    """The cores that are at the same instruction of a program.
 
     Attributes:
         launch_id: the launch of the program; None if the layout has no ids or the cores are idle.
         module: the name of the program; None if the text does not say which of several it is.
-        fingerprint: the fingerprint of the program; None as for `module`.
+        fingerprint: the fingerprint of the program; None in the same case.
         tag: the tag of the instruction; None in layout 0.0.11.
         pc: the program counter of the instruction.
         hlo: the name of the instruction; "(program completed)" if the cores are idle.
         computation: the computation that has the instruction; None if the text names none.
         hosts: the hosts of the cores in the order of the text, each once.
-        cores: the number of cores: libtpu's count, corrected, or the cores listed if it gives none.
+        cores: the number of cores: the corrected count of libtpu, or else that of the listed cores.
         is_cut: whether libtpu listed only eleven cores of more.
     """
 
@@ -149,11 +149,12 @@ class Digest:
         layout: the layout, guessed from the form of the text.
         cause: the cause, corrected by the table of the digest; None if the text names none.
         word: the words of libtpu for the cause; None if their line is missing.
-        culprits: the workers of the line of culprits, or of the line before it if the text is cut.
+        culprits: the workers in the line of culprits, or else those after the first sentence.
         links: the broken links, as pairs of sender and receiver.
         first_error: the type and the time of the first error that was reported; the time is None if
             the text has none. None if no error was reported.
-        launches: pairs of a launch id and its programs, in the order of the text.
+        launches: pairs of a launch id and its programs, in the order of the text; the id is None if
+            the text has none, or if the cores have no program.
         states: the states of the tensor cores.
         sparse: the states of the sparse cores.
         messages: the worker and the text of each unrecoverable error.
@@ -180,10 +181,10 @@ class Digest:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the digest only tells of a job that was ended on purpose.
+        """Whether the job was ended on purpose, so that the digest names no cause.
 
-        Layout 0.0.52 says so. In older layouts the digest of such a job is complete and empty, and
-        no worker had given up waiting before it.
+        Layout 0.0.52 says that. In older layouts the digest of such a job is complete but empty,
+        and no worker had given up waiting before it.
         """
         if self.first_error is not None:
             return self.first_error[0] in ("NO_ERROR", "CANCELLED")
@@ -217,7 +218,7 @@ class Digest:
             "first_error": error and {"type": error[0], "time": error[1]},
             "launches": launches,
             "sparse": [
-                {name: state.to_json()[name] for name in _OF_SPARSE} for state in self.sparse
+                {name: state.to_json()[name] for name in _SPARSE_FIELDS} for state in self.sparse
             ],
             "messages": [{"worker": str(worker), "text": text} for worker, text in self.messages],
             "states": [state.to_json() for state in self.states],
@@ -228,7 +229,18 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """The line of a worker that gave up waiting; it names no culprit. None: it lacks the field."""
+    """The line of a worker that gave up waiting; it names no culprit.
+
+    A field is None if the line lacks it.
+
+    Attributes:
+        line: the number of the line in the log, from 1.
+        graphs: the number of graphs that the worker waited for.
+        launch_id: the launch id of these graphs.
+        completed: the number that libtpu writes after "Already completed".
+        step_globally_in_progress: the value that libtpu writes after "StepGloballyInProgress".
+        timeout: the time that the worker waited, as libtpu writes it.
+    """
 
     line: int
     graphs: int | None
@@ -240,17 +252,17 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenLine:
-    """A known line in a log: its first number from 1, its text, and how often it was seen."""
+    """A known line that was seen in a log."""
 
     known: KnownLine
-    line: int
+    line: int  # the number of its first occurrence, from 1
     text: str
-    count: int = 1
+    count: int = 1  # how often it was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegascaleReport:
-    """All that a log tells about Megascale."""
+    """All that a log says about Megascale."""
 
     digests: tuple[Digest, ...] = ()
     trigger: Trigger | None = None
@@ -275,23 +287,26 @@ def class_of_message(text: str) -> FailureClass:
 
 
 def cause_of_prose(body: str) -> Cause | None:
-    """Return the cause that the first line of a digest tells; None if it tells none."""
+    """Return the cause that the first sentence of a digest names; None if it names none."""
     return next((cause for cause in causes() if cause.prose.match(body)), None)
 
 
-def judged(digest: Digest) -> Digest:
+def judge_cause(digest: Digest) -> Digest:
     """Return a digest with notes from its table, and with the cause corrected by the table."""
     notes: list[str] = []
     cause = digest.cause
     launches = [(ident, programs) for ident, programs in digest.launches if ident is not None]
     modules = [{program.module for program in programs} - {None} for _, programs in launches]
     if any(state.is_cut for state in (*digest.states, *digest.sparse)):
-        fault = "lists of more than eleven cores are cut"
-        notes.append(f"{fault}; the number that libtpu prints behind them is one too large")
+        notes.append(
+            "lists of more than eleven cores are cut; the number that libtpu prints after such a "
+            "list is one too large"
+        )
     if cause is not None and len(launches) > 1:
-        is_mixed = len(set().union(*modules)) > 1
+        has_several_modules = len(set().union(*modules)) > 1
+        is_mismatch = cause.enum == "FINGERPRINT_MISMATCH"
         # libtpu 0.0.40 calls an inconsistent launch order a fingerprint mismatch
-        if cause.enum == "FINGERPRINT_MISMATCH" and is_mixed and not _has_mismatch(digest):
+        if is_mismatch and has_several_modules and not _has_mismatch(digest):
             cause = cause_of_word("LAUNCHES_ORDER_INCONSISTENT")
             notes.append(
                 f"libtpu says {digest.word!r}, but no module of its table has two fingerprints: "
@@ -299,8 +314,8 @@ def judged(digest: Digest) -> Digest:
             )
         elif cause.enum == "DIFFERENT_MODULE" and all(len(module) > 1 for module in modules):
             notes.append("each launch id has different modules: perhaps the launch order differs")
-    notes += _behind(digest)
-    # libtpu takes a whole host at pc 0 for a bad chip, but it may only wait for its input
+    notes += _hosts_behind(digest)
+    # libtpu takes a host whose cores are all at pc 0 for a bad chip, but it may wait for its input
     if cause is not None and cause.enum == "BAD_TPU_CHIP":
         accused = {worker.host for worker in digest.culprits}
         waiting = [
@@ -309,52 +324,57 @@ def judged(digest: Digest) -> Digest:
             if state.pc == 0 and not state.is_idle and accused & set(state.hosts)
         ]
         if waiting:
-            notes.append(
-                "a bad chip, or a host that waits for input: the cores named stand at pc 0"
-            )
+            notes.append("a bad chip, or a host that waits for input: the named cores are at pc 0")
     if cause is not None and cause.enum == "UNKNOWN_CAUSE":
-        notes += _groups(digest)
-    # a verdict that the table refutes has no culprits
-    is_refuted = cause is not digest.cause
-    culprits = () if is_refuted else digest.culprits
+        notes += _busy_groups(digest)
+    # the culprits of a verdict that the table refutes are wrong too
+    culprits = digest.culprits if cause is digest.cause else ()
     return dataclasses.replace(digest, cause=cause, culprits=culprits, notes=tuple(notes))
 
 
 def _has_mismatch(digest: Digest) -> bool:
-    """Return whether a module has two fingerprints; True if the table is cut and cannot tell."""
-    prints: dict[str | None, set[str | None]] = {}
+    """Return whether a module has two fingerprints; True if the table is cut, so it is unknown."""
+    fingerprints: dict[str | None, set[str | None]] = {}
     for _, programs in digest.launches:
         for program in programs:
-            prints.setdefault(program.module, set()).add(program.fingerprint)
-    return digest.is_truncated or any(len(fingerprints) > 1 for fingerprints in prints.values())
+            fingerprints.setdefault(program.module, set()).add(program.fingerprint)
+    return digest.is_truncated or any(len(several) > 1 for several in fingerprints.values())
 
 
-def _behind(digest: Digest) -> list[str]:
+def _hosts_behind(digest: Digest) -> list[str]:
     """Return a note that names the hosts with the lowest launch id; [] if all have one id."""
     idents = sorted({state.launch_id for state in digest.states if state.launch_id is not None})
     if len(idents) < 2:  # noqa: PLR2004
         return []
-    hosts = dict.fromkeys(
-        host for state in digest.states if state.launch_id == idents[0] for host in state.hosts
-    )
-    ahead = {h for state in digest.states if state.launch_id != idents[0] for h in state.hosts}
-    names = [host for host in hosts if host not in ahead] or list(hosts)
-    return [f"behind, at launch {idents[0]} while others are at {idents[-1]}: {_few(names)}"]
+    at_lowest: list[str] = []
+    ahead = set[str]()
+    for state in digest.states:
+        if state.launch_id == idents[0]:
+            at_lowest += state.hosts
+        else:
+            ahead.update(state.hosts)
+    hosts = list(dict.fromkeys(at_lowest))
+    # a host whose cores are at both launches is named only if there is no other
+    names = [host for host in hosts if host not in ahead] or hosts
+    text = _first_names(names)
+    return [f"behind, at launch {idents[0]} while others are at {idents[-1]}: {text}"]
 
 
-def _groups(digest: Digest) -> list[str]:
-    """Return a note that says where the busy cores stand; [] if all stand at one place."""
+def _busy_groups(digest: Digest) -> list[str]:
+    """Return a note that says where the busy cores are; [] if all are at one place."""
     busy = [state for state in digest.states if not state.is_idle]
     if len(busy) < 2:  # noqa: PLR2004
         return []
-    groups = [
-        f"{state.cores} cores at {state.tag}:{state.pc} ({state.hlo}) on {_few(list(state.hosts))}"
-        + (" wait" if (state.hlo or "").startswith("recv-done") else "")
-        for state in busy[:4]
-    ]
+    groups = []
+    for state in busy[:4]:
+        waits = " wait" if (state.hlo or "").startswith("recv-done") else ""
+        hosts = _first_names(list(state.hosts))
+        place = f"{state.tag}:{state.pc} ({state.hlo})"
+        groups.append(f"{state.cores} cores at {place} on {hosts}{waits}")
     return ["groups: " + "; ".join(groups)]
 
 
-def _few(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
+    """Return up to four names, and how many more there are."""
     more = len(names) - 4
     return ", ".join(names[:4]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The lines that show on a terminal what a log says about Megascale."""
+"""Write what a log says about Megascale as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pytest_xlatune.guests.megascale.digest import Digest, MegascaleReport, TpuState
 from pytest_xlatune.model.text import counted
 
-_ROWS = 12  # rows of a table of states
-_HOSTS = 6  # hosts in a row
+_MOST_ROWS = 12  # the most rows of a table of states
+_MOST_HOSTS = 6  # the most hosts in a row
 
 
 def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
@@ -21,8 +21,8 @@ def report_lines(path: str, report: MegascaleReport) -> Iterator[str]:
         launch = "" if trigger.launch_id is None else f" at launch {trigger.launch_id}"
         yield f"{path}:{trigger.line}: a worker gave up waiting{launch}"
         if not report.digests:
-            yield "  it names no culprit; the digest is in the log of the coordinator: task 0 of"
-            yield "  slice 0, with Pathways the job resource_manager; it may come 30 s later"
+            yield "  the line names no culprit; the digest is in the log of the coordinator (task 0"
+            yield "  of slice 0, with Pathways the job resource_manager), perhaps 30 s later"
         yield ""
     for sighting in report.sightings:
         times = f" ({sighting.count} times)" if sighting.count > 1 else ""
@@ -37,7 +37,7 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
     cause = digest.cause
     name = cause.words[0] if cause else "no cause is named"
     if digest.is_cancelled:
-        yield f"{path}:{digest.line}: the job was ended on purpose; the digest tells no cause"
+        yield f"{path}:{digest.line}: the job was ended on purpose; the digest names no cause"
         return
     yield f"{path}:{digest.line}: {name} (class {digest.cls}; layout of libtpu {digest.layout})"
     if cause:
@@ -55,7 +55,7 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
         yield from (f"      {line}" for line in more)
     yield from (f"  note: {note}" for note in digest.notes)
     if digest.is_truncated:
-        yield "  the text is cut: it lacks a part of the digest"
+        yield "  the text is cut: a part of the digest is missing"
     if cause:
         yield "  to do:"
         yield from (f"    {number}. {step}" for number, step in enumerate(cause.action, 1))
@@ -63,26 +63,27 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
 
 
 def _table(digest: Digest) -> Iterator[str]:
+    """Yield the lines for the programs of each launch, and for the states of the cores."""
     for ident, programs in digest.launches:
         for program in programs:
-            at = "no launch" if ident is None else f"launch {ident}"
+            launch = "no launch" if ident is None else f"launch {ident}"
             sample = f", for example on {program.sample}" if program.sample else ""
-            module, fingerprint = (
-                program.module or "no module",
-                program.fingerprint or "no fingerprint",
-            )
-            yield f"  {at}: {module} {fingerprint}{sample}"
+            module = program.module or "no module"
+            fingerprint = program.fingerprint or "no fingerprint"
+            yield f"  {launch}: {module} {fingerprint}{sample}"
     for states, title in ((digest.states, ""), (digest.sparse, "sparse cores: ")):
-        yield from (f"    {title}{_state(state)}" for state in states[:_ROWS])
-        if len(states) > _ROWS:
-            yield f"    and {len(states) - _ROWS} more; --json has all"
+        yield from (f"    {title}{_state_text(state)}" for state in states[:_MOST_ROWS])
+        if len(states) > _MOST_ROWS:
+            yield f"    and {len(states) - _MOST_ROWS} more; --json has all"
 
 
-def _state(state: TpuState) -> str:
+def _state_text(state: TpuState) -> str:
     place = f"pc {state.pc}" if state.tag is None else f"{state.tag}:{state.pc}"
     launch = "" if state.launch_id is None else f"launch {state.launch_id}, "
     computation = f" in {state.computation}" if state.computation else ""
-    hosts = ", ".join(state.hosts[:_HOSTS]) + (", ..." if len(state.hosts) > _HOSTS else "")
+    hosts = ", ".join(state.hosts[:_MOST_HOSTS]) + (
+        ", ..." if len(state.hosts) > _MOST_HOSTS else ""
+    )
     cores = counted(state.cores, "core")
-    where = f"{place} {state.hlo or ''}{computation}".rstrip()
-    return f"{cores} at {launch}{where}: {hosts}"
+    instruction = f"{place} {state.hlo or ''}{computation}".rstrip()
+    return f"{cores} at {launch}{instruction}: {hosts}"

@@ -1,4 +1,4 @@
-"""Find the hang digests of libtpu's Megascale runtime in a log: text in, causes and tables out.
+"""Find the hang digests of libtpu's Megascale runtime in a log.
 
     reader = MegascaleReader()
     for chunk in chunks:
@@ -6,16 +6,16 @@
     reader.close()
     reader.report()
 
-A digest is several records of a log. One record, the table of states, has several lines, and only
-the first has the prefix of the logger; documents and shippers lose the indentation. So each line is
-known by its key and its form, never by its column. Four layouts are known, named after the first
-libtpu in which each was seen: 0.0.11, 0.0.24, 0.0.40, 0.0.52.
+A digest is several records of a log. One record, the table of states, has several lines, of which
+only the first has the prefix of the logger; documents and shippers lose the indentation. So a line
+is recognised by its key and its form, never by its column. There are four layouts, named after the
+first libtpu that has them: 0.0.11, 0.0.24, 0.0.40, 0.0.52.
 
-A line counts if it begins with the words of a digest, after the prefixes of a launcher. A quotation
-counts for nothing: a digest needs two of its own lines, or one line that its own logger printed, or
-the sentence that no cause is known. Names of hosts come only from the text, and a text in angle
-brackets is the example of a document. Memory is bounded: the bytes between digests are searched for
-a few words, and dropped. The causes, with advice, are data: `megascale.toml`. Pure.
+A line can begin a digest if it begins with the words of a digest, after the prefixes of a launcher.
+A text that only quotes a digest must not count. So a digest needs two lines that only digests have,
+or one line that Megascale's logger printed, or the sentence that no cause is known. A name in angle
+brackets, `<host_name_1>`, marks the example of a document. Memory is bounded, because the bytes
+between digests are only searched for a few words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import dataclasses
 import re
 
 from pytest_xlatune.guests.megascale._builder import HEAD, KEY, DigestBuilder
-from pytest_xlatune.guests.megascale._lines import TextLine, payloads, unwrapped
+from pytest_xlatune.guests.megascale._lines import TextLine, texts_of_line, without_prefix
 from pytest_xlatune.guests.megascale.digest import (
     Digest,
     MegascaleReport,
@@ -34,11 +34,11 @@ from pytest_xlatune.guests.megascale.digest import (
     known_lines,
 )
 
-_LINE_BYTES = 1 << 20  # the state of a large cluster is a long line; libtpu lists eleven cores
+_LINE_BYTES = 1 << 20  # the most bytes that are read of a line
 _MOST_DIGESTS, _MOST_ORIGINS, _MOST_SIGHTINGS = 1000, 64, 64
-# a document breaks the first sentence into at most so many lines and characters
+# the most lines and characters of the first sentence, which a document may break into lines
 _HEAD_LINES, _HEAD_CHARS = 4, 400
-_HEAD_WAITS = 200  # other lines before the next line of that sentence
+_HEAD_GAP_LINES = 200  # the most lines between two lines of that sentence
 
 # the trigger: Megascale hang detected: Timed out waiting for 4 graphs to complete at launch_id
 # 13650.
@@ -49,90 +49,93 @@ _TRIGGER = re.compile(
     r"(?:.*?StepGloballyInProgress: (?P<step>true|false))?"
     r"(?:.*?Timeout: (?P<timeout>[\w.]+))?"
 )
-# each line that begins something has one of them; longer words are found faster
-_OPENERS = (
+# Every line that begins a digest, or that is read by itself, has one of these words. They are long,
+# because longer words are found faster.
+_OPENING_WORDS = (
     *(b"Megascale detects a hang", b"Some workers have halted with an"),
     *(b"Potential cause: ", b" graphs to complete"),
     *(line.text.encode() for line in known_lines()),
 )
-_OPENER = re.compile(b"|".join(re.escape(opener) for opener in _OPENERS))
+_OPENING = re.compile(b"|".join(re.escape(opener) for opener in _OPENING_WORDS))
 
 
 class MegascaleReader:
-    """Finds the digests in one log: feed it bytes as they come, and ask for the report at any time.
+    """Finds the digests in one log, which is fed to it in parts; it can report at any time.
 
-    `lines` is the number of lines read; the caller adds those that it left out.
+    Attributes:
+        lines: the number of lines so far; a caller that leaves lines out adds their number.
     """
 
     def __init__(self) -> None:
-        self._held = b""
+        self._partial_line = b""  # the last line so far, which has no end yet
         self.lines = 0
         self._digests: list[Digest] = []
-        self._open: dict[str, DigestBuilder] = {}
-        # origin -> the first lines of a sentence that does not tell a cause yet
+        self._open: dict[str, DigestBuilder] = {}  # origin -> its open digest
+        # origin -> the first lines of a sentence that names no cause yet
         self._heads: dict[str, list[TextLine]] = {}
         self._trigger: Trigger | None = None
         self._sightings: dict[tuple[str, str], SeenLine] = {}
 
     def feed(self, chunk: bytes) -> None:
         """Read more bytes of the log; an unfinished last line waits for its end."""
-        block = self._held + chunk if self._held else chunk
+        block = self._partial_line + chunk if self._partial_line else chunk
         end = block.rfind(b"\n") + 1
         if not end:
-            self._held = block[:_LINE_BYTES]
+            self._partial_line = block[:_LINE_BYTES]
             return
-        self._held = block[end : end + _LINE_BYTES]
+        self._partial_line = block[end : end + _LINE_BYTES]
         at = 0
         while at < end:
             if self._open or self._heads:
                 stop = block.find(b"\n", at, end) + 1
-                self._line(block[at : stop - 1])
+                self._read_line(block[at : stop - 1])
                 at = stop
                 continue
-            place = _first(block, at, end)
+            place = _first_opener(block, at, end)
             if place < 0:
                 self.lines += block.count(b"\n", at, end)
                 break
             start = block.rfind(b"\n", at, place) + 1 or at
             self.lines += block.count(b"\n", at, start)
             stop = block.find(b"\n", place, end) + 1
-            self._line(block[start : stop - 1])
+            self._read_line(block[start : stop - 1])
             at = stop
 
     def close(self) -> None:
         """Read a last line without a line end, and close open digests; may be called again."""
-        if self._held:
-            if self._open or self._heads or _OPENER.search(self._held):
+        if self._partial_line:
+            if self._open or self._heads or _OPENING.search(self._partial_line):
                 # a complete JSON object was not cut
-                self._line(self._held, is_torn=not self._held.rstrip().endswith(b"}"))
-            self._held = b""
+                self._read_line(
+                    self._partial_line, is_torn=not self._partial_line.rstrip().endswith(b"}")
+                )
+            self._partial_line = b""
         for origin in list(self._open):
-            self._end(origin, at_the_end=True)
+            self._close_digest(origin, at_the_end=True)
 
     def report(self) -> MegascaleReport:
         """Return the report so far, with the part of an open digest that was read."""
-        still = [
-            made for builder in self._open.values() if (made := self._made(builder, is_last=True))
-        ]
-        digests = sorted((*self._digests, *still), key=lambda digest: digest.line)
+        unfinished = (self._digest_of(builder, is_last=True) for builder in self._open.values())
+        digests = [*self._digests, *(digest for digest in unfinished if digest is not None)]
+        digests.sort(key=lambda digest: digest.line)
         return MegascaleReport(
             digests=tuple(digests),
             trigger=self._trigger,
             sightings=tuple(self._sightings.values()),
         )
 
-    def _line(self, raw: bytes, *, is_torn: bool = False) -> None:
+    def _read_line(self, raw: bytes, *, is_torn: bool = False) -> None:
         self.lines += 1
-        for text in payloads(raw[:_LINE_BYTES]):
-            line = unwrapped(text, self.lines, self._open)
+        for text in texts_of_line(raw[:_LINE_BYTES]):
+            line = without_prefix(text, self.lines, self._open)
             self._examine(line, is_torn=is_torn)
 
-    def _joined(self, line: TextLine) -> TextLine:
-        """Return a line, joined to those before it if together they begin a digest."""
+    def _join_head(self, line: TextLine) -> TextLine:
+        """Return a line, joined to the lines before it if together they begin a digest."""
         body = line.text.strip()
-        # while a line is kept, every line is checked
-        for origin, kept in list(self._heads.items()):
-            if line.number - kept[-1].number > _HEAD_WAITS:
+        # lines of sentences that did not go on are forgotten
+        for origin, head_lines in list(self._heads.items()):
+            if line.number - head_lines[-1].number > _HEAD_GAP_LINES:
                 del self._heads[origin]
         lines = [*self._heads.pop(line.origin, ()), line]
         is_head = HEAD.match(body) is not None and cause_of_prose(body) is None
@@ -153,30 +156,35 @@ class MegascaleReader:
         return line
 
     def _examine(self, line: TextLine, *, is_torn: bool) -> None:
-        line = self._joined(line)
+        """Read a line as part of a digest, or as a line that is read by itself.
+
+        `is_torn` says whether the log ends within the line.
+        """
+        line = self._join_head(line)
         body = line.text.strip()
         builder = self._open.get(line.origin)
         opens = HEAD.match(body) is not None and cause_of_prose(body) is not None
         key = KEY.match(body)
         if not opens and key and key["key"] in ("Full error digest", "Potential cause"):
             opens = builder is None or builder.has(key["key"])
-        if builder is not None and opens and not builder.takes(line, body):
-            self._end(line.origin)
+        if builder is not None and opens and not builder.is_quotation(line, body):
+            self._close_digest(line.origin)
             builder = None
         if builder is None and opens and len(self._open) < _MOST_ORIGINS:
             builder = self._open[line.origin] = DigestBuilder(line)
         if builder is not None:
             builder.read(line, body, is_torn=is_torn)
             if builder.is_over:
-                self._end(line.origin)
-        for other in [name for name, _ in self._open.items() if name != line.origin]:
+                self._close_digest(line.origin)
+        for other in [origin for origin in self._open if origin != line.origin]:
             self._open[other].stray += 1
             if self._open[other].is_over:
-                self._end(other)
-        if builder is None or not builder.is_mine:
-            self._note(line, body)
+                self._close_digest(other)
+        if builder is None or not builder.took_line:
+            self._note_line(line, body)
 
-    def _note(self, line: TextLine, body: str) -> None:
+    def _note_line(self, line: TextLine, body: str) -> None:
+        """Note the first trigger, and the known lines of `megascale.toml`."""
         if self._trigger is None and (match := _TRIGGER.match(body)):
             self._trigger = Trigger(
                 line=line.number,
@@ -197,22 +205,22 @@ class MegascaleReader:
                 elif len(self._sightings) < _MOST_SIGHTINGS:
                     self._sightings[key] = SeenLine(known=known, line=line.number, text=body[:500])
 
-    def _end(self, origin: str, *, at_the_end: bool = False) -> None:
-        made = self._made(self._open.pop(origin), is_last=at_the_end)
-        if made is not None and len(self._digests) < _MOST_DIGESTS:
-            self._digests.append(made)
+    def _close_digest(self, origin: str, *, at_the_end: bool = False) -> None:
+        digest = self._digest_of(self._open.pop(origin), is_last=at_the_end)
+        if digest is not None and len(self._digests) < _MOST_DIGESTS:
+            self._digests.append(digest)
 
-    def _made(self, builder: DigestBuilder, *, is_last: bool) -> Digest | None:
-        made = builder.digest(at_the_end=is_last)
-        trigger = self._trigger
-        is_after = made is not None and trigger is not None and trigger.line < made.line
-        return dataclasses.replace(made, is_after_trigger=True) if made and is_after else made
+    def _digest_of(self, builder: DigestBuilder, *, is_last: bool) -> Digest | None:
+        digest, trigger = builder.digest(at_the_end=is_last), self._trigger
+        if digest is not None and trigger is not None and trigger.line < digest.line:
+            return dataclasses.replace(digest, is_after_trigger=True)
+        return digest
 
 
-def _first(block: bytes, at: int, end: int) -> int:
-    """Return the position of the first word that a line of a digest has; -1 if there is none."""
+def _first_opener(block: bytes, at: int, end: int) -> int:
+    """Return the position of the first of `_OPENING_WORDS` in a part of a block; -1 if none."""
     places = []
-    for word in _OPENERS:
+    for word in _OPENING_WORDS:
         place = block.find(word, at, end)
         if place >= 0:
             places.append(place)

@@ -1,8 +1,8 @@
 """Check whether a host is set up for multi-slice jobs, by settings that public documents name.
 
 The settings are those of this host, or of another host on which somebody ran the script that
-`script` returns. Nothing is changed. Each item names its source; a setting that no public document
-names is not checked.
+`script` returns. Nothing is changed. Each item names its source; settings that no public document
+names are not checked.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _GOOGLE = (
 _BENCHMARKS = "github.com/AI-Hypercomputer/accelerator-microbenchmarks, Trillium collectives"
 _VERSION = 'import importlib.metadata as m; print(m.version("jax"))'
 LEAST_RMEM = 314_572_800  # bytes of the largest receive buffer
-LEAST_MTU = 4082  # bytes
-MOST_RTO_US = 5000  # microseconds of the least retransmission timeout
+LEAST_MTU = 4082  # bytes of the largest packet
+MOST_RTO_US = 5000  # for the least retransmission timeout of TCP
 
 # setting -> the file of the kernel that holds it
 FILES = {
@@ -38,17 +38,17 @@ FILES = {
 
 
 class Item(NamedTuple):
-    """A setting of a host: its value, whether that is as advised, and who advises it."""
+    """A setting of a host, and what a public document advises about it."""
 
     name: str
     value: str  # "" if it is unset or cannot be read
-    is_good: bool | None  # None if the value cannot be read, or the setting is optional
+    is_good: bool | None  # None if it cannot be read, or if it is optional and not set
     advice: str  # the advised value
     source: str  # the public document with the advice
 
 
 def script(python: str = "python3") -> str:
-    """Return a shell script that prints these settings and changes nothing."""
+    """Return a shell script that prints the settings and changes nothing."""
     lines = [f'echo "{name}=$(cat {path} 2>/dev/null)"' for name, path in FILES.items()]
     lines += [
         'for n in /sys/class/net/*; do echo "mtu.${n##*/}=$(cat $n/mtu 2>/dev/null)"; done',
@@ -59,7 +59,7 @@ def script(python: str = "python3") -> str:
     return "\n".join(("#!/bin/sh", *lines)) + "\n"
 
 
-def of_this_host() -> str:
+def settings_of_this_host() -> str:
     """Run the script on this host with this interpreter, and return what it prints."""
     done = subprocess.run(
         ["/bin/sh", "-c", script(sys.executable)], capture_output=True, text=True, check=False
@@ -86,12 +86,12 @@ def check(settings: Mapping[str, str]) -> Iterator[Item]:
         yield Item(name, value, is_good(value), advice, source)
 
 
-def _number(good: Callable[[int], bool]) -> Callable[[str], bool | None]:
-    """Return a check of the last number in a value; its answer is None if there is no number."""
+def _number_check(is_good_number: Callable[[int], bool]) -> Callable[[str], bool | None]:
+    """Return a check of the last number in a value; it returns None if there is no number."""
 
     def check_number(value: str) -> bool | None:
         number = to_integer(value.rpartition(" ")[2])
-        return None if number is None else good(number)
+        return None if number is None else is_good_number(number)
 
     return check_number
 
@@ -118,10 +118,14 @@ _SETTINGS: dict[str, tuple[Callable[[str], bool | None], str, str]] = {
         "--vmodule=real_program_continuator=1, to log what programs do (optional)",
         _OPENXLA,
     ),
-    "tcp_slow_start_after_idle": (_number(lambda n: n == 0), "0", _GOOGLE),
+    "tcp_slow_start_after_idle": (_number_check(lambda n: n == 0), "0", _GOOGLE),
     "default_qdisc": (lambda value: value == "fq" if value else None, "fq", _GOOGLE),
-    "hystart_detect": (_number(lambda n: not n & 1), "without bit 1, e.g. 2", _GOOGLE),
-    "tcp_rto_min_us": (_number(lambda n: n <= MOST_RTO_US), "5000 or less (Linux 6.11+)", _GOOGLE),
-    "tcp_rmem": (_number(lambda n: n >= LEAST_RMEM), "4096 41943040 314572800", _BENCHMARKS),
+    "hystart_detect": (_number_check(lambda n: not n & 1), "without bit 1, e.g. 2", _GOOGLE),
+    "tcp_rto_min_us": (
+        _number_check(lambda n: n <= MOST_RTO_US),
+        "5000 or less (Linux 6.11+)",
+        _GOOGLE,
+    ),
+    "tcp_rmem": (_number_check(lambda n: n >= LEAST_RMEM), "4096 41943040 314572800", _BENCHMARKS),
 }
-_MTU = (_number(lambda n: n >= LEAST_MTU), f"{LEAST_MTU} or more", _GOOGLE)
+_MTU = (_number_check(lambda n: n >= LEAST_MTU), f"{LEAST_MTU} or more", _GOOGLE)

@@ -1,8 +1,8 @@
-"""The Megascale digests of a log, as findings of the `LogReader` that reads it line by line.
+"""The Megascale digests of a log, as findings of the `LogReader` that reads the log.
 
 The entry point of `pytest_xlatune.log_formats` names `MegascaleFormat`. `LogReader` notes the lines
-that may begin a digest, and hands over the blocks from there on. So a log without such a line costs
-nothing more, and the module `digests` is loaded only if there may be a digest.
+that may begin a digest, and passes the blocks from there on to the reader of this format. So a log
+without such a line costs nothing more.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat
 from pytest_xlatune.model.failure import FailureClass
 
-# each line that can begin a digest, or that a worker prints before one, has one of these texts
+# Every line that can begin a digest has one of these texts. The words of the format below have also
+# the text of the line that a worker prints before a digest.
 _OPENING = (
     *("megascale detects a hang ", "halted with an unrecoverable error: "),
     *("potential cause: ", "full error digest:"),
 )
-_OF_HOSTS = (FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NETWORK_LINK)
+# classes for which the named hosts are at fault, and should be left out
+_HOST_CLASSES = (FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NETWORK_LINK)
 
 
 class MegascaleFormat(LogFormat):
@@ -58,10 +60,12 @@ def _detail(digest: Digest) -> str:
     """
     cls = digest.cls
     hosts = ", ".join(map(str, digest.culprits))
-    # the host that several broken links share is at fault; of one link, either host may be
-    is_link = cls is FailureClass.NETWORK_LINK and (len(digest.culprits) > 1 or not digest.links)
-    if hosts and cls in _OF_HOSTS and not is_link:
+    # a host that several broken links share is at fault; of a single link, either host may be
+    is_single_link = cls is FailureClass.NETWORK_LINK and (
+        len(digest.culprits) > 1 or not digest.links
+    )
+    if hosts and cls in _HOST_CLASSES and not is_single_link:
         hosts = f"leave out {hosts}"
     if cls is FailureClass.CANCELLED:
-        return "libtpu was told to end"
+        return "the job was ended on purpose"
     return hosts or next(iter(digest.notes), "")

@@ -1,9 +1,9 @@
 """The network figures of a multi-slice job, from its traces: latency, bursts, rates, pairs, slack.
 
-The figures are computed exactly, in integers, from receive events. Their time is the arrival: a
-message with a latency of L microseconds that arrived at t began at t - L. Only valid messages
-count; the others are counted by kind. A host is a `slice-device` pair of ids. Names and units of
-figures are those of the JSON document. What they mean is decided in `symptoms`.
+The figures are computed from receive events. The time of an event is the arrival: a message with a
+latency of L microseconds that arrived at t began at t - L. Only valid messages enter the figures;
+of the others only the number is given, by kind. A host is a pair of ids, `slice-device`. Names and
+units of figures are those of the JSON document. `symptoms` judges the figures.
 
 Kinds, bursts and slack are defined as in the Megascale and DCN slack analyses of openxla/xprof.
 """
@@ -27,28 +27,30 @@ from pytest_xlatune.model.errors import ParseError
 
 Floats = NDArray[np.float64]
 PS_OF_US, PS_OF_MS = 10**6, 10**9
-# bins of 1 ms: nearly three hours; clocks of hosts that differ by more are wrong
+# The most bins of 1 ms, nearly three hours. If messages are further apart, a clock is wrong.
 _MOST_BINS = 10_000_000
-_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
-# a pair is slow if it takes so many times as long as others for messages of the same size
-_SLOW = 2
-_LEAST_MESSAGES = 5  # messages that a pair must have to be called slow
-# slow pairs that a host must have to be called slow; with one pair, the pair is
-_LEAST_SLOW_PAIRS = 2
+_LATENCY_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_SLOW_RATIO = 2  # a pair is slow if its `ratio` is above this
+_LEAST_MESSAGES = 5  # a pair with fewer messages is not called slow
+_LEAST_SLOW_PAIRS = 2  # a host with fewer slow pairs is not called slow, only its pair is
+# a message is in the tail if it took this factor times the median of its size, and this much more
 _TAIL_FACTOR, _TAIL_US = 10, 10_000
-_SHORT_PER_MILLE = 1  # share of the trace that is spent on mapping buffers late
-_BUSY_SHARE = 0.8  # share of the rate of the link
+_SHORTAGE_PER_MILLE = 1  # there is a shortage if late mapping takes more than this of the trace
+_BUSY_SHARE = 0.8  # a link is busy in a bin with more than this share of its rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """A maximal span of time with messages in flight; in microseconds after the trace's base."""
+    """A span of time in which messages are in flight without a gap.
+
+    Times are in microseconds after the least timestamp of the trace.
+    """
 
     start_us: float
     end_us: float
     messages: int
     bytes: int
-    max_in_flight: int
+    max_in_flight: int  # the most messages in flight at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +58,13 @@ class Pair:
     """The messages from a device of one slice to a device of another.
 
     Attributes:
-        ratio: the median latency over what all pairs take for that size; the pair is slow above 2.
-        tail: the number of its messages with a latency far above the median of their size.
+        source, destination: the two hosts, as `slice-device`.
+        n: the number of messages.
+        bytes: the sum of their sizes.
+        p50_us, max_us: the median and the largest latency.
+        ratio: the median, over the messages, of latency divided by what all pairs usually take for
+            that size.
+        tail: the number of messages with a latency far above the median of their size.
     """
 
     source: str
@@ -71,15 +78,20 @@ class Pair:
 
     @property
     def is_slow(self) -> bool:
-        """Whether it takes more than twice as long as others, with enough messages to say so."""
-        return self.ratio > _SLOW and self.n >= _LEAST_MESSAGES
+        """Whether it takes more than twice as long as all pairs, with enough messages to tell."""
+        return self.ratio > _SLOW_RATIO and self.n >= _LEAST_MESSAGES
 
 
 @dataclass(slots=True, kw_only=True)
 class HostTraffic:
-    """What a host received (rx) and sent (tx); a peak is the largest rate in a bin of 1 ms.
+    """What a host received (rx) and sent (tx).
 
-    `busy` is the share of the bins with traffic above 80 % of the link, in the busier direction.
+    Attributes:
+        host: the host, as `slice-device`.
+        rx_bytes, tx_bytes: the bytes of its messages.
+        rx_peak_gbit_s, tx_peak_gbit_s: the largest rate in a bin of 1 ms.
+        busy: of the bins with traffic, the share with more than 80 % of the link's rate, in the
+            busier direction.
     """
 
     host: str
@@ -94,9 +106,9 @@ class HostTraffic:
 class Slack:
     """The occurrences of a rendezvous on a core.
 
-    An occurrence lasts from the start of its send to the end of its recv-done: the observed time.
-    Slack is the time between the start of its send and the start of its recv-done in which the core
-    ran anything but transfers. Stall is the time of its own transfers.
+    The observed time of an occurrence is from the start of its send to the end of its recv-done.
+    Its slack is the part of the time between the start of its send and the start of its recv-done
+    in which the core ran no transfers. Its stall is the time of its own transfers.
     """
 
     device: str
@@ -113,13 +125,25 @@ class NetworkTraffic:
     """All figures of a window; fields have the names of the JSON document.
 
     Attributes:
-        messages: kind -> number of receive events; only valid ones enter a figure.
-        map_dma: buffers that workers mapped, before and after the start of the first program.
+        messages: kind -> number of receive events; only valid ones enter the figures.
+        bytes: the sum of the messages' sizes.
+        latency_us: `p50`, `p95`, `p99` and `max`; None if there is no message.
+        sizes: size of a message in bytes -> number of messages.
+        bursts: the spans of time with messages in flight.
+        pending: the most messages, and the most bytes, in flight at a time.
+        throughput_gbit_s: the largest rate of all messages in a bin of 1 ms.
+        hosts: the traffic of each host.
+        pairs: the messages of each pair of hosts.
+        map_dma: the buffers that workers mapped, before and after the start of the first program.
+        memory_copies: number, time and bytes of the copies of memory by workers.
+        slack: the slack of each rendezvous, that with the most stall first.
     """
 
     messages: Mapping[str, int]
     bytes: int = 0
-    latency_us: Mapping[str, int | None] = field(default_factory=lambda: dict.fromkeys(_SHARES))
+    latency_us: Mapping[str, int | None] = field(
+        default_factory=lambda: dict.fromkeys(_LATENCY_SHARES)
+    )
     sizes: Mapping[str, int] = field(default_factory=dict)
     bursts: list[Burst] = field(default_factory=list)
     pending: Mapping[str, int] = field(default_factory=lambda: {"max_messages": 0, "max_bytes": 0})
@@ -132,25 +156,29 @@ class NetworkTraffic:
 
     @property
     def has_traffic(self) -> bool:
-        """Whether the traces have anything about the network between slices."""
+        """Whether the traces contain anything about the network between slices."""
         events = (*self.messages.values(), self.memory_copies["n"], self.map_dma["late"])
         return any(events) or bool(self.slack)
 
     @property
     def slow_pairs(self) -> tuple[Pair, ...]:
-        """The pairs that take more than twice as long as all pairs."""
+        """The slow pairs, see `Pair.is_slow`."""
         return tuple(pair for pair in self.pairs if pair.is_slow)
 
     @property
     def slow_hosts(self) -> tuple[str, ...]:
-        """The host that all slow pairs have in common, if most of its pairs are slow."""
+        """The hosts that all slow pairs have in common at one end, if most of their pairs are slow.
+
+        There are two at most: one as the source, and one as the destination.
+        """
         slow = self.slow_pairs
         hosts = []
         for end in ("source", "destination"):
-            accused = {getattr(pair, end) for pair in slow}
-            if len(slow) >= _LEAST_SLOW_PAIRS and len(accused) == 1:  # each slow pair has this host
-                (host,) = accused
-                if 2 * len(slow) > sum(getattr(pair, end) == host for pair in self.pairs):
+            slow_ends = {getattr(pair, end) for pair in slow}
+            if len(slow) >= _LEAST_SLOW_PAIRS and len(slow_ends) == 1:
+                (host,) = slow_ends
+                pairs_of_host = sum(getattr(pair, end) == host for pair in self.pairs)
+                if 2 * len(slow) > pairs_of_host:
                     hosts.append(host)
         return tuple(dict.fromkeys(hosts))
 
@@ -161,18 +189,23 @@ def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
     Raises:
         ParseError: messages are hours apart.
     """
-    counts, valid = _kinds(traffic.messages)
+    counts, valid = _split_by_kind(traffic.messages)
     slack = [row for device, ops in traffic.transfers.items() for row in slack_of(device, ops)]
     return NetworkTraffic(
         messages=counts,
-        map_dma=_mapped(traffic),
-        memory_copies=_copies(traffic),
+        map_dma=_mapping_figures(traffic),
+        memory_copies=_copy_figures(traffic),
         slack=sorted(slack, key=lambda row: -row.sum_stall_us),
         **(_message_figures(valid, link_gbit_s) if counts["valid"] else {}),
     )
 
 
-def _kinds(messages: Messages) -> tuple[dict[str, int], Messages]:
+def _split_by_kind(messages: Messages) -> tuple[dict[str, int], Messages]:
+    """Return kind -> number of messages, and the valid messages.
+
+    The other kinds are: within a slice (loopback), without a positive latency (skew), and without a
+    label or an id (bad_key).
+    """
     is_bad = ~messages.has_label
     for name in IDS:
         is_bad |= getattr(messages, name) == ABSENT
@@ -189,12 +222,15 @@ def _kinds(messages: Messages) -> tuple[dict[str, int], Messages]:
 
 
 def _message_figures(valid: Messages, link_gbit_s: float) -> dict[str, Any]:
+    """Return the fields of `NetworkTraffic` that depend on messages."""
     end, latency = valid.end_ps, valid.latency_us
     start = end - latency * PS_OF_US
     sizes, counts = np.unique(valid.size, return_counts=True)
     return {
         "bytes": int(valid.size.sum()),
-        "latency_us": {name: int(rank(latency, share)) for name, share in _SHARES.items()},
+        "latency_us": {
+            name: int(quantile(latency, share)) for name, share in _LATENCY_SHARES.items()
+        },
         "sizes": dict(zip(map(str, sizes.tolist()), counts.tolist(), strict=True)),
         **_bursts(start, end, valid.size),
         "throughput_gbit_s": {"peak": float(_rates(start, end, valid.size).max())},
@@ -203,19 +239,19 @@ def _message_figures(valid: Messages, link_gbit_s: float) -> dict[str, Any]:
     }
 
 
-def rank(values: NDArray[Any], share: float) -> Any:
+def quantile(values: NDArray[Any], share: float) -> Any:
     """Return the smallest value that is at least as large as this share of all values."""
-    # 0.95 of 20 values is the 19th, though 0.95 * 20 is slightly more than 19 as a float
+    # rounded, because 0.95 * 20 is slightly more than 19 as a float
     place = math.ceil(round(share * len(values), 9)) - 1
     return np.sort(values)[max(place, 0)]
 
 
-def _groups(*keys: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
+def _rows_by_key(*keys: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
     """Yield each combination of keys that occurs, in order, with the indices of its rows."""
-    combinations, which = np.unique(np.stack(keys), axis=1, return_inverse=True)
-    which = which.reshape(-1)
-    order = np.argsort(which, kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(which))[:-1])
+    combinations, number_of_row = np.unique(np.stack(keys), axis=1, return_inverse=True)
+    number_of_row = number_of_row.reshape(-1)
+    order = np.argsort(number_of_row, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(number_of_row))[:-1])
     for key, rows in zip(combinations.T.tolist(), parts, strict=True):
         yield tuple(key), rows
 
@@ -226,24 +262,30 @@ def _bursts(start: Ints, end: Ints, size: Ints) -> dict[str, Any]:
     At equal times a start counts before an end, so messages that touch are one burst.
     """
     n = len(start)
+    # the starts and ends of all messages, in the order of time
     time = np.concatenate([start, end])
     order = np.lexsort((np.repeat([0, 1], n), time))
-    step = np.repeat([1, -1], n)[order]
-    in_flight = np.cumsum(step)
-    in_flight_size = np.cumsum(step * np.tile(size, 2)[order])
+    time = time[order]
+    change = np.repeat([1, -1], n)[order]  # of the number of messages in flight
+    size_of_event = np.tile(size, 2)[order]
+    in_flight = np.cumsum(change)
+    in_flight_size = np.cumsum(change * size_of_event)
+    # the indices of the first and the last event of each burst
     last = np.flatnonzero(in_flight == 0)
     first = np.concatenate([[0], last[:-1] + 1])
-    time = time[order]
-    sizes = np.where(step > 0, np.tile(size, 2)[order], 0)
-    counts = np.add.reduceat((step > 0).astype(np.int64), first)
-    bytes_ = np.add.reduceat(sizes, first)
-    most = np.maximum.reduceat(in_flight, first)
-    columns = (time[first], time[last], counts, bytes_, most)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    messages = np.add.reduceat((change > 0).astype(np.int64), first)
+    sizes = np.add.reduceat(np.where(change > 0, size_of_event, 0), first)
+    most_in_flight = np.maximum.reduceat(in_flight, first)
     return {
         "bursts": [
-            Burst(start_us=a / PS_OF_US, end_us=b / PS_OF_US, messages=c, bytes=d, max_in_flight=e)
-            for a, b, c, d, e in rows
+            Burst(
+                start_us=int(time[first[at]]) / PS_OF_US,
+                end_us=int(time[last[at]]) / PS_OF_US,
+                messages=int(messages[at]),
+                bytes=int(sizes[at]),
+                max_in_flight=int(most_in_flight[at]),
+            )
+            for at in range(len(first))
         ],
         "pending": {
             "max_messages": int(in_flight.max()),
@@ -266,25 +308,26 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
             f"messages {count / 3_600_000:.1f} hours apart: the clocks of the hosts disagree; give "
             "the traces of one window"
         )
-    per_ps = size / (end - start)
+    bytes_per_ps = size / (end - start)
+    # the bytes of each message in its first bin, and in its last
     is_one_bin = first == last
-    head = np.where(is_one_bin, end - start, (first + 1) * PS_OF_MS - start) * per_ps
-    tail = np.where(is_one_bin, 0, end - last * PS_OF_MS) * per_ps
+    head = np.where(is_one_bin, end - start, (first + 1) * PS_OF_MS - start) * bytes_per_ps
+    tail = np.where(is_one_bin, 0, end - last * PS_OF_MS) * bytes_per_ps
     first, last = first - low, last - low
     rates = np.zeros(count)
     rates += np.bincount(first, head, count)
     rates += np.bincount(last, tail, count)
-    inner = last - first > 1
+    inner = last - first > 1  # the messages that fill further bins between these two
     if inner.any():
-        # the sums have extended precision, so the largest rate leaves nothing after its end
+        # Extended precision, because the sum of the changes must be 0 after the last message.
         change = np.zeros(count + 1, np.longdouble)
-        np.add.at(change, first[inner] + 1, per_ps[inner] * PS_OF_MS)
-        np.subtract.at(change, last[inner], per_ps[inner] * PS_OF_MS)
+        np.add.at(change, first[inner] + 1, bytes_per_ps[inner] * PS_OF_MS)
+        np.subtract.at(change, last[inner], bytes_per_ps[inner] * PS_OF_MS)
         rates += np.maximum(np.cumsum(change)[:count], 0).astype(np.float64)
     return rates * 8 / 1e6  # 8 bits, and bytes/ms to Gbit/s
 
 
-def _name(slice_id: int, device: int) -> str:
+def _host_name(slice_id: int, device: int) -> str:
     return f"{slice_id}-{device}"
 
 
@@ -296,9 +339,9 @@ def _hosts(valid: Messages, link_gbit_s: float) -> list[HostTraffic]:
     }
     hosts: dict[tuple[int, ...], HostTraffic] = {}
     for way, keys in ends.items():
-        for host, rows in _groups(*keys):
+        for host, rows in _rows_by_key(*keys):
             rates = _rates(start[rows], valid.end_ps[rows], valid.size[rows])
-            row = hosts.setdefault(host, HostTraffic(host=_name(*host)))
+            row = hosts.setdefault(host, HostTraffic(host=_host_name(*host)))
             setattr(row, f"{way}_bytes", int(valid.size[rows].sum()))
             setattr(row, f"{way}_peak_gbit_s", float(rates.max()))
             is_busy = rates[rates > 0] > _BUSY_SHARE * link_gbit_s
@@ -309,37 +352,40 @@ def _hosts(valid: Messages, link_gbit_s: float) -> list[HostTraffic]:
 def _pairs(valid: Messages) -> list[Pair]:
     ends = (valid.source_slice, valid.source_device, valid.to_slice, valid.to_device)
     latency = valid.latency_us
-    # what others take for a size is the median of the pairs' medians, so each pair weighs the same
+    # The usual latency of a size is the median of the medians of all pairs, so that each pair has
+    # the same weight.
     medians: dict[int, list[int]] = {}
-    for (size, *_), rows in _groups(valid.size, *ends):
-        medians.setdefault(size, []).append(rank(latency[rows], 0.5))
-    expected, is_tail = np.zeros(len(latency)), np.zeros(len(latency), bool)
-    for (size,), rows in _groups(valid.size):
-        expected[rows] = rank(np.array(medians[size]), 0.5)
-        p50 = rank(latency[rows], 0.5)
+    for (size, *_), rows in _rows_by_key(valid.size, *ends):
+        medians.setdefault(size, []).append(quantile(latency[rows], 0.5))
+    usual, is_tail = np.zeros(len(latency)), np.zeros(len(latency), bool)
+    for (size,), rows in _rows_by_key(valid.size):
+        usual[rows] = quantile(np.array(medians[size]), 0.5)
+        p50 = quantile(latency[rows], 0.5)
         is_tail[rows] = latency[rows] > max(_TAIL_FACTOR * p50, p50 + _TAIL_US)
     return [
         Pair(
-            source=_name(a, b),
-            destination=_name(c, d),
+            source=_host_name(source_slice, source_device),
+            destination=_host_name(to_slice, to_device),
             n=len(rows),
             bytes=int(valid.size[rows].sum()),
-            p50_us=int(rank(latency[rows], 0.5)),
+            p50_us=int(quantile(latency[rows], 0.5)),
             max_us=int(latency[rows].max()),
-            ratio=float(rank(latency[rows] / expected[rows], 0.5)),
+            ratio=float(quantile(latency[rows] / usual[rows], 0.5)),
             tail=int(is_tail[rows].sum()),
         )
-        for (a, b, c, d), rows in _groups(*ends)
+        for (source_slice, source_device, to_slice, to_device), rows in _rows_by_key(*ends)
     ]
 
 
-def _copies(traffic: Traffic) -> dict[str, Any]:
-    us = sum(event.ps for event in traffic.copies) / PS_OF_US
+def _copy_figures(traffic: Traffic) -> dict[str, Any]:
+    """Return number, time and bytes of the copies of memory."""
+    time_us = sum(event.ps for event in traffic.copies) / PS_OF_US
     size = sum(event.size for event in traffic.copies)
-    return {"n": len(traffic.copies), "us": us, "bytes": size}
+    return {"n": len(traffic.copies), "us": time_us, "bytes": size}
 
 
-def _mapped(traffic: Traffic) -> dict[str, Any]:
+def _mapping_figures(traffic: Traffic) -> dict[str, Any]:
+    """Return the numbers of buffers mapped early and late, and time and bytes of the late ones."""
     first = traffic.first_module_ps
     late = [event for event in traffic.mapped if first is not None and event.start_ps > first]
     late_ps = sum(event.ps for event in late)
@@ -349,19 +395,24 @@ def _mapped(traffic: Traffic) -> dict[str, Any]:
         "late": len(late),
         "late_us": late_ps / PS_OF_US,
         "late_bytes": sum(event.size for event in late),
-        "shortage": bool(late) and late_ps * 1000 > span_ps * _SHORT_PER_MILLE,
+        "shortage": bool(late) and late_ps * 1000 > span_ps * _SHORTAGE_PER_MILLE,
     }
 
 
 @dataclass(slots=True)
 class _Occurrence:
+    """One occurrence of a rendezvous while its ops are read."""
+
     send: Transfer
     recv_done: Transfer | None = None
     stall_ps: int = 0
     kinds: set[str] = field(default_factory=set)
 
-    def takes(self, kind: str) -> bool:
-        """Return whether an op can belong to it; a send-done may come after the recv-done."""
+    def lacks(self, kind: str) -> bool:
+        """Return whether an op of this kind can still belong to it.
+
+        After its recv-done only its send-done can.
+        """
         return kind not in self.kinds and (kind == "send-done" or self.recv_done is None)
 
 
@@ -370,43 +421,48 @@ def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
 
     Occurrences that begin before or end after the trace are left out.
     """
-    starts = [transfer.start_ps for transfer in ops]
-    before = [0, *accumulate(transfer.ps for transfer in ops)]
+    starts_ps = [op.start_ps for op in ops]
+    total_ps = [0, *accumulate(op.ps for op in ops)]  # time of all transfers before each transfer
     occurrences: dict[str, list[_Occurrence]] = {}
-    early: dict[str, int] = {}  # rendezvous -> a recv that began before its send
+    early_recv_ps: dict[
+        str, int
+    ] = {}  # rendezvous -> duration of a recv that began before its send
     for op in ops:
-        mine = occurrences.setdefault(op.rendezvous, [])
+        of_rendezvous = occurrences.setdefault(op.rendezvous, [])
         if op.kind == "send":
-            mine.append(_Occurrence(op, stall_ps=op.ps + early.pop(op.rendezvous, 0)))
-        elif mine and mine[-1].takes(op.kind):
-            mine[-1].kinds.add(op.kind)
-            mine[-1].stall_ps += op.ps
+            stall_ps = op.ps + early_recv_ps.pop(op.rendezvous, 0)
+            of_rendezvous.append(_Occurrence(op, stall_ps=stall_ps))
+        elif of_rendezvous and of_rendezvous[-1].lacks(op.kind):
+            last = of_rendezvous[-1]
+            last.kinds.add(op.kind)
+            last.stall_ps += op.ps
             if op.kind == "recv-done":
-                mine[-1].recv_done = op
+                last.recv_done = op
         elif op.kind == "recv":
-            early[op.rendezvous] = op.ps
+            early_recv_ps[op.rendezvous] = op.ps
     rows = []
-    for rendezvous, transfers in occurrences.items():
-        complete = [
-            (o.send, done, o.stall_ps) for o in transfers if (done := o.recv_done) is not None
-        ]
-        if not complete:
-            continue
-        slack_ps = []
-        for send, done, _ in complete:
-            low, high = (bisect_left(starts, t) for t in (send.start_ps, done.start_ps))
-            slack_ps.append(done.start_ps - send.start_ps - (before[high] - before[low]))
-        n = len(complete)
-        observed_ps = sum(done.start_ps + done.ps - send.start_ps for send, done, _ in complete)
-        rows.append(
-            Slack(
-                device=device,
-                rendezvous=rendezvous,
-                n=n,
-                min_slack_us=min(slack_ps) / PS_OF_US,
-                mean_slack_us=sum(slack_ps) / n / PS_OF_US,
-                sum_stall_us=sum(stall_ps for *_, stall_ps in complete) / PS_OF_US,
-                mean_observed_us=observed_ps / n / PS_OF_US,
+    for rendezvous, of_rendezvous in occurrences.items():
+        slacks_ps, observed_ps, stall_ps = [], 0, 0
+        for occurrence in of_rendezvous:
+            send, done = occurrence.send, occurrence.recv_done
+            if done is None:
+                continue
+            low, high = (bisect_left(starts_ps, op.start_ps) for op in (send, done))
+            transfers_ps = total_ps[high] - total_ps[low]
+            slacks_ps.append(done.start_ps - send.start_ps - transfers_ps)
+            observed_ps += done.start_ps + done.ps - send.start_ps
+            stall_ps += occurrence.stall_ps
+        n = len(slacks_ps)
+        if n:
+            rows.append(
+                Slack(
+                    device=device,
+                    rendezvous=rendezvous,
+                    n=n,
+                    min_slack_us=min(slacks_ps) / PS_OF_US,
+                    mean_slack_us=sum(slacks_ps) / n / PS_OF_US,
+                    sum_stall_us=stall_ps / PS_OF_US,
+                    mean_observed_us=observed_ps / n / PS_OF_US,
+                )
             )
-        )
     return rows

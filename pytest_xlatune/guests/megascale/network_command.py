@@ -18,19 +18,19 @@ from pytest_xlatune.guests.megascale.traffic import read_traffic
 from pytest_xlatune.model.errors import ConfigError
 
 SCHEMA = 1
-_ROWS = 10
-_FIGURES = ("messages", "bytes", "latency_us", "sizes", "pending", "throughput_gbit_s")
-_TABLES = {  # table of the document -> the column whose largest values are shown
+_MOST_ROWS = 10
+_SHOWN_FIGURES = ("messages", "bytes", "latency_us", "sizes", "pending", "throughput_gbit_s")
+_TABLES = {  # table of the document -> the column by which its rows are sorted
     "bursts": "bytes",
     "hosts": "tx_peak_gbit_s",
     "pairs": "p50_us",
     "slack": "sum_stall_us",
 }
-_NOT_SHOWN = {"busy", "ratio", "tail"}  # the symptoms are judged by these columns
+_COLUMNS_OF_SYMPTOMS = {"busy", "ratio", "tail"}  # columns that the document leaves out
 _NO_TRAFFIC = (
     "no traffic between slices: no worker of Megascale sent or received in these traces",
-    "  a job of one slice has none, nor has a job on GPUs; of a job with several slices,",
-    "  give the xplane.pb of every host, profiled with host traces while it trains",
+    "  a job of one slice has none, and neither has a job on GPUs; for a job of several slices,",
+    "  name the xplane.pb of every host, profiled with host traces while the job trains",
 )
 
 
@@ -63,24 +63,25 @@ def run_network(arguments: argparse.Namespace) -> int:
         if not path.exists():
             raise ConfigError(f"{path}: no such file; name an xplane.pb, or a folder of them")
         files += captures_below(path) if path.is_dir() else [path]
-    traffic = read_traffic({path.resolve(): path for path in files}.values())  # each once
+    unique_files = {path.resolve(): path for path in files}.values()
+    traffic = read_traffic(unique_files)
     network = measure(traffic, link_gbit_s=arguments.link)
-    verdicts = judge(network, link_gbit_s=arguments.link)
-    document = network_json(network, verdicts)
+    judgements = judge(network, link_gbit_s=arguments.link)
+    document = network_json(network, judgements)
     if arguments.json:
         show_json(document)
     elif not network.has_traffic:
         show(_NO_TRAFFIC)
     else:
-        show(_lines(document, verdicts))
+        show(_lines(document, judgements))
     return 0
 
 
-def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> dict[str, Any]:
+def network_json(network: NetworkTraffic, judgements: tuple[Judgement, ...]) -> dict[str, Any]:
     """Return the JSON document."""
     figures = msgspec.to_builtins(network)
     for row in (*figures["hosts"], *figures["pairs"]):
-        for name in _NOT_SHOWN & row.keys():
+        for name in _COLUMNS_OF_SYMPTOMS & row.keys():
             del row[name]
     return {
         "schema": SCHEMA,
@@ -95,29 +96,32 @@ def network_json(network: NetworkTraffic, verdicts: tuple[Judgement, ...]) -> di
                 if judgement.is_found
                 else judgement.text,
             }
-            for judgement in verdicts
+            for judgement in judgements
         ],
     }
 
 
-def _lines(document: Mapping[str, Any], verdicts: tuple[Judgement, ...]) -> Iterator[str]:
+def _lines(document: Mapping[str, Any], judgements: tuple[Judgement, ...]) -> Iterator[str]:
     """Yield the lines for a terminal: first the symptoms, then the figures of the document."""
-    for judgement in verdicts:
+    for judgement in judgements:
         yield f"{'FOUND' if judgement.is_found else '-':6}{judgement.symptom:13}{judgement.text}"
         if judgement.is_found:
             yield f"{'':19}to do: {judgement.action}"
     yield ""
-    for name in _FIGURES:
+    for name in _SHOWN_FIGURES:
         value = document[name]
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {_shown(figure)}" for key, figure in value.items()) or "none"
+            value = (
+                ", ".join(f"{key} {_figure_text(figure)}" for key, figure in value.items())
+                or "none"
+            )
         yield f"{name}: {value}"
     for name, column in _TABLES.items():
         rows = sorted(document[name], key=lambda row, by=column: row[by], reverse=True)  # type: ignore[misc]
         if rows:
             yield f"\n{name}: {len(rows)}, those with the most {column}"
-            yield tabulate(rows[:_ROWS], headers="keys", floatfmt=".3f")
+            yield tabulate(rows[:_MOST_ROWS], headers="keys", floatfmt=".3f")
 
 
-def _shown(value: object) -> str:
+def _figure_text(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The network between slices in the captures of evidence runs; an entry point names this module."""
+"""Facts about the network between slices, from captures of evidence runs; an entry point."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_xlatune.guests.megascale.network import NetworkTraffic, measure
 from pytest_xlatune.guests.megascale.symptoms import LINK_GBIT_S, judge
 from pytest_xlatune.guests.megascale.traffic import read_traffic
 
-_MARK = b"Megascale"
+_MARK = b"Megascale"  # a capture without it is not read
 
 
 class NetworkFacts(CaptureFacts):
@@ -20,25 +20,25 @@ class NetworkFacts(CaptureFacts):
         """Return facts about the network between slices in captures.
 
         Raises:
-            ParseError: a file is no xplane.pb.
+            ParseError: a file is not an xplane.pb.
         """
-        traffic = _network_of(captures)
+        traffic = _traffic_of(captures)
         if traffic is None:
             return ()
-        return (_fact(traffic),)
+        return (_fact_text(traffic),)
 
     def changes(self, before: Sequence[Path], after: Sequence[Path]) -> Iterable[str]:
-        """Return what changed between slices; nothing if the captures of a side have no message.
+        """Return what changed between slices; nothing if one side has no messages.
 
         Raises:
-            ParseError: a file is no xplane.pb.
+            ParseError: a file is not an xplane.pb.
         """
-        old, new = _network_of(before), _network_of(after)
+        old, new = _traffic_of(before), _traffic_of(after)
         return () if old is None or new is None else _changes(old, new)
 
 
-def _network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
-    """Return the figures of a window; None if its files have nothing of Megascale."""
+def _traffic_of(captures: Sequence[Path]) -> NetworkTraffic | None:
+    """Return the figures of a window; None if its files contain nothing about Megascale."""
     files = [path for path in captures if path.name.endswith(".pb")]
     if not any(_MARK in path.read_bytes() for path in files):
         return None
@@ -46,7 +46,7 @@ def _network_of(captures: Sequence[Path]) -> NetworkTraffic | None:
     return traffic if traffic.messages["valid"] or traffic.slack else None
 
 
-def _fact(traffic: NetworkTraffic) -> str:
+def _fact_text(traffic: NetworkTraffic) -> str:
     latency = traffic.latency_us
     valid = traffic.messages["valid"]
     latency_text = f"p50 {latency['p50']} us, max {latency['max']} us" if valid else "no latency"
@@ -69,9 +69,11 @@ def _changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
         yield f"bytes between slices: {before.bytes} -> {after.bytes}"
     if before.slack and after.slack:
         yield f"stall of transfers: {_stall_ms(before):.3f} -> {_stall_ms(after):.3f} ms in all"
-        yield f"least slack of a transfer: {_least_ms(before):.3f} -> {_least_ms(after):.3f} ms"
-    had, has = set(_symptoms(before)), set(_symptoms(after))
-    for change, names in (("gone", had - has), ("new", has - had)):
+        old_slack_ms, new_slack_ms = _least_slack_ms(before), _least_slack_ms(after)
+        yield f"least slack of a transfer: {old_slack_ms:.3f} -> {new_slack_ms:.3f} ms"
+    old_symptoms, new_symptoms = set(_symptoms(before)), set(_symptoms(after))
+    gone, added = old_symptoms - new_symptoms, new_symptoms - old_symptoms
+    for change, names in (("gone", gone), ("new", added)):
         if names:
             yield f"symptoms that are {change}: {', '.join(sorted(names))}"
 
@@ -88,5 +90,5 @@ def _stall_ms(traffic: NetworkTraffic) -> float:
     return sum(slack.sum_stall_us for slack in traffic.slack) / 1000
 
 
-def _least_ms(traffic: NetworkTraffic) -> float:
+def _least_slack_ms(traffic: NetworkTraffic) -> float:
     return min(slack.min_slack_us for slack in traffic.slack) / 1000

@@ -1,6 +1,6 @@
-"""Judge the symptoms of a slow network, in the order of the documented procedure, with figures.
+"""Judge the symptoms of a slow network, in the order of the documented procedure.
 
-The rules are our own, and each text gives its threshold.
+The thresholds are our own, and each text gives its threshold.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from pytest_xlatune.guests.megascale.network import NetworkTraffic, Pair, Slack
 from pytest_xlatune.model.text import counted
 
 LINK_GBIT_S = 100.0  # 12.5 GB/s for a host, as xprof assumes
-_RAISE = "raise --megascale_grpc_premap_memory_bytes by at least {}, start again, and look again"
+_RAISE_BUFFERS = (
+    "raise --megascale_grpc_premap_memory_bytes by at least {}, and trace the job again"
+)
+# a latency tail has more than this share of the messages, and at least this number
 _TAIL_SHARE, _LEAST_TAIL = 0.001, 3
-_BUSY = 0.1  # share of a host's bins with traffic that are above 80 % of the link
-_NEAR_ZERO = 0.1  # slack over observed time
-_SKEW = 0.01
+# a link is full if this share of a host's bins with traffic is above 80 % of its rate
+_LEAST_BUSY_SHARE = 0.1
+_NO_SLACK_SHARE = 0.1  # a rendezvous has no slack up to this share of its observed time
+_MOST_SKEW_SHARE = 0.01  # more messages without a latency cast doubt on the clocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,90 +36,97 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
     """Return a judgement of each symptom, in the order of the procedure."""
     late, copies = network.map_dma, network.memory_copies
     n, skew = network.messages["valid"], network.messages["skew"]
-    far = sum(pair.tail for pair in network.pairs if not pair.is_slow)
+    tail = sum(pair.tail for pair in network.pairs if not pair.is_slow)
     doubt = ""
-    if skew > _SKEW * (n + skew):
+    if skew > _MOST_SKEW_SHARE * (n + skew):
         doubt = "; more than 1 % of the messages have no latency: the clocks of hosts disagree"
     busiest = max(network.hosts, key=lambda host: host.busy, default=None)
     bandwidth = "no traffic"
     if busiest is not None:
         share = f"{100 * busiest.busy:.1f} %"
         bandwidth = f"host {busiest.host} is above 80 % of {link_gbit_s:g} Gbit/s in {share}"
-    tight = [
+    without_slack = [
         slack
         for slack in network.slack
-        if slack.mean_slack_us <= _NEAR_ZERO * slack.mean_observed_us
+        if slack.mean_slack_us <= _NO_SLACK_SHARE * slack.mean_observed_us
     ]
+    copies_per_100 = 100 * copies["n"] / n if n else 0.0
     slow_hosts = ", ".join(network.slow_hosts)
+    # a slow host explains its slow pairs
     slow_pairs = network.slow_pairs if not slow_hosts else ()
-    one_host = f"all slow pairs have {slow_hosts}" if slow_hosts else ""
-    one_pair = "; ".join(map(_pair, slow_pairs[:4]))
     if not network.slow_pairs:
         one_host = one_pair = "no pair is slow"
+    elif slow_hosts:
+        one_host = f"all slow pairs have {slow_hosts}"
+        one_pair = "the slow pairs are those of a slow host"
+    else:
+        one_host = "the slow pairs have no host in common"
+        one_pair = "; ".join(map(_pair_text, slow_pairs[:4]))
     return (
         Judgement(
             "buffers",
             late["shortage"],
             f"{counted(late['late'], 'buffer')} mapped after the first program began, "
-            f"{late['late_bytes']} bytes, {late['late_us'] / 1000:.3f} ms; a shortage is more than "
-            "0.1 % of the trace",
-            _RAISE.format(late["late_bytes"]),
+            f"{late['late_bytes']} bytes, in {late['late_us'] / 1000:.3f} ms; there is a shortage "
+            "if that is more than 0.1 % of the trace",
+            _RAISE_BUFFERS.format(late["late_bytes"]),
         ),
         Judgement(
             "copies",
             copies["n"] > 0,
-            f"memory copied {counted(copies['n'], 'time')} by workers, {copies['bytes']} bytes, "
-            f"{copies['us'] / 1000:.3f} ms, {100 * copies['n'] / n if n else 0.0:.1f} for 100 "
-            "messages; transfers need none",
-            _RAISE.format(copies["bytes"]),
+            f"workers copied memory {counted(copies['n'], 'time')}, {copies['bytes']} bytes in "
+            f"{copies['us'] / 1000:.3f} ms, {copies_per_100:.1f} copies for 100 messages; "
+            "transfers need none",
+            _RAISE_BUFFERS.format(copies["bytes"]),
         ),
         Judgement(
             "latency_tail",
-            far >= _LEAST_TAIL and far > _TAIL_SHARE * n,
-            f"{far} of {n} messages, those on slow pairs left out, are above 10 times and "
-            f"10 ms over the median of their size; a tail is more than 0.1 %{doubt}",
+            tail >= _LEAST_TAIL and tail > _TAIL_SHARE * n,
+            f"{tail} of {n} messages, without those of slow pairs, took more than 10 times the "
+            "median of their size, and 10 ms more; a tail is more than 0.1 % of the messages"
+            f"{doubt}",
             "check the TCP settings of the hosts: `xlatune megascale --check-env`",
         ),
         Judgement(
             "bandwidth",
-            busiest is not None and busiest.busy >= _BUSY,
+            busiest is not None and busiest.busy >= _LEAST_BUSY_SHARE,
             f"{bandwidth} of its milliseconds with traffic; 10 % are a full link",
             "move fewer bytes between slices: sharding, batch size of each replica; "
             "then look at the slack",
         ),
         Judgement(
             "slack",
-            bool(tight),
-            _slack(network, tight),
+            bool(without_slack),
+            _slack_text(network, without_slack),
             "let more computation run beside these transfers: schedule, sharding",
         ),
         Judgement(
             "one_host",
             bool(slow_hosts),
-            f"{one_host or 'the slow pairs have no host in common'}; a host is slow if more "
-            "than half of its pairs are slow and no other host explains them",
+            f"{one_host}; a host is slow if more than half of its pairs are slow and no other "
+            "host explains them",
             f"test the host of {slow_hosts}, or leave it out",
         ),
         Judgement(
             "one_pair",
             bool(slow_pairs),
-            f"{one_pair or 'the slow pairs are those of a slow host'}; slow is twice what all "
-            "take for a size, with 5 messages or more",
+            f"{one_pair}; a pair is slow if it takes twice as long as all pairs for messages of "
+            "the same size, with 5 messages or more",
             "test the path between the two hosts",
         ),
     )
 
 
-def _slack(network: NetworkTraffic, tight: list[Slack]) -> str:
-    if not tight:
+def _slack_text(network: NetworkTraffic, without_slack: list[Slack]) -> str:
+    if not without_slack:
         return "every rendezvous overlaps" if network.slack else "no rendezvous in the trace"
-    worst = tight[0]
+    worst = without_slack[0]  # they are sorted by stall
     return (
-        f"{len(tight)} of {len(network.slack)} rendezvous with slack below 10 % of their time; "
-        f"the worst is {worst.rendezvous} on {worst.device}: "
+        f"{len(without_slack)} of {len(network.slack)} rendezvous have slack below 10 % of their "
+        f"time; the one with the most stall is {worst.rendezvous} on {worst.device}: "
         f"{worst.mean_slack_us:.1f} us of {worst.mean_observed_us:.1f} us"
     )
 
 
-def _pair(pair: Pair) -> str:
+def _pair_text(pair: Pair) -> str:
     return f"{pair.source} to {pair.destination} takes {pair.ratio:.1f} times what others take"

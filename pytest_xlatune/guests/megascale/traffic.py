@@ -1,9 +1,10 @@
-"""Read what a trace has about Megascale: messages, mapped buffers, copies, transfers of cores.
+"""Read from traces what concerns Megascale: messages, mapped buffers, copies, transfers of cores.
 
-A message is a receive event of a Megascale worker: its time is the arrival, and a statistic has its
-latency. Times are integers, in picoseconds after the least timestamp of a line; as floats, seconds
-since 1970 would be wrong by 256 ns. The format is that of tsl/profiler/protobuf/xplane.proto; the
-names of planes, lines and statistics are in xplane_schema.cc.
+A message is a receive event of a Megascale worker. Its time is the arrival, and a statistic of the
+event is its latency. Times are integers, in picoseconds after the least timestamp of all lines,
+because floats of seconds since 1970 would be wrong by up to 256 ns. The format is that of
+tsl/profiler/protobuf/xplane.proto; the names of planes, lines and statistics are in
+xplane_schema.cc.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ IDS = {
     "to_device": "dcn_destination_per_slice_device_id",
     "size": "payload_size_bytes",
 }
-_STATS = {"label": "dcn_label", **IDS, "latency": "duration_us"}
-_SIZES = ("size", "bytes", "size_bytes", "buffer_size", "payload_size_bytes")
-_INTERNED = 1 << 40  # ids from here on are of texts that are in the events themselves
+_MESSAGE_STATS = {"label": "dcn_label", **IDS, "latency": "duration_us"}
+_SIZE_STATS = ("size", "bytes", "size_bytes", "buffer_size", "payload_size_bytes")
+_FIRST_INTERNED = 1 << 40  # the first id that is given to a text which an event itself contains
 _TRANSFER = re.compile(
     r"%?(?P<kind>send-done|recv-done|send|recv)(?P<number>\.\d+)?(?: = .*|)$", re.DOTALL
 )
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?(?P<name>[^",}]+)')
 _CHANNEL = re.compile(r"channel_id=(?P<name>\d+)")
 # amounts of bytes:  1.07GB   32B
-_AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)B?")
+_BYTES_TEXT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)B?")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -90,25 +91,25 @@ _COLUMNS = tuple(Messages.__dataclass_fields__)
 
 
 class WorkerEvent(NamedTuple):
-    """An event of a worker: its start and duration in picoseconds, and its bytes."""
+    """A mapping of a buffer or a copy of memory by a worker."""
 
     start_ps: int
-    ps: int
-    size: int
+    ps: int  # its duration
+    size: int  # in bytes; 0 if it is unknown
 
 
 class Transfer(NamedTuple):
     """A send or receive op of a core."""
 
     start_ps: int
-    ps: int
-    kind: str
-    rendezvous: str
+    ps: int  # its duration
+    kind: str  # send, send-done, recv or recv-done
+    rendezvous: str  # the name that the ops of one transfer share
 
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
-    """What one or several traces have about Megascale; times are in picoseconds.
+    """What one or several traces contain about Megascale; times are in picoseconds.
 
     Attributes:
         messages: all receive events.
@@ -131,43 +132,40 @@ def read_traffic(paths: Iterable[Path]) -> Traffic:
     """Read the captures of one window, one file per host.
 
     Raises:
-        ParseError: a file is no xplane.pb, or the clocks of its lines differ by days.
+        ParseError: a file is not an xplane.pb, or the clocks of its lines differ by days.
     """
     files = [(str(path), CaptureFile(io.BytesIO(path.read_bytes()))) for path in paths]
     try:
-        opened = [
+        planes_of = [
             (file, [read_plane(file, *plane) for plane in read_space(file)[0]]) for _, file in files
         ]
-        stamps = [
-            stamp
-            for file, planes in opened
-            for plane in planes
-            for line in plane.lines
-            if (stamp := _timestamp(file, *line))
-        ]
-        reader = _Reader(_base_of(stamps))
-        for number, (file, planes) in enumerate(opened):
-            host = "" if len(opened) == 1 else f"{number}:"
+        timestamps: list[int] = []
+        for file, planes in planes_of:
+            for plane in planes:
+                timestamps += filter(None, (_timestamp(file, *line) for line in plane.lines))
+        reader = _Reader(_least_timestamp(timestamps))
+        for number, (file, planes) in enumerate(planes_of):
+            host = "" if len(planes_of) == 1 else f"{number}:"
             for plane in planes:
                 reader.plane(file, plane, host)
         return reader.traffic()
     except WireError as error:
         names = ", ".join(source for source, _ in files)
         raise ParseError(
-            f"{names}: no readable xplane.pb: {error}; the file is truncated, damaged or of "
+            f"{names}: no readable xplane.pb: {error}; the file is cut off, damaged or of "
             "another format: copy it again"
         ) from None
 
 
-def _base_of(stamps: list[int]) -> int:
-    base = min(stamps, default=0)
-    if stamps and max(stamps) - base > LIMIT_NS:
+def _least_timestamp(timestamps: list[int]) -> int:
+    base = min(timestamps, default=0)
+    if timestamps and max(timestamps) - base > LIMIT_NS:
         raise WireError("lines whose clocks are more than 26 days apart")
     return base
 
 
 def _timestamp(file: CaptureFile, begin: int, end: int) -> int:
-    """Return the timestamp of an XLine; its events are read only if one precedes it."""
+    """Return the timestamp of an XLine; if its events come first, the whole line is read."""
     for number, kind, value, _ in file.fields(begin, end):
         if (number, kind) == (3, VARINT):
             return signed(value)
@@ -180,12 +178,10 @@ class _Reader:
     def __init__(self, base_ns: int) -> None:
         self._base_ns = base_ns
         self._parts: list[Messages] = []
-        self._events: dict[bool, list[WorkerEvent]] = {
-            True: [],
-            False: [],
-        }  # whether the event is the mapping of a buffer
-        self._modules: list[int] = []
-        self._span: list[int] = []
+        self._mapped: list[WorkerEvent] = []
+        self._copies: list[WorkerEvent] = []
+        self._modules: list[int] = []  # the first start of a program in each part of a line
+        self._span: list[int] = []  # the first and last time of each part of a line
         self._transfers: dict[str, list[Transfer]] = {}
 
     def traffic(self) -> Traffic:
@@ -197,8 +193,8 @@ class _Reader:
         columns["has_label"] = columns["has_label"].astype(bool)
         return Traffic(
             messages=Messages(**columns),
-            mapped=self._events[True],
-            copies=self._events[False],
+            mapped=self._mapped,
+            copies=self._copies,
             first_module_ps=min(self._modules, default=None),
             span_ps=(min(self._span, default=0), max(self._span, default=0)),
             transfers={
@@ -208,35 +204,40 @@ class _Reader:
         )
 
     def plane(self, file: CaptureFile, plane: Plane, host: str) -> None:
-        """Read the lines of a plane about the network; `host` is put before its name."""
+        """Read the lines of a plane that concern the network; `host` is put before its name."""
         is_tpu = TPU.match(plane.name) is not None
         if not is_tpu and not plane.name.startswith("/host:"):
             return
-        wanted = (MODULES, OPS) if is_tpu else (WORKER,)
-        named = [(file.name(*line), line) for line in plane.lines]
-        lines = [(name, span) for name, span in named if name.startswith(wanted)]
+        prefixes = (MODULES, OPS) if is_tpu else (WORKER,)
+        all_lines = [(file.name(*line), line) for line in plane.lines]
+        lines = [(name, span) for name, span in all_lines if name.startswith(prefixes)]
         if not lines:
             return
         data = file.data
-        metadata = dict(_metadata(data, plane.event_names))
-        stats = {key: statistic.name for key, statistic in _metadata(data, plane.stat_names)}
+        metadata = dict(_read_metadata(data, plane.event_names))
+        stats = {key: statistic.name for key, statistic in _read_metadata(data, plane.stat_names)}
         for name, span in lines:
             if not is_tpu:
-                self._worker(file, span, metadata, dict(stats))
+                self._read_worker(file, span, metadata, dict(stats))
             elif name == MODULES:
                 starts = (start for _, start in self._columns(file, span, {}, {}))
                 self._modules += [int(start.min()) for start in starts]
             elif name == OPS:
-                self._ops(file, span, metadata, stats, f"{host}{plane.name}")
+                self._read_ops(file, span, metadata, stats, f"{host}{plane.name}")
 
     def _columns(
         self, file: CaptureFile, line: Range, wanted: Mapping[str, int], strings: dict[int, str]
     ) -> Iterator[tuple[Columns, Ints]]:
+        """Yield the events of a line in parts, as columns, with the start of each event.
+
+        `wanted` is column -> id of its statistic. `strings` is id -> text; texts that events
+        contain are added to it.
+        """
         known = {value: key for key, value in strings.items()}
 
         def intern(string: str) -> int:
             if string not in known:
-                known[string] = _INTERNED + len(known)
+                known[string] = _FIRST_INTERNED + len(known)
                 strings[known[string]] = string
             return known[string]
 
@@ -248,7 +249,7 @@ class _Reader:
                 self._span += [int(start.min()), int((start + columns["duration_ps"]).max())]
                 yield columns, start
 
-    def _worker(
+    def _read_worker(
         self,
         file: CaptureFile,
         line: Range,
@@ -257,31 +258,33 @@ class _Reader:
     ) -> None:
         """Keep the receive events, the mapped buffers and the copies of a worker."""
         ids = {name: key for key, name in strings.items()}
-        wanted = {column: ids[name] for column, name in _STATS.items() if name in ids}
-        sizes = [ids[name] for name in _SIZES if name in ids and ids[name] not in wanted.values()]
+        wanted = {column: ids[name] for column, name in _MESSAGE_STATS.items() if name in ids}
+        sizes = [
+            ids[name] for name in _SIZE_STATS if name in ids and ids[name] not in wanted.values()
+        ]
         wanted |= {f"amount{at}": key for at, key in enumerate(sizes)}
         received = [key for key, event in metadata.items() if event.name == RECEIVE]
-        maps = {key: event.name.startswith(MAP_DMA) for key, event in metadata.items()}
-        others = [key for key, event in metadata.items() if maps[key] or event.name == COPY]
+        is_mapping = {key: event.name.startswith(MAP_DMA) for key, event in metadata.items()}
+        others = [key for key, event in metadata.items() if is_mapping[key] or event.name == COPY]
         for columns, start in self._columns(file, line, wanted, strings):
             is_received = np.isin(columns["name"], received)
             labels = [key for key, value in strings.items() if value]
-            mine = columns.where(is_received)
+            received_columns = columns.where(is_received)
             self._parts.append(
                 Messages(
                     end_ps=start[is_received],
-                    latency_us=mine["latency"],
-                    has_label=np.isin(mine["label"], labels),
-                    **{column: mine[column] for column in IDS},
+                    latency_us=received_columns["latency"],
+                    has_label=np.isin(received_columns["label"], labels),
+                    **{column: received_columns[column] for column in IDS},
                 )
             )
             for row in np.flatnonzero(np.isin(columns["name"], others)).tolist():
                 key = int(columns["name"][row])
-                size = _amount(columns, row, strings, metadata[key].name)
+                size = _event_bytes(columns, row, strings, metadata[key].name)
                 event = WorkerEvent(int(start[row]), int(columns["duration_ps"][row]), size)
-                self._events[maps[key]].append(event)
+                (self._mapped if is_mapping[key] else self._copies).append(event)
 
-    def _ops(
+    def _read_ops(
         self,
         file: CaptureFile,
         line: Range,
@@ -290,39 +293,41 @@ class _Reader:
         device: str,
     ) -> None:
         """Keep the sends and receives of a core, each with the rendezvous that its text names."""
-        long = next((key for key, name in stats.items() if name == "long_name"), None)
+        long_name = next((key for key, name in stats.items() if name == "long_name"), None)
         kinds, texts = {}, {}
         for key, event in metadata.items():
             match = _TRANSFER.match(event.display) or _TRANSFER.match(event.name)
             if match:
                 kinds[key] = match["kind"]
-                more = (_stat_text(file.data, part, long, stats) for part in event.stats)
+                more = (_stat_text(file.data, part, long_name, stats) for part in event.stats)
                 texts[key] = " ".join((event.name, event.display, *filter(None, more)))
         if not kinds:
             return
         transfers: list[tuple[int, int, str, str]] = []
         strings = dict(stats)
-        wanted = {} if long is None else {"long": long}
+        wanted = {} if long_name is None else {"long": long_name}
         for columns, start in self._columns(file, line, wanted, strings):
             for row in np.flatnonzero(np.isin(columns["name"], list(kinds))).tolist():
                 key, text_key = int(columns["name"][row]), int(columns["long"][row])
                 text = f"{texts[key]} {strings.get(text_key, '') if text_key != ABSENT else ''}"
                 times = (int(start[row]), int(columns["duration_ps"][row]))
                 transfers.append((*times, kinds[key], text))
-        # a done op without a rendezvous in its text belongs to that of its channel
-        of_channel = {
-            channel: rendezvous
-            for *_, text in transfers
-            if (rendezvous := _named(_RENDEZVOUS, text)) and (channel := _named(_CHANNEL, text))
-        }
+        # a done op whose text has no rendezvous has the rendezvous of the other ops of its channel
+        rendezvous_of_channel = {}
+        for *_, text in transfers:
+            rendezvous, channel = _name_in(_RENDEZVOUS, text), _name_in(_CHANNEL, text)
+            if rendezvous and channel:
+                rendezvous_of_channel[channel] = rendezvous
         for start_ps, duration_ps, kind, text in transfers:
-            rendezvous = _named(_RENDEZVOUS, text) or of_channel.get(_named(_CHANNEL, text), "")
+            channel = _name_in(_CHANNEL, text)
+            rendezvous = _name_in(_RENDEZVOUS, text) or rendezvous_of_channel.get(channel, "")
             if rendezvous:
                 op = Transfer(start_ps, duration_ps, kind, rendezvous)
                 self._transfers.setdefault(device, []).append(op)
 
 
-def _named(pattern: re.Pattern[str], text: str) -> str:
+def _name_in(pattern: re.Pattern[str], text: str) -> str:
+    """Return the group `name` of a pattern in a text; "" if it does not match."""
     match = pattern.search(text)
     return match["name"] if match else ""
 
@@ -331,11 +336,12 @@ class Metadata(NamedTuple):
     """What a plane says about the id of an event or a statistic."""
 
     name: str
-    display: str
-    stats: list[Range]
+    display: str  # the name for people; "" if there is none
+    stats: list[Range]  # where its statistics are in the file
 
 
-def _metadata(data: Bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
+def _read_metadata(data: Bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
+    """Yield each id of a table of names, and its metadata."""
     for start, end in entries.tolist():
         key, texts = 0, {2: "", 4: ""}
         stats: list[Range] = []
@@ -352,27 +358,31 @@ def _metadata(data: Bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
 
 
 def _stat_text(data: Bytes, part: Range, wanted: int | None, names: Mapping[int, str]) -> str:
+    """Return the text of a statistic if its id is `wanted`; else ""."""
     ident, value = read_stat(data, *part)
     if wanted is None or ident != wanted or value is None:
         return ""
     return value if isinstance(value, str) else names.get(value, "")
 
 
-def _amount(columns: Columns, row: int, strings: Mapping[int, str], name: str) -> int:
-    """Return the bytes of an event: a number, or a text such as `1.07GB`, or a part of its name."""
+def _event_bytes(columns: Columns, row: int, strings: Mapping[int, str], name: str) -> int:
+    """Return the bytes of an event by its statistics, or else by its name; 0 if unknown.
+
+    A statistic is a number or a text such as `1.07GB`.
+    """
     for column, values in columns.items():
         value = int(values[row])
         if (column == "size" or column.startswith("amount")) and value != ABSENT:
             size_bytes = parse_bytes(strings[value]) if value in strings else None
-            if size_bytes is not None or value < _INTERNED:
+            if size_bytes is not None or value < _FIRST_INTERNED:
                 return value if size_bytes is None else size_bytes
-    inside = re.search(r"\((.+)\)", name)
-    return (parse_bytes(inside[1]) if inside else None) or 0
+    in_brackets = re.search(r"\((.+)\)", name)
+    return (parse_bytes(in_brackets[1]) if in_brackets else None) or 0
 
 
 def parse_bytes(text: str) -> int | None:
-    """Return the bytes that a text such as `1.07GB` (decimal) or `1GiB` means; None if none."""
-    match = _AMOUNT.fullmatch(text.strip())
+    """Return the bytes that a text such as `1.07GB` or `1GiB` means; None if it means none."""
+    match = _BYTES_TEXT.fullmatch(text.strip())
     if match is None:
         return None
     factor: int = (1024 if match["binary"] else 1000) ** _POWERS[match["unit"]]

@@ -1,8 +1,9 @@
-"""Export the figures of a report to MLflow, with its own client: a run for the study and each arm.
+"""Export the figures of a report to MLflow by MLflow's client: a run for the study and each arm.
 
-The client decides where the runs go, by MLFLOW_TRACKING_URI and its other variables. The experiment
-is MLFLOW_EXPERIMENT_NAME, or else the model tag. If a study is reported again after more jobs, its
-runs are updated. MLflow is optional; it takes seconds to import, so it is imported on request.
+MLFLOW_TRACKING_URI and other variables of the client say where the runs go. The experiment is
+MLFLOW_EXPERIMENT_NAME, or else the model tag. If a study is reported again after more jobs, its
+runs are updated. MLflow is an optional dependency that takes seconds to import, so it is imported
+only when an export needs it.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from pytest_xlatune.model.record import Json
 from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
 
 _KEY = "xlatune.key"  # the tag by which the runs of a study are found again
-_MOST_TAG = 5000  # characters that every release accepts
+_MOST_TAG_CHARS = 5000  # the most characters of a tag that every release of MLflow accepts
 # these columns of an arm become tags; its figures become metrics
 _TAGS = ("arm", "verdict", "is_reference", "settings", "reasons", "job_ids")
 
 
 class MlflowExport(ClientExport):
-    """The format `mlflow`: runs in MLflow, and a file that says where they are."""
+    """The format `mlflow`: runs in MLflow, and a file with their addresses."""
 
     name = "mlflow"
     title = "MLflow"
     remedy = "set MLFLOW_TRACKING_URI to the address of a server"
 
     def connect(self) -> None:
-        """Make a client for the store that the variables name."""
+        """Check that a client can be made for the store that the variables name."""
         from mlflow import MlflowClient
 
         MlflowClient()
@@ -44,19 +45,23 @@ class MlflowExport(ClientExport):
         known = client.get_experiment_by_name(name)
         experiment = known.experiment_id if known else client.create_experiment(name)
 
-        def run(key: str, name: str, facts: Mapping[str, object], **tags: str) -> str:
-            """Return the id of the run with this key and these tags, which is made if needed."""
-            quoted = key.replace("'", "")  # the filter language cannot escape a quote
-            held = client.search_runs(
-                [experiment], filter_string=f"tags.`{_KEY}` = '{quoted}'", max_results=1
+        def run(key: str, name: str, facts: Mapping[str, object], **mlflow_tags: str) -> str:
+            """Find or make the run with this key, set its tags, and return its id."""
+            tag_value = key.replace("'", "")  # the filter language cannot escape a quote
+            former_runs = client.search_runs(
+                [experiment], filter_string=f"tags.`{_KEY}` = '{tag_value}'", max_results=1
             )
-            mlflow_run = held[0] if held else client.create_run(experiment, at_ms, {_KEY: quoted})
-            tags |= {"runName": name}
-            shown = {f"mlflow.{tag}": value for tag, value in tags.items()}
-            shown |= {f"xlatune.{tag}": _text(value) for tag, value in facts.items()}
-            for tag, value in shown.items():
-                client.set_tag(mlflow_run.info.run_id, tag, value[:_MOST_TAG])
-            return str(mlflow_run.info.run_id)
+            if former_runs:
+                run_id = str(former_runs[0].info.run_id)
+            else:
+                new_run = client.create_run(experiment, at_ms, {_KEY: tag_value})
+                run_id = str(new_run.info.run_id)
+            mlflow_tags |= {"runName": name}
+            tags = {f"mlflow.{tag}": value for tag, value in mlflow_tags.items()}
+            tags |= {f"xlatune.{tag}": _text(value) for tag, value in facts.items()}
+            for tag, value in tags.items():
+                client.set_tag(run_id, tag, value[:_MOST_TAG_CHARS])
+            return run_id
 
         best, is_complete = report.conclusion.winner, report.conclusion.complete
         outcome = {"complete": is_complete, "winner": best.arm if best else ""}
@@ -69,8 +74,8 @@ class MlflowExport(ClientExport):
             arms[verdict.arm] = arm_run
             before = client.get_run(arm_run).data.metrics
             for metric, value in figures(row).items():
-                # A report may be written twice. MLflow shows the latest time of a step, and the
-                # largest value of a time. So the time is that of the logging, in milliseconds.
+                # Of several values for one step, MLflow shows the one with the latest time. So a
+                # value that has changed since the last report is logged with the time of now.
                 if before.get(metric) != value:
                     now_ms = round(time.time() * 1000)
                     client.log_metric(arm_run, metric, value, now_ms, len(report.trials))

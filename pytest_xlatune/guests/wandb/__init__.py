@@ -1,10 +1,11 @@
-"""Export the figures of a report to Weights & Biases, with its own client: a run for each arm.
+"""Export the figures of a report to Weights & Biases by its client: a run for each arm.
 
-The client decides where the runs go, by WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY and others. The
-project is WANDB_PROJECT, or else the model tag. With WANDB_MODE=offline the runs stay in `wandb/`
-until `wandb sync` uploads them. If a study is reported again after more jobs, its runs are updated.
-The client is an optional dependency. It takes seconds to import, so that is done only on request.
-It is set to collect nothing by itself: no command line, no git, no console, no machine.
+WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY and other variables of the client say where the runs go.
+The project is WANDB_PROJECT, or else the model tag. With WANDB_MODE=offline the runs stay in
+`wandb/` until `wandb sync` uploads them. If a study is reported again after more jobs, its runs are
+updated. The client is an optional dependency that takes seconds to import, so it is imported only
+when an export needs it. It is set to collect nothing by itself: not the command line, git, the
+console or the machine.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from pytest_xlatune.model.result import Verdict
 from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
 
 _WITHOUT_SERVER = ("offline", "dryrun", "disabled")
-_MOST_NAME = 120  # characters of a project's name that W&B accepts
-_SUMMARY = ("verdict", "reasons", "job_ids", "complete")  # columns of the row of an arm
+_MOST_NAME_CHARS = 120  # the most characters of a project's name that W&B accepts
+_SUMMARY = ("verdict", "reasons", "job_ids", "complete")  # columns of an arm in a run's summary
 _COLLECT_NOTHING = {
     "silent": True,
     "console": "off",
@@ -35,25 +36,25 @@ _COLLECT_NOTHING = {
 
 
 class WandbExport(ClientExport):
-    """The format `wandb`: runs in Weights & Biases, and a file that says where they are."""
+    """The format `wandb`: runs in Weights & Biases, and a file with their addresses."""
 
     name = "wandb"
     title = "W&B"
-    remedy = "set WANDB_API_KEY, or WANDB_MODE=offline and say `wandb sync` later"
+    remedy = "set WANDB_API_KEY, or WANDB_MODE=offline and run `wandb sync` later"
 
     def connect(self) -> None:
         """Log in, unless the mode needs no server."""
         import wandb
 
         if not (_mode() in _WITHOUT_SERVER or wandb.login(prompt=False, verify=False)):
-            raise RuntimeError("it has no key")
+            raise RuntimeError("the client has no key")
 
     def log(self, report: Exported, *, key: str) -> Json:
         """Log a run for each arm, all in one group."""
         name = os.environ.get("WANDB_PROJECT") or re.sub(r"[/\\#?%:]+", "-", report.cell.model_tag)
         place = {
-            "project": name[:_MOST_NAME],
-            "group": f"{report.sweep} {report.study} {report.cell_digest}"[:_MOST_NAME],
+            "project": name[:_MOST_NAME_CHARS],
+            "group": f"{report.sweep} {report.study} {report.cell_digest}"[:_MOST_NAME_CHARS],
         }
         arms = {verdict.arm: _log(report, verdict, place, key=key) for verdict in report.arms}
         return {"mode": _mode(), **place, "arms": arms}
@@ -91,7 +92,7 @@ def _log(
                 "is_winner": best is not None and best.arm == verdict.arm,
             }
         )
-        kept = {"run_id": run.id}
+        address = {"run_id": run.id}
         if run.offline:
-            kept["folder"] = os.path.relpath(Path(run.dir).parent)
-        return kept
+            address["folder"] = os.path.relpath(Path(run.dir).parent)
+        return address

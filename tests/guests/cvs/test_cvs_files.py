@@ -82,7 +82,7 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
     ("a typing error of theirs", "4 single", {**FILLED, "gpu_name": "<change>"}, "", 2,
      ["gpu_name"]),
     ("a placeholder", "4 single", {**FILLED, f"{MAXTEXT}/tokenizer_path": "{nope}/t"}, "", 2,
-     ["tokenizer_path", "{nope}", "no value is known"]),
+     ["tokenizer_path", "{nope}", "has no known value"]),
     ("a circle", "4", {"paths/a": "{b}", "paths/b": "{a}", f"{MAXTEXT}/x": "{a}"}, "", 2,
      ["refer to each other in a circle"]),
     ("which FP8", "4", {**DISTRIBUTED, "gpu_name": "mi3xx", "runs": [FP8]}, "", 2,
@@ -104,13 +104,13 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
     ("an unknown option", "4", {**DISTRIBUTED, "container/runtime/args/gpus": "all"}, "", 0,
      ["unknown   container.runtime.args.gpus"]),
     ("a scalar for an object", "4", {**DISTRIBUTED, "smoke": 1}, "", 0,
-     ["dropped   smoke: not run"]),
+     ["dropped   smoke: there is no"]),
     ("the launcher's", "1", ONE_NODE, "", 0,
-     ["dropped   config.coordinator_ip", "from the launcher"]),
+     ["dropped   config.coordinator_ip", "the launcher sets it"]),
     ("a branch", "4", {**DISTRIBUTED, "train_params/maxtext_branch": "b"}, "", 0,
      ["dropped   train_params.maxtext_branch", "name an image"]),
     ("a pattern of failure", "4", {**DISTRIBUTED, "error_patterns": {"a": "DOWN"}}, "", 0,
-     ["dropped   error_patterns.a", "are known here"]),
+     ["dropped   error_patterns.a", "that pytest-xlatune knows"]),
     ("what is not told", "4", {**DISTRIBUTED, "loss_curve/max_slope": 0}, "", 0,
      ["dropped   loss_curve.max_slope", "final_loss"]),
     ("all leaves", "1", ONE_NODE, "--leaves", 0,
@@ -135,7 +135,7 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
      ["train_params.xla_flags", "expected an object"]),
     ("a degree", "4", {f"{MAXTEXT}/ici_fsdp_parallelism": -2}, "", 2, ["a degree from 1, or -1"]),
     ("two that take the rest", "4", {f"{MAXTEXT}/dcn_data_parallelism": -1}, "", 2,
-     ["dcn_fsdp_parallelism", "only one axis of a side can take the rest"]),
+     ["dcn_fsdp_parallelism", "only one axis of a side can be -1"]),
     ("an unknown sweep", "4", {"runs": [BF16[:-1]]}, "", 2,
      ["unknown sweep", "did you mean", BF16]),
     ("a word of a sweep", "4", {"sweeps": {"BS=2,LR=3": {}}, "runs": GONE}, "", 2,
@@ -152,14 +152,14 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
     ("no nodes", "1", {}, "--nodes 0", 2, ["--nodes 0", "1 or more"]),
     # what is another file
     ("generation 2", "1", {"config/xla_flags": {}}, "", 2,
-     ["CVS' generation 2; only generations 1"]),
+     ["generation 2 of CVS; only generations 1"]),
     ("generation 3", "empty", {"training/steps": 30}, "", 2, ["generation 3", "4 (train_params)"]),
     ("a cluster file", "cluster", {}, "", 2, ["a cluster file", "--cvs-cluster"]),
-    ("a threshold file", "thresholds", {}, "", 2, ["a threshold file", "that names it"]),
+    ("a threshold file", "thresholds", {}, "", 2, ["a threshold file", "that refers to it"]),
     ("no file of CVS", "empty", {"a": 1}, "", 2,
-     ["line 2: this is JSON, but no CVS file", "its keys are a;"]),
+     ["line 2: this is JSON, but not a CVS file", "its keys are a;"]),
     ("Megatron", "empty", {"config/master_address": "x", "model_params": {}}, "", 2,
-     ["a CVS file of Megatron-LM", "only those of MaxText"]),
+     ["a CVS file of Megatron-LM", "only files of MaxText"]),
     ("Megatron of the newest form", "empty", {"train_params/training_iterations": "9"}, "", 2,
      ["a CVS file of Megatron-LM"]),
     ("TorchTitan", "empty", {"config/torchtitan_root": "x", "model_params": {}}, "", 2,
@@ -187,10 +187,13 @@ def test_a_file_is_shown_or_refused(
     [
         ('{\n "a": 1\n "b": 2\n}', "line 3, column 2"),
         ("[1]", "line 1: this is a list"),
-        ('{"config": {"training_steps": NaN}, "model_params": {}}', "NaN is no number"),
+        ('{"config": {"training_steps": NaN}, "model_params": {}}', "NaN is not a number"),
         ("[" * 100000, "nested too deeply"),
         ('{"a": ' * 50 + "1" + "}" * 50, "nested too deeply"),
-        ('{"config": {}, "model_params": {"single_node": {"m": {"g": {"a": 1e999}}}}}', "larger"),
+        (
+            '{"config": {}, "model_params": {"single_node": {"m": {"g": {"a": 1e999}}}}}',
+            "too large",
+        ),
         ('{"config": ' + "9" * 5000 + "}", "cannot be read"),
     ],
     ids=["a missing comma", "a list", "NaN", "brackets", "objects", "too large", "digits"],
@@ -313,11 +316,11 @@ def test_what_is_said_twice_or_of_nothing_is_noted(tmp_path: Path) -> None:
     (note,) = read(tmp_path).notes
     assert "'BS=3,PRECISION=BF16,SL=8193' belong to no sweep" in note.replace("8192", "8193")
     (note,) = read(tmp_path, "1 multi", {"config/nnodes": "2"}, nodes=4).notes
-    assert "config.nnodes is 2, and the run has 4" in note
+    assert "config.nnodes is 2, but the run has 4" in note
     path = tmp_path / "twice.json"
     path.write_text(json.dumps(FILES["1"]).replace('"config": {', '"config": {"nnodes": "1", ', 1))
     assert read_cvs_file(path).notes == (
-        "nnodes is more than once in one object; the last value counts",
+        "one object has nnodes more than once; the last value counts",
     )
 
 

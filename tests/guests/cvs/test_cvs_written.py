@@ -10,7 +10,7 @@ import pytest
 from pytest_xlatune import profile
 from pytest_xlatune.guests.cvs.reading import read_cvs
 from pytest_xlatune.guests.cvs.source import leaves_of
-from pytest_xlatune.guests.cvs.written import deployed_in
+from pytest_xlatune.guests.cvs.written import with_profile
 from pytest_xlatune.model.profile import Profile
 from tests.helpers.cvs_written import first, fourth
 
@@ -23,7 +23,7 @@ WON = profile(
 
 
 def patched(data: Any, won: Profile = WON) -> tuple[dict[str, Any], list[str]]:
-    return deployed_in(json.dumps(data), won, cell="", where="config.json", nodes=4)
+    return with_profile(json.dumps(data), won, cell="", where="config.json", nodes=4)
 
 
 @pytest.mark.parametrize("data", [first(multi=True), fourth()], ids=["1", "4"])

@@ -164,7 +164,7 @@ def write_file(path: Path, text: str) -> None:
             file.write(text)
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk would keep a part of it
+        temporary.unlink(missing_ok=True)  # on a full disk, a part of the file would remain
         raise
 
 

@@ -34,7 +34,7 @@ from pytest_xlatune.sweep.deployed import context_of
 from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.runs import Runs, look_at, site_of
+from pytest_xlatune.tasks.runs import Runs, run_preflight, site_of
 
 _PINNED = "the fixture pinned_nodes"
 
@@ -228,7 +228,7 @@ class Session:
         campaign = self._runs.open(
             resolved,
             study,
-            looked=checked,
+            preflight_result=checked,
             recover=lambda decision, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
                     sweep=resolved.sweep.name, decision=decision, nodes=nodes
@@ -257,7 +257,7 @@ class Session:
         resolved = selection.sweep
         if is_opening:
             folder = self.options.workdir / resolved.folder
-            checked = look_at(resolved, folder, is_first=True, is_busy=True)
+            checked = run_preflight(resolved, folder, is_first=True, is_busy=True)
             checked.raise_faults(f"sweep {sweep.name!r}")
             return checked
         campaign = self.campaign(sweep)

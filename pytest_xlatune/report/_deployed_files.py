@@ -146,7 +146,7 @@ def _without_comments(lines: list[str]) -> list[str]:
 
 
 def _line_of_variable(lines: list[str], name: str) -> int | None:
-    """Return the number of the line with the plain assignment of a variable; None without one."""
+    """Return the number of the line that plainly assigns a variable; None if no line does."""
     mentions = [
         at
         for at, line in enumerate(_without_comments(lines))
@@ -200,7 +200,8 @@ def _line_of_flag(lines: list[str], flag: Flag, recipe: Flags) -> int | None:
     )
     if not is_plain:
         return None
-    # earlier flags come before the flag in its assignment, and no later assignment discards it
+    # two conditions: in its assignment, the flag comes after the earlier flags; and no later
+    # assignment discards it
     after_flag = pattern.split(command)[1]
     is_last = not _EARLIER_FLAGS.search(after_flag) and not _expands_more(command)
     later = [line for line in code[at + 1 :] if "XLA_FLAGS" in line]

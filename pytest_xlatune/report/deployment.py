@@ -67,7 +67,7 @@ def patch_of(cells: Sequence[MeasuredCell], say: Translator = ENGLISH) -> Patch:
 
 def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool) -> Patch:
     missing: dict[str, str] = {}
-    # path -> the file as the newest sweep that read it recorded it
+    # path -> the file, as recorded by the newest sweep that read it
     latest = {
         file.path: file
         for cell in sorted(cells, key=lambda cell: cell.written_s)
@@ -119,7 +119,7 @@ def _why_not(
         return say("no variable tells the conflicting cells apart")
     # a guard is a condition of bash, so it cannot protect a key of the trainer's configuration
     harmed_tags = [
-        conflict.where for conflict in against if conflict.other is None and conflict.is_of_keys
+        conflict.where for conflict in against if conflict.other is None and conflict.is_in_config
     ]
     if harmed_tags:
         return say(
@@ -130,7 +130,7 @@ def _why_not(
         return say("the sweep did not record the env file that deploys the cell")
     if any(latest[file.path].text != file.text for file in cell.files):
         return say("a file that deploys the cell has changed since")
-    if any(conflict.is_of_keys for conflict in against):
+    if any(conflict.is_in_config for conflict in against):
         return say("a configuration file cannot ask for the parallelism")
     return ""
 
@@ -314,5 +314,5 @@ def _set_keys(
 
 
 def _with_line_feed(line: str) -> str:
-    """Return a line of a diff; without a line feed, git's marker for the end of a file follows."""
+    """Return a line of a diff with a line feed, and with git's marker if it had none."""
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -100,8 +100,8 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-# A table that grows with its data shows all its rows up to MAX_ROWS. A longer one shows _END_ROWS
-# at its start, as many at its end, and between them up to _DIFFERENT_ROWS that differ.
+# A table that grows with its data shows up to MAX_ROWS rows. A longer table shows _END_ROWS rows at
+# its start, as many at its end, and between them up to _DIFFERENT_ROWS rows that differ.
 MAX_ROWS, _END_ROWS, _DIFFERENT_ROWS = 200, 50, 100
 _Row = TypeVar("_Row")
 

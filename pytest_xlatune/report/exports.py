@@ -252,7 +252,7 @@ def slug(name: str) -> str:
 def figures(row: Mapping[str, object]) -> dict[str, float]:
     """Return name -> value of the finite figures in a row of `arm_row`; changes are fractions.
 
-    The arm's own figure has the name of its metric.
+    The figure by which the arm is judged is named after its metric.
     """
     values = {slug(str(row["metric"])): row["figure"]}
     values |= {column: row[column] for column in _FIGURE_COLUMNS}
@@ -270,7 +270,7 @@ def _unit(metric: Metric) -> str:
 class GithubExport(Export):
     """The format `github-benchmark`: an entry for each arm.
 
-    The action takes larger values for better ones, so a figure of which less is better is inverted.
+    For the action, a larger value is better, so a figure that is better when smaller is inverted.
     """
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - no server
@@ -295,7 +295,7 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
     elif verdict.ci95 is not None:
         texts.append(f"95 % {interval(verdict.ci95)}")
     return {
-        # without sweep, image and commit, so that the action compares the entries of all of them
+        # the name has no sweep, image or commit, so that the action compares across all of these
         "name": f"{report.cell.label}: {verdict.arm}",
         "unit": unit,
         "value": value,

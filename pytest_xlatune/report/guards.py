@@ -4,7 +4,7 @@ All cells of a model may read the file that a recipe is written into. So the lin
 guard, a condition of bash, which keeps them from the other cells. A recipe may reach another cell
 without a guard only if two conditions hold. All settings that the other cell would then have were
 measured in that cell. These measurements exclude a loss, against the baseline and against that
-cell's own recipe. A part of the recipe that does harm there counts too, and is named.
+cell's own recipe. If a part of the recipe is known to do harm there, the conflict names that part.
 
 This module writes no file.
 """
@@ -58,7 +58,7 @@ class Conflict:
         other: the other cell; None for a configuration that a gate measured.
         doubt: the kind of the reason.
         settings: the names of the recipe's settings that the doubt is about.
-        is_of_keys: whether the trainer's configuration file, which both cells read, would get a
+        is_in_config: whether the trainer's configuration file, which both cells read, would get a
             part of the recipe.
         verdict: the verdict on these settings in the other cell; None if there is none.
         guard: a condition of bash that holds in the recipe's cell and not in `other`; "" if no
@@ -70,7 +70,7 @@ class Conflict:
     other: MeasuredCell | None = None
     doubt: Doubt
     settings: tuple[str, ...] = ()
-    is_of_keys: bool = False
+    is_in_config: bool = False
     verdict: Verdict | None = None
     guard: str
     variables: tuple[str, ...]
@@ -110,7 +110,8 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
 
     Other cells of the model come first. Then come configurations of this cell where wave 6 found a
     loss or could not decide. A cell gets its own recipe and all recipes of other cells that have no
-    guard. So each recipe is judged together with the recipes before it in `cells` that need none.
+    guard. So each recipe is judged together with those recipes before it in `cells` that need no
+    guard.
     """
     if cell.recipe is None:
         return []
@@ -127,7 +128,7 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
                     other=other,
                     doubt=reason.kind,
                     settings=reason.settings,
-                    is_of_keys=any(kind == _OVERRIDE for kind, _ in _shared_part(cell, other)),
+                    is_in_config=any(kind == _OVERRIDE for kind, _ in _shared_part(cell, other)),
                     verdict=reason.verdict,
                     guard=guard,
                     variables=variables,
@@ -140,7 +141,7 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
                 Conflict(
                     where=gate.config_tag,
                     doubt=Doubt.HARMFUL if gate.is_harmful else Doubt.UNDECIDED,
-                    is_of_keys=gate.is_harmful and bool(cell.recipe.overrides),
+                    is_in_config=gate.is_harmful and bool(cell.recipe.overrides),
                     guard=guard,
                     variables=variables,
                 )
@@ -211,8 +212,9 @@ def _doubt(
     verdict_after = _verdict_on(after, other)
     is_safe = verdict_after is not None and _excludes_a_loss(verdict_after)
     own_settings = settings_of(other.recipe) if present and other.recipe else {}
-    # A gain over the baseline can be a loss against the cell's own recipe. And of several recipes
-    # that come without a guard, each may cost a little, so they are compared with both.
+    # A gain over the baseline can be a loss against the cell's own recipe. Several recipes without
+    # a guard may each cost a little. So the verdict is compared with that on the settings before
+    # this recipe, and with that on the cell's own recipe.
     before = [_verdict_on(base, other) for base in (present, own_settings) if base]
     if (
         verdict_after is not None
@@ -292,7 +294,7 @@ def _verdict_on(settings: Settings, cell: MeasuredCell) -> Verdict | None:
 
 
 def _sureness(verdict: Verdict) -> int:
-    """Return 2 for a decided verdict, 1 for one from single runs, 0 without a run."""
+    """Return 2 for a decided verdict, 1 for a verdict from single runs, 0 without a run."""
     return 2 if verdict.kind in CONFIRMED or not verdict.can_run else verdict.n > 0
 
 

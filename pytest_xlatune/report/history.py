@@ -39,7 +39,7 @@ class PastStudy:
         folder: the folder of the ledger.
         sweep: the name of the sweep.
         kind: the kind of the study, e.g. "tuning" or "gate".
-        cells: the cells of the study; the first is that of the reference.
+        cells: the cells of the study; the first is the cell of the reference.
         digest: the digest of the first cell.
         conclusion: the conclusion of the study.
         jobs: the number of submitted jobs.
@@ -224,7 +224,7 @@ def _value(verdict: Verdict | None) -> float | None:
 
 
 def _differences(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
-    """Return the fields in which a cell differs from the first, with values that are short."""
+    """Return the fields in which a cell differs from the first, each with its value if short."""
     parts = []
     for field in varied:
         value = getattr(cell, field)

@@ -314,7 +314,7 @@ _RECORDED: Mapping[str, str] = {
 def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
     """Yield the bullets about software, machine, nodes, commands and time of the measurement.
 
-    Texts that other languages do not have, such as what changed, are in English only.
+    Texts without a translation, for example about changes, are in the English document only.
     """
     for part, msgid in _RECORDED.items():
         shown = literal if part in ("code", "repositories") else plain
@@ -330,7 +330,7 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
             "{n} changes on the way: nothing compares across them",
         )
     if not record.nodes:
-        yield say("Not recorded: no trial has reported yet on what it ran")
+        yield say("Not recorded: no trial has reported its environment yet")
     if record.is_rebuilt:
         yield say(_REBUILT)
     if record.commands:
@@ -347,6 +347,7 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
 
 
 def _english_remarks(record: RunRecord) -> Iterator[str]:
+    """Yield the bullets whose texts have no translation."""
     problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
     if record.differing:
         yield f"The nodes differ: {plain('; '.join(record.differing))}"
@@ -361,8 +362,8 @@ def _english_remarks(record: RunRecord) -> Iterator[str]:
 
 
 _REBUILT = N_(
-    "The ledger before was lost, and its attempts were read again from their own files: whether a "
-    "node was resumed or repaired meanwhile is not known"
+    "The previous ledger was lost, and its attempts were read again from their own files: whether "
+    "a node was resumed or repaired meanwhile is not known"
 )
 _MIN_SHOWN_H = 0.001  # hours; a shorter time is shown as below this
 

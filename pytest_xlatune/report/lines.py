@@ -73,7 +73,7 @@ def _lost(verdict: Verdict, say: Translator) -> str:
 
 
 def _up_to(verdict: Verdict) -> str:
-    """Return the last trial on which the figures rest, if later trials exist; "" if not."""
+    """Return ` up to TRIAL`, if the figures do not rest on the trials after TRIAL; "" otherwise."""
     return f" up to {verdict.up_to}" if verdict.up_to else ""
 
 
@@ -113,7 +113,7 @@ def effect_words(verdict: Verdict, say: Translator = ENGLISH) -> str:
 
 
 def figure(scored: Verdict | Score | None) -> str:
-    """Return a figure without its unit, as the cell of a table; a dash if there is none."""
+    """Return a figure without its unit, as text in a table; a dash if there is none."""
     if scored is None or scored.figure is None:
         return rate(scored.tgs if scored else None)
     return significant(scored.figure.value)
@@ -125,7 +125,7 @@ def speed(scored: Verdict | Score) -> str:
 
 
 def step(scored: Verdict | Score, before: str) -> str:
-    """Return the seconds of a step after the word `before`; "" if the score is not TGS."""
+    """Return `before`, followed by the seconds of a step; "" if the score is not TGS."""
     return "" if scored.figure else f"{before}{significant(scored.step_s)} s/step"
 
 

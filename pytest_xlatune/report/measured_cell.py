@@ -121,8 +121,8 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         cells: the cells as measured, with the nodes that the scheduler chose; in most studies one.
         written_s: the time of the ledger's last event, in seconds since the epoch.
         sweep: the name of the sweep.
-        cell_digest: the digest of the first cell; it is kept, because it cannot be computed from a
-            cell whose secrets are hidden. "" if `cells` has no hidden secret.
+        cell_digest: the digest of the first cell, which cannot be computed from `cells` if secrets
+            are hidden in them; "" if it can.
         profiles: the profiles that were compared with the baseline.
         history: the results; all scores use the same window of steps.
         evidence: each evidence run with what was read from it, in one line each.
@@ -229,7 +229,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         return next((profile for profile in self.profiles if best and profile.id == best.arm), None)
 
     def deploys(self, earlier: FormerSweep) -> bool:
-        """Return whether today's deployed environment is the earlier one with its winner added.
+        """Return whether the deployed environment is the earlier environment with its winner added.
 
         Only flags and variables are compared, because the trainer's keys are in its own file.
         """
@@ -284,7 +284,7 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
         if (cell.sweep, cell.label) != (new.sweep, new.label):
             continue
         earlier = cell.earlier
-        # the digest differs once the recipe is deployed, and then it is still the same place
+        # once its recipe is deployed, a cell has another digest, and the same sweep and label
         if cell.cell_digest != new.cell_digest or (cell.jobs.isdisjoint(new.jobs) and cell.jobs):
             former = FormerSweep(
                 cell_digest=cell.cell_digest,

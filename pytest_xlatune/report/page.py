@@ -73,7 +73,7 @@ class Live:
         written_s: when the page was written.
         alive_s: when a session last worked on the sweep.
         event_s: the time of the ledger's last event.
-        progress: the trials that are over, those to come, and the time left, in words.
+        progress: the trials that are over, the trials to come, and the time left, in words.
         running: the jobs in flight, with a line for each.
     """
 
@@ -352,7 +352,7 @@ def _rich(text: str) -> str:
         words = " ".join(f"<span>{escape(word)}</span>" for word in part.split(" "))
         return f'<code class="flag">{words}</code>'
 
-    # `split` with a group: every second part is a literal
+    # `split` also returns the group of the pattern, so every second part is a literal
     parts = [
         literal_markup(part) if index % 2 else escape(part)
         for index, part in enumerate(_CODE.split(text))

@@ -289,7 +289,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         return None
     reference = "" if conclusion.reference is None else conclusion.reference.arm
     against = {verdict.arm: sentence(verdict.against) or reference for verdict in shown}
-    # the title names the reference of most rows; a row with another reference names that one
+    # the title names the reference of most rows; any other row names its own reference
     references = [*against.values()]
     usual = max([*references, ""], key=references.count)
     changes = [0.0]

@@ -168,10 +168,10 @@ def _table(table: Table, width: int) -> Iterator[str]:
     in_row, below = list(range(len(table.columns))), list[int]()  # indices of columns
     widths = _widths(table, rows, in_row, width)
     while not widths:
-        long = [index for index in in_row[1:] if table.columns[index].wrap]
-        if not long:
+        wrapping = [index for index in in_row[1:] if table.columns[index].wrap]
+        if not wrapping:
             break
-        longest = max(long, key=lambda index: max((len(row[index]) for row in rows), default=0))
+        longest = max(wrapping, key=lambda index: max((len(row[index]) for row in rows), default=0))
         below.append(longest)
         in_row.remove(longest)
         widths = _widths(table, rows, in_row, width)
@@ -207,10 +207,12 @@ def _laid_out(
     ]
     for row_cells in cells:
         if len("\n".join(row_cells[0])) > widths[0]:
-            row_cells[0] = []  # a name that is too long gets a line of its own above the row
+            row_cells[0] = []  # a name that is too long gets a separate line above the row
         for cell_lines in row_cells:
-            # an empty cell needs a blank, or tabulate would count no line for it
-            cell_lines[:1] = [line.lstrip() for line in cell_lines[:1]] or [" "]
+            if cell_lines:
+                cell_lines[0] = cell_lines[0].lstrip()
+            else:
+                cell_lines.append(" ")  # for tabulate, an empty cell would have no line
     lines = iter(
         _aligned(
             [list(map("\n".join, row_cells)) for row_cells in cells],

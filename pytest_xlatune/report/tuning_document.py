@@ -88,8 +88,8 @@ _NOT_SHOWN = N_(
 )
 
 _OTHER_METRIC = N_(
-    "The gain is one in {metric}. The evidence lists what changed in the program and in a step, "
-    "and does not show whether that causes the gain."
+    "The gain is measured in {metric}. The evidence lists what changed in the program and in a "
+    "step, and does not show whether these changes cause the gain."
 )
 _CEILING = N_(
     "The evidence run of the baseline shows the parts of a step: {parts}. No setting can gain more "
@@ -330,7 +330,7 @@ def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
 
 
 def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
-    """Yield the bullets: one that all cells have once, and any other with the name of its cell."""
+    """Yield bullets that all cells share once, and other bullets with the name of their cell."""
     all_bullets = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
     shared = set.intersection(*map(set, all_bullets))
     yield from (bullet for bullet in all_bullets[0] if bullet in shared)
@@ -343,7 +343,7 @@ def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
 
 
 def _with_load(covered: MeasuredCell) -> MeasuredCell:
-    """Return a cell with batch size and sequence length, from the trainer's file if need be."""
+    """Return a cell with batch size and sequence length from the trainer's file, if not set."""
     config, cell = config_of(covered.files), covered.cell
     batch = config.get("per_device_batch_size", "")
     length = to_integer(config.get("max_target_length", ""))

@@ -207,7 +207,7 @@ def winner(campaign: Campaign, tick: Tick) -> Profile | None:
 
 
 def proven(campaign: Campaign, tick: Tick) -> Profile | None:
-    """Return the profile that the ledger proves fastest, and measure nothing; None without one."""
+    """Return the profile that the ledger proves fastest, and measure nothing; None if none is."""
     return _profile(campaign, Question(about=Ask.PROVEN), tick)
 
 

@@ -239,7 +239,7 @@ class CellReport:
             if not folders or not is_row or literal(trial.arm) in commands:
                 continue
             if (spec := read_spec(self.folder / folders[-1])) is not None:
-                # our own programs are left out, because a person who repeats it does not need them
+                # our own programs are left out: a person who repeats the command needs none of them
                 files = {name: text for name, text in spec.files.items() if "xlatune" not in name}
                 spec = replace(spec, files=files)
                 text = command_of(trial.profile, spec, cell=self.cell)

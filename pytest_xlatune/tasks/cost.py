@@ -43,8 +43,8 @@ class Cost:
         measured: number of finished trials that are used again.
         nodes: number of nodes of a job; the mean if jobs differ.
         trial_s: seconds that a trial takes; None if not even a limit is known.
-        known: number of jobs of this cell whose mean `trial_s` is; 1 if the user gave the time; 0
-            if `trial_s` is the limit or a guess.
+        known: number of jobs of this cell from which `trial_s` is computed; 1 if the user gave the
+            time; 0 if `trial_s` is the limit or a guess.
         queue_s: mean seconds in the queue; None if no job has waited yet.
         rounds: number of groups of jobs that run one after another, if the jobs of a group run at
             the same time; 0 if all jobs run one after another.
@@ -90,7 +90,7 @@ class Cost:
 
     @property
     def _hedge(self) -> str:
-        """The word before a figure that rests on no trial; no time limit bounds rotations."""
+        """The word before a figure that rests on no trial; a time limit bounds no rotation."""
         return "perhaps" if self.is_mixed else "at most"
 
     @property
@@ -113,8 +113,9 @@ class Cost:
         if self.trial_s is None:
             return (*sentences, "how long a trial takes is not known: it has no limit")
         if self.is_mixed:
-            how = f"as {self.known} here did" if self.known else "a guess"
-            basis = f"a job to come, rotations among them, takes {duration(self.trial_s)}, {how}"
+            how = f"from {counted(self.known, 'job')} here" if self.known else "a guess"
+            mean = duration(self.trial_s)
+            basis = f"the jobs to come, rotations among them, take {mean} on average, {how}"
         elif self.known:
             basis = f"a trial takes {duration(self.trial_s)}, the mean of {self.known} here"
         else:

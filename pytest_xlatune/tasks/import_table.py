@@ -271,7 +271,7 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
             f"status {values['status']!r:.80} is not known; write ok, or why there is no figure: a "
             f"word of {', '.join(sorted(known_words))}"
         )
-    # a figure next to a failure is ignored, because it is not that of a whole run
+    # a figure next to a failure is ignored, because the run was not complete
     measured = values if status in _OK else {}
     tgs, step_s = _figure(measured, "tgs"), _figure(measured, "step_s")
     if status in _OK and tgs is None and step_s is None:

@@ -31,7 +31,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 def lint_words(
     words: Sequence[str], context: Context, *, python: str = "", dump: Path | None = None
 ) -> tuple[Linted, tuple[Profile, ...]]:
-    """Lint the profile that words make, and return it too; it is missing if a word has bad syntax.
+    """Lint the profile that words make, and return it too, unless a word has bad syntax.
 
     Args:
         words: flags, and variables as NAME=value.

@@ -179,7 +179,7 @@ class LiveLines:
         self._entries: list[LedgerEntry] = []
         self._replayed = 0  # how many of the entries are in the state
         self._state = LedgerState()
-        # of the ledger file when it was read to its end; () if there is more to read
+        # `identity_of` the ledger when it was read to its end; () if there is more to read
         self._identity: tuple[int, ...] = ()
         self._known: CellReport | None = None
         self._broken: LedgerError | None = None  # raised by each later call too

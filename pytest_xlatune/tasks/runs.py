@@ -78,7 +78,7 @@ def site_of(
     )
 
 
-def look_at(
+def run_preflight(
     resolved: ResolvedSweep,
     folder: Path,
     *,
@@ -187,13 +187,12 @@ class Runs(ExitStack):
         study: Study,
         *,
         recover: Recover | None = None,
-        looked: preflight.Preflight | None = None,
+        preflight_result: preflight.Preflight | None = None,
     ) -> Campaign:
         """Return the campaign that runs a study, with the ledger of the sweep's cell.
 
         `recover` repairs nodes in a way that the user has supplied; without it, a fault that only a
-        person can repair stops the campaign. `looked` has the result of the preflight; None checks
-        the site now.
+        person can repair stops the campaign. If `preflight_result` is None, the preflight runs now.
 
         Raises:
             ConfigError: the site is not ready (the message has all faults); another user could
@@ -219,7 +218,7 @@ class Runs(ExitStack):
         campaign.open(
             fresh=self._options.fresh,
             rebuild=self._options.rebuild,
-            check=partial(self._check, resolved, study, folder, looked),
+            check=partial(self._check, resolved, study, folder, preflight_result),
         )
         self.folders.add(folder)
         self.enter_context(campaign.attending())
@@ -230,7 +229,7 @@ class Runs(ExitStack):
         resolved: ResolvedSweep,
         study: Study,
         folder: Path,
-        looked: preflight.Preflight | None,
+        preflight_result: preflight.Preflight | None,
         state: LedgerState,
     ) -> tuple[str, ...]:
         """Check the site before a session submits anything; return remarks for the user.
@@ -250,7 +249,7 @@ class Runs(ExitStack):
             )
         cells, lost = _checked_out(resolved, study)
         checkouts.refuse_shadowed(resolved.sweep.launcher, resolved.cell)
-        findings = looked or look_at(
+        findings = preflight_result or run_preflight(
             resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
         )
         findings.raise_faults(f"sweep {resolved.sweep.name!r}")

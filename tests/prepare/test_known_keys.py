@@ -24,7 +24,7 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.prepare.preflight import Preflight, look_at_keys
-from pytest_xlatune.tasks.runs import look_at
+from pytest_xlatune.tasks.runs import run_preflight
 
 BASE = """\
 # what every model shares
@@ -220,7 +220,7 @@ def test_a_key_that_a_study_varies_is_held_against_the_release_too(
         study=study,
         compile_check=CompileCheck(memory_limit_gib=1),
     )
-    found = look_at(sweep.resolve(), checkout, is_first=True, is_busy=False, cells=())
+    found = run_preflight(sweep.resolve(), checkout, is_first=True, is_busy=False, cells=())
     (fault,) = found.faults
     assert fault.startswith("unknown key 'remat_polcy' in cell ")
     assert "did you mean 'remat_policy'?" in fault

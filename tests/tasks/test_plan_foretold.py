@@ -22,7 +22,7 @@ from pytest_xlatune.sweep.groups import CellSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cost import cost_of
 from pytest_xlatune.tasks.plan import plan_of
-from pytest_xlatune.tasks.runs import look_at
+from pytest_xlatune.tasks.runs import run_preflight
 from tests.helpers.knobs import CELL, SINGLES
 from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import FakeExecutor, run
@@ -87,7 +87,7 @@ PIPELINE = {"model_name": "deepseek3-671b"}  # 58 layers in the pipeline
 def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path: Path) -> None:
     refused = "58 layers do not divide into 8 stages"
     resolved = flagship(model_tag="deepseek3-671b", overrides=PIPELINE)
-    found = look_at(resolved, tmp_path, is_first=True, is_busy=False, cells=())
+    found = run_preflight(resolved, tmp_path, is_first=True, is_busy=False, cells=())
     (fault,) = found.faults
     assert fault.startswith(f"cell {resolved.cell.label!r} cannot run: {refused}")
     assert "set pipeline_parallel_layers=56" in fault
@@ -95,7 +95,7 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
     mended = flagship(
         model_tag="deepseek3-671b", overrides=PIPELINE | {"pipeline_parallel_layers": "56"}
     )
-    assert not look_at(mended, tmp_path, is_first=True, is_busy=False, cells=()).faults
+    assert not run_preflight(mended, tmp_path, is_first=True, is_busy=False, cells=()).faults
     assert "What cannot run" not in planned(mended, tmp_path)
     # a profile of another shape is told, and keeps no other from running
     odd = profile("m-12", overrides={"num_pipeline_microbatches": "12"})

@@ -17,7 +17,7 @@ from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.import_table import import_table, read_table, slug
 from pytest_xlatune.tasks.reports import publish
@@ -74,8 +74,8 @@ def run_import(arguments: argparse.Namespace) -> Output:
 
 def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
     """Yield the report of the ledger, and the names of its files once they are written."""
-    known = read_known(folder)
-    yield known.document
-    written = publish(folder, options.reports, exports=options.export, known=known)
+    cell_report = read_cell_report(folder)
+    yield cell_report.document
+    written = publish(folder, options.reports, exports=options.export, cell_report=cell_report)
     texts = [f"written: {path}" for path in written]
     yield brief("Files", lines(*texts, *(() if has_pages() else (NO_PAGES,))))

@@ -17,7 +17,7 @@ from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.reports import publish
@@ -36,7 +36,7 @@ def run_report(arguments: argparse.Namespace) -> Output:
     values: list[Json] = []
     for folder in folders:
         with _ledger_errors_in(problems):
-            values.append(read_json(leaderboard_json(read_known(folder).facts)))
+            values.append(read_json(leaderboard_json(read_cell_report(folder).facts)))
     return Output(
         json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
         problems=problems,
@@ -63,17 +63,17 @@ def _documents(
         problems.extend(missing)
     for folder in folders:
         with _ledger_errors_in(problems):
-            known = read_known(folder)
-            yield known.document
+            cell_report = read_cell_report(folder)
+            yield cell_report.document
             if writes:
                 written = publish(
                     folder,
                     options.reports,
                     zh=options.zh,
                     exports=exports,
-                    known=known,
+                    cell_report=cell_report,
                 )
-                settings = sorted(known.state.opened[-1].settings.items())
+                settings = sorted(cell_report.state.opened[-1].settings.items())
                 texts = [f"{name} was set by {place}" for name, place in settings]
                 texts += [f"written: {os.path.relpath(path)}" for path in written]
                 yield brief("Files", lines(*texts))

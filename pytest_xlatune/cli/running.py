@@ -41,10 +41,10 @@ def progress_ticker(folder: Path, session: str, reports: Path) -> Callable[[], N
 
     def tick() -> None:
         is_news = False
-        for landed in feed.landed():
+        for progress in feed.news():
             is_news = True
-            if landed.line:
-                show([in_columns(landed.line)])
+            if progress.line:
+                show([in_columns(progress.line)])
         trouble = page.refresh(is_news=is_news)
         if trouble:
             show([f"xlatune: {trouble}"])

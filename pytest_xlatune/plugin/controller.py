@@ -39,7 +39,7 @@ from pytest_xlatune.report.leaderboard import state_line
 from pytest_xlatune.report.lines import in_columns, summary_message
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.tasks.cell_report import CellReport, known_now
+from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
@@ -413,7 +413,7 @@ class Controller:
             self._options.reports,
             zh=self._options.zh,
             exports=self._options.export,
-            known=known,
+            cell_report=known,
         )
         names = [self._shown(path) for path in written]
         if is_short:
@@ -483,7 +483,7 @@ class Controller:
     def _known(self, folder: Path) -> CellReport:
         """Return the present report of a ledger, which is read again only if it has grown."""
         feed = self._feeds.get(folder)
-        return known_now(folder, feed.known() if feed is not None else None)
+        return current_cell_report(folder, feed.cell_report() if feed is not None else None)
 
     def _notify(self, message: str) -> None:
         """Send a notification; print a warning if it cannot be sent."""
@@ -503,19 +503,19 @@ class Controller:
                     lines.is_alone = len(self._feeds) == 1
             is_news = False
             try:
-                for landed in self._feeds[folder].landed():
+                for progress in self._feeds[folder].news():
                     is_news = True
-                    if landed.line and not (landed.is_passing and self._status.is_on):
-                        yield in_columns(landed.line)
-                    for message in landed.messages:
+                    if progress.line and not (progress.is_passing and self._status.is_on):
+                        yield in_columns(progress.line)
+                    for message in progress.messages:
                         self._notify(message)
-                    if landed.result is not None:
+                    if progress.result is not None:
                         if not self._has_results:
-                            text = landed.line.removeprefix(landed.label).lstrip()
-                            self._notify(f"[xla-tuning] first trial is in: {landed.label} {text}")
+                            text = progress.line.removeprefix(progress.label).lstrip()
+                            self._notify(f"[xla-tuning] first trial is in: {progress.label} {text}")
                         self._has_results = True
                         self._config.hook.pytest_xlatune_trial_ended(
-                            sweep=landed.sweep, result=landed.result
+                            sweep=progress.sweep, result=progress.result
                         )
                 # at the end of the session, all reports are written anyway
                 is_over = self._over.is_set()

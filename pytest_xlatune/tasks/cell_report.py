@@ -51,7 +51,7 @@ from pytest_xlatune.tasks.artifacts import explain
 from pytest_xlatune.tasks.run_record import record_of_study
 
 
-def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...]:
+def _gates_of_winner(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...]:
     """Return the finished gates of a winner in other configurations of the model.
 
     Args:
@@ -64,7 +64,7 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
         LedgerError: the ledger of a gate cannot be read.
     """
     sweep = folder.parent.name
-    gates: dict[str, tuple[float, OtherCell]] = {}
+    gates: dict[str, tuple[float, OtherCell]] = {}  # tag -> time of its last event, and the gate
     for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
         name, ledger = path.parent.parent.name, Ledger(path, shows_only=True)
         if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
@@ -85,7 +85,8 @@ def elsewhere(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCell, ...
                 continue
             conclusion = gate.decide(state.history(gate.name)).conclusion
             verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
-            if verdict is not None and conclusion.complete and gates.get(tag, (0.0,))[0] <= at_s:
+            is_newest = tag not in gates or gates[tag][0] <= at_s
+            if verdict is not None and conclusion.complete and is_newest:
                 gates[tag] = at_s, OtherCell(config_tag=tag, sweep=name, verdict=verdict)
     return tuple(gates[tag][1] for tag in sorted(gates))
 
@@ -113,7 +114,8 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
     for entry in entries:
         match entry.event:
             case CampaignOpened(session=session):
-                is_stopped &= session in sessions
+                if session not in sessions:
+                    is_stopped = False  # a new session continues after the stop
                 sessions.add(session)
             case AttemptSubmitted(submission=submission):
                 jobs[submission.trial_id, submission.attempt] = submission.job_id
@@ -275,7 +277,7 @@ class CellReport:
             explanation = explain(self.state, self.folder, facts.best.arm)
             facts = replace(facts, explanation=explanation)
         if facts.recipe is not None:
-            gates = elsewhere(self.folder, self.study.cells[0], facts.recipe)
+            gates = _gates_of_winner(self.folder, self.study.cells[0], facts.recipe)
             facts = replace(facts, elsewhere=gates)
         return facts
 
@@ -328,7 +330,7 @@ class CellReport:
         )
 
 
-def read_known(path: Path) -> CellReport:
+def read_cell_report(path: Path) -> CellReport:
     """Read a ledger; `path` is its file or its folder.
 
     Raises:
@@ -389,15 +391,16 @@ def identity_of(path: Path) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def known_now(folder: Path, known: CellReport | None) -> CellReport:
-    """Return the current state of a cell; an unchanged ledger is not read again.
+def current_cell_report(folder: Path, cell_report: CellReport | None) -> CellReport:
+    """Return the current report of a cell: `cell_report`, if the ledger has not changed since.
 
     Raises:
         LedgerError: there is no ledger, or it cannot be read.
     """
-    if known is not None and known.identity and known.identity == identity_of(_ledger_at(folder)):
-        return known
-    return read_known(folder)
+    identity = identity_of(_ledger_at(folder))
+    if cell_report is not None and cell_report.identity and cell_report.identity == identity:
+        return cell_report
+    return read_cell_report(folder)
 
 
 def _ledger_at(path: Path) -> Path:
@@ -421,18 +424,18 @@ def _ledger_at(path: Path) -> Path:
     )
 
 
-def _single_node_checks(known: CellReport) -> Iterator[str]:
+def _single_node_checks(cell_report: CellReport) -> Iterator[str]:
     """Yield, for a check of pairs of nodes, what the last check of each single node has shown."""
-    if known.study.traits.cell_nodes <= 1 or not known.conclusion.complete:
+    if cell_report.study.traits.cell_nodes <= 1 or not cell_report.conclusion.complete:
         return
-    nodes = {name.lower() for cell in known.cells for name in cell.nodelist}
+    nodes = {name.lower() for cell in cell_report.cells for name in cell.nodelist}
     checks = []
-    for folder in find_ledgers(known.folder.parents[1]):
+    for folder in find_ledgers(cell_report.folder.parents[1]):
         with contextlib.suppress(LedgerError):
             opened = Ledger(folder / LEDGER, shows_only=True).opened()
             _, study = _shown_study(folder / LEDGER, opened)
             if study.traits.cell_nodes == 1:
-                checks.append(read_known(folder))
+                checks.append(read_cell_report(folder))
     of_these_nodes = [
         report
         for report in checks

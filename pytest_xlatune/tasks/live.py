@@ -43,7 +43,7 @@ _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUI
 _TAG = "[xla-tuning]"
 _LOOK_S = 0.9  # seconds between looks at the logs of jobs; the ledger may be read more often
 # seconds until the first line about running jobs, and between two such lines
-_FIRST_S, _PACE_S = 60.0, 600.0
+_FIRST_LINE_S, _NEXT_LINE_S = 60.0, 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class LiveLines:
         self._jobs = RunningJobs(folder)
         self._running: tuple[Running, ...] = ()
         self._looked_s = 0.0
-        self._due_s = now() + _FIRST_S  # time of the next line about running jobs
+        self._due_s = now() + _FIRST_LINE_S  # time of the next line about running jobs
         self._ledger = Ledger(folder / LEDGER)
         self._session_id = session_id
         self._entries: list[LedgerEntry] = []
@@ -181,12 +181,12 @@ class LiveLines:
         self._state = LedgerState()
         # `identity_of` the ledger when it was read to its end; () if there is more to read
         self._identity: tuple[int, ...] = ()
-        self._known: CellReport | None = None
+        self._cell_report: CellReport | None = None
         self._broken: LedgerError | None = None  # raised by each later call too
         self._opened: CampaignOpened | None = None  # by this session; None before
         self._sessions: dict[str, _Session] = {}  # study -> its session
         self._pace = Pace()
-        self._has_landed = False
+        self._has_ended_trial = False  # whether a trial ended in this session
 
     @property
     def is_idle(self) -> bool:
@@ -195,7 +195,7 @@ class LiveLines:
         has_jobs_left = any(
             study.outlook(history_of(self._state, study)).at_most for study in studies
         )
-        return bool(studies) and not self._has_landed and not has_jobs_left
+        return bool(studies) and not self._has_ended_trial and not has_jobs_left
 
     @property
     def is_over(self) -> bool:
@@ -203,36 +203,36 @@ class LiveLines:
         is_read = bool(self._identity) and self._identity == identity_of(self._ledger.path)
         return is_read and not self._state.in_flight()
 
-    def known(self) -> CellReport | None:
+    def cell_report(self) -> CellReport | None:
         """Return the report of the cell as of the last read; None if there is more to read.
 
         Raises:
             LedgerError: the ledger is empty, or its study is of an unknown kind.
         """
-        if self._known is None and self._identity:
-            self._known = report_of(
+        if self._cell_report is None and self._identity:
+            self._cell_report = report_of(
                 self._ledger.path, self._entries, self._state, identity=self._identity
             )
-        return self._known
+        return self._cell_report
 
-    def landed(self) -> Iterator[SweepProgress]:
-        """Yield the trials that ended since the last call.
+    def news(self) -> Iterator[SweepProgress]:
+        """Yield what happened since the last call: ended trials, and lines about other events.
 
         Raises:
             LedgerError: the ledger cannot be read.
         """
-        for progress in self._landed():
+        for progress in self._unlabelled_news():
             label = shared_label(self._opened.cells) if self._opened is not None else ""
             is_named = self.is_alone or not progress.line or progress.line.startswith(label)
             line = progress.line if is_named else f"{label} {progress.line}"
             yield dataclasses.replace(progress, line=line, label=label)
 
-    def _landed(self) -> Iterator[SweepProgress]:
+    def _unlabelled_news(self) -> Iterator[SweepProgress]:
         if self._broken is not None:
             raise self._broken
         identity = identity_of(self._ledger.path)
         if identity != self._identity:
-            self._identity, self._known = (), None
+            self._identity, self._cell_report = (), None
         self._entries += self._ledger.refresh()
         # Ctrl-C or a hook of a project may end this loop between two lines. The ledger gives each
         # entry only once, so the next call has to continue with the entries that are not replayed.
@@ -255,19 +255,19 @@ class LiveLines:
                     line=session.opening, sweep=event.sweep, messages=session.kickoff
                 )
             elif self._opened is not None:
-                yield from self._lines(entry, self._opened.sweep)
+                yield from self._entry_news(entry, self._opened.sweep)
         self._identity = identity
         if self._opened is not None:
             yield from self._now_line(self._opened.sweep)
 
-    def _lines(self, entry: LedgerEntry, sweep: str) -> Iterator[SweepProgress]:
+    def _entry_news(self, entry: LedgerEntry, sweep: str) -> Iterator[SweepProgress]:
         if isinstance(entry.event, TrialEnded):
-            yield from self._ended(entry.event.result, sweep)
+            yield from self._trial_news(entry.event.result, sweep)
         for line in event_lines(entry.event):
             yield SweepProgress(line=line, sweep=sweep)
 
-    def _ended(self, result: TrialResult, sweep: str) -> Iterator[SweepProgress]:
-        self._has_landed = True
+    def _trial_news(self, result: TrialResult, sweep: str) -> Iterator[SweepProgress]:
+        self._has_ended_trial = True
         session = self._sessions.get(result.trial.study)
         if result.trial.protocol.dump:
             if self._sessions:
@@ -303,7 +303,7 @@ class LiveLines:
         self._looked_s = now_s
         self._running = self._jobs.poll(self._state, self._pace.submitted_s)
         if now_s >= self._due_s and (status := self.status()):
-            self._due_s = now_s + _PACE_S
+            self._due_s = now_s + _NEXT_LINE_S
             yield SweepProgress(line=f"now: {status}", sweep=sweep, is_passing=True)
 
     def status(self) -> str:

@@ -55,7 +55,7 @@ class LivePage:
         )
         problem = ""
         try:
-            write_so_far(self._folder, self._reports, live, self._feed.known())
+            write_so_far(self._folder, self._reports, live, self._feed.cell_report())
         except XlatuneError as error:
             problem = str(error)
         except Exception as error:  # noqa: BLE001 - a fault of a page must not end a sweep

@@ -10,7 +10,7 @@ from pathlib import Path
 from pytest_xlatune.ledger import ARCHIVED, LEDGER, find_ledgers
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.report.history import PastStudy, is_called
-from pytest_xlatune.tasks.cell_report import CellReport, read_known
+from pytest_xlatune.tasks.cell_report import CellReport, read_cell_report
 from pytest_xlatune.tasks.run_record import record_of_study
 
 # how deep ledgers are searched: below a home are projects, work directories, sweeps, cells
@@ -63,36 +63,36 @@ def studies_below(root: Path, called: str | None = None) -> MeasuredBelow:
     past, problems, names = [], [], set[str]()
     for ledger in ledgers:
         try:
-            known = read_known(ledger)
+            cell_report = read_cell_report(ledger)
         except LedgerError as error:
             problems.append(f"not shown: {error}")
             continue
-        cell, sweep, folder = known.study.cells[0], known.sweep, str(ledger.parent)
+        cell, sweep, folder = cell_report.study.cells[0], cell_report.sweep, str(ledger.parent)
         if called is None or is_called(called, cell, sweep=sweep, folder=folder):
-            past.append(_past(ledger, known))
+            past.append(_past(ledger, cell_report))
         names |= {cell.label, sweep}
     if not names:
         raise LedgerError("; ".join(problems))
     return MeasuredBelow(past=tuple(past), problems=tuple(problems), names=frozenset(names))
 
 
-def _past(ledger: Path, known: CellReport) -> PastStudy:
+def _past(ledger: Path, cell_report: CellReport) -> PastStudy:
     submitted = [
         attempt.submission
-        for progress in known.state.trials.values()
+        for progress in cell_report.state.trials.values()
         for attempt in progress.attempts.values()
         if attempt.submission is not None
     ]
     return PastStudy(
         folder=_name_of(ledger),
-        sweep=known.sweep,
-        kind=known.study.name.partition("-")[0],
-        cells=known.cells,
-        digest=known.study.cells[0].digest,
-        conclusion=known.conclusion,
+        sweep=cell_report.sweep,
+        kind=cell_report.study.name.partition("-")[0],
+        cells=cell_report.cells,
+        digest=cell_report.study.cells[0].digest,
+        conclusion=cell_report.conclusion,
         jobs=len(submitted),
-        node_hours=record_of_study(known.state, known.study).node_hours,
-        ended_s=known.at_s,
+        node_hours=record_of_study(cell_report.state, cell_report.study).node_hours,
+        ended_s=cell_report.at_s,
     )
 
 

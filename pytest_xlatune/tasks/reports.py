@@ -33,7 +33,7 @@ from pytest_xlatune.report.page import Live, html, page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.launcher_files import with_recipes
-from pytest_xlatune.tasks.cell_report import CellReport, known_now
+from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.files import has_pages, made_folder, read_ours, write_all
 
 
@@ -97,28 +97,31 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _texts(known: CellReport, document: Document, stem: Path) -> dict[Path, str]:
+def _texts(cell_report: CellReport, document: Document, stem: Path) -> dict[Path, str]:
     """Return path -> text of a study's report, as text and as JSON."""
     return {
         stem.with_name(f"{stem.name}.md"): markdown(document),
-        stem.with_name(f"{stem.name}.json"): leaderboard_json(known.facts),
+        stem.with_name(f"{stem.name}.json"): leaderboard_json(cell_report.facts),
     }
 
 
-def write_so_far(folder: Path, reports: Path, live: Live, known: CellReport | None = None) -> None:
+def write_so_far(
+    folder: Path, reports: Path, live: Live, cell_report: CellReport | None = None
+) -> None:
     """Write the report of a running study, but no tuning document and no export.
 
-    `known` is what was read of the ledger last; it is read again if the ledger has grown.
+    `cell_report` is what was read of the ledger last; it is read again if the ledger has grown.
 
     Raises:
         LedgerError: the ledger cannot be read, or a file cannot be written.
     """
     with reporting_write_errors(), locked(reports):
-        known = known_now(folder, known)
-        live = dataclasses.replace(live, event_s=known.at_s)
-        stem, document = reports / known.sweep / known.kind.file_name, known.document
-        texts = _texts(known, document, stem)
-        write_all(texts | _page(known.facts, document, stem, tuple(texts), live))
+        cell_report = current_cell_report(folder, cell_report)
+        live = dataclasses.replace(live, event_s=cell_report.at_s)
+        stem = reports / cell_report.sweep / cell_report.kind.file_name
+        document = cell_report.document
+        texts = _texts(cell_report, document, stem)
+        write_all(texts | _page(cell_report.facts, document, stem, tuple(texts), live))
 
 
 def _page(
@@ -141,7 +144,7 @@ def publish(
     *,
     zh: bool = False,
     exports: Sequence[str] = (),
-    known: CellReport | None = None,
+    cell_report: CellReport | None = None,
 ) -> tuple[Path, ...]:
     """Write the reports of the cell whose ledger is in a folder; return the files.
 
@@ -155,19 +158,20 @@ def publish(
         reports: the folder of all reports.
         zh: write the tuning document in Chinese too.
         exports: formats of other programs.
-        known: what was read of the ledger last; it is read again if the ledger has grown.
+        cell_report: what was read of the ledger last; it is read again if the ledger has grown.
 
     Raises:
         LedgerError: the folder cannot be written, or the program of a format refuses the figures;
             the ledger itself is complete.
     """
     with reporting_write_errors(), locked(reports):
-        known = known_now(folder, known)
-        stem, document = reports / known.sweep / known.kind.file_name, known.document
-        texts = _texts(known, document, stem)
-        files, facts = tuple(texts), known.facts
-        study_facts = known.conclusion.facts
-        if known.conclusion.complete:
+        cell_report = current_cell_report(folder, cell_report)
+        stem = reports / cell_report.sweep / cell_report.kind.file_name
+        document = cell_report.document
+        texts = _texts(cell_report, document, stem)
+        files, facts = tuple(texts), cell_report.facts
+        study_facts = cell_report.conclusion.facts
+        if cell_report.conclusion.complete:
             texts |= {folder.parents[1] / name: text for name, text in study_facts.files.items()}
         patch = stem.with_name(f"{stem.name}.patch")
         if text := recommended_patch(facts):
@@ -176,15 +180,17 @@ def publish(
             patch.unlink(missing_ok=True)  # an older patch is for another recommendation
         write_all(texts)
         written = tuple(texts)
-        if known.study.traits.is_deployed:
-            facts = known.deployed_facts
-            launcher_files = with_recipes(known.state.files, facts)
-            copies = {reports / known.sweep / name: text for name, text in launcher_files.items()}
+        if cell_report.study.traits.is_deployed:
+            facts = cell_report.deployed_facts
+            launcher_files = with_recipes(cell_report.state.files, facts)
+            copies = {
+                reports / cell_report.sweep / name: text for name, text in launcher_files.items()
+            }
             write_all(copies)
             written += tuple(copies)
             written += add_to_document(reports, facts, zh=zh)
-        at_s, live = known.at_s, None
-        if not known.conclusion.complete:
+        at_s, live = cell_report.at_s, None
+        if not cell_report.conclusion.complete:
             live = Live(written_s=at_s, alive_s=at_s, event_s=at_s)
         page = _page(facts, document, stem, files, live)
         write_all(page)
@@ -194,12 +200,12 @@ def publish(
     # other programs and servers get the text of the file, in which secrets are hidden
     report = exported(
         hide_kept(texts[stem.with_name(f"{stem.name}.json")]),
-        sweep=known.sweep,
-        study=known.study.name.partition("-")[0],
+        sweep=cell_report.sweep,
+        study=cell_report.study.name.partition("-")[0],
     )
     # the key is the same in all sessions of this ledger; a new ledger for the cell has another
-    ledger_id = f"{known.cell.digest} {known.state.opened[0].session}"
-    key = f"{known.sweep} {known.study.name} {ledger_id}"
+    ledger_id = f"{cell_report.cell.digest} {cell_report.state.opened[0].session}"
+    key = f"{cell_report.sweep} {cell_report.study.name} {ledger_id}"
     problems = []
     for export in map(export_of, exports):
         # The ledger's folder is locked, and not the reports: a server may be slow, and sessions of

@@ -55,7 +55,7 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import read_new
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere, refuse_expensive
 from pytest_xlatune.tasks.recorded import Recorded, as_recorded
 
@@ -348,13 +348,13 @@ def profiles_to_record(
     a `Profile`; every other profile is returned as its id.
     """
     try:
-        known = read_known(folder)
+        cell_report = read_cell_report(folder)
     except LedgerError:  # nothing was measured yet
         return [*(ids or [BASELINE_ID])]
-    best = known.conclusion.winner
+    best = cell_report.conclusion.winner
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
-        profiles = resolved.tuning().decide(known.with_evidence).profiles
+        profiles = resolved.tuning().decide(cell_report.with_evidence).profiles
         derived = {
             profile.id: profile for profile in profiles if profile not in resolved.sweep.profiles
         }

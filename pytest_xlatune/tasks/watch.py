@@ -21,7 +21,7 @@ from pytest_xlatune.model.text import ABSENT, interval, points
 from pytest_xlatune.report.document import Table, columns, plain
 from pytest_xlatune.report.lines import is_pending, progress_text, words_beside
 from pytest_xlatune.report.render import compact_lines
-from pytest_xlatune.tasks.cell_report import CellReport, known_now
+from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.measured import folders_of
 from pytest_xlatune.tasks.running import Pace, RunningJobs
 
@@ -116,7 +116,7 @@ class _Cell:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._jobs = RunningJobs(folder)
-        self._known: CellReport | None = None
+        self._cell_report: CellReport | None = None
 
     def status(self, now_s: float) -> CellStatus:
         """Return the status of the cell.
@@ -124,38 +124,38 @@ class _Cell:
         Raises:
             XlatuneError, OSError: the cell cannot be read.
         """
-        known, pace = known_now(self._folder, self._known), Pace()
-        self._known = known
-        for entry in known.entries:
+        cell_report, pace = current_cell_report(self._folder, self._cell_report), Pace()
+        self._cell_report = cell_report
+        for entry in cell_report.entries:
             pace.note(entry)
-        running = self._jobs.poll(known.state, pace.submitted_s)
+        running = self._jobs.poll(cell_report.state, pace.submitted_s)
         # the study of the last session, which may have requested only a part of the sweep
-        outlook = known.study.outlook(known.history)
+        outlook = cell_report.study.outlook(cell_report.history)
         jobs_left = outlook.left, outlook.at_most
         left_s = pace.range_s(jobs_left, now_s, running=running)
-        alive_s = max(read_now(self._folder).at_s, known.at_s)
-        state = _state_of(known, is_alive=now_s - alive_s < _ALIVE_S)
+        alive_s = max(read_now(self._folder).at_s, cell_report.at_s)
+        state = _state_of(cell_report, is_alive=now_s - alive_s < _ALIVE_S)
         return CellStatus(
-            sweep=known.sweep,
-            label=known.label,
+            sweep=cell_report.sweep,
+            label=cell_report.label,
             state=state,
-            why=known.stop_reason if state is CellState.STOPPED else "",
+            why=cell_report.stop_reason if state is CellState.STOPPED else "",
             running=tuple(plain(job.line) for job in running),
             ranking=tuple(
-                verdict for verdict in known.conclusion.verdicts if not is_pending(verdict)
+                verdict for verdict in cell_report.conclusion.verdicts if not is_pending(verdict)
             ),
             progress=progress_text(
-                known.history,
+                cell_report.history,
                 left_s=left_s if state is CellState.RUNNING else None,
                 left=jobs_left,
             ),
         )
 
 
-def _state_of(known: CellReport, *, is_alive: bool) -> CellState:
-    if known.conclusion.complete:
+def _state_of(cell_report: CellReport, *, is_alive: bool) -> CellState:
+    if cell_report.conclusion.complete:
         return CellState.COMPLETE
-    if known.state.stop is not None:
+    if cell_report.state.stop is not None:
         return CellState.STOPPED
     return CellState.RUNNING if is_alive else CellState.IDLE
 

@@ -38,7 +38,7 @@ from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 NODES = ("node001", "node002")
@@ -364,7 +364,7 @@ def test_a_node_that_does_not_answer_keeps_no_job_from_its_end(tmp_path: Path) -
 def test_the_first_program_of_a_cell_may_compile_as_long_as_its_job_may(tmp_path: Path) -> None:
     each = campaign(tmp_path, FakeExecutor())
     run(each)
-    known = read_known(each.folder)
+    known = read_cell_report(each.folder)
     trial, ours = known.history[0].trial, Patience()
     assert compile_patience(LedgerState(), trial, ours) == math.inf
     # a later one of the cell twice as long as those before, and the usual patience at least

@@ -13,7 +13,7 @@ from pytest_xlatune.executors import Resumed
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult, VerdictKind
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers import scripted
 
 OLD, NEW = ("node001", "node002"), ("node001", "node009")
@@ -86,7 +86,7 @@ def test_a_change_is_told_and_concluded_again_from_the_ledger_alone(tmp_path: Pa
         "node001, node009, were node001, node002" in sentence(note)
         for note in each.view().state.notes
     )
-    known = read_known(each.folder)
+    known = read_cell_report(each.folder)
     assert known.conclusion == each.conclude()
     assert "2 epochs" in " ".join(map(sentence, known.conclusion.notes))
     assert "2 epochs" in markdown(known.document)

@@ -14,7 +14,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.sweep.groups import Limits, UserOptions
 from pytest_xlatune.sweep.settings import resolve_options
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers.scripted import FakeExecutor, campaign, ordinary, run
 
 HOUR_S = 3600.0
@@ -138,7 +138,7 @@ def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_p
     assert len(executor.submitted) == 3, "the fourth would cost 4 of 3.5 node-hours"
     with pytest.raises(CampaignStopped, match=r"budget: 3 of 3\.5 node-hours are spent"):
         first.wait(lambda _: False)
-    known = read_known(first.folder)
+    known = read_cell_report(first.folder)
     assert known.stop_reason.startswith("budget: 3 of 3.5 node-hours")
     assert "halted" in known.stopped
     assert not known.conclusion.complete
@@ -150,4 +150,4 @@ def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_p
     more = campaign(tmp_path, executor, session="third", limits=Limits(node_hours=100))
     run(more)
     assert more.conclude().complete
-    assert read_known(more.folder).stopped == ""
+    assert read_cell_report(more.folder).stopped == ""

@@ -14,7 +14,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.report.lines import in_columns
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.running import RunningJobs
 from tests.helpers.scripted import OK, STEPS, FakeExecutor, campaign, log
@@ -65,7 +65,7 @@ class Seen:
         self.clock.at_s += seconds
         for _ in range(turns):
             self.campaign.turn()
-        return [each.line for each in self.feed.landed() if each.line]
+        return [each.line for each in self.feed.news() if each.line]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_only_what_has_a_queue_waits_in_one(
     ledger = seen.campaign.folder / LEDGER
     text = ledger.read_text("utf-8").replace('"executor":"local"', f'"executor":"{executor}"')
     ledger.write_text(text, "utf-8")
-    (found,) = RunningJobs(seen.campaign.folder).poll(read_known(ledger.parent).state, {})
+    (found,) = RunningJobs(seen.campaign.folder).poll(read_cell_report(ledger.parent).state, {})
     assert found.progress_text == words
 
 
@@ -171,7 +171,9 @@ def test_a_sweep_of_many_short_jobs_has_a_line_a_trial(seen: Seen) -> None:
 def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen) -> None:
     """A line names one job: a count of the others would tell nothing of it."""
     seen.after()
-    (mine,) = RunningJobs(seen.campaign.folder).poll(read_known(seen.campaign.folder).state, {})
+    (mine,) = RunningJobs(seen.campaign.folder).poll(
+        read_cell_report(seen.campaign.folder).state, {}
+    )
     other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
     back = dataclasses.replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
     for first, named in (

@@ -21,7 +21,7 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.result import Effect, Outcome, State, VerdictKind
 from pytest_xlatune.tasks import answers as awaiting
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers.scripted import (
     CELL,
     FAILED,
@@ -200,7 +200,7 @@ def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt
         executor.submitted[0].rpartition("-")[0]
     }
     tried = r"\S+ was retried 1 time" if len(executor.submitted) > 1 else "none"
-    assert re.search(f"recovery attempted: {tried}; ", read_known(each.folder).stopped)
+    assert re.search(f"recovery attempted: {tried}; ", read_cell_report(each.folder).stopped)
 
     executor.script = ordinary
     later = campaign(tmp_path, executor, session="second")

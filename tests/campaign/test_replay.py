@@ -21,7 +21,7 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration
 from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
@@ -95,7 +95,7 @@ def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
         "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines),
         encoding="utf-8",
     )
-    conclusion = read_known(swept).conclusion
+    conclusion = read_cell_report(swept).conclusion
     assert {each.kind for each in conclusion.verdicts} == {"INVALID"}
     assert all("not finite" in sentence(each.reasons[0]) for each in conclusion.verdicts)
     assert conclusion.tuning.bound is None
@@ -104,7 +104,7 @@ def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
 def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
     swept: Path, tmp_path: Path
 ) -> None:
-    before = read_known(swept)
+    before = read_cell_report(swept)
     executor = scripted.FakeExecutor()
     each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=6), session="later",
                     executor=executor)  # fmt: skip
@@ -116,7 +116,7 @@ def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
     assert found.noise.step_sd is not None, "its steps are read again from the logs"
     assert "36 jobs" in sentence(found.outlook)
     assert read_calibration(swept, CELL) == found
-    assert read_known(swept).conclusion == before.conclusion
+    assert read_cell_report(swept).conclusion == before.conclusion
     other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
     assert read_calibration(swept, other) is None
     (swept / CALIBRATION).write_text("{", encoding="utf-8")

@@ -19,7 +19,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, VerdictKind
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers.resolved import again
 from tests.helpers.scripted import (
@@ -157,7 +157,7 @@ def test_killed_between_our_cancel_and_writing_it_down(
     run(campaign(tmp_path, executor, session="second"))
     state = replay(Ledger(folder / LEDGER).refresh())
     assert [each.next for each in state.decisions] == [Next.INTERRUPTED]
-    assert read_known(folder).conclusion.complete
+    assert read_cell_report(folder).conclusion.complete
 
 
 def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
     # a trial that was ended so has no result: the next session runs it again
     executor.holds = False
     run(campaign(tmp_path, executor, session="second"))
-    known = read_known(folder)
+    known = read_cell_report(folder)
     assert known.conclusion.complete
     paths = publish(known.folder, tmp_path / "reports")
     assert [path.relative_to(tmp_path / "reports").as_posix() for path in paths] == [
@@ -240,7 +240,7 @@ def test_each_executor_is_asked_for_its_own_jobs(
     )
     foreign.holds = False
     run(campaign(tmp_path, ours, session="second"))
-    assert read_known(folder).conclusion.complete
+    assert read_cell_report(folder).conclusion.complete
     assert len(foreign.submitted) == 2, "adopted, and measured where they ran"
     assert not set(foreign.submitted) & set(ours.submitted)
 

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 
 SECRET = "hush-hush-hush"
 ENV_FILE = """\
@@ -58,7 +58,10 @@ def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(
     git(folder.path, "apply", "reports/pretend-tuning.patch")
     assert folder.run().ret == 0
     before, after = sorted(
-        (read_known(each.parent) for each in folder.path.glob(".xlatune/pretend/*/ledger.jsonl")),
+        (
+            read_cell_report(each.parent)
+            for each in folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+        ),
         key=lambda known: known.at_s,
     )
     won, now = before.conclusion.verdict("fast"), after.conclusion.baseline

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import ARCHIVED, LEDGER
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers import scripted
 from tests.helpers.pages import read
 from tests.helpers.scripted import FakeExecutor, campaign, run
@@ -43,7 +43,7 @@ def test_everything_below_a_folder_is_listed_by_date(
     assert sorted(str(each["folder"]) for each in found) == [str(each) for each in folders]
     assert [each["ended_s"] for each in found] == sorted(each["ended_s"] for each in found)  # type: ignore[type-var]
     for each in found:
-        known = read_known(Path(str(each["folder"])))
+        known = read_cell_report(Path(str(each["folder"])))
         best = known.conclusion.winner
         assert each["winner"] == (best.arm if best else None)
         assert each["delta"] == (best.delta if best else None)
@@ -94,7 +94,7 @@ def test_the_course_of_a_cell_is_a_page(
     assert "Studies, the oldest first" in page.text
     assert "The reference over time" in page.text
     for each in rows(capsys, "history", str(measured), "--cell", "FSDP=4"):
-        base = read_known(Path(str(each["folder"]))).conclusion.baseline
+        base = read_cell_report(Path(str(each["folder"]))).conclusion.baseline
         assert f"{base.tgs:.1f}" in text
 
 
@@ -173,7 +173,7 @@ def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
     assert main(["jobs", "--workdir", str(workdir)]) == 3
     said = capsys.readouterr()
     assert str(bad) in said.err
-    assert len(said.out.splitlines()) == len(read_known(good.folder).history)
+    assert len(said.out.splitlines()) == len(read_cell_report(good.folder).history)
 
 
 def test_a_ledger_of_an_unknown_study_is_named(

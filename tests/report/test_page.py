@@ -45,7 +45,7 @@ from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.files import NO_PAGES, write_all
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers import of_studies, scripted
@@ -288,7 +288,7 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
         assert "401" in text
         assert "plant-one" not in unescape(text)
     # the ledger hid it before; a page of a session that knows it does not rely on that
-    known = read_known(made.folder)
+    known = read_cell_report(made.folder)
     known = dataclasses.replace(known, study=replace(cast("TuningStudy", known.study), cell=cell))
     keep_secret([secret])
     told = tuple(
@@ -377,7 +377,7 @@ def test_an_arm_that_was_not_seen_in_effect_is_hollow_whatever_its_verdict() -> 
 def test_a_job_leads_to_its_log_and_a_row_to_its_command(tmp_path: Path) -> None:
     made = campaign(tmp_path, FakeExecutor())
     run(made)
-    known = read_known(made.folder)
+    known = read_cell_report(made.folder)
     jobs = {job for result in known.history for job in result.job_ids}
     assert known.facts.logs.keys() == jobs
     for log in known.facts.logs.values():
@@ -386,7 +386,7 @@ def test_a_job_leads_to_its_log_and_a_row_to_its_command(tmp_path: Path) -> None
         files = {"xlatune_environment.py": "import sys"}  # the payload adds it
         spec = LaunchSpec(argv=("python", "train.py"), env={"XLA_FLAGS": "--xla_a=1"}, files=files)
         (folder / "spec.json").write_text(json.dumps(spec.to_json()), encoding="utf-8")
-    known = read_known(made.folder)
+    known = read_cell_report(made.folder)
     assert set(known.facts.commands) == {literal(result.trial.arm) for result in known.history}
     text = unescape(html(page_of(known.document, known.facts)))
     for log, command in zip(known.facts.logs.values(), known.facts.commands.values(), strict=False):

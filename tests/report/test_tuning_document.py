@@ -40,7 +40,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers.history import measured
@@ -251,7 +251,7 @@ def test_no_secret_is_in_any_file_or_line(
     assert len(files) >= 8
     for path in files:
         assert SECRET not in path.read_text(encoding="utf-8"), path
-    known = read_known(both[0].folder)
+    known = read_cell_report(both[0].folder)
     assert SECRET not in "\n".join(terminal(known.document))
     assert "(hidden)" in (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
 
@@ -280,7 +280,7 @@ def test_a_stopped_sweep_leaves_a_whole_preliminary_document(tmp_path: Path) -> 
 
 
 def messages(feed: LiveLines) -> list[str]:
-    return [message for landed in feed.landed() for message in landed.messages]
+    return [message for progress in feed.news() for message in progress.messages]
 
 
 def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path: Path) -> None:
@@ -325,6 +325,6 @@ def test_lines_about_trials_show_no_secret(tmp_path: Path) -> None:
     feed = LiveLines(measuring.folder, session_id="s1")
     measuring.open()
     measuring.run()
-    lines = [landed.line for landed in feed.landed()]
+    lines = [progress.line for progress in feed.news()]
     assert any("out of memory ((hidden))" in line for line in lines)
     assert SECRET not in "\n".join(lines)

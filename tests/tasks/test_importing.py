@@ -15,7 +15,7 @@ from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks.cell_report import CellReport, read_known
+from pytest_xlatune.tasks.cell_report import CellReport, read_cell_report
 from pytest_xlatune.tasks.import_table import import_table, read_table
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
@@ -42,7 +42,7 @@ CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 def known(workdir: Path, text: str = TABLE, *, no_ops: tuple[str, ...] = NO_OPS) -> CellReport:
     rows = read_table(text, where="pp8.csv")
     folder = import_table(rows, cell=CELL, no_ops=no_ops, sweep="pp8", workdir=workdir, at_s=1e9)
-    return read_known(folder)
+    return read_cell_report(folder)
 
 
 def test_no_single_run_is_more_than_screened(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.report.lines import words_beside
 from pytest_xlatune.report.page import STILL_S, Live
 from pytest_xlatune.tasks import live_page
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.reports import publish
@@ -38,7 +38,7 @@ class Sweep:
         self.at_s += seconds
         for _ in range(turns):
             self.campaign.turn()
-        return self.live.refresh(is_news=bool(list(self.feed.landed())))
+        return self.live.refresh(is_news=bool(list(self.feed.news())))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep)
     at = again.folder
     feed = LiveLines(at, session_id="again", now=lambda: sweep.at_s)
     live = LivePage(at, sweep.reports, feed, now=lambda: sweep.at_s)
-    assert [each.line.partition("; ")[0][-15:] for each in feed.landed()] == ["from the ledger"]
+    assert [each.line.partition("; ")[0][-15:] for each in feed.news()] == ["from the ledger"]
     sweep.at_s += 100.0
     assert live.refresh(is_news=True) == ""
     assert not sweep.path.exists()
@@ -142,12 +142,12 @@ def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep)
 
 def test_an_interruption_between_two_lines_loses_no_event(sweep: Sweep) -> None:
     run(sweep.campaign)
-    next(sweep.feed.landed())  # what ends the loop over the lines ends the generator
-    assert (sweep.feed.known(), sweep.feed.is_over) == (None, False), "not read to its end"
-    assert len(list(sweep.feed.landed())) > 1
-    known = sweep.feed.known()
+    next(sweep.feed.news())  # what ends the loop over the lines ends the generator
+    assert (sweep.feed.cell_report(), sweep.feed.is_over) == (None, False), "not read to its end"
+    assert len(list(sweep.feed.news())) > 1
+    known = sweep.feed.cell_report()
     assert known is not None
-    assert known.entries == read_known(sweep.campaign.folder).entries
+    assert known.entries == read_cell_report(sweep.campaign.folder).entries
     assert sweep.feed.is_over
 
 

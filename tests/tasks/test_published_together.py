@@ -13,7 +13,7 @@ import pytest
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.reports import locked, publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
@@ -23,12 +23,12 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
     each = campaign(tmp_path, FakeExecutor())
     for _ in range(3):
         each.turn()
-    early = read_known(each.folder)  # a session is over, and held up before it writes
+    early = read_cell_report(each.folder)  # a session is over, and held up before it writes
     run(each)
-    late = read_known(each.folder)
-    publish(late.folder, tmp_path / "reports", known=late)
+    late = read_cell_report(each.folder)
+    publish(late.folder, tmp_path / "reports", cell_report=late)
     # what it read then is old by now
-    leaderboard = publish(early.folder, tmp_path / "reports", known=early)[0]
+    leaderboard = publish(early.folder, tmp_path / "reports", cell_report=early)[0]
     assert markdown(early.document) != markdown(late.document)
     assert leaderboard.read_text(encoding="utf-8") == markdown(late.document)
     assert not list(tmp_path.glob("reports/**/.*")), "no half of a file is left"
@@ -45,7 +45,7 @@ def test_one_session_writes_at_a_time(tmp_path: Path) -> None:
         assert list(reports.iterdir()) == []
     writer.join(LIMIT_S)
     written = (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
-    assert written == markdown(read_known(each.folder).document)
+    assert written == markdown(read_cell_report(each.folder).document)
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link"])

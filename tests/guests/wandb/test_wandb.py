@@ -12,7 +12,7 @@ import pytest
 from pytest_xlatune.guests.wandb import WandbExport
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.exports import check_exports
-from pytest_xlatune.tasks.cell_report import read_known
+from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
@@ -70,7 +70,7 @@ def test_the_figures_are_read_back(tmp_path: Path) -> None:
     written = publish(held.folder, tmp_path / "reports", exports=("csv", "wandb"))
     kept = json.loads(written[-1].read_text(encoding="utf-8"))
     assert written[-1].name == "leaderboard.wandb.json"
-    known = read_known(held.folder)
+    known = read_cell_report(held.folder)
     verdicts = {each.arm: each for each in known.conclusion.verdicts}
     assert set(kept["arms"]) == {*verdicts, "baseline-deployed"}
     for arm, verdict in verdicts.items():

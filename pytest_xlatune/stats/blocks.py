@@ -69,13 +69,13 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
     if not arms or not counts[control]:
         return None
     blocks = list(dict.fromkeys([score.block for score in scores]))
-    column = {arm: at for at, arm in enumerate(arms)}
-    row = {block: len(arms) + at for at, block in enumerate(blocks)}
+    arm_columns = {arm: at for at, arm in enumerate(arms)}
+    block_columns = {block: len(arms) + at for at, block in enumerate(blocks)}
     design = np.zeros((len(scores), len(arms) + len(blocks)))
     for at, score in enumerate(scores):
-        design[at, row[score.block]] = 1.0
+        design[at, block_columns[score.block]] = 1.0
         if score.arm != control:
-            design[at, column[score.arm]] = 1.0
+            design[at, arm_columns[score.arm]] = 1.0
     effects, inverse, estimable, residual, df = _solved(scores, design)
     squares = float(residual @ residual)
     weights = _control_weights(scores, arms, control)
@@ -91,7 +91,8 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
             return None, None
         own_variance, job_variance = variances
         rows = [at for at, score in enumerate(scores) if score.arm == arm]
-        # the sum of squares without the rows of the arm, from the fit with them
+        # By so much the sum of squares is smaller in a fit without the rows of the arm. It follows
+        # from the fit with them.
         unexplained = np.eye(len(rows)) - design[rows] @ inverse @ design[rows].T
         removed = float(residual[rows] @ np.linalg.pinv(unexplained, rcond=1e-9) @ residual[rows])
         others_df = df - (len(rows) - 1)
@@ -110,7 +111,7 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
             own_variance=noises[arm][0],
             excess=noises[arm][1],
         )
-        for arm, at in column.items()
+        for arm, at in arm_columns.items()
         if abs(float(estimable[at, at]) - 1) < 1e-6  # noqa: PLR2004 - rounding of a projection
     }
     return BlockFit(
@@ -134,25 +135,26 @@ def fit_group(scores: Sequence[BlockScore], *, controls: Collection[str]) -> Blo
     if not scored_controls or not arms:
         return None
     blocks = list(dict.fromkeys(score.block for score in scores))
-    column = {name: at for at, name in enumerate((*scored_controls, *arms))}
-    row = {block: len(column) + at for at, block in enumerate(blocks)}
-    design = np.zeros((len(scores), len(column) + len(blocks)))
+    arm_columns = {name: at for at, name in enumerate((*scored_controls, *arms))}
+    block_columns = {block: len(arm_columns) + at for at, block in enumerate(blocks)}
+    design = np.zeros((len(scores), len(arm_columns) + len(blocks)))
     for at, score in enumerate(scores):
-        design[at, [column[score.arm], row[score.block]]] = 1.0
+        design[at, [arm_columns[score.arm], block_columns[score.block]]] = 1.0
     effects, inverse, estimable, residual, df = _solved(scores, design)
-    is_whole = len(scores) == len(column) * len(blocks) and set(counts.values()) == {len(blocks)}
+    is_complete = set(counts.values()) == {len(blocks)}
+    is_complete = is_complete and len(scores) == len(arm_columns) * len(blocks)
     fits = {}
     for arm in arms:
         contrast = np.zeros(len(effects))
-        contrast[column[arm]] = 1.0
-        contrast[[column[name] for name in scored_controls]] = -1.0 / len(scored_controls)
+        contrast[arm_columns[arm]] = 1.0
+        contrast[[arm_columns[name] for name in scored_controls]] = -1.0 / len(scored_controls)
         if not np.allclose(estimable @ contrast, contrast, atol=1e-6):
             continue
         fits[arm] = ArmFit(
             estimate=float(contrast @ effects),
             variance=float(contrast @ inverse @ contrast),
             n=counts[arm],
-            control_weight=float(len(scored_controls)) if is_whole else None,
+            control_weight=float(len(scored_controls)) if is_complete else None,
         )
     return BlockFit(
         arms=fits,

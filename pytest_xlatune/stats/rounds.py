@@ -151,7 +151,7 @@ def _balanced(
 
 
 def read_turns(
-    begun: Sequence[tuple[str, int, int]],
+    started: Sequence[tuple[str, int, int]],
     steps: Iterable[StepRecord],
     *,
     programs: int,
@@ -166,7 +166,7 @@ def read_turns(
     a GPU then records its graphs, and steps of 27 ms on an H200 are printed as 3, 2, 27 and 90 ms.
 
     Args:
-        begun: (program, id of the first step, number of steps) of each turn that began, in order.
+        started: (program, id of the first step, number of steps) of each turn that began, in order.
         steps: all step records of the log, of which one start of the trainer is used.
         programs: how many programs take a turn in a round.
         skipped: how many steps at the beginning of each turn do not count.
@@ -179,7 +179,7 @@ def read_turns(
     }
     seconds_by_turn: list[list[float]] = []
     seconds_by_program: defaultdict[str, list[float]] = defaultdict(list)
-    for program, first, count in begun:
+    for program, first, count in started:
         skipped_here = skipped + (count >= _LONG_TURN)
         counted_steps = range(first + skipped_here, first + count)
         turn_s = [
@@ -189,7 +189,7 @@ def read_turns(
         seconds_by_program[program] += turn_s
     level = {program: median(steps_s) for program, steps_s in seconds_by_program.items() if steps_s}
     measured, before = [], ""
-    for at, ((program, first, _), turn_s) in enumerate(zip(begun, seconds_by_turn, strict=True)):
+    for at, ((program, first, _), turn_s) in enumerate(zip(started, seconds_by_turn, strict=True)):
         usual_s = [step_s for step_s in turn_s if abs(step_s / level[program] - 1) <= _STALLED]
         if len(usual_s) >= _LEAST_STEPS:
             measured.append(
@@ -203,10 +203,10 @@ def read_turns(
                 )
             )
         before = program
-    if not begun:
+    if not started:
         return NoTurns(reason=say("no turn began"))
     if not any(is_baseline(turn.program) for turn in measured):
-        return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(begun), measured=len(measured)))
+        return NoTurns(reason=say(_NO_TURN_OF_BASELINE, turns=len(started), measured=len(measured)))
     return tuple(measured)
 
 

@@ -47,8 +47,8 @@ OUTLIER_MADS = 4 * 1.4826
 # median absolute deviations.
 GUARD_MADS = 4.0
 # At most so many first steps are skipped. If each job chose its own start freely, that would bias
-# the score, and a late straggler would determine the start (MSER and change points: 0.3 % to 4.7 %
-# off in simulated jobs of 15 steps).
+# the score, and a late straggler would determine the start: by MSER and by change points, scores of
+# simulated jobs of 15 steps are 0.3 % to 4.7 % off.
 GUARD_STEPS = 4
 GUARD_TAIL = 6  # number of last steps with which the first ones are compared
 # A job is flagged if its limit for outliers is wider than this, as a log ratio: its steps scatter
@@ -110,8 +110,8 @@ def score(
     inside = plain_steps.chosen(window.has(plain_steps.step))
     products, step_s = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
-    is_rate = tokens is None and any(map(_is_measure, inside.tgs))
-    if is_rate:  # no step prints its seconds; a mean of rates needs no tokens
+    uses_rates = tokens is None and any(map(_is_measure, inside.tgs))
+    if uses_rates:  # no step prints its seconds; a mean of rates needs no tokens
         plain_steps = plain_steps.chosen(map(_is_measure, plain_steps.tgs))
         tokens = 1.0
     if tokens is None and inside:
@@ -121,7 +121,7 @@ def score(
     job_score = _scored(ids, seconds, tokens, window, protocol, last_step=last)
     if isinstance(job_score, NoScore):
         return job_score
-    if is_rate:
+    if uses_rates:
         job_score = replace(job_score, step_s=None, timings=())
     flags = {
         "invariant-violated": _violates(products, step_s, tokens_per_device_step or tokens),

@@ -54,9 +54,9 @@ def ask(
         count: how many points the batch has at most.
         rng_seed: the seed of the order in which free points are taken.
     """
-    taken = {*measured, *excluded}
+    unavailable = {*measured, *excluded}
     points = shuffled(list(all_points(sizes)), f"search {rng_seed}")
-    free = [point for point in points if point not in taken]
+    free = [point for point in points if point not in unavailable]
     neighbours: dict[Point, None] = {}
     for best in sorted(measured, key=lambda point: (-measured[point], point)):
         if len(neighbours) >= count / 2:

@@ -254,7 +254,14 @@ _TIMES_BASELINES, _TIMES_TOLERANCE = 2.0, 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Testimony:
-    """The evidence of the strongest witness for one setting."""
+    """The evidence of the strongest witness for one setting.
+
+    Attributes:
+        effect: whether the setting was in effect.
+        witness: the witness.
+        seen: the value that it shows; "" if it shows none.
+        why: the reason in place of a value; None if `seen` says all.
+    """
 
     effect: Effect
     witness: Witness = Witness.NONE

@@ -307,7 +307,7 @@ def _variant(cell: Cell, key: str, text: str) -> Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class _Lane:
-    """The sizes that are combined with one value of the second key; all if there is none.
+    """The sizes that are combined with one value of the second key; all sizes without such a key.
 
     A size is given by the index of its cell; sizes ascend with the index. No larger size is tried
     after one that did not fit. Each lane has its own ceiling, from compiled memory and from runs.
@@ -413,6 +413,7 @@ class _Lane:
         return None
 
     def _ratio(self, low: int, high: int) -> float:
+        """Return the ratio of the size at `high` to the size at `low`."""
         return self.sizes[high] / self.sizes[low]
 
     def _towards_ceiling(self) -> Iterator[tuple[float, int, int]]:
@@ -423,8 +424,8 @@ class _Lane:
             return
         low = max(self.scores)
         if self.unfit:
-            if (ratio := self._ratio(low, min(self.unfit))) > BRACKET:
-                # nearer to the size that ran, because a job that does not fit shows no speed
+            ratio = self._ratio(low, min(self.unfit))
+            if ratio > BRACKET:
                 yield sizes[low] * ratio**GAP, low, self.end
         elif low < self.top:
             target = sizes[low] * UP
@@ -439,19 +440,22 @@ class _Lane:
             return
         best = max(self.scores, key=lambda at: (self.scores[at], -at))
         size = self.sizes[best]
-        left = max((at for at in self.scores if at < best), default=None)
-        right = min((at for at in self.scores if at > best), default=None)
-        if left is None:
+        smaller = max((at for at in self.scores if at < best), default=None)
+        larger = min((at for at in self.scores if at > best), default=None)
+        if smaller is None:
             yield size / ASIDE, -1, best
-        elif self._ratio(left, best) > NEAR:
-            yield math.sqrt(self.sizes[left] * size), left, best
-        if right is not None and self._ratio(best, right) > NEAR:
-            yield math.sqrt(size * self.sizes[right]), best, right
-        # Odd sizes are often slower, so the optimum may lie beyond the next size.
+        elif self._ratio(smaller, best) > NEAR:
+            yield math.sqrt(self.sizes[smaller] * size), smaller, best
+        if larger is not None and self._ratio(best, larger) > NEAR:
+            yield math.sqrt(size * self.sizes[larger]), best, larger
+        # Odd sizes are often slower, so the optimum may lie beyond the next size. The next size on
+        # both sides is tried in any case, others only if they are near.
         for step in range(1, STEPS_NEAR + 1):
             for at in (best - step, best + step):
-                is_near = at in self.places and self._ratio(*sorted((at, best))) <= STEPS_RATIO
-                if is_near or (step == 1 and at in self.places):
+                if at not in self.places:
+                    continue
+                ratio = self._ratio(min(at, best), max(at, best))
+                if step == 1 or ratio <= STEPS_RATIO:
                     yield self.sizes[at], at - 1, at + 1
 
 

@@ -93,8 +93,11 @@ class CellProgress(ABC, Generic[C]):
     def stage_results(self, trials: Sequence[Trial], *, later: int = 0) -> list[TrialResult]:
         """Return the results of a stage, in the order of `trials`.
 
-        If a trial is not over, `run_stages` ends here; `later` is about how many trials are likely
-        to follow the stage.
+        If a trial is not over, `run_stages` ends here.
+
+        Args:
+            trials: the trials of the stage.
+            later: an estimate of how many trials follow the stage.
         """
         self.planned += trials
         self.pending = tuple(trial for trial in trials if self.final_result(trial) is None)

@@ -45,8 +45,8 @@ from pytest_xlatune.model.sentences import (
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.model.written import Written
-from pytest_xlatune.stats.beside import paired, spread_of
 from pytest_xlatune.stats.change_point import LEAST_CHANGE, Posterior, posterior
+from pytest_xlatune.stats.paired_runs import paired, spread_of
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Policy, Traits, name_of
@@ -105,7 +105,7 @@ _MIN_PAIRS = 2  # fewest fresh pairs with a difference
 
 _LEAST_SIGMA = 1e-5  # the least noise of a run that is assumed, in case all runs agree by chance
 _SHORT = 12  # characters of a shortened hash
-Scores = tuple[float, ...]
+Scores = tuple[float, ...]  # negated log scores of the runs of a commit
 # Failures by names or options that a commit does not know: the commit is broken, and the study
 # continues with the others.
 _CANNOT_START = (
@@ -151,7 +151,7 @@ class Load(Written, frozen=True, kw_only=True):
         nodes: how many nodes; 0 means all.
         parallelism: its axes, e.g. `FSDP=16`; "" takes the sweep's.
         overrides: `key=value` for the launcher.
-        per_device_batch_size: None takes the model's default.
+        per_device_batch_size: None takes the sweep's.
     """
 
     model: str
@@ -225,9 +225,11 @@ class Commits(DeclaredCells, frozen=True, kw_only=True):
         """Return the study of the sweep's commits, each of which is a cell."""
         # loads on the whole cluster come last, because they wait for all others
         loads = tuple(sorted(self.loads, key=lambda load: load.nodes or len(asked.cell.nodelist)))
-        at_commits = tuple(asked.others.values())
+        cells = tuple(asked.others.values())
+        if loads:
+            cells = tuple(load.cell(cell) for load in loads for cell in asked.others.values())
         return CommitStudy(
-            cells=tuple(load.cell(cell) for load in loads for cell in at_commits) or at_commits,
+            cells=cells,
             labels=tuple(asked.others),
             asked=replace(self, loads=loads),
             is_search=self.is_search(asked.commits),
@@ -293,8 +295,9 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def ids(self) -> tuple[str, ...]:
         """The arm id of each cell: a hash; in a table the load's name comes first."""
         hashes = [cell.code[:_SHORT] for cell in self.cells[: self.commits]]
-        loads = [f"{load.name}-" for load in self.asked.loads] or [""]
-        return tuple(f"{load}{commit}" for load in loads for commit in hashes)
+        if not self.asked.loads:
+            return tuple(hashes)
+        return tuple(f"{load.name}-{commit}" for load in self.asked.loads for commit in hashes)
 
     @property
     def most_jobs(self) -> int:
@@ -410,7 +413,7 @@ def _spread_in(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sides:
-    """The negated log scores of two commits whose runs were paired; a loss is a rise of them.
+    """The negated log scores of two commits whose runs were paired, so that a loss is a rise.
 
     Attributes:
         before: the scores of the earlier commit.
@@ -606,7 +609,7 @@ class _Halving(_CommitProgress):
 
     @property
     def range(self) -> tuple[int, int]:
-        """The last commit before the change, and the last that may contain it."""
+        """The places of the last commit before the change, and of the last that may contain it."""
         if self.is_confirmed and self.suspect is not None:
             return self.parent, self.suspect
         # Several commits changed the speed. The posterior assumes one, so it would accuse a single
@@ -774,7 +777,7 @@ class _CommitTable(_CommitProgress):
         super().__init__(study, history)
         self.firsts = [study.trial_of(arm, ONCE) for arm in study.all_arms]
         values, count = [self.value(trial) for trial in self.firsts], study.commits
-        models = [load.model for load in study.asked.loads] or [study.cells[0].model_tag]
+        models = [study.cells[at].model_tag for at in range(0, len(study.cells), count)]
         broken: dict[int, dict[str, None]] = {}
         for at in range(len(values)):
             if at % count and self._is_broken(at) and values[at - 1] is not None:
@@ -787,13 +790,15 @@ class _CommitTable(_CommitProgress):
         self.differences = dict[int, float]()
         for first in range(0, len(values), count):
             places = range(first, first + count)
-            # If one commit always ran first, drift would look like a regression of all loads.
-            for at in reversed(places) if first // count % 2 else places:
+            # The order alternates: if one commit always ran first, drift would look like a
+            # regression of all loads.
+            is_reversed = first // count % 2 == 1
+            for at in reversed(places) if is_reversed else places:
                 if self.final_result(self.firsts[at]) or at % count not in self.newly_broken:
                     self.screen.append(self.firsts[at])
             ran = [(at, value) for at in places if (value := values[at]) is not None]
-            for (before, level), (at, value) in pairwise(ran):
-                self.before[at], self.differences[at] = before, value - level
+            for (before, value_before), (at, value) in pairwise(ran):
+                self.before[at], self.differences[at] = before, value - value_before
         differences = [*self.differences.values()]
         self.sigma = spread_of(differences) if len(differences) >= _MIN_DIFFERENCES else None
         low = -max(SUSPECT_SIGMAS * (self.sigma or 0.0), SUSPECT_AT)

@@ -95,10 +95,14 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     veto = decision.ranked.vetoes.get(profile_id)
     if veto is not None:
         return veto.verdict_on(with_figures(base, everything) if veto.can_run else base)
-    if profile_id in decision.kept and confirmed and decision.block_comparison is not None:
+    if (
+        profile_id in decision.staying_finalists
+        and confirmed
+        and decision.block_comparison is not None
+    ):
         return _confirmed(decision, decision.block_comparison, base, confirmed, in_blocks)
     is_in_spare_only = any(usable(result) for result in in_blocks) and not confirmed
-    was_cut = profile_id in decision.finalists and profile_id not in decision.kept
+    was_cut = profile_id in decision.finalists and profile_id not in decision.staying_finalists
     if is_in_spare_only or was_cut:
         return _ranked(decision, base, everything, is_cut=True)
     return _ranked(decision, base, screened, is_cut=False)
@@ -394,7 +398,7 @@ def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float,
         fit,
         verdicts,
         arms=decision.ranked.arms.candidates,
-        kept=decision.kept,
+        staying=decision.staying_finalists,
     )
     if limit is None:
         return None
@@ -488,7 +492,7 @@ def _notes(
         ]
         control = block_comparison.comparisons.get(ALIAS.id)
         notes += _tie(block_comparison)
-        if isinstance(control, Comparison) and not _is_apart(control):
+        if isinstance(control, Comparison) and not _excludes_zero(control):
             low, high = map(relative, control.ci95)
             notes.append(
                 say(
@@ -573,7 +577,7 @@ def _farthest_control(decision: SweepDecision) -> tuple[float, float] | None:
         for arm, comparison in compared_arms.items()
         if arm in _controls(decision)
         and isinstance(comparison, Comparison)
-        and _is_apart(comparison)
+        and _excludes_zero(comparison)
     ]
     if not apart:
         return None
@@ -581,7 +585,7 @@ def _farthest_control(decision: SweepDecision) -> tuple[float, float] | None:
     return relative(low), relative(high)
 
 
-def _is_apart(control: Comparison) -> bool:
+def _excludes_zero(control: Comparison) -> bool:
     """Return whether the interval of a control excludes 0, its true change."""
     low, high = control.ci95
     return low > 0 or high < 0

@@ -119,14 +119,14 @@ class Blocks:
     Attributes:
         design: the design of the blocks that decide.
         planned: the trials of all blocks that can be planned by now.
-        going: ids of the arms that no cut has dropped, the best first, including the alias.
+        staying: ids of the arms that no cut has dropped, the best first, including the alias.
         block_comparison: the comparison on the deciding blocks; None while trials are missing.
         added: why the last block was added, if it is a spare one; else None.
     """
 
     design: ConfirmDesign
     planned: tuple[Trial, ...]
-    going: tuple[str, ...]
+    staying: tuple[str, ...]
     block_comparison: BlockComparison | None = None
     added: Message | None = None
 
@@ -168,10 +168,10 @@ class SweepDecision:
         return tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
 
     @cached_property
-    def kept(self) -> tuple[str, ...]:
+    def staying_finalists(self) -> tuple[str, ...]:
         """The finalists that no cut has dropped so far."""
-        going = self.blocks.going if self.blocks else ()
-        return tuple(arm for arm in self.finalists if arm in going)
+        staying = self.blocks.staying if self.blocks else ()
+        return tuple(arm for arm in self.finalists if arm in staying)
 
 
 def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> SweepDecision:
@@ -273,7 +273,7 @@ def second_runs(ranked: Ranked, layout: Plan | Refusal) -> tuple[Trial, ...]:
 
 
 def _order(arms: Waves, ranking: Ranking) -> Mapping[str, tuple[float, int]]:
-    """Return profile id -> sort key: its estimate, then its declared place."""
+    """Return profile id -> sort key: the largest estimate first, then the declared order."""
     places = {name: at for at, name in enumerate(arms.profiles)}
     return {
         name: (-screened.estimate, places[name]) for name, screened in ranking.standings.items()
@@ -295,7 +295,7 @@ def best_of(
         ranking: the ranking that orders them.
         most: the largest number of profiles to return.
         among: the profiles to choose from; empty means all.
-        always: profiles to which the screen need not leave a chance.
+        always: profiles that are included even if the screen shows that they are not faster.
     """
     order = _order(ranked.arms, ranking)
     eligible = (arm for arm in order if not among or arm in among)
@@ -342,36 +342,36 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
     """
     past, profiles = ranked.past, {profile.id: profile for profile in entered}
     design = past.design or layout.design(len(entered))
-    going: tuple[str, ...] = tuple(profiles)
+    staying: tuple[str, ...] = tuple(profiles)
     planned: tuple[Trial, ...] = ()
     width_before = design.all_widths[0]
     for number, width in enumerate(design.all_widths, start=1):
         if width < width_before:
             if past.not_over(planned):
-                return Blocks(design=design, planned=planned, going=going)
-            going = _narrowed(ranked, going, width, design, after=number - 1)
-        staying = [profiles[arm] for arm in going if arm not in past.dropped]
-        planned += ranked.block(staying, number, design)
+                return Blocks(design=design, planned=planned, staying=staying)
+            staying = _narrowed(ranked, staying, width, design, after=number - 1)
+        in_block = [profiles[arm] for arm in staying if arm not in past.dropped]
+        planned += ranked.block(in_block, number, design)
         width_before = width
     if past.not_over(planned):
-        return Blocks(design=design, planned=planned, going=going)
+        return Blocks(design=design, planned=planned, staying=staying)
     inside = {key.arm for key, result in past.confirm.items() if result.trial.design == design}
     inside -= {BASELINE_ID, *past.dropped}
     block_comparison = compare_blocks(
         past.scored_in_blocks(designs=(design,)),
-        [arm for arm in going if arm in inside],
+        [arm for arm in staying if arm in inside],
         family=max(len(inside - {ALIAS.id}), 1),
         window=past.window,
     )
     if block_comparison.has_winner:
         return Blocks(
-            design=design, planned=planned, going=going, block_comparison=block_comparison
+            design=design, planned=planned, staying=staying, block_comparison=block_comparison
         )
     spare, added = spare_blocks(
         past,
         ranked.ranks,
         ranked.candidates,
-        going=going,
+        staying=staying,
         deciding=planned,
         baselines=design.baselines,
         jobs=ranked.jobs_of_blocks,
@@ -380,14 +380,14 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
     return Blocks(
         design=design,
         planned=(*planned, *spare),
-        going=going,
+        staying=staying,
         block_comparison=block_comparison,
         added=added,
     )
 
 
 def _narrowed(
-    ranked: Ranked, going: Sequence[str], width: int, design: ConfirmDesign, *, after: int
+    ranked: Ranked, staying: Sequence[str], width: int, design: ConfirmDesign, *, after: int
 ) -> tuple[str, ...]:
     """Return the `width` arms that stay after a block, the best first.
 
@@ -405,9 +405,9 @@ def _narrowed(
         in_blocks = fit.arms.get(arm, not_measured) if fit is not None else not_measured
         return combine([in_screen, in_blocks]).estimate
 
-    without_veto = [arm for arm in going if arm not in ranked.vetoes]
+    without_veto = [arm for arm in staying if arm not in ranked.vetoes]
     best_first = sorted(
-        without_veto, key=lambda arm: (arm == ALIAS.id, -estimate(arm), going.index(arm))
+        without_veto, key=lambda arm: (arm == ALIAS.id, -estimate(arm), staying.index(arm))
     )
     in_later_blocks = past.arms_in_blocks(after=after)
     profiles = [arm for arm in best_first if arm != ALIAS.id]

@@ -27,7 +27,7 @@ from pytest_xlatune.model.pairs import CellsRecord, PairFound
 from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.beside import (
+from pytest_xlatune.stats.paired_runs import (
     ALPHA,
     LEAST_LOSS,
     LEAST_REPEATS,
@@ -426,8 +426,7 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
             None if one is None or other is None else (one + other) / 2
             for one, other in zip(first, second, strict=True)
         ]
-        # The two nodes of the pair are not accused, so their other pairs contribute to the noise. A
-        # difference from a mean of two runs has 1.5 times the variance of a run.
+        # a difference from a mean of two runs has 1.5 times the variance of a run
         self.link_loss = self._loss(paired(link, means), jobs=1.5)
         first_loss = self._loss(paired(link, first))
         second_loss = self._loss(paired(link, second))
@@ -455,8 +454,8 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
     ) -> Slower | None:
         """Return the loss that differences of runs show; None if there are too few.
 
-        The noise includes that of healthy pairs without excluded and accused nodes. For `family`
-        and `jobs` see `slower`.
+        The noise includes that of pairs without excluded and accused nodes; the nodes of the
+        slowest pair are not accused. For `family` and `jobs` see `slower`.
         """
         healthy = self._healthy([*excluded, *self.accused])
         return slower(differences, healthy, family=family, jobs=jobs)

@@ -25,9 +25,9 @@ from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, Verdic
 from pytest_xlatune.model.sentences import ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.beside import spread_of
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, compare
+from pytest_xlatune.stats.paired_runs import spread_of
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Traits
 from pytest_xlatune.studies.cell_arms import (

@@ -53,7 +53,7 @@ def entering(
     def family(stack: str) -> list[str]:
         """Return a set, its best part, the best part of that, and so on; then its other parts."""
         stack_settings = settings[stack]
-        if len(stack_settings) == 1:
+        if len(stack_settings) <= 1:
             return [stack]
         parts = [part for part in ranked if is_part(settings[part], stack_settings)]
         if not parts:

@@ -29,7 +29,7 @@ def spare_blocks(
     ranks: Ranking,
     candidates: Mapping[str, Profile],
     *,
-    going: Collection[str],
+    staying: Collection[str],
     deciding: Sequence[Trial],
     baselines: int,
     jobs: int,
@@ -44,7 +44,7 @@ def spare_blocks(
         past: the trials of the sweep.
         ranks: the ranking by its screen.
         candidates: the profiles that a spare block may hold, by id.
-        going: ids of the arms that stayed to the last deciding block.
+        staying: ids of the arms that stayed to the last deciding block.
         deciding: the trials of the deciding blocks, all of them over.
         baselines: the number of baselines in a block.
         jobs: the number of jobs that all blocks together may take.
@@ -60,7 +60,7 @@ def spare_blocks(
         used_jobs = len(final | {place(trial) for trial in (*deciding, *planned)})
         free_jobs = jobs - used_jobs - baselines
         begun = {key.arm for key in past.confirm if key.block == number} & candidates.keys()
-        unbounded = _unbounded(past, ranks, candidates, going, number)
+        unbounded = _unbounded(past, ranks, candidates, staying, number)
         more = [arm for arm in unbounded if arm not in begun]
         chosen = [*sorted(begun), *more[: max(free_jobs - len(begun), 0)]]
         if not chosen:
@@ -75,7 +75,7 @@ def spare_blocks(
 
 
 def _unbounded(
-    past: Past, ranks: Ranking, candidates: Iterable[str], going: Collection[str], number: int
+    past: Past, ranks: Ranking, candidates: Iterable[str], staying: Collection[str], number: int
 ) -> list[str]:
     """Return the profiles that may gain `BOUND` or more before block `number`, the most first.
 
@@ -83,7 +83,7 @@ def _unbounded(
     noise); with them 73 % can, in 65 jobs.
     """
     fit = fitted(past.scored_in_blocks(until=number - 1))
-    may_gain = gain_bounds(ranks, fit, candidates, kept=going)
+    may_gain = gain_bounds(ranks, fit, candidates, staying=staying)
     # A profile without a score may gain anything. If its run in the screen was lost, it gets a
     # second run in a spare block, but no third.
     in_earlier_blocks = {key.arm for key in past.confirm if key.block < number}
@@ -96,16 +96,16 @@ def _unbounded(
 
 
 def gain_bounds(
-    ranking: Ranking, fit: BlockFit | None, arms: Iterable[str], *, kept: Collection[str] = ()
+    ranking: Ranking, fit: BlockFit | None, arms: Iterable[str], *, staying: Collection[str] = ()
 ) -> dict[str, float]:
     """Return arm -> bound that its log ratio exceeds with 5 % probability.
 
     The result is empty if the noise is unknown.
 
-    For an arm that was `kept` to the last block, this is the upper end of its 95 % interval. For
-    others it is the smaller of two bounds at 2.5 % each: from the screen, and from screen and
-    blocks. The noise is the arm's own if it is larger than that of baselines and blocks. The bound
-    of an arm without a score is infinite.
+    For an arm in `staying`, which was in all deciding blocks, it is the upper end of its 95 %
+    interval. For others it is the smaller of two bounds at 2.5 % each: from the screen, and from
+    screen and blocks. The noise is the arm's own if it is larger than that of baselines and blocks.
+    The bound of an arm without a score is infinite.
     """
     squares, df = ranking.squares, ranking.df
     if fit is not None and fit.df > 0:
@@ -118,7 +118,7 @@ def gain_bounds(
         # rotations bound nothing, because the deployed program may differ
         screened = None if arm in ranking.turned else ranking.standings.get(arm)
         in_blocks = fit.arms.get(arm) if fit else None
-        if arm in kept:
+        if arm in staying:
             comparison = compare_in_blocks(fit, arm, family=1, alpha=SWEEP_ALPHA)
             if isinstance(comparison, Comparison):
                 limits[arm] = comparison.ci95[1]
@@ -140,7 +140,7 @@ def gain_bound(
     verdicts: Sequence[Verdict],
     *,
     arms: Collection[str],
-    kept: Collection[str],
+    staying: Collection[str],
 ) -> tuple[float, str] | None:
     """Return M as a log ratio and the arm that sets it: no scored profile gains more.
 
@@ -156,7 +156,7 @@ def gain_bound(
         fit: least squares over all blocks; None if there are none yet.
         verdicts: the verdicts as a report shows them.
         arms: the arms that the claim covers.
-        kept: the arms that stayed to the last deciding block.
+        staying: the arms that stayed to the last deciding block.
     """
     if any(verdict.kind is VerdictKind.FASTER for verdict in verdicts):
         return None
@@ -166,7 +166,7 @@ def gain_bound(
     if any(arm in ranking.turned and (not fit or arm not in fit.arms) for arm in claimed):
         return None  # a profile was ranked only in rotations
     proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
-    limits = gain_bounds(ranking, fit, proved, kept=kept)
+    limits = gain_bounds(ranking, fit, proved, staying=staying)
     if not limits:
         return None
     for arm, verdict in claimed.items():

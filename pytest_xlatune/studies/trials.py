@@ -329,19 +329,21 @@ class Place(NamedTuple):
     position: int
 
 
-_BESIDE = 2.0  # within so many median times between starts, a trial ran beside a block
+# A late trial ran beside a block if it started at most so many median pauses between starts before
+# the first or after the last trial of the block.
+_BESIDE_PAUSES = 2.0
 
 
 def _real_blocks(
-    trials: Mapping[Place, TrialResult], *, are_beside: bool = False
+    trials: Mapping[Place, TrialResult], *, on_slots: bool = False
 ) -> Mapping[Place, Hashable]:
     """Return the block of each trial: as planned, unless it began after most of a later block.
 
     A retry runs beside a later block if, for example, eight jobs were queued ahead of it. A late
     trial that ran beside no block gets a block of its own, so it is compared with nothing. With
-    `are_beside`, blocks run side by side, and only later blocks on the same nodes count.
+    `on_slots`, blocks run side by side, and only later blocks on the same nodes count.
     """
-    if are_beside:
+    if on_slots:
         by_slot: dict[str, dict[Place, TrialResult]] = defaultdict(dict)
         for key, result in trials.items():
             by_slot[result.trial.cell_digest][key] = result
@@ -357,7 +359,7 @@ def _real_blocks(
     by_block: dict[int, list[float]] = defaultdict(list)
     for key, start in starts.items():
         by_block[key.block].append(start)
-    middles = {block: median(begins) for block, begins in by_block.items()}
+    middles = {block: median(block_starts) for block, block_starts in by_block.items()}
     late = {
         key: start
         for key, start in starts.items()
@@ -366,16 +368,17 @@ def _real_blocks(
     blocks: dict[Place, Hashable] = {key: key.block for key in trials}
     if not late:
         return blocks
-    in_place: dict[int, list[float]] = defaultdict(list)
+    on_time: dict[int, list[float]] = defaultdict(list)
     for key in starts.keys() - late.keys():
-        in_place[key.block].append(starts[key])
+        on_time[key.block].append(starts[key])
     ordered = sorted(starts.values())
-    reach = _BESIDE * median(after - before for before, after in pairwise(ordered))
+    margin = _BESIDE_PAUSES * median(after - before for before, after in pairwise(ordered))
     for key, start in late.items():
         overlapping = [
             block
-            for block, begins in in_place.items()
-            if block > key.block and min(begins) - reach <= start <= max(begins) + reach
+            for block, block_starts in on_time.items()
+            if block > key.block
+            and min(block_starts) - margin <= start <= max(block_starts) + margin
         ]
         # of two equally near blocks the first, because the order of a set differs between processes
         nearest = min(
@@ -389,7 +392,7 @@ _SLUG_CHARS = 57  # 64 are allowed; this leaves room for a suffix
 
 
 def allocation_of(result: TrialResult) -> str:
-    """Return the allocation of which its last attempt was a step; "" if that was a job."""
+    """Return the allocation in which a trial's last attempt was a step; "" if it was a job."""
     return result.outcome.allocation if result.outcome is not None else ""
 
 
@@ -464,7 +467,7 @@ class Past:
     @cached_property
     def real_blocks(self) -> Mapping[Place, Hashable]:
         """Place -> the block in which the trial really ran, by its start."""
-        return _real_blocks(self.confirm, are_beside=self.slots)
+        return _real_blocks(self.confirm, on_slots=self.slots)
 
     def result_of(self, trial: Trial) -> TrialResult | None:
         """Return the result of a planned trial so far; None if there is none."""
@@ -596,8 +599,12 @@ def read(
         )
     # All scores are moved here, so that no report mixes the declared window and the moved one.
     if any(window.is_moved for window in windows.values()):
-        screen = {key: moved(r, windows[r.trial.cell_digest]) for key, r in screen.items()}
-        confirm = {key: moved(r, windows[r.trial.cell_digest]) for key, r in confirm.items()}
+        screen = {
+            key: moved(result, windows[result.trial.cell_digest]) for key, result in screen.items()
+        }
+        confirm = {
+            key: moved(result, windows[result.trial.cell_digest]) for key, result in confirm.items()
+        }
     return Past(
         screen=screen,
         confirm=confirm,
@@ -622,6 +629,7 @@ def is_ours(trial: Trial, *, protocols: Mapping[str, Protocol], study: str = STU
 
 
 def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
+    """Return arm -> its results in the order of their places."""
     by_arm: dict[str, list[TrialResult]] = defaultdict(list)
     for key in sorted(trials):
         by_arm[key.arm].append(trials[key])

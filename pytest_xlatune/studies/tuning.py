@@ -140,7 +140,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         """
         if question.about is Ask.PROVEN:
             return winner_answer(self._with_all_selected.decide(history))
-        if self._lacks(history, question):
+        if self._awaits_trials(history, question):
             return NOT_YET
         decision = self.decide(history)
         match question.about:
@@ -168,7 +168,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
                 answer = as_answer(decision.conclusion.verdict(question.name))
         return answer
 
-    def _lacks(self, history: History, question: Question) -> bool:
+    def _awaits_trials(self, history: History, question: Question) -> bool:
         """Return whether the answer depends on trials that are still to come."""
         pending = self.state(history).due
         if question.about is Ask.REFERENCE:

@@ -33,7 +33,7 @@ from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import (
     MIN_DF,
-    USUAL_BLOCKS,
+    USUAL_BLOCK_JOBS,
     Plan,
     Refusal,
     plan,
@@ -126,7 +126,7 @@ class RotationRule(Record, frozen=True, kw_only=True):
         must_save: whether the sweep rotates only if that takes fewer jobs and no more time.
         pace: the pace of the jobs that earlier sessions measured; None assumes that a job takes its
             whole time limit.
-        is_usual: whether the user states no budget, so that blocks take `USUAL_BLOCKS` jobs.
+        is_usual: whether the user states no budget, so that blocks take `USUAL_BLOCK_JOBS` jobs.
     """
 
     step_function: str = ""
@@ -266,6 +266,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _deployed_flags(self) -> Flags:
+        """The deployed XLA_FLAGS."""
         return parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
     def turn_options(self, profile: Profile) -> Mapping[str, str] | Message:
@@ -321,8 +322,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """How many rotations there are at most, including the look; 0 if no profile rotates."""
         if not self.rotates:
             return 0
-        is_first = any(map(self.can_turn, self.profiles))
-        count = LOOK_JOBS + RANKINGS * is_first
+        count = LOOK_JOBS
+        if self._turning:
+            count += RANKINGS
         for rule in self._turning_rules:
             if isinstance(rule, Singles):
                 count += RANKINGS
@@ -347,11 +349,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The work of this plan at most, and that of the same plan without rotations."""
         steps, programs = self.cell.protocol.steps, self.turned + COPIES
         jobs = self._jobs - self.rotations
-        turned = self.rotations - LOOK_JOBS - (RANKINGS - self.turns.rankings)
+        rotations = self.rotations - LOOK_JOBS - (RANKINGS - self.turns.rankings)
         rotating = JobWork(
-            jobs=jobs + LOOK_JOBS + turned,
-            steps=jobs * steps + turned * (self.turns.steps(programs) + FIRST_STEPS),
-            compilations=turned * programs + LOOK_JOBS,
+            jobs=jobs + LOOK_JOBS + rotations,
+            steps=jobs * steps + rotations * (self.turns.steps(programs) + FIRST_STEPS),
+            compilations=rotations * programs + LOOK_JOBS,
         )
         without_rotations = self.after_failed_rotations(0)
         others = without_rotations._jobs  # noqa: SLF001 - another instance of this class
@@ -375,19 +377,20 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             """Return whether profiles other than those of a search come before a rule."""
             return first is not None and first < wave_order(rule.wave)
 
-        kept = tuple(
+        rules = tuple(
             rule
             for rule in self.derived
             if isinstance(rule, Singles) or (not isinstance(rule, Search) and has_source(rule))
         )
-        slots = {slot.name for rule in self.rules for slot in self.places[rule]}
-        slots -= {slot.name for rule in kept for slot in self.places[rule]}
+        dropped_slots = {
+            slot.name for rule in self.rules if rule not in rules for slot in self.places[rule]
+        }
         return replace(
             self,
             rotation=None,
             budget=max(self.budget, self.least_jobs),
-            derived=kept,
-            selected=None if self.selected is None else self.selected - slots,
+            derived=rules,
+            selected=None if self.selected is None else self.selected - dropped_slots,
         )
 
     def after_failed_rotations(self, spent: int) -> Self:
@@ -427,7 +430,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             jobs = count - turned
             assumed_baselines = max(MIN_DF, len(self.job_waves)) if jobs else 0
             screened = jobs + (in_screen or assumed_baselines)
-            budget = min(budget, screened + self.rotations + USUAL_BLOCKS)
+            budget = min(budget, screened + self.rotations + USUAL_BLOCK_JOBS)
         planned = plan(
             count,
             budget,

@@ -128,7 +128,7 @@ def with_figures(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
         n=len(scored),
         tgs=None if figure else math.exp(mean),
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
-        figure=figure and replace(figure, value=figure.metric.figure(mean)),
+        figure=replace(figure, value=figure.metric.figure(mean)) if figure else None,
         job_ids=job_ids_of([result for result, _ in scored]),
     )
 
@@ -141,7 +141,7 @@ def as_screened(base: Verdict, how: Message) -> Verdict:
 def with_change(base: Verdict, change: float, ends: tuple[float, float] | None = None) -> Verdict:
     """Return a verdict with a change and the ends of its interval, which are given as log ratios.
 
-    Without `ends` the interval does not change. The verdict has fractions.
+    The verdict stores fractions. Without `ends` its interval does not change.
     """
     if ends is None:
         return replace(base, delta=relative(change))
@@ -173,7 +173,8 @@ def at_level(base: Verdict, level: float) -> Verdict:
         return base
     tgs = math.exp(value)
     # The tokens in a step belong to the arm: they differ between batch sizes.
-    return replace(base, tgs=tgs, step_s=base.step_s and base.step_s * base.tgs / tgs)
+    step_s = None if base.step_s is None else base.step_s * base.tgs / tgs
+    return replace(base, tgs=tgs, step_s=step_s)
 
 
 def level_kind(verdict: Verdict) -> VerdictKind:

@@ -91,7 +91,7 @@ class Waves:
         messages: how slots were filled, and which candidates got none and why.
     """
 
-    def __init__(self, plan: TuningPlan, history: History, slots: Slots | None) -> None:
+    def __init__(self, plan: TuningPlan, history: History, node_slots: Slots | None) -> None:
         self.plan = plan
         self.history = history
         self.slots: dict[str, Profile] = {}
@@ -125,8 +125,8 @@ class Waves:
         self.repeats = plan.effective.repeats(self._all) if has_rules else plan.declared_aliases
         queues = plan.queues(self._all) if has_rules else plan.declared_queues
         self.queues = tuple(map(self._with_needed_rankings, queues))
-        if slots is not None:
-            self.queues = slots.deal(self.queues, at_most=plan.screen_slots)
+        if node_slots is not None:
+            self.queues = node_slots.deal(self.queues, at_most=plan.screen_slots)
 
     @cached_property
     def _settled(self) -> frozenset[str]:
@@ -144,15 +144,16 @@ class Waves:
         if not self.plan.rotates:
             return queue
         looks = [result for result in self.history if result.trial.stage == LOOK_STAGE]
-        is_once = self.plan.turns_by(pace_of(looks)).rankings == 1
-        kept = (
+        if self.plan.turns_by(pace_of(looks)).rankings == 1:
+            not_needed = {trial.arm for trial in queue.trials}
+        else:
+            not_needed = {*self._settled}
+        needed = (
             trial
             for trial in queue.trials
-            if trial.is_baseline
-            or not trial.position
-            or not (is_once or trial.arm in self._settled)
+            if trial.is_baseline or not trial.position or trial.arm not in not_needed
         )
-        return dataclasses.replace(queue, trials=tuple(kept))
+        return dataclasses.replace(queue, trials=tuple(needed))
 
     @cached_property
     def read_evidence(self) -> EvidenceResult | None:
@@ -171,19 +172,26 @@ class Waves:
         The queue of that wave is included if some of its profiles run before more are added.
         """
         for at, segment in enumerate(self.queues):
+            if segment.wave in self.begun_waves:
+                return self.queues[: at + 1]
             if segment.wave in self.open_waves:
-                return self.queues[: at + (segment.wave in self.begun_waves)]
+                return self.queues[:at]
         return self.queues
 
     @property
     def selected(self) -> tuple[Segment, ...]:
-        """The queues of the selected waves; the first wave if none is selected."""
+        """The queues of the selected waves that can be planned now.
+
+        If no wave is selected, this is the first one, for its baselines; () if a wave is open.
+        """
         segments = tuple(
             segment
             for segment in self.plannable
             if any(trial.arm in self.candidates for trial in segment.trials)
         )
-        return segments or (() if self.open_waves else self.queues[:1])
+        if segments or self.open_waves:
+            return segments
+        return self.queues[:1]
 
     @property
     def to_screen(self) -> tuple[Trial, ...]:
@@ -263,7 +271,7 @@ class Waves:
             slots: how many slots there are, including those of `with_trials`.
             are_named: whether people named the profiles, so that each without a slot is reported.
         """
-        settings_of, objection_to = self.plan.effective.key, self._critic()
+        settings_of, objection_to = self.plan.effective.key, self._objection_function()
         ids = {profile.id for profile in self._all}
         known = {
             settings_of(profile): profile.id
@@ -299,14 +307,16 @@ class Waves:
         """Return the profiles that a rule makes of the leaders of the waves before."""
         pool = self._earlier_profiles(rule)
         profiles = {name: result.trial.profile for name, result in planned.items()}
-        kept = {profile.id: profile for profile in rule.find_planned(profiles, pool=pool)}
+        with_trials = {profile.id: profile for profile in rule.find_planned(profiles, pool=pool)}
         leaders = None if is_waiting else self._leaders(rule, pool)
         if leaders is None:
-            return FilledWave(profiles=tuple(kept.values()), is_open=len(kept) < rule.slots)
+            is_open = len(with_trials) < rule.slots
+            return FilledWave(profiles=tuple(with_trials.values()), is_open=is_open)
         order = rule.make(rule.eligible(leaders, pool=pool), pool=pool)
-        filled, refused = self._fill_slots(order, kept, slots=rule.slots)
+        filled, refused = self._fill_slots(order, with_trials, slots=rule.slots)
         # a measured profile that no longer follows from the leaders comes last
-        ordered = filled | {name: kept[name] for name in kept if name not in filled}
+        others = {name: profile for name, profile in with_trials.items() if name not in filled}
+        ordered = filled | others
         return FilledWave(
             profiles=tuple(ordered.values()), messages=refusal_notes(rule.wave, refused)
         )
@@ -315,67 +325,67 @@ class Waves:
         """Return the candidates that have a slot, in their order."""
         evidence = self.read_evidence
         order = order_candidates(rule, evidence)
-        kept = {
-            name: planned[name].trial.profile
-            for candidate in order
-            if (name := candidate.profile.id) in planned
-            and candidate.profile.same_as(planned[name].trial.profile)
-        }
-        if rule.evidence and evidence is None and len(kept) < rule.slots:
-            running = tuple(kept.values())
-            return FilledWave(profiles=running, is_open=True, awaits_evidence=True)
+        with_trials: dict[str, Profile] = {}
+        for candidate in order:
+            result = planned.get(candidate.profile.id)
+            if result is not None and candidate.profile.same_as(result.trial.profile):
+                with_trials[candidate.profile.id] = result.trial.profile
+        if rule.evidence and evidence is None and len(with_trials) < rule.slots:
+            profiles = tuple(with_trials.values())
+            return FilledWave(profiles=profiles, is_open=True, awaits_evidence=True)
         noted = (
             _noted(candidate, number=number, count=len(order))
             for number, candidate in enumerate(order, start=1)
         )
-        filled, refused = self._fill_slots(noted, kept, slots=rule.slots, are_named=True)
+        filled, refused = self._fill_slots(noted, with_trials, slots=rule.slots, are_named=True)
         messages = choice_notes(rule, order, evidence=evidence, chosen=filled, refused=refused)
         return FilledWave(profiles=tuple(filled.values()), messages=messages)
 
     def _fill_search(self, rule: Search, planned: Mapping[str, TrialResult]) -> FilledWave:
         """Return the candidates that were measured, by round, and those of the next round."""
-        kept = tuple(
+        found = (
             candidate
             for name, result in planned.items()
             if (candidate := rule.find(name)) and candidate.same_as(result.trial.profile)
-        )[: rule.slots]
-        if any(not planned[profile.id].status.is_final for profile in kept):
-            is_open = len(kept) < rule.slots
-            return FilledWave(profiles=kept, is_open=is_open, is_begun=is_open)
-        most = min(rule.round_size, rule.slots - len(kept))
-        with_trials = {profile.id: profile for profile in kept}
-        order = itertools.chain(kept, self._next_candidates(rule, kept, planned, most=most))
-        filled, refused = self._fill_slots(order, with_trials, slots=len(kept) + most)
+        )
+        measured = tuple(itertools.islice(found, rule.slots))
+        if any(not planned[profile.id].status.is_final for profile in measured):
+            is_open = len(measured) < rule.slots
+            return FilledWave(profiles=measured, is_open=is_open, is_begun=is_open)
+        most = min(rule.round_size, rule.slots - len(measured))
+        with_trials = {profile.id: profile for profile in measured}
+        order = itertools.chain(measured, self._next_candidates(rule, measured, planned, most=most))
+        filled, refused = self._fill_slots(order, with_trials, slots=len(measured) + most)
         profiles = tuple(filled.values())
-        is_open = len(profiles) == len(kept) + most and len(profiles) < rule.slots
+        is_open = len(profiles) == len(measured) + most and len(profiles) < rule.slots
         progress = say(
             "{wave}: the search measured {tried} of {points} candidates; the best of them "
             "go on to fresh blocks of ordinary jobs, which alone decide",
             wave=rule.wave,
-            tried=len(kept),
+            tried=len(measured),
             points=rule.points,
         )
         return FilledWave(
             profiles=profiles,
             is_open=is_open,
             is_begun=is_open,
-            messages=(*([progress] if kept else ()), *refusal_notes(rule.wave, refused)),
+            messages=(*([progress] if measured else ()), *refusal_notes(rule.wave, refused)),
         )
 
     def _next_candidates(
         self,
         rule: Search,
-        kept: Sequence[Profile],
+        measured: Sequence[Profile],
         planned: Mapping[str, TrialResult],
         *,
         most: int,
     ) -> Iterator[Profile]:
         """Yield the candidates of the next round, and further ones while some get no slot."""
-        scores = self._scores_of(rule, kept)
+        scores = self._scores_of(rule, measured)
         dropped = [
-            profile.id for profile in kept if planned[profile.id].status is TrialStatus.DROPPED
+            profile.id for profile in measured if planned[profile.id].status is TrialStatus.DROPPED
         ]
-        excluded = {rule.names[profile.id] for profile in kept}
+        excluded = {rule.names[profile.id] for profile in measured}
         excluded |= rule.sharing_dropped_values(dropped, scores)
         rng_seed = f"{self.plan.seed} {rule.wave}"
         while candidates := rule.next_candidates(
@@ -385,22 +395,22 @@ class Waves:
                 excluded.add(rule.names[profile.id])
                 yield profile
 
-    def _scores_of(self, rule: Search, kept: Sequence[Profile]) -> dict[Point, float]:
+    def _scores_of(self, rule: Search, measured: Sequence[Profile]) -> dict[Point, float]:
         """Return point -> log ratio in the screen, for the measured candidates of a search."""
         results = [
             result
             for result in self.history
             if _is_of_earlier_wave(rule.wave, result.trial, or_in=True)
         ]
-        if not results or not kept:
+        if not results or not measured:
             return {}
-        declared = {profile.id: profile for profile in (*self._earlier_profiles(rule), *kept)}
+        declared = {profile.id: profile for profile in (*self._earlier_profiles(rule), *measured)}
         all_queues = self.plan.queues(tuple(declared.values()), until=rule.wave)
         queues = [segment for segment in all_queues if segment.has_profiles]
         standings = self._ranked(self.plan.read(results, declared), queues).standings
         return {
             rule.names[profile.id]: round(screened.estimate, 9)
-            for profile in kept
+            for profile in measured
             if (screened := standings.get(profile.id)) and math.isfinite(screened.estimate)
         }
 
@@ -416,7 +426,7 @@ class Waves:
             and is_ours(result.trial, protocols=self.plan.orders.protocols)
         }
 
-    def _critic(self) -> Callable[[Profile], Message | None]:
+    def _objection_function(self) -> Callable[[Profile], Message | None]:
         """Return a function from a profile to the catalog's objection; None if there is none.
 
         The objection also considers the program, once an evidence run of the baseline has named its

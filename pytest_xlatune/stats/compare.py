@@ -1,8 +1,8 @@
 """Compare two arms by the scores of their jobs, and conclude.
 
-Every rule has three outcomes: what the data cannot decide is INCONCLUSIVE, never a pass. Steps only
-enter as counts of stragglers. For gates, this module also decides whether a candidate is no worse
-than the baseline by a margin (non-inferiority), and computes how many trials would decide it.
+Every rule has three outcomes: what the data cannot decide is INCONCLUSIVE, never a pass. Steps
+enter only as counts of stragglers. For gates, this module also decides whether a candidate is no
+worse than the baseline by a margin (non-inferiority), and computes how many trials would decide it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCORES_NOT_FINITE = "the scores are not finite"
 
 # A sweep may stop if the estimate of a gain and its lower bound are so large. The estimate alone
 # would stop half of all sweeps whose best profile gains just 5 %. With the bound, 0.5 % of sweeps
-# stop at a gain of 4 %, and 95 % of them at one of 6 % (docs/reference/error_rates.md).
+# stop if the best profile gains 4 %, and 95 % stop if it gains 6 % (docs/reference/error_rates.md).
 STOP_ESTIMATE = 0.05
 STOP_FLOOR = 0.04
 VETO_P = 0.05  # Fisher's exact p below which lost trials or slow steps take a gain away
@@ -68,7 +68,7 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
     if uses_own_noise and effect.own_variance is not None:
         error, df = max(error, math.sqrt(effect.own_variance)), min(df, OWN_DF)
     critical = _simultaneous(effect, df, family=family, alpha=alpha)
-    reach = t_quantile(0.975, df) * error
+    half_width = t_quantile(0.975, df) * error
     is_dunnett = effect.control_weight is not None
     rule = "Dunnett" if is_dunnett else "Bonferroni, cells missing"
     method = coded(
@@ -82,7 +82,7 @@ def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison
     )
     return Comparison(
         estimate=effect.estimate,
-        ci95=(effect.estimate - reach, effect.estimate + reach),
+        ci95=(effect.estimate - half_width, effect.estimate + half_width),
         lower=effect.estimate - critical * error,
         n=effect.n,
         df=df,
@@ -119,10 +119,10 @@ def two_samples(
     df = math.floor(error**4 / math.fsum(weights) + 1e-9)  # a rounding error must not cost 1 df
     estimate = fmean(candidate) - fmean(reference)
     critical = bonferroni(family, df, alpha=alpha)
-    reach = t_quantile(0.975, df) * error
+    half_width = t_quantile(0.975, df) * error
     return Comparison(
         estimate=estimate,
-        ci95=(estimate - reach, estimate + reach),
+        ci95=(estimate - half_width, estimate + half_width),
         lower=estimate - critical * error,
         n=len(candidate),
         df=df,
@@ -180,7 +180,7 @@ def winners(
     """
 
     def lower_end(arm: str, arms_left: int) -> float:
-        """Return the lower end of the arm's gain, which is simultaneous for the arms left."""
+        """Return the lower end of the arm's gain, which is simultaneous for so many arms."""
         comparison = comparisons[arm]
         critical = _simultaneous(
             fit.arms[arm], comparison.df, family=max(arms_left, 1), alpha=alpha
@@ -274,8 +274,8 @@ def decide(comparison: Comparison, *, margin: float = EQUIVALENCE) -> VerdictKin
 
 def interval90(comparison: Comparison) -> tuple[float, float]:
     """Return the 90 % interval of the log ratio, which matches two one-sided 5 % tests."""
-    reach = t_quantile(0.95, comparison.df) * standard_error(comparison)
-    return comparison.estimate - reach, comparison.estimate + reach
+    half_width = t_quantile(0.95, comparison.df) * standard_error(comparison)
+    return comparison.estimate - half_width, comparison.estimate + half_width
 
 
 def is_within(comparison: Comparison, *, margin: float) -> bool:
@@ -339,8 +339,8 @@ class GateLayout:
 
     def noise(self, margin: float) -> float:
         """Return the job noise at which an equal candidate passes with 80 % power."""
-        reach = t_quantile(0.95, self.df) + t_quantile(0.8, self.df)
-        return -math.log1p(-margin) / (reach * math.sqrt(self.variance))
+        quantiles = t_quantile(0.95, self.df) + t_quantile(0.8, self.df)
+        return -math.log1p(-margin) / (quantiles * math.sqrt(self.variance))
 
 
 def gate(comparison: Comparison, *, margin: float) -> VerdictKind:
@@ -360,13 +360,13 @@ def against_level(values: Sequence[float], level: float) -> VerdictKind:
 
     EQUIVALENT means above the level, SLOWER below it, and INCONCLUSIVE that it cannot be decided.
     """
-    reach = half_width90(values)
-    if reach is None:
+    half_width = half_width90(values)
+    if half_width is None:
         return VerdictKind.INCONCLUSIVE
     distance = fmean(values) - level
-    if distance > reach:
+    if distance > half_width:
         return VerdictKind.EQUIVALENT
-    return VerdictKind.SLOWER if distance < -reach else VerdictKind.INCONCLUSIVE
+    return VerdictKind.SLOWER if distance < -half_width else VerdictKind.INCONCLUSIVE
 
 
 def half_width90(values: Sequence[float]) -> float | None:
@@ -382,7 +382,7 @@ def half_width90(values: Sequence[float]) -> float | None:
 
 
 def deciding_layout(
-    comparison: Comparison, design: GateLayout, *, margin: float
+    comparison: Comparison, layout: GateLayout, *, margin: float
 ) -> GateLayout | None:
     """Return the smallest layout that decides with 80 % power at the observed change and noise.
 
@@ -390,7 +390,7 @@ def deciding_layout(
     """
     to_margin = comparison.estimate - math.log1p(-margin)
     for blocks in range(2, MOST_BLOCKS + 1):
-        larger = dataclasses.replace(design, blocks=blocks)
+        larger = dataclasses.replace(layout, blocks=blocks)
         if larger.df < MIN_DF:
             continue
         error = comparison.sigma * math.sqrt(larger.variance)
@@ -404,6 +404,5 @@ def deciding_layout(
     return None
 
 
-def _critical(design: GateLayout) -> float:
-    """Return the critical value of Dunnett's test for a gate of this layout."""
-    return dunnett(design.arms, design.df, control_weight=design.baselines, alpha=SWEEP_ALPHA)
+def _critical(layout: GateLayout) -> float:
+    return dunnett(layout.arms, layout.df, control_weight=layout.baselines, alpha=SWEEP_ALPHA)

@@ -96,7 +96,8 @@ def fit_components(jobs: Sequence[PlacedScore]) -> Components | None:
     profile_rows = [at for at, score in enumerate(jobs) if not score.is_baseline]
     weights = np.ones(len(jobs))
     weights[profile_rows] = _weights(values[profile_rows].tolist())
-    # for slots, then allocations: the variance of the noise over that of the levels; that of levels
+    # the first value is of the slots, the second of the allocations; a ratio is the variance of the
+    # noise divided by that of the levels
     ratios, variances_of_levels = [1.0] * len(spans), [0.0] * len(spans)
     for _ in range(_EM_ROUNDS):
         weighted = design * weights[:, None]

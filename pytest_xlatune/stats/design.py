@@ -86,7 +86,7 @@ SWEEP_ALPHA = 0.05  # the rate of sweeps with a false winner
 MIN_DF = 3  # fewest degrees of freedom of a verdict
 MIN_BLOCKS = 3  # fewest blocks that confirm
 MAX_BLOCKS = 6  # most blocks of a usual budget
-MAX_BLOCKS_OF_LARGE_BUDGET = 20  # most blocks of a budget of more than `_USUAL_BUDGET` jobs
+MAX_BLOCKS_LARGE = 20  # most blocks of a budget of more than `_USUAL_BUDGET` jobs
 _USUAL_BUDGET = 65
 
 # So many jobs stay free for a last block of profiles that may still gain 2 %. Only jobs beyond
@@ -312,7 +312,7 @@ def plan(
         most = candidate.most
         is_plain = slots == 1 and not is_repeated
         if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
-            most = MAX_BLOCKS_OF_LARGE_BUDGET  # there are few profiles, and none runs twice
+            most = MAX_BLOCKS_LARGE  # there are few profiles, and none runs twice
         more = max(min(unused_jobs // block_jobs, most - len(candidate.widths)), 0)
         widths = candidate.widths + candidate.widths[-1:] * more
         return Plan(
@@ -344,7 +344,7 @@ def _plan_after_rotations(
             continue
         more = unused_jobs // (candidate.widths[-1] + candidate.block_baselines)
         widths = candidate.widths + candidate.widths[-1:] * min(
-            more, MAX_BLOCKS_OF_LARGE_BUDGET - len(candidate.widths)
+            more, MAX_BLOCKS_LARGE - len(candidate.widths)
         )
         return Plan(
             profiles=profiles,
@@ -398,9 +398,7 @@ def _layouts_with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout
         most = int(share * profiles)
         fewest = SECOND_RUNS if share <= 1 / 2 else most
         layouts += [
-            SweepLayout(
-                screen_baselines=3, widths=widths, again=again, most=MAX_BLOCKS_OF_LARGE_BUDGET
-            )
+            SweepLayout(screen_baselines=3, widths=widths, again=again, most=MAX_BLOCKS_LARGE)
             for again in range(most, fewest - 1, -1)
         ]
     return tuple(layouts)

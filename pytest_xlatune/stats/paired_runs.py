@@ -62,8 +62,8 @@ class Slower:
     @property
     def ci95(self) -> tuple[float, float]:
         """The two-sided 95 % interval of the estimate."""
-        reach = t_quantile(0.975, self.df) * self.error
-        return self.estimate - reach, self.estimate + reach
+        half_width = t_quantile(0.975, self.df) * self.error
+        return self.estimate - half_width, self.estimate + half_width
 
 
 def paired(scores: Iterable[float | None], neighbours: Iterable[float | None]) -> list[float]:

@@ -180,8 +180,10 @@ def read_turns(
     seconds_by_turn: list[list[float]] = []
     seconds_by_program: defaultdict[str, list[float]] = defaultdict(list)
     for program, first, count in started:
-        skipped_here = skipped + (count >= _LONG_TURN)
-        counted_steps = range(first + skipped_here, first + count)
+        first_counted = first + skipped
+        if count >= _LONG_TURN:
+            first_counted += 1
+        counted_steps = range(first_counted, first + count)
         turn_s = [
             seconds[step] for step in counted_steps if step in seconds and step not in left_out
         ]

@@ -391,7 +391,6 @@ def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
 
 
 def _too_short(protocol: Protocol, window: StepWindow, *, resumed_at: int) -> Message:
-    """Return why the window of a protocol has too few steps."""
     causes = []
     if protocol.profiler:
         end = protocol.skip_first_steps + protocol.profiler_steps + 1

@@ -265,7 +265,6 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
 
 
 def _texts(values: Sequence[float | str]) -> tuple[str, ...]:
-    """Return values as text; numbers without needless digits."""
     return tuple(value if isinstance(value, str) else f"{value:.12g}" for value in values)
 
 
@@ -290,7 +289,6 @@ def _configured_value(asked: Asked, key: str) -> float | None:
 
 
 def _variant(cell: Cell, key: str, text: str) -> Cell:
-    """Return the cell with another value of a key."""
     if key in _SHORT:
         if not text.isdecimal():
             raise ConfigError(f"batch size: {key} is {text}, expected whole numbers")
@@ -413,7 +411,6 @@ class _Lane:
         return None
 
     def _ratio(self, low: int, high: int) -> float:
-        """Return the ratio of the size at `high` to the size at `low`."""
         return self.sizes[high] / self.sizes[low]
 
     def _towards_ceiling(self) -> Iterator[tuple[float, int, int]]:
@@ -802,7 +799,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return say(text, key=self.study.asked.key, best=best, others=others)
 
     def _answer(self, value: str, best: Verdict | None) -> Message:
-        """Return the recommendation, or why there is none."""
         key = self.study.asked.key
         if best is not None:
             speed = say(" with {tgs:.1f} TGS", tgs=best.tgs) if best.tgs is not None else None
@@ -818,7 +814,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return say("no value of {key} is recommended: {why}", key=key, why=why)
 
     def _verdict(self, at: int) -> Verdict:
-        """Return the verdict on a value."""
         runs, arm = self.by_place[at], self.study.ids[at]
         if at in self.unfit:
             return dropped(verdict_without_figures(arm, runs), *self._why_unfit(at))
@@ -892,7 +887,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return undecided(base, say(text, cut=CUT_AT))
 
     def _comparison(self, at: int) -> Comparison | NoComparison:
-        """Compare a size with the best in the blocks."""
         family = max(len(self.compared) - 1, 1)
         return compare_in_blocks(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
 
@@ -922,7 +916,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return decided(base, VerdictKind.SCREENED, say(text))
 
     def _why_unfit(self, at: int) -> Iterator[Message]:
-        """Yield the reasons why a size counts as one that does not fit."""
         runs = self.by_place[at]
         unfit_runs = [run for run in runs if is_unfit(run)]
         if not unfit_runs:
@@ -948,7 +941,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return decided(base, VerdictKind.SCREENED, say("not run: {why}", why=why))
 
     def _notes(self) -> Iterator[Message]:
-        """Yield notes on compiled memory and on what the budget left out."""
         unknown = next((memory.said for memory in self.memory.values() if memory.fits is None), "")
         if unknown:
             yield say("no compiled memory, so jobs looked for the ceiling: {why}", why=unknown)
@@ -965,7 +957,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
             yield say(text, **counts, blocks=BLOCKS_RUN, width=len(self.compared))
 
     def _memory_note(self) -> Message:
-        """Return a note on the compiled memory of each size."""
         sizes, limit_gib, by = [], 0.0, ""
         for at, memory in sorted(self.memory.items()):
             gib = (memory.needed_bytes or 0) / 2**30

@@ -361,8 +361,8 @@ def within_spread(verdict: Verdict, change: float, *, sigma: float, n: int) -> V
 
     The interval comes from `sigma`, the robust spread over the single runs of all `n` arms.
     """
-    reach = t_quantile(0.975, max(_MAD_DF * (n - 1), 1.0)) * sigma
-    return with_change(verdict, change, (change - reach, change + reach))
+    half_width = t_quantile(0.975, max(_MAD_DF * (n - 1), 1.0)) * sigma
+    return with_change(verdict, change, (change - half_width, change + half_width))
 
 
 ACCUSED = (VerdictKind.INVALID, VerdictKind.SLOWER)

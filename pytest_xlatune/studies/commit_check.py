@@ -370,7 +370,6 @@ class _CommitProgress(CellProgress[CommitStudy]):
             self.by_place[self.place_of(result.trial)].append(result)
 
     def place_of(self, trial: Trial) -> int:
-        """Return the place of a trial."""
         return self.study.places[trial.cell_digest]
 
     def with_losses(
@@ -442,7 +441,6 @@ class _Sides:
 
     @property
     def error(self) -> float:
-        """The standard error of the rise."""
         return self.spread[0] * math.sqrt(1 / len(self.before) + 1 / len(self.after))
 
     def margin(self, level: float) -> float:
@@ -507,7 +505,6 @@ class _Halving(_CommitProgress):
 
     @property
     def last(self) -> int:
-        """The place of the last commit."""
         return self.study.commits - 1
 
     def run_stages(self) -> None:
@@ -620,7 +617,6 @@ class _Halving(_CommitProgress):
         return self._measured_before(low), high
 
     def conclusion(self) -> Conclusion:
-        """Return the verdicts on the measured commits, and the answer."""
         ids, ends, answer = self.study.ids, self.ends, self.answer
         reference = verdict_with_figures(ids[0], self.by_place[0])
         if reference.n:
@@ -663,7 +659,6 @@ class _Halving(_CommitProgress):
         )
 
     def _answer_sentence(self, record: CommitsRecord) -> Message:
-        """Return the answer as a sentence."""
         texts = {
             "": "the search is not over",
             FIRST: (
@@ -700,7 +695,6 @@ class _Halving(_CommitProgress):
         )
 
     def _verdict(self, at: int, reference: Verdict) -> Verdict:
-        """Return the verdict on a commit, given that on the first one."""
         ends, base = self.ends, verdict_with_figures(self.study.ids[at], self.by_place[at])
         final = [result for result in self.by_place[at] if result.status.is_final]
         values = values_of(final)
@@ -725,7 +719,6 @@ class _Halving(_CommitProgress):
         return as_screened(base, say("measured to halve the range"))
 
     def _notes(self) -> Iterator[Message]:
-        """Yield notes on the noise, the budget, and a suspect that was not confirmed."""
         ids, ends = self.study.ids, self.ends
         if self.answer and ends.is_enough:
             text = (
@@ -843,7 +836,6 @@ class _CommitTable(_CommitProgress):
         return _spread_in([runs for runs in self.fresh.values() if len(runs) >= _MIN_PAIRS])
 
     def conclusion(self) -> Conclusion:
-        """Return the verdicts on all loads at all commits."""
         verdicts: list[Verdict] = []
         for at in range(len(self.firsts)):
             before = verdicts[self.before[at]] if at in self.before else None
@@ -869,7 +861,6 @@ class _CommitTable(_CommitProgress):
             yield say(text, commit=name, models=models, runs=not_run)
 
     def _verdict(self, at: int) -> Verdict:
-        """Return the verdict on a load at a commit."""
         commit, first = at % self.study.commits, self.final_result(self.firsts[at])
         base = verdict_with_figures(self.study.ids[at], self.by_place[at])
         if first is None:
@@ -904,9 +895,9 @@ class _CommitTable(_CommitProgress):
         if n < _MIN_PAIRS or not df:
             return undecided(base, say("{pairs:+fresh pair} have scores", pairs=n))
         change, error = fmean(differences), sigma / math.sqrt(n)
-        reach = t_quantile(0.975, df) * error
+        half_width = t_quantile(0.975, df) * error
         text = "{pairs} fresh pairs with the commit before, Bonferroni over {family}"
-        base = with_change(base, change, (change - reach, change + reach))
+        base = with_change(base, change, (change - half_width, change + half_width))
         base = replace(base, n=n, method=say(text, pairs=n, family=family))
         least = abs(change) - t_quantile(1 - ALPHA / family, df) * error
         if SLOWER_AT <= change <= FASTER_AT:
@@ -920,7 +911,6 @@ class _CommitTable(_CommitProgress):
         return decided(base, VerdictKind.FASTER, why)
 
     def _notes(self) -> Iterator[Message]:
-        """Yield notes on the noise of first runs and on suspects that the budget left out."""
         if self.is_screened and self.sigma is not None:
             text = "first runs of adjacent commits differ by {sigma:.2%} (one sigma)"
             yield say(text, sigma=self.sigma)

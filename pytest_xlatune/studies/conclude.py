@@ -95,14 +95,11 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
     veto = decision.ranked.vetoes.get(profile_id)
     if veto is not None:
         return veto.verdict_on(with_figures(base, everything) if veto.can_run else base)
-    if (
-        profile_id in decision.staying_finalists
-        and confirmed
-        and decision.block_comparison is not None
-    ):
+    stays = profile_id in decision.staying_finalists
+    if stays and confirmed and decision.block_comparison is not None:
         return _confirmed(decision, decision.block_comparison, base, confirmed, in_blocks)
     is_in_spare_only = any(usable(result) for result in in_blocks) and not confirmed
-    was_cut = profile_id in decision.finalists and profile_id not in decision.staying_finalists
+    was_cut = profile_id in decision.finalists and not stays
     if is_in_spare_only or was_cut:
         return _ranked(decision, base, everything, is_cut=True)
     return _ranked(decision, base, screened, is_cut=False)
@@ -179,7 +176,6 @@ def _is_likely_slower(decision: SweepDecision, arm: str, screened: Estimate | No
 
 
 def _progress(past: Past, blocks: Blocks, profile_id: str) -> Message:
-    """Return how many confirming trials of a finalist are over."""
     trials = [trial for trial in blocks.planned if trial.profile.id == profile_id]
     done = sum(past.is_final(trial) for trial in trials)
     total = max(blocks.design.blocks, len(trials))
@@ -332,9 +328,9 @@ _CONFIRMED = (
 def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
     """Yield the verdicts, with figures relative to the reference."""
     for name in decision.ranked.arms.profiles:
-        line = verdict(decision, name)
-        if line is not None:
-            yield relative_to(line, level)
+        of_profile = verdict(decision, name)
+        if of_profile is not None:
+            yield relative_to(of_profile, level)
 
 
 def conclusion(decision: SweepDecision) -> Conclusion:
@@ -447,11 +443,7 @@ def _notes(
 ) -> list[Message]:
     """Return the notes of a report.
 
-    Args:
-        decision: the decision on the sweep.
-        verdicts: the verdicts.
-        bound: M as a fraction; None if there is none or it is infinite.
-        bound_arm: the arm that sets M; "" if there is none.
+    `bound` is M as a fraction, None if there is none or it is infinite; `bound_arm` sets it.
     """
     # these notes come first, because they concern a profile that the user just added
     notes = [*_late_notes(decision)]
@@ -602,9 +594,9 @@ def _tie(block_comparison: BlockComparison) -> Iterator[Message]:
     first_fit, second_fit = fit.arms[first], fit.arms[second]
     gap = first_fit.estimate - second_fit.estimate
     error = fit.sigma * math.sqrt(1 / first_fit.n + 1 / second_fit.n)
-    reach = t_quantile(0.975, fit.df) * error
-    if gap < reach:
-        low, high = relative(gap - reach), relative(gap + reach)
+    half_width = t_quantile(0.975, fit.df) * error
+    if gap < half_width:
+        low, high = relative(gap - half_width), relative(gap + half_width)
         yield say(
             "a tie: {first} and {second} are both faster, and which of the two is faster "
             "cannot be told ({low:percent} to {high:percent}, 95 %)",
@@ -664,8 +656,8 @@ def _late_notes(decision: SweepDecision) -> Iterator[Message]:
     design = decision.ranked.past.design
     if not frozen or design is None or isinstance(layout, Refusal):
         return
-    size = design.arms
-    if len(frozen) < size:
+    most = design.arms
+    if len(frozen) < most:
         return  # the first block still takes finalists
     if decision.ranked.again:  # the late profile would have had a second run
         ranked = best_of(
@@ -678,7 +670,7 @@ def _late_notes(decision: SweepDecision) -> Iterator[Message]:
     else:
         # a finalist that could not run in its blocks keeps its place
         ranked = best_of(
-            decision.ranked, decision.ranked.ranks, most=size, always=decision.ranked.past.dropped
+            decision.ranked, decision.ranked.ranks, most=most, always=decision.ranked.past.dropped
         )
         late = [arm for arm in ranked if arm not in frozen]
     if late:

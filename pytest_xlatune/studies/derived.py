@@ -349,7 +349,6 @@ def _is_absent(part: str, shares: Shares) -> bool:
 
 
 def _order_note(rule: Singles, evidence: EvidenceResult | None) -> Message:
-    """Return what determines the order of the candidates."""
     if not rule.evidence and evidence is None:
         return say("candidates in declared order")
     if evidence is None:
@@ -951,7 +950,6 @@ def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:
 
 
 def _with_value(profile: Profile, key: Key, value: str) -> Profile:
-    """Return the profile with another value of one of its settings."""
     kind, name = key
     if kind == "env":
         return replace(profile, env={**profile.env, name: value})

@@ -384,7 +384,6 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
 
 
 def _with_reasons(verdict: Verdict, *reasons: Message) -> Verdict:
-    """Return the verdict with these reasons before its earlier ones."""
     return replace(verdict, reasons=(*reasons, *verdict.reasons))
 
 

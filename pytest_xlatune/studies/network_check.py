@@ -205,7 +205,6 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         return super().stage_results(able, later=later)
 
     def arms_of(self, trial: Trial) -> Sequence[str]:
-        """Return the ids of the two nodes of a trial."""
         return [node.lower() for node in self.study.pair_of(trial)]
 
     @property
@@ -461,7 +460,6 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         return slower(differences, healthy, family=family, jobs=jobs)
 
     def conclusion(self) -> Conclusion:
-        """Return the verdicts on the nodes and on open links, the worst first."""
         study = self.study
         level = median(self.values.values()) if self.values else math.nan
         links = self._open_links() if self.is_over and not self.is_common else ()
@@ -553,7 +551,6 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         return PairFound(nodes=pair, change=relative(change), runs=runs)
 
     def _notes(self) -> Iterator[Message]:
-        """Yield notes on the noise and on what the check cannot see."""
         if self.is_over and not self.is_common:
             yield say("pairs of one round differ by {sigma:.2%} (one sigma)", sigma=self.sigma)
             if self.study.racks:
@@ -730,7 +727,6 @@ class NetworkStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
 
 def _with_loss(base: Verdict, loss: Slower, method: Message) -> Verdict:
-    """Return the verdict with the figures of a loss."""
     base = with_change(base, loss.estimate, loss.ci95)
     return replace(base, n=loss.n, method=method)
 
@@ -741,7 +737,6 @@ def _least_loss(loss: Slower) -> Message:
 
 
 def _grouped(values: Mapping[Pair, float], key: Callable[[Pair], int]) -> dict[int, list[float]]:
-    """Return the values by a key of their pairs."""
     groups: dict[int, list[float]] = {}
     for pair, value in values.items():
         groups.setdefault(key(pair), []).append(value)

@@ -215,7 +215,6 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         return fit_group(self.fresh, controls=self.controls)
 
     def conclusion(self) -> Conclusion:
-        """Return the verdicts on the nodes, the worst first, and the recommended nodes."""
         study, reference = self.study, self._median_line()
         verdicts = worst_first(relative_to(self._verdict(name), reference) for name in self.by_arm)
         names = [cell.nodelist[0] for cell in study.cells]
@@ -293,7 +292,6 @@ class _NodeProgress(CellProgress["NodeStudy"]):
 
     @property
     def _reference(self) -> Mapping[str, float | None]:
-        """The values of a message about the reference."""
         return {"shift": relative(self.shift or 0.0), "reference": self.study.asked.reference_tgs}
 
     def _verdict_with_lost_runs(
@@ -347,7 +345,6 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         return not_accused(base, say("low in its first run, not when run again beside controls"))
 
     def _notes(self, verdicts: Sequence[Verdict]) -> Iterator[Message]:
-        """Yield notes on the noise, the reference, the floor and unread logs."""
         yield from self._unread_logs()
         if not self.is_screened:
             return

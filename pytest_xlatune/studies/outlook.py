@@ -109,8 +109,8 @@ def _later(sweep: SweepDecision) -> int:
     ranked, planned = sweep.ranked, sweep.ranked.plan.layout
     blocks, layout = sweep.blocks, planned if isinstance(planned, Plan) else None
     if blocks is not None and sweep.is_screened:
-        begun = max(trial.block for trial in blocks.planned)
-        widths = blocks.design.all_widths[begun:]
+        last_planned = max(trial.block for trial in blocks.planned)
+        widths = blocks.design.all_widths[last_planned:]
         return sum(widths) + len(widths) * blocks.design.baselines
     in_blocks = 0 if layout is None or ranked.past.confirm else layout.in_blocks
     if sweep.is_screened:

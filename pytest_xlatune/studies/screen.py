@@ -206,7 +206,6 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
 
 
 def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:
-    """Yield the trials of all waves in order."""
     return (trial for segment in segments for trial in segment.trials)
 
 
@@ -260,7 +259,6 @@ def _parts_with_lines(
 
 
 def _baselines(trials: Sequence[_TimedScore]) -> list[tuple[float, float]]:
-    """Return time and score of the baselines among the trials."""
     return [(time, value) for result, time, value in trials if result.trial.is_baseline]
 
 

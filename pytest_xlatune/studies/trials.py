@@ -629,7 +629,6 @@ def is_ours(trial: Trial, *, protocols: Mapping[str, Protocol], study: str = STU
 
 
 def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
-    """Return arm -> its results in the order of their places."""
     by_arm: dict[str, list[TrialResult]] = defaultdict(list)
     for key in sorted(trials):
         by_arm[key.arm].append(trials[key])

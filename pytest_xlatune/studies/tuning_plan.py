@@ -266,7 +266,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _deployed_flags(self) -> Flags:
-        """The deployed XLA_FLAGS."""
         return parse_flags(self.cell.environment.get("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
 
     def turn_options(self, profile: Profile) -> Mapping[str, str] | Message:
@@ -446,7 +445,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             return planned
         start = planned
         if isinstance(start, Refusal):
-            # what the sweep states may fit where no usual layout does; 40 jobs fit a usual one
+            # What the sweep states may fit although no usual layout does. What it does not state is
+            # taken from the layout of a larger budget.
             start = plan(max(count, 1), count + 40, slots=len(self.cells), may_repeat=False)
         if isinstance(start, Refusal):
             return start
@@ -561,6 +561,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if isinstance(layout, Plan):
             planned = layout.screen_baselines
         else:
+            # a sweep that only ranks has at most five baselines, or one on each slot
             most = max(5, screen_slots(len(self.cells), self.count))
             planned = max(1, min(most, self.budget - self.count))
         return wave_baselines(self.job_waves, planned)
@@ -573,7 +574,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def queues(
         self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
     ) -> Iterator[Segment]:
-        """Yield the queues of the waves in order, `until` a wave or up to the one `before` it."""
+        """Yield the queues of the waves in order.
+
+        They end with the wave `until`, or with the last wave before `before`; "" sets no end.
+        """
         for at, wave in enumerate(self.counts):
             if before and wave_order(wave) >= wave_order(before):
                 return
@@ -583,7 +587,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             # Single baselines are spread out, because one line goes through those of all waves.
             lone = at / max(len(self.counts) - 1, 1)
             turned = [profile for profile in in_wave if self.rotates and self.can_turn(profile)]
-            jobs = [profile for profile in in_wave if profile not in turned]
+            turned_ids = {profile.id for profile in turned}
+            jobs = [profile for profile in in_wave if profile.id not in turned_ids]
             if jobs or not self.rotates:
                 baselines = self.baselines.get(wave, 1)
                 segment = self.orders.segment(wave, jobs, baselines=baselines, lone=lone)

@@ -321,14 +321,14 @@ def with_rotations(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) ->
     if so_far.look is None:
         return (next((result.trial for result in so_far.looks), look_of(plan)),)
     others = tuple(trial for trial in due if trial not in turned)
-    open_ones = tuple(result.trial for result in so_far.numbered if not result.status.is_final)
-    return (*others, *(open_ones or (_next(plan, so_far, turned),)))
+    not_over = tuple(result.trial for result in so_far.numbered if not result.status.is_final)
+    return (*others, *(not_over or (_new_rotation(plan, so_far, turned),)))
 
 
 def next_rotation(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Trial | None:
     """Return the rotation that ranks the due trials; None if none of them can take turns."""
     turned = [trial for trial in due if is_turned(plan, trial)]
-    return _next(plan, so_far, turned) if turned else None
+    return _new_rotation(plan, so_far, turned) if turned else None
 
 
 def look_of(plan: TuningPlan) -> Trial:
@@ -352,7 +352,7 @@ _LONGER = 2.0  # a rotation may take so many times as long as the times of the l
 _COMPILES_S = 300  # seconds allowed for each program to compile if the look has not measured it
 
 
-def _allowed_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResult | None) -> int:
+def _limit_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResult | None) -> int:
     """Return the time limit in seconds of a rotation with so many steps, by the look's times."""
     protocol, programs = plan.cell.protocol, len(spec.programs)
     read = look.rotation.read if look is not None and look.rotation else None
@@ -365,7 +365,7 @@ def _allowed_s(plan: TuningPlan, spec: RotationSpec, steps: int, look: TrialResu
     return protocol.deadline_s + math.ceil(extra_s)
 
 
-def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
+def _new_rotation(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
     """Return the next rotation, with the trials that were ranked least often.
 
     Each round of a search has rotations of its own, after those of the other waves.
@@ -399,7 +399,7 @@ def _next(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial
         step_function=_step_function(plan),
     )
     steps = Rotation(number=number, spec=spec).steps
-    limit_s = _allowed_s(plan, spec, steps, so_far.look)
+    limit_s = _limit_s(plan, spec, steps, so_far.look)
     return replace(
         plan.orders.trial(BASELINE, TURNS, position=number),
         arm=ROTATION,

@@ -147,7 +147,7 @@ class Waves:
         if self.plan.turns_by(pace_of(looks)).rankings == 1:
             not_needed = {trial.arm for trial in queue.trials}
         else:
-            not_needed = {*self._settled}
+            not_needed = set(self._settled)
         needed = (
             trial
             for trial in queue.trials
@@ -238,12 +238,7 @@ class Waves:
         ]
 
     def _fill(self, rule: Rule, *, is_waiting: bool) -> FilledWave:
-        """Return the profiles of a rule's slots.
-
-        Args:
-            rule: the rule.
-            is_waiting: whether an earlier wave is open, so that its leaders are not known.
-        """
+        """Return the profiles of a rule's slots; `is_waiting` while an earlier wave is open."""
         planned = self._planned(rule)
         match rule:
             case Singles():
@@ -365,12 +360,10 @@ class Waves:
             tried=len(measured),
             points=rule.points,
         )
-        return FilledWave(
-            profiles=profiles,
-            is_open=is_open,
-            is_begun=is_open,
-            messages=(*([progress] if measured else ()), *refusal_notes(rule.wave, refused)),
-        )
+        messages = refusal_notes(rule.wave, refused)
+        if measured:
+            messages = (progress, *messages)
+        return FilledWave(profiles=profiles, is_open=is_open, is_begun=is_open, messages=messages)
 
     def _next_candidates(
         self,
@@ -450,7 +443,6 @@ class Waves:
         return objection
 
     def _ranked(self, past: Past, queues: Sequence[Segment]) -> Ranking:
-        """Return the screen of these queues."""
         return screen(past, queues, sigma=self.plan.noise.value)
 
     def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:

@@ -57,7 +57,7 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
 _CHUNK_BYTES = 1 << 20
 # after a fatal line, steps may come for a while; this number of steps shows that it was not fatal
-_MOST_STEPS_AFTER_FATAL = 3
+_STEPS_AFTER_FATAL = 3
 _REASON_CHARS = 200  # the most characters of an error's text in a finding
 
 
@@ -162,7 +162,7 @@ class Follower:
         *,
         ticks_s: float,
         is_suspended: bool = False,
-        compiling: float = 1.0,
+        compiling_factor: float = 1.0,
         rotates: bool = False,
     ) -> AttemptCutShort | None:
         """Read on in the logs of a running attempt; return why it must be ended, or None.
@@ -172,8 +172,8 @@ class Follower:
             protocol: the protocol of its trial.
             ticks_s: the time now, on the same monotonic clock in all calls.
             is_suspended: whether the attempt cannot make progress now; that time does not count.
-            compiling: factor on the patience between the memory statistics and the first step, and
-                while the journal of a rotation says that a program compiles.
+            compiling_factor: factor on the patience between the memory statistics and the first
+                step, and while the journal of a rotation says that a program compiles.
             rotates: whether it is a rotation, which also makes progress if its journal grows.
         """
         watch = self._read(submission, protocol)
@@ -192,12 +192,12 @@ class Follower:
         if fatal != watch.fatal:
             watch.fatal, watch.fatal_since_s = fatal, ticks_s
         still_s = ticks_s - watch.progress_s
-        fatal_limit_s = max(patience.after_fatal_s, _MOST_STEPS_AFTER_FATAL * reader.last_step_s)
+        fatal_limit_s = max(patience.after_fatal_s, _STEPS_AFTER_FATAL * reader.last_step_s)
         if fatal is None or min(still_s, ticks_s - watch.fatal_since_s) <= fatal_limit_s:
             fatal = None
             limits_s = {
                 Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
-                Phase.COMPILING: patience.compiling_s * compiling,
+                Phase.COMPILING: patience.compiling_s * compiling_factor,
                 Phase.TRAINING: patience.training_s,
             }
             limit_s = limits_s[reader.phase]
@@ -364,4 +364,4 @@ def _has_gone_on(before: _Place, now: _Place) -> bool:
         return True
     first = -1 if step_before is None else step_before
     last = -1 if step is None else step
-    return last - first >= _MOST_STEPS_AFTER_FATAL
+    return last - first >= _STEPS_AFTER_FATAL

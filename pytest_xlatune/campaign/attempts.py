@@ -357,7 +357,7 @@ class Attempts:
             progress.trial.protocol,
             ticks_s=self._run.clock.ticks(),
             is_suspended=is_suspended,
-            compiling=compile_patience(state, progress.trial, self._run.resources.patience),
+            compiling_factor=compile_patience(state, progress.trial, self._run.resources.patience),
             rotates=progress.trial.rotation is not None,
         )
         if cut_short is None:

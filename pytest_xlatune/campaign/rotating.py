@@ -119,6 +119,7 @@ def rotation_result(attempt: EndedAttempt, rotation: Rotation) -> RotationResult
 def _score_turns(
     read: RotationRead, attempt: EndedAttempt, rotation: Rotation
 ) -> RotationScore | NoTurns:
+    """Return the score of a rotation's turns, or why they have none."""
     protocol, tokens = attempt.trial.protocol, attempt.cell.tokens_per_device_step
     timed = timed_steps(attempt.left.steps, tokens_per_device_step=tokens)
     if not timed:
@@ -234,9 +235,9 @@ def _steps_mismatch(read: RotationRead, timed: Sequence[StepRecord]) -> Message 
     )
 
 
-def has_enough_turns(turned: RotationResult, rotation: Rotation) -> bool:
-    """Return whether a rotation that a time limit ended has enough turns to count."""
-    score = turned.score
+def has_enough_turns(result: RotationResult, rotation: Rotation) -> bool:
+    """Return whether a rotation that a time limit ended has enough turns for its score to count."""
+    score = result.score
     return score is not None and len(score.turns) >= _LEAST_TURNS_SHARE * len(rotation.spec.order)
 
 

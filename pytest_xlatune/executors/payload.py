@@ -260,6 +260,7 @@ class _Stop:
 def _run(
     folder: Folder, rank: int, machine_lock: str, stop: _Stop, umask: int, *, digest: str
 ) -> dict[str, Any]:
+    """Write the files of the spec, wait for the machine, record the environment, and train."""
     # the files that the scheduler wrote so far
     secure_files.restrict_modes(folder.path / "submitit")
     spec = _read_spec(folder, digest)
@@ -269,8 +270,8 @@ def _run(
         secure_files.make_folder(Path(name), folder.mode)
     with contextlib.suppress(OSError):  # a trial runs without the hook too
         _write_file(folder, f"{STACKS}/sitecustomize.py", _HOOK)
-    with _machine(machine_lock, stop, folder) as held:
-        if not held or folder.has(CANCEL):
+    with _machine(machine_lock, stop, folder) as has_machine:
+        if not has_machine or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
             _record_environment(spec, folder, rank, stop, umask)
@@ -313,6 +314,7 @@ def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
 def _train(
     spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
 ) -> dict[str, Any]:
+    """Run the trainer until it ends, is cancelled or passes its deadline; return the outcome."""
     start_s, began_s = time.time(), time.monotonic()
     token = os.urandom(16).hex()
     try:
@@ -323,8 +325,8 @@ def _train(
         reason = f"{shown} could not be started: {_why(error, program)}"
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
-        known = {**identity(trainer.pid), "at_s": start_s, "token": token}
-        _write(folder, name_of("started", rank), known)
+        process = {**identity(trainer.pid), "at_s": start_s, "token": token}
+        _write(folder, name_of("started", rank), process)
         deadline_s = began_s + spec["deadline_s"]
         _wait_for(trainer, folder, rank, stop, deadline_s)
         # a scheduler signals the trainer and us together; on a busy node the trainer may end first

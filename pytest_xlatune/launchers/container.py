@@ -79,6 +79,7 @@ class _Runtime:
 
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
 _INFO = ("{program} info >/dev/null 2>&1", "{program} does not run (try `{program} info`)")
+# the words before a command that start it in a container
 _START_WORDS = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
 _PYXIS = "pyxis"
 _RUNTIMES: Mapping[str, _Runtime] = {
@@ -184,7 +185,7 @@ def _env_script(env: Mapping[str, str], unset: Sequence[str]) -> str:
 def _quoted(value: str) -> str:
     """Return a value quoted for bash, with variables in place of the payload's two words."""
     quoted = shlex.quote(value)
-    # each variable stands outside of the single quotes, which are closed before and opened after it
+    # the single quotes are closed before each variable and opened after it, so that bash expands it
     for word, name in ((FOLDER_WORD, "xlatune_folder"), (RANK_WORD, "xlatune_rank")):
         quoted = quoted.replace(word, f"'\"${name}\"'")
     return quoted

@@ -137,11 +137,11 @@ class DigestBuilder:
         self._keys: dict[str, str] = {}  # key -> its first value
         self._is_example = False  # whether it has a placeholder of a document
         self._has_ended = False  # whether a line says that nothing follows
-        self._is_unreadable = False  # whether a part of it could not be read
+        self._has_unreadable_part = False  # whether a part of it could not be read
         self._prose_cause: Cause | None = None  # the cause by the first sentence
         self._cause_word: str | None = None  # the text after "Potential cause:"
         self._culprits: WorkerList | None = None  # the workers after "Potential culprit workers:"
-        self._named: WorkerList | None = None  # the workers after the first sentence
+        self._workers_of_prose: WorkerList | None = None  # the workers after the first sentence
         self._links: list[tuple[Worker, Worker]] = []
         self._launches: list[_Launch] = []
         # part -> host -> value, from the tables of layout 0.0.11
@@ -151,7 +151,7 @@ class DigestBuilder:
         self._message: list[str] = []  # the lines of the messages of unrecoverable errors
         self._layout_hints: set[Layout] = set()
 
-    def has(self, key: str) -> bool:
+    def has_key(self, key: str) -> bool:
         """Return whether this digest has had a line with that key."""
         return key in self._keys
 
@@ -161,7 +161,7 @@ class DigestBuilder:
         is_long = self.last - self.first > _MOST_LINES
         return self._has_ended or self.stray > _STRAY_LINES or is_long
 
-    def is_quotation(self, line: TextLine, body: str) -> bool:
+    def includes(self, line: TextLine, body: str) -> bool:
         """Return whether a line that looks like the beginning of a digest is a part of this one."""
         if self._part == "message" and self._is_prefixed and not line.is_prefixed:
             return True
@@ -174,7 +174,7 @@ class DigestBuilder:
             self.stray = 0
             self.last = line.number
             if is_torn and not self._has_ended:
-                self._is_unreadable = True
+                self._has_unreadable_part = True
         else:
             self.stray += 1
 
@@ -212,10 +212,10 @@ class DigestBuilder:
             self._part = ""
             workers = worker_list(body, allow_hosts=True)
             if workers.is_readable and not line.is_prefixed and not KEY.match(body):
-                self._named = workers
+                self._workers_of_prose = workers
                 return True
         label = self._prose_cause.workers if self._prose_cause else ""
-        if self._named is not None or not label:
+        if self._workers_of_prose is not None or not label:
             return False
         if body.startswith(label):
             end = len(label)
@@ -225,7 +225,7 @@ class DigestBuilder:
             return False
         self._elements += 1
         if names := body[end:].strip():
-            self._named = self._read_list(names, allow_hosts=True)
+            self._workers_of_prose = self._read_list(names, allow_hosts=True)
         else:
             self._part = "named"
         return True
@@ -239,13 +239,13 @@ class DigestBuilder:
             self._message = [body[match.end() if match else 0 :].lstrip()]
             self._part = "message"
         elif cause.workers and body.startswith(cause.workers):
-            self._named = self._read_list(body[len(cause.workers) :], allow_hosts=True)
+            self._workers_of_prose = self._read_list(body[len(cause.workers) :], allow_hosts=True)
 
     def _read_list(self, text: str, *, allow_hosts: bool = False) -> WorkerList:
         """Return the workers of a list, and note if a part of it cannot be read."""
         workers = worker_list(text, allow_hosts=allow_hosts)
         if not workers.is_readable:
-            self._is_unreadable = True
+            self._has_unreadable_part = True
         return workers
 
     def _read_key(self, line: TextLine, key: str, value: str) -> bool:
@@ -319,7 +319,7 @@ class DigestBuilder:
             if all(ends):
                 self._links.append((ends[0][0], ends[1][0]))
             else:
-                self._is_unreadable = True
+                self._has_unreadable_part = True
             return True
         is_sparse = self._part == "sparse"
         match = _STATE.match(body)
@@ -381,7 +381,7 @@ class DigestBuilder:
             return None
         if word is None and self._prose_cause is None:
             return None
-        culprits = self._culprits if self._culprits is not None else self._named
+        culprits = self._culprits if self._culprits is not None else self._workers_of_prose
         digest = Digest(
             layout=max(self._layout_hints, default=Layout.LATE_2025),
             # the prose differs a little from version to version; the word after the key does not
@@ -402,7 +402,7 @@ class DigestBuilder:
             line=self.first,
         )
         is_open = at_the_end and self._part == "message"
-        is_truncated = is_open or self._is_unreadable or not self._is_complete_text(digest)
+        is_truncated = is_open or self._has_unreadable_part or not self._is_complete_text(digest)
         return judge_cause(dataclasses.replace(digest, is_truncated=is_truncated))
 
     def _first_error(self) -> tuple[str, str | None] | None:

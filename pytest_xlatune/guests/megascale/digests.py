@@ -166,8 +166,8 @@ class MegascaleReader:
         opens = HEAD.match(body) is not None and cause_of_prose(body) is not None
         key = KEY.match(body)
         if not opens and key and key["key"] in ("Full error digest", "Potential cause"):
-            opens = builder is None or builder.has(key["key"])
-        if builder is not None and opens and not builder.is_quotation(line, body):
+            opens = builder is None or builder.has_key(key["key"])
+        if builder is not None and opens and not builder.includes(line, body):
             self._close_digest(line.origin)
             builder = None
         if builder is None and opens and len(self._open) < _MOST_ORIGINS:

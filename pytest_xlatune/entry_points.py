@@ -18,10 +18,11 @@ import importlib
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError
 
+_T = TypeVar("_T")
 _OURS = "pytest-xlatune"  # our distribution; its names need no entry points
 _PREFIX = "pytest_xlatune."  # prefix of our modules
 
@@ -101,6 +102,21 @@ class EntryPointGroup:
                 f"loaded: {type(error).__name__}: {error}"
             ) from error
         return loaded
+
+    def load_as(self, name: str, base: type[_T], *, where: str) -> _T:
+        """Return the object with this name, or an object of the class with this name.
+
+        Raises:
+            ConfigError: as `load`, or the object is no `base`.
+        """
+        found = self.load(name, where=where)
+        made = found() if isinstance(found, type) else found
+        if not isinstance(made, base):
+            raise ConfigError(
+                f"{self.kind} {name!r} of {self.source(name)} is {type(made).__name__}, expected a "
+                f"{base.__module__}.{base.__qualname__}"
+            )
+        return made
 
     def _their_target(self, name: str, where: str) -> str:
         self.check(name, where=where)

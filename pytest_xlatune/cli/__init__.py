@@ -209,19 +209,9 @@ def commands(requested: str = "") -> dict[str, Subcommand]:
         if name in subcommands:  # our command has precedence
             continue
         try:
-            subcommands[name] = _guest_command(name)
+            subcommands[name] = _GUEST_COMMANDS.load_as(name, Subcommand, where="the command line")
         except ConfigError as error:
             if name == requested:
                 raise
             subcommands[name] = Subcommand(line=str(error), add="")
     return subcommands
-
-
-def _guest_command(name: str) -> Subcommand:
-    subcommand = _GUEST_COMMANDS.load(name, where="the command line")
-    if not isinstance(subcommand, Subcommand):
-        raise ConfigError(
-            f"command {name!r} of {_GUEST_COMMANDS.source(name)} is {type(subcommand).__name__}, "
-            "expected a pytest_xlatune.cli.Subcommand"
-        )
-    return subcommand

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_xlatune.entry_points import EntryPointGroup
-from pytest_xlatune.model.errors import ConfigError, ParseError, XlatuneError
+from pytest_xlatune.model.errors import ParseError, XlatuneError
 
 _Source = TypeVar("_Source")
 _Read = TypeVar("_Read")
@@ -82,13 +82,4 @@ def readers() -> dict[str, CaptureFacts]:
     Raises:
         ConfigError: one of them cannot be loaded.
     """
-    by_name: dict[str, CaptureFacts] = {}
-    for name in BROUGHT:
-        made = BROUGHT.load(name, where="evidence runs")()
-        if not isinstance(made, CaptureFacts):
-            raise ConfigError(
-                f"reader of captures {name!r} of {BROUGHT.source(name)} is {type(made).__name__}, "
-                "expected a pytest_xlatune.evidence.CaptureFacts"
-            )
-        by_name[name] = made
-    return by_name
+    return {name: BROUGHT.load_as(name, CaptureFacts, where="evidence runs") for name in BROUGHT}

@@ -136,12 +136,7 @@ def formats() -> tuple[LogFormat, ...]:
 def _formats(named: tuple[tuple[str, str], ...]) -> tuple[LogFormat, ...]:
     formats = []
     for name, _ in named:
-        made = BROUGHT.load(name, where="the formats of logs")()
-        if not isinstance(made, LogFormat):
-            raise ConfigError(
-                f"log format {name!r} of {BROUGHT.source(name)} is {type(made).__name__}, expected "
-                "a pytest_xlatune.logs.formats.LogFormat"
-            )
+        made = BROUGHT.load_as(name, LogFormat, where="the formats of logs")
         unfit = [word for word in made.words if len(_LETTERS.findall(word)) < LEAST_LETTERS]
         if unfit or {*made.openings} - {*made.words}:
             raise ConfigError(

@@ -13,7 +13,6 @@ from typing import Any
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.measured_cell import MeasuredCell
 
 LAUNCHER_FILES = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
@@ -50,13 +49,7 @@ def launcher_file(name: str, *, where: str) -> LauncherFile:
     Raises:
         ConfigError: there is no such launcher, or it cannot be loaded.
     """
-    file = LAUNCHER_FILES.load(name, where=where)()
-    if not isinstance(file, LauncherFile):
-        raise ConfigError(
-            f"launcher {name!r} of {LAUNCHER_FILES.source(name)} is {type(file).__name__}, "
-            "expected a pytest_xlatune.sweep.launcher_files.LauncherFile"
-        )
-    return file
+    return LAUNCHER_FILES.load_as(name, LauncherFile, where=where)  # type: ignore[type-abstract]
 
 
 def with_recipes(files: Iterable[DeployedFile], covered: MeasuredCell) -> dict[str, str]:

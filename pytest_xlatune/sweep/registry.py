@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_xlatune.entry_points import EntryPointGroup
-from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.sweep.markers import MARKERS
 
 if TYPE_CHECKING:
@@ -84,12 +84,7 @@ class _Kinds(dict[str, StudyKind]):
     def __missing__(self, name: str) -> StudyKind:
         if name not in OTHER_STUDIES:
             raise KeyError(name)
-        kind = OTHER_STUDIES.load(name, where="the registry of studies")
-        if not isinstance(kind, StudyKind):
-            raise ConfigError(
-                f"study {name!r} of {OTHER_STUDIES.source(name)} is {type(kind).__name__}, "
-                "expected a pytest_xlatune.sweep.registry.StudyKind"
-            )
+        kind = OTHER_STUDIES.load_as(name, StudyKind, where="the registry of studies")
         self[name] = kind
         for callback in ON_LOADED:
             callback(kind)

@@ -18,14 +18,11 @@ from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import Change, difference, size
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.pgle import pgle_profile
+from pytest_xlatune.evidence.trace import comparison
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import (
-    FAMILY,
-    PART,
-    SPAN,
-    TOTAL,
     TraceComparison,
     compare_windows,
     figures,
@@ -141,7 +138,8 @@ def drill_fact(drill: Drill) -> str:
     """Return a sentence with the parts of a step's time."""
     span_s = drill.seconds(drill.total.span_ps)
     shown = ", ".join(
-        f"{name} {milliseconds(spent):.3f}" for name, spent in figures(drill)[PART].items()
+        f"{name} {milliseconds(spent):.3f}"
+        for name, spent in figures(drill)[comparison.PART].items()
     )
     return (
         f"{counted(len(drill.gpus), 'device')}, {counted(drill.divided_by, 'step')}: a step spans "
@@ -196,7 +194,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         *facts(hlo, (event.dump for event in sides)),
         *(facts(of_traces, folders) if of_traces else ()),
     )
-    span = traces.of(SPAN)[0] if traces else None
+    span = traces.of(comparison.SPAN)[0] if traces else None
     return Explanation(
         profile=winner if shown else "",
         facts=shown,
@@ -207,15 +205,14 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     )
 
 
-def _trace_facts(comparison: TraceComparison) -> Iterator[tuple[str, str]]:
+def _trace_facts(compared: TraceComparison) -> Iterator[tuple[str, str]]:
     """Yield the kind and the text of each fact."""
-    yield "step", comparison.sentences[0]
-    moved = [figure for figure in comparison.of(FAMILY)[:FAMILIES] if figure.change_s()]
-    overlaps = [figure for figure in comparison.of(TOTAL) if figure.name in _OVERLAPS]
+    yield "step", compared.sentences[0]
+    families, totals = compared.of(comparison.FAMILY), compared.of(comparison.TOTAL)
     for kind, rows in (
-        ("step", (*comparison.of(SPAN), *comparison.of(PART))),
-        ("kernel family", moved),
-        ("overlap", overlaps),
+        ("step", compared.of(comparison.SPAN) + compared.of(comparison.PART)),
+        ("kernel family", [figure for figure in families[:FAMILIES] if figure.change_s()]),
+        ("overlap", [figure for figure in totals if figure.name in _OVERLAPS]),
     ):
         for figure in rows:
             before, after, change = map(milliseconds, (*figure.seconds, figure.change_s()))

@@ -9,19 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_xlatune.evidence.trace import shipped_families
+from pytest_xlatune.evidence.trace import comparison, shipped_families
 from pytest_xlatune.evidence.trace.breakdown import Drill
 from pytest_xlatune.evidence.trace.collectives import Communication, shares_of
-from pytest_xlatune.evidence.trace.comparison import (
-    FAMILY,
-    KERNEL,
-    PART,
-    SPAN,
-    TOTAL,
-    compare_windows,
-    figures,
-    milliseconds,
-)
+from pytest_xlatune.evidence.trace.comparison import compare_windows, figures, milliseconds
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
@@ -85,25 +76,17 @@ def _table(
     return Table(title=title, columns=columns(*titles), rows=shown, compact=True)
 
 
-# the tables of one variant and of several: title, first column, groups of figures
-_TABLES = (
-    ("Composition", "composition", (PART, SPAN, TOTAL)),
-    ("Families of kernels", "family", (FAMILY,)),
-    ("Kernels", "kernel", (KERNEL,)),
-)
-
-
 def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
     """Yield the sections of one variant: what it is, its tables, and remarks."""
     span_s, total_ps = drill.seconds(drill.total.span_ps), drill.total.sum_ps
     of_groups = figures(drill)
-    composed = of_groups[PART] | {"= span": span_s} | of_groups[TOTAL]
-    (composition, composition_word, _), *of_kernels = _TABLES
+    composed = of_groups[comparison.PART] | {"= span": span_s} | of_groups[comparison.TOTAL]
     yield section("In short", lines(*map(plain, _head(drill))))
     rows = [(name, _ms(value), _share(value, span_s)) for name, value in composed.items()]
-    yield section(composition, _table((composition_word, "ms", "of span"), rows))
-    for (title, word, _), time_rows, second in zip(
-        of_kernels, (drill.families, drill.kernels[:top]), ("kind", "family"), strict=True
+    yield section("Composition", _table(("composition", "ms", "of span"), rows))
+    for title, word, second, time_rows in (
+        ("Families of kernels", "family", "kind", drill.families),
+        ("Kernels", "kernel", "family", drill.kernels[:top]),
     ):
         cells = [
             (
@@ -205,9 +188,14 @@ def _several(
     yield section("In short", lines(*sources, *map(plain, (*_warned(*drills), *sentences))))
     head = [names[0], *(title for name in names[1:] for title in (name, "change"))]
     head = [f"{title} ms" for title in head] if is_two else head
-    for title, word, groups in _TABLES:
+    parts = compared.of(comparison.PART, comparison.SPAN, comparison.TOTAL)
+    for title, word, compared_figures in (
+        ("Composition", "composition", parts),
+        ("Families of kernels", "family", compared.of(comparison.FAMILY)),
+        ("Kernels", "kernel", compared.of(comparison.KERNEL)[:top]),
+    ):
         rows = []
-        for figure in compared.of(*groups)[: top if KERNEL in groups else None]:
+        for figure in compared_figures:
             cells = [_short(figure.name, width), _ms(figure.seconds[0])]
             for variant, seconds in enumerate(figure.seconds[1:], 1):
                 cells += [_ms(seconds), f"{milliseconds(figure.change_s(variant)):+.3f}"]

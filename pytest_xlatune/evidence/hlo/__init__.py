@@ -223,7 +223,7 @@ class _Module:
         self.computations: dict[str, _Computation] = {}
         self.opcodes: Counter[str] = Counter()
         self.digest = blake2b(digest_size=16)
-        self.unordered = self.tuned = 0
+        self.tuned = 0
         self.here: _Computation | None = None  # the computation that is being read
         # name -> digest of the operations of this computation, and of finished computations
         self._known: dict[str, str] = {}
@@ -277,7 +277,6 @@ class _Module:
         operation = blake2b("".join(parts).encode(), digest_size=16)
         self.digest.update(operation.digest())
         number = int.from_bytes(operation.digest(), "little")
-        self.unordered += number
         here.sum += number
         self._known[match[2]] = operation.hexdigest()
 
@@ -297,12 +296,13 @@ class _Module:
         is_start = kind in KINDS or opcode == "async-start"
         if not is_start and opcode not in _CALLERS:
             return
-        names = ",".join(one or several for one, several in _CALLED.findall(text))
+        calls = _CALLED.findall(text) if opcode in _CALLERS else []
+        names = ",".join(one or several for one, several in calls)
         operation = _Operation(
             name=name,
             opcode=opcode,
             kind=kind if kind in KINDS else "",
-            called=[one.strip(" %") for one in names.split(",")] if opcode in _CALLERS else (),
+            called=[one.strip(" %") for one in names.split(",")],
             text=text if is_start or opcode == "while" else "",
             size_bytes=_start_bytes(shape, opcode) if is_start else 0,
         )
@@ -350,7 +350,7 @@ def read_hlo(
         target=(name["target"] or "tpu") if name else "unknown",
         fingerprint=module.fingerprint,
         digest=module.digest.hexdigest(),
-        unordered=f"{module.unordered % (1 << 128):032x}",
+        unordered=f"{sum(computation.sum for computation in computations) % (1 << 128):032x}",
         tuned=f"{module.tuned % (1 << 128):032x}",
         instructions=module.opcodes.total(),
         opcodes=dict(sorted(module.opcodes.items())),

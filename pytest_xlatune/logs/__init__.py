@@ -187,7 +187,7 @@ class LogReader:
     def last_step_s(self) -> float:
         """Seconds of the last printed step; 0 if there is none with a time."""
         last = self._course.start.steps.get(self._course.start.last)
-        return (last.step_s or 0.0) if last else 0.0
+        return (StepRecord(*last).step_s or 0.0) if last else 0.0
 
     @property
     def end(self) -> bytes:
@@ -225,7 +225,8 @@ class LogReader:
         """Return the report so far; before `close` without an unfinished last line."""
         course, start = self._course, self._course.start
         kept = max(len(start.steps) - MOST_STEPS, 0)
-        steps = Steps.of(itertools.islice(start.steps.values(), kept, None))
+        columns = zip(*itertools.islice(start.steps.values(), kept, None), strict=True)
+        steps = Steps(**dict(zip(StepRecord._fields, columns, strict=False)))
         env = start.plain("env")
         blocks = self._of_blocks()
         after_blocks = [count for finding, count in blocks if finding.action is not Action.NONE]
@@ -279,7 +280,7 @@ class LogReader:
         number, shapes = self._lines, self._step_shapes
         for run, part in [(None, block)] if shapes is None else shapes.runs(block):
             if run is not None and self._step_shapes is not None and self._course.run(run):
-                number += run.count
+                number += len(run["step"])
                 continue
             total, worth_reading = self._filter.lines(part)
             for index, line in worth_reading:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_xlatune.logs._sieve import StepRun
-from pytest_xlatune.logs.grammar import Origin, figures_in
+from pytest_xlatune.logs._sieve import Columns
+from pytest_xlatune.logs.grammar import FIGURES, Origin, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 
@@ -59,7 +60,8 @@ class Start:
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None  # the origin whose steps count; None before the first step
     others: set[Origin] = field(default_factory=set)  # other origins that print steps
-    steps: dict[int, StepRecord] = field(default_factory=dict)  # in the order printed
+    # step id -> the values of its record, in the order printed
+    steps: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     left_out: int = 0  # number of first steps that were dropped
     last: int = -1  # highest step id; only valid if `steps` is not empty
     repeated: bool = False
@@ -90,14 +92,14 @@ class Start:
 
     def figures_of(self, step: int) -> int:
         """Return how many figures the line of a step had; 0 if it is not kept."""
-        return figures_in(self.steps[step]) if step in self.steps else 0
+        return figures_in(StepRecord(*self.steps[step])) if step in self.steps else 0
 
-    def add(self, records: Sequence[StepRecord]) -> None:
+    def add(self, steps: Sequence[int], records: Iterable[tuple[Any, ...]]) -> None:
         """Add further steps with increasing ids, or one of any new id."""
         self.phase = Phase.TRAINING
-        self.last = max(self.last, records[-1].step) if self.steps else records[-1].step
-        self.steps.update((record.step, record) for record in records)
-        self.count += len(records)
+        self.last = max(self.last, steps[-1]) if self.steps else steps[-1]
+        self.steps.update(zip(steps, records, strict=False))
+        self.count += len(steps)
         while len(self.steps) > MOST_STEPS + MORE_STEPS:
             for step in [*itertools.islice(self.steps, MORE_STEPS)]:
                 del self.steps[step]
@@ -219,23 +221,34 @@ class Course:
                 if figures_in(record) > start.figures_of(record.step):
                     start.steps[record.step] = record._replace(start=start.index)
                 return
-        self._add([record._replace(start=start.index)])
+        self._add((record.step,), (record._replace(start=start.index),))
 
-    def run(self, run: StepRun) -> bool:
+    def run(self, columns: Columns) -> bool:
         """Add a run of step lines as its single lines; return False if these must be read."""
-        start = self.start
-        if start.home is None or len(run.layout.fields) < start.figures_of(start.last):
+        start, steps = self.start, [*map(int, columns["step"])]
+        unprinted = [None] * len(steps)
+        figures = [columns.get(name, unprinted) for name in FIGURES]
+        is_cut = sum(column is not unprinted for column in figures) < start.figures_of(start.last)
+        rows_of: dict[Origin, Sequence[int]] = {Origin(): range(len(steps))}
+        if ranks := columns.get("rank"):
+            rows_of_rank = defaultdict[float, list[int]](list)
+            for at, number in enumerate(ranks):
+                rows_of_rank[number].append(at)
+            rows_of = {Origin(f"{number:.0f}"): rows for number, rows in rows_of_rank.items()}
+        if start.home is None or is_cut or not {*rows_of} <= {start.home, *start.others}:
             return False
-        by_origin = {Origin(rank): part for rank, part in run.by_rank().items()}
-        if not {*by_origin} <= {start.home, *start.others}:
-            return False
-        if (home := by_origin.get(start.home)) is not None:
-            if home.steps[0] <= start.last or not _increases(home.steps):
+        if rows := rows_of.get(start.home):
+            is_alone = len(rows) == len(steps)
+            ids = steps if is_alone else [steps[at] for at in rows]
+            home = figures if is_alone else [[column[at] for at in rows] for column in figures]
+            if ids[0] <= start.last or not _increases(ids):
                 return False
-            self._add(home.records(start.label, start=start.index))
+            rest = map(itertools.repeat, (start.label, start.index, "step"))
+            self._add(ids, zip(ids, *home, *rest, strict=False))
         if self.ranks is not None:
-            for origin, part in by_origin.items():
-                self.ranks.take(rank_of(origin, self._rank), part.steps, part.seconds())
+            for origin, rows in rows_of.items():
+                rank = rank_of(origin, self._rank)
+                self.ranks.take(rank, [steps[at] for at in rows], [figures[0][at] for at in rows])
         return True
 
     def is_cut(self, record: StepRecord) -> bool:
@@ -289,12 +302,12 @@ class Course:
         )
         return tuple(text for is_so, text in cases if is_so)
 
-    def _add(self, records: Sequence[StepRecord]) -> None:
+    def _add(self, steps: Sequence[int], records: Iterable[tuple[Any, ...]]) -> None:
         start = self.start
-        start.add(records)
-        start.after_cancel += self._is_cancelled * len(records)
-        start.after_trouble += len(records)
-        self._steps_since_fatal += len(records)
+        start.add(steps, records)
+        start.after_cancel += self._is_cancelled * len(steps)
+        start.after_trouble += len(steps)
+        self._steps_since_fatal += len(steps)
         if self._steps_since_fatal >= STEPS_THAT_REFUTE:
             self.fatal = None
 

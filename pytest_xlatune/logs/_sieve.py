@@ -10,14 +10,12 @@ import functools
 import itertools
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs.grammar import StepLayout
-from pytest_xlatune.model.metric import StepRecord
+from pytest_xlatune.logs.grammar import Layout
 
 _LOWER = bytes(range(256)).lower()
 # letters of a shape: without a to e, which occur in hexadecimal numbers; f marks a fatal line
@@ -36,6 +34,9 @@ _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10
 _STEP_WORD = b"completed "
 _NUMBERS = msgspec.json.Decoder(list[float])
+# of a run of step lines that differ only in digits: "step", "rank" if the lines name one, and
+# attributes of step records -> the number in each line
+Columns = dict[str, list[float]]
 
 
 class LineFilter:
@@ -96,69 +97,6 @@ def _any_of(words: Collection[bytes]) -> bytes:
     return b"(?:" + b"|".join(branches) + b")"
 
 
-class StepRun:
-    """Consecutive step lines that differ only in their digits."""
-
-    def __init__(self, layout: StepLayout, size: int, lines: bytes) -> None:
-        self.layout = layout
-        self._size, self._lines = size, lines
-        self.count = len(lines) // size
-        self.steps = [*map(int, self._texts([layout.step]))]
-
-    def by_rank(self) -> dict[str, StepRun]:
-        """Return rank -> the run of its lines; "" if the lines name no rank."""
-        if self.layout.rank.start == self.layout.rank.stop:
-            return {"": self}
-        size, parts = self._size, dict[bytes, list[bytes]]()
-        for at, rank in enumerate(self._texts([self.layout.rank])):
-            parts.setdefault(rank, []).append(self._lines[at * size : (at + 1) * size])
-        return {
-            str(int(rank)): StepRun(self.layout, size, b"".join(lines))
-            for rank, lines in parts.items()
-        }
-
-    def seconds(self) -> Sequence[float | None]:
-        """Return the seconds of each line's step; None for all if the lines tell none."""
-        place = self.layout.fields.get("step_s")
-        return (None,) * self.count if place is None else self._numbers([place])[0]
-
-    def records(self, label: str, *, start: int) -> list[StepRecord]:
-        """Return the steps of all lines."""
-        fields = sorted(self.layout.fields.items(), key=lambda field: field[1].start)
-        numbers = self._numbers([place for _, place in fields])
-        columns: dict[str, Iterable[Any]] = {
-            **{name: column for (name, _), column in zip(fields, numbers, strict=True)},
-            "step": self.steps,
-            "label": itertools.repeat(label),
-            "start": itertools.repeat(start),
-            "kind": itertools.repeat("step"),
-        }
-        unprinted = itertools.repeat(None)
-        rows = zip(*(columns.get(name, unprinted) for name in StepRecord._fields), strict=False)
-        return [*map(StepRecord._make, rows)]
-
-    def _numbers(self, places: Sequence[slice]) -> list[list[float]]:
-        """Return for each position the numbers there in all lines.
-
-        A JSON decoder is three times as fast as `float`, but it refuses `007`.
-        """
-        texts = [*self._texts(places)]
-        try:
-            numbers = _NUMBERS.decode(b"[%b]" % b",".join(texts))
-        except msgspec.DecodeError:
-            numbers = [*map(float, texts)]
-        return [numbers[at :: len(places)] for at in range(len(places))]
-
-    def _texts(self, places: Sequence[slice]) -> Iterator[bytes]:
-        """Yield line by line the texts at some positions, which are given in order."""
-        cut, at = "", 0
-        for place in places:
-            cut += f"{place.start - at}x{place.stop - place.start}s"
-            at = place.stop
-        rows = struct.iter_unpack(f"{cut}{self._size - at}x", self._lines)
-        return itertools.chain.from_iterable(rows)
-
-
 class StepShapes:
     """Finds step lines that have the shape of an earlier one: the same text with other digits.
 
@@ -169,12 +107,12 @@ class StepShapes:
 
     def __init__(self, other_words: Collection[str] = ()) -> None:
         self._other_words = [word.encode() for word in other_words]
-        self._layouts: dict[bytes, StepLayout | None] = {}
+        self._layouts: dict[bytes, Layout | None] = {}
 
-    def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
+    def runs(self, block: bytes) -> Iterator[tuple[Columns | None, bytes]]:
         """Cut a block of complete lines into runs of step lines of one layout, and other text.
 
-        Each part comes with its text; the run is None for other text.
+        Each part comes with its text; the columns are None for other text.
         """
         at = yielded_to = 0
         shapes = block.translate(_DIGITS) if _STEP_WORD in block else b""
@@ -189,13 +127,12 @@ class StepShapes:
             if begin > yielded_to:
                 yield None, block[yielded_to:begin]
             yielded_to = at
-            lines = block[begin:at]
-            yield StepRun(layout, len(shape), lines), lines
+            yield _columns(layout, len(shape), block[begin:at]), block[begin:at]
         if yielded_to < len(block):
             yield None, block[yielded_to:]
 
-    def _layout(self, shape: bytes, line: bytes) -> StepLayout | None:
-        """Return the positions of a step line's parts; None if the line must be read in full."""
+    def _layout(self, shape: bytes, line: bytes) -> Layout | None:
+        """Return the positions of the numbers; None if the line must be read in full."""
         if len(shape) > _MOST_LAYOUT:
             return None
         if shape not in self._layouts:
@@ -204,6 +141,24 @@ class StepShapes:
             is_other = any(word in line.lower() for word in self._other_words)
             self._layouts[shape] = None if is_other else grammar.step_layout(line)
         return self._layouts[shape]
+
+
+def _columns(layout: Layout, size: int, lines: bytes) -> Columns:
+    """Return the numbers in lines of one size.
+
+    A JSON decoder is three times as fast as `float`, but it refuses `007`.
+    """
+    places = sorted(layout.items(), key=lambda field: field[1].start)
+    cut, at = "", 0
+    for _, place in places:
+        cut += f"{place.start - at}x{place.stop - place.start}s"
+        at = place.stop
+    texts = [*itertools.chain.from_iterable(struct.iter_unpack(f"{cut}{size - at}x", lines))]
+    try:
+        numbers = _NUMBERS.decode(b"[%b]" % b",".join(texts))
+    except msgspec.DecodeError:
+        numbers = [*map(float, texts)]
+    return {name: numbers[at :: len(places)] for at, (name, _) in enumerate(places)}
 
 
 def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:

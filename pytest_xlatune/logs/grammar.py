@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from pytest_xlatune.model.metric import StepRecord
@@ -217,16 +216,11 @@ def parse_steps(text: str, label: str, *, is_torn: bool = False) -> list[StepRec
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepLayout:
-    """The positions of the parts of a step line; `fields` by attribute of the step's record."""
-
-    rank: slice  # empty if the line names no rank
-    step: slice
-    fields: dict[str, slice]
+# positions of the numbers in a step line: "step", "rank" if it names one, attributes of its record
+Layout = dict[str, slice]
 
 
-def step_layout(line: bytes) -> StepLayout | None:
+def step_layout(line: bytes) -> Layout | None:
     """Return the layout of a line that consists of one step with finite figures, else None.
 
     It is valid for all lines that differ only in digits. A line with any other text is read in
@@ -240,13 +234,14 @@ def step_layout(line: bytes) -> StepLayout | None:
     match = _STEP.match(text, at)
     if match is None or match["step"] is None or match["profiler"] or match.end() < len(text):
         return None
-    fields = _fields(match, text)
+    layout = _fields(match, text)
     # any digits make these finite numbers; a line without a figure may be no step
-    if actor != _NOWHERE or not fields or _OTHER_LINE.search(text, at):
+    if actor != _NOWHERE or not layout or _OTHER_LINE.search(text, at):
         return None
-    if not all(_PLAIN_NUMBER.fullmatch(text[place]) for place in fields.values()):
+    if not all(_PLAIN_NUMBER.fullmatch(text[place]) for place in layout.values()):
         return None
-    return StepLayout(rank=rank, step=slice(*match.span("step")), fields=fields)
+    ranks = {} if rank == _NOWHERE else {"rank": rank}
+    return {**layout, **ranks, "step": slice(*match.span("step"))}
 
 
 def _fields(match: re.Match[str], text: str) -> dict[str, slice]:
@@ -293,10 +288,13 @@ def _without_torn_field(text: str) -> str:
     return text[: text.rfind(",") + 1]
 
 
+# the figures of a step record, in its order
+FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")
+
+
 def figures_in(record: StepRecord) -> int:
     """Return how many figures a step's line had."""
-    figures = (record.step_s, record.tgs, record.tflops, record.mfu, record.loss)
-    return sum(figure is not None for figure in figures)
+    return sum(getattr(record, name) is not None for name in FIGURES)
 
 
 def _kind(match: re.Match[str], text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -97,25 +97,21 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     combined: dict[FailureClass, Tier]  # classes that follow only from log and outcome together
     published: dict[str, str]  # code in XLA's published list -> the advice on its page
 
-    @property
-    def words(self) -> frozenset[str]:
-        """All words of all signatures; a line without any of them shows no failure."""
-        return frozenset(word for word, _ in self.places)
-
     @functools.cached_property
-    def places(self) -> tuple[tuple[str, int], ...]:
-        """Each word with the index of its signature."""
-        return tuple(
-            (word, at) for at, signature in enumerate(self.signatures) for word in signature.words
-        )
+    def words(self) -> Mapping[str, Sequence[int]]:
+        """Word -> the indices of its signatures; a line without any word shows no failure."""
+        indices: dict[str, list[int]] = {}
+        for at, signature in enumerate(self.signatures):
+            for word in signature.words:
+                indices.setdefault(word, []).append(at)
+        return indices
 
     @functools.cached_property
     def tiers(self) -> Mapping[str, Tier]:
         """Class -> its tier; if its signatures differ, that of the most informative one."""
         ranked = sorted(self.signatures, key=lambda signature: signature.tier, reverse=True)
-        return {str(cls): tier for cls, tier in self.combined.items()} | {
-            signature.cls: signature.tier for signature in ranked
-        }
+        tiers = [*self.combined.items(), *((row.cls, row.tier) for row in ranked)]
+        return {str(cls): tier for cls, tier in tiers}
 
     @functools.cached_property
     def good(self) -> re.Pattern[str]:
@@ -131,14 +127,13 @@ def read_table(content: Mapping[str, Any]) -> SignatureTable:
     """
     classes = content["class"]
     usual = {cls: {"action": row["action"]} for cls, row in classes.items() if "action" in row}
-    rows = [usual.get(row["class"], {}) | row for row in content["signature"]]
-    made = {
-        "signatures": rows,
+    table_content = {
+        "signatures": [usual.get(row["class"], {}) | row for row in content["signature"]],
         "harmless": {row["sample"]: row["regex"] for row in content["harmless"]},
         "combined": {cls: row["tier"] for cls, row in classes.items() if "tier" in row},
         "published": content.get("published", {}),
     }
-    return msgspec.convert(made, SignatureTable)
+    return msgspec.convert(table_content, SignatureTable)
 
 
 @functools.cache
@@ -156,30 +151,28 @@ def sight(text: str, *, line: int, evidence: str) -> tuple[Finding | None, bool]
     """Return what the line with this number shows, and whether its program cannot go on.
 
     `text` is the line without its prefix, `evidence` with it, because that contains the severity.
-    A harmless line shows None.
+    A harmless line shows None. A program survives what its logger calls a warning, and ends at what
+    it calls fatal, whatever the signature says; an error of JAX at the beginning of a line is the
+    end of a traceback.
     """
     # MSCCL++ and the LL cutoffs print NCCL WARN in good runs
     if is_harmless(text) or _SOURCE.match(text):
         return None, False
-    low, signatures = text.lower(), table().signatures
-    places = {at: low.find(word) for word, at in table().places if word in low}
+    match = _SEVERITY.search(evidence)
+    severity = (match[1] or match[2]) if match else ""
     shown = shortened(evidence.strip(), EVIDENCE_CHARS)
-    for at in sorted(places):
-        signature = signatures[at]
-        # patterns may take more than linear time, so they only see the surroundings of the words
-        begin = max(0, places[at] - _BEFORE_WORD)
-        match = signature.pattern.search(text, begin, places[at] + _AFTER_WORD)
-        if match is not None:
-            finding = Finding(
-                cls=signature.cls,
-                action=signature.action,
-                line=line,
-                text=shown,
-                detail=shortened(signature.detail_of(match), EVIDENCE_CHARS),
-                code=signature.code_of(match),
-            )
-            return finding, _is_fatal(text, signature, evidence=evidence)
-    if _severity(evidence) != "F":
+    for signature, found in _matches(text):
+        finding = Finding(
+            cls=signature.cls,
+            action=signature.action,
+            line=line,
+            text=shown,
+            detail=shortened(signature.detail_of(found), EVIDENCE_CHARS),
+            code=signature.code_of(found),
+        )
+        ends = signature.is_fatal or severity == "F" or _RAISED.match(text) is not None
+        return finding, ends and severity not in ("I", "W") and finding.action is not Action.NONE
+    if severity != "F":
         return None, False
     # an unknown fatal line is a finding too, because its program ends there
     detail = shortened(text.strip(), EVIDENCE_CHARS)
@@ -188,22 +181,17 @@ def sight(text: str, *, line: int, evidence: str) -> tuple[Finding | None, bool]
     return Finding(cls=cls, action=action, line=line, text=shown, detail=detail), True
 
 
-def _severity(evidence: str) -> str:
-    """Return the severity that the logger gives a line: I, W, E or F; "" without one."""
-    match = _SEVERITY.search(evidence)
-    return (match[1] or match[2]) if match else ""
+def _matches(text: str) -> Iterator[tuple[Signature, re.Match[str]]]:
+    """Yield the signatures that match a line, in order.
 
-
-def _is_fatal(text: str, signature: Signature, *, evidence: str) -> bool:
-    """Return whether a line with this signature says that its program cannot go on.
-
-    The logger's severity takes precedence over the signature's: a program survives what it logs as
-    a warning, and ends at what it logs as fatal. An error raised by JAX at the beginning of a line
-    is the end of a traceback.
+    A pattern may take more than linear time, so it only sees the surroundings of a word.
     """
-    if signature.action is Action.NONE:
-        return False
-    severity = _severity(evidence)
-    if severity in ("I", "W"):
-        return False
-    return severity == "F" or signature.is_fatal or _RAISED.match(text) is not None
+    low, known = text.lower(), table()
+    places = {
+        at: low.find(word) for word, indices in known.words.items() if word in low for at in indices
+    }
+    for at, place in sorted(places.items()):
+        begin = max(0, place - _BEFORE_WORD)
+        match = known.signatures[at].pattern.search(text, begin, place + _AFTER_WORD)
+        if match is not None:
+            yield known.signatures[at], match

@@ -28,7 +28,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._sieve import LineFilter
@@ -66,11 +65,6 @@ class StepPattern:
     total: str = ""  # pattern of another line with the id of the last step; "" if none
 
     @property
-    def line(self) -> re.Pattern[str]:
-        """What finds a step in a line."""
-        return _compiled(self.pattern)
-
-    @property
     def is_json(self) -> bool:
         """Whether a line is a JSON object."""
         return self is PRESETS["json"]
@@ -78,44 +72,43 @@ class StepPattern:
     def steps(self, text: str, label: str) -> list[StepRecord]:
         """Return the step in a line; [] if it has none."""
         groups = self._groups(text)
-        if (step := _step_of(groups)) is None:
+        if (step := _step_of(groups, "step", "kilo")) is None:
             return []
-        values: dict[str, Any] = {}
-        for group, value in groups.items():
-            name, per = _PER.get(group, (group, 1))
-            if name in _FIGURES and (number := _number(value)) is not None:
-                values.setdefault(name, number / per)
-        rate = _number(groups.get("rate", ""))
-        if rate and "step_s" not in values:
-            values["step_s"] = 1 / rate
+        figures = {name: _number(groups.get(name, "")) for name in GROUPS}
+        if (ms := figures["ms"]) is not None:
+            figures["seconds"] = ms / 1000
+        if figures["seconds"] is None and (rate := figures["rate"]):
+            figures["seconds"] = 1 / rate
         if _number(groups.get("nans", "")):  # Megatron omits the loss of such iterations
-            values["loss"] = math.nan
-        return [StepRecord(step=step, label=label, **values)]
+            figures["loss"] = math.nan
+        record = StepRecord(
+            step=step,
+            step_s=figures["seconds"],
+            tgs=figures["tgs"],
+            tflops=figures["tflops"],
+            mfu=figures["mfu"],
+            loss=figures["loss"],
+            label=label,
+        )
+        return [record]
 
     def last_step(self, text: str) -> int | None:
         """Return the id of the program's last step if a line shows it; else None."""
         if self.total and (match := _compiled(self.total).search(text[:_MOST_CHARS])) is not None:
             return _whole_number(match["total"])
-        groups = self._groups(text)
-        last = _whole_number(groups.get("total", ""), groups.get("kilos", ""))
-        # a bar that counts all steps, from 0 or from 1
-        count, bar_length = (_whole_number(groups.get(name, "")) for name in ("count", "of"))
-        step = _step_of(groups)
-        if count is not None and bar_length is not None and step in (count, count - 1):
-            last = bar_length - (count - step)
-        return _through(groups.get("epoch"), last, last)
+        return _step_of(self._groups(text), "total", "kilos")
 
     def _groups(self, text: str) -> dict[str, str]:
         """Return group -> text of a line; {} if it is no step line."""
         text = text[:_MOST_CHARS]
         if self.is_json:
             return _of_json(text)
+        if (line := _compiled(self.pattern).search(text)) is None:
+            return {}
         groups: dict[str, str] = {}
-        if (match := self.line.search(text)) is None:
-            return groups
-        for found in (match, *(_compiled(field).search(text) for field in self.fields)):
-            said = found.groupdict() if found is not None else {}
-            groups = {name: value for name, value in said.items() if value is not None} | groups
+        for match in (line, *(_compiled(field).search(text) for field in self.fields)):
+            named = match.groupdict() if match is not None else {}
+            groups = {name: value for name, value in named.items() if value is not None} | groups
         return groups
 
 
@@ -161,7 +154,6 @@ PRESETS = {
         ),
         (
             *(r"reduced_train_loss[:=] *(?P<loss>N)", r"tokens_per_sec_per_gpu[:=] *(?P<tgs>N)"),
-            r"\| *(?P<count>\d+)/(?P<of>\d+) \[",
             r"<[^,\]]*, *(?:(?P<rate>N)it/s|(?P<seconds>N)s/it)",
         ),
     ),
@@ -224,33 +216,22 @@ _JSON_GROUPS: Mapping[str, str] = {
 }
 _JSON_NAMES = {name: group for group, names in _JSON_GROUPS.items() for name in names.split()}
 _JSON_NAMES["train_step_timing in s"] = "seconds"
-_PER = {"ms": ("step_s", 1000), "seconds": ("step_s", 1)}
 _MOST_DIGITS = 15
 _MOST_CHARS = 4096
-_THOUSAND = 1000
-_PERCENT = 100
 
 
-_FIGURES = ("step_s", "tgs", "tflops", "mfu", "loss")
-
-
-def _step_of(groups: Mapping[str, str]) -> int | None:
+def _step_of(groups: Mapping[str, str], group: str, thousands: str) -> int | None:
     """Return the id of a step, counted through the epochs if a line names them."""
-    step = _whole_number(groups.get("step", ""), groups.get("kilo", ""))
-    return _through(groups.get("epoch"), _whole_number(groups.get("total", "")), step)
-
-
-def _through(epoch: str | None, of_epoch: int | None, step: int | None) -> int | None:
-    if epoch is None or of_epoch is None or step is None:
+    step = _whole_number(groups.get(group, ""), 1000 if groups.get(thousands) else 1)
+    epoch, of_epoch = (_whole_number(groups.get(name, "")) for name in ("epoch", "total"))
+    if step is None or epoch is None or of_epoch is None:
         return step
-    return (_whole_number(epoch) or 0) * of_epoch + step
+    return epoch * of_epoch + step
 
 
-def _whole_number(text: str, kilo: str = "") -> int | None:
+def _whole_number(text: str, unit: int = 1) -> int | None:
     number = _number(text) if len(text) <= _MOST_DIGITS else None
-    if number is None or not math.isfinite(number):
-        return None
-    return round(number * (_THOUSAND if kilo else 1))
+    return None if number is None or not math.isfinite(number) else round(number * unit)
 
 
 def _of_json(text: str) -> dict[str, str]:
@@ -263,11 +244,9 @@ def _of_json(text: str) -> dict[str, str]:
     groups: dict[str, str] = {}
     for name, member in _members(value):
         group = _JSON_NAMES.get(name) or _JSON_NAMES.get(re.split(r"[/.]", name)[-1])
-        if group is not None and not isinstance(member, bool | dict | list) and member is not None:
-            shown = str(member)
-            if group == "mfu" and (share := _number(shown)) is not None and share <= 1:
-                shown = str(share * _PERCENT)
-            groups.setdefault(group, shown)
+        if group and isinstance(member, int | float | str) and not isinstance(member, bool):
+            is_share = group == "mfu" and (_number(str(member)) or 2) <= 1
+            groups.setdefault(group, str(float(member) * 100) if is_share else str(member))
     return groups if "step" in groups and len(groups) > 1 else {}
 
 
@@ -275,8 +254,7 @@ def _members(value: Json) -> list[tuple[str, Json]]:
     if not isinstance(value, dict):
         return []
     members = [(name.lower(), member) for name, member in value.items()]
-    inner = [more for _, member in members for more in _members(member)]
-    return [*members, *inner]
+    return [*members, *(inner for _, member in members for inner in _members(member))]
 
 
 def fitting(texts: Iterable[bytes]) -> str:

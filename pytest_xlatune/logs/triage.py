@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -93,28 +93,29 @@ def diagnose(
     complete = report.last_step is not None and report.last_step >= protocol.last_step
     measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
     findings = _without_wanted(report)
-    is_ours = is_ended_by_us or stalled_s is not None
     # JAX's preemption notifier ignores SIGTERM: 161 more steps were printed after a scancel. Slurm
     # also calls a preempted job cancelled.
     is_preempted = any(finding.cls == FailureClass.PREEMPTED for finding in findings)
-    is_others = outcome.state in _ENDED_BY_OTHERS and not is_preempted
-    if is_others and not measured and not is_ours:
+    is_ours = is_ended_by_us or stalled_s is not None or is_preempted
+    if outcome.state in _ENDED_BY_OTHERS and not measured and not is_ours:
         findings = _still_asking(findings, outcome.state)
     if measured:
         # Trouble in the log did not prevent the steps, and the teardown of a complete run often
         # ends with exit 143.
-        findings = tuple(
-            finding if finding.cls in _STAND else replace(finding, action=Action.NONE)
-            for finding in findings
-        )
+        findings = _quiet(findings, [finding for finding in findings if finding.cls in _STAND])
         if outcome.state.is_final and outcome.state is not State.COMPLETED:
-            is_bad = any(
-                finding.cls in _STAND and finding.action is not Action.NONE for finding in findings
-            )
+            is_bad = any(finding.action is not Action.NONE for finding in findings)
             soft = () if is_bad else (_diagnosed(FailureClass.SOFT_SUCCESS, _how(outcome)),)
             return (*findings, *soft)
     stalled = None if complete else stalled_s
     return (*findings, *_combined(report, outcome, protocol, findings=findings, stalled_s=stalled))
+
+
+def _quiet(findings: Iterable[Finding], but: Container[Finding]) -> tuple[Finding, ...]:
+    """Return the findings; those that are not in `but` call for no action."""
+    return tuple(
+        finding if finding in but else replace(finding, action=Action.NONE) for finding in findings
+    )
 
 
 def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
@@ -123,10 +124,8 @@ def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
     named = (report.env.get(key, "") for key in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))
     if "cpu" not in (*asked, *named):
         return report.findings
-    return tuple(
-        replace(finding, action=Action.NONE) if finding.cls == FailureClass.NO_GPU else finding
-        for finding in report.findings
-    )
+    others = [finding for finding in report.findings if finding.cls != FailureClass.NO_GPU]
+    return _quiet(report.findings, others)
 
 
 def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
@@ -136,12 +135,8 @@ def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding,
     nothing. Only a cause from before still calls for an action; for a cancelled job, only one that
     excludes the profile or stops the sweep.
     """
-    ends = [
-        finding.line
-        for finding in findings
-        if finding.cls in _ENDS and finding.line and not finding.source
-    ]
-    end = min(ends, default=math.inf)
+    ends = (finding.line for finding in findings if finding.cls in _ENDS and not finding.source)
+    end = min(filter(None, ends), default=math.inf)
 
     def stands(finding: Finding) -> bool:
         if state is State.NODE_FAIL:
@@ -150,9 +145,7 @@ def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding,
             return False
         return state is State.TIMEOUT or finding.action in (Action.DROP, Action.STOP)
 
-    return tuple(
-        finding if stands(finding) else replace(finding, action=Action.NONE) for finding in findings
-    )
+    return _quiet(findings, [*filter(stands, findings)])
 
 
 def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
@@ -163,28 +156,24 @@ def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
     """
     is_alone = all(finding.action is Action.NONE for finding in report.findings)
     is_term = outcome.signal in (None, _SIGTERM, _SIGINT)
-    if outcome.state is State.FAILED and report.is_cancelled and is_alone and is_term:
-        return outcome if is_ours else replace(outcome, state=State.CANCELLED)
-    return outcome
+    if outcome.state is not State.FAILED or is_ours or not (is_alone and is_term):
+        return outcome
+    return replace(outcome, state=State.CANCELLED) if report.is_cancelled else outcome
 
 
 def end_of(report: LogReport) -> Outcome:
     """Return the outcome of a job from its log alone; still running if the log lacks an end."""
+    asking = [finding for finding in report.findings if finding.action is not Action.NONE]
     # findings of an earlier start, and findings about an end, call for no action
-    still = (
-        finding
-        for finding in report.findings
-        if finding.action is not Action.NONE or finding.cls in _ENDS
-    )
-    classes = {finding.cls for finding in still}
-    of_classes = ((cls, state) for state, cls in CLASS_OF_STATE.items() if cls in classes)
-    if (of_class := next(of_classes, None)) is not None:
-        return Outcome(state=of_class[1], exit_code=report.exit_code)
+    ends = (finding for finding in report.findings if finding.cls in _ENDS)
+    classes = {finding.cls for finding in (*asking, *ends)}
+    for state, cls in CLASS_OF_STATE.items():
+        if cls in classes:
+            return Outcome(state=state, exit_code=report.exit_code)
     if report.exit_code is not None:
         state = State.FAILED if report.exit_code else State.COMPLETED
         return Outcome(state=state, exit_code=report.exit_code)
-    asks = any(finding.action is not Action.NONE for finding in report.findings)
-    if asks and report.steps_after_trouble < STEPS_THAT_REFUTE:
+    if asking and report.steps_after_trouble < STEPS_THAT_REFUTE:
         return Outcome(state=State.FAILED)
     # the job may still run: a log that ended at step 7 of 15 was once called healthy
     return Outcome(state=State.RUNNING)

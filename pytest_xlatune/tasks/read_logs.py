@@ -265,7 +265,7 @@ def _how_to_read(report: LogReport, pattern: StepPattern | None) -> str:
     if report.fits:
         return f"its step lines are those of {report.fits}: --step-pattern {report.fits} reads them"
     if pattern is not None:
-        return f"the step pattern {pattern.line.pattern!r} fits none of them"
+        return f"the step pattern {pattern.pattern!r} fits none of them"
     return (
         "of another trainer say how it prints a step: --step-pattern NAME, or step-pattern in "
         "xlatune.toml (to xlatune init in the file that it writes without --log), with NAME one of "

@@ -96,7 +96,14 @@ class StepPattern:
         """Return the id of the program's last step if a line shows it; else None."""
         if self.total and (match := _compiled(self.total).search(text[:_MOST_CHARS])) is not None:
             return _whole_number(match["total"])
-        return _step_of(self._groups(text), "total", "kilos")
+        groups = self._groups(text)
+        last = _step_of(groups, "total", "kilos")
+        # a bar that counts all steps, from 0 or from 1
+        count, bar_length = (_whole_number(groups.get(name, "")) for name in ("count", "of"))
+        step = _step_of(groups, "step", "kilo")
+        if count is not None and bar_length is not None and step in (count, count - 1):
+            last = bar_length - (count - step)
+        return last
 
     def _groups(self, text: str) -> dict[str, str]:
         """Return group -> text of a line; {} if it is no step line."""
@@ -154,6 +161,7 @@ PRESETS = {
         ),
         (
             *(r"reduced_train_loss[:=] *(?P<loss>N)", r"tokens_per_sec_per_gpu[:=] *(?P<tgs>N)"),
+            r"\| *(?P<count>\d+)/(?P<of>\d+) \[",
             r"<[^,\]]*, *(?:(?P<rate>N)it/s|(?P<seconds>N)s/it)",
         ),
     ),

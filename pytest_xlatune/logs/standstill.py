@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -97,7 +97,6 @@ class RankState:
     node: str = ""  # the node; "" if unknown
     doing: Doing = Doing.SILENT
     at: str = ""  # the innermost frame of the user's own code, `train.py:24 load`; "" if unknown
-    other_threads: frozenset[str] = frozenset()  # the innermost own frame of each other thread
     on: str = ""  # what it reads from, the kernel's wait channel, or how it ended
     step: int | None = None  # step of its last step line; None if there is none
     last_line: str = ""  # last line of its log
@@ -207,7 +206,7 @@ def _steps_behind(states: Sequence[RankState]) -> Sequence[RankState]:
 
 
 def _elsewhere(states: Sequence[RankState]) -> _Late:
-    """Return ranks whose main or other threads are in a place where the others' are not."""
+    """Return ranks whose main thread is in a place where those of the others are not."""
     # if more than half read from a socket, they wait for a rank that does not
     peers = [s for s in states if s.doing is Doing.READS and _ADDRESS.fullmatch(s.on)]
     waiting = [state for state in states if state.doing is Doing.WAITS]
@@ -215,20 +214,10 @@ def _elsewhere(states: Sequence[RankState]) -> _Late:
         if waits and len(waits) < len(states):
             others = [state for state in states if state not in waits]
             return others, others[0].why
-    if late := _apart(states, lambda state: (state.doing, state.at)):
-        return late, late[0].why
-    late = _apart(states, lambda state: state.other_threads)
-    if not late or not late[0].other_threads:
-        return None
-    frequency = Counter(at for state in states for at in state.other_threads)
-    rarest = min(late[0].other_threads, key=lambda at: (frequency[at], at))
-    return late, say("a thread other than the main one is in {at}", at=rarest)
-
-
-def _apart(states: Sequence[RankState], key: Callable[[RankState], object]) -> Sequence[RankState]:
-    """Return the ranks that differ from more than half; () if all agree, or no majority does."""
-    ((most, count),) = Counter(map(key, states)).most_common(1)
-    return [state for state in states if key(state) != most] if 2 * count > len(states) else ()
+    # else those that differ from more than half
+    ((most, count),) = Counter((state.doing, state.at) for state in states).most_common(1)
+    late = [state for state in states if (state.doing, state.at) != most]
+    return (late, late[0].why) if late and 2 * count > len(states) else None
 
 
 def _states(
@@ -273,13 +262,11 @@ def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | 
         seen, key=lambda pair: (bool(pair[1].stacks), pair[1].threads, pair[1].pid)
     )
     doing = _doing(main)
-    at, *other_threads = map(_user_frame, main.stacks or [()])
     return RankState(
         rank=rank,
         node=hang_look.node,
         doing=doing,
-        at=at,
-        other_threads=frozenset(other_threads) - {""},
+        at=_user_frame(main.stacks[0]) if main.stacks else "",
         on={Doing.READS: main.on, Doing.DISK: main.channel}.get(doing, ""),
         step=step,
         last_line=hang_look.last_lines[-1] if hang_look.last_lines else "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -111,40 +110,8 @@ def test_a_torn_envelope_tells_no_step_that_it_does_not_end() -> None:
         assert all(loss is None or math.isnan(loss) for loss in losses)
 
 
-LEARNT = {
-    "a launcher's own": "{rank}@gpu{host:03d}> ",
-    "in brackets": "<< task {rank} of 8, pid 7{rank}12 >> ",
-    "with a time": "07:08:{second:02d}.{second}51 worker/{rank} :: ",
-    "above absl": "#{rank}# I0112 07:08:09.123456 140001 metric_logger.py:226] ",
-    "below CRI": "2026-01-12T07:08:09.1Z stdout F @{rank}@ ",
-}
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-@pytest.mark.parametrize("prefix", LEARNT.values(), ids=LEARNT)
-def test_a_prefix_that_no_table_has_is_learnt(prefix: str, ranks: int) -> None:
-    said = [*LINES[:3], "Config param dtype: x", "Config param remat: full", *LINES[3:]]
-    lines = [
-        prefix.format(rank=rank, host=rank + 17, second=10 + at * ranks + rank) + each
-        for at, each in enumerate(said)
-        for rank in reversed(range(ranks))
-    ]
-    report = read_every_way(text_of(lines))
-    holds_all(dataclasses.replace(report, config={"steps": report.config["steps"]}))
-    assert {each.label for each in report.steps} == {""}  # no number of it is taken for a rank
-    assert {each.count for each in report.findings} == {ranks}
-    assert not [each for each in report.notes if "unknown text" in each]
-
-
-def test_behind_a_prefix_that_was_learnt_a_known_one_names_the_rank() -> None:
-    lines = [f"job7> {rank}: {step(at, tgs=900 + rank)}" for at in range(9) for rank in (3, 1, 0)]
-    report = read_every_way(text_of(lines))
-    assert [(each.label, each.tgs) for each in report.steps] == [("0", 900.0)] * 9
-
-
 def test_a_text_that_varies_is_no_prefix() -> None:
     lines = [
-        *(f"{word} and then Config param {word}: 1" for word in ("one", "two", "three")),
         *(f"{'x' * at}> {step(at)}" for at in range(1, 9)),
         *(f"[Rampup Batch Size Phase] {step(at)}" for at in range(9, 20)),
         "the variable NCCL_IB_HCA=mlx5 is not a line of printenv",

@@ -43,7 +43,6 @@ def job(odd: dict[str, Any], *, at: int = 2, ranks: int = 4, **more: Any) -> Sta
 
 
 ELSEWHERE = (("/home/u/data.py:9 load", "/home/u/train.py:38 main"),)
-BESIDE = (AT, ("/usr/lib/python3.12/ssl.py:3 read", "/home/u/upload.py:7 send"))
 
 
 @pytest.mark.parametrize(
@@ -62,12 +61,10 @@ BESIDE = (AT, ("/usr/lib/python3.12/ssl.py:3 read", "/home/u/upload.py:7 send"))
         # between two samples it had no core; it computes all the same
         ({"call": "", "main_cores": 0.4, "stacks": ()}, "computes on the host"),
         ({"stacks": ELSEWHERE}, "waiting in data.py:9 load"),
-        ({"stacks": BESIDE}, "a thread other than the main one is in upload.py:7 send"),
     ],
     ids=[
         "stopped", "under a debugger", "died", "a file system that is away", "a server is silent",
         "asleep", "a loop of Python", "a loop without stacks", "another collective",
-        "a callback of the program",
     ],
 )  # fmt: skip
 def test_the_rank_that_does_not_wait_with_the_others_is_behind(

@@ -181,11 +181,6 @@ def test_a_shape_that_was_read_before_reads_as_it_does_alone(
 
 CRI = "2026-01-12T07:08:09.123456789Z stdout P "
 DAMAGED = {
-    "a part of a step line is learnt as what stands in front of it": [
-        *["0: I0112 07:08:09.6 1 e:6] completed step:5: I0112 07:08:09.6 1 e:6] completed step: 0,"]
-        * 3,
-        "0: I0112 07:08:09.1 1 y:6] completed step: 1,seconds: 2",
-    ],
     "a text in front of steps comes late": [
         *(step(at) for at in range(5000)),
         *(f"job7> {step(at)}" for at in range(5000, 5003)),

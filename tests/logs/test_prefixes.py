@@ -37,6 +37,13 @@ PREFIXES = {
     "logging in brackets": "[2026-01-12 07:08:09,123][INFO] ",
     "basicConfig": "INFO:root:",
     "srun below CRI": "2026-01-12T07:08:09.1Z stdout F  0: ",
+    "ts": "Jan 12 07:08:09 ",
+    "a date and a time": "2026-01-12 07:08:09.123 ",
+    "a date and a time in brackets": "[2026-01-12 07:08:09] ",
+    "a time": "07:08:09 ",
+    "ISO": "2026-01-12T07:08:09 ",
+    "colours": "\x1b[0;31m",
+    "srun's padded label": " 0: ",
     "absl below compose": "node-7 | I0112 07:08:09.123456 140001 metric_logger.py:226] ",
 }
 

@@ -33,10 +33,18 @@ def cases(part: str) -> dict[str, list[list[str]]]:
     return found
 
 
+def plain(part: str) -> list[list[str]]:
+    """The cases of a part without a class, as a program prints them."""
+    return [[line[1:] for line in lines] for lines in cases(part)[""]]
+
+
 SAID, LAUNCH = cases(RUNNING), cases(LAUNCHED)
 SPELT = cases("with a figure or a name")  # `class: detail`
 SCANCEL = SAID["cancelled"][1][0].strip()
 LIMIT = SAID["time-limit"][1][0].strip()
+SURVIVED = plain("in the middle of a run that ends well")
+LEFT = plain("at the end of a run that ends well")
+(TEARDOWN,) = plain("in a teardown that fails")
 HALTED = next(lines[0][1:] for lines in SAID["tpu-chip"]).partition("; observed")[0]
 
 
@@ -87,38 +95,6 @@ def test_a_figure_or_a_name_of_a_line_is_told(head: str, said: list[list[str]]) 
         assert f"{finding.cls}: {finding.detail}" == head
 
 
-# what stands in front of a line
-STAMPS = {
-    "ts": "Jan 12 07:08:09 {}",
-    "a date and a time": "2026-01-12 07:08:09.123 {}",
-    "in brackets": "[2026-01-12 07:08:09] {}",
-    "a time": "07:08:09 {}",
-    "ISO": "2026-01-12T07:08:09 {}",
-    "pdsh": "gpu017: {}",
-    "a host and a rank": "[gpu017:3] {}",
-    "colours": "\x1b[0;31m{}\x1b[0m",
-    "CRLF": "{}\r",
-    "srun": " 3: {}",
-}
-OF_LAUNCHERS = ("srun", "slurmstepd", "[ERROR]", "docker: ")
-
-
-@pytest.mark.parametrize("front", STAMPS.values(), ids=STAMPS)
-def test_a_stamp_hides_no_failure(
-    front: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    is_host = "gpu017" in front  # of other lines it is learnt, not known
-    for cls, (said, *_) in (*LAUNCH.items(), *SAID.items()):
-        lines = [front.format(each[1:]) for each in said]
-        if is_host and not said[0][1:].startswith(OF_LAUNCHERS):
-            continue
-        entry, status = triaged(tmp_path / "job.log", lines, capsys)
-        assert (entry["status"], status) == (cls, 1), lines
-    lines = [front.format(each) for each in (*STEPS, LIMIT)]
-    entry, _ = triaged(tmp_path / "job.log", lines, capsys)
-    assert (entry["status"], entry["last_step"]) == ("time-limit", 2)
-
-
 REQUEUE = SAID["requeued"][0][0].strip()
 PEER = (
     "An unexpected peer shows up in the launch group with a different launch id than the current "
@@ -130,7 +106,7 @@ LOST = (
 )
 
 
-@pytest.mark.parametrize("line", [lines[0][1:] for lines in cases("in a run that goes on")[""]])
+@pytest.mark.parametrize("line", [lines[0] for lines in plain("in a run that goes on")])
 def test_a_line_of_a_good_run_is_no_finding(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,49 +115,6 @@ def test_a_line_of_a_good_run_is_no_finding(
     assert [each["class"] for each in entry["findings"]] == ["unfinished"]  # type: ignore[attr-defined]
 
 
-# what programs print in a run that ends well
-SURVIVED = (
-    (
-        (
-            "E0112 07:08:09.931882 77 rendezvous.cc:98] This thread has been waiting for `first "
-            "call` for 20 seconds and may be stuck. Expected 8 threads to join the rendezvous, but "
-            "not all of them arrived on time."
-        ),
-        (
-            "E0112 07:08:19.931882 77 rendezvous.cc:103] Thread is unstuck! Warning above was a "
-            "false-positive. Perhaps the timeout is too short."
-        ),
-    ),
-    (
-        (
-            "E0112 07:08:09.1 77 gemm_fusion_autotuner.cc:1041] Results do not match the "
-            "reference. This is likely a bug/unexpected loss of precision."
-        ),
-        "E0112 07:08:09.2 77 buffer_comparator.cc:157] Difference at 0: 16.1, expected 14.2",
-    ),
-    (
-        "I0112 07:08:09.1 77 metric_logger.py:333] To see full metrics 'tensorboard --logdir=gs://b'",
-    ),
-)
-AT_THE_END = (
-    (
-        "2026-01-12 07:09:09.084633: E external/xla/coordination_service_agent.cc:481] Failed to "
-        "disconnect from coordination service with status: DEADLINE_EXCEEDED: Deadline Exceeded."
-    ),
-    *TRACE,
-    "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Deadline Exceeded",
-    "srun: error: n2: task 3: Aborted (core dumped)",
-)
-SERVICE = "E0112 07:09:09.1 77 coordination_service"
-LEFT = (
-    [
-        (
-            f"{SERVICE}.cc:981] Shutdown barrier in coordination service has failed: "
-            "DEADLINE_EXCEEDED: Barrier timed out. Id: Shutdown::7."
-        )
-    ],
-    ["Error in atexit._run_exitfuncs:", *AT_THE_END[1:-1]],
-)
 AXLEARN = (
     "I0112 07:09:{:02d}.1 77 trainer.py:500] SpmdTrainer process   0 step {:8d}] Average step "
 )
@@ -236,24 +169,7 @@ def test_what_another_program_writes_behind_a_step_is_read(
     assert (entry["status"], entry["last_step"] is None) == (status, False)
 
 
-FALLBACK = (
-    (
-        "WARNING:jax._src.xla_bridge:CUDA backend failed to initialize: Unable to load CUDA. (Set "
-        "TF_CPP_MIN_LOG_LEVEL=0 and rerun for more info.)"
-    ),
-    (
-        "WARNING:2026-01-12 07:08:09,143:jax._src.xla_bridge:794: An NVIDIA GPU may be present on "
-        "this machine, but a CUDA-enabled jaxlib is not installed. Falling back to cpu."
-    ),
-    "WARNING:absl:No GPU/TPU found, falling back to CPU. (Set TF_CPP_MIN_LOG_LEVEL=0 and rerun)",
-    (
-        "WARNING:jax._src.xla_bridge:A Google TPU may be present on this machine, but either a "
-        "TPU-enabled jaxlib or libtpu is not installed. Falling back to cpu."
-    ),
-)
-
-
-@pytest.mark.parametrize("line", FALLBACK)
+@pytest.mark.parametrize("line", [line for (line,) in plain("in a run that falls back to the CPU")])
 def test_a_run_that_fell_back_to_the_cpu_has_no_score(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,7 +204,7 @@ TOGETHER: dict[str, tuple[list[str], str, int]] = {
     "a second start ends well": ([*STEPS, REQUEUE, *WHOLE], "ok", 0),
     **{f"survived: {each[0][:40]}": ([*STEPS, *each, *WHOLE[4:]], "ok", 0) for each in SURVIVED},
     **{f"at the end: {each[0][:60]}": ([*WHOLE[1:], *each], "ok", 0) for each in LEFT},
-    "a teardown that fails": ([*WHOLE, *AT_THE_END], "soft-success", 0),
+    "a teardown that fails": ([*WHOLE, *TEARDOWN], "soft-success", 0),
     "frames": (
         [each.replace("TFLOP", "Frames/s/device: 7.2, TFLOP") for each in WHOLE], "ok", 0),
     "rank 0 alone": ([*HEAD, *(f"0: {step(each)}" for each in range(20))], "ok", 0),

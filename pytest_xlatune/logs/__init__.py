@@ -45,7 +45,7 @@ from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, 
 from pytest_xlatune.logs.formats import Blocks, formats
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.logs.line_classes import FACTS, LogLine
-from pytest_xlatune.logs.patterns import StepPattern, fitting
+from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.standstill import Standstill, behind_by_logs
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
@@ -215,9 +215,8 @@ class LogReader:
             self._held.clear()
         for blocks in self._blocks:
             blocks.close()
-        if not self._closed and not self._course.start.steps:
-            end = self._tail if self._bytes > len(self._begin) else b""
-            self._fits = fitting((self._begin, end))
+        if not self._closed and self._pattern is None and not self._course.start.steps:
+            self._fits = fitting(self._begin, self._tail if self._bytes > len(self._begin) else b"")
         self._closed, self._begin = True, b""
 
     def report(self) -> LogReport:
@@ -415,6 +414,18 @@ class LogReader:
             if _STEP_WORD not in part and not is_harmless(part)
         ]
         return tuple(texts[-_TAIL_LINES:])
+
+
+def fitting(*texts: bytes) -> str:
+    """Return the preset that finds most figures of steps in some texts; "" if none does."""
+    figures = {}
+    for name, pattern in PRESETS.items():
+        reader = LogReader(pattern)
+        reader.feed(b"".join(text + b"\n" for text in texts))
+        figures[name] = sum(map(grammar.figures_in, reader.report().steps))
+    # the first of equal ones, which is more specific
+    best = max(figures, key=figures.__getitem__)
+    return best if figures[best] else ""
 
 
 def read_log(chunks: Iterable[bytes]) -> LogReport:

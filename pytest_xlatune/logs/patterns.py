@@ -26,11 +26,9 @@ import ast
 import functools
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._sieve import LineFilter
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import StepRecord
@@ -263,24 +261,6 @@ def _members(value: Json) -> list[tuple[str, Json]]:
         return []
     members = [(name.lower(), member) for name, member in value.items()]
     return [*members, *(inner for _, member in members for inner in _members(member))]
-
-
-def fitting(texts: Iterable[bytes]) -> str:
-    """Return the preset that finds most figures of steps in some lines; "" if none does."""
-    line_filter = LineFilter(word for pattern in PRESETS.values() for word in pattern.words)
-    _, lines = line_filter.lines(b"\n".join((*texts, b"")))
-    segments = [part for _, line in lines for part in grammar.plain_segments(line)]
-    figures = dict.fromkeys(PRESETS, 0)
-    for name, pattern in PRESETS.items():
-        figures_of_step: dict[int, int] = {}
-        for segment in segments:
-            if any(word in segment.lower() for word in pattern.words):
-                for step in pattern.steps(grammar.split_origin(segment)[1], ""):
-                    figures_of_step[step.step] = grammar.figures_in(step)
-        figures[name] = sum(figures_of_step.values())
-    # the first of equal ones, which is more specific
-    best = max(figures, key=lambda name: figures[name])
-    return best if figures[best] else ""
 
 
 @functools.lru_cache(maxsize=16)

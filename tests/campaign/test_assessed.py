@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign.assess import STATUS, Assessment
+from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
+from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
@@ -208,3 +213,50 @@ def test_the_line_for_which_it_was_ended_is_the_cause_while_it_asks_for_somethin
     assert (whole.decision.next, whole.decision.cls) == (Next.ACCEPT, "soft-success")
     stranger = Finding(cls="gpu-hardware", action=Action.STOP, text="Xid 79")
     assert assessed(text, killed, fatal=stranger).decision == plain.decision
+
+
+# the layout of nccl-tests 2.13:  all_reduce_perf -b 8G -e 8G -f 2 -g 8
+TABLE = (Path(__file__).parents[1] / "data" / "nccl_tests.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "next_", "detail"),
+    [
+        pytest.param(TABLE, Next.ACCEPT, "", id="a whole test"),
+        pytest.param(TABLE.replace("0    41619", "9    41619"), Next.RETRY, "corrupt", id="wrong"),
+        pytest.param("", Next.RETRY, "# Avg bus bandwidth", id="no result"),
+    ],
+)
+def test_a_test_of_collectives_is_a_trial_without_a_step(
+    text: str, next_: Next, detail: str
+) -> None:
+    protocol = Protocol(metric="busbw", steps=1)
+    protocol.check_window()
+    cell = Cell(model_tag="m", parallelism=Parallelism.parse("DP=8"), protocol=protocol)
+    trial = Trial(
+        cell_digest=cell.digest, profile=BASELINE, protocol=protocol, study="toy", stage="round"
+    )
+    outcome = Outcome(state=State.COMPLETED, exit_code=0)
+    logged = read_figures(text.encode().splitlines(keepends=True), protocol.scored_by)
+    found = assess(trial, cell, outcome, read_log([text.encode()]), logged=logged)
+    assert found.decision.next is next_
+    assert detail in sentence(found.decision.why)
+    if next_ is Next.ACCEPT:
+        assert found.score is not None
+        assert found.score.value == pytest.approx(math.log(360.97))
+        assert found.score.figure is not None
+        assert found.score.figure.words == "bus bandwidth 361.0 GB/s"
+
+
+def test_what_is_lost_is_told_with_the_reason_and_no_word_twice() -> None:
+    why = "no part of Slurm knew the job in 20 rounds"
+    lost = Outcome(state=State.LOST, reason=why)
+    decision = decide(
+        lost, primary(diagnose(read_log([log(steps=7).encode()]), lost, CELL.protocol))
+    )
+    assert sentence(decision.why) == f"lost ({why}): retried on the same nodes"
+    gone = Outcome(state=State.NODE_FAIL)
+    decision = decide(
+        gone, primary(diagnose(read_log([log(steps=7).encode()]), gone, CELL.protocol))
+    )
+    assert sentence(decision.why).startswith("node-fail: ")

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.figures import read_figures
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import BUSBW, TGS, Logged, Metric
-from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.model.trial import Trial
-from tests.helpers.assessed import assess
 
 RATE = Metric(name="field:my/rate", title="my/rate", field="my/rate")
 # the layout of nccl-tests 2.13:  all_reduce_perf -b 8G -e 8G -f 2 -g 8
@@ -102,35 +94,6 @@ def test_bus_bandwidth_is_the_average_of_one_size(text: str, said: str) -> None:
     assert found.values == ((None, 360.97),)
     assert said in sentence(found.problem)
     assert bool(said) == bool(found.problem)
-
-
-@pytest.mark.parametrize(
-    ("text", "next_", "detail"),
-    [
-        pytest.param(TEST, Next.ACCEPT, "", id="a whole test"),
-        pytest.param(TEST.replace("0    41619", "9    41619"), Next.RETRY, "corrupt", id="wrong"),
-        pytest.param("", Next.RETRY, "# Avg bus bandwidth", id="no result"),
-    ],
-)
-def test_a_test_of_collectives_is_a_trial_without_a_step(
-    text: str, next_: Next, detail: str
-) -> None:
-    protocol = Protocol(metric="busbw", steps=1)
-    protocol.check_window()
-    cell = Cell(model_tag="m", parallelism=Parallelism.parse("DP=8"), protocol=protocol)
-    trial = Trial(
-        cell_digest=cell.digest, profile=BASELINE, protocol=protocol, study="toy", stage="round"
-    )
-    outcome = Outcome(state=State.COMPLETED, exit_code=0)
-    logged = read(text, protocol.scored_by)
-    found = assess(trial, cell, outcome, read_log([text.encode()]), logged=logged)
-    assert found.decision.next is next_
-    assert detail in sentence(found.decision.why)
-    if next_ is Next.ACCEPT:
-        assert found.score is not None
-        assert found.score.value == pytest.approx(math.log(360.97))
-        assert found.score.figure is not None
-        assert found.score.figure.words == "bus bandwidth 361.0 GB/s"
 
 
 def test_a_table_that_was_cut_says_why_it_has_no_bandwidth() -> None:

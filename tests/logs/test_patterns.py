@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.logs import LogReader, LogReport, RankReader
-from pytest_xlatune.logs.patterns import PRESETS, fitting, step_pattern
+from pytest_xlatune.logs import LogReader, LogReport, RankReader, fitting
+from pytest_xlatune.logs.patterns import PRESETS, step_pattern
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.log_lines import text_of
 
@@ -51,7 +51,7 @@ def test_a_preset_reads_the_lines_of_its_trainer(form: str) -> None:
     assert [each.step for each in report.steps] == list(range(1, 16))
     one = report.steps[7]
     assert (one.step_s, one.tgs, one.tflops, one.mfu, one.loss) == pytest.approx(figures)
-    assert form == preset or fitting([line.format(3, 4).encode()]) == preset
+    assert form == preset or fitting(line.format(3, 4).encode()) == preset
 
 
 def test_nan_is_seen_and_a_torn_line_is_none() -> None:
@@ -173,7 +173,7 @@ def test_of_two_formats_in_one_log_the_one_that_was_asked_for_counts(preset: str
 def test_a_bar_of_something_else_is_not_the_format_that_fits() -> None:
     lines = [BARS.format(each) for each in range(1, 11)]
     lines += [LINES["json"].format(each) for each in range(1, 9)]
-    assert fitting([each.encode() for each in lines]) == "json"
+    assert fitting(text_of(lines)) == "json"
 
 
 # preset -> the lines that tell the last step, and the end of a run that came to it
@@ -216,23 +216,19 @@ def test_the_last_step_is_read_from_the_lines(
         assert status(end)[0] == "healthy"
 
 
-def test_an_end_of_megatron_that_was_asked_for_is_its_goal() -> None:
-    lines = [MEGATRON.format(each) for each in range(1, 13)]
-    end = "[exiting program at iteration 12] datetime: 2026-01-12 07:09:09 "
-    assert read(text_of([*lines, end]), "megatron-lm").goal_step == 12
-    assert read(text_of(lines), "megatron-lm").goal_step != 12
-
-
-@pytest.mark.parametrize("end", ["[{}] datetime: 2026-01-12 07:09:09 ", "{}"])
-def test_an_end_of_megatron_after_its_minutes_is_one_that_was_asked_for(
-    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [MEGATRON.format(each) for each in range(1, 13)]
-    path = tmp_path / "job.log"
-    path.write_bytes(text_of([*lines, end.format("exiting program after 230.25 minutes")]))
-    assert main(["triage", "--json", "--step-pattern", "megatron-lm", str(path)]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert (found["last_step"], found["exit_code"]) == (12, 0)
+@pytest.mark.parametrize(
+    ("end", "goal", "code"),
+    [
+        ("[exiting program at iteration 12] datetime: 2026-01-12 07:09:09 ", 12, None),
+        ("[exiting program after 230.25 minutes] datetime: 2026-01-12 07:09:09 ", 5000, 0),
+        ("exiting program after 230.25 minutes", 5000, 0),
+        ("", 5000, None),
+    ],
+)
+def test_an_end_of_megatron_that_was_asked_for(end: str, goal: int, code: int | None) -> None:
+    lines = [*(MEGATRON.format(each) for each in range(1, 13)), end]
+    report = read(text_of(lines), "megatron-lm")
+    assert (report.last_step, report.goal_step, report.exit_code) == (12, goal, code)
 
 
 def test_nans_of_megatron_and_nemo_are_seen() -> None:

@@ -6,11 +6,9 @@ import itertools
 
 import pytest
 
-from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.logs import LogReport, Phase, read_log
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
 PROTOCOL = Protocol(steps=15)
@@ -202,13 +200,3 @@ def test_every_end_without_a_line_of_it_has_a_class(state: State) -> None:
         found = diagnose(report_of(lines), outcome, PROTOCOL)
         assert found, (signal, lines)
         assert of_slurm.get(state) in (None, *(each.cls for each in found)), (signal, lines)
-
-
-def test_what_is_lost_is_told_with_the_reason_and_no_word_twice() -> None:
-    why = "no part of Slurm knew the job in 20 rounds"
-    lost = Outcome(state=State.LOST, reason=why)
-    decision = decide(lost, primary(diagnose(report_of(steps(0, 6)), lost, PROTOCOL)))
-    assert sentence(decision.why) == f"lost ({why}): retried on the same nodes"
-    gone = Outcome(state=State.NODE_FAIL)
-    decision = decide(gone, primary(diagnose(report_of(steps(0, 6)), gone, PROTOCOL)))
-    assert sentence(decision.why).startswith("node-fail: ")

@@ -199,10 +199,10 @@ class Attempts:
         self._full_since_s: float | None = None  # when a limit was reached; None if none is
         self._noted_limits: set[str] = set()  # what a limit waits for, as noted in this session
         # the keys of the next four are the names of the nodes that a trial requests
-        self._resumptions: dict[tuple[str, ...], int] = {}
-        self._checked_nodes_s: dict[tuple[str, ...], float] = {}
-        self._queued_since_s: dict[tuple[str, ...], float] = {}
-        self._never_starts_since_s: dict[tuple[str, ...], float] = {}
+        self._resumptions: dict[tuple[str, ...], int] = {}  # those since the last measured trial
+        self._checked_nodes_s: dict[tuple[str, ...], float] = {}  # when they were last checked
+        self._queued_since_s: dict[tuple[str, ...], float] = {}  # since when a job waits for them
+        self._never_starts_since_s: dict[tuple[str, ...], float] = {}  # since when none can start
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial; the ledger must hold it before it is submitted."""
@@ -473,9 +473,9 @@ class Attempts:
 
     def _resume(self, nodes: tuple[str, ...]) -> Resumed:
         """Resume nodes, unless that was done often enough without a measured trial since."""
-        times = self._resumptions.get(nodes, 0)
-        if times >= _MOST_RESUMPTIONS:
-            why = f"resumed {times} times without a measured trial since"
+        resumptions = self._resumptions.get(nodes, 0)
+        if resumptions >= _MOST_RESUMPTIONS:
+            why = f"resumed {resumptions} times without a measured trial since"
             return Resumed(unfit=nodes, faults=(why,))
         resumed = self._run.executor.resume(nodes)
         resumed = dataclasses.replace(resumed, faults=tuple(map(shown, resumed.faults)))
@@ -485,7 +485,7 @@ class Attempts:
             ",".join(resumed.nodes) or "none",
             "; ".join(resumed.faults) or "all are fit",
         )
-        self._resumptions[nodes] = times + bool(resumed.nodes)
+        self._resumptions[nodes] = resumptions + bool(resumed.nodes)
         return resumed
 
     def _request_end(self, submission: Submission) -> None:

@@ -168,7 +168,7 @@ def _outcome(path: Path) -> Outcome | None:
         if not was_renamed:
             return outcome
         why = "it could not be read before"
-    # an exception would stop every test of every session, so a damaged outcome is an outcome
+    # no exception is raised, because it would stop every test of every session
     except (LedgerError, OSError) as error:
         why = _file_fault(error).removeprefix(f"{source}: ")
     reason = f"{path}: {why}; kept as {renamed.name}"
@@ -207,8 +207,8 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
     With `devices` the probe also asks JAX for the devices. `health` is the site's command that
     reports what a node's log says; () if there is none.
 
-    If the probe needs another container, it runs only where `devices` are asked for. If the
-    launcher names no probe, the trial reports nothing, because the payload may run elsewhere.
+    If the probe needs another container, it runs only with `devices`. If the launcher names no
+    probe, the trial reports nothing, because the trainer may run on other nodes than the payload.
     """
     spec = msgspec.structs.replace(spec, node_health=health) if health else spec
     if not spec.probe:

@@ -107,6 +107,7 @@ def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str
 
 
 def _descendants(ancestor: int) -> list[_ProcessView]:
+    """Return the processes that a process started, and those that these started, by id."""
     processes = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (process := _ProcessView(int(entry.name))).is_there:
@@ -123,7 +124,7 @@ class _ProcessView:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.folder = Path(f"/proc/{pid}")
-        self.is_there = True
+        self.is_there = True  # whether the process still existed when it was read
         self.name = ""
         self.fields: list[str] = []  # those of /proc/<pid>/stat, from the state on
         try:
@@ -136,10 +137,12 @@ class _ProcessView:
 
     @property
     def parent(self) -> int:
+        """The id of the process that started this one."""
         return int(self.fields[1])
 
     @functools.cached_property
     def environ(self) -> dict[bytes, bytes]:
+        """The environment of the process; empty if it cannot be read."""
         with contextlib.suppress(OSError):
             pairs = (pair.partition(b"=") for pair in self._bytes("environ").split(b"\0"))
             return {name: value for name, _, value in pairs}
@@ -160,6 +163,7 @@ class _ProcessView:
             return ""
 
     def threads(self) -> list[str]:
+        """Return the ids of the threads, sorted; none if they cannot be read."""
         with contextlib.suppress(OSError):
             task = self.folder / "task"
             return sorted(os.listdir(task), key=int)  # noqa: PTH208 - no paths needed

@@ -204,11 +204,11 @@ class ProgramLauncher(Launcher):
         flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = cache_env(trial) | trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
         argv, worker = _with_worker(argv, trial, interpreter=interpreter, program=program)
-        is_loaded = rotated.SITE_FILE in worker
-        needs_shell = is_loaded and rotated.needs_shell(self.inherit)
+        loads_worker = rotated.SITE_FILE in worker
+        needs_shell = loads_worker and rotated.needs_shell(self.inherit)
         if self.env_files or self.cwd or self.in_shell or needs_shell:
             witness = witness_script() if shows_settings(trial) else ""
-            loads = rotated.worker_exports("xlatune_folder") if is_loaded else ""
+            loads = rotated.worker_exports("xlatune_folder") if loads_worker else ""
             script = _profile_script(trial, flags, env) + loads + witness
             command, files = self._in_wrapper(argv, cell), {PROFILE_FILE: script}
             probe = self._in_wrapper(probe_argv, cell)
@@ -219,7 +219,7 @@ class ProgramLauncher(Launcher):
             command, files = tuple(map(_relative, argv)), {}
             probe = tuple(map(_relative, probe_argv))
             composed = on_top(cell.deployed, env)
-            if is_loaded:
+            if loads_worker:
                 composed |= rotated.worker_variables(composed, folder=_FOLDER_WORD)
             if flags:
                 composed["XLA_FLAGS"] = _relative(append_flags(deployed, flags))

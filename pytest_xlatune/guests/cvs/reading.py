@@ -259,14 +259,15 @@ def _open_items(
 
 
 def _is_count(value: Json) -> bool:
+    """Return whether a value is a whole number of at least 1."""
     number = typed(value)
     return isinstance(number, int) and not isinstance(number, bool) and number > 0
 
 
 def _env_of(source: Source, *path: str) -> dict[str, str]:
     """Return the variables of an object, without those that only the launcher can set."""
-    names = [name for name in source.table(*path) if not is_set_by_launcher(name)]
-    return {name: source.text(*path, name) for name in names}
+    variables = {name: source.text(*path, name) for name in source.table(*path)}
+    return {name: text for name, text in variables.items() if not is_set_by_launcher(name)}
 
 
 # CVS writes flags without their dashes:  xla_gpu_autotune_level

@@ -89,7 +89,7 @@ class Demand(Record, frozen=True, kw_only=True):
     """A demand on the mean of a metric over the jobs.
 
     Attributes:
-        metric: the name of the metric in CVS, without `PREFIX`.
+        metric: the name of the metric in CVS, without the beginning `training.`.
         bound: `min` or `max`; "" if the metric is only recorded.
         value: the limit; None if the metric is only recorded.
     """

@@ -158,6 +158,7 @@ def read_traffic(paths: Iterable[Path]) -> Traffic:
 
 
 def _least_timestamp(timestamps: list[int]) -> int:
+    """Return the time from which all times are counted; refuse times that lie too far apart."""
     base = min(timestamps, default=0)
     if timestamps and max(timestamps) - base > LIMIT_NS:
         raise WireError("lines whose clocks are more than 26 days apart")
@@ -175,6 +176,8 @@ def _timestamp(file: CaptureFile, begin: int, end: int) -> int:
 
 
 class _Reader:
+    """What was read from the planes of a capture; `base_ns` is the time 0 of its times."""
+
     def __init__(self, base_ns: int) -> None:
         self._base_ns = base_ns
         self._parts: list[Messages] = []
@@ -185,9 +188,10 @@ class _Reader:
         self._transfers: dict[str, list[Transfer]] = {}
 
     def traffic(self) -> Traffic:
-        none = np.zeros(0, np.int64)
+        """Return what was read so far."""
+        empty = np.zeros(0, np.int64)
         columns = {
-            column: np.concatenate([none, *(getattr(part, column) for part in self._parts)])
+            column: np.concatenate([empty, *(getattr(part, column) for part in self._parts)])
             for column in _COLUMNS
         }
         columns["has_label"] = columns["has_label"].astype(bool)

@@ -102,7 +102,11 @@ def settings() -> Lines:
         for each in FIELDS:
             if each.group is group:
                 where = f"`{each.flag}`" if each in OPTIONS else ""
-                where = f"`{each.name}` in `xlatune.toml`" if each.where is Where.TABLE else where
+                where = (
+                    f"`{each.name}` in `xlatune.toml`"
+                    if each.where is Where.SETTINGS_FILE
+                    else where
+                )
                 where += ", for the whole session" if each.where is Where.SESSION else ""
                 default = _shown(getattr(group(), each.field))
                 yield _row(f"`{each.field}`", each.help, each.unit, default, where)

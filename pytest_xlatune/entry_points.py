@@ -59,7 +59,7 @@ class EntryPointGroup:
         return len(self.names())
 
     @property
-    def has_strangers(self) -> bool:
+    def has_foreign(self) -> bool:
         """Whether another distribution adds a name; nothing is imported."""
         return not all(
             point.target.startswith(_PREFIX) for points in self._theirs.values() for point in points

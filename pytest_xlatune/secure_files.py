@@ -86,18 +86,18 @@ def _group_in(folder: Path) -> int:
     status = folder.stat()
     # Without this, the sessions of other members would be refused in a folder without setgid.
     is_shared = status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_ISVTX
-    is_kept = status.st_mode & stat.S_ISGID or (is_shared and _is_ours(status.st_gid))
+    is_kept = status.st_mode & stat.S_ISGID or (is_shared and _is_own_group(status.st_gid))
     return status.st_gid if is_kept else os.getegid()
 
 
-def _is_ours(gid: int) -> bool:
+def _is_own_group(gid: int) -> bool:
     return gid in {os.getegid(), *os.getgroups()}
 
 
 @functools.cache
 def _is_member(uid: int, gid: int) -> bool:
     """Return whether this machine lists a user as member of a group of which we are members."""
-    if not _is_ours(gid):
+    if not _is_own_group(gid):
         return False
     try:
         user = pwd.getpwuid(uid)
@@ -419,13 +419,13 @@ def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
     mode, folder = MODES[access], workdir / name
     make_folder(folder, mode)
     for path in (folder, *folder.parents):
-        _open_one(path, mode, workdir, access=access)
+        _set_access(path, mode, workdir, access=access)
         if path == workdir:
             break
     return folder
 
 
-def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
+def _set_access(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
     is_top = folder == workdir
     no_link = 0 if is_top else os.O_NOFOLLOW
     try:
@@ -439,7 +439,7 @@ def _open_one(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
         status, gid = os.fstat(descriptor), workdir.stat().st_gid
         if status.st_uid != os.geteuid():
             return
-        if access == "group" and status.st_gid != gid and _is_ours(gid):
+        if access == "group" and status.st_gid != gid and _is_own_group(gid):
             os.fchown(descriptor, -1, gid)
         old_mode = stat.S_IMODE(status.st_mode)
         new_mode = mode
@@ -528,10 +528,10 @@ def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
         return "may be written by every user", [f"chmod o-w {path}"] if is_own else []
     gid = status.st_gid
     if mode & stat.S_IWGRP and not _is_private(path, gid):
-        if shared is not None and _is_ours(gid) and gid == _group(shared):
+        if shared is not None and _is_own_group(gid) and gid == _group(shared):
             return "", []
         remedies = [f"chmod g-w {path}"] if is_own else []
-        remedies += [_how_to_trust(gid, shared)] if _is_ours(gid) else []
+        remedies += [_how_to_trust(gid, shared)] if _is_own_group(gid) else []
         return f"may be written by group {_group_name(gid)}", remedies
     return "", []
 

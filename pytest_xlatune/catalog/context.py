@@ -138,6 +138,7 @@ def no_algorithm(env: Mapping[str, str], shape: Shape) -> Iterator[str]:
 
 
 def _threshold(kind: str, value: str, shape: Shape) -> str:
+    """Return why a threshold for combining collectives does nothing; "" if it may do something."""
     if kind not in shape.groups:
         return f"it has no {kind}"
     computations, limit = shape.groups[kind], to_integer(value)
@@ -157,6 +158,7 @@ def _threshold(kind: str, value: str, shape: Shape) -> str:
 
 
 def _decomposer(value: str, shape: Shape) -> str:
+    """Return why the threshold of `DECOMPOSER` does nothing; "" if it may do something."""
     if shape.loop_permutes is None:
         return ""
     if not shape.loop_permutes:
@@ -377,6 +379,7 @@ def _flags_and_env(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _requoted(word: str) -> str:
+    """Return a flag with quotes around its value if XLA needs them."""
     name, equals, value = word.partition("=")
     needs_quotes = any(char.isspace() for char in value) or not value
     return f"{name}='{value}'" if equals and needs_quotes else word

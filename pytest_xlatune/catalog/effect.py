@@ -197,4 +197,5 @@ def _changes(after: Mapping[str, str], before: Mapping[str, str]) -> dict[str, s
 
 
 def _parts(text: str) -> set[str]:
+    """Return the items of a list with commas."""
     return {part for part in text.split(",") if part}

@@ -133,7 +133,7 @@ class History(Record, frozen=True, kw_only=True):
         known = self.flags[flag].defaults.values() if flag in self.flags else ()
         return frozenset(default for default in known if default is not None)
 
-    def when(self, flag: str) -> str:
+    def accepted_in(self, flag: str) -> str:
         """Return which releases accept a flag, for a message."""
         oldest, newest = self.versions[0], self.versions[-1]
         if flag not in self.flags:

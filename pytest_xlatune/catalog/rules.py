@@ -3,8 +3,8 @@
 A rule examines what a profile sets on top of the deployed settings, and objects in one sentence: a
 partner is missing, another flag overrides a flag, or the value is the default already. A setting
 that would measure nothing, or something wrong, is a fault, except in a profile whose id begins with
-`control`, which is *meant* to do nothing. What only XLA knows, the module `effect` asks the
-target's XLA. No rule guesses: if a fact is unknown, it does not object. The facts come from the
+`control`, which is *meant* to do nothing. For facts that only XLA knows, the module `effect` asks
+the target's XLA. No rule guesses: if a fact is unknown, it does not object. Its facts come from the
 source of XLA, and from the HLO of programs that were compiled with and without a flag.
 """
 
@@ -580,7 +580,7 @@ def _unknown(case: Case) -> Iterator[str]:
                 hint = hint or f"; it is a variable, as in env={{{name!r}: ...}}"
             elif name not in probed.flags:
                 hint = hint or did_you_mean(name, probed.flags, dashes="--")
-            yield f"--{name} is {probed.when(name)}{hint}"
+            yield f"--{name} is {probed.accepted_in(name)}{hint}"
 
 
 _NEAR = 0.88  # least similarity (`difflib`) of a misspelt name: about one wrong letter in ten

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pytest_xlatune.cli.show import complain
-from pytest_xlatune.sweep.groups import FLAG, LIST_ALL, OPTIONS, RunSettings, is_daily
+from pytest_xlatune.sweep.groups import FLAG, LIST_ALL, OPTIONS, RunSettings, is_in_brief_help
 from pytest_xlatune.sweep.settings import resolve_options
 
 SESSION_OPTIONS = frozenset({"notify-file", "negative"})  # have no effect outside pytest
@@ -30,7 +30,7 @@ def add_options(
     """
     for option in OPTIONS:
         if (not only or option.name in only) and option.name not in leave_out:
-            help_text = option.help if only or is_daily(option.flag) else argparse.SUPPRESS
+            help_text = option.help if only or is_in_brief_help(option.flag) else argparse.SUPPRESS
             parser.add_argument(
                 f"--{option.name}", dest=option.key, metavar=option.metavar, help=help_text
             )

@@ -15,7 +15,7 @@ from pytest_xlatune.cli.options import add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES, is_daily
+from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES, is_in_brief_help
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 
 _TUNING_SWITCHES = frozenset(
@@ -39,7 +39,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
                 f"--{name.removeprefix('xlatune-')}",
                 dest=name,
                 action="store_true",
-                help=text if is_daily(f"--{name}") else argparse.SUPPRESS,
+                help=text if is_in_brief_help(f"--{name}") else argparse.SUPPRESS,
             )
     add_options(parser)
     parser.set_defaults(run=_study)

@@ -636,8 +636,8 @@ class Ledger:
         with contextlib.ExitStack() as held:
             with self._explained(what="locked"):
                 lock = locks.held(path, wait_s=_LOCK_TIMEOUT_S)
-                is_ours = held.enter_context(lock)
-            if not is_ours:
+                is_held = held.enter_context(lock)
+            if not is_held:
                 raise LedgerError(
                     f"{self.path} is locked by another process for more than "
                     f"{_LOCK_TIMEOUT_S:.0f} s; end the process that holds it (it may be stopped), "

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import METRICS, TGS, Metric
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.record import Json, Record, digest, used
+from pytest_xlatune.model.record import Json, Record, digest, without_empty
 from pytest_xlatune.model.redact import (
     command_text_without_secrets,
     secrets_of,
@@ -264,7 +264,7 @@ def _identity(protocol: Protocol) -> Mapping[str, Json]:
         del fields[name]
     if protocol.metric == TGS.name:
         del fields["metric"]
-    return used(fields, "metric_is_better", "dump", "autotune_cache", "compile_cache")
+    return without_empty(fields, "metric_is_better", "dump", "autotune_cache", "compile_cache")
 
 
 def check_model_tag(tag: str) -> None:
@@ -360,7 +360,9 @@ class Cell(Record, frozen=True, kw_only=True, dict=True, gc=True):
 
     @property
     def _identity(self) -> dict[str, Json]:
-        return used(self.to_json(), "code", "sourced") | {"protocol": self.protocol.identity}
+        return without_empty(self.to_json(), "code", "sourced") | {
+            "protocol": self.protocol.identity
+        }
 
     @property
     def guard_variables(self) -> dict[str, str]:

@@ -253,7 +253,7 @@ def canonical(value: Json) -> str:
     return _CANONICAL.encode(value)
 
 
-def used(data: Mapping[str, Json], *names: str) -> dict[str, Json]:
+def without_empty(data: Mapping[str, Json], *names: str) -> dict[str, Json]:
     """Return the JSON data of a record without those of the named fields that are empty.
 
     So a field that is not used changes neither an identity nor a random order.

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 HIDDEN = "(hidden)"
-_LINE = 16  # characters; a shorter line of a multi-line value is no secret by itself
+_SHORT_LINE = 16  # characters; a line of a secret that is no longer is no secret by itself
 # words that other programs write before values that are no secrets:
 # Key: cuda:local_topology  token: 1024
-_TERMS = frozenset({"key", "token"})
+_OTHER_MEANINGS = frozenset({"key", "token"})
 # Values that are no secret even if the name of the setting looks like one:  CACHE_KEY=default
 # If they were, every message would lose the word "default".
 _ORDINARY_WORDS = frozenset(
@@ -27,18 +27,18 @@ _ORDINARY_WORDS = frozenset(
 SHORTEST = 6  # characters; shorter values occur in too many harmless words
 
 # the end of a name of a secret:  HF_TOKEN  AWS_SECRET_ACCESS_KEY  hf-access-token  WANDB_APIKEY
-_PART = re.compile(
+_SECRET_WORD = re.compile(
     r"(?:(?:SECRET|PASSWORD|CREDENTIAL)S?|TOKEN|PASSWD|PASSPHRASE|KEY|PWD|WEBHOOK|DSN)$"
     r"|^(?:PASS|AUTH|AUTHORIZATION|PAT)$"
 )
 _FOLDERS = frozenset({"PWD", "OLDPWD"})  # variables that a shell sets itself
 # user and password of an address:  http://user:password@proxy:3128    https://token@github.com
-_USER = re.compile(
+_URL_PASSWORD = re.compile(
     r"(?:(?<=://)[^/\s:@\"']*:|(?<=http://)|(?<=https://))(?P<password>[^/\s@\"']+)(?=@)"
 )
 # a name up to its value:  export HF_TOKEN=    "token":    --api-key    setenv API_KEY
 # and in a list of variables, over two lines:  name: HF_TOKEN  value:
-_HEAD = re.compile(
+_NAME_OF_VALUE = re.compile(
     r"""
     (?<![\w.-]) (?P<is_word>setenv[ \t]+|--)? -? (?P<name>[A-Za-z_][\w.-]*+) ["']?
     (?: [ \t]* (?: \+?=(?!=) | : ) | ,?\s*["']?value["']?[ \t]*[:=] | (?(is_word)[ \t]+(?!-)|(?!)) )
@@ -50,20 +50,20 @@ _HEAD = re.compile(
 _VALUE = re.compile(r"""(?:[ \t]\#[^\n]*|"(?:[^"\\]|\\.)*+"|'[^']*+'|\\.|[^\n])++""", re.DOTALL)
 # secrets with a known form: hf_AbC...    ghp_...    glpat-...    sk-proj-...    xoxb-1-...
 # AKIA...    eyJhb.eyJzd.Sfl
-_SHAPE = re.compile(
+_TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
     r"|glpat-[\w-]{16,}|sk-[A-Za-z0-9_-]{20,}|xox[abeposr]-[A-Za-z0-9-]{10,}|nvapi-[\w-]{20,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{35}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
     r"|(?<=[Bb]earer )[^\s\"'(]\S{7,}"
 )
-# each match of `_SHAPE` contains one of these, and searching them first is 20 times faster
-_SHAPE_HAS = (
+# each match of `_TOKEN` contains one of these, and searching them first is 20 times faster
+_TOKEN_MARKS = (
     *("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "xox"),
     *("nvapi-", "AKIA", "ASIA", "AIza", "eyJ", "earer "),
 )
 # parameters of an address:  https://h/x?token=abc&se=2    ...&X-Amz-Signature=abc    ?sig=abc
-_QUERY = re.compile(r"[?&](?P<name>[A-Za-z_][\w.-]*+)=(?P<value>[^&\s\"'#<>]+)")
-_SIGNED = re.compile(r"(?:^|[_.-])(?:sig|signature)$", re.IGNORECASE)
+_URL_PARAMETER = re.compile(r"[?&](?P<name>[A-Za-z_][\w.-]*+)=(?P<value>[^&\s\"'#<>]+)")
+_SIGNATURE = re.compile(r"(?:^|[_.-])(?:sig|signature)$", re.IGNORECASE)
 # a setting up to its value, in a log:  Config param hf_access_token:    'token': '
 # in a command:  --password    '--password', '
 # in messages of ours:  HF_TOKEN: found [' deployed['HF_TOKEN'] is 12
@@ -93,7 +93,7 @@ _COMMAND_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
 # variables with options of a compiler, of which none is a secret
 _FLAG_VARIABLES = frozenset({"XLA_FLAGS", "LIBTPU_INIT_ARGS"})
 # a name in YAML whose value may be in the lines below:  - private_key: |
-_KEY = re.compile(r"""([ \t]*(?:-[ \t]+)*)["']?([A-Za-z_][\w.-]*+)["']?[ \t]*:""")
+_YAML_NAME = re.compile(r"""([ \t]*(?:-[ \t]+)*)["']?([A-Za-z_][\w.-]*+)["']?[ \t]*:""")
 # a key file:  -----BEGIN RSA PRIVATE KEY-----
 _KEY_FILE = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.DOTALL
@@ -102,7 +102,7 @@ _KEY_FILE = re.compile(
 
 def is_secret(name: str) -> bool:
     """Return whether the name of a variable or setting shows that its value is a secret."""
-    return name not in _FOLDERS and any(map(_PART.search, re.split(r"[_.-]", name.upper())))
+    return name not in _FOLDERS and any(map(_SECRET_WORD.search, re.split(r"[_.-]", name.upper())))
 
 
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
@@ -134,19 +134,19 @@ def _shown(name: str, value: str) -> str:
 def _hide_forms(text: str) -> str:
     """Return a text without secrets that are recognised by their form or place in an address."""
     if "?" in text:
-        text = _QUERY.sub(_without_query, text)
+        text = _URL_PARAMETER.sub(_without_parameter, text)
     if "://" in text:
-        text = _USER.sub(HIDDEN, text)
-    return _SHAPE.sub(HIDDEN, text) if any(mark in text for mark in _SHAPE_HAS) else text
+        text = _URL_PASSWORD.sub(HIDDEN, text)
+    return _TOKEN.sub(HIDDEN, text) if any(mark in text for mark in _TOKEN_MARKS) else text
 
 
-def _is_queried(name: str) -> bool:
-    return is_secret(name) or _SIGNED.search(name) is not None
+def _is_secret_parameter(name: str) -> bool:
+    return is_secret(name) or _SIGNATURE.search(name) is not None
 
 
-def _without_query(match: re.Match[str]) -> str:
+def _without_parameter(match: re.Match[str]) -> str:
     shown = match[0]
-    if not _is_queried(match["name"]):
+    if not _is_secret_parameter(match["name"]):
         return shown
     return shown[: match.start("value") - match.start()] + HIDDEN
 
@@ -256,7 +256,7 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
     for name, value in (pair for setting in settings for pair in setting.items()):
         if is_secret(name):
             # a key of several lines may be quoted line by line
-            secrets |= {value, *(line for line in value.splitlines() if len(line) > _LINE)}
+            secrets |= {value, *(line for line in value.splitlines() if len(line) > _SHORT_LINE)}
         else:
             secrets |= {*_secrets_by_form(value), *_assigned_secrets(value)}
     return _long_enough(secret for secret in secrets if secret.lower() not in _ORDINARY_WORDS)
@@ -301,10 +301,10 @@ def _assigned_secrets(value: str) -> Iterator[str]:
 
 def _secrets_by_form(value: str) -> Iterator[str]:
     """Yield the secrets in a value that are known by their form, or place in an address."""
-    yield from _USER.findall(value)
-    yield from _SHAPE.findall(value)
-    for match in _QUERY.finditer(value):
-        if _is_queried(match["name"]):
+    yield from _URL_PASSWORD.findall(value)
+    yield from _TOKEN.findall(value)
+    for match in _URL_PARAMETER.finditer(value):
+        if _is_secret_parameter(match["name"]):
             yield match["value"]
 
 
@@ -365,7 +365,7 @@ def hide_quoted(text: str, secrets: Iterable[str] = ()) -> str:
 
     Values assigned to names of secrets are hidden too, because not all secrets are known here.
     """
-    return _without_assigned(hide(text, secrets), skipped=_TERMS)
+    return _without_assigned(hide(text, secrets), skipped=_OTHER_MEANINGS)
 
 
 def hide_assignments(text: str) -> str:
@@ -373,14 +373,14 @@ def hide_assignments(text: str) -> str:
 
     The rest of a line after such a value is hidden too. The number of lines stays the same.
     """
-    text = _KEY_FILE.sub(lambda match: _hidden(match[0]), text)
+    text = _KEY_FILE.sub(lambda match: _hide_lines(match[0]), text)
     text = "\n".join(_without_values_below(text.split("\n")))
     shown, at = "", 0
-    for head in _HEAD.finditer(text):
+    for head in _NAME_OF_VALUE.finditer(text):
         if head.start() >= at and is_secret(head["name"]):
             value = _VALUE.match(text, head.end())
             if value:
-                shown += text[at : head.end()] + _hidden(value[0])
+                shown += text[at : head.end()] + _hide_lines(value[0])
                 at = value.end()
     return _hide_forms(shown + text[at:])
 
@@ -397,9 +397,9 @@ def _without_values_below(lines: Iterable[str]) -> Iterator[str]:
             continue
         yield line
         if text:
-            key = _KEY.match(line)
+            key = _YAML_NAME.match(line)
             column = key.end(1) if key and is_secret(key[2]) else None
 
 
-def _hidden(value: str) -> str:
+def _hide_lines(value: str) -> str:
     return "\n".join(HIDDEN if line else "" for line in value.split("\n"))

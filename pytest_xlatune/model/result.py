@@ -416,7 +416,7 @@ class Verdict(Record, frozen=True, kw_only=True):
     @property
     def may_be_nothing(self) -> bool:
         """Whether an interval that is corrected for the choice of the best arm includes 0."""
-        # Both count: a delta of +26.4 % [+0.3, +48.3] may have a likely change of +0.3 [-1.9, +2.1]
+        # Each may be lower:  a delta of +26.4 % [+0.3, +48.3]  with a likely +0.3 [-1.9, +2.1]
         lower_ends = (self.ci95 and self.ci95[0], self.likely and self.likely[1])
         return any(low is not None and low <= 0 for low in lower_ends)
 

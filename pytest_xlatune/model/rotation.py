@@ -251,12 +251,12 @@ def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message
         read_at_start += [flag for flag in flags if not channel.is_option(flag)]
     if read_at_start:
         return say("a library reads {names} when it starts", names=tuple(read_at_start))
-    below = effective_values(deployed)
+    deployed_values = effective_values(deployed)
     # a flag that the client reads at its start has no effect if it repeats the deployed value
     flags = {
         name: value
         for name, value in effective_values(profile.flags).items()
-        if read_at(name) is not ReadAt.START or below.get(name) != value
+        if read_at(name) is not ReadAt.START or deployed_values.get(name) != value
     }
     for names, why in (
         (
@@ -275,8 +275,8 @@ def options_of(profile: Profile, deployed: Flags) -> Mapping[str, str] | Message
         if names:
             return say(why, names=tuple(names))
     for name, value in flags.items():
-        if name in APPENDING and below.get(name):
-            options[name] = f"{below[name]},{value}"
+        if name in APPENDING and deployed_values.get(name):
+            options[name] = f"{deployed_values[name]},{value}"
         else:
             options[name] = _CHOICES.get(name, {}).get(value.lower(), value)
     return options
@@ -393,7 +393,7 @@ class _Reading:
 
     def compile(self, entry: Mapping[str, Any]) -> None:
         self.compiling = str(entry["program"])
-        self._began(entry)
+        self._read_time(entry)
 
     def compiled_(self, entry: Mapping[str, Any]) -> None:
         self.compiling = ""
@@ -413,9 +413,9 @@ class _Reading:
 
     def turn(self, entry: Mapping[str, Any]) -> None:
         self.turn_starts.append((str(entry["program"]), int(entry["first_call"])))
-        self._began(entry)
+        self._read_time(entry)
 
-    def _began(self, entry: Mapping[str, Any]) -> None:
+    def _read_time(self, entry: Mapping[str, Any]) -> None:
         at_s = float(entry["at"]) if "at" in entry else math.nan
         self.read["last_at_s"] = at_s if math.isfinite(at_s) else None
 

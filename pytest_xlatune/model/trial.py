@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import BASELINE_ID, Flag, Flags, Profile
-from pytest_xlatune.model.record import Record, digest, used
+from pytest_xlatune.model.record import Record, digest, without_empty
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.rotation import RotationSpec
 
@@ -176,12 +176,12 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
             "stage": self.stage,
             "block": self.block,
             "position": self.position,
-            "design": used(self.design.to_json(), "widths") if self.design else None,
+            "design": without_empty(self.design.to_json(), "widths") if self.design else None,
         }
         if self.rotation is not None:
-            spec = used(self.rotation.spec.to_json(), "memory_limit_bytes")
+            spec = without_empty(self.rotation.spec.to_json(), "memory_limit_bytes")
             planned = {"deadline_s": 0, "died_of": [], "suspect": "", "spec": spec}
-            identity["rotation"] = used(self.rotation.to_json() | planned, "suspect")
+            identity["rotation"] = without_empty(self.rotation.to_json() | planned, "suspect")
         return digest(identity, length=10)
 
     @property

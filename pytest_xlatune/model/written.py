@@ -23,7 +23,7 @@ from pytest_xlatune.model.redact import brief, hide, secrets_in_argument
 _T = TypeVar("_T")
 # the place between the words of a class name:  RetryPolicy
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_TERMS: dict[Any, str] = {
+_TYPE_WORDS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
@@ -65,6 +65,7 @@ def written(what: str) -> Callable[[type[_T]], type[_T]]:
 
 
 def _constructed(cls: Any, what: str, make: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Return what `make` constructs, or raise ConfigError that names the wrong argument."""
     names, where = names_of(cls), f"{cls.__name__}(...)"
     for name in keywords:
         if name not in names:
@@ -177,7 +178,7 @@ def _check(kind: Any, value: object, *, where: str) -> None:
             _check(args[0], key, where=f"{where}, the name {key!r}")
             _check(args[1], item, where=f"{where}[{key!r}]")
     elif not _fits(kind, value):
-        raise wrong_kind(where, value, _TERMS.get(kind) or kind.__name__)
+        raise wrong_kind(where, value, _TYPE_WORDS.get(kind) or kind.__name__)
 
 
 def _fits(kind: Any, value: object) -> bool:
@@ -203,5 +204,5 @@ def _fits(kind: Any, value: object) -> bool:
 def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
     """Return the error for a value of a wrong type: where it is, its type, the expected type."""
     given = f"{where} is {brief(value)} ({type(value).__name__})"
-    hint = f": write {str(value)!r}" if expected == _TERMS[str] and _fits(float, value) else ""
+    hint = f": write {str(value)!r}" if expected == _TYPE_WORDS[str] and _fits(float, value) else ""
     return ConfigError(f"{given}, expected {expected}{hint}")

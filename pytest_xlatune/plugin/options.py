@@ -10,7 +10,7 @@ import pytest
 
 from pytest_xlatune import plugin
 from pytest_xlatune.model.errors import ConfigError, help_lines
-from pytest_xlatune.sweep.groups import DAILY, LIST_ALL, OPTIONS, SWITCHES, is_daily
+from pytest_xlatune.sweep.groups import BRIEF_HELP, LIST_ALL, OPTIONS, SWITCHES, is_in_brief_help
 from pytest_xlatune.sweep.markers import MARKERS, registered_as
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 
@@ -20,18 +20,18 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     arguments = pluginmanager.getplugin("pytestconfig").known_args_namespace
     is_brief = arguments.help and arguments.verbose < 1
     count = len(OPTIONS) + len(SWITCHES)
-    title = f"{len(DAILY)} for daily use; `{LIST_ALL}` lists all {count}"
+    title = f"{len(BRIEF_HELP)} for daily use; `{LIST_ALL}` lists all {count}"
     group = parser.getgroup("xlatune", f"sweeps of XLA flags and NCCL variables ({title})")
     for option in OPTIONS:
-        shown = option.help if is_daily(option.flag) else argparse.SUPPRESS
+        shown = option.help if is_in_brief_help(option.flag) else argparse.SUPPRESS
         group.addoption(
             option.flag, dest=option.key, metavar=option.metavar, help=shown, default=None
         )
-        if not is_brief or is_daily(option.flag):
+        if not is_brief or is_in_brief_help(option.flag):
             text = f"{option.help} (as {option.flag})"
             parser.addini(option.key, text, type="string", default="")
     for name, (_, text) in SWITCHES.items():
-        shown = text if is_daily(f"--{name}") else argparse.SUPPRESS
+        shown = text if is_in_brief_help(f"--{name}") else argparse.SUPPRESS
         group.addoption(f"--{name}", action="store_true", help=shown, default=False)
 
 
@@ -78,6 +78,6 @@ def _further_options() -> Iterator[str]:
     texts = {f"{option.flag}={option.metavar}": option.help for option in OPTIONS}
     texts |= {f"--{name}": text for name, (_, text) in SWITCHES.items()}
     for flag, text in texts.items():
-        if not is_daily(flag.partition("=")[0]):
+        if not is_in_brief_help(flag.partition("=")[0]):
             yield f"  {flag}"
             yield from textwrap.wrap(text, 80, initial_indent=" " * 24, subsequent_indent=" " * 24)

@@ -27,7 +27,7 @@ from pytest_xlatune.model.profile import NO_ENV_ID, Profile
 from pytest_xlatune.model.resources import RetryPolicy
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.lint import look_at_flags
+from pytest_xlatune.prepare.lint import check_flags
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import context_of
@@ -283,12 +283,12 @@ class Session:
                 for verdict in campaign.conclude().verdicts
                 if verdict.n and verdict.kind is not VerdictKind.INVALID
             }
-        flags = look_at_flags(
+        flags = check_flags(
             profiles or sweep.profiles,
             context_of(resolved.cell, resolved.sweep.launcher),
             python=resolved.sweep.launcher.interpreter,
             environ=os.environ,
-            taken=accepted,
+            accepted=accepted,
         )
         checked = preflight.Preflight(
             faults=(*checked.faults, *flags.faults),

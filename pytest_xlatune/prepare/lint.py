@@ -103,7 +103,8 @@ def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
         flags += profile.flags
     for name in dict.fromkeys(flag.name for flag in flags):
         if not channel_of(name) and known.is_accepted(name, context.jaxlib) is None:
-            yield f"--{name}: jaxlib {context.jaxlib} was not probed; it is {known.when(name)}"
+            accepted = known.accepted_in(name)
+            yield f"--{name}: jaxlib {context.jaxlib} was not probed; it is {accepted}"
 
 
 def _channels(profiles: Sequence[Profile]) -> Iterator[Objection]:
@@ -209,13 +210,13 @@ def look_at_rules(
     return _preflight_of(objections)
 
 
-def look_at_flags(
+def check_flags(
     profiles: Sequence[Profile],
     context: Context,
     *,
     python: str,
     environ: Mapping[str, str],
-    taken: Collection[str] = (),
+    accepted: Collection[str] = (),
 ) -> Preflight:
     """Check the flags by the XLA of the trainer's interpreter, in addition to the rules.
 
@@ -227,13 +228,13 @@ def look_at_flags(
         context: the deployed settings below them.
         python: the interpreter; "" if the launcher names none.
         environ: the environment of this process, for PATH and HOME.
-        taken: ids of profiles that were measured, so that XLA accepts their flags.
+        accepted: ids of profiles that were measured, so that XLA accepts their flags.
     """
     flagged = {profile.id for profile in profiles if profile.flags or LIBTPU in profile.env}
-    profiles = [profile for profile in profiles if profile.id not in taken]
+    profiles = [profile for profile in profiles if profile.id not in accepted]
     if not profiles:
         return Preflight()
-    if flagged <= {*taken} and not context.deployed and LIBTPU not in context.env:
+    if flagged <= {*accepted} and not context.deployed and LIBTPU not in context.env:
         return look_at_rules(profiles, context)
     try:
         if not python:

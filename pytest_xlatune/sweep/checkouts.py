@@ -289,8 +289,8 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
     folder = next(iter(paths)).parent
     try:
         secure_files.make_folder(folder)
-        with locks.held(folder / "making.lock", wait_s=_LOCK_S) as is_ours:
-            if not is_ours:
+        with locks.held(folder / "making.lock", wait_s=_LOCK_S) as is_held:
+            if not is_held:
                 raise TimeoutError("another process makes checkouts")
             for path in sorted(paths):
                 _make(checkouts.repository, path)

@@ -285,8 +285,8 @@ class Sweep(SettingsGroup):
         sweep = self
         if self.no_env is not None:
             # a stand-in for `baseline-no-env`, whose flags are not known yet
-            restored = Profile(id=NO_ENV_ID, wave="wave1", env={"RESTORED": "1"})
-            sweep = replace(self, no_env=None, profiles=(restored, *self.profiles))
+            stand_in = Profile(id=NO_ENV_ID, wave="wave1", env={"RESTORED": "1"})
+            sweep = replace(self, no_env=None, profiles=(stand_in, *self.profiles))
         placeholder = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
         if budget:
             sweep = replace(sweep, design=replace(self.design, budget=budget))
@@ -333,10 +333,10 @@ class Sweep(SettingsGroup):
         launcher = configured(
             self.launcher, site.launcher, site.container, where=user_options.file or "the options"
         )
-        runs_by = site.runs_by
+        executor = site.chosen_executor
         nodelist = tuple(site.nodelist or ())
         if not (nodelist or site.nodes):
-            nodelist = runs_by.own_nodes()
+            nodelist = executor.own_nodes()
         slots = self._node_slots(site, nodelist, user_options)
         nodelist = slots[0] if slots else nodelist
         declared_nodes = 0 if user_options.values.get("nodelist") else site.resources.nodes
@@ -370,18 +370,18 @@ class Sweep(SettingsGroup):
             "launcher": description,
         }
         cell = Cell(**fields)
-        per_cell = self.traits.cell_nodes
-        if per_cell and not nodelist:
+        nodes_per_cell = self.traits.cell_nodes
+        if nodes_per_cell and not nodelist:
             raise ConfigError(
                 f"sweep {self.name!r} compares nodes, so it needs their names (--xlatune-nodelist "
                 "'node[001-008]')"
             )
-        _refuse_unfit(cell, per_cell or nodes, what=f"sweep {self.name!r}")
+        _refuse_unfit(cell, nodes_per_cell or nodes, what=f"sweep {self.name!r}")
         study_commits = None if self.declared is None else self.declared.commits
         compared = declared.commits or study_commits or ""
         launcher, cell, others = _with_commits(self, launcher, cell, compared)
         ranks_cells = self.traits.aim is Aim.RANKS
-        if (ranks_cells or others) and runs_by.names_nodes and not nodelist:
+        if (ranks_cells or others) and executor.names_nodes and not nodelist:
             example = "" if ranks_cells else f", and {next(iter(others))!r} is one"
             raise ConfigError(
                 f"sweep {self.name!r} compares cells{example}: the scheduler might give each cell "
@@ -428,14 +428,14 @@ class Sweep(SettingsGroup):
                 f"{where}: a study of {self.kind} has no slots, only a tuning sweep has; "
                 "leave them out, or set them for one sweep, in xlatune.toml: [sweeps.NAME]"
             )
-        if not site.runs_by.names_nodes:
+        if not site.chosen_executor.names_nodes:
             raise ConfigError(
                 f"{where}: the {site.executor} executor runs on this machine, which is one slot; "
                 "leave the slots out, or use "
                 f"{executor_option(lambda executor: executor.names_nodes)}"
             )
-        if not nodelist and site.partition and site.nodes and not site.runs_by.holds_nodes:
-            nodelist = _picked(site, user_options, where)
+        if not nodelist and site.partition and site.nodes and not site.chosen_executor.holds_nodes:
+            nodelist = _picked_nodes(site, user_options, where)
         if not nodelist:
             raise ConfigError(
                 f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
@@ -455,7 +455,7 @@ class Sweep(SettingsGroup):
             missing.append("the model (--xlatune-model)")
         if not cell.parallelism:
             missing.append("the parallelism (--xlatune-parallelism, e.g. PP=8)")
-        if site.runs_by.names_nodes and not nodes:
+        if site.chosen_executor.names_nodes and not nodes:
             missing.append(_missing_nodes(site))
         if missing:
             raise ConfigError(
@@ -466,7 +466,7 @@ class Sweep(SettingsGroup):
 
 def _check_formats() -> None:
     """Raise ConfigError for a log format of another distribution that cannot be loaded."""
-    if LOG_FORMATS.has_strangers:
+    if LOG_FORMATS.has_foreign:
         formats()
 
 
@@ -613,7 +613,10 @@ def load_sweep(path: Path | str) -> Sweep:
 
 
 def _missing_nodes(site: SiteSettings) -> str:
-    scheduler, here = site.runs_by.scheduler, executor_option(lambda executor: executor.is_here)
+    scheduler, here = (
+        site.chosen_executor.scheduler,
+        executor_option(lambda executor: executor.is_here),
+    )
     in_scheduler = f" in {scheduler}" if scheduler else ""
     return (
         f"the nodes{in_scheduler} (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N; for "
@@ -624,7 +627,7 @@ def _missing_nodes(site: SiteSettings) -> str:
 _PICKING_S = 120.0  # seconds to wait while another process of the session asks Slurm
 
 
-def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[str, ...]:
+def _picked_nodes(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[str, ...]:
     """Return the nodes of all slots from a partition: picked once, kept in the work directory.
 
     A ledger keeps its slots, so each later session must get the same nodes, whichever are idle
@@ -633,12 +636,12 @@ def _picked(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[
     folder = (user_options.root or Path()) / user_options.applied_to(RunSettings()).workdir
     path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
     try:
-        with locks.held(folder / "picking.lock", wait_s=_PICKING_S) as is_ours:
-            if not is_ours:
+        with locks.held(folder / "picking.lock", wait_s=_PICKING_S) as is_held:
+            if not is_held:
                 raise TimeoutError("another process picks nodes")
             if path.exists():
                 return nodes_in(path)
-            names = site.runs_by.pick_nodes(site.slots * site.nodes, site.partition)
+            names = site.chosen_executor.pick_nodes(site.slots * site.nodes, site.partition)
             text = f"# {where}; remove this file to pick other nodes\n{','.join(names)}\n"
             secure_files.write_bytes(path, text.encode())
     except (OSError, ValueError) as error:

@@ -39,11 +39,11 @@ FLAG = "--xlatune-"  # prefix of an option on pytest's command line
 class Where(enum.Enum):
     """The places besides the sweep file where a setting may be given."""
 
-    SWEEP = "none"
-    TABLE = "the settings file, for all sweeps or for one"
+    SWEEP_FILE = "none"
+    SETTINGS_FILE = "the settings file, for all sweeps or for one"
     OPTION = "the command line, the environment, the ini file and the settings file"
     SESSION = "the places of OPTION, but in the settings file only for all sweeps"
-    ABOVE = "the places of OPTION without the settings file"
+    NOT_SETTINGS_FILE = "the places of OPTION without the settings file"
 
 
 class Name(str):
@@ -315,22 +315,22 @@ class CellSettings(SettingsGroup):
         Above0 | None, "Per-device batch size of the cell", Name("pdbs"), Unit("sequences")
     ] = None
     max_target_length: Annotated[
-        Count | None, "Length of a sequence", Where.TABLE, Unit("tokens")
+        Count | None, "Length of a sequence", Where.SETTINGS_FILE, Unit("tokens")
     ] = None
     image: Annotated[
         str, "Container image of the cell with its digest, NAME@sha256:HEX", Metavar("IMAGE")
     ] = ""
     deployed: Annotated[
-        Table, "Environment variables that are deployed, XLA_FLAGS among them", Where.TABLE
+        Table, "Environment variables that are deployed, XLA_FLAGS among them", Where.SETTINGS_FILE
     ] = field(default_factory=dict)
     overrides: Annotated[
-        Table, "Arguments key=value of the trainer that belong to the cell", Where.TABLE
+        Table, "Arguments key=value of the trainer that belong to the cell", Where.SETTINGS_FILE
     ] = field(default_factory=dict)
     devices: Annotated[
-        Count, "Devices of the cell in all; 0 is unknown", Where.TABLE, Unit("devices")
+        Count, "Devices of the cell in all; 0 is unknown", Where.SETTINGS_FILE, Unit("devices")
     ] = 0
     code: Annotated[
-        str, "Commit of the trainer's code; '' if it is not part of the cell", Where.SWEEP
+        str, "Commit of the trainer's code; '' if it is not part of the cell", Where.SWEEP_FILE
     ] = ""
     commits: Annotated[
         str,
@@ -347,7 +347,7 @@ class CellSettings(SettingsGroup):
         _step_pattern,
     ] = ""
     protocol: Annotated[
-        Protocol, "How a trial is run and scored: steps, window, deadline", Where.SWEEP
+        Protocol, "How a trial is run and scored: steps, window, deadline", Where.SWEEP_FILE
     ] = field(default_factory=Protocol)
 
 
@@ -357,21 +357,21 @@ class DesignSettings(SettingsGroup):
     budget: Annotated[Trials, "Trials that a sweep may cost; 0 means 50, or 22 with rotations"] = 0
     seed: Annotated[Whole, "Seed of the order of the trials"] = 0
     screen_baselines: Annotated[
-        Trials, "Baselines in each wave's queue; 0 is what the budget allows", Where.SWEEP
+        Trials, "Baselines in each wave's queue; 0 is what the budget allows", Where.SWEEP_FILE
     ] = 0
     finalists: Annotated[
         Count,
         "Profiles of block 1; 0 is what the budget allows",
-        Where.SWEEP,
+        Where.SWEEP_FILE,
         Unit("profiles"),
     ] = 0
     blocks: Annotated[
         Count,
         "Blocks of the confirmation; 0 is what the budget allows",
-        Where.SWEEP,
+        Where.SWEEP_FILE,
     ] = 0
     block_baselines: Annotated[
-        Trials, "Baselines in each block; 0 is what the budget allows", Where.SWEEP
+        Trials, "Baselines in each block; 0 is what the budget allows", Where.SWEEP_FILE
     ] = 0
     rotate: Annotated[
         Literal["auto", "on", "off"],
@@ -383,7 +383,7 @@ class DesignSettings(SettingsGroup):
     loss_tolerance: Annotated[
         NotNegative,
         "Relative distance from the baseline's loss that makes a trial invalid",
-        Where.SWEEP,
+        Where.SWEEP_FILE,
         Unit("fraction"),
     ] = 0.02
 
@@ -426,35 +426,35 @@ class SiteSettings(SettingsGroup):
         Lists, "Put trials into a container, e.g. runtime=podman,gpus=nvidia,mounts=/data"
     ] = field(default_factory=dict)
     resources: Annotated[
-        Resources, "Time limits, patience and ranks per node of a trial", Where.SWEEP
+        Resources, "Time limits, patience and ranks per node of a trial", Where.SWEEP_FILE
     ] = field(default_factory=Resources)
     retry_policy: Annotated[
-        RetryPolicy, "The site's retry rules on top of the playbook", Where.SWEEP
+        RetryPolicy, "The site's retry rules on top of the playbook", Where.SWEEP_FILE
     ] = field(default_factory=RetryPolicy)
     env_file: Annotated[
         str,
         "File that the patch of a recipe changes, absolute or below the directory that "
         "pytest starts in; '' is the launcher's last env file",
-        Where.SWEEP,
+        Where.SWEEP_FILE,
     ] = ""
     unseen: Annotated[
         tuple[str, ...],
         "Settings (names, or patterns like HSA_*) whose effect nothing can show: a profile may win "
         "by them although they were only asked for",
-        Where.SWEEP,
+        Where.SWEEP_FILE,
     ] = ()
     trial_s: Annotated[
         NotNegative,
         "Seconds of a trial, as `xlatune init --try` measures it: a plan uses it until trials have "
         "ended; 0 means unknown",
-        Where.SWEEP,
+        Where.SWEEP_FILE,
         Unit("seconds"),
     ] = 0.0
     node_health: Annotated[
         str,
         "Command that a node study runs on each node after each job; it prints lines from the "
         "kernel log and ECC counters, as `hard: ...` for a hard error",
-        Where.TABLE,
+        Where.SETTINGS_FILE,
         _command,
     ] = ""
 
@@ -478,7 +478,7 @@ class SiteSettings(SettingsGroup):
                 self._refuse("nodelist", f"one node in each text: {names}")
 
     @property
-    def runs_by(self) -> "Executor":
+    def chosen_executor(self) -> "Executor":
         """The executor with the name `executor`; it is only asked about its kind.
 
         Raises:
@@ -564,7 +564,7 @@ class RunSettings(SettingsGroup):
     config: Annotated[
         str,
         "Settings of the site (default: xlatune.toml in the root directory or above it)",
-        Where.ABOVE,
+        Where.NOT_SETTINGS_FILE,
         Metavar("FILE"),
     ] = ""
     workdir: Annotated[
@@ -628,9 +628,9 @@ class RunSettings(SettingsGroup):
     for_sweeps: UserOptions = NOTHING  # the user's settings for sweeps
 
 
-def is_daily(flag: str) -> bool:
+def is_in_brief_help(flag: str) -> bool:
     """Return whether the brief help shows an option of pytest, e.g. `--xlatune-budget`."""
-    return flag.removeprefix(FLAG) in DAILY
+    return flag.removeprefix(FLAG) in BRIEF_HELP
 
 
 def executor_option(is_fitting: Callable[[type[Executor]], bool]) -> str:
@@ -656,7 +656,9 @@ _DECLARED = tuple(
 # all settings except for switches
 FIELDS = tuple(option for option in _DECLARED if option.kind is not bool)
 # the settings that are also options of the command line
-OPTIONS = tuple(option for option in FIELDS if option.where not in (Where.SWEEP, Where.TABLE))
+OPTIONS = tuple(
+    option for option in FIELDS if option.where not in (Where.SWEEP_FILE, Where.SETTINGS_FILE)
+)
 
 # flag of a switch without dashes -> (field of RunSettings, help)
 SWITCHES: Mapping[str, tuple[str, str]] = {
@@ -669,7 +671,7 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
 }
 
 # the options in the brief help, which also says how to list the others
-DAILY = (
+BRIEF_HELP = (
     *("model", "budget", "executor", "nodelist", "partition", "workdir"),
     *("negative", "plan", "fresh", "yes"),
 )

@@ -57,7 +57,9 @@ _TABLES = frozenset({"slurm", "launcher", "container", "deployed", "overrides"})
 _TEXT_TABLES = frozenset({"slurm", "deployed", "overrides"})
 # the keys that a settings file may contain
 _SETTABLE = frozenset(
-    option.name for option in FIELDS if option.where not in (Where.SWEEP, Where.ABOVE)
+    option.name
+    for option in FIELDS
+    if option.where not in (Where.SWEEP_FILE, Where.NOT_SETTINGS_FILE)
 )
 _SESSION_WIDE = frozenset(option.name for option in OPTIONS if option.where is Where.SESSION)
 
@@ -322,9 +324,9 @@ def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
     for option in FIELDS:
         if key not in {option.name, option.field}:
             continue
-        if option.where is Where.SWEEP:
+        if option.where is Where.SWEEP_FILE:
             hint = f"in the sweep file: {option.group.__name__}({option.field}=...)"
-        elif option.where is Where.ABOVE:
+        elif option.where is Where.NOT_SETTINGS_FILE:
             hint = f"before this file is read: {option.flag} or {option.variable}"
         else:
             hint = f"by another name: {option.name}"

@@ -157,11 +157,11 @@ def cost_of(
 ) -> Cost:
     """Return what a study will still cost, from its results and the ledger of its cell."""
     site, protocol = resolved.sweep.site, resolved.cell.protocol
-    runs_by, limits = site.runs_by, [protocol.deadline_s]
+    executor, limits = site.chosen_executor, [protocol.deadline_s]
     outlook = study.outlook(tuple(history))
-    attempts, work = _ended_attempts(entries, runs_by), outlook.work
+    attempts, work = _ended_attempts(entries, executor), outlook.work
     durations_s = [attempt.end_s - attempt.start_s for attempt in attempts]
-    if not runs_by.is_here:
+    if not executor.is_here:
         limits.append(site.resources.time_limit_s)
     if site.trial_s and not durations_s:
         durations_s = [site.trial_s]
@@ -173,7 +173,7 @@ def cost_of(
     waits_s = [attempt.wait_s for attempt in attempts if attempt.wait_s is not None]
     left, slots = outlook.left, len(resolved.slots) or 1
     rounds = outlook.rounds if len(study.cells) > 1 and resolved.slots else 0
-    if runs_by.names_nodes and not resolved.slots:
+    if executor.names_nodes and not resolved.slots:
         rounds = _waves_left(study, outlook)
     return Cost(
         jobs=left,
@@ -185,7 +185,7 @@ def cost_of(
         or max(site.resources.nodes, 1),
         trial_s=trial_s,
         known=known,
-        queue_s=fmean(waits_s) if waits_s and runs_by.has_queue else None,
+        queue_s=fmean(waits_s) if waits_s and executor.has_queue else None,
         rounds=rounds,
         slots=slots,
         at_most=outlook.at_most,
@@ -249,14 +249,14 @@ class _EndedAttempt:
     wait_s: float | None  # None if it was not a job in the queue of this scheduler
 
 
-def _ended_attempts(entries: Sequence[LedgerEntry], runs_by: Executor) -> list[_EndedAttempt]:
+def _ended_attempts(entries: Sequence[LedgerEntry], executor: Executor) -> list[_EndedAttempt]:
     """Return the attempts of a ledger that began and are over."""
     submitted_s: dict[tuple[str, int], float] = {}
     attempts = []
     for entry in entries:
         match entry.event:
             case AttemptSubmitted(submission=submission):
-                if is_queued(submission.executor, runs_by):
+                if is_queued(submission.executor, executor):
                     submitted_s[submission.trial_id, submission.attempt] = entry.at_s
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 if outcome.start_s is None or outcome.end_s is None:

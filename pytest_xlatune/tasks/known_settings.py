@@ -63,9 +63,9 @@ def _releases(name: str) -> Iterator[str]:
     """Yield lines about a flag: its type, the releases of jaxlib that know it, and its defaults."""
     known = history().flags.get(name)
     if known is None:
-        yield history().when(name)
+        yield history().accepted_in(name)
         return
-    yield f"{known.kind or 'no type of its own'}, {history().when(name)}"
+    yield f"{known.kind or 'no type of its own'}, {history().accepted_in(name)}"
     for since, value in known.defaults.items():
         yield f"default {shown_value(value)} from jaxlib {since}"
 

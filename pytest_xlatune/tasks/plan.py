@@ -73,7 +73,7 @@ def scripts_of(
         nodelist=nodelist,
         resources=replace(resources, nodes=len(nodelist) or resources.nodes),
     )
-    preview = resolved.sweep.site.runs_by.preview(trial.id, request)
+    preview = resolved.sweep.site.chosen_executor.preview(trial.id, request)
     if preview is None:
         return ()
     title, text = preview
@@ -128,7 +128,7 @@ def plan_of(
         *([sentence(exposed)] if exposed else ()),
         *durations_of_both_plans(outlook.lines, entries, resolved=resolved),
         *_measured_noise(study.decide(history).conclusion),
-        *filter(None, [resolved.sweep.site.runs_by.time_note()]),
+        *filter(None, [resolved.sweep.site.chosen_executor.time_note()]),
         *_variables_without_witness(resolved, study),
         *(() if compiles else not_compiled(resolved, study)),
         *measured_elsewhere(resolved.folder, workdir),

@@ -210,7 +210,7 @@ def _record(resolved: ResolvedSweep, workdir: Path) -> RunRecord:
     ledger = workdir / resolved.folder / LEDGER
     state = replay(Ledger(ledger).refresh()) if ledger.exists() else None
     nodes = state.environments.get(resolved.cell.digest, ()) if state is not None else ()
-    if not nodes and resolved.sweep.site.runs_by.is_here:
+    if not nodes and resolved.sweep.site.chosen_executor.is_here:
         nodes = (NodeEnvironment(name="here", node=node_facts()),)
     return RunRecord(nodes=nodes)
 

@@ -70,7 +70,7 @@ def site_of(
         cell=msgspec.structs.replace(resolved.cell, nodelist=resolved.nodelist),
         launcher=resolved.sweep.launcher,
         resources=resolved.sweep.site.resources,
-        executor=resolved.sweep.site.runs_by,
+        executor=resolved.sweep.site.chosen_executor,
         folder=folder,
         is_first=is_first,
         is_busy=is_busy,

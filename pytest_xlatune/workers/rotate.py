@@ -240,7 +240,7 @@ class TurnTaker:
                     self.journal.open(self.jax.process_index())
                 names = ", ".join(dict.fromkeys([*parts, self.step.name][:_MOST_NAMES]))
                 self.stop(f"a step of the trainer is several programs: {names}")
-            self.candidates = []  # some trainers make a new function for each batch
+            self.candidates = []  # else they stay in memory, and some trainers make one per batch
         return self.step is caller and not self.is_off
 
     def _is_part(self, other: _RotatedStep) -> bool:
@@ -516,7 +516,7 @@ class _RotatedStep(ABC):
         self.is_replaced = False  # whether a later function is called in its place
         self.may_replace_step = False  # whether it has the step's name, and was made later
         self._n_odd = 0  # calls with other arguments
-        self._is_over = False  # whether a call during the turns raised an exception
+        self._has_raised = False  # whether a call during the turns raised an exception
         self.kinds: Counter[tuple[str, ...]] = Counter()  # kinds of arguments of the first calls
 
     @abstractmethod
@@ -587,7 +587,7 @@ class _RotatedStep(ABC):
 
     def _run_turn(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program whose turn it is."""
-        if self._is_over:
+        if self._has_raised:
             return self._run_plain(*args, **kwargs)
         call = self.calls
         self.calls = call + 1
@@ -598,7 +598,7 @@ class _RotatedStep(ABC):
         except Exception as error:
             # If the trainer continues, its log may lack this call, so that steps could not be
             # assigned to later turns.
-            self._is_over = True
+            self._has_raised = True
             self._rotation.journal.write("raised", call=call, words=_words(error))
             raise
 

@@ -300,7 +300,7 @@ def test_xla_is_asked_about_what_no_trial_has_shown(
         folder=None,
     )
 
-    def look_at_flags(these: list[Profile], *_: object, taken: set[str], **__: Any) -> Preflight:
+    def check_flags(these: list[Profile], *_: object, taken: set[str], **__: Any) -> Preflight:
         seen.append(([each.id for each in these], taken))
         return Preflight()
 
@@ -308,6 +308,6 @@ def test_xla_is_asked_about_what_no_trial_has_shown(
     monkeypatch.setattr(preflight, "look", lambda _: Preflight())
     monkeypatch.setattr(session_room, "site_of", lambda *_, **__: None)
     monkeypatch.setattr(session_room, "context_of", lambda *_: None)
-    monkeypatch.setattr(session_room, "look_at_flags", look_at_flags)
+    monkeypatch.setattr(session_room, "check_flags", check_flags)
     session.preflight(sweep)
     assert seen == [(["fast", "lost", "new"], taken)]

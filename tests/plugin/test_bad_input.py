@@ -209,7 +209,7 @@ def test_what_only_the_targets_xla_can_say_stops_the_tests_behind_it_too(folder:
         from pytest_xlatune.plugin import session
         from pytest_xlatune.prepare.preflight import Preflight
 
-        session.look_at_flags = lambda *_, **__: Preflight(faults=("knows no flag",))
+        session.check_flags = lambda *_, **__: Preflight(faults=("knows no flag",))
         """
     )
     text = SWEEP_FILE.replace("test_baseline(baseline", "test_baseline(preflight, baseline")

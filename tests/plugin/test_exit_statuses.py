@@ -18,7 +18,7 @@ from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import SessionStatus
 from pytest_xlatune.plugin.hooks import EXIT
-from pytest_xlatune.sweep.groups import DAILY, OPTIONS, SWITCHES
+from pytest_xlatune.sweep.groups import BRIEF_HELP, OPTIONS, SWITCHES
 from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.waiting import until
@@ -51,12 +51,12 @@ def test_help_shows_ten_options_and_says_where_all_are(folder: Any) -> None:
     own = re.compile(r"^  (?:--xlatune-([a-z-]+)|--(no-xlatune)|xlatune_(\w+) \()", re.MULTILINE)
     brief = folder.run("--help").stdout.str()
     shown = [found[1] for found in own.finditer(brief) if found[1]]
-    assert sorted(shown) == sorted(DAILY)
+    assert sorted(shown) == sorted(BRIEF_HELP)
     assert len(shown) == 10
     count = len(OPTIONS) + len(SWITCHES)
     assert f"10 for daily use; `pytest -v --help` lists all {count}" in " ".join(brief.split())
     keys = [found[3] for found in own.finditer(brief) if found[3]]
-    assert set(keys) == set(DAILY) - {"plan", "fresh", "yes"}
+    assert set(keys) == set(BRIEF_HELP) - {"plan", "fresh", "yes"}
     whole = folder.run("-v", "--help").stdout.str()
     said = {found[1] or found[2] for found in own.finditer(whole)} - {None}
     assert said == {each.name for each in OPTIONS} | {

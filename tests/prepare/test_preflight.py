@@ -20,7 +20,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.lint import look_at_flags, look_at_rules
+from pytest_xlatune.prepare.lint import check_flags, look_at_rules
 from pytest_xlatune.prepare.preflight import Preflight, Site, check_site, image_faults, image_file
 from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
@@ -162,7 +162,7 @@ def test_the_trainers_own_xla_says_which_flags_it_knows(
     profiles: list[Profile], deployed: str, faults: int, notes: tuple[str, ...]
 ) -> None:
     context = Context(deployed=parse_flags(deployed))
-    found = look_at_flags(profiles, context, python=sys.executable, environ=os.environ)
+    found = check_flags(profiles, context, python=sys.executable, environ=os.environ)
     assert len(found.faults) == faults, found
     assert len(found.notes) == len(notes), found
     assert all(said.startswith(note) for said, note in zip(found.notes, notes, strict=True))
@@ -172,20 +172,20 @@ def test_the_trainers_own_xla_says_which_flags_it_knows(
 def test_where_one_was_measured_that_another_is_refused_is_a_note() -> None:
     # a measured sweep with a profile of an unknown flag could not be asked again
     profiles, taken = [KNOWN, UNKNOWN], {KNOWN.id}
-    found = look_at_flags(
-        profiles, Context(), python=sys.executable, environ=os.environ, taken=taken
+    found = check_flags(
+        profiles, Context(), python=sys.executable, environ=os.environ, accepted=taken
     )
     assert not found.faults
     assert [each.partition(":")[0] for each in found.notes] == ["profile unknown"]
 
 
 def test_of_what_was_measured_nothing_is_asked() -> None:
-    found = look_at_flags(
+    found = check_flags(
         [KNOWN, BLOCKED],
         Context(),
         python="/no/such/python",
         environ={},
-        taken={KNOWN.id, BLOCKED.id},
+        accepted={KNOWN.id, BLOCKED.id},
     )
     assert not found.faults
     assert not found.notes
@@ -200,7 +200,7 @@ def test_of_what_was_measured_nothing_is_asked() -> None:
     ],
 )
 def test_where_xla_cannot_be_asked_the_rules_still_hold(python: str, why: str) -> None:
-    found = look_at_flags([KNOWN, BLOCKED], Context(), python=python, environ=os.environ)
+    found = check_flags([KNOWN, BLOCKED], Context(), python=python, environ=os.environ)
     assert [fault.partition(":")[0] for fault in found.faults] == ["profile inflated"]
     assert why in found.notes[-1]
 

@@ -88,7 +88,7 @@ COMMANDS = {
     name: Subcommand(line=row["line"], add="", examples=tuple(row["examples"]))
     for name, row in command_table()["commands"].items()
 }
-_WIDTH = 78
+_WIDTH = 78  # characters in a line of the help
 # Flags of XLA and libtpu have underscores in their names; no option of ours has one:
 # --xla_gpu_autotune_level=0      --megascale_abort_on_hangs=true
 _IS_FLAG = re.compile(r"--[A-Za-z0-9]+_\w")
@@ -155,7 +155,7 @@ def _in_spelling_of(arguments: argparse.Namespace, message: str) -> str:
 def _parser(name: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of all commands; only the command `name` gets its arguments.
 
-    `words` are those behind the name, of which the first may name a subcommand.
+    `words` are the words after the name; the first of them may name a subcommand.
     """
     parser = Commands(
         prog="xlatune",

@@ -10,7 +10,7 @@ from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.known_settings import entry_json, entry_line, known_of
+from pytest_xlatune.tasks.known_settings import entry_json, entry_line, explain_setting
 
 SCHEMA = 1
 
@@ -48,9 +48,9 @@ def run_list(arguments: argparse.Namespace) -> Output:
 
 def run_show(arguments: argparse.Namespace) -> Output:
     """Show all that is known of each setting that the user names."""
-    known = [known_of(name) for name in arguments.names]
-    values = [value for entries, _ in known for value in entries]
+    explained = [explain_setting(name) for name in arguments.names]
+    values = [value for json_values, _ in explained for value in json_values]
     return Output(
-        documents=(brief("Settings", *(lines(*texts) for _, texts in known)),),
+        documents=(brief("Settings", *(lines(*texts) for _, texts in explained)),),
         json=lambda: {"schema": SCHEMA, "entries": values},
     )

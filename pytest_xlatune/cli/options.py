@@ -1,6 +1,6 @@
-"""The options of a sweep as options of a command: declared, and read.
+"""Declare the options of a sweep for a command, and read them.
 
-Only commands that have such options load this module, because the settings of a sweep are many.
+Only commands that have such options load this module, because it loads all settings of a sweep.
 """
 
 from __future__ import annotations

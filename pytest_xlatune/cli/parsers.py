@@ -94,7 +94,7 @@ def evidence_files(arguments: argparse.Namespace, name: str, kind: str) -> tuple
     """Return the path in an argument, or the files of the recorded evidence that it names.
 
     Args:
-        arguments: of the command.
+        arguments: the parsed arguments of the command.
         name: a path; or SWEEP:PROFILE, or the id of a trial.
         kind: "dump" or "capture".
 
@@ -114,8 +114,8 @@ def declare(
 ) -> None:
     """Declare the arguments of a command by its row of `commands.toml`.
 
-    `words` are those behind the command: if the first one is a subcommand, no other is declared,
-    so that no other module is loaded.
+    `words` are the words after the command. If the first of them names a subcommand, only this
+    subcommand is declared, so that only its module is loaded.
     """
     for argument in row.get("arguments", ()):
         is_shared = isinstance(argument, str)
@@ -133,8 +133,8 @@ def declare(
         parser.set_defaults(run=load_function(f"{__package__}.{row['run']}"))
     rows = row.get("commands", {})
     if rows:
-        named = words[:1] if words[:1] and words[0] in rows else rows
-        lines = {name: rows[name]["line"] for name in named}
+        declared = words[:1] if words[:1] and words[0] in rows else rows
+        lines = {name: rows[name]["line"] for name in declared}
         for name, subparser in add_commands(parser, lines, metavar=row["metavar"]).items():
             declare(subparser, rows[name], words[1:])
             subparser.description = rows[name].get("description", subparser.description)

@@ -131,7 +131,7 @@ def _why_not(
     if any(latest[file.path].text != file.text for file in cell.files):
         return say("a file that deploys the cell has changed since")
     if any(conflict.is_in_config for conflict in against):
-        return say("a configuration file cannot ask for the parallelism")
+        return say("a configuration file cannot depend on the parallelism")
     return ""
 
 

@@ -91,7 +91,7 @@ def formats(text: str) -> tuple[str, ...]:
 
 
 class Export(ABC):
-    """A format; subclasses are made without arguments.
+    """A format; a subclass is called without arguments.
 
     A format may need a program or a server. So `check` is called before anything is measured.
     """

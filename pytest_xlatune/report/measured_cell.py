@@ -46,12 +46,13 @@ class FormerSweep(Record, frozen=True, kw_only=True):
     Attributes:
         cell_digest: the digest of the cell at that time.
         written_s: the time of its last event, in seconds since the epoch.
-        baseline: the verdict line of the baseline at that time.
+        baseline: the verdict on the baseline at that time, which has its figure.
         best: the winner at that time; None if there was none.
-        recipe: the settings of that winner.
+        recipe: the settings of that winner; None if there was none.
         deployed: the environment deployed at that time, as far as it is known.
         scores: the logarithms of the scores of the baseline's trials.
-        change: relative change of `baseline-deployed` from then to today, and its 95 % interval.
+        change: relative change of `baseline-deployed` from then to today, and the ends of its 95 %
+            interval; None if a side has too few scores.
     """
 
     cell_digest: str
@@ -69,7 +70,7 @@ class OtherCell(Record, frozen=True, kw_only=True):
 
     Attributes:
         config_tag: the name of that configuration.
-        sweep: the name of the gate, which is also that of its report's folder.
+        sweep: the name of the gate's sweep, which is also the name of the folder of its report.
         verdict: the verdict on the winner there.
     """
 
@@ -265,12 +266,11 @@ def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
 def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
     """Return digest of a cell -> its name in the document, with the sweep if labels are equal."""
     labels = [cell.label for cell in cells]
-    return {
-        cell.cell_digest: cell.label
-        if labels.count(cell.label) == 1
-        else f"{cell.label} ({cell.sweep})"
-        for cell in cells
-    }
+    name_of = {}
+    for cell in cells:
+        is_unique = labels.count(cell.label) == 1
+        name_of[cell.cell_digest] = cell.label if is_unique else f"{cell.label} ({cell.sweep})"
+    return name_of
 
 
 def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
@@ -363,7 +363,9 @@ def write_cells(cells: Sequence[MeasuredCell]) -> str:
 
 
 def read_cells(text: str, *, where: str, advice: str = _HOW_TO_RENEW) -> tuple[MeasuredCell, ...]:
-    """Return the cells that `write_cells` wrote; `advice` says what to do about another file.
+    """Return the cells that `write_cells` wrote.
+
+    `where` names the file in an error, and `advice` says there what to do.
 
     Raises:
         LedgerError: the file is damaged, or from another version.

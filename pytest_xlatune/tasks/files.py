@@ -1,6 +1,7 @@
 """Read logs piece by piece, and write reports whole or not at all.
 
-A log may be gzipped, or be the standard input. Reports are opened as files of our own.
+A log may be gzipped, or be the standard input. A report is read only if this user or a trusted user
+owns it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def made_folder(path: Path) -> secure_files.Folder:
     """Make a folder of reports if it is missing, and open it.
 
     Raises:
-        OSError: it cannot be made, or it is not ours.
+        OSError: the folder cannot be made, or another user owns it.
     """
     path.mkdir(mode=0o775, parents=True, exist_ok=True)  # no umask makes it writable for all users
     return _folder(path)

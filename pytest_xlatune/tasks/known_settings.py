@@ -18,8 +18,10 @@ from pytest_xlatune.model.channels import CHANNELS, LIBTPU
 from pytest_xlatune.model.record import Json
 
 
-def known_of(text: str) -> tuple[list[Json], list[str]]:
-    """Return the JSON values and the lines about a flag, a variable or a slug of the catalog.
+def explain_setting(text: str) -> tuple[list[Json], list[str]]:
+    """Return the JSON values and the lines about the settings that a text names.
+
+    The text is a flag, a variable or a slug of the catalog; a slug may name several settings.
 
     Raises:
         ConfigError: neither the catalog nor a release of jaxlib has it; the message suggests the
@@ -29,9 +31,11 @@ def known_of(text: str) -> tuple[list[Json], list[str]]:
     if name in history().flags and not load().find(name):
         lines = [name, *(f"  {release}" for release in _releases(name)), "  not in the catalog"]
         return [_history_json(name)], lines
-    entries = load().named(name)
-    paragraphs = [[*_paragraph(entry)] for entry in entries]
-    lines = [line for paragraph in paragraphs for line in ("", *paragraph)][1:]
+    entries, lines = load().named(name), []
+    for entry in entries:
+        if lines:
+            lines.append("")
+        lines += _paragraph(entry)
     return [entry_json(entry) for entry in entries], lines
 
 

@@ -102,9 +102,9 @@ def _name_of(ledger: Path) -> str:
 
 
 def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
-    """Yield the ledgers in a folder, with those moved aside; without any, search its folders.
+    """Yield the ledgers in a folder, with those moved aside; without any, search its sub-folders.
 
-    Below a folder with a ledger are only files of jobs.
+    A folder with a ledger is not searched further: below it are only files of jobs.
     """
     if ledgers := [*folder.glob(LEDGER), *folder.glob(ARCHIVED)]:
         yield from ledgers

@@ -101,7 +101,7 @@ def plan_of(
         resolved: the sweep.
         study: its study.
         workdir: the work directory.
-        compiles: compile the profiles now, and keep nothing of it.
+        compiles: compile the profiles now, and keep none of the results.
         shows_all: add the script of a job, and the files that each command needs.
 
     Raises:
@@ -123,7 +123,7 @@ def plan_of(
         trial for trial in outlook.ahead if not compiled_stage or trial.stage != compiled_stage
     )
     exposed = state.exposed(resolved.cell)
-    capacity = [
+    remarks = [
         *map(sentence, outlook.lines),
         *([sentence(exposed)] if exposed else ()),
         *durations_of_both_plans(outlook.lines, entries, resolved=resolved),
@@ -155,7 +155,7 @@ def plan_of(
         title=f"{cell.label}: plan",
         header=(f"nodes: {nodes}",),
         sections=(
-            section("What it can see", bullets(*capacity)),
+            section("What it can see", bullets(*remarks)),
             *_what_cannot_run(resolved, files),
             *_objections(resolved),
             *([_compiled(compile_profiles(resolved))] if compiles else ()),

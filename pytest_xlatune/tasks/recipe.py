@@ -37,7 +37,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.files import filled_in
 from pytest_xlatune.workers.probe_environment import node_facts
 
-_AGAIN = "ask for it again, or for the `reports/<MODEL_TAG>-tuning.json` of its sweep"
+_ASK_AGAIN = "ask for it again, or for the `reports/<MODEL_TAG>-tuning.json` of its sweep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,8 @@ def recipe_of(path: Path, *, cell: str = "") -> MeasuredRecipe:
     if cell and not named:
         known = [measured.label for measured in cells]
         raise ConfigError.unknown("cell", cell, valid=known, where=str(path))
-    chosen = named or [measured for measured in cells if measured.best is not None] or list(cells)
+    with_winner = [measured for measured in cells if measured.best is not None]
+    chosen = named or with_winner or list(cells)
     if len(chosen) != 1:
         several = ", ".join(f"{measured.label} ({measured.sweep})" for measured in chosen) or "none"
         raise ConfigError(f"{path} holds several cells: {several}; name one by --cell")
@@ -119,16 +120,16 @@ def _read(path: Path) -> tuple[MeasuredCell, ...]:
         text = secure_files.read_named(path)
     except OSError as error:
         why = error.strerror or "it is not a plain file"
-        raise ConfigError(f"{path} cannot be read: {why}; {_AGAIN}") from None
+        raise ConfigError(f"{path} cannot be read: {why}; {_ASK_AGAIN}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} cannot be read: it is not a text file; {_AGAIN}") from None
+        raise ConfigError(f"{path} cannot be read: it is not a text file; {_ASK_AGAIN}") from None
     try:
-        return read_cells(text, where=str(path), advice=_AGAIN)
+        return read_cells(text, where=str(path), advice=_ASK_AGAIN)
     except LedgerError as error:
         raise ConfigError(str(error)) from None
     except (XlatuneError, ValueError, KeyError, AttributeError) as error:
         message = f"{path} is not the data of a tuning document ({error!s:.80})"
-        raise ConfigError(f"{message}; {_AGAIN}") from None
+        raise ConfigError(f"{message}; {_ASK_AGAIN}") from None
 
 
 def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:

@@ -41,9 +41,9 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
 
     `cells` are the cells on all node slots, the cells that the study compares, or a single cell.
     """
-    digests = {cell.digest: None for cell in cells}
-    environments = _environments(state, cells)
-    nodes = _as_one(environments)
+    digests = {cell.digest for cell in cells}
+    groups = _groups_of_nodes(state, cells)
+    nodes = _merged(groups)
     outcomes = [
         attempt.outcome
         for progress in state.trials.values()
@@ -70,7 +70,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
             )
         ),
         differing=tuple(
-            dict.fromkeys(difference for alike in environments for difference in differing(alike))
+            dict.fromkeys(difference for group in groups for difference in differing(group))
         ),
         image=", ".join(filter(None, dict.fromkeys(cell.image for cell in cells))),
         commands=tuple(commands),
@@ -91,23 +91,25 @@ def _platform(environment: NodeEnvironment) -> str:
     return environment.devices.get("platform") or ("gpu" if environment.node.get("GPUs") else "")
 
 
-def _environments(state: LedgerState, cells: Iterable[Cell]) -> list[tuple[NodeEnvironment, ...]]:
-    """Return the environments of nodes; cells that differ only in their nodes make one group."""
-    by_kind: dict[str, dict[str, NodeEnvironment]] = {}
+def _groups_of_nodes(
+    state: LedgerState, cells: Iterable[Cell]
+) -> list[tuple[NodeEnvironment, ...]]:
+    """Return the environments of nodes in groups: cells that differ only in nodes share a group."""
+    by_group: dict[str, dict[str, NodeEnvironment]] = {}
     for cell in cells:
         for node in state.environments.get(cell.digest, ()):
-            nodes = by_kind.setdefault(replace(cell, nodelist=()).digest, {})
+            nodes = by_group.setdefault(replace(cell, nodelist=()).digest, {})
             nodes[node.name] = node.after(nodes.get(node.name))
-    return [tuple(nodes.values()) for nodes in by_kind.values()]
+    return [tuple(nodes.values()) for nodes in by_group.values()]
 
 
-def _as_one(environments: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
-    """Return each node once, with only the code that all groups of cells have in common."""
+def _merged(groups: Sequence[tuple[NodeEnvironment, ...]]) -> tuple[NodeEnvironment, ...]:
+    """Return each node once; code and repositories are those that all groups have in common."""
     merged: dict[str, NodeEnvironment] = {}
-    every_node = [environment for nodes in environments for environment in nodes]
+    every_node = [node for group in groups for node in group]
     for node in every_node:
         merged[node.name] = node.after(merged.get(node.name))
-    if len(environments) > 1:
+    if len(groups) > 1:
         code = _common([environment.code for environment in every_node])
         repositories = _common([environment.repositories for environment in every_node])
         for name, node in merged.items():

@@ -242,7 +242,7 @@ class Line:
     n: int  # number of baselines
     ends: tuple[float, float]  # first and last slot that the slope rests on
 
-    def at(self, slot: float) -> float:
+    def expected(self, slot: float) -> float:
         """Return the score that a baseline is expected to have in a slot.
 
         Beyond its ends the line is flat: while a screen runs, two neighbouring baselines on a busy

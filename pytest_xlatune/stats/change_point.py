@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DF = 5.0  # degrees of freedom of the errors
-SIZES = 19  # number of sizes on the grid from 1 % to 10 %, or further if the ends differ more
+_SIZES = 19  # number of sizes on the grid from 1 % to 10 %, or further if the ends differ more
 _LEVELS = 9  # number of levels on the grid around the given one
 _LEVEL_SIGMAS = 2.5  # standard errors of the level that this grid reaches in both directions
 # The smallest change that is searched for: a change of 0.2 % in a quiet trainer must not fail
@@ -43,11 +43,11 @@ class Posterior:
         return self.positions[max(range(len(self.mass)), key=lambda at: (self.mass[at], -at))]
 
     @property
-    def most(self) -> float:
+    def largest_mass(self) -> float:
         """The mass of the likeliest position."""
         return max(self.mass)
 
-    def splitting(self) -> int:
+    def halving_position(self) -> int:
         """Return the position whose measurement halves the mass best.
 
         If it has changed, the change lies there or before. The last position is known to have
@@ -60,7 +60,7 @@ class Posterior:
                 best, position = abs(below - 0.5), at
         return position
 
-    def holding(self, share: float) -> tuple[int, int]:
+    def interval(self, share: float) -> tuple[int, int]:
         """Return the first and last of the likeliest positions that together hold this share."""
         order = sorted(range(len(self.mass)), key=lambda at: -self.mass[at])
         total, likely_positions = 0.0, list[int]()
@@ -94,7 +94,7 @@ def posterior(
     places = np.array([place for place, _ in scores])
     values = np.array([value for _, value in scores])
     first_changed = np.asarray(positions)
-    sizes = np.geomspace(LEAST_CHANGE, max(_MOST_CHANGE, 1.5 * expected), SIZES)
+    sizes = np.geomspace(LEAST_CHANGE, max(_MOST_CHANGE, 1.5 * expected), _SIZES)
     levels = level + level_error * np.linspace(-_LEVEL_SIGMAS, _LEVEL_SIGMAS, _LEVELS)
     # A job runs before or after the change. There is a table of log densities for each case, and
     # they are summed up for each position.

@@ -45,7 +45,7 @@ class Components:
     slot_sd: float | None  # standard deviation between slots; None if there is only one
     allocation_sd: float | None  # standard deviation between allocations; None if there is only one
 
-    def at(self, slot: Hashable, place: float) -> float:
+    def expected(self, slot: Hashable, place: float) -> float:
         """Return the score that a baseline is expected to have at a place in a slot's queue."""
         return self.levels[slot] + self.slope * (place - self.centre)
 

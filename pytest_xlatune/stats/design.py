@@ -525,9 +525,9 @@ def selected80(
     rng = np.random.default_rng(1)
     normal = rng.standard_normal
     rival_count = profiles - 1
-    candidate, need = normal(_RUNS), np.full(_RUNS, -np.inf)
+    candidate, least_effects = normal(_RUNS), np.full(_RUNS, -np.inf)
     # Each row is a sweep. It has the screen scores of the best rivals, descending; rivals that
-    # cannot enter a block are left out.
+    # cannot enter a block are left out. The candidate must exceed the last of them that would stay.
     if again >= profiles:
         runs = 2
         rivals = _largest(rival_count, widths[0], rng) / math.sqrt(runs)
@@ -536,7 +536,7 @@ def selected80(
         runs = 2
         rivals = _largest(rival_count, again, rng)
         if rivals.shape[1] == again:
-            need = rivals[:, -1] - candidate
+            least_effects = rivals[:, -1] - candidate
         rivals, candidate = rivals[:, : again - 1], (candidate + normal(_RUNS)) / 2
         rivals += normal(rivals.shape)
         rivals /= -2
@@ -546,28 +546,29 @@ def selected80(
         runs = 1
         rivals = _largest(rival_count, widths[0], rng)
     if rivals.shape[1] == widths[0]:
-        need = np.maximum(need, rivals[:, -1] - candidate)
+        least_effects = np.maximum(least_effects, rivals[:, -1] - candidate)
     rivals = rivals[:, : widths[0] - 1]
-    sums, total = np.zeros_like(rivals), np.zeros(_RUNS)
+    rival_sums, candidate_sums = np.zeros_like(rivals), np.zeros(_RUNS)
     for at, width in enumerate(widths):
         if at and width < widths[at - 1] and rivals.shape[1] >= width:
             # screen and blocks so far, by inverse variance
             share = at / (at + contrast_variance * runs)
-            pooled = (1 - share) * rivals + share * sums / at
+            pooled = (1 - share) * rivals + share * rival_sums / at
             order = np.argsort(-pooled)[:, :width]
             last = np.take_along_axis(pooled, order[:, -1:], axis=1)[:, 0]
-            need = np.maximum(need, last - ((1 - share) * candidate + share * total / at))
+            of_candidate = (1 - share) * candidate + share * candidate_sums / at
+            least_effects = np.maximum(least_effects, last - of_candidate)
             rivals = np.take_along_axis(rivals, order[:, :-1], axis=1)
-            sums = np.take_along_axis(sums, order[:, :-1], axis=1)
-        sums = sums + normal(sums.shape)
-        total = total + normal(_RUNS)
+            rival_sums = np.take_along_axis(rival_sums, order[:, :-1], axis=1)
+        rival_sums = rival_sums + normal(rival_sums.shape)
+        candidate_sums = candidate_sums + normal(_RUNS)
     baselines = normal(_RUNS) / math.sqrt(blocks * block_baselines)
     # chi-squared as the cube of a normal (E. B. Wilson and M. M. Hilferty, PNAS 17, 1931)
     cube_root = np.maximum(1 - 2 / (9 * df) + normal(_RUNS) * math.sqrt(2 / (9 * df)), 0.0)
     estimated_sigma = cube_root**1.5
     limit = critical * math.sqrt(contrast_variance / blocks) * estimated_sigma
-    passes = limit - (total / blocks - baselines)
-    return float(np.sort(np.maximum(need, passes))[math.ceil(_FOUND_SHARE * _RUNS) - 1])
+    passes = limit - (candidate_sums / blocks - baselines)
+    return float(np.sort(np.maximum(least_effects, passes))[math.ceil(_FOUND_SHARE * _RUNS) - 1])
 
 
 def _largest(count: int, most: int, rng: np.random.Generator) -> NDArray[np.float64]:

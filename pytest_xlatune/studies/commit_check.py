@@ -525,8 +525,8 @@ class _Halving(_CommitProgress):
         remaining = study.budget - len(self.end_trials) - 2 * PAIRS
         most_runs = max(min(math.floor(JOBS_PER_DOUBLING * math.log2(last + 1)), remaining), 0)
         self.belief = self._belief(())
-        while self.belief.most < SURE and len(self.halving) < most_runs:
-            arm = study.all_arms[self.belief.splitting()]
+        while self.belief.largest_mass < SURE and len(self.halving) < most_runs:
+            arm = study.all_arms[self.belief.halving_position()]
             suspects = sum(mass > _LIKELY for mass in self.belief.mass)
             trial = study.trial_of(arm, STEP, block=len(self.halving) + 1)
             later = math.ceil(math.log2(max(suspects, 2))) + 2 * PAIRS
@@ -537,7 +537,7 @@ class _Halving(_CommitProgress):
             self.belief = self._belief(self.halving)
         belief = self.belief
         spent = len(self.end_trials) + len(self.halving)
-        if belief.most >= SURE and spent + 2 * PAIRS <= study.budget:
+        if belief.largest_mass >= SURE and spent + 2 * PAIRS <= study.budget:
             self.suspect, self.parent = belief.likeliest, self._measured_before(belief.likeliest)
             self.fresh = study.pairs(CONFIRM, self.parent, self.suspect, range(1, PAIRS + 1))
             self.stage_results(self.fresh)
@@ -613,7 +613,7 @@ class _Halving(_CommitProgress):
         # commit of the losses of all.
         if self.unexplained:
             return 0, self.last
-        low, high = self._belief((*self.halving, *self.results_of(self.fresh))).holding(SURE)
+        low, high = self._belief((*self.halving, *self.results_of(self.fresh))).interval(SURE)
         return self._measured_before(low), high
 
     def conclusion(self) -> Conclusion:
@@ -916,7 +916,8 @@ class _CommitTable(_CommitProgress):
             yield say(text, sigma=self.sigma)
         if self.is_screened and len(self.unlike) > len(self.suspects):
             yield say(
-                "the budget of {budget} allows {allowed} of {suspects:+suspect}, {every} all",
+                "the budget of {budget} jobs allows fresh pairs for {allowed} of "
+                "{suspects:+suspect}; {every} jobs would be enough for all",
                 budget=self.study.budget,
                 allowed=len(self.suspects),
                 suspects=len(self.unlike),

@@ -109,7 +109,7 @@ class Ranked:
     ) -> tuple[Trial, ...]:
         """Return a block in its random order, on its node slot."""
         trials = self.plan.orders.blocks(arms, [number], design=design)
-        return trials if self.slots is None else self.slots.lay(trials)
+        return trials if self.slots is None else self.slots.place_blocks(trials)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,14 +321,14 @@ def enter(ranked: Ranked, layout: Plan | Refusal) -> tuple[Profile, ...]:
     if isinstance(layout, Refusal):
         return ()
     begun_design = ranked.past.design
-    size = begun_design.arms if begun_design is not None else 0
-    most = max(layout.finalists, size)
+    begun_width = begun_design.arms if begun_design is not None else 0
+    most = max(layout.finalists, begun_width)
     chosen = best_of(ranked, ranked.ranks, most=most, among=ranked.again)
     if chosen and len(chosen) < layout.finalists:
         chosen.append(ALIAS.id)
     if in_blocks := ranked.past.arms_in_blocks():
         chosen = [arm for arm in chosen if arm not in in_blocks]
-        chosen = [*in_blocks, *chosen[: max(size - len(in_blocks), 0)]]
+        chosen = [*in_blocks, *chosen[: max(begun_width - len(in_blocks), 0)]]
     order = _order(ranked.arms, ranked.ranks)
     declared = {**ranked.arms.profiles, ALIAS.id: ALIAS}
     ordered = sorted(chosen, key=lambda arm: order.get(arm, (math.inf, 0)))
@@ -355,12 +355,12 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         width_before = width
     if past.not_over(planned):
         return Blocks(design=design, planned=planned, staying=staying)
-    inside = {key.arm for key, result in past.confirm.items() if result.trial.design == design}
-    inside -= {BASELINE_ID, *past.dropped}
+    compared = {key.arm for key, result in past.confirm.items() if result.trial.design == design}
+    compared -= {BASELINE_ID, *past.dropped}
     block_comparison = compare_blocks(
         past.scored_in_blocks(designs=(design,)),
-        [arm for arm in staying if arm in inside],
-        family=max(len(inside - {ALIAS.id}), 1),
+        [arm for arm in staying if arm in compared],
+        family=max(len(compared - {ALIAS.id}), 1),
         window=past.window,
     )
     if block_comparison.has_winner:
@@ -375,7 +375,7 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         deciding=planned,
         baselines=design.baselines,
         jobs=ranked.jobs_of_blocks,
-        lay=ranked.block,
+        block_trials=ranked.block,
     )
     return Blocks(
         design=design,

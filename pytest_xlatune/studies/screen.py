@@ -124,7 +124,7 @@ def screen(
             lines.append(line)
             for result, time, value in part:
                 if not result.trial.is_baseline:
-                    change = Estimate(value - line.at(time), line.leverage(time))
+                    change = Estimate(value - line.expected(time), line.leverage(time))
                     runs[result.trial.profile.id].append(change)
     in_rotations = _changes_in_rotations(past, {segment.wave for segment in segments}, sigma)
     turned = frozenset(in_rotations.keys() - runs.keys())
@@ -192,7 +192,11 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
     lines = fit_components([job for result, job in jobs if result.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
     placed = [
-        (result, job.value - lines.at(job.slot, job.place), lines.leverage(job.slot, job.place))
+        (
+            result,
+            job.value - lines.expected(job.slot, job.place),
+            lines.leverage(job.slot, job.place),
+        )
         for result, job in jobs
         if lines is not None and not job.is_baseline and job.slot in lines.levels
     ]

@@ -158,7 +158,7 @@ class Slots:
                 queue_lengths[slot] += 1
         return tuple(replace(trial, cell_digest=slot_of[place(trial)]) for trial in trials)
 
-    def lay(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    def place_blocks(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Return the trials of blocks, each block on its slot."""
         slot_of = self._block_slots(max((trial.block for trial in trials), default=0))
         return tuple(replace(trial, cell_digest=slot_of[trial.block]) for trial in trials)
@@ -355,13 +355,13 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
     notes = []
     counted_ids = {id(result) for result in slots.counted_results}
     for slot, change in slower_slots(past, slots).items():
-        named = {"slot": slots.number(slot), "nodes": nodes[slot]}
+        named_slot = {"slot": slots.number(slot), "nodes": nodes[slot]}
         notes.append(
             say(
                 "slot {slot} ({nodes}) is slower than the others by {loss:size}, more than "
                 "noise explains; no comparison rests on it",
                 loss=-change,
-                **named,
+                **named_slot,
             )
         )
     for slot in slots.names:
@@ -385,13 +385,13 @@ def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[M
             if lost
             else None
         )
-        named = {"slot": slots.number(slot), "nodes": nodes[slot]}
+        named_slot = {"slot": slots.number(slot), "nodes": nodes[slot]}
         notes.append(
             say(
                 "slot {slot} ({nodes}) takes no trial: {why}{block}",
                 why=why,
                 block=with_block,
-                **named,
+                **named_slot,
             )
         )
     return notes

@@ -33,7 +33,7 @@ def spare_blocks(
     deciding: Sequence[Trial],
     baselines: int,
     jobs: int,
-    lay: Callable[[Sequence[Profile], int, ConfirmDesign], tuple[Trial, ...]],
+    block_trials: Callable[[Sequence[Profile], int, ConfirmDesign], tuple[Trial, ...]],
 ) -> tuple[tuple[Trial, ...], Message | None]:
     """Return the trials of the spare blocks so far, and why the last one was added.
 
@@ -48,7 +48,7 @@ def spare_blocks(
         deciding: the trials of the deciding blocks, all of them over.
         baselines: the number of baselines in a block.
         jobs: the number of jobs that all blocks together may take.
-        lay: a function that returns the trials of a block.
+        block_trials: a function that returns the trials of a block.
     """
     design = ConfirmDesign(look=SPARE, arms=0, blocks=0, baselines=baselines)
     planned: tuple[Trial, ...] = ()
@@ -65,7 +65,7 @@ def spare_blocks(
         chosen = [*sorted(begun), *more[: max(free_jobs - len(begun), 0)]]
         if not chosen:
             break
-        planned += lay([candidates[arm] for arm in chosen], number, design)
+        planned += block_trials([candidates[arm] for arm in chosen], number, design)
         added = say(
             "block {block} is added: nothing is faster, and what {arms} may gain is not narrow yet",
             block=number,

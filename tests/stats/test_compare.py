@@ -394,7 +394,7 @@ def test_the_line_is_least_squares() -> None:
     assert line is not None
     expected = scipy.stats.linregress([x for x, _ in points], [y for _, y in points])
     assert line.slope == pytest.approx(expected.slope)
-    assert line.at(10.0) == pytest.approx(expected.intercept + 10 * expected.slope)
+    assert line.expected(10.0) == pytest.approx(expected.intercept + 10 * expected.slope)
     assert line.df == 3
     assert line.leverage(line.centre) == pytest.approx(1.2)
     assert line.leverage(29.0) > line.leverage(20.0)
@@ -403,7 +403,7 @@ def test_the_line_is_least_squares() -> None:
 def test_one_baseline_is_a_level_and_none_is_no_line() -> None:
     (line,) = fit_lines([[(3.0, 7.0)]])
     assert line is not None
-    assert (line.at(20.0), line.leverage(20.0), line.df) == (7.0, 2.0, 0)
+    assert (line.expected(20.0), line.leverage(20.0), line.df) == (7.0, 2.0, 0)
     assert fit_lines([[]]) == ()
 
 
@@ -419,8 +419,8 @@ def test_lines_of_several_levels_share_a_slope() -> None:
     late = [(20.0, 8.0), (30.0, 9.0)]
     first, second = fit_lines([early, late])
     assert first.slope == second.slope == pytest.approx(0.1)
-    assert first.at(5.0) == pytest.approx(1.5)
-    assert second.at(25.0) == pytest.approx(8.5)
+    assert first.expected(5.0) == pytest.approx(1.5)
+    assert second.expected(25.0) == pytest.approx(8.5)
     assert (first.df, second.df) == (1, 0)
     assert fit_lines([early, []]) == fit_lines([early])
 

@@ -139,7 +139,7 @@ def test_the_posterior_finds_a_change_and_a_bad_job_moves_it_little() -> None:
     said = {"positions": range(1, 9), "sigma": 0.005, "expected": 0.05}
     found = posterior(clean, level=0.0, level_error=0.002, **said)  # type: ignore[arg-type]
     assert found.likeliest == 5
-    assert found.most > 0.95
+    assert found.largest_mass > 0.95
     bad = [*clean, (2, 0.05)]  # a slow job before the change
     moved = posterior(bad, level=0.0, level_error=0.002, **said)  # type: ignore[arg-type]
     assert moved.likeliest in (2, 1, 5)

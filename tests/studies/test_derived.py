@@ -344,7 +344,7 @@ def test_a_selection_says_what_a_screened_figure_rests_on_and_else_shows_that_of
         else:
             assert answer.verdict.up_to == each.wave == "wave2"
             assert said.endswith((" up to wave2 (n=1)", " up to wave2, very likely slower (1 run)"))
-            assert "has those of all." in paragraph(answer.verdict)
+            assert "a report uses all trials." in paragraph(answer.verdict)
             of_report = report.verdict(each.id)
             assert of_report is not None
             differ += answer.verdict.delta != of_report.delta

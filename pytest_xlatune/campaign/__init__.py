@@ -134,7 +134,10 @@ def _check_slugs(trial: Trial) -> None:
 
 
 def _check_compile_step(proposed: Sequence[Trial], stage: str) -> None:
-    """Raise LedgerError if a trial has the stage that is only compiled; "" if there is none."""
+    """Raise LedgerError if a trial has the stage that is only compiled.
+
+    `stage` is the name of that stage; "" if the study has none.
+    """
     for trial in proposed:
         if stage and trial.stage == stage:
             raise LedgerError(f"{trial.id} is only to be compiled, but nothing compiles here")

@@ -75,8 +75,8 @@ class Packing:
         for trial in pending:
             if held >= all_places:
                 return
-            known = state.trials.get(trial.id)
-            if known is not None and not known.is_to_run:
+            progress = state.trials.get(trial.id)
+            if progress is not None and not progress.is_to_run:
                 continue
             if self.is_full(state):
                 self.log_if_new(
@@ -91,10 +91,10 @@ class Packing:
             # A trial that is retried waits behind the submissions on its nodes. If these are many,
             # it runs long after the other trials of its block, so only few may be ahead.
             at_most = 1 if one_each else depth
-            full = next((place for place in places if ahead[place] >= at_most), "")
+            full_place = next((place for place in places if ahead[place] >= at_most), "")
             last_decision = self._back_off_of(state, trial)
-            if last_decision is not None or full:
-                why = f"{ahead[full]} submissions are ahead on {full}"
+            if last_decision is not None or full_place:
+                why = f"{ahead[full_place]} submissions are ahead on {full_place}"
                 if last_decision is not None:
                     until = datetime.fromtimestamp(last_decision.not_before_s, UTC)
                     why = f"it waits after {last_decision.cls} until {until:%H:%M:%S UTC}"

@@ -200,6 +200,7 @@ def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
 
 
 def _no_score_finding(why: Message | None) -> Finding:
+    """Return the finding on an attempt that ended well, but has no score."""
     # a trainer that prints no tokens would print the same lines again, so it is not retried
     action = Action.DROP if why == NO_TOKENS else Action.RETRY
     return Finding(cls=FailureClass.NO_SCORE, action=action, why=why)
@@ -519,4 +520,5 @@ def _unshown_notes(earlier: Sequence[TrialResult], result: TrialResult) -> tuple
 
 
 def _is_unshown(setting: TrialSetting) -> bool:
+    """Return whether nothing shows that a setting was in effect, or that it was not."""
     return setting.effect is not Effect.CONTRADICTED and not setting.is_proved

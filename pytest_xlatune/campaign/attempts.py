@@ -678,7 +678,10 @@ def _require_secrets(trial: Trial, spec: LaunchSpec) -> None:
 
 
 def _is_refused_everywhere(state: LedgerState, ruling: Ruling) -> bool:
-    """Return whether more than `_NODE_LISTS` node lists were refused for the same reason."""
+    """Return whether more than `_NODE_LISTS` node lists were refused for the same reason.
+
+    If a trial runs or was measured, the scheduler does not refuse all nodes.
+    """
     if state.in_flight() or state.measured_on:
         return False
     refused = {

@@ -125,6 +125,7 @@ class LocalExecutor(Executor):
 
 
 def _outcome_of(folder: Path, job_id: str, lock: Path | None) -> Outcome:
+    """Return the outcome so far of a job; see `_wait_reason` for `lock`."""
     # the outcome is read again at the end, because it may have been written in the meantime
     return (
         _written_outcome(folder)
@@ -141,6 +142,7 @@ def _written_outcome(folder: Path) -> Outcome | None:
 
 
 def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
+    """Return the outcome of a job that waits or runs; None if its process has ended."""
     claim, trainer = read_claim(folder), read_started(folder)
     if claim is None:
         pid, _, ticks = job_id.partition(".")
@@ -160,7 +162,11 @@ def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
 
 
 def _wait_reason(lock: Path | None, since_s: float | None) -> str:
-    """Return how long a trial has waited for the machine, and its holder if the lock shows it."""
+    """Return how long a trial has waited for the machine, and its holder if the lock shows it.
+
+    `lock` is the file of the lock; None means that of the machine. `since_s` is when the trial
+    began to wait; None if that is unknown.
+    """
     passed_s = time.time() - since_s if since_s is not None else 0.0
     # seconds are left out, because a person is shown every change of a reason
     waited = f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
@@ -172,6 +178,7 @@ def _wait_reason(lock: Path | None, since_s: float | None) -> str:
 
 
 def _lost(folder: Path) -> Outcome:
+    """Return the outcome of a job whose process ended without writing one."""
     if (folder / payload.CANCEL).exists():
         lost = Outcome(state=State.CANCELLED, reason="ended before it could say how")
     else:
@@ -183,6 +190,7 @@ def _lost(folder: Path) -> Outcome:
 
 
 def _signal(process: ProcessRecord, number: signal.Signals) -> None:
+    """Send a signal to a process, but never to a later one with the same id."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process.pid)
         try:

@@ -2,7 +2,7 @@
 
 The payload loads this module by its path and runs it itself, because only an ancestor may examine
 a process where the kernel restricts tracing. So it uses only the standard library. It judges
-nothing and ends nothing; `logs.standstill` evaluates the result. There are two sources, none of
+nothing and ends nothing; `logs.standstill` evaluates the result. There are two sources, neither of
 which needs a package in the trainer's environment:
 
 * the kernel: state, system call and wait channel of the main thread, the file or socket that it
@@ -307,6 +307,7 @@ def _find_py_spy(process: _ProcessView) -> str:
 
 
 def _py_spy_stacks(py_spy: str, process: _ProcessView, left_s: float) -> list[list[str]]:
+    """Return the stacks that py-spy prints; [] if it may not read the process, or is too slow."""
     argv = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
@@ -367,6 +368,7 @@ def _size(path: Path) -> int:
 
 
 def _last_lines(log: Path) -> list[str]:
+    """Return the last lines of a log that are not blank; [] if it cannot be read."""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _LOG_END_BYTES, 0))
         lines = file.read().decode("utf-8", "replace").splitlines()

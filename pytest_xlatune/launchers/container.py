@@ -377,13 +377,13 @@ class ContainerLauncher(Launcher):
                 variables.append(f'"${{!{variable[:-1]}@}}"')  # bash lists the names that match
             elif variable not in _NODE_VARIABLES:
                 variables.append(variable)
-        form = _HEAD + (_DETACHED_START if self._is_detached else _CHILD_START)
+        template = _HEAD + (_DETACHED_START if self._is_detached else _CHILD_START)
         command = [
             shlex.join([*self._program, *self._runtime.run]),
             *self._trial_options(self._image(cell), spec.cwd),
             f'bash --norc --noprofile "$folder/{ENTRY_FILE}" "$folder" "$rank" "$@"',
         ]
-        host_script = form.format(
+        host_script = template.format(
             runtime=self.runtime,
             variables=" ".join(variables),
             # on several lines, so that people can read and change it
@@ -520,6 +520,7 @@ def _parse_mount(text: str) -> tuple[str, str, str]:
 
 
 def _mount_option(text: str) -> str:
+    """Return a mount as the runtimes read it."""
     source, target, mode = _parse_mount(text)
     return f"{source}:{target}" + (":ro" if mode == "ro" else "")
 
@@ -574,6 +575,7 @@ def configured(
 
 
 def _with_settings(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
+    """Return a launcher with settings applied; `where` names their place, for messages."""
     if not settings:
         return launcher
     if not dataclasses.is_dataclass(launcher) or isinstance(launcher, type):

@@ -72,7 +72,7 @@ def trial_keys(
     cell: Cell,
     *,
     axis_prefix: Mapping[str, str] | None,
-    owned: Mapping[str, str] | None = None,
+    set_elsewhere: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return batch size, length, axes, overrides and protocol of a trial, each key once.
 
@@ -81,18 +81,19 @@ def trial_keys(
         cell: the cell of the trial.
         axis_prefix: axis -> "dcn" or "ici" if it differs from `AXIS_PREFIX`; None if the cell's
             overrides set the axes.
-        owned: further keys that cannot be overridden -> where a user sets them.
+        set_elsewhere: further keys that cannot be overridden -> where a user sets them; None if
+            there are none.
 
     Raises:
         ConfigError: a key that the protocol or the cell sets is overridden.
     """
     axes = {} if axis_prefix is None else _axes(cell, axis_prefix)
-    owned = {**_SET_ELSEWHERE, **(owned or {})}
-    _check_overrides(cell.overrides, f"cell {cell.label!r}", owned)
+    set_elsewhere = {**_SET_ELSEWHERE, **(set_elsewhere or {})}
+    _check_overrides(cell.overrides, f"cell {cell.label!r}", set_elsewhere)
     _check_overrides(
         trial.profile.overrides,
         f"profile {trial.profile.id!r}",
-        {**owned, **dict.fromkeys(axes, "the cell's parallelism")},
+        {**set_elsewhere, **dict.fromkeys(axes, "the cell's parallelism")},
     )
     shape = {key: getattr(cell, key) for key in ("per_device_batch_size", "max_target_length")}
     return {
@@ -129,12 +130,14 @@ def _protocol_keys(protocol: Protocol) -> dict[str, str]:
     return keys
 
 
-def _check_overrides(overrides: Mapping[str, str], where: str, owned: Mapping[str, str]) -> None:
+def _check_overrides(
+    overrides: Mapping[str, str], where: str, set_elsewhere: Mapping[str, str]
+) -> None:
     for key, value in overrides.items():
-        if key in owned:
+        if key in set_elsewhere:
             raise ConfigError(
                 f"{where} overrides {key}={value}, which would make it another measurement; the "
-                f"key is set by {owned[key]}"
+                f"key is set by {set_elsewhere[key]}"
             )
 
 

@@ -202,7 +202,9 @@ class MaxTextSlurmLauncher(Launcher):
 
     def _split_keys(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return a tag and the passthroughs, and the variables for all other keys."""
-        raw_keys = trial_keys(trial, cell, axis_prefix=self.axis_prefix, owned=_SET_ELSEWHERE)
+        raw_keys = trial_keys(
+            trial, cell, axis_prefix=self.axis_prefix, set_elsewhere=_SET_ELSEWHERE
+        )
         keys = {key: for_model(value, cell) for key, value in raw_keys.items()}
         for key in keys:
             name = key.removeprefix(_ENV_PREFIX)

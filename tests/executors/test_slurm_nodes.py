@@ -305,7 +305,7 @@ def test_xla_is_asked_about_what_no_trial_has_shown(
         return Preflight()
 
     monkeypatch.setattr(session, "campaign", lambda _: campaign)
-    monkeypatch.setattr(preflight, "look", lambda _: Preflight())
+    monkeypatch.setattr(preflight, "check_site", lambda _: Preflight())
     monkeypatch.setattr(session_room, "site_of", lambda *_, **__: None)
     monkeypatch.setattr(session_room, "context_of", lambda *_: None)
     monkeypatch.setattr(session_room, "check_flags", check_flags)

@@ -186,7 +186,7 @@ class Poller:
                 self._controller_fault = (
                     f"scontrol says nothing of job {job_id}: {answer.out!r:.80}"
                 )
-        # an answer without any job, or the error for an unknown id, is no usable answer
+        # if no answer names a job or says that an id is unknown, none of them can be used
         return self._our_jobs(known, folders) if known or has_answered else None
 
     def _ask_squeue(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:

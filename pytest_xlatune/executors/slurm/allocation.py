@@ -502,6 +502,7 @@ def _parse_end(text: str) -> float | None:
 
 
 def _running_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
+    """Return the outcome of a step that is not over; `polled` is that of the allocation."""
     started, claim = read_started(folder), read_claim(folder)
     if started is None:
         reason = "starting" if claim is None else "its payload has started"

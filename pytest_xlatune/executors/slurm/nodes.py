@@ -140,14 +140,16 @@ def _utc(seconds: str) -> str:
 
 
 def _state_faults(node: Node) -> Iterable[_Fault]:
+    """Yield a fault if the state of a node keeps trials from running there."""
     if not node.marks and node.state in _USABLE:
         return
     why = f": {node.reason}" if node.reason else ""
-    star = ", it does not respond" if node.marks.endswith(_SILENT) else ""
-    yield _fault(node, f"is {node.state}{node.marks}{star}, expected idle{why}")
+    silent = ", it does not respond" if node.marks.endswith(_SILENT) else ""
+    yield _fault(node, f"is {node.state}{node.marks}{silent}, expected idle{why}")
 
 
 def _missing(name: str, nodes: Iterable[str]) -> _Fault:
+    """Return the fault of a node that sinfo does not name, with a similar name among `nodes`."""
     near = difflib.get_close_matches(name, list(nodes), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     return name, f"{name} does not exist in this cluster{hint}"
@@ -157,10 +159,10 @@ def _unequal(nodes: Sequence[Node], resource: str, values: Sequence[str]) -> Ite
     """Yield a fault for each node that has more or less of a resource than most of the nodes."""
     if len(set(values)) <= 1:
         return
-    usual = Counter(values).most_common(1)[0][0]
+    usual_value = Counter(values).most_common(1)[0][0]
     for node, value in zip(nodes, values, strict=True):
-        if value != usual:
-            yield _fault(node, f"has {value} {resource}, most of the nodes have {usual}")
+        if value != usual_value:
+            yield _fault(node, f"has {value} {resource}, most of the nodes have {usual_value}")
 
 
 def _fault(node: Node, problem: str) -> _Fault:

@@ -298,8 +298,8 @@ class DigestBuilder:
 
     def _read_module(self, value: str, last: _Launch | None) -> None:
         """Read a module, with its fingerprint if that is on the same line."""
-        both = _PROGRAM.match(value)
-        if both is None:  # in layout 0.0.24 the fingerprint is on the next line
+        match = _PROGRAM.match(value)
+        if match is None:  # in layout 0.0.24 the fingerprint is on the next line
             self._layout_hints.add(Layout.LATE_2025)
             program = LaunchedProgram(module=value or None, fingerprint=None)
             self._launches.append(_Launch(programs=[program], begins_with_module=True))
@@ -308,7 +308,7 @@ class DigestBuilder:
         if last is None or last.begins_with_module:
             last = _Launch()
             self._launches.append(last)
-        module, fingerprint = both["module"].strip(), both["fingerprint"].strip()
+        module, fingerprint = match["module"].strip(), match["fingerprint"].strip()
         program = LaunchedProgram(module=module or None, fingerprint=fingerprint or None)
         last.programs.append(program)
 
@@ -329,8 +329,9 @@ class DigestBuilder:
         if is_sparse and (match := _SPARSE_HLO.fullmatch(body)):
             self._sparse_hlo = match["hlo"]
             return True
-        is_old = self._part in self._values_by_host and not self._launches and not line.is_prefixed
-        match = _OLD_STATE.fullmatch(body) if is_old else None
+        is_plain_row = not line.is_prefixed and not self._launches
+        may_be_old = is_plain_row and self._part in self._values_by_host
+        match = _OLD_STATE.fullmatch(body) if may_be_old else None
         if match and (self._part == "fingerprints" or match["value"].isdecimal()):
             self._layout_hints.add(Layout.EARLY_2025)
             for host in match["hosts"].split(","):
@@ -340,6 +341,7 @@ class DigestBuilder:
 
     @property
     def _has_table(self) -> bool:
+        """Whether the line above the table of states was read."""
         return not _STATE_KEYS.isdisjoint(self._keys)
 
     def _read_state(self, match: re.Match[str]) -> None:
@@ -406,6 +408,7 @@ class DigestBuilder:
         return judge_cause(dataclasses.replace(digest, is_truncated=is_truncated))
 
     def _first_error(self) -> tuple[str, str | None] | None:
+        """Return the type and the time of the first error; see `Digest.first_error`."""
         kind, time = (self._keys.get(f"First error {suffix}") for suffix in ("type", "timestamp"))
         if not kind:
             return None

@@ -214,7 +214,9 @@ class Digest:
             "layout": str(self.layout),
             "cause": self.cause and self.cause.enum,
             "culprits": msgspec.to_builtins(self.culprits),
-            "links": [{"src": str(source), "dst": str(to)} for source, to in self.links],
+            "links": [
+                {"src": str(sender), "dst": str(receiver)} for sender, receiver in self.links
+            ],
             "first_error": error and {"type": error[0], "time": error[1]},
             "launches": launches,
             "sparse": [
@@ -338,7 +340,7 @@ def _has_mismatch(digest: Digest) -> bool:
     for _, programs in digest.launches:
         for program in programs:
             fingerprints.setdefault(program.module, set()).add(program.fingerprint)
-    return digest.is_truncated or any(len(several) > 1 for several in fingerprints.values())
+    return digest.is_truncated or any(len(group) > 1 for group in fingerprints.values())
 
 
 def _hosts_behind(digest: Digest) -> list[str]:

@@ -319,7 +319,7 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     rates += np.bincount(last, tail, count)
     inner = last - first > 1  # the messages that fill further bins between these two
     if inner.any():
-        # Extended precision, because the sum of the changes must be 0 after the last message.
+        # extended precision, because the sum of the changes must be 0 after the last message
         change = np.zeros(count + 1, np.longdouble)
         np.add.at(change, first[inner] + 1, bytes_per_ps[inner] * PS_OF_MS)
         np.subtract.at(change, last[inner], bytes_per_ps[inner] * PS_OF_MS)
@@ -332,24 +332,26 @@ def _host_name(slice_id: int, device: int) -> str:
 
 
 def _hosts(valid: Messages, link_gbit_s: float) -> list[HostTraffic]:
+    """Return what each host received and sent, sorted by the ids of the hosts."""
     start = valid.end_ps - valid.latency_us * PS_OF_US
     ends = {
         "tx": (valid.source_slice, valid.source_device),
         "rx": (valid.to_slice, valid.to_device),
     }
     hosts: dict[tuple[int, ...], HostTraffic] = {}
-    for way, keys in ends.items():
+    for direction, keys in ends.items():
         for host, rows in _rows_by_key(*keys):
             rates = _rates(start[rows], valid.end_ps[rows], valid.size[rows])
             row = hosts.setdefault(host, HostTraffic(host=_host_name(*host)))
-            setattr(row, f"{way}_bytes", int(valid.size[rows].sum()))
-            setattr(row, f"{way}_peak_gbit_s", float(rates.max()))
+            setattr(row, f"{direction}_bytes", int(valid.size[rows].sum()))
+            setattr(row, f"{direction}_peak_gbit_s", float(rates.max()))
             is_busy = rates[rates > 0] > _BUSY_SHARE * link_gbit_s
             row.busy = max(row.busy, float(is_busy.mean()))
     return [row for _, row in sorted(hosts.items())]
 
 
 def _pairs(valid: Messages) -> list[Pair]:
+    """Return the figures of each pair of hosts that exchanged messages, sorted by their ids."""
     ends = (valid.source_slice, valid.source_device, valid.to_slice, valid.to_device)
     latency = valid.latency_us
     # The usual latency of a size is the median of the medians of all pairs, so that each pair has
@@ -424,9 +426,8 @@ def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
     starts_ps = [op.start_ps for op in ops]
     total_ps = [0, *accumulate(op.ps for op in ops)]  # time of all transfers before each transfer
     occurrences: dict[str, list[_Occurrence]] = {}
-    early_recv_ps: dict[
-        str, int
-    ] = {}  # rendezvous -> duration of a recv that began before its send
+    # rendezvous -> duration of a recv that began before its send
+    early_recv_ps: dict[str, int] = {}
     for op in ops:
         of_rendezvous = occurrences.setdefault(op.rendezvous, [])
         if op.kind == "send":

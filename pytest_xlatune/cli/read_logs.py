@@ -67,12 +67,7 @@ def _read_all(arguments: argparse.Namespace) -> tuple[list[JobLog], tuple[str, .
     read_log = partial(read_one, pattern=pattern_of(arguments), tokens=arguments.tokens)
     logs, problems = list[JobLog](), list[str]()
     for path in arguments.logs:
-        try:
-            paths = logs_of(path)
-        except ConfigError as error:
-            problems.append(str(error))
-            continue
-        for log in paths:
+        for log in logs_of(path):
             try:
                 logs.append(read_log(log))
             except ConfigError as error:

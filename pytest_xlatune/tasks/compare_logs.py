@@ -407,10 +407,7 @@ def _entries(path: Path) -> Iterator[tuple[Path, str]]:
         if not entry.is_dir():
             yield entry, ""
             continue
-        try:
-            logs = logs_of(entry)
-        except UnreadableLogError:
-            logs = []
+        logs = logs_of(entry)
         reason = f"{len(logs)} logs in the folder of one job: name the log of rank 0 {RANK_0}"
         yield (logs[0], "") if len(logs) == 1 else (entry, reason)
 

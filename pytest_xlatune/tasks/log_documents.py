@@ -122,7 +122,7 @@ def triage_document(log: JobLog) -> Document:
     text = "\n".join(map(plain, last_lines))
     return Document(
         title=f"{log.path}: {log.status}",
-        header=(log.reached, *details),
+        header=(log.reached, *map(plain, log.report.notes), *details),
         sections=(
             section("Findings", found),
             *((section("What to do", to_do),) if to_do.items else ()),

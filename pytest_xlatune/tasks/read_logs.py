@@ -76,10 +76,7 @@ def logs_of(path: Path) -> list[Path]:
     A folder is that of one attempt, of one job of maxtext-slurm, or of several jobs. A job's number
     means its log, or those of all tasks of an array (`outputs/123`). maxtext-slurm puts a folder
     `<id>-<name>` beside the log `<id>-<name>.log`, and renames both when the job has ended, so only
-    the number of such a name counts.
-
-    Raises:
-        UnreadableLogError: a folder has no log.
+    the number of such a name counts. A path without any log means itself.
     """
     if path == STDIN or path.is_file():
         return [path]
@@ -90,9 +87,6 @@ def logs_of(path: Path) -> list[Path]:
     if (name := _NUMBER.fullmatch(path.name)) is not None:
         is_of_job = re.compile(rf"(?:slurm-)?{name['number']}(?!\d)").match  # `123`: no `1234.out`
         beside = [logs[0][1] for logs in logs_in(path.parent) if is_of_job(logs[0][1].name)]
-    if not (beside or inside) and path.is_dir():
-        why = "is a folder without a log: *.log, *.out or log.0.txt; name the log of a job"
-        raise UnreadableLogError(path, why)
     return beside or inside or [path]
 
 
@@ -148,8 +142,7 @@ class JobLog:
         goal = f" of {wanted}" if wanted is not None else ""
         by = ended_by(self.outcome, self.findings)
         end = f"ended by {by}" if by else "no end in the log"
-        cut = f"; {DAMAGED}" if DAMAGED in report.notes else ""
-        return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{goal}; {end}{cut}"
+        return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{goal}; {end}"
 
     def to_json(self) -> dict[str, Json]:
         """Return the log's entry in `steps --json`; absent values are null, and NaN is "nan"."""

@@ -281,7 +281,7 @@ def test_a_gzipped_log_that_is_cut_is_read_as_far_as_it_goes(
     path.write_bytes(gzip.compress(text_of([*CONFIG, *ALL[:8]]) + noise)[:-1000])
     assert main(["triage", str(path)]) == 3
     said = " ".join(capsys.readouterr().out.split())
-    assert "last step 7 of 15; no end in the log; its gzip data is cut or damaged" in said
+    assert "last step 7 of 15; no end in the log * its gzip data is cut or damaged" in said
     assert main(["steps", str(path)]) == 3
     assert "its gzip data is cut or damaged: only the" in " ".join(capsys.readouterr().out.split())
     path.write_bytes(path.read_bytes()[:12] + b"?" * 99)
@@ -308,8 +308,8 @@ def test_a_file_that_is_no_log_is_told_by_what_it_lacks(
     path.write_text(text)
     with pytest.raises(UnreadableLogError, match=said):
         read_one(path, pattern=step_pattern(pattern) if pattern else None)
-    with pytest.raises(UnreadableLogError, match="is a folder without a log"):
-        logs_of(tmp_path)
+    with pytest.raises(UnreadableLogError, match="Is a directory; name the log of a job"):
+        read_one(*logs_of(tmp_path))
 
 
 def test_a_long_log_shows_its_first_and_last_steps_and_those_that_differ(

@@ -73,6 +73,7 @@ class _Rows(EnumType):
 class FailureClass(StrEnum, metaclass=_Rows):
     """What went wrong; `FailureClass.OOM_GPU` is the row `[class.oom-gpu]` of the table."""
 
+    # one member for each row
     vars().update({cls.upper().replace("-", "_"): cls for cls in FAILURES})
 
     @property

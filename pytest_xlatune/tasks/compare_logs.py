@@ -22,7 +22,7 @@ from pytest_xlatune.logs.patterns import StepPattern
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import Message, sentence, verbatim
+from pytest_xlatune.model.message import Message, say, sentence, verbatim
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
@@ -35,7 +35,6 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.text import (
     ABSENT,
     counted,
-    fine_percent,
     interval,
     percent,
     rate,
@@ -256,9 +255,8 @@ def _compared(
             kind=decide(comparison),
             ci95=(relative(low), relative(high)),
             mde80=relative(comparison.mde80),
-            method=verbatim(
-                f"two samples of {len(a.jobs)} and {len(b.jobs)} jobs, Welch's t, "
-                f"one-sided alpha {SWEEP_ALPHA:g}, job noise {fine_percent(comparison.sigma)}"
+            method=say(
+                "{method}, job noise {noise:.2%}", method=comparison.method, noise=comparison.sigma
             ),
         )
         gated = VerdictKind.INCONCLUSIVE if margin is None else gate(comparison, margin=margin)

@@ -219,7 +219,7 @@ def read_one(
         findings = tuple(each for each in findings if each.cls != FailureClass.TOO_FEW_STEPS)
     elif not outcome.state.is_final:  # it continued after what it printed
         quiet = (replace(finding, action=Action.NONE) for finding in findings)
-        findings = (_unfinished(report, asked), *quiet)
+        findings = (_unfinished(report), *quiet)
     no_gpu = (each for each in findings if each.cls == FailureClass.NO_GPU)
     is_on_cpu = any(each.action is not Action.NONE for each in no_gpu)
     no_speed = NoScore(reason=_NO_SPEED) if is_on_cpu else None
@@ -279,12 +279,11 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
     return first or by_log
 
 
-def _unfinished(report: LogReport, asked: Protocol) -> Finding:
+def _unfinished(report: LogReport) -> Finding:
     """Return a finding with the last lines of a log that has no end."""
     where = "before its first step" if report.last_step is None else f"at step {report.last_step}"
-    if steps_wanted(report) is not None:
-        where += f" of {report.goal_step or asked.steps}"
-    detail = f"the log ends {where} without an end: killed, or still running"
+    goal = "" if (wanted := steps_wanted(report)) is None else f" of {wanted}"
+    detail = f"the log ends {where}{goal} without an end: killed, or still running"
     text = "\n".join(report.tail) or detail
     return Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -51,10 +52,10 @@ def suggest_sweep(path: Path) -> dict[str, str]:
 class TrialOutput(NamedTuple):
     """What one trial of a sweep that does not exist yet printed."""
 
-    head: str  # how long it took, and how it ended
-    log: JobLog | None  # None if it is no log of a training job
-    settings: Mapping[str, str]  # settings for the sweep file about its steps
     problem: str  # why a trial of a sweep would have no score; "" if it would have one
+    head: str = ""  # how long it took, and how it ended; "" without a log
+    log: JobLog | None = None  # None if it is no log of a training job
+    settings: Mapping[str, str] = MappingProxyType({})  # for the sweep file, about its steps
 
 
 def try_sweep(answers: Mapping[str, str], *, name: str) -> TrialOutput:
@@ -76,8 +77,7 @@ def try_sweep(answers: Mapping[str, str], *, name: str) -> TrialOutput:
         spec = resolved.sweep.launcher.launch(trial, resolved.cell)
         outcome = run_in(folder, replace(spec, deadline_s=_LIMIT_S))
         if not outcome.is_started:
-            head = f"the trial did not start: {outcome.reason}"
-            return TrialOutput(head, None, {}, head)
+            return TrialOutput(problem=f"the trial did not start: {outcome.reason}")
         took_s = (outcome.end_s or 0.0) - (outcome.start_s or 0.0)
         by = ended_by(outcome, ()) or f"{outcome.state} ({outcome.reason})"
         head = f"one trial took {duration(took_s)}, ended by {by}"
@@ -85,13 +85,13 @@ def try_sweep(answers: Mapping[str, str], *, name: str) -> TrialOutput:
             tokens = resolved.cell.tokens_per_device_step
             log = read_one(folder / log_name(), tokens=tokens, is_any=True)
         except UnreadableLogError as error:
-            return TrialOutput(head, None, {}, f"{head}, and its output {error.reason}")
+            return TrialOutput(problem=f"{head}, and its output {error.reason}")
     settings = {"trial_s": f"{took_s:.1f}"} | ({"step_pattern": log.fits} if log.fits else {})
     problem, cause = "", primary(log.findings)
     if isinstance(log.score, NoScore):
         why = f"; {cause.cls}: {cause.text}" if cause is not None else ""
         problem = f"{head}, and has no score: {sentence(log.score.reason)}{why}"
-    return TrialOutput(head, log, settings, problem)
+    return TrialOutput(problem=problem, head=head, log=log, settings=settings)
 
 
 def _figure(text: str) -> str:

@@ -37,7 +37,7 @@ class Slower:
         estimate: mean of the differences; with three or more, without the smallest and the largest.
         error: the standard error of the estimate.
         df: degrees of freedom of the pooled noise.
-        bound: upper confidence bound of the log ratio; the comparisons share its error rate `ALPHA`
+        bound: upper confidence bound of the log ratio; comparisons share its error rate `ALPHA`.
         n: how many fresh runs there are, each paired with one beside it.
         second_loss: the second largest loss of a pair, so that one bad run alone cannot accuse.
     """

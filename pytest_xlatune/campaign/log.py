@@ -48,7 +48,7 @@ class _Hiding(logging.Formatter):
 class _LogFile(logging.FileHandler):
     """The log file of one campaign. If it cannot be written, it warns once and goes on."""
 
-    is_written = True
+    is_written = True  # whether every line so far could be written
 
     def _open(self) -> IO[str]:  # type: ignore[override]
         """Open the file with the rights of its folder at most."""
@@ -65,9 +65,9 @@ class _LogFile(logging.FileHandler):
 
 
 def _warn(path: Path | str, error: BaseException | None) -> None:
+    """Warn that a log cannot be written, whatever the filters of the session say."""
     with warnings.catch_warnings():
-        # so that a filter of the session does not make an error of it
-        warnings.simplefilter("always")
+        warnings.simplefilter("always")  # a filter of the session could make an error of it
         text = f"{path} cannot be written: {error}; the sweep goes on without a log"
         warnings.warn(text, stacklevel=2)
 

@@ -94,6 +94,7 @@ def read_cvs_file(
 
 
 def _user() -> str:
+    """Return the name of the user who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # the user's id has no name on this machine

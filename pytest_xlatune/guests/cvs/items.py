@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _absolute_path(config: pytest.Config, named: str) -> Path:
+    """Return the absolute path of a file that the command line names."""
     return Path(os.path.normpath(config.invocation_params.dir / Path(named).expanduser()))
 
 

@@ -48,6 +48,7 @@ def keys_of(generation: str, *path: str) -> Mapping[str, Any]:
 
 @cache
 def _tables() -> dict[str, Any]:
+    """Return the content of `keys.toml`: generation -> its keys."""
     text = FilePath(__file__).with_name("keys.toml").read_text(encoding="utf-8")
     return _one_key_each(tomllib.loads(text))
 

@@ -106,7 +106,7 @@ def deployed_of(file: CvsFile, cell: CvsCell) -> dict[str, str]:
     return {**file.added, **file.env, **token, **({"XLA_FLAGS": flags} if flags else {})}
 
 
-_WITH_ALL_OPTIONS = ("docker", "podman")
+_WITH_ALL_OPTIONS = ("docker", "podman")  # runtimes that have all options of a CVS container
 
 
 def container_settings(container: Container, runtime: str) -> tuple[dict[str, Any], list[str]]:
@@ -116,7 +116,7 @@ def container_settings(container: Container, runtime: str) -> tuple[dict[str, An
         more = {"devices": container.devices, "args": container.args}
         return {**options, **more, "shm_size": container.shm_size.lower()}, []
     lacking = []
-    if runtime == NO_CONTAINER:
+    if runtime == NO_CONTAINER:  # pyxis has mounts
         lacking += [f"--volume={mount}" for mount in container.mounts]
     lacking += [f"--device={device}" for device in container.devices]
     if container.shm_size:

@@ -116,6 +116,7 @@ def _check_runnable(file: CvsFile, cell: CvsCell) -> None:
 
 
 def _launcher(file: CvsFile, cell: CvsCell, runtime: str) -> Launcher:
+    """Return the launcher of a cell; `runtime` replaces the file's own unless it is ""."""
     source = str(Path(file.where).absolute())
     inner = CvsLauncher(scripts=file.scripts, source=source, source_cell=cell.name)
     runtime = runtime or file.container.runtime
@@ -126,6 +127,7 @@ def _launcher(file: CvsFile, cell: CvsCell, runtime: str) -> Launcher:
 
 
 def _cell_settings(file: CvsFile, cell: CvsCell) -> CellSettings:
+    """Return the cell of a sweep for a cell of the file."""
     nodes, steps = cell.nodes or 1, cell.steps or _MIN_STEPS
     return CellSettings(
         model_tag=_tag(cell.model, "model"),

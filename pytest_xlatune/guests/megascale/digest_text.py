@@ -44,8 +44,8 @@ def digest_lines(path: str, digest: Digest) -> Iterator[str]:
         yield f"  {cause.means}"
     if digest.culprits:
         yield "  named by libtpu: " + ", ".join(map(str, digest.culprits))
-    for source, to in digest.links:
-        yield f"  broken link: {source} -> {to}"
+    for sender, receiver in digest.links:
+        yield f"  broken link: {sender} -> {receiver}"
     if digest.first_error:
         kind, time = digest.first_error
         yield f"  first error: {kind}" + (f" at {time}" if time else "")
@@ -78,6 +78,7 @@ def _table(digest: Digest) -> Iterator[str]:
 
 
 def _state_text(state: TpuState) -> str:
+    """Return how many cores are at which instruction, and their first hosts."""
     place = f"pc {state.pc}" if state.tag is None else f"{state.tag}:{state.pc}"
     launch = "" if state.launch_id is None else f"launch {state.launch_id}, "
     computation = f" in {state.computation}" if state.computation else ""

@@ -56,7 +56,7 @@ _OPENING_WORDS = (
     *(b"Potential cause: ", b" graphs to complete"),
     *(line.text.encode() for line in known_lines()),
 )
-_OPENING = re.compile(b"|".join(re.escape(opener) for opener in _OPENING_WORDS))
+_OPENING = re.compile(b"|".join(re.escape(word) for word in _OPENING_WORDS))
 
 
 class MegascaleReader:
@@ -91,7 +91,7 @@ class MegascaleReader:
                 self._read_line(block[at : stop - 1])
                 at = stop
                 continue
-            place = _first_opener(block, at, end)
+            place = _find_opening_word(block, at, end)
             if place < 0:
                 self.lines += block.count(b"\n", at, end)
                 break
@@ -217,7 +217,7 @@ class MegascaleReader:
         return digest
 
 
-def _first_opener(block: bytes, at: int, end: int) -> int:
+def _find_opening_word(block: bytes, at: int, end: int) -> int:
     """Return the position of the first of `_OPENING_WORDS` in a part of a block; -1 if none."""
     places = []
     for word in _OPENING_WORDS:

@@ -36,6 +36,8 @@ class MegascaleFormat(LogFormat):
 
 
 class _Digests(BlockReader):
+    """Reads the digests of one log; see `BlockReader`."""
+
     def __init__(self) -> None:
         self._reader = MegascaleReader()
 
@@ -61,10 +63,10 @@ def _detail(digest: Digest) -> str:
     cls = digest.cls
     hosts = ", ".join(map(str, digest.culprits))
     # a host that several broken links share is at fault; of a single link, either host may be
-    is_single_link = cls is FailureClass.NETWORK_LINK and (
+    may_be_either_host = cls is FailureClass.NETWORK_LINK and (
         len(digest.culprits) > 1 or not digest.links
     )
-    if hosts and cls in _HOST_CLASSES and not is_single_link:
+    if hosts and cls in _HOST_CLASSES and not may_be_either_host:
         hosts = f"leave out {hosts}"
     if cls is FailureClass.CANCELLED:
         return "the job was ended on purpose"

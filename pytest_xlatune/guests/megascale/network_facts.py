@@ -47,6 +47,7 @@ def _traffic_of(captures: Sequence[Path]) -> NetworkTraffic | None:
 
 
 def _fact_text(traffic: NetworkTraffic) -> str:
+    """Return the number of messages, their bytes and latency, the stall, and the symptoms."""
     latency = traffic.latency_us
     valid = traffic.messages["valid"]
     latency_text = f"p50 {latency['p50']} us, max {latency['max']} us" if valid else "no latency"
@@ -79,6 +80,7 @@ def _changes(before: NetworkTraffic, after: NetworkTraffic) -> Iterator[str]:
 
 
 def _symptoms(traffic: NetworkTraffic) -> list[str]:
+    """Return the names of the symptoms that were found."""
     return [
         judgement.symptom
         for judgement in judge(traffic, link_gbit_s=LINK_GBIT_S)

@@ -49,6 +49,7 @@ MAP_DMA = "MapDmaBuffer"
 TPU = re.compile(r"/device:TPU:\d+$")
 MODULES, OPS = "XLA Modules", "XLA Ops"
 
+# column of `Messages` -> the statistic of a receive event that it holds
 IDS = {
     "source_slice": "dcn_source_slice_id",
     "source_device": "dcn_source_per_slice_device_id",
@@ -57,6 +58,7 @@ IDS = {
     "size": "payload_size_bytes",
 }
 _MESSAGE_STATS = {"label": "dcn_label", **IDS, "latency": "duration_us"}
+# names of the statistic with the size of a buffer or a copy
 _SIZE_STATS = ("size", "bytes", "size_bytes", "buffer_size", "payload_size_bytes")
 _FIRST_INTERNED = 1 << 40  # the first id that is given to a text which an event itself contains
 _TRANSFER = re.compile(

@@ -17,35 +17,26 @@ from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers.examples import tried
 from tests.helpers.hlo_programs import GATHER, MIB, VERSIONS, body, entry, loop, made, program, text
 
+A = body("a", GATHER)
+CALL = "f32[4] call(%p), to_apply=%a"
+BRANCH = "%x = f32[4] conditional(%i, %p, %p), branch_computations={%a, %b}"
+FUSION = "%x = f32[4] fusion(%p), kind=kCustom, calls=%a"
+
 
 @pytest.mark.parametrize(
     ("computations", "executions", "in_loop"),
     [
         pytest.param([entry(GATHER)], 1, False, id="at the top"),
-        pytest.param([body("a", GATHER), entry(loop("w", "a", 6))], 6, True, id="in a loop"),
+        pytest.param([A, entry(loop("w", "a", 6))], 6, True, id="in a loop"),
         pytest.param(
-            [body("a", GATHER), body("b", loop("w", "a", 3)), entry(loop("v", "b", 4))],
-            12, True, id="in a loop in a loop",
+            [A, body("b", loop("w", "a", 3)), entry(loop("v", "b", 4))], 12, True, id="in two loops"
         ),
-        pytest.param(
-            [body("a", GATHER), entry(loop("w", "a", None))], 1, True, id="of unknown length"
-        ),
-        pytest.param(
-            [body("a", GATHER),
-             entry("%x = f32[4] call(%p), to_apply=%a", "%y = f32[4] call(%p), to_apply=%a")],
-            2, False, id="called twice",
-        ),
-        pytest.param(
-            [body("a", GATHER),
-             entry("%x = f32[4] conditional(%i, %p, %p), branch_computations={%a, %b}")],
-            1, False, id="in a branch",
-        ),
-        pytest.param(
-            [body("a", GATHER), entry("%x = f32[4] fusion(%p), kind=kCustom, calls=%a")],
-            1, False, id="inside a fusion",
-        ),
+        pytest.param([A, entry(loop("w", "a", None))], 1, True, id="of unknown length"),
+        pytest.param([A, entry(f"%x = {CALL}", f"%y = {CALL}")], 2, False, id="called twice"),
+        pytest.param([A, entry(BRANCH)], 1, False, id="in a branch"),
+        pytest.param([A, entry(FUSION)], 1, False, id="inside a fusion"),
     ],
-)  # fmt: skip
+)
 def test_executions_multiply_along_the_calls(
     computations: list[str], executions: int, in_loop: bool
 ) -> None:

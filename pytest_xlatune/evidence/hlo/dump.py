@@ -109,7 +109,7 @@ def _text(path: Path) -> str | None:
 
 # the total up to 0.8:  Total bytes used: 367005318 (350.00MiB)
 # later, for each memory space, with gaps between buffers:  Total bytes: 377495198 (360.01MiB)
-_TOTAL = re.compile(r"^Total bytes( used)?: (\d{1,18})\b", re.MULTILINE)
+_TOTAL = re.compile(r"^Total bytes(?: used)?: (\d{1,18})\b", re.MULTILINE)
 # an option in a dump, and in the block debug_options of a module's configuration:
 # xla_dump_to: "/tmp/dump"          xla_gpu_autotune_level: 4
 _OPTION = re.compile(r'^ {0,4}(xla_\w+): "?(.*?)"?$', re.MULTILINE)
@@ -121,11 +121,10 @@ _OWN = ("xla_dump_", "xla_force_host_platform_device_count")
 
 def read_memory_report(text: str | None) -> int | None:
     """Return the total bytes in a `*-memory-usage-report.txt`; None if it has none."""
-    totals = _TOTAL.findall(text or "")
+    sizes = [int(size_bytes) for size_bytes in _TOTAL.findall(text or "")]
     if text and "Memory Space: vmem" in text:
-        totals = totals[:1]  # the spaces of a TPU are separate; its programs run out of the first
-    used = [int(size) for name, size in totals if name]
-    return used[0] if used else sum(int(size) for _, size in totals) if totals else None
+        sizes = sizes[:1]  # the spaces of a TPU are separate; its programs run out of the first
+    return sum(sizes) if sizes else None
 
 
 def read_debug_options(text: str | None) -> dict[str, str] | None:

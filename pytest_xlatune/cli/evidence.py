@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.running import trials_of
@@ -15,7 +14,7 @@ from pytest_xlatune.evidence import read_each
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.tasks.programs import program_document
-from pytest_xlatune.tasks.recorded import Recorded, recorded_files
+from pytest_xlatune.tasks.recorded import Recorded
 from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profile
 
 
@@ -50,8 +49,3 @@ def _recorded_lines(recorded: Recorded) -> Iterator[str]:
     yield from (f"  {fact}" for fact in recorded.facts)
     for path in filter(None, [recorded.dump, *recorded.captures, recorded.pgle]):
         yield f"  {os.path.relpath(path)}"
-
-
-def recorded_by_name(arguments: argparse.Namespace, name: str, kind: str) -> tuple[Path, ...]:
-    """Return the files of the recorded evidence that an argument of another command names."""
-    return recorded_files(name, options_of(arguments).workdir, kind)

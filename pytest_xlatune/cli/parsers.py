@@ -103,9 +103,9 @@ def evidence_files(arguments: argparse.Namespace, name: str, kind: str) -> tuple
     """
     if "/" in name or Path(name).exists():
         return (Path(name),)  # a path needs no ledger
-    files: tuple[Path, ...] = load_function(f"{__package__}.evidence:recorded_by_name")(
-        arguments, name, kind
-    )
+    workdir = load_function(f"{__package__}.options:options_of")(arguments).workdir
+    find = load_function("pytest_xlatune.tasks.recorded:recorded_files")
+    files: tuple[Path, ...] = find(name, workdir, kind)
     return files
 
 
@@ -133,7 +133,7 @@ def declare(
         parser.set_defaults(run=load_function(f"{__package__}.{row['run']}"))
     rows = row.get("commands", {})
     if rows:
-        declared = words[:1] if words[:1] and words[0] in rows else rows
+        declared = words[:1] if {*words[:1]} & rows.keys() else rows
         lines = {name: rows[name]["line"] for name in declared}
         for name, subparser in add_commands(parser, lines, metavar=row["metavar"]).items():
             declare(subparser, rows[name], words[1:])

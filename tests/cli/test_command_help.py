@@ -10,8 +10,10 @@ import pytest
 
 from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
+from pytest_xlatune.cli.parsers import command_table
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.declaration import load_sweep
+from pytest_xlatune.sweep.groups import OPTIONS
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -30,6 +32,14 @@ def test_a_help_has_examples_that_the_command_takes(
         if "--help" in words or name == "flags":  # it reads some words in a way of its own
             continue
         parser_of(name).parse_args([name, *words])
+
+
+def test_an_option_of_the_table_is_declared_as_the_setting_that_it_gives() -> None:
+    settings = {option.name: option for option in OPTIONS}
+    for name in ("workdir", "config"):
+        row, option = command_table()["arguments"][name], settings[name]
+        declared = (row["dest"], row["metavar"], row["help"])
+        assert declared == (option.key, option.metavar, option.help)
 
 
 def test_the_list_begins_with_what_a_person_needs_first() -> None:

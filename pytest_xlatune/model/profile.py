@@ -320,6 +320,7 @@ class Profile(Written, frozen=True, kw_only=True):
 
 
 def _revealed(kept: dict[str, str], known: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return settings in which hidden values are replaced by those of the known settings."""
     revealed = dict(kept)
     for name, value in kept.items():
         if HIDDEN in value:

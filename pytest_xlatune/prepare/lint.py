@@ -195,7 +195,7 @@ _REFUSED = _DROPPED | {"refused"}
 COSTLY = frozenset({"near-miss", "twin"})
 
 
-def look_at_rules(
+def check_rules(
     profiles: Sequence[Profile], context: Context, *, notes: frozenset[str] | None = None
 ) -> Preflight:
     """Check profiles and deployed settings by the catalog's rules; no XLA is asked.
@@ -235,13 +235,13 @@ def check_flags(
     if not profiles:
         return Preflight()
     if flagged <= {*accepted} and not context.deployed and LIBTPU not in context.env:
-        return look_at_rules(profiles, context)
+        return check_rules(profiles, context)
     try:
         if not python:
             raise ConfigError("the launcher names no interpreter")
         linted = lint(profiles, context, Target(python=python, environ=environ))
     except XlatuneError as error:
-        preflight = look_at_rules(profiles, context)
+        preflight = check_rules(profiles, context)
         return Preflight(
             faults=preflight.faults, notes=(*preflight.notes, f"flags were not checked: {error}")
         )

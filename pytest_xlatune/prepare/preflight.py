@@ -117,7 +117,7 @@ class Preflight:
             raise ConfigError(f"{what} cannot begin, nothing was submitted:{listed}")
 
 
-def together(preflights: Iterable[Preflight]) -> Preflight:
+def merged(preflights: Iterable[Preflight]) -> Preflight:
     """Return several results as one, each sentence once."""
     faults, notes = dict[str, None](), dict[str, None]()
     for preflight in preflights:
@@ -203,7 +203,7 @@ def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
         try:
             lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
-            continue  # reported with the other files
+            continue  # it is reported with the other files
         for number, line in enumerate(lines, start=1):
             if _LEFTOVER in line.partition("#")[0]:
                 yield (
@@ -272,7 +272,7 @@ def _ask_nodes(
     return faults, []
 
 
-def look_at_shape(
+def check_shape(
     launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, files: Sequence[DeployedFile]
 ) -> Preflight:
     """Return a fault if MaxText refuses the cell's pipeline, and a note for each such profile.
@@ -327,7 +327,7 @@ class Release:
     config_keys: tuple[tuple[str, str, int], ...] = ()
 
 
-def look_at_keys(
+def check_keys(
     launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, environ: Mapping[str, str]
 ) -> Preflight:
     """Return a fault for each key that the trainer's release does not know.

@@ -23,8 +23,8 @@ from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import fine_percent, size
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_profiles import CompiledProfile, compile_profiles
-from pytest_xlatune.prepare.lint import look_at_rules
-from pytest_xlatune.prepare.preflight import look_at_shape
+from pytest_xlatune.prepare.lint import check_rules
+from pytest_xlatune.prepare.preflight import check_shape
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import (
     Bullets,
@@ -225,7 +225,7 @@ def _variables_without_witness(resolved: ResolvedSweep, study: Study) -> tuple[s
 
 def _what_cannot_run(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> tuple[Section, ...]:
     """Return why a session would refuse the cell, and remarks on its shape; () if it can run."""
-    findings = look_at_shape(
+    findings = check_shape(
         resolved.sweep.launcher, resolved.cell, resolved.sweep.profiles, files=files
     )
     lines = (*(f"refused: {fault}" for fault in findings.faults), *findings.notes)
@@ -235,7 +235,7 @@ def _what_cannot_run(resolved: ResolvedSweep, files: Sequence[DeployedFile]) -> 
 def _objections(resolved: ResolvedSweep) -> tuple[Section, ...]:
     """Return the objections of the catalog to the profiles; no XLA is asked."""
     context = context_of(resolved.cell, resolved.sweep.launcher)
-    findings = look_at_rules(resolved.sweep.named_profiles, context)
+    findings = check_rules(resolved.sweep.named_profiles, context)
     lines = (*(f"forbids the sweep: {fault}" for fault in findings.faults), *findings.notes)
     if not lines:
         return ()

@@ -39,8 +39,8 @@ from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.lint import COSTLY, look_at_rules
-from pytest_xlatune.prepare.preflight import look_at_keys, look_at_shape
+from pytest_xlatune.prepare.lint import COSTLY, check_rules
+from pytest_xlatune.prepare.preflight import check_keys, check_shape
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.study_documents import calibration
@@ -102,14 +102,14 @@ def run_preflight(
         key: value for cell in resolved.study().cells for key, value in cell.overrides.items()
     }
     cell_with_all_keys = msgspec.structs.replace(resolved.cell, overrides=overrides)
-    keys = look_at_keys(launcher, cell_with_all_keys, profiles, environ=os.environ)
+    keys = check_keys(launcher, cell_with_all_keys, profiles, environ=os.environ)
     named = resolved.sweep.named_profiles
-    rules = look_at_rules(named, context_of(resolved.cell, launcher), notes=COSTLY)
+    rules = check_rules(named, context_of(resolved.cell, launcher), notes=COSTLY)
     files = deployed_files(
         launcher, resolved.cell, env_file=resolved.sweep.site.env_file, root=Path.cwd()
     )
-    shape = look_at_shape(launcher, resolved.cell, profiles, files=files)
-    return preflight.together([*looks, keys, rules, shape])
+    shape = check_shape(launcher, resolved.cell, profiles, files=files)
+    return preflight.merged([*looks, keys, rules, shape])
 
 
 def open_folder(options: RunSettings, name: Path | str) -> Path:

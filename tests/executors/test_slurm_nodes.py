@@ -300,8 +300,8 @@ def test_xla_is_asked_about_what_no_trial_has_shown(
         folder=None,
     )
 
-    def check_flags(these: list[Profile], *_: object, taken: set[str], **__: Any) -> Preflight:
-        seen.append(([each.id for each in these], taken))
+    def check_flags(these: list[Profile], *_: object, accepted: set[str], **__: Any) -> Preflight:
+        seen.append(([each.id for each in these], accepted))
         return Preflight()
 
     monkeypatch.setattr(session, "campaign", lambda _: campaign)

@@ -23,7 +23,7 @@ from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.prepare.preflight import Release, look_at_keys, release_of
+from pytest_xlatune.prepare.preflight import Release, check_keys, release_of
 from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.words import in_words
 
@@ -62,13 +62,13 @@ def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> No
     release = release_of(launcher, cell, environ=os.environ)
     assert isinstance(release, Release)
     assert len(release.known) > 700
-    found = look_at_keys(launcher, cell, sweep.profiles, environ=os.environ)
+    found = check_keys(launcher, cell, sweep.profiles, environ=os.environ)
     assert (found.faults, found.notes) == ((), ())
     fork: Cell = msgspec.structs.replace(
         cell, overrides={"jax_distributed_heartbeat_timeout_seconds": "99999"}
     )
     typo = profile("typo", overrides={"remat_polisy": "full"})
-    found = look_at_keys(launcher, fork, (typo,), environ=os.environ)
+    found = check_keys(launcher, fork, (typo,), environ=os.environ)
     assert [each.partition(" in ")[0] for each in found.faults] == [
         "unknown key 'jax_distributed_heartbeat_timeout_seconds'",
         "unknown key 'remat_polisy'",
@@ -81,7 +81,7 @@ def test_the_release_knows_every_key_that_the_catalog_tries() -> None:
     launcher = dataclasses.replace(sweep.launcher, python=LAUNCHER.removeprefix("python="))
     tried = tuple(each for entry in load().entries if entry.is_key for each in entry.profiles)
     assert len(tried) > 10
-    found = look_at_keys(launcher, sweep.resolve().cell, tried, environ=os.environ)
+    found = check_keys(launcher, sweep.resolve().cell, tried, environ=os.environ)
     assert (found.faults, found.notes) == ((), ())
 
 

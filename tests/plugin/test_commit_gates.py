@@ -120,7 +120,7 @@ def test_a_commit_with_a_planted_loss_is_red_and_one_without_is_green(
 
 
 SAME = "what the baseline starts"
-OTHERS = "no commit has these, and they would run:"
+OTHERS = "no commit has these files, and they would run:"
 
 
 def code(named: str) -> dict[str, str]:

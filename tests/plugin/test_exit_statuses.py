@@ -245,4 +245,4 @@ def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
         raise KeyboardInterrupt
     said = capsys.readouterr()
     assert "Ctrl-C again leaves them running" in said.err
-    assert "running jobs are left running; run again to wait for them" in said.out
+    assert "jobs that still run are left running; run again to continue" in said.out

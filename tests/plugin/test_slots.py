@@ -53,7 +53,7 @@ def pytest_unconfigure():
     asked_of_slurm.undo()
 
 
-preflight._from_the_nodes = lambda site, *_: ([], [f"looked at {','.join(site.cell.nodelist)}"])
+preflight._ask_nodes = lambda site, *_: ([], [f"looked at {','.join(site.cell.nodelist)}"])
 """
 PROFILES = """\
         profile("fast", "--xla_fast=1"),
@@ -128,7 +128,7 @@ def test_a_calibration_runs_on_both_slots_and_says_what_they_differ_by(project: 
     project.run(*TWO, "-m", "calibrate").assert_outcomes(passed=1)
     cells = Counter(each["trial"]["cell_digest"] for each in results(project))
     assert sorted(cells.values()) == [3, 3]
-    assert "* node slots differ by" in project.read("reports/pretend/calibration.md")
+    assert "* in addition, node slots differ by" in project.read("reports/pretend/calibration.md")
 
 
 def test_a_sweep_runs_on_two_slots_side_by_side_and_says_so(project: Any) -> None:

@@ -23,7 +23,7 @@ from pytest_xlatune import (
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.prepare.preflight import Preflight, look_at_keys
+from pytest_xlatune.prepare.preflight import Preflight, check_keys
 from pytest_xlatune.tasks.runs import run_preflight
 
 BASE = """\
@@ -87,7 +87,7 @@ def look(
         per_device_batch_size=4,
         overrides=dict(overrides or {}),
     )
-    return look_at_keys(launcher, cell, profiles, environ=environ)
+    return check_keys(launcher, cell, profiles, environ=environ)
 
 
 def test_keys_of_the_base_and_fields_of_the_types_are_known(checkout: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_key_that_the_yml_of_an_own_trainer_does_not_list_is_told(
         argv=("/opt/train", words, "{steps}", "{overrides}"), cwd=str(tmp_path)
     )
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), overrides={"rate": "1"})
-    found = look_at_keys(launcher, cell, [profile("p", overrides={key: "1"})], environ=os.environ)
+    found = check_keys(launcher, cell, [profile("p", overrides={key: "1"})], environ=os.environ)
     assert (len(found.notes), found.faults) == (notes, ())
     for each in found.notes:
         assert f"unknown key '{key}' in profile 'p', {key}=1" in each
@@ -230,13 +230,13 @@ def test_other_trainers_have_no_keys_to_look_at(checkout: Path) -> None:
     assert look(checkout, module="train.py", overrides={"nonsense": "1"}) == Preflight()
     cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=2"))
     launcher = CommandLauncher(argv=("train.sh",))
-    assert look_at_keys(launcher, cell, (), environ=os.environ) == Preflight()
+    assert check_keys(launcher, cell, (), environ=os.environ) == Preflight()
 
 
 def test_what_is_in_an_image_is_not_looked_for_here() -> None:
     inner = MaxTextLauncher(config="/configs/tiny.gpu.yml", module="maxtext.trainers.train")
     launcher = ContainerLauncher(inner=inner, runtime="podman")
     cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=2"))
-    found = look_at_keys(launcher, cell, (), environ=os.environ)
+    found = check_keys(launcher, cell, (), environ=os.environ)
     assert found.faults == ()
     assert "maxtext is in an image" in " ".join(found.notes)

@@ -20,7 +20,7 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.lint import check_flags, look_at_rules
+from pytest_xlatune.prepare.lint import check_flags, check_rules
 from pytest_xlatune.prepare.preflight import Preflight, Site, check_site, image_faults, image_file
 from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
@@ -217,7 +217,7 @@ def test_env_files_are_part_of_what_is_deployed(tmp_path: Path) -> None:
         "xla_gpu_enable_pipelined_p2p",
     ]
     threshold = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")
-    found = look_at_rules([threshold], context)
+    found = check_rules([threshold], context)
     (fault,) = found.faults
     assert fault.startswith("deployed: NCCL_BUFFSIZE=4M is read as 4, ")
     assert "4194304" in fault
@@ -231,7 +231,7 @@ def test_an_env_file_that_only_the_nodes_can_read_makes_an_absent_partner_a_note
     launcher = CommandLauncher(argv=("/bin/true",), env_files=(str(env_file),))
     context = context_of(cell(), launcher)
     threshold = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")
-    found = look_at_rules([threshold, BLOCKED], context)
+    found = check_rules([threshold, BLOCKED], context)
     assert [fault.partition(":")[0] for fault in found.faults] == ["profile inflated"]
     assert "[partner]" in found.notes[0]
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.prepare.preflight import look_at_shape
+from pytest_xlatune.prepare.preflight import check_shape
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -99,7 +99,7 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
     assert "What cannot run" not in planned(mended, tmp_path)
     # a profile of another shape is told, and keeps no other from running
     odd = profile("m-12", overrides={"num_pipeline_microbatches": "12"})
-    said = look_at_shape(mended.sweep.launcher, mended.cell, [odd], files=())
+    said = check_shape(mended.sweep.launcher, mended.cell, [odd], files=())
     assert said.faults == ()
     (note,) = said.notes
     assert "'m-12'" in note
@@ -117,7 +117,7 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
     assert executor.submitted
     assert not any(name.startswith("m-12") for name in executor.submitted)
     # keys of a trainer of one's own may mean something else
-    other = look_at_shape(CommandLauncher(argv=("t",)), resolved.cell, [odd], files=())
+    other = check_shape(CommandLauncher(argv=("t",)), resolved.cell, [odd], files=())
     assert (other.faults, other.notes) == ((), ())
 
 

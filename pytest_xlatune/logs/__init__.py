@@ -392,17 +392,12 @@ class LogReader:
         )
 
     def _of_blocks(self) -> list[tuple[Finding, int]]:
-        """Return the finding of each block, and how many steps were printed after it began.
-
-        For a block of an earlier start, the number is larger than that of any start.
-        """
+        """Return the finding of each block, and how many steps were printed after it began."""
         start = self._course.start
         return [
-            (finding, start.count - steps)
-            if index == start.index
-            else (replace(finding, action=Action.NONE), start.count + 1)
+            pair
             for blocks in self._blocks
-            for index, steps, finding in blocks.findings()
+            for pair in blocks.findings(start=start.index, steps=start.count)
         ]
 
     def _last_lines(self) -> tuple[str, ...]:

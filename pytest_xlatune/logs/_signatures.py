@@ -158,17 +158,17 @@ def sight(text: str, *, line: int, evidence: str) -> tuple[Finding | None, bool]
     # MSCCL++ and the LL cutoffs print NCCL WARN in good runs
     if is_harmless(text) or _SOURCE.match(text):
         return None, False
-    match = _SEVERITY.search(evidence)
-    severity = (match[1] or match[2]) if match else ""
+    logged = _SEVERITY.search(evidence)
+    severity = (logged[1] or logged[2]) if logged else ""
     shown = shortened(evidence.strip(), EVIDENCE_CHARS)
-    for signature, found in _matches(text):
+    for signature, match in _matches(text):
         finding = Finding(
             cls=signature.cls,
             action=signature.action,
             line=line,
             text=shown,
-            detail=shortened(signature.detail_of(found), EVIDENCE_CHARS),
-            code=signature.code_of(found),
+            detail=shortened(signature.detail_of(match), EVIDENCE_CHARS),
+            code=signature.code_of(match),
         )
         ends = signature.is_fatal or severity == "F" or _RAISED.match(text) is not None
         return finding, ends and severity not in ("I", "W") and finding.action is not Action.NONE

@@ -108,19 +108,26 @@ class Blocks:
         if self._reader is not None:
             self._reader.close()
 
-    def findings(self) -> Iterator[tuple[int, int, Finding]]:
-        """Yield the findings so far, with the start in which each begins and its steps before."""
-        for told in self._reader.told() if self._reader is not None else ():
-            if told.line in self._places:
-                start, steps, text = self._places[told.line]
-                finding = Finding(
-                    cls=told.cls,
-                    action=told.action or told.cls.action or Action.RETRY,
-                    line=told.line,
-                    text=text.strip(),
-                    detail=shortened(told.detail, EVIDENCE_CHARS),
-                )
-                yield start, steps, finding
+    def findings(self, *, start: int, steps: int) -> Iterator[tuple[Finding, int]]:
+        """Yield the findings so far, with the number of steps printed after each block began.
+
+        `start` and `steps` are the program's present start and its steps. The finding of an earlier
+        start calls for no action, and its number is larger than that of any start.
+        """
+        for block in self._reader.told() if self._reader is not None else ():
+            if block.line not in self._places:
+                continue
+            block_start, steps_before, text = self._places[block.line]
+            is_present = block_start == start
+            action = block.action or block.cls.action or Action.RETRY
+            finding = Finding(
+                cls=block.cls,
+                action=action if is_present else Action.NONE,
+                line=block.line,
+                text=text.strip(),
+                detail=shortened(block.detail, EVIDENCE_CHARS),
+            )
+            yield finding, steps - steps_before if is_present else steps + 1
 
 
 def formats() -> tuple[LogFormat, ...]:

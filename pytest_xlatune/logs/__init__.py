@@ -43,7 +43,7 @@ from pytest_xlatune.logs._course import (
 from pytest_xlatune.logs._sieve import LineFilter, StepShapes
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, formats
-from pytest_xlatune.logs.grammar import Origin
+from pytest_xlatune.logs.grammar import Origin, PrefixLearner
 from pytest_xlatune.logs.line_classes import FACTS, LogLine
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
 from pytest_xlatune.logs.standstill import Standstill, behind_by_logs
@@ -133,6 +133,7 @@ class LogReader:
         self._step_words = (_STEP_WORD, *other_words, *(pattern.words if pattern else ()))
         self._filter = LineFilter((*words, *self._step_words))
         self._course = Course(ranks, rank=rank)
+        self._learner = PrefixLearner()
         # None where each line of a step is read in full
         self._step_shapes = StepShapes(other_words) if pattern is None else None
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
@@ -277,7 +278,8 @@ class LogReader:
         """Read a block of complete lines; return the total number of lines."""
         number, shapes = self._lines, self._step_shapes
         for run, part in [(None, block)] if shapes is None else shapes.runs(block):
-            if run is not None and self._course.run(run):
+            # a prefix may be learnt within the block
+            if run is not None and self._step_shapes is not None and self._course.run(run):
                 number += len(run["step"])
                 continue
             total, worth_reading = self._filter.lines(part)
@@ -304,7 +306,10 @@ class LogReader:
     ) -> None:
         """Read a text of one line; `outer` is the origin of the line that contains the text."""
         origin, text = grammar.split_origin(segment)
-        origin = outer if origin == _NO_ORIGIN else origin
+        if not is_torn and self._learner.learns(text):
+            self._read_hidden()
+        behind, text = self._learner.split(text)
+        origin = next((part for part in (behind, origin) if part != _NO_ORIGIN), outer)
         line = LogLine(
             text=text,
             low=text.lower(),
@@ -332,6 +337,18 @@ class LogReader:
             finding, is_fatal = sight(line.text, line=number, evidence=segment)
             if finding is not None:
                 self._course.find(finding, is_fatal=is_fatal)
+
+    def _read_hidden(self) -> None:
+        """Read the settings that a prefix hid before it was learnt."""
+        self._course.has_front = False
+        # valid for lines without the prefix; now each line is read in full
+        self._step_shapes = None
+        for text in self._learner.hidden:
+            origin, rest = self._learner.split(text)
+            setting = grammar.ENVIRONMENT.match(rest) if rest != text else None
+            if setting is not None:
+                self._course.start.put("env", *grammar.setting_of(setting), origin)
+        self._learner.hidden.clear()
 
     def _takes_steps(self, line: LogLine) -> bool:
         """Add the steps of a line; return False if it has none. A loss that is NaN is a finding."""

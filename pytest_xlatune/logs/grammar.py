@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from typing import NamedTuple
 
 from pytest_xlatune.model.metric import StepRecord
@@ -57,12 +58,11 @@ _PREFIXES = (
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
     r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
-    # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     only before words of
-    # launchers and MaxText, since a program's own lines may begin so
+    # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     only before a
+    # launcher's words; before a program's own lines such a text is learnt
     (
         r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
-        r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] |Memstats: "
-        r"|completed step: |Config param |(?:NCCL|RCCL|XLA|JAX)_\w+=)"
+        r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
     ),
     # torchrun, a launcher's own:  [rank3]:     [default0]:
     r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
@@ -316,6 +316,65 @@ def setting_of(match: re.Match[str]) -> tuple[str, str]:
     if match["shell"] and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     return match["name"], value
+
+
+# MaxText's lines begin with:  Config param steps: 15     completed step: 7,
+_HEAD = re.compile(
+    r"(?<![A-Za-z])(?:Config param \w+: |completed step: \d{1,15},|Memstats: After params )"
+)
+_MOST_FRONT = 240
+_NUMBERS = re.compile(r"[0-9]+")
+_LEAST_LINES = 3
+_MOST_SHAPES, _MOST_HIDDEN = 8, 256
+
+
+def _front_of(text: str) -> str:
+    """Return the unknown text before a line of MaxText; "" if there is none.
+
+    Known prefixes may follow it:  job7> I0112 07:08:09.123456 1401 a.py:1] completed step: 7,
+    """
+    match = _HEAD.search(text, 0, _MOST_FRONT)
+    front = text[: match.start()] if match is not None else ""
+    # an envelope, and MaxText's own words, are no unknown text
+    if not front.strip() or "{" in front or '": "' in front or "[Rampup" in front:
+        return ""
+    ends = (at for at in range(1, len(front)) if not front[at - 1].isalnum())
+    return next((front[:at] for at in ends if _prefixes(text[at:])[0] == len(front) - at), front)
+
+
+class PrefixLearner:
+    """Learns the text before each line, as in `3@gpu020> completed step: 7`.
+
+    A text that precedes three lines of MaxText, apart from digits, is a prefix. None of its numbers
+    is taken for a rank.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: list[str] = []  # earlier lines in which it may have hidden a setting
+        self._prefix: re.Pattern[str] | None = None
+        self._shapes: Counter[str] = Counter()
+
+    def learns(self, text: str) -> bool:
+        """Examine a line without known prefixes; return whether the prefix is now known."""
+        if self._prefix is not None:
+            return False
+        shape = _NUMBERS.sub("0", _front_of(text))
+        if not shape:
+            setting = ENVIRONMENT.search(text) if "=" in text else None
+            if setting is not None and setting.start() and len(self.hidden) < _MOST_HIDDEN:
+                self.hidden.append(text)
+            return False
+        if shape in self._shapes or len(self._shapes) < _MOST_SHAPES:
+            self._shapes[shape] += 1
+        if self._shapes[shape] < _LEAST_LINES:
+            return False
+        self._prefix = re.compile("[0-9]+".join(map(re.escape, shape.split("0"))))
+        return True
+
+    def split(self, text: str) -> tuple[Origin, str]:
+        """Remove the learnt prefix from a line, and known ones after it."""
+        match = self._prefix.match(text) if self._prefix is not None else None
+        return (Origin(), text) if match is None else split_origin(text[match.end() :])
 
 
 def parse_metrics(text: str) -> tuple[StepRecord, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -117,8 +118,34 @@ def test_a_torn_envelope_tells_no_step_that_it_does_not_end() -> None:
         assert all(loss is None or math.isnan(loss) for loss in losses)
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "{0}@gpu{1:03d}> ",
+        "<< task {0} of 8, pid 7{0}12 >> ",
+        "07:08:{1:02d}.{1}51 worker/{0} :: ",
+        "#{0}# I0112 07:08:09.123456 140001 metric_logger.py:226] ",
+        "2026-01-12T07:08:09.1Z stdout F @{0}@ ",
+    ],
+)
+def test_a_prefix_that_no_table_has_is_learnt_and_names_no_rank(prefix: str) -> None:
+    said = [*LINES[:3], "Config param dtype: x", "Config param remat: full", *LINES[3:]]
+    lines = [prefix.format(rank, at) + line for at, line in enumerate(said) for rank in (1, 0)]
+    report = read_every_way(text_of(lines))
+    holds_all(dataclasses.replace(report, config={"steps": report.config["steps"]}))
+    assert {each.label for each in report.steps} == {""}
+    assert not [each for each in report.notes if "unknown text" in each]
+
+
+def test_behind_a_prefix_that_was_learnt_a_known_one_names_the_rank() -> None:
+    lines = [f"job7> {rank}: {step(at, tgs=900 + rank)}" for at in range(9) for rank in (3, 1, 0)]
+    report = read_every_way(text_of(lines))
+    assert [(each.label, each.tgs) for each in report.steps] == [("0", 900.0)] * 9
+
+
 def test_a_text_that_varies_is_no_prefix() -> None:
     lines = [
+        *(f"{word} and then Config param {word}: 1" for word in ("one", "two", "three")),
         *(f"{'x' * at}> {step(at)}" for at in range(1, 9)),
         *(f"[Rampup Batch Size Phase] {step(at)}" for at in range(9, 20)),
         "the variable NCCL_IB_HCA=mlx5 is not a line of printenv",

@@ -7,7 +7,6 @@ import pytest
 from pytest_xlatune.logs import LogReader, Phase, read_log
 from pytest_xlatune.logs._sieve import LineFilter
 from pytest_xlatune.logs._signatures import table
-from pytest_xlatune.model.metric import Steps
 from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
 
 
@@ -56,9 +55,7 @@ def test_settings_are_those_of_rank_0_and_the_last_word() -> None:
         "XLA_PYTHON_CLIENT_MEM_FRACTION": ".93",
     }
     assert report.config == {"run_name": "a: b", "steps": "15"}
-
-
-def test_a_log_that_shows_no_flags_says_so() -> None:
+    # a log that shows no flags says so
     assert read_log([text_of([step(0)])]).xla_flags is None
     assert read_log([b"XLA_FLAGS=\n"]).xla_flags == ""
 
@@ -104,18 +101,6 @@ def test_steps_after_a_cancel_are_counted() -> None:
 def test_the_tail_is_what_is_neither_step_nor_harmless() -> None:
     lines = ["first", step(0), "n1 NCCL INFO bye", "strange end", ""]
     assert read_log([text_of(lines)]).tail == ("first", "strange end")
-
-
-def test_the_steps_of_a_report_are_read_as_a_sequence_of_records() -> None:
-    steps = read_log(
-        [text_of(f"{each % 2}: {step(each // 2, 9.0 + each)}" for each in range(20))]
-    ).steps
-    records = [*steps]
-    assert [each.tgs for each in records] == [9.0 + each for each in range(0, 20, 2)]
-    assert (steps[3], steps[-1], steps == records) == (records[3], records[-1], True)
-    assert (steps[2:5] == records[2:5], steps == records[1:]) == (True, False)
-    assert Steps.of(iter(records)) == steps
-    assert Steps.of([]) == Steps()
 
 
 def test_the_sieve_lets_every_word_through_in_any_case() -> None:

@@ -18,6 +18,7 @@ from pytest_xlatune.campaign.playbook import CLASS_RULES
 from pytest_xlatune.model import errors
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.metric import StepRecord, Steps
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.record import Real, Record, Timings, as_columns, canonical, digest
 from tests.helpers.source import MODULES, nodes_of
@@ -236,3 +237,12 @@ def test_each_failure_class_that_code_names_is_a_row_of_the_table() -> None:
     }
     assert len(named) > 50
     assert named <= {*FailureClass.__members__}
+
+
+def test_steps_are_a_sequence_of_records() -> None:
+    records = [StepRecord(step=at, tgs=9.0 + at) for at in range(10)]
+    steps = Steps.of(iter(records))
+    assert [*steps] == records
+    assert (steps[3], steps[-1], steps == records) == (records[3], records[-1], True)
+    assert (steps[2:5] == records[2:5], steps == records[1:]) == (True, False)
+    assert Steps.of([]) == Steps()

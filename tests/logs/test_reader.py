@@ -55,7 +55,6 @@ def test_settings_are_those_of_rank_0_and_the_last_word() -> None:
         "XLA_PYTHON_CLIENT_MEM_FRACTION": ".93",
     }
     assert report.config == {"run_name": "a: b", "steps": "15"}
-    # a log that shows no flags says so
     assert read_log([text_of([step(0)])]).xla_flags is None
     assert read_log([b"XLA_FLAGS=\n"]).xla_flags == ""
 

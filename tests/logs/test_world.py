@@ -163,8 +163,6 @@ TITAN = (
 ARGUMENTS = 'PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic _env_TUNE_PROFILE=a"'
 COMMAND = "/opt/venv/bin/python3 -u -m MaxText.train MaxText/configs/base.yml"
 FIFTEEN = [step(each) for each in range(15)]
-
-
 OF_SCRIPTS = (
     "/var/spool/slurmd/job00031/slurm_script: line 3: module: command not found",
     "[gpu-1:512] PMIX ERROR: NOT-FOUND in file server/pmix_server.c at line 229",

@@ -109,8 +109,8 @@ class EntryPointGroup:
         Raises:
             ConfigError: as `load`, or the object is no `base`.
         """
-        found = self.load(name, where=where)
-        made = found() if isinstance(found, type) else found
+        loaded = self.load(name, where=where)
+        made = loaded() if isinstance(loaded, type) else loaded
         if not isinstance(made, base):
             raise ConfigError(
                 f"{self.kind} {name!r} of {self.source(name)} is {type(made).__name__}, expected a "

@@ -37,7 +37,9 @@ def _facts(program: Program) -> Iterator[str]:
     if program.memory_bytes is not None:
         yield f"memory {size(program.memory_bytes)}"
     # equal ones are counted, in the order of the program
-    of_kinds = (_collective(one) for kind in KINDS for one in program.collectives_of(kind))
+    of_kinds = (
+        _collective(collective) for kind in KINDS for collective in program.collectives_of(kind)
+    )
     for facts in (Counter(of_kinds), Counter(map(_loop, program.loops))):
         yield from (f"{count} x {fact}" for fact, count in facts.items())
     flying = counted(program.in_flight, "collective")

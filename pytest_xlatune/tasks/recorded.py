@@ -81,7 +81,11 @@ def find_recorded(name: str, workdir: Path) -> Recorded | None:
         state = replay(Ledger(folder / LEDGER).refresh())
         here = [as_recorded(event, trial, folder) for event, trial in evidence_in(state)]
         known += [recorded.profile for recorded in here]
-        wanted = [one for one in here if name == one.trial_id or profile_id == one.profile]
+        wanted = [
+            recorded
+            for recorded in here
+            if name == recorded.trial_id or profile_id == recorded.profile
+        ]
         # take the last one: the profile may have been recorded under another protocol before
         evidence += wanted[-1:]
         if name in state.trials and not wanted:
@@ -113,8 +117,8 @@ def recorded_files(name: str, workdir: Path, kind: str) -> tuple[Path, ...]:
     if recorded is None:
         return (Path(name),)
     files = recorded.captures if kind == "capture" else (recorded.dump,)
-    found = tuple(path for path in files if path is not None)
-    if not found:
+    paths = tuple(path for path in files if path is not None)
+    if not paths:
         why = f": {'; '.join(recorded.problems)}" if recorded.problems else ""
         raise ConfigError(f"{name}: trial {recorded.trial_id} left no {kind}{why}")
-    return found
+    return paths

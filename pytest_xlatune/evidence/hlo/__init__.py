@@ -297,12 +297,12 @@ class _Module:
         if not is_start and opcode not in _CALLERS:
             return
         calls = _CALLED.findall(text) if opcode in _CALLERS else []
-        names = ",".join(one or several for one, several in calls)
+        names = ",".join(single or several for single, several in calls)
         operation = _Operation(
             name=name,
             opcode=opcode,
             kind=kind if kind in KINDS else "",
-            called=[one.strip(" %") for one in names.split(",")],
+            called=[callee.strip(" %") for callee in names.split(",")],
             text=text if is_start or opcode == "while" else "",
             size_bytes=_start_bytes(shape, opcode) if is_start else 0,
         )
@@ -317,7 +317,7 @@ class _Module:
             operation.is_in_flight = is_counted and operation.is_async
             here.in_flight += operation.is_in_flight
         # what is in flight around a loop is also in flight inside it
-        inside = [one.most_in_flight for one in called] if opcode in _SCHEDULED else []
+        inside = [callee.most_in_flight for callee in called] if opcode in _SCHEDULED else []
         most = here.in_flight + max(inside, default=0)
         here.most_in_flight = max(here.most_in_flight, most)
 

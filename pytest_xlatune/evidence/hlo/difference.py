@@ -113,7 +113,11 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
     places = (("in the loop", True), ("outside of loops", False))
     for kind, (where, in_loop) in itertools.product(KINDS, places):
         old, new = (
-            [one for one in program.collectives_of(kind) if one.in_loop == in_loop]
+            [
+                collective
+                for collective in program.collectives_of(kind)
+                if collective.in_loop == in_loop
+            ]
             for program in (before, after)
         )
         if parts := [*_parts(old, new)]:
@@ -123,11 +127,14 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
 def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Message]:
     """Yield each fact in which the old and the new collectives of one kind differ."""
     sides = (old, new)
-    sizes = [Counter(one.size_bytes for one in side) for side in sides]
-    executions = [sum(one.executions for one in side) for side in sides]
+    sizes = [Counter(collective.size_bytes for collective in side) for side in sides]
+    executions = [sum(collective.executions for collective in side) for side in sides]
     if sizes[0] != sizes[1]:
         yield say("{old} -> {new}", old=_sizes(sizes[0]), new=_sizes(sizes[1]))
-        was, now = (size(sum(one.size_bytes * one.executions for one in side)) for side in sides)
+        was, now = (
+            size(sum(collective.size_bytes * collective.executions for collective in side))
+            for side in sides
+        )
         yield (
             say("bytes unchanged ({now} a step)", now=now)
             if was == now
@@ -136,11 +143,11 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
     if sizes[0] != sizes[1] or executions[0] != executions[1]:
         yield say("{old} -> {new} executions", old=executions[0], new=executions[1])
     for trait, attribute in (("asynchronous", "is_async"), ("pipelined", "is_pipelined")):
-        was, now = (sum(getattr(one, attribute) for one in side) for side in sides)
+        was, now = (sum(getattr(collective, attribute) for collective in side) for side in sides)
         if was * len(new) != now * len(old):
             text = "{was} of {old} -> {now} of {new} {trait}"
             yield say(text, was=was, old=len(old), now=now, new=len(new), trait=trait)
-    groups = [Counter(one.groups for one in side) for side in sides]
+    groups = [Counter(collective.groups for collective in side) for side in sides]
     if len(old) == len(new) and groups[0] != groups[1]:
         yield say("between a different set of devices")
 
@@ -243,7 +250,11 @@ class Expectation:
         shown: list[object] = []
         if self.trait:
             collectives = program.collectives_of(*(self.kinds or KINDS))
-            shown.append(Counter((one.kind, getattr(one, self.trait)) for one in collectives))
+            shown.append(
+                Counter(
+                    (collective.kind, getattr(collective, self.trait)) for collective in collectives
+                )
+            )
         if self.fact in _OF_PROGRAM:
             shown.append(_OF_PROGRAM[self.fact][1](program))
         return shown or program.digest

@@ -189,10 +189,10 @@ class LogReader:
         last = self._course.start.steps.get(self._course.start.last)
         return (StepRecord(*last).step_s or 0.0) if last else 0.0
 
-    @property
-    def end(self) -> bytes:
-        """The last bytes of the log, 8 KiB at most."""
-        return self._tail
+    def end(self) -> list[str]:
+        """Return the texts in the last lines of the log, 8 KiB at most."""
+        lines = self._tail.split(b"\n")[1 if self._bytes > _TAIL_BYTES else 0 :]
+        return [part.strip() for line in lines for part in grammar.plain_segments(line)]
 
     def feed(self, chunk: bytes) -> None:
         """Read more of the log; an unfinished last line waits for its end."""
@@ -227,6 +227,7 @@ class LogReader:
         columns = zip(*itertools.islice(start.steps.values(), kept, None), strict=True)
         steps = Steps(**dict(zip(StepRecord._fields, columns, strict=False)))
         env = start.plain("env")
+        last = [part for part in self.end() if _STEP_WORD not in part and not is_harmless(part)]
         blocks = self._of_blocks()
         after_blocks = [count for finding, count in blocks if finding.action is not Action.NONE]
         cancelled = [
@@ -249,7 +250,7 @@ class LogReader:
             steps_after_trouble=min(start.after_trouble, *after_blocks, start.after_trouble),
             is_cancelled=bool(cancelled),
             exit_code=start.exit_code,
-            tail=self._last_lines(),
+            tail=tuple(shortened(part, _TAIL_CHARS) for part in last[-_TAIL_LINES:]),
             notes=course.notes(steps),
             libraries=start.plain("libraries"),
             memory_gb=start.memory_gb,
@@ -417,16 +418,6 @@ class LogReader:
             for pair in blocks.findings(start=start.index, steps=start.count)
         ]
 
-    def _last_lines(self) -> tuple[str, ...]:
-        first = 1 if self._bytes > _TAIL_BYTES else 0
-        texts = [
-            shortened(part.strip(), _TAIL_CHARS)
-            for line in self._tail.split(b"\n")[first:]
-            for part in grammar.plain_segments(line)
-            if _STEP_WORD not in part and not is_harmless(part)
-        ]
-        return tuple(texts[-_TAIL_LINES:])
-
 
 def fitting(*texts: bytes) -> str:
     """Return the preset that finds most figures of steps in some texts; "" if none does."""
@@ -492,11 +483,10 @@ class RankReader:
         """Return which ranks are behind, as far as the lines tell; None if they tell nothing."""
         for of_log, reader in self._readers.items():
             reader.close()
-            for line in reader.end.splitlines():
-                for segment in grammar.plain_segments(line):
-                    rank = rank_of(grammar.split_origin(segment)[0], of_log)
-                    if (log := self._logs.log_of(rank)) is not None:
-                        log.last_line = shortened(segment.strip(), _LINE_CHARS)
+            for segment in reader.end():
+                rank = rank_of(grammar.split_origin(segment)[0], of_log)
+                if (log := self._logs.log_of(rank)) is not None:
+                    log.last_line = shortened(segment, _LINE_CHARS)
         logs = self._logs
         return behind_by_logs(
             {rank: (log.last_step, log.last_line) for rank, log in logs.by_rank.items()},

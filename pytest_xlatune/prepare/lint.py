@@ -24,12 +24,12 @@ from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import check
-from pytest_xlatune.evidence.protobuf import Schema, read_options, read_schema
 from pytest_xlatune.model.channels import LIBTPU, channel_of, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.prepare.preflight import Preflight
+from pytest_xlatune.prepare.xla_options import Schema, read_options, read_schema
 
 _WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
 _TIMEOUT_S = 120.0

@@ -10,7 +10,6 @@ import pytest
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history, load
-from pytest_xlatune.evidence.protobuf import Schema, read_options, read_schema
 from pytest_xlatune.model.errors import ConfigError, ParseError
 from pytest_xlatune.model.profile import (
     APPENDING,
@@ -22,6 +21,7 @@ from pytest_xlatune.model.profile import (
     restore_default,
 )
 from pytest_xlatune.prepare.lint import Target, lint
+from pytest_xlatune.prepare.xla_options import Schema, read_options, read_schema
 from pytest_xlatune.sweep.deployed import defaults_of
 
 programs = pytest.mark.part("programs")

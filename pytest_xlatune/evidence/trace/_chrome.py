@@ -51,6 +51,7 @@ _WRONG = (
 _GPU = re.compile(r"/device:GPU:\d{1,9}(?!\d)")
 # "cat" of kineto's events; JAX's have none
 _KINETO = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cpu_op", "hip_runtime"})
+_OF_KINETO = "a PyTorch (kineto) trace; `drill` reads what JAX's profiler writes"
 # the start of the only list that we read:  "traceEvents":[
 _LIST = re.compile(r'"traceEvents"\s*:\s*\[')
 _GAP = re.compile(r"[\s,]*")
@@ -117,14 +118,15 @@ class _ChromeReader:
         self._lines: dict[tuple[str, str, str], array[int]] = defaultdict(lambda: array("q"))
         self._marks = array("q")
         self._launches = {key: array("q") for key in ("correlation_id", "run_id")}
-        self._count = self._of_kineto = 0
+        self._count = 0
+        self._is_kineto = False
 
     def take(self, event: Any) -> None:
         """Take one element of the list."""
         kind = event.get("ph")
         if kind == "X":
             self._count += 1
-            self._of_kineto += event.get("cat") in _KINETO
+            self._is_kineto |= event.get("cat") in _KINETO
             self._complete(event, event.get("args", {}))
         elif kind == "M" and event["name"] == "process_name":
             # by name: xprof numbers processes anew, so a number does not tell what is a GPU
@@ -186,17 +188,8 @@ class _ChromeReader:
             marks=by_start(_rows(self._marks, 3)),
             launches=by_id(*_rows(self._launches["correlation_id" if gpus else "run_id"], 2)),
             truncated=at_a_cap(self._count, "events", "read the xplane.pb", is_round=True),
-            foreign=self._foreign(),
+            foreign=_OF_KINETO if self._is_kineto else other_device(self._processes.values()),
         )
-
-    def _foreign(self) -> str | None:
-        """Return which other profiler or device the file is of."""
-        if self._of_kineto:
-            return (
-                f"a PyTorch (kineto) trace: {self._of_kineto} of {self._count} events bear its "
-                "categories; `drill` reads what JAX's profiler writes"
-            )
-        return other_device(self._processes.values())
 
 
 def _rows(flat: array[int], columns: int) -> Ints:

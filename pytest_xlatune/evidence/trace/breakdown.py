@@ -224,19 +224,16 @@ class Drill(Record, frozen=True, kw_only=True):
         blocking = (
             row
             for row in self.kernels
-            if row.alone_ps >= long_ps * row.count
-            and row.alone_ps > 0
-            and row.main_ps >= ON_MAIN * row.sum_ps
+            if row.alone_ps >= max(1, long_ps * row.count) and row.main_ps >= ON_MAIN * row.sum_ps
         )
         return tuple(sorted(blocking, key=lambda row: -row.alone_ps))
 
     @property
     def spread(self) -> float:
         """The busiest device's compute time over the median one, minus one."""
-        compute = sorted(gpu.total.compute_ps for gpu in self.gpus)
-        half = len(compute) // 2
-        middle = (compute[half] + compute[~half]) / 2
-        return compute[-1] / middle - 1 if middle else 0.0
+        compute_ps = [gpu.total.compute_ps for gpu in self.gpus]
+        middle_ps = float(np.median(compute_ps))
+        return max(compute_ps) / middle_ps - 1 if middle_ps else 0.0
 
     @property
     def straggler(self) -> Gpu:
@@ -532,9 +529,8 @@ def _main_stream(device: Device) -> tuple[str, NDArray[np.bool_]]:
     kernels = device.kernels
     if device.backend is Backend.CPU:
         return "all threads", np.ones(kernels.size, bool)
-    computing = kernels["duration_ps"] * (kernels["kind"] == COMPUTE)
-    spent = [int(computing[kernels["stream"] == at].sum()) for at in range(len(device.streams))]
-    main = spent.index(max(spent))
+    computing_ps = kernels["duration_ps"] * (kernels["kind"] == COMPUTE)
+    main = int(np.bincount(kernels["stream"], weights=computing_ps).argmax())
     return device.streams[main], kernels["stream"] == main
 
 
@@ -558,16 +554,14 @@ def _ended_early(trace: Trace, devices: Sequence[Device], steps: Steps) -> Itera
                 f"steps before it have ({names}): the capture may end inside it, and its figures "
                 "are too small"
             )
-    starts = [device.kernels["start_ps"] for device in devices]
-    ends = [
-        int((start_ps + device.kernels["duration_ps"]).max())
-        for start_ps, device in zip(starts, devices, strict=True)
-    ]
-    begin, late = min(int(start_ps.min()) for start_ps in starts), max(ends)
-    for device, end in zip(devices, ends, strict=True):
-        if late - end > _APART * (late - begin):
+    kernels = [device.kernels for device in devices]
+    begin_ps = min(int(each["start_ps"].min()) for each in kernels)
+    ends_ps = [int((each["start_ps"] + each["duration_ps"]).max()) for each in kernels]
+    for device, end_ps in zip(devices, ends_ps, strict=True):
+        earlier_ps = max(ends_ps) - end_ps
+        if earlier_ps > _APART * (max(ends_ps) - begin_ps):
             yield (
-                f"{device.name} ends {(late - end) * 1e-9:.3f} ms before the last device of its "
+                f"{device.name} ends {earlier_ps * 1e-9:.3f} ms before the last device of its "
                 "process: a part of its kernels is missing, and figures are too small"
             )
 

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 
@@ -94,24 +95,24 @@ def _read_one(path: str) -> Trace | ParseError:
 
 
 def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
-    """Read captures in processes, a few ahead of the consumer."""
+    """Read captures in processes, a few ahead of the consumer.
+
+    If a process is killed, perhaps for lack of memory, this one reads the rest.
+    """
     count = min(len(paths), _cores(), _MOST_PROCESSES)
     ahead: deque[Future[Trace | ParseError]] = deque()
-    with ProcessPoolExecutor(count, get_context("fork"), _end_with_parent) as pool:
-        for place in range(len(paths)):
-            try:
-                ahead += [
-                    pool.submit(_read_one, path)
-                    for path in paths[place + len(ahead) : place + count + 1]
-                ]
-                trace = ahead.popleft().result()
-            # a process was killed, perhaps for lack of memory, so this one goes on
-            except BrokenExecutor:
-                break
-            yield trace
-        else:
-            return
-    yield from map(_read_one, paths[place:])
+    done = 0
+    pool = ProcessPoolExecutor(count, get_context("fork"), _end_with_parent)
+    with pool, suppress(BrokenExecutor):
+        for path in paths:
+            ahead.append(pool.submit(_read_one, path))
+            if len(ahead) > count:
+                yield ahead.popleft().result()
+                done += 1
+        while ahead:
+            yield ahead.popleft().result()
+            done += 1
+    yield from map(_read_one, paths[done:])
 
 
 def _end_with_parent() -> None:

@@ -239,16 +239,6 @@ def read_stat(data: Bytes, start: int, end: int) -> tuple[int, int | str | None]
     return ident, value
 
 
-def entries(data: Bytes, tags: Ints) -> Ints:
-    """Return where the message of each tag that `follow` found begins and ends, one row each."""
-    if not tags.size:
-        return np.zeros((0, 2), np.int64)
-    octets = Octets(data, int(tags[0]), int(tags[-1]))
-    length, width = octets.varints(tags - octets.start + 1)
-    begins = tags + 1 + width
-    return np.stack([begins, begins + length], axis=1)
-
-
 class NameTable:
     """The names of a plane's events, or of its stats and the strings that they refer to.
 
@@ -256,15 +246,15 @@ class NameTable:
     to is decoded and added to the names of the trace.
     """
 
-    def __init__(self, data: Bytes, where: Ints, names: Names) -> None:
-        """Read the ids of a table; a row of `where` says where an entry begins and ends.
+    def __init__(self, data: Bytes, tags: Ints, names: Names) -> None:
+        """Read the ids of a table; `tags` are the positions of its entries.
 
         Raises:
             WireError: an entry is no message, or an id is not one that a profiler gives.
         """
         self._data = data
         self._names = names
-        ids, self._begins, self._ends = _entries(data, where)
+        ids, self._begins, self._ends = _entries(data, tags)
         self._row = _by_id(ids.tolist())  # id -> entry; the last one of an id counts
         self._row[ids] = np.arange(len(ids))
         self._index = np.full(len(self._row), ABSENT, np.int32)  # id -> name of the trace
@@ -301,14 +291,16 @@ class NameTable:
         return indices
 
 
-def _entries(data: Bytes, where: Ints) -> tuple[Ints, Ints, Ints]:
+def _entries(data: Bytes, tags: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the id of each entry of a table, and the begin and end of its name."""
-    begins, ends = where[:, 0], where[:, 1]
-    if not begins.size:
-        return begins, begins, ends
+    if not tags.size:
+        return tags, tags, tags
+    *_, last = next(fields(data, int(tags[-1]), len(data)))
+    octets = Octets(data, int(tags[0]), last)
+    length, width = octets.varints(tags - octets.start + 1)
+    at = begin = tags - octets.start + 1 + width
+    end = begin + length
     # as a profiler writes it:  08 id 12 size message, and that is:  08 id 12 size name ...
-    octets = Octets(data, int(begins[0]), int(ends[-1]))
-    at, end = begins - octets.start, ends - octets.start
     is_usual = np.ones(len(at), bool)
     numbers, places = [], []
     for tag in (ID, _NAMED) * 2:
@@ -324,7 +316,8 @@ def _entries(data: Bytes, where: Ints) -> tuple[Ints, Ints, Ints]:
     is_usual &= (places[1] + size == end) & (at + name_size <= end)
     name, stop = at + octets.start, at + name_size + octets.start
     for row in np.flatnonzero(~is_usual).tolist():
-        ids[row], name[row], stop[row] = _entry(data, int(begins[row]), int(ends[row]))
+        start, until = octets.start + int(begin[row]), octets.start + int(end[row])
+        ids[row], name[row], stop[row] = _entry(data, start, until)
     return ids, name, stop
 
 

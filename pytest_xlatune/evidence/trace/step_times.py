@@ -96,17 +96,19 @@ def _candidates(
 ) -> Iterator[tuple[StepRule, tuple[int, ...], Sequence[Ints]]]:
     """Yield a rule, step numbers and the step of each kernel; mostly only the first is used."""
     marked = tuple(trace.marks[0].tolist())
-    if marked and trace.launches[0].size:
+    has_launches = marked and trace.launches[0].size
+    if has_launches:
         launched = [_launched(trace.launches, each["launch"]) for each in kernels]
         yield StepRule.LAUNCH, marked, [_inside(trace.marks, at) for at in launched]
     runs: list[Ints | None] = []
-    if main != ABSENT or marked:
-        # without a module, kernels that fit no number of steps are tolerated, but not a guessed one
-        expected = (steps if main != ABSENT else None) or len(marked) or None
-        unfitting = 0.0 if main != ABSENT else 1 - FITTING
-        for each, mine in zip(kernels, of_module, strict=True):
-            operation_and_kernel = (each["op"].astype(np.int64) << 32) + each["name"]
-            runs.append(_runs(each, operation_and_kernel, mine, expected, unfitting))
+    if main != ABSENT or (marked and not has_launches):
+        # without a module, only markers tell how often a step runs, and not all kernels are of it
+        expected, fitting = (steps, 1.0) if main != ABSENT else (None, FITTING)
+        expected = expected or len(marked) or None
+        runs = [
+            _runs(each, mine, expected, fitting)
+            for each, mine in zip(kernels, of_module, strict=True)
+        ]
     count = max((1 + int(run.max(initial=0)) for run in runs if run is not None), default=0)
     if count:
         numbers = marked if len(marked) == count else tuple(range(count))
@@ -158,16 +160,12 @@ def _inside(marks: Ints, time_ps: Ints) -> Ints:
 
 
 def _runs(
-    kernels: Columns,
-    keys: Ints,
-    is_counted: NDArray[np.bool_],
-    steps: int | None,
-    unfitting: float,
+    kernels: Columns, is_counted: NDArray[np.bool_], steps: int | None, fitting: float
 ) -> Ints | None:
-    """Number the runs of a device's steps by counting kernels with equal keys.
+    """Number the runs of a device's steps by counting equal kernels of equal operations.
 
-    A key in a loop of n rounds runs n times a step, so run j of c is in step j // (c / steps). The
-    result is None if more than `unfitting` of the kernel time does not divide so, if no kernel runs
+    One in a loop of n rounds runs n times a step, so run j of c is in step j // (c / steps). The
+    result is None if a smaller share of kernel time than `fitting` divides so, if no kernel runs
     once a step, or if steps would interleave: then the window cuts a step, or the program is no
     step. All other kernels belong to the step whose first counted kernel precedes them.
     """
@@ -175,13 +173,13 @@ def _runs(
     start_ps, mine = kernels["start_ps"][order], np.flatnonzero(is_counted[order])
     if not mine.size:
         return None
-    _, key, count = np.unique(keys[order][mine], return_inverse=True, return_counts=True)
+    key = ((kernels["op"].astype(np.int64) << 32) + kernels["name"])[order][mine]
+    _, key, count = np.unique(key, return_inverse=True, return_counts=True)
     runs = steps or math.gcd(*count.tolist())
     fits = (count % runs == 0)[key]
     spent = kernels["duration_ps"][order][mine]
-    if runs < 2 or not (count == runs).any():  # noqa: PLR2004
-        return None
-    if not fits.all() and spent[~fits].sum() >= unfitting * spent.sum():
+    is_fitting = spent[fits].sum() >= fitting * spent.sum()
+    if runs < 2 or not (count == runs).any() or not is_fitting:  # noqa: PLR2004
         return None
     rank = np.empty(len(mine), np.int64)
     by_key = np.argsort(key, kind="stable")
@@ -190,10 +188,10 @@ def _runs(
     if (np.diff(step) < 0).any():
         return None
     # the steps of fitting kernels ascend in time, so each step's first is found by a search
-    fitting = mine[fits]
-    opening = start_ps[fitting[np.searchsorted(step, np.arange(runs))]]
+    of_steps = mine[fits]
+    opening = start_ps[of_steps[np.searchsorted(step, np.arange(runs))]]
     ordered_step = np.searchsorted(opening, start_ps, side="right") - 1
-    ordered_step[fitting] = step
+    ordered_step[of_steps] = step
     out: Ints = np.empty(kernels.size, np.int64)
     out[order] = ordered_step
     return out

@@ -22,15 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_xlatune.evidence.protobuf import (
-    LENGTH,
-    VARINT,
-    Part,
-    WireError,
-    fields,
-    signed,
-    text,
-)
+from pytest_xlatune.evidence.protobuf import LENGTH, VARINT, Part, WireError, fields, signed, text
 from pytest_xlatune.evidence.trace import (
     ABSENT,
     Backend,
@@ -51,7 +43,6 @@ from pytest_xlatune.evidence.trace.columns import (
     NameTable,
     TraceLine,
     decode,
-    entries,
     follow,
 )
 from pytest_xlatune.model.errors import ParseError
@@ -71,7 +62,7 @@ _LONGEST = 1 << 15  # bytes, more than the longest event that `follow` accepts
 
 # fields of an XSpace, an XPlane and an XLine
 _PLANE, _HOSTNAMES = 1, 4  # between them are errors and warnings
-_NAME, _LINE, _EVENT_NAME, _STAT_NAME, _STAT = 2, 3, 4, 5, 6
+_NAME, _LINE, _EVENT_NAME, _STAT_NAME = 2, 3, 4, 5
 _STAMP, _EVENT = 3, 4
 
 Range = tuple[int, int]
@@ -190,9 +181,8 @@ class Plane:
 
     name: str
     lines: list[Range]
-    event_names: Ints  # begin and end of each entry of a table, one row each
+    event_names: Ints  # the tag of each entry of a table
     stat_names: Ints
-    stats: list[Range]
 
 
 def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:
@@ -202,8 +192,8 @@ def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:
         WireError: the bytes are no message.
     """
     name = ""
-    ranges: dict[int, list[Range]] = {_LINE: [], _STAT: []}
-    none = np.zeros((0, 2), np.int64)
+    lines: list[Range] = []
+    none = np.zeros(0, np.int64)
     tables = {_EVENT_NAME: [none], _STAT_NAME: [none]}
     at = begin
     while at < end:
@@ -211,30 +201,26 @@ def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:
         tag = file.data[at]
         if tag in TABLES:  # thousands of entries, one behind the other
             tags, at = follow(file.data, at, end if ready >= end else ready - _HEADER, tag)
-            tables[tag >> 3].append(entries(file.data, tags))
+            tables[tag >> 3].append(tags)
             file.count(len(tags))
             if at > end:
                 raise WireError(f"a table that ends {at - end} bytes behind its plane")
             if tags.size:
                 continue
-        number, kind, first, at = file.field(at, end)
+        start = at
+        number, kind, first, at = file.field(start, end)
         if kind == LENGTH and number == _NAME:
             name = file.text(first, at)
         elif kind == LENGTH and number in tables:  # a long entry
-            tables[number].append(np.array([[first, at]], np.int64))
-        elif kind == LENGTH and number in ranges:
-            ranges[number].append((first, at))
+            tables[number].append(np.array([start], np.int64))
+        elif kind == LENGTH and number == _LINE:
+            lines.append((first, at))
     event_names, stat_names = (np.concatenate(table) for table in tables.values())
     for table in (event_names, stat_names):
         if table.size:
-            file.load(int(table[0, 0]), int(table[-1, 1]))
-    return Plane(
-        name=name,
-        lines=ranges[_LINE],
-        event_names=event_names,
-        stat_names=stat_names,
-        stats=ranges[_STAT],
-    )
+            *_, last = file.field(int(table[-1]), end)
+            file.load(int(table[0]), last)
+    return Plane(name=name, lines=lines, event_names=event_names, stat_names=stat_names)
 
 
 def line_parts(
@@ -297,7 +283,7 @@ def read_xplane(data: bytes, source: str) -> Trace:
     Raises:
         ParseError: the file is empty, truncated, foreign or hostile.
     """
-    return _XplaneReader(io.BytesIO(data), source).trace()
+    return _read(io.BytesIO(data), source)
 
 
 def read_xplane_file(path: str) -> Trace:
@@ -308,12 +294,26 @@ def read_xplane_file(path: str) -> Trace:
         ParseError: the file is empty, truncated, foreign or hostile.
     """
     with Path(path).open("rb", buffering=0) as file:
-        return _XplaneReader(file, path).trace()
+        return _read(file, path)
+
+
+def _read(file: io.RawIOBase | io.BytesIO, source: str) -> Trace:
+    capture = CaptureFile(file)
+    if not capture.size:
+        raise ParseError(f"{source}: the file is empty; expected an xplane.pb of the profiler")
+    try:
+        return _XplaneReader(capture, source).trace()
+    except WireError as error:
+        raise ParseError(
+            f"{source}: no readable xplane.pb: {error}; the file ({capture.size} bytes) is "
+            "truncated, damaged or of another format: copy it again, or take the trace.json.gz "
+            "beside it"
+        ) from None
 
 
 class _XplaneReader:
-    def __init__(self, file: io.RawIOBase | io.BytesIO, source: str) -> None:
-        self._file = CaptureFile(file)
+    def __init__(self, file: CaptureFile, source: str) -> None:
+        self._file = file
         self._source = source
         self._names = Names()
         self._origin_ns: int | None = None
@@ -322,22 +322,7 @@ class _XplaneReader:
         self._launches: list[tuple[Ints, Ints]] = [(narrow(none), none)]
 
     def trace(self) -> Trace:
-        """Return what the file holds; an error about bytes that are no capture names the file."""
-        size = self._file.size
-        if not size:
-            raise ParseError(
-                f"{self._source}: the file is empty; expected an xplane.pb of the profiler"
-            )
-        try:
-            return self._trace()
-        except WireError as error:
-            raise ParseError(
-                f"{self._source}: no readable xplane.pb: {error}; the file ({size} bytes) is "
-                "truncated, damaged or of another format: copy it again, or take the "
-                "trace.json.gz beside it"
-            ) from None
-
-    def _trace(self) -> Trace:
+        """Return what the file holds."""
         planes, warnings = read_space(self._file)
         named = [(self._file.name(*plane), plane) for plane in planes]
         devices: list[Device] = []

@@ -346,9 +346,10 @@ class Metadata(NamedTuple):
     stats: list[Range]  # where its statistics are in the file
 
 
-def _read_metadata(data: Bytes, entries: Ints) -> Iterator[tuple[int, Metadata]]:
-    """Yield each id of a table of names, and its metadata."""
-    for start, end in entries.tolist():
+def _read_metadata(data: Bytes, tags: Ints) -> Iterator[tuple[int, Metadata]]:
+    """Yield each id of a table of names, and its metadata; tags are where its entries begin."""
+    for tag in tags.tolist():
+        _, _, start, end = next(fields(data, tag, len(data)))
         key, texts = 0, {2: "", 4: ""}
         stats: list[Range] = []
         for number, kind, begin, stop in fields(data, start, end):

@@ -116,7 +116,7 @@ _FINGERPRINT = re.compile(r'fingerprint_before_lhs="([0-9a-f]+)"')
 # in a call:  calls=%comp    body=%region_0.1_spmd, condition=%region_1.2    to_apply=%add
 # in a conditional:  true_computation=%a, false_computation=%b    branch_computations={%a, %b}
 _CALLED = re.compile(
-    r"(?:calls|body|to_apply|(?:true|false)_computation)=(%?[\w.-]+)|branch_computations=\{([^}]*)\}"
+    r"(?:calls|body|to_apply|(?:true|false)_computation)=(%?[\w.-]+)|branch_computations=\{([^{}]*)\}"
 )
 # in a while, in any order:  "known_trip_count":{"n":"8"},"known_init_step":{"init":"0","step":"2"}
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d{1,18})"')
@@ -127,7 +127,7 @@ _OPERAND = re.compile(r"(?<![\w.-])([\w.-]++)\)")
 #           =mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}   source_target_pairs={{0,1},{1,2}}
 _GROUPS = re.compile(
     r"(?:replica_groups|source_target_pairs)="
-    r"(\{(?:\{[^}]*\},?)*\}|\[[^]]*\](?:<=\[[^]]*\](?:T\([^)]*\))?)?"
+    r"(\{(?:\{[^{}]*\},?)*\}|\[[^]]*\](?:<=\[[^]]*\](?:T\([^)]*\))?)?"
     r"|mesh\[[^]]*\](?:, device_ids=\((?:[^()]|\([^()]*\))*\))? ?\{[^}]*\})"
 )
 # an array in a shape:  bf16[8,256,8192]    f8e4m3fn[8]    s32[<=8]    pred[]
@@ -169,8 +169,7 @@ _CHOICES = re.compile(
     rf'|(?<=_gemm_fusion",)"block_level_fusion_config":{_NESTED}'
     rf'|"block_level_fusion_config":{_NESTED}(?=,"kind":"__triton_nested_gemm_fusion")'
     r"|(?<=[}\]]), s8\[\d+\]\{0\}(?=\))"
-    r'|(?<=kind=)k[A-Z]\w+(?=.*(?:"native_emitter_backend_config"|"__triton"\}))'
-    rf'|"native_emitter_backend_config":{_NESTED}'
+    rf'|(?<=kind=)k[A-Z]\w+|"native_emitter_backend_config":{_NESTED}'
     rf'|"fusion_backend_config":\{{"block_level_fusion_config":{_NESTED},"kind":"__triton"\}}'
 )
 

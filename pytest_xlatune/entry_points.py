@@ -110,10 +110,12 @@ class EntryPointGroup:
             ConfigError: as `load`, or the object is no `base`.
         """
         loaded = self.load(name, where=where)
-        made = loaded() if isinstance(loaded, type) else loaded
+        is_class = isinstance(loaded, type)
+        made = loaded() if is_class and issubclass(loaded, base) else loaded
         if not isinstance(made, base):
+            kind = loaded.__name__ if is_class else type(loaded).__name__
             raise ConfigError(
-                f"{self.kind} {name!r} of {self.source(name)} is {type(made).__name__}, expected a "
+                f"{self.kind} {name!r} of {self.source(name)} is {kind}, expected a "
                 f"{base.__module__}.{base.__qualname__}"
             )
         return made

@@ -54,8 +54,8 @@ from pytest_xlatune.model.written import written
 from pytest_xlatune.sweep.checkouts import as_checkout_launcher
 
 _TIMEOUT_S = 30
-# variables that bash itself sets, and PATH, which the shell gets from us
-_SHELL_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH"})
+# variables that bash itself sets, and two that it gets from us: PATH, and the one of the loop
+_SHELL_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "PATH", "xlatune_env_file"})
 
 
 def deployed_env(
@@ -86,7 +86,8 @@ def deployed_env(
         axes[CONFIG_TAG_VARIABLE] = config_tag
     before = {"PATH": "/usr/local/bin:/usr/bin:/bin", **axes, **(base or {})}
     # what a file prints goes to stderr, because on stdout it would be read as variables
-    script = 'set -e; for file in "$@"; do . "$file" >&2; done; exec env -0'
+    loop = 'for xlatune_env_file in "$@"; do . "$xlatune_env_file" >&2; done'
+    script = f"set -e; {loop}; exec env -0"
     try:
         done = subprocess.run(
             ["bash", "--norc", "--noprofile", "-c", script, "xlatune", *map(str, paths)],

@@ -31,6 +31,12 @@ def test_files_append_to_one_another(tmp_path: Path) -> None:
     }
 
 
+def test_a_file_that_exports_all_from_then_on_adds_no_variable_of_ours(tmp_path: Path) -> None:
+    first = written(tmp_path, "train_env.sh", "set -a\nfile=mine\n")
+    second = written(tmp_path, "model.env.sh", 'B="$file"\n')
+    assert deployed_env(first, second) == {"file": "mine", "B": "mine"}
+
+
 def test_only_what_differs_from_the_image(tmp_path: Path) -> None:
     file = written(tmp_path, "env.sh", "export A=1 B=2\nexport C=$'new\\nline'\n")
     assert deployed_env(file, base={"A": "1", "Z": "9"}) == {"B": "2", "C": "new\nline"}

@@ -66,7 +66,7 @@ def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
     finally:
         slurm(*limit, "MaxSubmitJobs=-1")
     assert "2 passed" in said, said
-    assert "note: a limit on submitted jobs is reached; the next trial waits until one of" in said
+    assert "note: a limit on submitted jobs is reached; the next trial waits until a job" in said
     assert faults.decided() == []
     faults.assert_measured_once("victim")
     assert len(faults.project.submitted) == TRIALS

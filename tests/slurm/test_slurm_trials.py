@@ -337,7 +337,7 @@ def test_an_sbatch_that_outlives_its_session_is_waited_for(
 
     trials.executor = trials.new_executor()
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_xlatune.secure_files.time.sleep", sleep)
+        patch.setattr(time, "sleep", sleep)
         done = trials.submit("outlived", ("sleep", "2"))
     assert waited_s, "it did not wait for the first"
     assert jobs_named(slurm, "xl-outlived") == [done.job_id]

@@ -12,10 +12,10 @@ import pytest
 from pytest_xlatune.evidence import trace
 from pytest_xlatune.evidence.trace import xplane
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace.breakdown import drill
-from pytest_xlatune.evidence.trace.xplane import read_xplane
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
+from pytest_xlatune.evidence.trace.captures import read_window
 from pytest_xlatune.model.errors import ParseError
-from tests.helpers.captures import msg, node, num, on_stream, reconciles, trace_json
+from tests.helpers.captures import msg, node, num, on_stream, read_xplane, reconciles, trace_json
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_told(
 
     monkeypatch.setattr(xplane, "read_plane", cut)
     with pytest.raises(ParseError, match=f"became shorter .* {whole // 2} bytes are left"):
-        xplane.read_xplane_file(str(path))
+        read_window([path], CaptureWindow())
 
 
 def test_memory_is_bounded_by_a_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from pytest_xlatune import evidence
-from pytest_xlatune.evidence.trace import at_a_cap, captures, xplane
+from pytest_xlatune.evidence.trace import Trace, at_a_cap, captures, xplane
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
 from pytest_xlatune.evidence.trace.step_times import StepRule
-from pytest_xlatune.evidence.trace.xplane import read_xplane, read_xplane_file
+from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.model.errors import ParseError
-from tests.helpers.captures import Space, msg, node, num, reconciles
+from tests.helpers.captures import Space, msg, node, num, reconciles, session
 from tests.helpers.waiting import until
 
 
@@ -43,6 +43,7 @@ def test_a_process_without_a_kernel_is_a_warning() -> None:
             [node(), node(gpus=1)], {}, "different numbers", id="captures of two launchers"
         ),
         pytest.param([], {}, "no capture was given", id="nothing at all"),
+        pytest.param([session(1, 2), session(3, 4)], {}, "1.pb starts after 0.pb ends", id="apart"),
     ],
 )
 def test_captures_that_do_not_belong_together_are_refused(
@@ -203,7 +204,8 @@ def test_a_file_is_read_part_by_part_to_the_same_trace(
     path = tmp_path / "a.xplane.pb"
     path.write_bytes(data)
     assert len(data) > 1 << 16
-    one, other = read_xplane_file(str(path)), read_xplane(data, str(path))
+    one, other = captures._read_one(str(path)), space.trace(str(path))
+    assert isinstance(one, Trace)
     assert drill([one]) == drill([other])
     assert one.names == other.names
     assert (one.marks == other.marks).all()
@@ -257,14 +259,13 @@ def test_captures_are_drilled_alike_side_by_side_and_one_by_one(
     monkeypatch.setattr(captures, "_cores", lambda: 2)
     monkeypatch.setattr("threading.active_count", lambda: 1)
 
-    def noted(path: str) -> Any:
+    def noted(file: Any, path: str) -> Any:
         (tmp_path / f"{os.getpid()}.pid").touch()
         if is_killed and os.getpid() != here and "node2" in path:
             os.kill(os.getpid(), signal.SIGKILL)
-        return read_one(path)
+        return read_xplane(file, path)
 
-    read_one = read_xplane_file
-    monkeypatch.setattr(captures, "read_xplane_file", noted)
+    monkeypatch.setattr(captures, "read_xplane", noted)
     together = read_window(paths, CaptureWindow())
     processes = {each.stem for each in tmp_path.glob("*.pid")} - {str(here)}
     assert processes
@@ -290,11 +291,11 @@ def test_no_process_stays_behind_a_command_that_is_killed(tmp_path: Path) -> Non
         import os, sys, time
         from pathlib import Path
         from pytest_xlatune.evidence.trace import captures
-        def waits(path):
+        def waits(file, path):
             Path({str(tmp_path)!r}, f"{{os.getpid()}}.pid").touch()
             time.sleep(3600 if "node1" in path else 0)
         captures._SIDE_BY_SIDE_BYTES, captures._cores = 0, lambda: 2
-        captures.read_xplane_file = waits
+        captures.read_xplane = waits
         list(captures._side_by_side(sys.argv[1:]))
     """
     paths = sorted(map(str, tmp_path.glob("*.pb")))

@@ -15,7 +15,7 @@ from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.step_times import StepRule
-from pytest_xlatune.evidence.trace.xplane import read_xplane
+from tests.helpers.captures import read_xplane
 from tests.helpers.hlo_programs import DATA
 
 ROOT = Path(__file__).resolve().parents[2]

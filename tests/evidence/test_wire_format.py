@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from pytest_xlatune.evidence.protobuf import WireError
 from pytest_xlatune.evidence.trace import ABSENT, Names, columns
 from pytest_xlatune.evidence.trace.columns import BLOCK, NameTable, TraceLine, decode
-from pytest_xlatune.evidence.trace.xplane import CaptureFile, read_line, read_plane, read_xplane
+from pytest_xlatune.evidence.trace.xplane import CaptureFile, line_parts, read_plane
 from pytest_xlatune.model.errors import ParseError
-from tests.helpers.captures import msg, named, node, num, on_stream, uint
+from tests.helpers.captures import msg, named, node, num, on_stream, read_xplane, uint
 from tests.helpers.examples import tried
 
 
 def line_of(data: bytes) -> TraceLine:
-    return read_line(CaptureFile(io.BytesIO(data)), 0, len(data))
+    return next(line_parts(CaptureFile(io.BytesIO(data)), 0, len(data), len(data)))
 
 
 def test_odd_encodings_read_the_same_as_usual_ones() -> None:

@@ -23,7 +23,6 @@ from pytest_xlatune.evidence.hlo.dump import read_debug_options, read_memory_rep
 from pytest_xlatune.evidence.trace import Trace, parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
-from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.executors.slurm._commands import parse_sacct, parse_scontrol, parse_squeue
 from pytest_xlatune.executors.slurm.nodes import parse_sinfo
 from pytest_xlatune.ledger import LEDGER, Ledger
@@ -44,7 +43,7 @@ from pytest_xlatune.stats.score import score
 from pytest_xlatune.sweep.settings import read_settings
 from pytest_xlatune.tasks.import_table import read_table
 from pytest_xlatune.tasks.read_logs import protocol_of, score_with
-from tests.helpers.captures import node, reconciles, trace_json
+from tests.helpers.captures import node, read_xplane, reconciles, trace_json
 
 DATA = Path(__file__).parents[1] / "data"
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from typing import Any
 
-from pytest_xlatune.evidence.trace import Columns, Device, Trace
+from pytest_xlatune.evidence.trace import Columns, Device, Trace, xplane
 from pytest_xlatune.evidence.trace.breakdown import Drill
-from pytest_xlatune.evidence.trace.xplane import read_xplane
 
 
 def uint(value: int) -> bytes:
@@ -34,6 +34,10 @@ def named(field: int, table: dict[int, str]) -> bytes:
         msg(field, num(1, key), msg(2, num(1, key), msg(2, name.encode())))
         for key, name in table.items()
     )
+
+
+def read_xplane(data: bytes, source: str) -> Trace:
+    return xplane.read_xplane(io.BytesIO(data), source)
 
 
 class Space:
@@ -125,6 +129,15 @@ def node(
                 )  # fmt: skip
                 if launches:
                     space.host("cuLaunchKernel", at + 1, 1, "correlation_id", correlation)
+    return space
+
+
+def session(start_ns: int, stop_ns: int) -> Space:
+    """Make a node whose profiler says when it started and stopped."""
+    space = node()
+    stats = (msg(6, num(1, at), num(3, time)) for at, time in ((1, start_ns), (2, stop_ns)))
+    names = named(5, {1: "profile_start_time", 2: "profile_stop_time"})
+    space.extra = msg(1, msg(2, b"Task Environment"), *stats, names)
     return space
 
 

@@ -125,6 +125,7 @@ class Trace:
         marks: the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a
             step was dispatched: rows of step, start and end in picoseconds, by their starts.
         launches: host calls that started work on a device: their ids, sorted, and their starts.
+        session_ns: start and end of the profiler's session, in Unix nanoseconds; None if unknown.
         truncated: why the file does not hold the whole window; None if it does. Such a capture is
             always shown with the reason and never averaged with others.
         warnings: those of the profiler.
@@ -139,6 +140,7 @@ class Trace:
     marks: Ints
     launches: tuple[Ints, Ints]
     truncated: str | None
+    session_ns: tuple[int, int] | None = None
     warnings: tuple[str, ...] = ()
     foreign: str | None = None
 

@@ -310,6 +310,7 @@ class _WindowSums:
         self._warnings: list[str] = []
         self._planes = self._copying = 0
         self._steps: dict[str, Steps] = {}  # of each capture, in their order
+        self._sessions: dict[str, tuple[int, int]] = {}  # of each capture that has it
 
     def add(self, trace: Trace) -> None:
         """Add one capture to the sums."""
@@ -360,6 +361,8 @@ class _WindowSums:
         self._formats.add(trace.format)
         self._planes += trace.planes_present
         self._steps[trace.source] = steps
+        if trace.session_ns is not None:
+            self._sessions[trace.source] = trace.session_ns
         if steps.rule is StepRule.WHOLE and self._window.steps:
             _check_whole(trace, devices, self._window.steps)
         self._warn(trace, *_ended_early(trace, devices, steps))
@@ -425,8 +428,17 @@ class _WindowSums:
         """Return the steps that all captures have, and the weakest rule that found them.
 
         Raises:
-            ParseError: they differ, or are not as many as expected.
+            ParseError: the profiler's sessions do not overlap, the steps differ, or they are not as
+                many as expected.
         """
+        if self._sessions:
+            latest_ns, latest = max((start, name) for name, (start, _) in self._sessions.items())
+            earliest_ns, earliest = min((stop, name) for name, (_, stop) in self._sessions.items())
+            if latest_ns > earliest_ns:
+                raise ParseError(
+                    f"{latest} starts after {earliest} ends: these are two profiling windows; give "
+                    "the captures of one"
+                )
         (name, first), *others = self._steps.items()
         for source, found in others:
             if found.numbers != first.numbers:

@@ -21,7 +21,7 @@ from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.trace import Trace
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
-from pytest_xlatune.evidence.trace.xplane import read_xplane_file
+from pytest_xlatune.evidence.trace.xplane import read_xplane
 from pytest_xlatune.model.errors import ParseError
 
 XPLANE = ".xplane.pb"
@@ -87,7 +87,8 @@ def _read_one(path: str) -> Trace | ParseError:
     try:
         if path.endswith(JSON):
             return read_trace_json(Path(path).read_bytes(), path)
-        return read_xplane_file(path)
+        with Path(path).open("rb", buffering=0) as file:
+            return read_xplane(file, path)
     except OSError as error:
         return ParseError(unreadable(path, error))
     except ParseError as error:

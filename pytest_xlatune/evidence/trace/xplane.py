@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -44,11 +43,13 @@ from pytest_xlatune.evidence.trace.columns import (
     TraceLine,
     decode,
     follow,
+    read_stat,
 )
 from pytest_xlatune.model.errors import ParseError
 
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"
+TASK_PLANE = "Task Environment"
 STREAM_LINE = "Stream"
 NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 
@@ -62,7 +63,7 @@ _LONGEST = 1 << 15  # bytes, more than the longest event that `follow` accepts
 
 # fields of an XSpace, an XPlane and an XLine
 _PLANE, _HOSTNAMES = 1, 4  # between them are errors and warnings
-_NAME, _LINE, _EVENT_NAME, _STAT_NAME = 2, 3, 4, 5
+_NAME, _LINE, _EVENT_NAME, _STAT_NAME, _PLANE_STAT = 2, 3, 4, 5, 6
 _STAMP, _EVENT = 3, 4
 
 Range = tuple[int, int]
@@ -268,36 +269,13 @@ def line_parts(
         file.forget(begin, at)
 
 
-def read_line(file: CaptureFile, begin: int, end: int) -> TraceLine:
-    """Find the events of an XLine, all of which stays in memory.
-
-    Raises:
-        WireError: the bytes are no message.
-    """
-    return next(line_parts(file, begin, end, end - begin))
-
-
-def read_xplane(data: bytes, source: str) -> Trace:
-    """Decode an XSpace, the content of a file named `source`.
-
-    Raises:
-        ParseError: the file is empty, truncated, foreign or hostile.
-    """
-    return _read(io.BytesIO(data), source)
-
-
-def read_xplane_file(path: str) -> Trace:
-    """Decode a file, with one plane at a time in memory.
+def read_xplane(file: io.RawIOBase | io.BytesIO, source: str) -> Trace:
+    """Decode an XSpace, with one plane at a time in memory; `source` is the name of the file.
 
     Raises:
         OSError: the file cannot be read.
         ParseError: the file is empty, truncated, foreign or hostile.
     """
-    with Path(path).open("rb", buffering=0) as file:
-        return _read(file, path)
-
-
-def _read(file: io.RawIOBase | io.BytesIO, source: str) -> Trace:
     capture = CaptureFile(file)
     if not capture.size:
         raise ParseError(f"{source}: the file is empty; expected an xplane.pb of the profiler")
@@ -334,10 +312,13 @@ class _XplaneReader:
         counts = [device.kernels.size for device in devices]
         # ROCm's collector stops at its limit in silence
         caps = [at_a_cap(each, "kernels", "profile fewer steps") for each in (*counts, sum(counts))]
+        session_ns = None
         for name, plane in named:
             if name == HOST_PLANE:
                 devices += self._host(read_plane(self._file, *plane), on_gpu=on_gpu)
                 self._file.forget(*plane)
+            elif name == TASK_PLANE:
+                session_ns = self._session_ns(*plane)
         return Trace(
             source=self._source,
             format="xplane",
@@ -346,6 +327,7 @@ class _XplaneReader:
             planes_present=len(gpus),
             marks=by_start(np.concatenate(self._marks, axis=1)),
             launches=by_id(*map(np.concatenate, zip(*self._launches, strict=True))),
+            session_ns=session_ns,
             truncated=next(filter(None, [*filter(_LOST.search, warnings), *caps]), None),
             warnings=tuple(warnings),
             foreign=other_device(name for name, _ in named),
@@ -353,6 +335,18 @@ class _XplaneReader:
 
     def _table(self, where: Ints) -> NameTable:
         return NameTable(self._file.data, where, self._names)
+
+    def _session_ns(self, begin: int, end: int) -> tuple[int, int] | None:
+        texts = self._table(read_plane(self._file, begin, end).stat_names)
+        self._file.load(begin, end)
+        data = self._file.data
+        parts = (part for part in fields(data, begin, end) if part[:2] == (_PLANE_STAT, LENGTH))
+        values = dict(read_stat(data, first, last) for _, _, first, last in parts)
+        ids = texts.wanted(start="profile_start_time", stop="profile_stop_time")
+        start_ns, stop_ns = (values.get(ids.get(time, ABSENT)) for time in ("start", "stop"))
+        if isinstance(start_ns, int) and isinstance(stop_ns, int) and start_ns and stop_ns:
+            return start_ns, stop_ns
+        return None
 
     def _gpu(self, plane: Plane) -> list[Device]:
         names, texts = self._table(plane.event_names), self._table(plane.stat_names)

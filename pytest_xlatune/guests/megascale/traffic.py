@@ -30,13 +30,13 @@ from pytest_xlatune.evidence.protobuf import (
     text,
 )
 from pytest_xlatune.evidence.trace import ABSENT, Columns
-from pytest_xlatune.evidence.trace.columns import decode, read_stat
+from pytest_xlatune.evidence.trace.columns import TraceLine, decode, read_stat
 from pytest_xlatune.evidence.trace.xplane import (
     LIMIT_NS,
     CaptureFile,
     Plane,
     Range,
-    read_line,
+    line_parts,
     read_plane,
     read_space,
 )
@@ -174,7 +174,12 @@ def _timestamp(file: CaptureFile, begin: int, end: int) -> int:
             return signed(value)
         if number == 4:  # noqa: PLR2004  events follow what a profiler says of a line
             break
-    return read_line(file, begin, end).timestamp_ns
+    return _whole_line(file, begin, end).timestamp_ns
+
+
+def _whole_line(file: CaptureFile, begin: int, end: int) -> TraceLine:
+    """Find the events of an XLine, all of which stays in memory."""
+    return next(line_parts(file, begin, end, end - begin))
 
 
 class _Reader:
@@ -247,7 +252,7 @@ class _Reader:
                 strings[known[string]] = string
             return known[string]
 
-        header = read_line(file, *line)
+        header = _whole_line(file, *line)
         ahead_ps = (header.timestamp_ns - self._base_ns) * 1000 if header.timestamp_ns else 0
         for columns in decode(header, wanted, intern=intern):
             if len(columns["name"]):

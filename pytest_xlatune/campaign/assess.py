@@ -361,7 +361,7 @@ def _trial_settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
             # a wrapper may restart a trainer without the flags that its first start dumped
             is_restarted=report.starts > 1,
             expects_options=has_trained and dumps_to_us,
-            expects_nccl=has_trained and dumps_options,
+            expects_readers=has_trained and dumps_options,
             pgle_found=report.pgle_found,
             pgle_unread=report.pgle_unread,
         ),

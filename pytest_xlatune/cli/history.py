@@ -42,7 +42,7 @@ def run_history(arguments: argparse.Namespace) -> Output:
         )
         return Output(problems=(*studies.problems, str(unknown)))
     return Output(
-        documents=(history(past, is_course=arguments.cell is not None),),
+        documents=(history(past, is_one_cell=arguments.cell is not None),),
         json=lambda: [study.to_json() for study in by_date(past)],
         source="the ledgers",
         problems=studies.problems,

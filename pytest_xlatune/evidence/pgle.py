@@ -20,12 +20,12 @@ def pgle_profile(drill: Drill, program: Program | None = None) -> str:
     """Return the mean time of each operation in the format of XLA's scheduler.
 
     It is "" if the capture names no operation, as with CUDA graphs: profile once with
-    `--xla_gpu_enable_command_buffer=` (empty). With the program of the capture, each name is
-    preceded by the program's fingerprint before scheduling, `FINGERPRINT::NAME`, so that XLA uses
-    no times of another program, as with its own converter's files
-    (xla/service/gpu/gpu_hlo_schedule.cc, `FilterWithFingerprint`). XLA's checker prints nothing if
-    it finds every operation. Therefore the shortest is left out, so that a log always says how many
-    were found.
+    `--xla_gpu_enable_command_buffer=` (empty). With the program of the capture, each name begins
+    with the fingerprint that the program had before it was scheduled: `FINGERPRINT::NAME`. By this
+    fingerprint XLA ignores the times of other programs (xla/service/gpu/gpu_hlo_schedule.cc,
+    `FilterWithFingerprint`); XLA's own converter writes such names too. XLA's checker prints
+    nothing if it finds every operation. Therefore the shortest operation is left out, so that a log
+    always says how many operations were found.
     """
     spent_ps, count = Counter[str](), Counter[str]()
     for row in drill.ops:

@@ -250,7 +250,7 @@ class Compiled:
         needed_bytes: memory that the step's program needs on a device; None if unknown.
         trouble: the error message if something went wrong; "" otherwise.
         is_interrupted: whether it was ended from outside before a dump, so that nothing is known.
-        is_ended: whether it was ended from outside, before or after a dump.
+        is_ended_from_outside: whether it was ended from outside, before or after a dump.
         is_refused: whether the compiler did not know a flag, or refused a value.
         is_out_of_memory: whether it ran out of memory.
         took_s: seconds that it took.
@@ -260,7 +260,7 @@ class Compiled:
     needed_bytes: int | None = None
     trouble: str = ""
     is_interrupted: bool = False
-    is_ended: bool = False
+    is_ended_from_outside: bool = False
     is_refused: bool = False
     is_out_of_memory: bool = False
     took_s: float = 0.0
@@ -278,13 +278,13 @@ def compiled(spec: LaunchSpec, folder: Path) -> Compiled:
         trouble = trouble or str(error)
     # what is ended from outside shows nothing about the cell
     is_over = outcome.state in (State.COMPLETED, State.FAILED)
-    is_ended = outcome.signal in _OUTSIDE_SIGNALS or not is_over
+    is_ended_from_outside = outcome.signal in _OUTSIDE_SIGNALS or not is_over
     return Compiled(
         program=program,
         needed_bytes=None if program is None else program.memory_bytes,
         trouble=trouble,
-        is_interrupted=is_ended and program is None and not (is_refused or is_out_of_memory),
-        is_ended=is_ended,
+        is_interrupted=is_ended_from_outside and not (program or is_refused or is_out_of_memory),
+        is_ended_from_outside=is_ended_from_outside,
         is_refused=is_refused,
         is_out_of_memory=is_out_of_memory,
         took_s=(outcome.end_s or 0) - (outcome.start_s or 0),

@@ -70,17 +70,17 @@ def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
     profiles = [profile for profile in resolved.sweep.profiles if not profile.is_baseline]
     with TemporaryDirectory(prefix="compiling-") as scratch:
 
-        def compiled_profile(profile: Profile) -> Compiled:
+        def compilation_of(profile: Profile) -> Compiled:
             spec = spec_for(resolved, resolved.cell, profile)
             return compiled(spec, Path(scratch) / profile.id)
 
-        deployed = compiled_profile(BASELINE)
+        deployed = compilation_of(BASELINE)
         if deployed.program is None:
             raise ConfigError(
                 f"the cell as deployed gives no program to compare: {deployed.trouble}. Does the "
                 "trainer compile its step with XLA?"
             )
-        compilations = ((profile, compiled_profile(profile)) for profile in profiles)
+        compilations = ((profile, compilation_of(profile)) for profile in profiles)
         limit_bytes = None if limit_gib is None else int(limit_gib * 2**30)
         return tuple(judged(deployed.program, compilations, limit_bytes=limit_bytes))
 
@@ -108,7 +108,7 @@ def judged(
             cls, same_as, reason = CompileClass.FAILED, "", compilation.trouble
             if compilation.is_refused:
                 cls = CompileClass.REFUSED
-            elif compilation.is_ended:
+            elif compilation.is_ended_from_outside:
                 cls = CompileClass.UNKNOWN
         elif needed is not None and limit_bytes is not None and needed > limit_bytes:
             cls, same_as = CompileClass.MEMORY, ""

@@ -123,15 +123,15 @@ _FIELD_NAMES = {  # field of a cell -> its name for people
 }
 
 
-def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
+def history(past: Sequence[PastStudy], *, is_one_cell: bool = False) -> Document:
     """Return studies as a document with their cost, the oldest first.
 
-    `is_course` says that all studies are of one cell, as a user names it. Then the document also
+    `is_one_cell` says that all studies are of one cell, as a user names it. Then the document also
     says how the cell of each study differs from that of the first study, because figures of
     different cells do not compare, and a page has a plot.
     """
     ordered = by_date(past)
-    differing = varied_fields([study.cell for study in ordered]) if is_course else ()
+    differing = varied_fields([study.cell for study in ordered]) if is_one_cell else ()
     varied = [name for name in _FIELD_NAMES if name in differing]
     rows = tuple(
         (
@@ -171,7 +171,7 @@ def history(past: Sequence[PastStudy], *, is_course: bool = False) -> Document:
                 *([Text(text=note)] if varied else []),
             ),
         ),
-        drawn=drawn("The reference over time", _course_plot(ordered) if is_course else None),
+        drawn=drawn("The reference over time", _course_plot(ordered) if is_one_cell else None),
     )
 
 

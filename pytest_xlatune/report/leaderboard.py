@@ -422,7 +422,7 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
     else:
         winner_text = say(
             "{profile} is faster than `baseline-deployed`, and no winner: it is the best of "
-            "several, and corrected for that its gain may be nothing.",
+            "several, and its gain, corrected for this choice, may be nothing.",
             profile=literal(faster.arm),
         )
     sentences = [winner_text]
@@ -569,9 +569,13 @@ def settings_by_arm(profiles: Iterable[Profile], say: Translator = ENGLISH) -> d
     return {**settings, BASELINE_ID: say("as deployed")}
 
 
+def _joined_reasons(verdict: Verdict) -> str:
+    return joined(verdict.reasons) or ABSENT
+
+
 # the head of a column, and a function that returns the text of a verdict in it
 VerdictColumn = tuple[str, Callable[[Verdict], str]]
-REASONS: VerdictColumn = ("~reason", lambda verdict: joined(verdict.reasons) or ABSENT)
+REASONS: VerdictColumn = ("~reason", _joined_reasons)
 JOBS: VerdictColumn = ("~jobs", lambda verdict: ", ".join(verdict.job_ids) or ABSENT)
 
 
@@ -723,7 +727,7 @@ def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
 
 def _reason(verdict: Verdict, *, history: Sequence[TrialResult], say: Translator) -> str:
     if say.is_english:
-        return REASONS[1](verdict)
+        return _joined_reasons(verdict)
     return _class_of(_findings(verdict, history)) or ABSENT
 
 

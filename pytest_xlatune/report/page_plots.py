@@ -48,8 +48,9 @@ _MAX_POINTS = 30_000  # of all strips together
 # A forest shows at least changes of this size in both directions: a narrower axis would enlarge
 # meaningless differences.
 _MIN_CHANGE = 0.005
-# Bounds of the scale of step times. Smaller changes than the lower bound are noise of the printed
-# digits; at the upper bound, the bottom of the scale is a step of no time.
+# Bounds of the scale of step times, as shares of the trial's own seconds per step. Smaller changes
+# than the lower bound are noise of the printed digits. A larger scale than the upper bound would
+# begin below a step of 0 seconds.
 _MIN_SCALE, _MAX_SCALE = 0.01, 1.0
 _SHARE_ON_SCALE = 0.98  # share of the scored steps that fit on the scale of the strips
 _SCALE_STEPS = 1_000  # the scale is computed from about so many steps of a trial
@@ -266,7 +267,7 @@ def _number_text(value: float, digits: int, *, sign: bool) -> str:
 
 
 _SCREENED = "Screened: they rank, and prove nothing"
-_FIRST_RUNS = "By first runs alone, with the noise of a run"
+_FIRST_RUNS = "By first runs alone; the intervals allow for the noise of one run"
 _DROPPED = "Dropped: cannot run here"
 
 
@@ -305,9 +306,10 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         name = verdict.arm if record is None else record.shown_name(verdict.arm)
         if compared_with not in ("", usual):
             name = f"{name} against {compared_with}"
+        arm_settings = settings.get(verdict.arm, ABSENT)
         return ForestRow(
             name=plain(name),
-            what=settings.get(verdict.arm, "").removeprefix(ABSENT),
+            what="" if arm_settings == ABSENT else arm_settings,
             n=str(verdict.n),
             verdict=words(verdict),
             looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",

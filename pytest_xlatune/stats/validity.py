@@ -59,8 +59,8 @@ class Witnesses:
         is_restarted: whether the program started more than once. Then the options may come from a
             start that died, and the start that trained may have lacked them.
         expects_options: whether the program was asked to dump its options and ran far enough to.
-        expects_nccl: whether NCCL was asked to print its variables and ran far enough to; also
-            readers of other channels.
+        expects_readers: whether NCCL, RCCL and the readers of other channels were asked to print
+            what they read, and the program ran far enough for it.
         pgle_found: number of operations of the scheduler's profile that XLA found in a program;
             None if unknown.
         pgle_unread: the file of such a profile that XLA could not read; "" if none.
@@ -74,7 +74,7 @@ class Witnesses:
     read: Mapping[str, str] = field(default_factory=dict)
     is_restarted: bool = False
     expects_options: bool = False
-    expects_nccl: bool = False
+    expects_readers: bool = False
     pgle_found: int | None = None
     pgle_unread: str = ""
 
@@ -196,8 +196,8 @@ def other_device(
         was = reference.get(witness, ran)
         if was != ran:
             return say(
-                "it ran on {ran} and {arm} on {was}, as {witness} shows, so it has no score "
-                "beside that",
+                "it ran on {ran} and {arm} on {was}, as {witness} shows, so it has no score: "
+                "scores of different devices do not compare",
                 ran=ran,
                 was=was,
                 arm=arm,
@@ -273,9 +273,12 @@ _NOT_SEEN = _Testimony(effect=Effect.NOT_SEEN)
 _ASKED = _Testimony(effect=Effect.ASKED)
 
 
-def _testimony(witness: Witness, seen: str | Message, *, is_so: bool) -> _Testimony:
-    """Return the evidence from a value, or from the reason why no value is shown."""
-    effect = Effect.IN_EFFECT if is_so else Effect.CONTRADICTED
+def _testimony(witness: Witness, seen: str | Message, *, agrees: bool) -> _Testimony:
+    """Return the evidence from a value, or from the reason why no value is shown.
+
+    `agrees` says whether the witness shows the setting as it was asked for.
+    """
+    effect = Effect.IN_EFFECT if agrees else Effect.CONTRADICTED
     if isinstance(seen, Message):
         return _Testimony(effect=effect, witness=witness, why=seen)
     return _Testimony(effect=effect, witness=witness, seen=seen)
@@ -350,7 +353,7 @@ def _listed_otherwise(listed: str | None, dropped: str) -> _Testimony:
 
 
 def _is_silent(name: str, value: str, witnesses: Witnesses) -> bool:
-    """Return whether XLA should have printed a flag, but did not."""
+    """Return whether XLA should have printed a flag; the caller has found that it did not."""
     if witnesses.options is None:
         return witnesses.expects_options
     return witnesses.options.is_whole or not (
@@ -382,18 +385,23 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Tes
         # An empty list, a zero or a default is not printed: jaxlib 0.6 omits a field of the
         # protocol buffer that has no presence.
         if options.is_whole and known and value.lower() in ("", "0", "false"):
-            return _testimony(Witness.OPTIONS, say("left out"), is_so=True)
+            return _testimony(Witness.OPTIONS, say("left out"), agrees=True)
+        # A dump that is not whole leaves out the options at their default, so this option is at its
+        # default. That shows nothing if no default is known, or the value is empty or edits a list.
         if options.is_whole or not known or not value or is_relative(value):
             return None
-        is_so = any(same_value(value, default) for default in known)
-        return _testimony(Witness.OPTIONS, say("at its default"), is_so=is_so)
+        agrees = any(same_value(value, default) for default in known)
+        return _testimony(Witness.OPTIONS, say("at its default"), agrees=agrees)
     if is_relative(value):
-        is_so = _is_edited(value, dumped)
+        agrees = _is_edited(value, dumped)
     elif is_alias:
-        is_so = same_value(value, "true", kind="bool") != _is_default(dumped)
+        should_be_on = same_value(value, "true", kind="bool")
+        agrees = _is_on(dumped) == should_be_on
     else:
-        is_so = same_value(value, dumped) or (name in APPENDING and _parts(value) <= _parts(dumped))
-    return _testimony(Witness.OPTIONS, repr(dumped), is_so=is_so)
+        agrees = same_value(value, dumped) or (
+            name in APPENDING and _parts(value) <= _parts(dumped)
+        )
+    return _testimony(Witness.OPTIONS, repr(dumped), agrees=agrees)
 
 
 def _is_edited(value: str, dumped: str) -> bool:
@@ -403,9 +411,9 @@ def _is_edited(value: str, dumped: str) -> bool:
     return all((edit[1:] in have) == (edit[0] == "+") for edit in edits)
 
 
-def _is_default(mode: str) -> bool:
-    """Return whether the mode that replaces a boolean flag means "off"."""
-    return mode.lower().rpartition("_")[2] in ("default", "off")
+def _is_on(mode: str) -> bool:
+    """Return whether the mode that replaces a boolean flag means "on"."""
+    return mode.lower().rpartition("_")[2] not in ("default", "off")
 
 
 def _parts(text: str) -> set[str]:
@@ -423,12 +431,12 @@ def _variable_testimony(witnesses: Witnesses, name: str, value: str) -> _Testimo
         return _key_testimony(witnesses, key, value)
     is_nccl = name.startswith(_NCCL_PREFIXES)
     if is_nccl and (logged := witnesses.nccl.get(name)) is not None:
-        return _testimony(Witness.NCCL, repr(logged), is_so=same_value(value, logged))
+        return _testimony(Witness.NCCL, repr(logged), agrees=same_value(value, logged))
     listed = witnesses.env.get(name)
     if listed is not None and listed != value and HIDDEN not in value:
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
     # the library prints other variables, or should print some, but not this one
-    if is_nccl and (witnesses.nccl or witnesses.expects_nccl):
+    if is_nccl and (witnesses.nccl or witnesses.expects_readers):
         return _NOT_SEEN
     return _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED
 
@@ -437,14 +445,14 @@ def _channel_testimony(witnesses: Witnesses, variable: str, flag: str, value: st
     """Return the evidence for a flag in another channel than XLA_FLAGS."""
     if witnesses.read:  # all flags that the library read are listed
         read = witnesses.read.get(flag)
-        is_so = read is not None and same_value(value, read)
-        return _testimony(Witness.READER, "" if read is None else repr(read), is_so=is_so)
+        agrees = read is not None and same_value(value, read)
+        return _testimony(Witness.READER, "" if read is None else repr(read), agrees=agrees)
     text = witnesses.env.get(variable)
     listed = None if text is None else flags_in(variable, text).get(flag)
     if text is not None and (listed is None or not same_value(value, listed)):
         seen = "" if listed is None else repr(listed)
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=seen)
-    if witnesses.expects_nccl and CHANNELS[variable].log_pattern:
+    if witnesses.expects_readers and CHANNELS[variable].log_pattern:
         return _NOT_SEEN
     return _ASKED if text is None else _Testimony(effect=Effect.ASKED, witness=Witness.LOG)
 
@@ -458,10 +466,10 @@ def _key_testimony(witnesses: Witnesses, name: str, value: str) -> _Testimony:
     if HIDDEN in value:
         return _ASKED
     if _same_key(value, used):
-        return _testimony(Witness.CONFIG, repr(used), is_so=True)
+        return _testimony(Witness.CONFIG, repr(used), agrees=True)
     if value.strip().lower() in _CHOSEN_LATER:
         return _Testimony(effect=Effect.ASKED, witness=Witness.CONFIG, seen=repr(used))
-    return _testimony(Witness.CONFIG, repr(used), is_so=False)
+    return _testimony(Witness.CONFIG, repr(used), agrees=False)
 
 
 def _same_key(asked: str, printed: str) -> bool:

@@ -669,7 +669,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
             )
         msgspec.structs.force_setattr(self, "slots", min(self.slots, points))
         msgspec.structs.force_setattr(self, "rounds", min(self.rounds, self.slots))
-        if len(self.names) < points:
+        if len(self.points_by_id) < points:
             raise ConfigError(f"{where}: two values of a flag have one name; leave one of them out")
 
     @property
@@ -697,13 +697,13 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         )
 
     @property
-    def names(self) -> Mapping[str, Point]:
+    def points_by_id(self) -> Mapping[str, Point]:
         """Profile id -> its point of the space."""
         return _named_points(tuple(self.space.items()))
 
     def find(self, profile_id: str) -> Profile | None:
         """Return the candidate with this id; None if the space has none."""
-        point = self.names.get(profile_id)
+        point = self.points_by_id.get(profile_id)
         return None if point is None else self.at(point)
 
     def at(self, point: Point) -> Profile:
@@ -731,12 +731,12 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         harmless = {setting for point in measured for setting in enumerate(point)}
         harmful: set[tuple[int, int]] = set()
         for name in dropped:
-            settings = enumerate(self.names[name])
+            settings = enumerate(self.points_by_id[name])
             harmful |= {(flag, at) for flag, at in settings if at != DEPLOYED}
         harmful -= harmless
         return {
             point
-            for point in self.names.values()
+            for point in self.points_by_id.values()
             if len(point) - point.count(DEPLOYED) > 1 and harmful.intersection(enumerate(point))
         }
 

@@ -143,15 +143,16 @@ class Waves:
         """Return a queue without second rankings that are not needed or take too long."""
         if not self.plan.rotates:
             return queue
-        looks = [result for result in self.history if result.trial.stage == LOOK_STAGE]
-        if self.plan.turns_by(pace_of(looks)).rankings == 1:
-            not_needed = {trial.arm for trial in queue.trials}
+        first_rotations = [result for result in self.history if result.trial.stage == LOOK_STAGE]
+        if self.plan.turns_by(pace_of(first_rotations)).rankings == 1:
+            ranked_once = {trial.arm for trial in queue.trials}
         else:
-            not_needed = set(self._settled)
+            ranked_once = set(self._settled)
         needed = (
             trial
             for trial in queue.trials
-            if trial.is_baseline or not trial.position or trial.arm not in not_needed
+            # a profile's trial at position 0 is its first ranking, that at 1 the second
+            if trial.is_baseline or trial.position == 0 or trial.arm not in ranked_once
         )
         return dataclasses.replace(queue, trials=tuple(needed))
 
@@ -182,7 +183,8 @@ class Waves:
     def selected(self) -> tuple[Segment, ...]:
         """The queues of the selected waves that can be planned now.
 
-        If no wave is selected, this is the first one, for its baselines; () if a wave is open.
+        If there is none, this is () while a selected wave is open, and otherwise the first queue,
+        for its baselines.
         """
         segments = tuple(
             segment
@@ -208,7 +210,10 @@ class Waves:
         return trial.is_baseline or trial.arm in self.candidates
 
     def _is_rule_selected(self, rule: Rule) -> bool:
-        """Return whether a slot of the rule is selected, or of a later wave that depends on it."""
+        """Return whether a slot of the rule, or of a later wave, is selected.
+
+        A later wave counts because it depends on the rule.
+        """
         if self.plan.selected is None:
             return True
         return any(
@@ -378,14 +383,14 @@ class Waves:
         dropped = [
             profile.id for profile in measured if planned[profile.id].status is TrialStatus.DROPPED
         ]
-        excluded = {rule.names[profile.id] for profile in measured}
+        excluded = {rule.points_by_id[profile.id] for profile in measured}
         excluded |= rule.sharing_dropped_values(dropped, scores)
         rng_seed = f"{self.plan.seed} {rule.wave}"
         while candidates := rule.next_candidates(
             scores, excluded=excluded, count=most, rng_seed=rng_seed
         ):
             for profile in candidates:
-                excluded.add(rule.names[profile.id])
+                excluded.add(rule.points_by_id[profile.id])
                 yield profile
 
     def _scores_of(self, rule: Search, measured: Sequence[Profile]) -> dict[Point, float]:
@@ -393,7 +398,8 @@ class Waves:
         results = [
             result
             for result in self.history
-            if _is_of_earlier_wave(rule.wave, result.trial, or_in=True)
+            if _runs_in_wave(result.trial)
+            and wave_order(result.trial.stage) <= wave_order(rule.wave)
         ]
         if not results or not measured:
             return {}
@@ -402,13 +408,17 @@ class Waves:
         queues = [segment for segment in all_queues if segment.has_profiles]
         standings = self._ranked(self.plan.read(results, declared), queues).standings
         return {
-            rule.names[profile.id]: round(screened.estimate, 9)
+            rule.points_by_id[profile.id]: round(screened.estimate, 9)
             for profile in measured
             if (screened := standings.get(profile.id)) and math.isfinite(screened.estimate)
         }
 
     def _planned(self, rule: Rule) -> dict[str, TrialResult]:
-        """Return id -> result of unknown profiles with trials in a rule's wave."""
+        """Return id -> result for the profiles of a rule's wave that have trials already.
+
+        Profiles that are known without the rule, from the sweep file or an earlier rule, are left
+        out.
+        """
         known = {profile.id for profile in self._all}
         return {
             result.trial.profile.id: result
@@ -449,7 +459,10 @@ class Waves:
         """Return the leaders of the waves before, the best first; None while a wave is not over."""
         plan = self.plan
         results = [
-            result for result in self.history if _is_of_earlier_wave(rule.wave, result.trial)
+            result
+            for result in self.history
+            if _runs_in_wave(result.trial)
+            and wave_order(result.trial.stage) < wave_order(rule.wave)
         ]
         past = plan.read(results, {profile.id: profile for profile in pool})
         all_queues = map(self._with_needed_rankings, plan.queues(self._all, before=rule.wave))
@@ -475,11 +488,9 @@ class Waves:
         return tuple(sorted(leaders, key=lambda leader: -leader.estimate))
 
 
-def _is_of_earlier_wave(wave: str, trial: Trial, *, or_in: bool = False) -> bool:
-    """Return whether a first run belongs to a wave before this one; with `or_in` also to this."""
-    is_of_wave = trial.is_screened and trial.stage != AGAIN
-    is_in = or_in and trial.stage == wave
-    return is_of_wave and (is_in or wave_order(trial.stage) < wave_order(wave))
+def _runs_in_wave(trial: Trial) -> bool:
+    """Return whether a trial is in the queue of a wave; second runs of the screen are in none."""
+    return trial.is_screened and trial.stage != AGAIN
 
 
 def evidence_of(history: History, run: Trial) -> EvidenceResult | None:

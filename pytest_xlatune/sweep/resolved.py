@@ -193,8 +193,8 @@ class ResolvedSweep:
             cell, where = by_digest[trial.cell_digest], f"sweep {self.sweep.name!r}, candidate"
             is_same = self._launch_text(trial, cell) == baseline_launch
             if is_same or self._repeats_baseline(trial.profile, cell):
-                is_one = cell.code and cell.code == self.cell.code
-                both = f" (both are commit {cell.code[:12]})" if is_one else ""
+                is_same_commit = cell.code and cell.code == self.cell.code
+                both = f" (both are commit {cell.code[:12]})" if is_same_commit else ""
                 raise ConfigError(
                     f"{where} {name!r} starts exactly what the baseline starts{both}, so it would "
                     "pass whatever has changed. Name the change: settings; a gate also takes a "
@@ -251,10 +251,10 @@ class ResolvedSweep:
         if cell.launcher != self.cell.launcher:
             launcher = self.sweep.launcher
             other = launcher.launcher_of(cell) if isinstance(launcher, LauncherByCell) else launcher
-            names = [Path(starter.interpreter) for starter in (launcher, other)]
-            if not all(path.is_absolute() and path.exists() for path in names):
+            interpreters = [Path(starter.interpreter) for starter in (launcher, other)]
+            if not all(path.is_absolute() and path.exists() for path in interpreters):
                 return False
-            if len({(path.parent.resolve(), path.resolve()) for path in names}) > 1:
+            if len({(path.parent.resolve(), path.resolve()) for path in interpreters}) > 1:
                 return False
         env = cell.environment
         deployed = effective_values(parse_flags(env.get("XLA_FLAGS", ""), where="XLA_FLAGS"))
@@ -364,8 +364,8 @@ class ResolvedSweep:
             return None
         must_save = self.must_save and not has_rotated
         pace = pace_of(results) if must_save else None
-        is_usual = not self.sweep.design.budget
-        return RotationRule(must_save=must_save, pace=pace, is_usual=is_usual)
+        has_budget = bool(self.sweep.design.budget)
+        return RotationRule(must_save=must_save, pace=pace, is_usual=not has_budget)
 
     @property
     def must_save(self) -> bool:
@@ -401,9 +401,12 @@ class ResolvedSweep:
 
 
 def _with_aims(rule: Singles) -> Singles:
-    """Return a rule with the parts of a step that its candidates act on; its own go first."""
-    known = {profile.id: load().aims_of(profile) for profile in rule.all_candidates}
-    return replace(rule, aims={**known, **rule.aims})
+    """Return a rule with the parts of a step that each of its candidates acts on.
+
+    They come from the catalog, except for candidates whose parts the rule itself states.
+    """
+    catalog_aims = {profile.id: load().aims_of(profile) for profile in rule.all_candidates}
+    return replace(rule, aims={**catalog_aims, **rule.aims})
 
 
 def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:

@@ -237,8 +237,9 @@ class CellReport:
             for job, folder in zip(progress.result.job_ids, folders, strict=False):
                 path = self.folder / folder / log_name()
                 logs[job] = path.relative_to(self.folder.parents[1]).as_posix()
-            is_row = not trial.protocol.dump and trial.rotation is None
-            if not folders or not is_row or literal(trial.arm) in commands:
+            # an evidence run and a rotation have no row in a table of arms
+            has_row = not trial.protocol.dump and trial.rotation is None
+            if not folders or not has_row or literal(trial.arm) in commands:
                 continue
             if (spec := read_spec(self.folder / folders[-1])) is not None:
                 # our own programs are left out: a person who repeats the command needs none of them
@@ -260,7 +261,8 @@ class CellReport:
             remarks=self.remarks,
             logs=logs,
             commands=commands,
-            # the file of a launcher is written again with the recipe, so no patch changes it
+            # A patch with the recipe is made for these files. A file that a launcher reads is left
+            # out, because it gets a whole copy with the recipe instead.
             files=tuple(file for file in state.files if not file.launcher),
             versions=state.opened[-1].versions,
             record=record_of_study(state, self.study),
@@ -270,8 +272,8 @@ class CellReport:
         )
 
     @property
-    def deployed_facts(self) -> MeasuredCell:
-        """The cell's part of the tuning document, with what is known about its winner."""
+    def facts_to_deploy(self) -> MeasuredCell:
+        """The facts of the first cell, with the explanation and the gates of its winner."""
         facts = replace(self.facts, cells=self.facts.cells[:1], explanation=Explanation())
         if facts.best is not None and self.state.recorded:
             explanation = explain(self.state, self.folder, facts.best.arm)

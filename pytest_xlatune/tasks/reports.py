@@ -181,7 +181,7 @@ def publish(
         write_all(texts)
         written = tuple(texts)
         if cell_report.study.traits.is_deployed:
-            facts = cell_report.deployed_facts
+            facts = cell_report.facts_to_deploy
             launcher_files = with_recipes(cell_report.state.files, facts)
             copies = {
                 reports / cell_report.sweep / name: text for name, text in launcher_files.items()

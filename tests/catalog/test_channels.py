@@ -151,7 +151,7 @@ def test_the_catalog_tries_the_flags_of_a_new_channel_on_its_devices_alone(
 def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
     read = read_log([log]).nccl
     own = msgspec.structs.replace(VMEM, flags=())
-    (found,) = judge_settings(own, Witnesses(read=read, expects_nccl=True))
+    (found,) = judge_settings(own, Witnesses(read=read, expects_readers=True))
     assert found.effect is effect
 
 

@@ -72,7 +72,7 @@ ROWS: list[Row] = [
      CompileClass.REFUSED, "", "Unknown flag"),
     ("no program", "", {}, Compiled(trouble="Check failed"),
      CompileClass.FAILED, "", "Check failed"),
-    ("it was killed", "", {}, Compiled(is_ended=True), CompileClass.UNKNOWN, "", ""),
+    ("it was killed", "", {}, Compiled(is_ended_from_outside=True), CompileClass.UNKNOWN, "", ""),
 ]  # fmt: skip
 
 

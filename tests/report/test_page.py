@@ -394,4 +394,4 @@ def test_a_job_leads_to_its_log_and_a_row_to_its_command(tmp_path: Path) -> None
         assert command == "XLA_FLAGS=--xla_a=1 \\\npython train.py"
         assert "python train.py" in text
     # a command is of this machine: the data of a tuning document have none
-    assert '"commands": {}' in write_cells((known.deployed_facts,))
+    assert '"commands": {}' in write_cells((known.facts_to_deploy,))

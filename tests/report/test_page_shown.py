@@ -154,7 +154,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
     made["course"] = document_page(
-        history([past(at) for at in range(3)], is_course=True), source="the ledgers"
+        history([past(at) for at in range(3)], is_one_cell=True), source="the ledgers"
     )
     made["history"] = document_page(history([past(at) for at in range(5)]), source="the ledgers")
     now = Live(

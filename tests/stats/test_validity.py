@@ -82,7 +82,7 @@ RINGS = profile("rings", env={"NCCL_ALGO": "Ring", "HSA_NO_SCRATCH_RECLAIM": "1"
             Witnesses(nccl={"NCCL_PROTO": "LL"}), "not seen", id="NCCL says nothing of it"
         ),
         pytest.param(
-            Witnesses(expects_nccl=True), "not seen", id="NCCL was asked and says nothing"
+            Witnesses(expects_readers=True), "not seen", id="NCCL was asked and says nothing"
         ),
         pytest.param(Witnesses(), "asked", id="there is nothing that could say it"),
     ],

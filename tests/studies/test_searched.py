@@ -41,7 +41,7 @@ RULES = Search(
 
 def gain(name: str, *, at: int = 4) -> float:
     """What a candidate is worth: +3 % at one threshold, +1 % at another, -1 % of the switch."""
-    point = RULES.names[name]
+    point = RULES.points_by_id[name]
     first = 0.03 * math.exp(-0.5 * (point[0] - at) ** 2) if point[0] >= 0 else 0.0
     return first + 0.01 * (point[1] == 1) - 0.01 * (point[2] == 1)
 
@@ -53,7 +53,7 @@ class Hidden(Machine):
     helps: bool = True
 
     def effect(self, name: str, effects: Any) -> float:
-        if name not in RULES.names:
+        if name not in RULES.points_by_id:
             return super().effect(name, effects)
         return gain(name) if self.helps else 0.0
 
@@ -66,7 +66,7 @@ def asked(done: Sequence[TrialResult]) -> list[list[str]]:
     """Return the candidates of each round."""
     trials = [each.trial for each in done if each.trial.stage == TURNS and not each.trial.block]
     found = [
-        [each.id for each in trial.rotation.spec.programs if each.id in RULES.names]
+        [each.id for each in trial.rotation.spec.programs if each.id in RULES.points_by_id]
         for trial in trials
         if trial.rotation
     ]
@@ -183,7 +183,7 @@ def test_a_value_that_the_compiler_refuses_is_asked_beside_no_other() -> None:
     sweep = searching(0, seed=2)
     bad = "ar-threshold-16m"
     done = history(
-        Hidden(refused=[name for name in RULES.names if bad in name.split("+")]), of=sweep
+        Hidden(refused=[name for name in RULES.points_by_id if bad in name.split("+")]), of=sweep
     )
     rounds = [[name for name in each if bad in name.split("+")] for each in asked(done)]
     assert rounds[0], "it was asked alone or beside others, and dropped"
@@ -209,7 +209,7 @@ def test_profiles_that_stay_jobs_are_ranked_beside_candidates() -> None:
     found = sweep.decide(done).conclusion
     assert found.winner
     assert found.winner.arm == "channels"
-    assert {*found.tuning.finalists} & {*RULES.names}
+    assert {*found.tuning.finalists} & {*RULES.points_by_id}
 
 
 def test_where_the_look_finds_no_step_nothing_is_searched() -> None:
@@ -218,7 +218,7 @@ def test_where_the_look_finds_no_step_nothing_is_searched() -> None:
     assert not asked(done)
     found = sweep.decide(done).conclusion
     assert found.complete
-    assert not any(each.arm in RULES.names for each in found.verdicts)
+    assert not any(each.arm in RULES.points_by_id for each in found.verdicts)
 
 
 def test_a_wave_by_itself_and_a_slot_that_is_asked_for() -> None:
@@ -290,14 +290,14 @@ def test_a_search_that_cannot_be(call: Callable[[], object], said: str) -> None:
 def test_values_and_names() -> None:
     assert doubled("16M", "64M") == ("16777216", "33554432", "67108864")
     assert doubled("3", "13") == ("3", "6", "12")
-    assert list(RULES.names)[:2] == ["ar-threshold-16m", "ar-threshold-32m"]
+    assert list(RULES.points_by_id)[:2] == ["ar-threshold-16m", "ar-threshold-32m"]
     pair = "ar-threshold-1g+while-loop-double-buffering-true"
     found = RULES.find(pair)
     assert found is not None
     assert (found.id, found.wave) == (pair, "wave4")
     assert [str(each) for each in found.flags] == [f"--{AR}={1 << 30}", f"--{SWITCH}=true"]
     assert RULES.find("ar-threshold-3m") is None
-    assert len(RULES.names) == RULES.points == count_points((7, 7, 2))
+    assert len(RULES.points_by_id) == RULES.points == count_points((7, 7, 2))
     assert len(RULES.singles) == 16
 
 

@@ -2,14 +2,15 @@
 
 Both are computed from the rows of a drill. A collective is identified by the operation that
 launched it, whose kind, bytes and ranks are in the compiled program. If a trace names no
-operations, the name of a library's kernel shows the collective, except for send and receive: these
-belong to the only such kind in the compiled program, or remain unknown.
+operations, the name of a library's kernel shows the kind of the collective. A kernel that sends and
+receives may be an all-to-all or a permute: its kind is known only if the compiled program has
+collectives of one of these two kinds, and none of the other.
 
 The kernel of a collective runs on every device until the last one has joined. So the shortest
 kernel of an execution contains no waiting: it counts as the transfer, the additional time of the
 others is waiting, and its device was last. Clocks of different hosts are never compared. A trace
-does not show the groups of devices, so no device is blamed for a collective of which the program
-says that it is among some devices.
+does not show the groups of devices, so no device is blamed for the waiting in a collective that,
+according to the program, joins only some of the devices.
 
 Bandwidths are defined as in nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md),
 for n ranks, t seconds and S bytes: the whole result of an all-gather, the whole input of a
@@ -20,8 +21,8 @@ reduce-scatter, else what one rank sends:
             algbw x (n - 1) / n        all-gather, reduce-scatter, all-to-all
             algbw                      send and receive, permute, broadcast
 
-The shares of a step determine the order of the settings to try next. They are the most that a
-setting of such a part can gain.
+The shares of a step determine the order of the settings to try next: a setting that acts on one
+part of the step can gain at most the share of this part.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ class Communication(Record, frozen=True, kw_only=True):
     unmatched: tuple[str, ...]  # operations of the trace that the program lacks
 
 
-_SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
-_WAITING = frozenset({"all-reduce", *_SHARED})
+# kinds in which each rank needs data of all others, so that all wait for the last rank
+_NEEDS_ALL_RANKS = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all"})
+# kinds whose busbw is their algbw
 _DIRECT = frozenset({"collective-permute", "send", "recv", "collective-broadcast"})
 
 
@@ -98,7 +100,7 @@ def bus_factor(kind: str, ranks: int | None) -> float | None:
     """Return busbw / algbw for a kind of collective with so many ranks."""
     if kind in _DIRECT:
         return 1.0
-    if not ranks or kind not in _WAITING:
+    if not ranks or kind not in _NEEDS_ALL_RANKS:
         return None
     return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
 
@@ -148,9 +150,9 @@ class Watch:
         mine = mine.where(np.lexsort((mine["start_ps"], mine["step"])))
         columns = np.stack([mine["step"], mine["start_ps"], mine["duration_ps"]])
         for label in (mine["op"], mine["name"]):
-            for name in np.unique(label[label != ABSENT]).tolist():
-                runs = columns[:, label == name]
-                self._runs[trace.names[name]][trace.source, device.name] = runs
+            for name_index in np.unique(label[label != ABSENT]).tolist():
+                runs = columns[:, label == name_index]
+                self._runs[trace.names[name_index]][trace.source, device.name] = runs
 
     def runs(self, row: TimeRow, devices: int) -> Mapping[tuple[str, str], Ints] | None:
         """Return the executions of a row on each device; None if they do not correspond."""
@@ -184,11 +186,12 @@ def communication_of(drill: Drill, program: Program | None, watch: Watch) -> Com
             durations_ps = np.stack([duration_ps for _, _, duration_ps in runs.values()])
             shortest_ps = durations_ps.min(axis=0)
             transfer_s = float(shortest_ps.mean()) * 1e-12
-            if kind in _WAITING and (of_program is None or ranks == devices):
+            if kind in _NEEDS_ALL_RANKS and (of_program is None or ranks == devices):
                 is_assumed |= of_program is None
                 waited_ps = (durations_ps - shortest_ps).sum(axis=0)
-                for at, device in enumerate(runs):
-                    imposed[device] += int(waited_ps[durations_ps.argmin(axis=0) == at].sum())
+                last_device = durations_ps.argmin(axis=0)  # for each execution, the index in `runs`
+                for index, device in enumerate(runs):
+                    imposed[device] += int(waited_ps[last_device == index].sum())
         rows.append(
             CollectiveTime(
                 name=row.name,
@@ -224,7 +227,8 @@ def _communication(drill: Drill) -> Sequence[TimeRow]:
     return operations if 2 * named_ps >= all_ps else kernels
 
 
-_AS = {
+# kind of a collective -> the kind under which its time is counted, if it is another
+_COUNTED_AS = {
     "ragged-all-to-all": "all-to-all",
     "send": "collective-permute",
     "recv": "collective-permute",
@@ -256,24 +260,27 @@ _CLASSES = {
     Kind.COMMUNICATION: "communication",
     Kind.MEMORY: "copies",
 }
-_NAMED, _CHARACTERS = 3, 60
+_MOST_KERNELS = 3  # the most kernels that are named for a class
+_MOST_NAME_CHARS = 60  # the most characters of a kernel's name
 
 
 def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
     """Return the shares of a step from a trace and a dump; None if both are missing."""
     kinds = None
     if program is not None:
-        of_program = {_AS.get(found.kind, found.kind) for found in program.collectives}
-        kinds = tuple(kind for kind in COLLECTIVES if kind in of_program)
+        program_kinds = {
+            _COUNTED_AS.get(collective.kind, collective.kind) for collective in program.collectives
+        }
+        kinds = tuple(kind for kind in COLLECTIVES if kind in program_kinds)
     if drill is None or drill.total.span_ps <= 0:
         return None if kinds is None else Shares(of_step={}, kinds=kinds)
     total = drill.total
     exchanges = [kind for kind in _EXCHANGES if kind in (kinds or ())]
-    of_kernel = _AS | {"send and receive": exchanges[0] if len(exchanges) == 1 else ""}
+    counted_as = _COUNTED_AS | {"send and receive": exchanges[0] if len(exchanges) == 1 else ""}
     spent: dict[str, int] = defaultdict(int)
     for row in _communication(drill):
         kind = _kind_of(row.name)
-        spent[of_kernel.get(kind, kind)] += row.alone_ps
+        spent[counted_as.get(kind, kind)] += row.alone_ps
     parts = {kind: spent[kind] for kind in COLLECTIVES if kind in spent} | {
         "communication": total.exposed_communication_ps,
         "compute": total.compute_ps,
@@ -283,14 +290,16 @@ def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
     return Shares(
         of_step={part: spent_ps / total.span_ps for part, spent_ps in parts.items()},
         kinds=kinds,
-        kernels={name: rows for kind, name in _CLASSES.items() if (rows := _alone(drill, kind))},
+        kernels={
+            name: kernels for kind, name in _CLASSES.items() if (kernels := _alone(drill, kind))
+        },
     )
 
 
 def _alone(drill: Drill, kind: Kind) -> tuple[str, ...]:
-    """Return the kernels of a class that run alone for the longest time."""
+    """Return the names of the kernels of a class that run alone for the longest time."""
     rows = sorted(
         (row for row in drill.kernels if row.kind is kind and row.alone_ps),
         key=lambda row: (-row.alone_ps, row.name),
     )
-    return tuple(row.name[:_CHARACTERS] for row in rows[:_NAMED])
+    return tuple(row.name[:_MOST_NAME_CHARS] for row in rows[:_MOST_KERNELS])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.guests.cvs.reading import read_cvs
-from pytest_xlatune.guests.cvs.source import Source, is_open, objects_of
+from pytest_xlatune.guests.cvs.source import Source, has_change_mark, objects_of
 from pytest_xlatune.guests.cvs.values import NO_CONTAINER, CvsFile
 from pytest_xlatune.model.errors import ConfigError
 
@@ -51,8 +51,9 @@ def given_values(words: Iterable[str]) -> dict[str, str]:
 def run_options(options: Mapping[str, Any]) -> RunOptions:
     """Return the nodes, the runtime of the container and the image that a run's options name."""
     nodes = len(options.get("nodelist") or ()) or options.get("nodes") or None
-    runtimes = dict(options.get("container") or {}).get("runtime", "")
-    runtime = runtimes if isinstance(runtimes, str) else runtimes[-1]
+    runtime = dict(options.get("container") or {}).get("runtime", "")
+    if not isinstance(runtime, str):  # an option whose key is given several times has a list
+        runtime = runtime[-1]
     return RunOptions(nodes, runtime, bool(options.get("image")))
 
 
@@ -113,7 +114,7 @@ def _cluster(path: Path) -> tuple[str, int | None]:
         raise ConfigError(f"{path} is not a cluster file of CVS: it has no node_dict")
     nodes = source.table("node_dict")
     # a published file has the template  {xx.xx.xx.xx|hostname}
-    if unnamed := [name for name in nodes if "{" in name or is_open(name)]:
+    if unnamed := [name for name in nodes if "{" in name or has_change_mark(name)]:
         raise ConfigError(
             f"{path}: node_dict has {', '.join(unnamed)}, which names no node; put the names of "
             "the nodes there, or leave the cluster file out and give their number"

@@ -19,7 +19,7 @@ from pytest_xlatune.guests.cvs.source import (
     PLACEHOLDER,
     Path,
     Source,
-    is_open,
+    has_change_mark,
     leaves_of,
     objects_of,
     path_text,
@@ -251,7 +251,7 @@ def _open_items(
         lacks_digest = needs_digest and leaf.path in _IMAGES and not _PINNED.fullmatch(text)
         if lacks_digest:
             wanted = "the image with its digest, NAME@sha256:HEX; or give the run --xlatune-image"
-        is_marked = any(is_open(part) for part in (text, *leaf.path))
+        is_marked = any(has_change_mark(part) for part in (text, *leaf.path))
         if unfilled or is_no_count or lacks_digest or is_marked:
             sample = sample_of(text) if is_marked and not (is_no_count or unfilled) else ""
             open_items.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
@@ -292,7 +292,7 @@ def _maxtext_of(source: Source, *path: str) -> dict[str, Json]:
     return {
         key: typed(source.filled(value))
         for key, value in source.table(*path).items()
-        if not is_open(value)
+        if not has_change_mark(value)
     }
 
 
@@ -479,7 +479,7 @@ def _thresholds_of_model(source: Source, *path: str) -> dict[str, Threshold]:
     return {
         name: Threshold(kind="min", value=source.number((*path, name), table[name]))
         for name in (TFLOPS, TOKENS)
-        if name in table and not is_open(table[name])
+        if name in table and not has_change_mark(table[name])
     }
 
 
@@ -535,7 +535,7 @@ def _read_generation_4(
         )
     args = ("container", "runtime", "args")
     privileged = ["--privileged"] if source.truth(*args, "privileged") else []
-    mounts = [text for text in source.texts(*args, "volumes") if not is_open(text)]
+    mounts = [text for text in source.texts(*args, "volumes") if not has_change_mark(text)]
     file = CvsFile(
         where=source.where,
         generation="4",

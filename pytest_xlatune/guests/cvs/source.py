@@ -107,18 +107,18 @@ def is_comment(key: str, siblings: object = ()) -> bool:
     return bool(mark) and isinstance(siblings, dict) and rest in siblings and rest != key
 
 
-# the marks of open values:  "eno0 <changeme>"   "<change>"   "X.X.X.X"
-_OPEN = re.compile(r"<change(?:me)?>|\bX\.X\.X\.X\b", re.IGNORECASE)
+# the mark of a value that the user has to change:  "eno0 <changeme>"   "<change>"   "X.X.X.X"
+_CHANGE_MARK = re.compile(r"<change(?:me)?>|\bX\.X\.X\.X\b", re.IGNORECASE)
 
 
-def is_open(value: object) -> bool:
-    """Return whether a value is a text with the mark of an open value."""
-    return isinstance(value, str) and _OPEN.search(value) is not None
+def has_change_mark(value: object) -> bool:
+    """Return whether a value is a text with a mark that the user has to change it."""
+    return isinstance(value, str) and _CHANGE_MARK.search(value) is not None
 
 
 def sample_of(value: str) -> str:
-    """Return the example before the mark of an open value; another value is returned unchanged."""
-    match = _OPEN.search(value)
+    """Return the example before the mark; a value without the mark is returned unchanged."""
+    match = _CHANGE_MARK.search(value)
     return value[: match.start()].strip() if match else value
 
 
@@ -248,8 +248,8 @@ class Source:
         return setting_text(self.filled(value))
 
     def number(self, path: Path, value: Json) -> float | None:
-        """Return a value as a number; None if it is missing or open."""
-        if value is None or is_open(value) or value == "":
+        """Return a value as a number; None if it is missing or has a change mark."""
+        if value is None or has_change_mark(value) or value == "":
             return None
         number = typed(value)
         if isinstance(number, bool) or not isinstance(number, int | float):
@@ -259,7 +259,7 @@ class Source:
         return number
 
     def count(self, path: Path, value: Json) -> int | None:
-        """Return a value as a whole number of at least 1; None if it is missing or open."""
+        """Return a whole number of at least 1; None if it is missing or has a change mark."""
         number = self.number(path, value)
         if number is not None and (number != int(number) or number < 1):
             raise self.error_at(path, value, "a whole number, at least 1")
@@ -268,7 +268,7 @@ class Source:
     def truth(self, *path: str | int, default: bool = False) -> bool:
         """Return a boolean, which the file may spell as "True" or "1"."""
         stated = self.get(*path)
-        if stated is None or is_open(stated) or stated == "":
+        if stated is None or has_change_mark(stated) or stated == "":
             return default
         value = typed(stated)  # "1" becomes 1, and 1 equals True
         if isinstance(value, dict | list) or value not in (True, False):

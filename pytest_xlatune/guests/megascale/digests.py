@@ -7,9 +7,10 @@
     reader.report()
 
 A digest is several records of a log. One record, the table of states, has several lines, of which
-only the first has the prefix of the logger; documents and shippers lose the indentation. So a line
-is recognised by its key and its form, never by its column. There are four layouts, named after the
-first libtpu that has them: 0.0.11, 0.0.24, 0.0.40, 0.0.52.
+only the first has the prefix of the logger. The indentation of the others is lost in some documents
+and in some systems that collect logs. So a line is recognised by its key and its form, never by its
+column. There are four layouts, named after the first libtpu that has them: 0.0.11, 0.0.24, 0.0.40,
+0.0.52.
 
 A line can begin a digest if it begins with the words of a digest, after the prefixes of a launcher.
 A text that only quotes a digest must not count. So a digest needs two lines that only digests have,
@@ -52,8 +53,10 @@ _TRIGGER = re.compile(
 # Every line that begins a digest, or that is read by itself, has one of these words. They are long,
 # because longer words are found faster.
 _OPENING_WORDS = (
-    *(b"Megascale detects a hang", b"Some workers have halted with an"),
-    *(b"Potential cause: ", b" graphs to complete"),
+    b"Megascale detects a hang",
+    b"Some workers have halted with an",
+    b"Potential cause: ",
+    b" graphs to complete",
     *(line.text.encode() for line in known_lines()),
 )
 _OPENING = re.compile(b"|".join(re.escape(word) for word in _OPENING_WORDS))
@@ -95,7 +98,7 @@ class MegascaleReader:
             if place < 0:
                 self.lines += block.count(b"\n", at, end)
                 break
-            start = block.rfind(b"\n", at, place) + 1 or at
+            start = max(block.rfind(b"\n", at, place) + 1, at)  # the start of the opener's line
             self.lines += block.count(b"\n", at, start)
             stop = block.find(b"\n", place, end) + 1
             self._read_line(block[start : stop - 1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -62,7 +63,9 @@ _NUMBER = re.compile(r"(?:slurm-)?(?P<number>\d+(?:_\d+)?)(?:-.*)?")
 def logs_in(folder: Path) -> list[list[tuple[int, Path]]]:
     """Return for each job in a folder its ranks with their logs; rank 0 if a name has no rank."""
     jobs: dict[str, list[tuple[int, Path]]] = {}
-    for path in folder.iterdir() if folder.is_dir() else ():
+    # a folder that may be entered and not listed still has the log that is named
+    can_list = folder.is_dir() and os.access(folder, os.R_OK)
+    for path in folder.iterdir() if can_list else ():
         if (name := _LOG_NAME.fullmatch(path.name)) is not None and path.is_file():
             job = name["submitit"] or name["job"] or name["front"] or ""
             rank = int(name["task"] or name["attempt"] or name["rank"] or 0)

@@ -343,7 +343,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
     else:
         sigma = decision.ranked.ranks.sigma
     bound, bound_arm = _bound(decision, verdicts) or (None, "")
-    if bound is not None and math.isinf(bound):
+    if bound is not None and not math.isfinite(bound):
         bound = None
     window = decision.ranked.past.window
     return Conclusion(

@@ -296,7 +296,7 @@ def test_no_process_stays_behind_a_command_that_is_killed(tmp_path: Path) -> Non
             time.sleep(3600 if "node1" in path else 0)
         captures._SIDE_BY_SIDE_BYTES, captures._cores = 0, lambda: 2
         captures.read_xplane = waits
-        list(captures._side_by_side(sys.argv[1:]))
+        list(captures._read(sys.argv[1:]))
     """
     paths = sorted(map(str, tmp_path.glob("*.pb")))
     with subprocess.Popen([sys.executable, "-c", code, *paths]) as command:

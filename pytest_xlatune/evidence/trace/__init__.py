@@ -123,7 +123,7 @@ class Trace:
         devices: those with a kernel.
         planes_present: the number of device planes, also of devices without a kernel.
         marks: the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a
-            step was dispatched: rows of step, start and end in picoseconds, by their starts.
+            step was dispatched: rows of step, start and end in picoseconds.
         launches: host calls that started work on a device: their ids, sorted, and their starts.
         session_ns: start and end of the profiler's session, in Unix nanoseconds; None if unknown.
         truncated: why the file does not hold the whole window; None if it does. Such a capture is
@@ -143,11 +143,6 @@ class Trace:
     session_ns: tuple[int, int] | None = None
     warnings: tuple[str, ...] = ()
     foreign: str | None = None
-
-
-def by_start(marks: Ints) -> Ints:
-    """Return step markers by their starts."""
-    return marks[:, np.argsort(marks[1], kind="stable")]
 
 
 def by_id(ids: Ints, start_ps: Ints) -> tuple[Ints, Ints]:
@@ -263,16 +258,12 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
 @functools.lru_cache(maxsize=2)  # the ranks of a window have the same names
 def classify(names: tuple[str, ...], families: tuple[Family, ...]) -> tuple[Ints, NDArray[np.int8]]:
     """Return the family and the kind of each name, as indices; `len(families)` is no family."""
-    patterns = [re.compile(family.pattern, re.IGNORECASE) for family in families]
-    kinds = np.array([KINDS.index(family.kind) for family in (*families, OTHER)], np.int8)
-    family = np.array(
-        [
-            next(
-                (index for index, pattern in enumerate(patterns) if pattern.search(name)),
-                len(families),
-            )
-            for name in names
-        ],
-        np.int64,
+    known = (*families, OTHER)  # every name contains a match of OTHER's empty pattern
+    patterns = [re.compile(family.pattern, re.IGNORECASE) for family in known]
+    kinds = np.array([KINDS.index(family.kind) for family in known], np.int8)
+    matches = (
+        next(index for index, pattern in enumerate(patterns) if pattern.search(name))
+        for name in names
     )
+    family = np.array([*matches], np.int64)
     return family, kinds[family]

@@ -30,7 +30,6 @@ from pytest_xlatune.evidence.trace import (
     Trace,
     at_a_cap,
     by_id,
-    by_start,
     other_device,
     without_containers,
 )
@@ -65,7 +64,7 @@ def read_trace_json(data: bytes, source: str) -> Trace:
     """
     if not data:
         raise ParseError(f"{source}: the file is empty; expected a trace.json.gz of the profiler")
-    reader = _ChromeReader(source)
+    reader = _ChromeReader()
     file: Any = io.BytesIO(data)
     if data.startswith(_GZIP):
         file = gzip.GzipFile(fileobj=file)
@@ -78,7 +77,7 @@ def read_trace_json(data: bytes, source: str) -> Trace:
             f"file ({len(data)} bytes) is truncated, damaged or of another format: copy it again, "
             "or take the xplane.pb beside it"
         ) from None
-    return reader.trace()
+    return reader.trace(source)
 
 
 def _elements(file: io.TextIOWrapper) -> Iterator[Any]:
@@ -109,8 +108,7 @@ def _elements(file: io.TextIOWrapper) -> Iterator[Any]:
 
 
 class _ChromeReader:
-    def __init__(self, source: str) -> None:
-        self._source = source
+    def __init__(self) -> None:
         self._names = Names()
         self._processes: dict[str, str] = {}
         self._threads: dict[tuple[str, str], str] = {}
@@ -138,12 +136,24 @@ class _ChromeReader:
         line = event["pid"], event["tid"]
         # not by event names: `EventWaiter` would pass for a kernel of aiter, and its host for a GPU
         gpu = _GPU.search(self._processes.get(event["pid"], ""))
+        device, launch = "", ""
         if gpu:
-            if self._threads.get(line, "").startswith("Stream"):
-                self._kernel((gpu.group(), *line), event, args, "correlation_id")
+            if not self._threads.get(line, "").startswith("Stream"):
+                return
+            device, launch = gpu.group(), "correlation_id"
         elif "device_ordinal" in args and "hlo_op" in args:
-            device = f"/host:CPU:{int(args['device_ordinal'])}"
-            self._kernel((device, *line), event, args, "run_id")
+            device, launch = f"/host:CPU:{int(args['device_ordinal'])}", "run_id"
+        if device:
+            self._lines[device, *line].extend(
+                (
+                    _ps(event["ts"]),
+                    _ps(event["dur"]),
+                    self._names[event["name"]],
+                    self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT,
+                    self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT,
+                    int(args[launch]) if launch in args else ABSENT,
+                )
+            )
         elif "step_num" in args:
             start_ps = _ps(event["ts"])
             self._marks.extend((int(args["step_num"]), start_ps, start_ps + _ps(event["dur"])))
@@ -152,25 +162,10 @@ class _ChromeReader:
                 if key in args:
                     calls.extend((int(args[key]), _ps(event["ts"])))
 
-    def _kernel(
-        self, line: tuple[str, str, str], event: dict[str, Any], args: dict[str, str], by: str
-    ) -> None:
-        self._lines[line].extend(
-            (
-                _ps(event["ts"]),
-                _ps(event["dur"]),
-                self._names[event["name"]],
-                self._names[args["hlo_op"]] if "hlo_op" in args else ABSENT,
-                self._names[args["hlo_module"]] if "hlo_module" in args else ABSENT,
-                int(args[by]) if by in args else ABSENT,
-            )
-        )
-
-    def trace(self) -> Trace:
-        """Return what was taken."""
+    def trace(self, source: str) -> Trace:
         devices: dict[str, list[tuple[str, Sequence[Columns]]]] = defaultdict(list)
         for (device, pid, tid), line in self._lines.items():
-            # in the order in which `_kernel` fills them
+            # in the order in which `_complete` fills them
             read = ("start_ps", "duration_ps", "name", "op", "module", "launch")
             kernels = Columns(zip(read, _rows(line, len(read)), strict=True))
             if not _GPU.fullmatch(device):
@@ -180,12 +175,12 @@ class _ChromeReader:
         backend = Backend.GPU if gpus else Backend.CPU
         names = sorted(gpus or devices, key=lambda name: int(name.rpartition(":")[2]))
         return Trace(
-            source=self._source,
+            source=source,
             format="trace.json",
             names=tuple(self._names),
             devices=tuple(Device.of(name, backend, devices[name]) for name in names),
             planes_present=sum(bool(_GPU.search(name)) for name in self._processes.values()),
-            marks=by_start(_rows(self._marks, 3)),
+            marks=_rows(self._marks, 3),
             launches=by_id(*_rows(self._launches["correlation_id" if gpus else "run_id"], 2)),
             truncated=at_a_cap(self._count, "events", "read the xplane.pb", is_round=True),
             foreign=_OF_KINETO if self._is_kineto else other_device(self._processes.values()),

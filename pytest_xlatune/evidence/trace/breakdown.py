@@ -529,8 +529,7 @@ def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
         alone_ps=alone_ps,
         main_ps=duration_ps * on_main,
     )
-    known = kernels["step"] != ABSENT
-    return gpu, timed if known.all() else timed.where(known)
+    return gpu, timed.where(kernels["step"] != ABSENT)
 
 
 def _main_stream(device: Device) -> tuple[str, NDArray[np.bool_]]:

@@ -74,13 +74,29 @@ def _cores() -> int:
 
 
 def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
-    """Yield captures one by one; one that cannot be read is represented by its error."""
+    """Yield captures one by one; one that cannot be read is represented by its error.
+
+    Large ones are read in processes, a few ahead of the consumer. If a process is killed, perhaps
+    for lack of memory, this one reads the rest.
+    """
     is_large = sum(Path(path).stat().st_size for path in paths) >= _SIDE_BY_SIDE_BYTES
     # a fork must not happen while another thread holds a lock
-    if is_large and len(paths) > 1 and _cores() > 1 and threading.active_count() == 1:
-        yield from _side_by_side(paths)
-    else:
-        yield from map(_read_one, paths)
+    is_parallel = is_large and len(paths) > 1 and _cores() > 1 and threading.active_count() == 1
+    done = 0
+    if is_parallel:
+        count = min(len(paths), _cores(), _MOST_PROCESSES)
+        ahead: deque[Future[Trace | ParseError]] = deque()
+        pool = ProcessPoolExecutor(count, get_context("fork"), _end_with_parent)
+        with pool, suppress(BrokenExecutor):
+            for path in paths:
+                ahead.append(pool.submit(_read_one, path))
+                if len(ahead) > count:
+                    yield ahead.popleft().result()
+                    done += 1
+            while ahead:
+                yield ahead.popleft().result()
+                done += 1
+    yield from map(_read_one, paths[done:])
 
 
 def _read_one(path: str) -> Trace | ParseError:
@@ -93,27 +109,6 @@ def _read_one(path: str) -> Trace | ParseError:
         return ParseError(unreadable(path, error))
     except ParseError as error:
         return error
-
-
-def _side_by_side(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
-    """Read captures in processes, a few ahead of the consumer.
-
-    If a process is killed, perhaps for lack of memory, this one reads the rest.
-    """
-    count = min(len(paths), _cores(), _MOST_PROCESSES)
-    ahead: deque[Future[Trace | ParseError]] = deque()
-    done = 0
-    pool = ProcessPoolExecutor(count, get_context("fork"), _end_with_parent)
-    with pool, suppress(BrokenExecutor):
-        for path in paths:
-            ahead.append(pool.submit(_read_one, path))
-            if len(ahead) > count:
-                yield ahead.popleft().result()
-                done += 1
-        while ahead:
-            yield ahead.popleft().result()
-            done += 1
-    yield from map(_read_one, paths[done:])
 
 
 def _end_with_parent() -> None:

@@ -69,8 +69,11 @@ class CollectiveTime(Record, frozen=True, kw_only=True):
     @property
     def busbw(self) -> float | None:
         """Bytes per second on the slowest link; None if it needs the unknown number of ranks."""
-        factor = bus_factor(self.kind, self.ranks)
-        return None if self.algbw is None or factor is None else self.algbw * factor
+        if self.algbw is None or self.kind in _DIRECT:
+            return self.algbw
+        if not self.ranks or self.kind not in _NEEDS_ALL_RANKS:
+            return None
+        return self.algbw * (_NEEDS_ALL_RANKS[self.kind] * (self.ranks - 1) / self.ranks)
 
 
 class Late(Record, frozen=True, kw_only=True):
@@ -91,19 +94,10 @@ class Communication(Record, frozen=True, kw_only=True):
 
 
 # kinds in which each rank needs data of all others, so that all wait for the last rank
-_NEEDS_ALL_RANKS = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all"})
+# -> busbw / algbw x n / (n - 1)
+_NEEDS_ALL_RANKS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 # kinds whose busbw is their algbw
 _DIRECT = frozenset({"collective-permute", "send", "recv", "collective-broadcast"})
-
-
-def bus_factor(kind: str, ranks: int | None) -> float | None:
-    """Return busbw / algbw for a kind of collective with so many ranks."""
-    if kind in _DIRECT:
-        return 1.0
-    if not ranks or kind not in _NEEDS_ALL_RANKS:
-        return None
-    return (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
-
 
 # groups as lists:  {{0,1},{2,3}}    [2,4]<=[8]    [1,8]<=[2,4]T(1,0)
 _LISTED = re.compile(r"\{\{([\d,]*)\}")
@@ -236,8 +230,6 @@ _COUNTED_AS = {
 _EXCHANGES = ("all-to-all", "collective-permute")  # a library does these by send and receive
 # an operation:  all-gather-start.3    ragged-all-to-all.1    recv-done
 _OPERATION = re.compile(rf"({'|'.join(KINDS)})\b")
-# a library's kernel:  ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    ncclDevKernel_SendRecv
-_KERNEL = re.compile(r"AllGather|ReduceScatter|AllReduce|AllToAll|SendRecv", re.IGNORECASE)
 _KERNELS = {
     "allgather": "all-gather",
     "reducescatter": "reduce-scatter",
@@ -245,6 +237,8 @@ _KERNELS = {
     "alltoall": "all-to-all",
     "sendrecv": "send and receive",
 }
+# a library's kernel:  ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL    ncclDevKernel_SendRecv
+_KERNEL = re.compile("|".join(_KERNELS), re.IGNORECASE)
 
 
 def _kind_of(name: str) -> str:
@@ -287,19 +281,11 @@ def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
         "copies": total.exposed_memory_ps,
         "idle": total.idle_ps,
     }
-    return Shares(
-        of_step={part: spent_ps / total.span_ps for part, spent_ps in parts.items()},
-        kinds=kinds,
-        kernels={
-            name: kernels for kind, name in _CLASSES.items() if (kernels := _alone(drill, kind))
-        },
-    )
-
-
-def _alone(drill: Drill, kind: Kind) -> tuple[str, ...]:
-    """Return the names of the kernels of a class that run alone for the longest time."""
-    rows = sorted(
-        (row for row in drill.kernels if row.kind is kind and row.alone_ps),
-        key=lambda row: (-row.alone_ps, row.name),
-    )
-    return tuple(row.name[:_MOST_NAME_CHARS] for row in rows[:_MOST_KERNELS])
+    alone: dict[str, tuple[str, ...]] = {}  # the kernels of a class that run alone longest
+    for kind, name in _CLASSES.items():
+        rows = [row for row in drill.kernels if row.kind is kind and row.alone_ps]
+        rows.sort(key=lambda row: (-row.alone_ps, row.name))
+        if rows:
+            alone[name] = tuple(row.name[:_MOST_NAME_CHARS] for row in rows[:_MOST_KERNELS])
+    of_step = {part: spent_ps / total.span_ps for part, spent_ps in parts.items()}
+    return Shares(of_step=of_step, kinds=kinds, kernels=alone)

@@ -35,11 +35,6 @@ class Figure(Record, frozen=True, kw_only=True):
         """Return how much longer a variant takes than the first one."""
         return self.seconds[variant] - self.seconds[0]
 
-    @property
-    def most_s(self) -> float:
-        """The largest change of a variant, without its sign."""
-        return max(abs(self.change_s(variant)) for variant in range(1, len(self.seconds)))
-
 
 class TraceComparison(Record, frozen=True, kw_only=True):
     """Several variants side by side.
@@ -104,6 +99,7 @@ def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
     for drill in others:
         _check_alike(first, drill)
     of_drills = [figures(drill) for drill in (first, *others)]
+    variants = range(1, len(of_drills))
     rows: list[Figure] = []
     for group in of_drills[0]:
         of_group = [
@@ -115,12 +111,15 @@ def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
             for name in dict.fromkeys(name for of_drill in of_drills for name in of_drill[group])
         ]
         if others and group in (FAMILY, KERNEL):
-            of_group.sort(key=lambda figure: (-figure.most_s, figure.name))
+            # by the largest change of a variant
+            changes_s = {row.name: max(map(abs, map(row.change_s, variants))) for row in of_group}
+            of_group.sort(key=lambda figure: (-changes_s[figure.name], figure.name))
         rows += of_group
     return TraceComparison(
         figures=tuple(rows),
         sentences=tuple(
-            _sentence(rows, variant, first, drill) for variant, drill in enumerate(others, 1)
+            _sentence(rows, variant, first, drill)
+            for variant, drill in zip(variants, others, strict=True)
         ),
     )
 

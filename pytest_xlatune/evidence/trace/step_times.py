@@ -95,11 +95,17 @@ def _candidates(
     steps: int | None,
 ) -> Iterator[tuple[StepRule, tuple[int, ...], Sequence[Ints]]]:
     """Yield a rule, step numbers and the step of each kernel; mostly only the first is used."""
-    marked = tuple(trace.marks[0].tolist())
+    marks = trace.marks[:, np.argsort(trace.marks[1], kind="stable")]
+    marked = tuple(marks[0].tolist())
     has_launches = marked and trace.launches[0].size
     if has_launches:
-        launched = [_launched(trace.launches, each["launch"]) for each in kernels]
-        yield StepRule.LAUNCH, marked, [_inside(trace.marks, at) for at in launched]
+        ids, start_ps = trace.launches
+        launched = []
+        for each in kernels:
+            place = np.minimum(np.searchsorted(ids, each["launch"]), len(ids) - 1)
+            launch_ps = np.where(ids[place] == each["launch"], start_ps[place], ABSENT)
+            launched.append(_inside(marks, launch_ps))
+        yield StepRule.LAUNCH, marked, launched
     runs: list[Ints | None] = []
     if main != ABSENT or (marked and not has_launches):
         # without a module, only markers tell how often a step runs, and not all kernels are of it
@@ -114,7 +120,7 @@ def _candidates(
         numbers = marked if len(marked) == count else tuple(range(count))
         yield StepRule.EXECUTIONS, numbers, _followed(kernels, runs, count)
     if marked:
-        inside = [_inside(trace.marks, each["start_ps"]) for each in kernels]
+        inside = [_inside(marks, each["start_ps"]) for each in kernels]
         yield StepRule.WINDOWS, marked, inside
 
 
@@ -124,13 +130,6 @@ def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
     at = int((counts != usual).any(axis=0).argmax())
     ends = (counts[:, at] <= usual).all() and not counts[:, at + 1 :].any()
     return numbers[at] if at and ends else None
-
-
-def _launched(launches: tuple[Ints, Ints], launch: Ints) -> Ints:
-    """Return when each kernel was launched, on the host's clock; ABSENT if it is unknown."""
-    ids, start_ps = launches
-    place = np.minimum(np.searchsorted(ids, launch), len(ids) - 1)
-    return np.where(ids[place] == launch, start_ps[place], ABSENT)
 
 
 def _main_module(kernels: Sequence[Columns], names: int) -> int:

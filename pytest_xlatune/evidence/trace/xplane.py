@@ -32,7 +32,6 @@ from pytest_xlatune.evidence.trace import (
     Trace,
     at_a_cap,
     by_id,
-    by_start,
     narrow,
     other_device,
     without_containers,
@@ -280,7 +279,7 @@ def read_xplane(file: io.RawIOBase | io.BytesIO, source: str) -> Trace:
     if not capture.size:
         raise ParseError(f"{source}: the file is empty; expected an xplane.pb of the profiler")
     try:
-        return _XplaneReader(capture, source).trace()
+        return _XplaneReader(capture).trace(source)
     except WireError as error:
         raise ParseError(
             f"{source}: no readable xplane.pb: {error}; the file ({capture.size} bytes) is "
@@ -290,17 +289,15 @@ def read_xplane(file: io.RawIOBase | io.BytesIO, source: str) -> Trace:
 
 
 class _XplaneReader:
-    def __init__(self, file: CaptureFile, source: str) -> None:
+    def __init__(self, file: CaptureFile) -> None:
         self._file = file
-        self._source = source
         self._names = Names()
         self._origin_ns: int | None = None
         self._marks = [np.zeros((3, 0), np.int64)]
         none = np.zeros(0, np.int64)
         self._launches: list[tuple[Ints, Ints]] = [(narrow(none), none)]
 
-    def trace(self) -> Trace:
-        """Return what the file holds."""
+    def trace(self, source: str) -> Trace:
         planes, warnings = read_space(self._file)
         named = [(self._file.name(*plane), plane) for plane in planes]
         devices: list[Device] = []
@@ -320,12 +317,12 @@ class _XplaneReader:
             elif name == TASK_PLANE:
                 session_ns = self._session_ns(*plane)
         return Trace(
-            source=self._source,
+            source=source,
             format="xplane",
             names=tuple(self._names),
             devices=tuple(devices),
             planes_present=len(gpus),
-            marks=by_start(np.concatenate(self._marks, axis=1)),
+            marks=np.concatenate(self._marks, axis=1),
             launches=by_id(*map(np.concatenate, zip(*self._launches, strict=True))),
             session_ns=session_ns,
             truncated=next(filter(None, [*filter(_LOST.search, warnings), *caps]), None),

@@ -189,6 +189,12 @@ class LogReader:
         last = self._course.start.steps.get(self._course.start.last)
         return (StepRecord(*last).step_s or 0.0) if last else 0.0
 
+    @property
+    def torn_line(self) -> bytes:
+        """What stands behind the last end of a line, 8 KiB at most; empty if there is nothing."""
+        last = self._tail.rpartition(b"\n")[2]
+        return b"" if last.endswith(b"\r") else last
+
     def end(self) -> list[str]:
         """Return the texts in the last lines of the log, 8 KiB at most."""
         lines = self._tail.split(b"\n")[1 if self._bytes > _TAIL_BYTES else 0 :]

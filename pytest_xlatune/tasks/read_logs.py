@@ -17,7 +17,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
-from pytest_xlatune.logs import LogReport, RankReader
+from pytest_xlatune.logs import LogReader, LogReport, RankReader
+from pytest_xlatune.logs.grammar import figures_in
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
@@ -27,11 +28,12 @@ from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.metric import NoScore, Score
 from pytest_xlatune.model.record import Json, encode
 from pytest_xlatune.model.redact import hide_quoted
-from pytest_xlatune.model.text import counted, to_integer
+from pytest_xlatune.model.text import counted, shortened, to_integer
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.stats.stragglers import LEAST_RANKS, compare_ranks
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, UnreadableLogError, chunks_of
 
+_END_LINES, _END_CHARS = 5, 160  # lines of the end of a log that are shown, and characters of each
 RANK_0 = "log.0.txt"  # of several logs of one attempt, that of rank 0 is read
 SCHEMA = 1
 # names in JSON of the first fields of a step record, and fields of a score that it shows
@@ -213,8 +215,11 @@ def read_one(
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern))
     protocol, outcome = protocol_of(report), _outcome_of(path, report)
-    # nothing says how many steps a job that was ended should have run: more than it ran
-    is_more = steps_wanted(report) is None and outcome.state not in (State.COMPLETED, State.RUNNING)
+    # If nothing says how many steps the job should have run, it should have run more than it did
+    # when it was ended, or when its log ends within a line.
+    is_torn = outcome.state is State.RUNNING and _is_torn(reader, report, pattern)
+    is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
+    is_more = steps_wanted(report) is None and (is_ended or is_torn)
     asked = replace(protocol, steps=protocol.steps + is_more)
     is_complete = report.last_step is not None and report.last_step >= asked.last_step
     findings = diagnose(report, outcome, asked)
@@ -222,7 +227,7 @@ def read_one(
         findings = tuple(each for each in findings if each.cls != FailureClass.TOO_FEW_STEPS)
     elif not outcome.state.is_final:  # it continued after what it printed
         quiet = (replace(finding, action=Action.NONE) for finding in findings)
-        findings = (_unfinished(report), *quiet)
+        findings = (_unfinished(report, reader.end()), *quiet)
     no_gpu = (each for each in findings if each.cls == FailureClass.NO_GPU)
     is_on_cpu = any(each.action is not Action.NONE for each in no_gpu)
     no_speed = NoScore(reason=_NO_SPEED) if is_on_cpu else None
@@ -282,12 +287,27 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
     return first or by_log
 
 
-def _unfinished(report: LogReport) -> Finding:
-    """Return a finding with the last lines of a log that has no end."""
+def _is_torn(reader: LogReader, report: LogReport, pattern: StepPattern | None) -> bool:
+    """Return whether a log ends within a line, so that its last line may lack a part of a step."""
+    if not reader.torn_line:
+        return False
+    alone = LogReader(pattern)
+    alone.feed(reader.torn_line + b"\n")
+    alone.close()
+    steps = alone.report().steps
+    most = max(map(figures_in, report.steps), default=0)
+    return len(steps) != 1 or figures_in(steps[0]) < most
+
+
+def _unfinished(report: LogReport, last_texts: list[str]) -> Finding:
+    """Return a finding with the last lines of a log that has no end, lines of steps among them."""
     where = "before its first step" if report.last_step is None else f"at step {report.last_step}"
-    goal = "" if (wanted := steps_wanted(report)) is None else f" of {wanted}"
-    detail = f"the log ends {where}{goal} without an end: killed, or still running"
-    text = "\n".join(report.tail) or detail
+    if (wanted := steps_wanted(report)) is not None:
+        where += f" of {wanted}"
+    elif report.last_step is not None:  # only a torn line shows that steps are missing
+        where += " within a line"
+    detail = f"the log ends {where} without an end: killed, or still running"
+    text = "\n".join(shortened(part, _END_CHARS) for part in last_texts[-_END_LINES:]) or detail
     return Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
 
 

@@ -109,6 +109,28 @@ def in_a_line(text: str) -> str:
     return " ".join(text.split())
 
 
+# what stands behind the last line's end -> what is told, and the exit status
+TORN = {
+    "a step": (step(8)[:60], "at step 8 within a line without an end: killed", 3),
+    "a word": ("comple", "at step 7 within a line without an end: killed", 3),
+    "a whole line of a step without its end": (step(8), "", 0),
+    "a short line": (step(8)[:60] + "\n", "", 0),
+    "a word of an end": ("== Training FAILED (exit=143, 84s) ==", "", 1),
+}
+
+
+@pytest.mark.parametrize(("last", "words", "code"), TORN.values(), ids=TORN)
+def test_a_log_that_ends_within_a_line_is_unfinished_though_nothing_tells_its_steps(
+    last: str, words: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of(ALL[:8]) + last.encode())
+    assert main(["triage", str(path)]) == code
+    assert words in in_a_line(capsys.readouterr().out)
+    assert main(["steps", str(path)]) == (code if words else 0)
+    assert words in in_a_line(capsys.readouterr().out)
+
+
 def test_of_a_log_whose_steps_are_of_an_unknown_form_it_is_said_how_to_read_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,21 +175,24 @@ def test_log_and_end_are_read_together(
     assert json.loads(capsys.readouterr().out)["logs"] == [entry]
 
 
-def test_of_a_log_without_an_end_the_last_lines_that_are_no_steps_are_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("more", [0, 200], ids=["a short log", "a long one"])
+def test_of_a_log_without_an_end_the_last_lines_are_shown(
+    tmp_path: Path, more: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.log"
-    early = ["the first line of all", *(f"line {at} {'x' * 90}" for at in range(200))]
+    early = ["the first line of all", *(f"line {at} {'x' * 90}" for at in range(more))]
     end = ["HF_TOKEN=plant-1234567", ALL[7], "\x1b]0;title\x07 the last word"]
-    path.write_bytes(text_of([*CONFIG, *early, *ALL[:7], *end]))
+    path.write_bytes(text_of([*early, *CONFIG, *ALL[:7], *end]))
     assert main(["triage", str(path)]) == 3
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "first line" not in shown
     assert "plant" not in shown
     last = [line.strip() for line in shown.partition("Last lines")[2].split("\n") if line.strip()]
-    assert [line[:8] for line in last[:3]] == ["line 197", "line 198", "line 199"]
-    assert last[3].startswith("HF_TOKEN=")
+    assert [line.partition(",")[0] for line in last[:2]] == [
+        "completed step: 5", "completed step: 6"
+    ]  # fmt: skip
+    assert last[3].startswith("completed step: 7,")
     assert last[4].endswith("the last word")
 
 

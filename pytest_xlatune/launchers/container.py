@@ -80,7 +80,7 @@ class _Runtime:
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
 _INFO = ("{program} info >/dev/null 2>&1", "{program} does not run (try `{program} info`)")
 # the words before a command that start it in a container
-_START_WORDS = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
+_START_COMMAND = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
 _PYXIS = "pyxis"
 _RUNTIMES: Mapping[str, _Runtime] = {
     "docker": _Runtime(
@@ -397,8 +397,8 @@ class ContainerLauncher(Launcher):
         }
         return msgspec.structs.replace(
             spec,
-            argv=(*_START_WORDS, *spec.argv),
-            probe=(*_START_WORDS, *spec.probe) if spec.probe else (),
+            argv=(*_START_COMMAND, *spec.argv),
+            probe=(*_START_COMMAND, *spec.probe) if spec.probe else (),
             is_probe_dear=True,
             paths=self._outside(spec.paths),
             folders=folders,

@@ -21,7 +21,7 @@ _SHORT_LINE = 16  # characters; a line of a secret that is no longer is no secre
 _OTHER_MEANINGS = frozenset({"key", "token"})
 # Values that are no secret even if the name of the setting looks like one:  CACHE_KEY=default
 # If they were, every message would lose the word "default".
-_ORDINARY_WORDS = frozenset(
+_ORDINARY_VALUES = frozenset(
     {"default", "disable", "disabled", "enable", "enabled", "optional", "required"}
 )
 SHORTEST = 6  # characters; shorter values occur in too many harmless words
@@ -259,7 +259,7 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
             secrets |= {value, *(line for line in value.splitlines() if len(line) > _SHORT_LINE)}
         else:
             secrets |= {*_secrets_by_form(value), *_assigned_secrets(value)}
-    return _long_enough(secret for secret in secrets if secret.lower() not in _ORDINARY_WORDS)
+    return _long_enough(secret for secret in secrets if secret.lower() not in _ORDINARY_VALUES)
 
 
 def secrets_in_text(text: str) -> frozenset[str]:

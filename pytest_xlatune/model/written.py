@@ -22,8 +22,8 @@ from pytest_xlatune.model.redact import brief, hide, secrets_in_argument
 
 _T = TypeVar("_T")
 # the place between the words of a class name:  RetryPolicy
-_BETWEEN_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_TYPE_WORDS: dict[Any, str] = {
+_CAMEL_CASE_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_TYPE_NAMES: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
     float: "a number",
@@ -37,7 +37,7 @@ class CheckedStruct(msgspec.StructMeta):
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:  # noqa: N805 - of a class
         """Return the instance, or raise ConfigError that names the wrong keyword."""
-        what = _BETWEEN_WORDS.sub(" ", cls.__name__).lower()
+        what = _CAMEL_CASE_BORDER.sub(" ", cls.__name__).lower()
         return _constructed(cls, what, super().__call__, *args, **keywords)
 
 
@@ -178,7 +178,7 @@ def _check(kind: Any, value: object, *, where: str) -> None:
             _check(args[0], key, where=f"{where}, the name {key!r}")
             _check(args[1], item, where=f"{where}[{key!r}]")
     elif not _fits(kind, value):
-        raise wrong_kind(where, value, _TYPE_WORDS.get(kind) or kind.__name__)
+        raise wrong_kind(where, value, _TYPE_NAMES.get(kind) or kind.__name__)
 
 
 def _fits(kind: Any, value: object) -> bool:
@@ -204,5 +204,5 @@ def _fits(kind: Any, value: object) -> bool:
 def wrong_kind(where: str, value: object, expected: str) -> ConfigError:
     """Return the error for a value of a wrong type: where it is, its type, the expected type."""
     given = f"{where} is {brief(value)} ({type(value).__name__})"
-    hint = f": write {str(value)!r}" if expected == _TYPE_WORDS[str] and _fits(float, value) else ""
+    hint = f": write {str(value)!r}" if expected == _TYPE_NAMES[str] and _fits(float, value) else ""
     return ConfigError(f"{given}, expected {expected}{hint}")

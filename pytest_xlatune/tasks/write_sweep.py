@@ -184,7 +184,7 @@ class Command:
 
 # assignments before a program:  XLA_FLAGS=--xla_a=1 python train.py
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
+_SHELL_OPERATORS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
 
 
 def read_command(command: str) -> Command:
@@ -213,7 +213,7 @@ def read_command(command: str) -> Command:
             )
         deployed[name] = value
     for word in words:
-        if word in _SHELL_WORDS or word == "cd" or word.endswith(";"):
+        if word in _SHELL_OPERATORS or word == "cd" or word.endswith(";"):
             raise ConfigError(
                 f"{where}: {word} is for a shell, and the command runs without a shell; put the "
                 "line into a script, and give the script as the command"

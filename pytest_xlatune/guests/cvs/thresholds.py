@@ -213,13 +213,17 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         method = f"mean of {len(values)} jobs against the threshold, one-sided 5 % either way"
         verdict = _with_reasons(base, *reasons)
         return replace(
-            verdict, kind=kind, word=_WORDS[kind].upper(), n=len(values), method=verbatim(method)
+            verdict,
+            kind=kind,
+            word=_VERDICT_NAMES[kind].upper(),
+            n=len(values),
+            method=verbatim(method),
         )
 
 
 # The kind of a verdict -> the word for a demand. The kinds are made for comparisons: here
 # EQUIVALENT means that the demand is met, and SLOWER that it is not.
-_WORDS = {
+_VERDICT_NAMES = {
     VerdictKind.EQUIVALENT: "pass",
     VerdictKind.SLOWER: "fail",
     VerdictKind.INCONCLUSIVE: "cannot tell",
@@ -228,7 +232,7 @@ _WORDS = {
 
 def threshold_word(verdict: Verdict) -> str:
     """Return the word for a verdict: pass, fail or cannot tell."""
-    return _WORDS.get(verdict.kind, "cannot tell")
+    return _VERDICT_NAMES.get(verdict.kind, "cannot tell")
 
 
 def _with_reasons(verdict: Verdict, *reasons: str) -> Verdict:
@@ -236,7 +240,7 @@ def _with_reasons(verdict: Verdict, *reasons: str) -> Verdict:
 
 
 def threshold_verdict(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
-    """Return the kind of verdict on the values of the jobs (see `_WORDS`), and a sentence."""
+    """Return the kind of verdict on the values of the jobs (see `_VERDICT_NAMES`), and a sentence."""
     mean = fmean(values)
     text = f"{demand.metric} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
     if demand.value is None:
@@ -248,8 +252,8 @@ def threshold_verdict(values: Sequence[float], demand: Demand) -> tuple[VerdictK
         # deterministic training repeats its loss, so there is no noise to allow for
         is_met = sign * (mean - demand.value) >= 0
         kind = VerdictKind.EQUIVALENT if is_met else VerdictKind.SLOWER
-        return kind, f"{_WORDS[kind]}: {text}; every job has the same value"
+        return kind, f"{_VERDICT_NAMES[kind]}: {text}; every job has the same value"
     # A job counts as one value. If each step were compared with a limit of two standard deviations
     # below the mean, 43 % of healthy runs of 24 steps would fail.
     kind = against_level([sign * value for value in values], sign * demand.value)
-    return kind, f"{_WORDS[kind]}: {text}"
+    return kind, f"{_VERDICT_NAMES[kind]}: {text}"

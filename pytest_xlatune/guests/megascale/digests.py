@@ -52,14 +52,14 @@ _TRIGGER = re.compile(
 )
 # Every line that begins a digest, or that is read by itself, has one of these words. They are long,
 # because longer words are found faster.
-_OPENING_WORDS = (
+_OPENING_TEXTS = (
     b"Megascale detects a hang",
     b"Some workers have halted with an",
     b"Potential cause: ",
     b" graphs to complete",
     *(line.text.encode() for line in known_lines()),
 )
-_OPENING = re.compile(b"|".join(re.escape(word) for word in _OPENING_WORDS))
+_OPENING = re.compile(b"|".join(re.escape(word) for word in _OPENING_TEXTS))
 
 
 class MegascaleReader:
@@ -221,9 +221,9 @@ class MegascaleReader:
 
 
 def _find_opening_word(block: bytes, at: int, end: int) -> int:
-    """Return the position of the first of `_OPENING_WORDS` in a part of a block; -1 if none."""
+    """Return the position of the first of `_OPENING_TEXTS` in a part of a block; -1 if none."""
     places = []
-    for word in _OPENING_WORDS:
+    for word in _OPENING_TEXTS:
         place = block.find(word, at, end)
         if place >= 0:
             places.append(place)

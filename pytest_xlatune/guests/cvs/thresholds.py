@@ -240,7 +240,7 @@ def _with_reasons(verdict: Verdict, *reasons: str) -> Verdict:
 
 
 def threshold_verdict(values: Sequence[float], demand: Demand) -> tuple[VerdictKind, str]:
-    """Return the kind of verdict on the values of the jobs (see `_VERDICT_NAMES`), and a sentence."""
+    """Return the kind of verdict on the values of the jobs, and a sentence."""
     mean = fmean(values)
     text = f"{demand.metric} is {mean:.6g} in the mean of {counted(len(values), 'job')}"
     if demand.value is None:

@@ -74,8 +74,8 @@ _STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
 
 def _partner(case: Case) -> Iterator[str]:
     is_before_p2p = bool(case.context.jaxlib) and release(case.context.jaxlib) < (0, 6)
-    is_off = case.after.get(_OPT_LEVEL, "DISABLE").endswith("DISABLE")
-    decomposes_none = DECOMPOSER not in case.after and is_off
+    is_opt_level_off = case.after.get(_OPT_LEVEL, "DISABLE").endswith("DISABLE")
+    decomposes_none = DECOMPOSER not in case.after and is_opt_level_off
     # programs compiled with jaxlib 0.8.3 and 0.12.0 show that either flag alone changes nothing
     if DECOMPOSER in case.asked and not case.is_on(P2P) and not is_before_p2p:
         yield f"--{DECOMPOSER} does nothing without --{P2P}=true"
@@ -107,7 +107,7 @@ def _why_no_latency_hiding(case: Case) -> str:
         return ""
     if _SOL in case.after and not case.is_on(_SOL):
         return f"it is off with --{_SOL}=false"
-    # it is on by default since 0.7.2 for Hopper and Blackwell, and since 0.12 for gfx950
+    # it is on by default since 0.7 for Hopper and Blackwell, and since 0.12 for gfx950
     if jaxlib and release(jaxlib) < (0, 7):
         return f"jaxlib {jaxlib} has it off"
     is_old_amd = device.startswith("gfx") and bool(jaxlib) and release(jaxlib) < (0, 12)
@@ -133,15 +133,16 @@ def is_idle(profile: Profile, context: Context) -> bool:
     deployed_options = {ALIASES.get(name, name) for name in before}
     for name, value in values_of(profile.flags).items():
         known = before.get(name)
+        # the default is no longer in effect if the option is deployed by its other name
         if known is None and ALIASES.get(name, name) not in deployed_options:
             known = probed.default(name, context.jaxlib)
         if name in APPENDING or known is None:
             return False
         if not same_value(value, known, kind=probed.kind(name)):
             return False
-    is_known = context.knows_env and context.is_complete
-    unset = nccl_defaults(vendor_of(context.device)) if is_known else {}
-    return settings_in(profile.env, "").items() <= settings_in(unset | context.env, "").items()
+    knows_all = context.knows_env and context.is_complete
+    defaults = nccl_defaults(vendor_of(context.device)) if knows_all else {}
+    return settings_in(profile.env, "").items() <= settings_in(defaults | context.env, "").items()
 
 
 def _no_op(case: Case) -> Iterator[str]:
@@ -196,10 +197,10 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
 def why_not(profile: Profile, context: Context) -> str:
     """Return why a derived profile is not worth a trial; "" if no rule objects.
 
-    A fault keeps it from running, like a declared profile. A derived profile whose settings are all
-    deployed does not run either, because no user declared it, unless env files on the nodes may set
-    more. The deployed program is only used to check single flags and variables: together with
-    another flag or key, which makes another program, a flag may have an effect.
+    A fault keeps it from running, like a declared profile. No user declared it, so it does not run
+    either if all its settings are deployed and no env file on a node may set more. The deployed
+    program is only used to check single flags and variables: together with another flag or key,
+    which makes another program, a flag may have an effect.
     """
     if len(values_of(profile.flags)) > 1 or profile.overrides:
         context = replace(context, program=None)
@@ -226,9 +227,9 @@ def objections(
     for rule in RULES if rules is None else rules:
         if rule.is_idle and is_control(profile):
             continue
-        may_be_set = rule.is_idle and not context.is_complete
+        may_act = rule.is_idle and not context.is_complete  # env files may set more
         is_release_unknown = rule.needs_release and not context.jaxlib
-        level = Level.NOTE if may_be_set or is_release_unknown else rule.level
+        level = Level.NOTE if may_act or is_release_unknown else rule.level
         for text in rule.check(case):
             yield Objection(rule=rule.name, level=level, profile=profile.id, text=text)
 
@@ -632,7 +633,7 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
         keys = tuple(sorted(profile.overrides.items()))
         groups.setdefault((frozenset(flags), env, keys), []).append((profile, flags))
     for group in groups.values():
-        # Flags with numbers are compared first: comparing 2,000 thresholds in pairs takes 8 s.
+        # Profiles are grouped by their numbers first: comparing 2,000 of them in pairs takes 8 s.
         names = sorted(group[0][1])
         numeric = [name for name in names if all(is_number(flags[name]) for _, flags in group)]
         by_numbers: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}

@@ -27,7 +27,7 @@ _SIZE = re.compile(
     r"(?P<places>(?:(?:\s+(?:[\d.e+]+|inf)){3}\s+"
     r"(?:\d{1,18}|N/A|\d+e[-+]\d{1,4}\*?|-?(?:nan|inf)\*?)){2})\s*$"
 )
-_OF_A_PLACE = 4  # columns, of which #wrong or the error is the last
+_PLACE_COLUMNS = 4  # columns of a place; the last is #wrong or the error
 # Largest error that the old table allows, by type (DeltaMaxValue of nccl-tests); integers allow
 # none. Comparing with nan is false, so the old summary calls nan "0 OK".
 _ALLOWED = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
@@ -53,10 +53,8 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
             _, text = split_origin(segment)
             if row := _SIZE.match(text):
                 sizes.add(row["size"])
-                wrong += sum(
-                    _wrong(printed, row["type"])
-                    for printed in row["places"].split()[_OF_A_PLACE - 1 :: _OF_A_PLACE]
-                )
+                last_columns = row["places"].split()[_PLACE_COLUMNS - 1 :: _PLACE_COLUMNS]
+                wrong += sum(_wrong(printed, row["type"]) for printed in last_columns)
             elif summary := _FAILED.search(text):
                 failed = max(int(summary[1].replace(",", "") or 0), 1)
             elif average := _AVERAGE.search(text):

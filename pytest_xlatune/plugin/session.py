@@ -46,7 +46,7 @@ class Selection:
     Attributes:
         declared: the sweep as declared in its file.
         sweep: the sweep with the user's inputs.
-        profiles: ids of profiles or arms, and names of slots, that selected tests measure.
+        profiles: ids of profiles or arms, and names of derived ones, that selected tests measure.
         confirm: whether a selected test needs the confirmation.
         checked: the result of the project's own preflight; None to use ours.
     """
@@ -161,6 +161,7 @@ class Session:
         if nodes is not None:
             user_options = self.options.for_sweeps.for_sweep(sweep.name)
             names = expand(",".join(nodes))
+            # the fixture replaces a number of nodes too; these are the sweep's own options already
             others = {name: value for name, value in user_options.values.items() if name != "nodes"}
             user_options = msgspec.structs.replace(
                 user_options,
@@ -269,6 +270,7 @@ class Session:
             # If another process of the session has begun meanwhile, the site is checked again.
             if is_busy or not campaign.view().state.trials:
                 break
+        # the values that a search may try are checked although no test selects them
         profiles: Sequence[Profile] = [
             profile
             for profile in sweep.named_profiles
@@ -276,7 +278,7 @@ class Session:
         ]
         accepted = set[str]()  # ids of profiles whose flags XLA accepted in a trial
         planned = {progress.trial.arm for progress in state.trials.values()}
-        # With a new profile, all are checked, because it may repeat one of them.
+        # If a profile is new, all are checked, so that it is seen whether it repeats one.
         if planned.issuperset(trial.arm for trial in campaign.view().pending):
             accepted = {
                 verdict.arm

@@ -16,7 +16,7 @@ import numpy as np
 from pytest_xlatune.stats.blocks import IDENTICAL, MANY, fit_lines, main_group, weight
 
 _EM_ROUNDS = 30  # iterations of the EM algorithm
-# A kind of group (slots, allocations) whose variance is less than so much of a job's has one level.
+# Slots, or allocations, share one level if their variance is less than this part of a job's.
 _LEAST_VARIANCE_RATIO = 1e-3
 
 

@@ -65,7 +65,7 @@ from pytest_xlatune.studies.verdicts import (
 )
 from pytest_xlatune.studies.vetoes import history_notes, lost_runs, straggler_veto, survivor_veto
 
-FAR = 3.0  # noise hardly explains a run that is more standard deviations below the baselines
+FAR = 3.0  # noise hardly explains a run this many standard deviations below the baselines
 _LIKELY_SLOWER = "very likely slower ({runs:+run}): more than three standard deviations below"
 
 
@@ -144,8 +144,8 @@ def _ranked(
         why = _ONCE
     else:
         why = say("measured in the screen only: the delta ranks and proves nothing")
-    # Slow profiles do not enter blocks, so without this reason no verdict would call even a profile
-    # at -31 % slow.
+    # Slow profiles do not enter blocks: without this reason, even one at -31 % would not be called
+    # slow anywhere.
     is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, estimate)
     reasons = (why,)
     if is_likely_slower:
@@ -234,7 +234,7 @@ def _confirmed(
         comparison,
         (*past.screens_of(base.arm), *trials),
         (*past.screens_of(BASELINE_ID), *baselines),
-        spare=comparison.lower,
+        headroom=comparison.lower,
         level=_VETO_P,
     )
     objections = (straggling, survivor_veto(trials, baselines))
@@ -247,7 +247,9 @@ def _confirmed(
     reasons = [_change_reason(kind, figures, ends=winner.ci95 if winner else figures.ci95)]
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
+        # a veto goes before the reason that would hold without it
         reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
+    # the survivor veto names the lost runs itself
     if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
         reasons.append(base.lost.message)
     if base.arm in block_comparison.unlike:
@@ -325,18 +327,18 @@ _CONFIRMED = (
 )
 
 
-def _verdicts(decision: SweepDecision, level: Verdict) -> Iterator[Verdict]:
+def _verdicts(decision: SweepDecision, baseline: Verdict) -> Iterator[Verdict]:
     """Yield the verdicts, with figures relative to the reference."""
     for name in decision.ranked.arms.profiles:
         of_profile = verdict(decision, name)
         if of_profile is not None:
-            yield relative_to(of_profile, level)
+            yield relative_to(of_profile, baseline)
 
 
 def conclusion(decision: SweepDecision) -> Conclusion:
     """Return the verdicts, confirmed ones first, each group sorted by change."""
-    level = reference(decision.ranked.past)
-    verdicts = list(_verdicts(decision, level))
+    baseline = reference(decision.ranked.past)
+    verdicts = list(_verdicts(decision, baseline))
     fit = decision.block_comparison.fit if decision.block_comparison else None
     if fit is not None and fit.df >= MIN_DF:
         sigma: float | None = fit.sigma
@@ -348,7 +350,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
     window = decision.ranked.past.window
     return Conclusion(
         verdicts=tuple(sorted(verdicts, key=place_of)),
-        reference=level,
+        reference=baseline,
         record=TuningRecord(
             finalists=decision.finalists,
             bound=bound,
@@ -431,10 +433,10 @@ def _from_start80(decision: SweepDecision) -> float | None:
     finalist, fit = _mde80(decision), decision.block_comparison.fit
     if finalist is None or fit is None:
         return None
-    widths = design.all_widths
-    screened = max(len(decision.ranked.ranks.standings), widths[0])
+    arms_of_blocks = design.all_widths
+    screened = max(len(decision.ranked.ranks.standings), arms_of_blocks[0])
     again = sum(key.stage == AGAIN for key in decision.ranked.past.screen)
-    gain = selected80(screened, widths, design.baselines, again=again)
+    gain = selected80(screened, arms_of_blocks, design.baselines, again=again)
     return max(relative(gain * fit.sigma), finalist)
 
 

@@ -283,12 +283,12 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
         gated = Gated(
             study=self, past=past, planned=planned, due=due, block_comparison=block_comparison
         )
-        level, fit = reference(past), block_comparison.fit
-        verdicts = tuple(relative_to(_verdict(gated, name), level) for name in names)
+        baseline, fit = reference(past), block_comparison.fit
+        verdicts = tuple(relative_to(_verdict(gated, name), baseline) for name in names)
         detectable = [verdict.mde80 for verdict in verdicts if verdict.mde80 is not None]
         return Conclusion(
             verdicts=verdicts,
-            reference=level,
+            reference=baseline,
             record=NoiseRecord(
                 mde80=max(detectable, default=None),
                 sigma=fit.sigma if fit is not None and fit.df >= MIN_DF else None,
@@ -352,10 +352,10 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     if isinstance(comparison, NoComparison):
         return _with_reasons(base, say(_CANNOT_TELL_FOR, why=comparison.reason), *missing)
     trials, baselines = (gated.past.confirms_of(arm) for arm in (base.arm, BASELINE_ID))
-    spare = interval90(comparison)[0] - math.log1p(-margin)
+    headroom = interval90(comparison)[0] - math.log1p(-margin)
     doubts = [
         *missing,
-        straggler_veto(comparison, trials, baselines, spare=spare),
+        straggler_veto(comparison, trials, baselines, headroom=headroom),
         effect_veto(base),
     ]
     claims = [
@@ -380,6 +380,7 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     if kind is VerdictKind.EQUIVALENT and not is_within(comparison, margin=margin):
         # A loss is excluded but a gain is not, so the candidate passes without being equivalent.
         decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
+    # a gate shows the number of all scored trials, not only of the compared ones
     return replace(decided, n=base.n, method=method)
 
 

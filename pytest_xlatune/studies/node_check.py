@@ -73,8 +73,8 @@ CONTROLS = 4  # nodes near the median that run beside the suspects
 MIN_NODES = 3  # with fewer scored nodes there is no median to compare with
 MIN_ROUNDS = 2  # fewest rounds of fresh runs
 ALPHA = 0.05  # risk of a false accusation, over all suspects
-# A node scatters if its runs spread so many times as much as those of all others, and so much as a
-# standard deviation of log scores.
+# A node scatters if the standard deviation of its log scores is above both limits: a multiple of
+# that of all others, and a figure.
 SCATTER = 3.0
 SCATTER_AT = 0.005
 # fewest fresh runs of the node, and degrees of freedom of the others, to compare their spread
@@ -227,9 +227,11 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         )
         head = f"# {len(healthy)} of {counted(len(names), 'node')}; a sweep takes them with "
         listed = f"{head}--xlatune-nodelist=@healthy\n{','.join(healthy)}\n"
-        sigma = self.fit.sigma if self.fit is not None and math.isfinite(self.fit.sigma) else None
+        sigma = self.sigma if self.values else None
+        if self.fit is not None and math.isfinite(self.fit.sigma):
+            sigma = self.fit.sigma
         record = NodesRecord(
-            sigma=self.sigma if sigma is None and self.values else sigma,
+            sigma=sigma,
             summary=summary,
             objection=summary if self.is_screened and not healthy else (),
             files={HEALTHY_FILE: listed} if healthy else {},
@@ -372,7 +374,7 @@ class _NodeProgress(CellProgress["NodeStudy"]):
     def _scatter(self, name: str) -> Message | None:
         """Return a note if the fresh runs of a node spread far more than those of all others.
 
-        Both spreads are standard deviations of one job, after differences between nodes and rounds.
+        Both spreads are standard deviations of a job, without differences between nodes and rounds.
         """
         others = [score for score in self.fresh if score.arm != name]
         block_means = {
@@ -384,6 +386,7 @@ class _NodeProgress(CellProgress["NodeStudy"]):
             for score in self.fresh
             if score.arm == name and score.block in block_means
         ]
+        # sigma is that of all others, whichever of them is the control
         fit = fit_group(others, controls={score.arm for score in others[:1]})
         if len(differences) < _LEAST_RUNS or fit is None or fit.df < _LEAST_OTHERS_DF:
             return None

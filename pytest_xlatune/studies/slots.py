@@ -113,9 +113,7 @@ class Slots:
         queues: list[Segment] = []
         for segment in segments:
             slot_of = {
-                key: slot
-                for trial in segment.trials
-                if (slot := self._screen.get(key := place(trial))) is not None
+                key: self._screen[key] for key in map(place, segment.trials) if key in self._screen
             }
             new_trials = [trial for trial in segment.trials if place(trial) not in slot_of]
             for trial in new_trials:
@@ -254,7 +252,7 @@ def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> No
         )
 
 
-ANOTHER_SESSION = 4.0  # a pause of so many median times between starts begins another session
+ANOTHER_SESSION = 4.0  # a pause above so many median pauses begins another session
 
 
 def second_run_shift(placed: Sequence[tuple[TrialResult, float]]) -> float:
@@ -323,24 +321,25 @@ def slower_slots(past: Past, slots: Slots) -> dict[str, float]:
     one-sided t tests at 5 % over all slots. Profiles that were screened once do not compare slots.
     """
     arms = {BASELINE_ID, *(key.arm for key in past.confirm)} - past.dropped.keys()
-    values = [
+    # the fit compares arms within blocks: here, slots within arms
+    scores = [
         BlockScore(block=key.arm, arm=result.trial.cell_digest, value=score.value)
         for key, result in (*past.screen.items(), *past.confirm.items())
         if key.arm in arms and (score := usable(result)) is not None
     ]
-    present = {value.arm for value in values}
-    if len(present) < _LEAST_SLOTS:
+    scored_slots = {score.arm for score in scores}
+    if len(scored_slots) < _LEAST_SLOTS:
         return {}
     changes = {}
     for slot in slots.names:
-        others = present - {slot}
-        fit = fit_group(values, controls=others) if slot in present else None
-        arm = fit.arms.get(slot) if fit is not None else None
-        if fit is None or arm is None or fit.df < MIN_DF or not math.isfinite(fit.sigma):
+        others = scored_slots - {slot}
+        fit = fit_group(scores, controls=others) if slot in scored_slots else None
+        effect = fit.arms.get(slot) if fit is not None else None
+        if fit is None or effect is None or fit.df < MIN_DF or not math.isfinite(fit.sigma):
             continue
-        critical = t_quantile(1 - _ALPHA / len(present), fit.df)
-        if arm.estimate < -critical * fit.sigma * math.sqrt(arm.variance):
-            changes[slot] = relative(arm.estimate)
+        critical = t_quantile(1 - _ALPHA / len(scored_slots), fit.df)
+        if effect.estimate < -critical * fit.sigma * math.sqrt(effect.variance):
+            changes[slot] = relative(effect.estimate)
     return changes
 
 

@@ -179,19 +179,19 @@ def straggler_veto(
     trials: Sequence[TrialResult],
     baselines: Sequence[TrialResult],
     *,
-    spare: float,
+    headroom: float,
     level: float = VETO_P,
 ) -> Message | None:
     """Return why slow steps that the score leaves out forbid a claim; None if they do not.
 
     They do if there are significantly more of them than in the baselines, unless their cost over
-    the window is below the margin of the claim.
+    the window is below the headroom of the claim.
 
     Args:
         comparison: the comparison of the arm with the baselines.
         trials: the trials of the arm.
         baselines: the trials of the baseline.
-        spare: the margin of the claim: the log ratio by which it exceeds its limit.
+        headroom: the log ratio by which the claim exceeds its limit.
         level: Fisher's exact p below which the number of slow steps is significant.
     """
     slow, steps = _stragglers(trials)
@@ -199,7 +199,7 @@ def straggler_veto(
     p = straggler_p(slow, steps, base_slow, base_steps)
     cost, base_cost = _straggler_cost(trials), _straggler_cost(baselines)
     extra = math.inf if cost is None or base_cost is None else cost - base_cost
-    if p >= level or spare > extra:
+    if p >= level or headroom > extra:
         return None
     is_known = math.isfinite(extra)
     return say(

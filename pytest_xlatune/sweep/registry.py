@@ -98,24 +98,24 @@ class _Kinds(dict[str, StudyKind]):
             return default
 
 
-_CELLS, _STUDIES = "cell_documents:cell_document", "study_documents"
+_CELL_DOCUMENT = "cell_documents:cell_document"
 # kind -> its class below `studies`, the function of its document below `report`, the name of its
 # reports, and whether a sweep file can declare it
 _OURS = {
     "tuning": ("tuning:TuningStudy", "leaderboard:leaderboard", "leaderboard", False),
-    "gate": ("gate:GateStudy", f"{_STUDIES}:gate", "gate", True),
-    "network": ("network_check:NetworkStudy", _CELLS, "network", True),
-    "nodes": ("node_check:NodeStudy", _CELLS, "nodes", True),
-    "batch": ("batch_size:BatchStudy", _CELLS, "batch", True),
-    "commits": ("commit_check:CommitStudy", _CELLS, "commits", True),
+    "gate": ("gate:GateStudy", "study_documents:gate", "gate", True),
+    "network": ("network_check:NetworkStudy", _CELL_DOCUMENT, "network", True),
+    "nodes": ("node_check:NodeStudy", _CELL_DOCUMENT, "nodes", True),
+    "batch": ("batch_size:BatchStudy", _CELL_DOCUMENT, "batch", True),
+    "commits": ("commit_check:CommitStudy", _CELL_DOCUMENT, "commits", True),
     "calibration": (
         "calibration:CalibrationStudy",
-        f"{_STUDIES}:calibration",
+        "study_documents:calibration",
         "calibration",
         False,
     ),
-    "evidence": ("evidence_run:EvidenceStudy", f"{_STUDIES}:evidence", "evidence", False),
-    "imported": ("imported:ImportedStudy", f"{_STUDIES}:imported", "leaderboard", False),
+    "evidence": ("evidence_run:EvidenceStudy", "study_documents:evidence", "evidence", False),
+    "imported": ("imported:ImportedStudy", "study_documents:imported", "leaderboard", False),
 }
 KINDS: dict[str, StudyKind] = _Kinds(
     (

@@ -46,9 +46,9 @@ class Cost:
         known: number of jobs of this cell from which `trial_s` is computed; 1 if the user gave the
             time; 0 if `trial_s` is the limit or a guess.
         queue_s: mean seconds in the queue; None if no job has waited yet.
-        rounds: number of groups of jobs that run one after another, if the jobs of a group run at
-            the same time; 0 if all jobs run one after another.
-        slots: number of node slots; 1 if the jobs of a group run on nodes that they name.
+        rounds: number of groups of jobs, one after another, whose jobs run at the same time; 0 if
+            all jobs run one after another.
+        slots: number of node slots; 1 if there are none: the jobs of a group then name their nodes.
         at_most: the most jobs that may come; 0 if no more than planned.
         is_mixed: whether rotations are among the jobs; `trial_s` is then a mean over both kinds.
     """
@@ -124,20 +124,17 @@ class Cost:
         rounds = self.rounds or self.jobs
         wall_s = rounds * self.trial_s
         most_wall_s = wall_s * self.most / self.jobs
-        about = "" if self.known else f"{self._hedge} "
-        how = "one after the other"
+        order = "one after the other"
         if self.rounds:
-            how = (
+            order = (
                 f"in {counted(rounds, 'wave')}, jobs on other nodes at the same time"
                 if self.slots == 1
                 else f"on {self.slots} slots side by side"
             )
-        wall = duration(most_wall_s)
-        if self.known:
-            wall = duration(wall_s)
-            if self.most > self.jobs:
-                wall += f" to {duration(most_wall_s)}"
-        time_text = f"{about}{wall} {how}, without time in the queue"
+        wall = duration(wall_s) if self.known else f"{self._hedge} {duration(most_wall_s)}"
+        if self.known and self.most > self.jobs:
+            wall += f" to {duration(most_wall_s)}"
+        time_text = f"{wall} {order}, without time in the queue"
         if self.queue_s is None:
             return (*sentences, f"{time_text}, which is unknown here")
         waited = f"where a job of this cell waited {duration(self.queue_s)}"
@@ -177,6 +174,7 @@ def cost_of(
         rounds = _waves_left(study, outlook)
     return Cost(
         jobs=left,
+        # a result with `memory` is of a trial that only compiled
         measured=sum(result.status.is_final and result.memory is None for result in history),
         nodes=study.traits.cell_nodes
         or _nodes_of(study, outlook)

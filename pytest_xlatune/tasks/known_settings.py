@@ -78,6 +78,7 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
     """Yield all lines about an entry; an empty field has no line."""
     dashes = "--" if entry.is_flag or entry.channel else ""
     yield f"{entry.slug}: {dashes}{entry.name} ({entry.status})"
+    reader = CHANNELS[entry.channel].reader if entry.channel else ""
     profiles = [f"{profile.id}: {profile.shown_text}" for profile in entry.profiles]
     for title, text in (
         ("axes", ", ".join(entry.axes)),
@@ -89,7 +90,7 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
         ("source", entry.source),
         ("only", entry.vendor),
         ("goes to", entry.channel),
-        *((CHANNELS[channel].reader, span(entry)) for channel in filter(None, [entry.channel])),
+        (reader, span(entry) if reader else ""),
         ("numerics", "changed: the loss rule decides" if entry.changes_numerics else ""),
     ):
         if text:
@@ -124,7 +125,9 @@ def span(entry: CatalogEntry) -> str:
         limits = (f"from {entry.since}" if entry.since else "",
                   f"to {entry.until}" if entry.until else "")  # fmt: skip
         probed = probed_libtpu() if entry.channel == LIBTPU else ()
-        return " ".join(filter(None, limits)) or " to ".join((*probed[:1], *probed[-1:]))
+        if any(limits) or not probed:
+            return " ".join(filter(None, limits))
+        return f"{probed[0]} to {probed[-1]}"
     if not entry.is_flag:
         return entry.vendor or ""
     known = history().flags.get(entry.name)

@@ -4,7 +4,7 @@
     python probe_environment.py trainer PROGRAM [devices]    by the trainer's Python
     python probe_environment.py job PROGRAM...               both, in a job without our payload
 
-The payload runs the first two commands, beside which nothing is measured. A job that another
+The payload runs the first two commands while nothing is measured. A job that another
 program submits runs the third before its trainer, without touching devices. Only the text of this
 file is sent to the node. It prints one line, `xlatune-environment: {...}`, with texts under node,
 packages, devices, code and repositories; what it cannot find is left out. With `devices` it imports
@@ -266,7 +266,7 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
     states: dict[str, str] = {}
     done = set[Path]()
     for path in paths:
-        place = Path(path).absolute()  # not resolved: an interpreter may be a link into another one
+        place = Path(path).absolute()  # not resolved: an interpreter may link out of its repository
         above = (place, *place.parents)
         top = next((folder for folder in above if os.path.lexists(folder / ".git")), None)
         if top is None or top in done:
@@ -277,7 +277,7 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
             commit = _head(top)
         if _COMMIT.fullmatch(commit):
             changed = _git(
-                *(top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
+                top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none"
             )
             if changed is None:
                 state = "changes unknown"
@@ -407,7 +407,7 @@ def main(argv: Sequence[str]) -> None:
         facts["name"] = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         problems.append("devices: not asked, the trainer is about to take them")
     for name, read in readers.items():
-        if name == "devices":  # XLA may end the process, e.g. for an unknown flag
+        if name == "devices":  # the last line if XLA ends the process, e.g. for an unknown flag
             _print(facts, [*problems, "devices: JAX gave no answer"])
         try:
             facts[name] = {key: text for key, text in read().items() if text}

@@ -5,8 +5,8 @@ step N while the annotation of N+1 is open. These are the rules, the best first.
 puts the same number of kernels into every step of every device is used:
 
     launch      kernel -> its launch on the host -> the annotation open at that time
-    executions  the k-th run of the step's module on each device, by counting its operations; in a
-                capture with markers that names no module, by counting its kernels
+    executions  the k-th run of the step's module on each device, by counting its operations; if no
+                module is named and there are markers, by counting kernels
     windows     the annotation open while the kernel ran
     whole       the capture is one stretch; totals are divided by the number of steps given
 
@@ -47,7 +47,7 @@ class Steps:
         rule: how they were found.
         numbers: the step numbers of the markers, or else 0, 1, 2 ...
         even: whether every step of every device has the same number of kernels.
-        cut: the step in which the kernels end, after even steps; None if they do not.
+        cut: the step within which the kernels end early, after even steps; None if none is.
     """
 
     rule: StepRule
@@ -65,25 +65,25 @@ def assign(trace: Trace, devices: Sequence[Device], *, steps: int | None = None)
     main = _main_module(kernels, len(trace.names))
     of_module = [_of_module(columns, main) for columns in kernels]
     best: tuple[Steps, Sequence[Ints]] | None = None
-    for rule, numbers, columns in _candidates(trace, kernels, main, of_module, steps):
+    for rule, numbers, step_columns in _candidates(trace, kernels, main, of_module, steps):
         # how many kernels of the module each device has in each step
         counts = np.array(
             [
                 np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
-                for step, mine in zip(columns, of_module, strict=True)
+                for step, mine in zip(step_columns, of_module, strict=True)
                 if mine.any() or main == ABSENT
             ]
         )
         even = bool((counts == counts[0, 0]).all())
         found = Steps(rule=rule, numbers=numbers, even=even, cut=_cut(numbers, counts))
-        if found.even or (best is None and any((step != ABSENT).any() for step in columns)):
-            best = found, columns
+        if found.even or (best is None and any((step != ABSENT).any() for step in step_columns)):
+            best = found, step_columns
         if found.even:
             break
     whole = Steps(rule=StepRule.WHOLE, numbers=(0,))
-    found, columns = best or (whole, [np.zeros(each.size, np.int32) for each in kernels])
-    for each, step in zip(kernels, columns, strict=True):
-        each["step"] = step
+    found, step_columns = best or (whole, [np.zeros(columns.size, np.int32) for columns in kernels])
+    for columns, step in zip(kernels, step_columns, strict=True):
+        columns["step"] = step
     return found
 
 
@@ -101,31 +101,31 @@ def _candidates(
     if has_launches:
         ids, start_ps = trace.launches
         launched = []
-        for each in kernels:
-            place = np.minimum(np.searchsorted(ids, each["launch"]), len(ids) - 1)
-            launch_ps = np.where(ids[place] == each["launch"], start_ps[place], ABSENT)
+        for columns in kernels:
+            place = np.minimum(np.searchsorted(ids, columns["launch"]), len(ids) - 1)
+            launch_ps = np.where(ids[place] == columns["launch"], start_ps[place], ABSENT)
             launched.append(_inside(marks, launch_ps))
         yield StepRule.LAUNCH, marked, launched
     runs: list[Ints | None] = []
     if main != ABSENT or (marked and not has_launches):
-        # without a module, only markers tell how often a step runs, and not all kernels are of it
+        # without a module, only markers tell how often a step runs, and some kernels are in no step
         expected, fitting = (steps, 1.0) if main != ABSENT else (None, FITTING)
         expected = expected or len(marked) or None
         runs = [
-            _runs(each, mine, expected, fitting)
-            for each, mine in zip(kernels, of_module, strict=True)
+            _runs(columns, mine, expected, fitting)
+            for columns, mine in zip(kernels, of_module, strict=True)
         ]
     count = max((1 + int(run.max(initial=0)) for run in runs if run is not None), default=0)
     if count:
         numbers = marked if len(marked) == count else tuple(range(count))
         yield StepRule.EXECUTIONS, numbers, _followed(kernels, runs, count)
     if marked:
-        inside = [_inside(marks, each["start_ps"]) for each in kernels]
+        inside = [_inside(marks, columns["start_ps"]) for columns in kernels]
         yield StepRule.WINDOWS, marked, inside
 
 
 def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
-    """Return the step in which the kernels of all devices end; None if there is none."""
+    """Return the step within which the kernels of all devices end early; None if none is."""
     usual = counts[0, 0]
     at = int((counts != usual).any(axis=0).argmax())
     ends = (counts[:, at] <= usual).all() and not counts[:, at + 1 :].any()
@@ -135,8 +135,10 @@ def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
 def _main_module(kernels: Sequence[Columns], names: int) -> int:
     """Return the module with the most time, the training step; ABSENT if none is known."""
     time = np.zeros(names + 1)
-    for each in kernels:
-        time += np.bincount(each["module"] + 1, weights=each["duration_ps"], minlength=names + 1)
+    for columns in kernels:
+        time += np.bincount(
+            columns["module"] + 1, weights=columns["duration_ps"], minlength=names + 1
+        )
     return int(np.argmax(time[1:])) if time[1:].any() else ABSENT
 
 
@@ -163,10 +165,10 @@ def _runs(
 ) -> Ints | None:
     """Number the runs of a device's steps by counting equal kernels of equal operations.
 
-    One in a loop of n rounds runs n times a step, so run j of c is in step j // (c / steps). The
-    result is None if a smaller share of kernel time than `fitting` divides so, if no kernel runs
-    once a step, or if steps would interleave: then the window cuts a step, or the program is no
-    step. All other kernels belong to the step whose first counted kernel precedes them.
+    A kernel in a loop of n rounds runs n times a step: of c runs, j is in step j // (c / steps). If
+    a smaller share of kernel time than `fitting` divides so, if no kernel runs once a step, or if
+    steps would interleave, the window cuts a step, or the program has none: return None. All other
+    kernels belong to the step whose first counted kernel precedes them.
     """
     order = np.argsort(kernels["start_ps"], kind="stable")
     start_ps, mine = kernels["start_ps"][order], np.flatnonzero(is_counted[order])
@@ -197,24 +199,25 @@ def _runs(
 
 
 def _followed(kernels: Sequence[Columns], runs: Sequence[Ints | None], count: int) -> list[Ints]:
-    """Return the runs of each device; without the module, a device follows the other devices."""
+    """Return the runs of each device; one without runs is divided where those of others begin."""
     begins = np.full(count, _LATE)
-    for each, step in zip(kernels, runs, strict=True):
+    for columns, step in zip(kernels, runs, strict=True):
         if step is not None:
             known = step != ABSENT
-            np.minimum.at(begins, step[known], each["start_ps"][known])
+            np.minimum.at(begins, step[known], columns["start_ps"][known])
+    # a step without kernels begins with the next one
     begins = np.minimum.accumulate(begins[::-1])[::-1]
     return [
-        np.searchsorted(begins, each["start_ps"], side="right") - 1 if step is None else step
-        for each, step in zip(kernels, runs, strict=True)
+        np.searchsorted(begins, columns["start_ps"], side="right") - 1 if step is None else step
+        for columns, step in zip(kernels, runs, strict=True)
     ]
 
 
 def lacking_at_the_end(kernels: Columns, steps: Steps) -> list[int]:
     """Return the names of kernels that the last step lacks and all steps before it have.
 
-    In a capture without steps, each run of its first kernel begins a step, if all steps before the
-    last then have the same kernels.
+    In a capture without steps, a step begins with each run of the first kernel; this holds only if
+    the steps before the last have the same kernels.
     """
     order = np.argsort(kernels["start_ps"], kind="stable")
     name, step = kernels["name"][order], kernels["step"][order]

@@ -133,7 +133,7 @@ def _script_executor() -> Any:
 
         @classmethod
         def affinity(cls) -> int:
-            return 2  # submitit's answer if there is an srun; a script is rendered without one too
+            return 2  # submitit's answer where srun is installed; we render elsewhere too
 
         @property
         def _submitit_command_str(self) -> str:

@@ -64,7 +64,8 @@ class EndedAttempt:
         blamed: the programs that earlier attempts of a rotation died of; () for other trials.
         dumps_options: whether XLA was asked to dump its options.
         exempt: patterns of settings that the sweep declares as impossible to observe.
-        ran_on: arm -> witness -> device, for the trials that the attempt is compared with.
+        ran_on: arm -> line or file that shows a device -> the device, for the trials that the
+            attempt is compared with.
         log: the log to show to a person; None if there is none.
         facts: other facts for the rules of the playbook.
     """

@@ -24,7 +24,7 @@ VARINT: Final = 0
 FIXED64: Final = 1
 LENGTH: Final = 2
 FIXED32: Final = 5
-PADDING: Final = 48  # bytes after a range, so that a word at any cursor is inside
+PADDING: Final = 48  # bytes after a range, so that 8 can be read at any cursor
 
 _CONTINUE = np.uint64(0x8080808080808080)
 _PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -114,7 +114,7 @@ class Octets:
 
     Attributes:
         data: the bytes that contain the range.
-        start: the origin of positions, slightly before the requested begin.
+        start: where position 0 is in the data: the begin, rounded down to a multiple of 8.
     """
 
     def __init__(self, data: Bytes, start: int, end: int) -> None:
@@ -160,8 +160,8 @@ def _varints(words: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     words &= _PAYLOAD
     for high, low, shift in _FOLDS:
         words = ((words & high) >> shift) | (words & low)
-    keep &= _ONES
-    keep *= _ONES
+    keep &= _ONES  # a bit for each byte of the varint, to be counted
+    keep *= _ONES  # their sum is in the top byte
     keep >>= _TOP
     keep[stop == 0] = 0
     return words.view(np.int64), keep.view(np.int64)

@@ -30,8 +30,8 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
-# A model's configuration sets a degree for one of these axes. If a cell names another of them, the
-# first is reset to 1.
+# A model's configuration sets a degree for one of these axes. If a cell names DP or one of them,
+# those that it does not name are reset to 1.
 _EXCLUSIVE = ("FSDP", "PP")
 
 # keys that cannot be overridden -> where a user sets them

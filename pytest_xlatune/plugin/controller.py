@@ -90,7 +90,8 @@ class SessionStatus:
         if pytest_status == pytest.ExitCode.OK and self._has_verdict and not self._is_measured:
             self.statuses.add(Exit.NOT_MEASURED)
         is_ours = self._is_sweep or bool(self.statuses - {Exit.NEGATIVE})
-        return worst(self.statuses) if is_ours and pytest_status in tuple(Exit) else pytest_status
+        is_of_other_plugin = pytest_status not in tuple(Exit)
+        return worst(self.statuses) if is_ours and not is_of_other_plugin else pytest_status
 
 
 def _verdict_text(properties: Mapping[str, object]) -> str:
@@ -209,7 +210,7 @@ class Controller:
             self._thread.start()
 
     def tick(self) -> None:
-        """Print what has finished since the last call; tests of this process call it and wait."""
+        """Print what has finished since the last call; waiting tests of this process call it."""
         lines = list(self._new_lines())
         if not lines and not self._status.is_on:
             return
@@ -271,7 +272,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Show an error that prevents several tests in full only once, and then in one line."""
+        """Show an error that prevents several tests once in full, and then in one line."""
         self._end.note(report)
         self._status.clear()
         if report.failed and REFUSED in dict(report.user_properties):

@@ -163,7 +163,9 @@ class SweepDecision:
     @cached_property
     def finalists(self) -> tuple[str, ...]:
         """The profiles that entered the blocks, in rank order, without the alias."""
-        if not (self.ranked.past.confirm or (self.ranked.plan.confirm and self.is_screened)):
+        has_begun = bool(self.ranked.past.confirm)
+        may_begin = self.ranked.plan.confirm and self.is_screened
+        if not (has_begun or may_begin):
             return ()
         return tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
 
@@ -187,7 +189,8 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
         again = past.not_over(second_runs(ranked, layout))
     entered = () if again else enter(ranked, layout)
     blocks = None
-    if entered and isinstance(layout, Plan) and (past.confirm or (plan.confirm and not to_screen)):
+    has_begun, may_begin = bool(past.confirm), plan.confirm and not to_screen
+    if entered and isinstance(layout, Plan) and (has_begun or may_begin):
         blocks = confirm(ranked, layout, entered)
     # The screen comes first, then second runs, then blocks. Without `plan.confirm` a session only
     # screens.
@@ -195,8 +198,8 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
     if not to_screen and plan.confirm:
         due = again
         if blocks is not None and has_slot:
-            has_selected = arms.candidates & {trial.arm for trial in blocks.planned}
-            due = past.not_over(blocks.planned) if has_selected else ()
+            has_selected_arm = any(trial.arm in arms.candidates for trial in blocks.planned)
+            due = past.not_over(blocks.planned) if has_selected_arm else ()
     return SweepDecision(
         ranked=ranked,
         due=due,
@@ -209,7 +212,7 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
 
 
 def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
-    """Return the screen's result so far: each arm against the line of the baselines."""
+    """Return the screen's result so far: each arm against a line through the baselines."""
     arms, sigma = Waves(plan, history, slots), plan.noise.value
     past = plan.read(history, arms.profiles)
     first = screen(past, arms.queues, sigma=sigma)
@@ -250,7 +253,7 @@ def lay_out(ranked: Ranked) -> Plan | Refusal:
         layout = plan.laid_out(count, remaining, sigma, baselines=baselines, may_repeat=False)
         if isinstance(layout, Plan):
             return dataclasses.replace(layout, again=runs, jobs=layout.jobs + runs)
-        return planned if ranked.past.confirm else layout
+        return planned if ranked.past.confirm else layout  # blocks that have begun go on
     return layout if isinstance(layout, Plan) else planned
 
 

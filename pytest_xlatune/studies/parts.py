@@ -1,10 +1,11 @@
 """Sets of settings: those that go to blocks together, and the recommended one.
 
-The recipe is the smallest set of settings that is shown to be needed. The arm with the largest
-estimate may carry settings that do nothing: if one setting helps, every stack with it looks as
-good. So a stack and its parts run in the same blocks. The recipe is the smallest confirmed set that
-is not shown to be worse than the largest, and it says for each setting whether it was shown to be
-needed. Contrasts are differences within blocks, tested one-sided at 5 % by Holm over the parts.
+The recipe is the smallest set of settings that is shown to be needed. The leader, the arm with
+the largest estimate, may carry settings that do nothing: if one setting helps, every stack with it
+looks as good. So a stack and its parts run in the same blocks. The recipe is the smallest confirmed
+set that is not shown to gain less than the leader, and it says for each setting whether it was
+shown to be needed. Contrasts are differences within blocks, tested one-sided at 5 % by Holm over
+the parts.
 
 This module plans no trial and makes no verdict.
 """
@@ -32,7 +33,7 @@ from pytest_xlatune.studies.trials import ScoredTrial
 
 ALPHA = 0.05  # error rate over all parts of a set, one-sided
 _LEAST_BLOCKS = 3  # fewer differences of two arms say too little about their noise
-_CHAIN = 3  # a stack and its parts take at most so many arms before the next profile in rank
+_CHAIN = 3  # at most so many of a stack and its parts enter before the next profile in rank
 
 
 def entering(
@@ -173,7 +174,7 @@ def recipe(
         arm: [part for part in in_blocks if is_part(settings[part], settings[arm])]
         for arm in in_blocks
     }
-    # the largest arm is the best of several, so all arms and their parts share the error rate
+    # the leader is the best of several, so all arms and their parts share the error rate
     all_contrasts = [
         contrast
         for arm, others in parts.items()
@@ -198,25 +199,25 @@ def recipe(
         choice = [part for part in (arm, *parts[arm]) if part in faster and part not in worse]
         return min(choice, key=lambda part: (len(settings[part]), -faster[part], part))
 
-    # A part that may gain nothing is no winner, and no stack wins in its place.
+    # an arm does not lead if its `smallest` is no winner, and so may gain nothing
     leaders = sorted(may_be_recommended, key=lambda arm: (faster[arm], arm), reverse=True)
-    largest = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
-    best = smallest(largest)
+    leader = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
+    best = smallest(leader)
     best_contrasts = [contrast for contrast in all_contrasts if contrast.arm == best]
-    largest_over_best = next(
+    leader_over_best = next(
         (
             contrast
             for contrast in all_contrasts
-            if contrast.arm == largest and contrast.part == best
+            if contrast.arm == leader and contrast.part == best
         ),
         None,
     )
     recipe_parts = _parts(best, best_contrasts, faster[best], settings=settings, needed=needed)
-    if largest_over_best is not None:
-        recipe_parts.append(_not_recommended(largest_over_best, settings=settings))
+    if leader_over_best is not None:
+        recipe_parts.append(_not_recommended(leader_over_best, settings=settings))
     return Recipe(
         arm=best,
-        largest=largest,
+        largest=leader,
         parts=tuple(recipe_parts),
         ties=_ties(best, faster, cells=cells, fit=fit, settings=settings),
     )
@@ -267,10 +268,10 @@ def _parts(
 
 
 def _not_recommended(contrast: Contrast, *, settings: Settings) -> RecipePart:
-    """Return the settings of the largest set that are not in the recipe."""
-    recommended, largest = settings[contrast.part], settings[contrast.arm]
+    """Return the settings of the leader that are not in the recipe."""
+    recommended, leading = settings[contrast.part], settings[contrast.arm]
     return RecipePart(
-        settings=tuple(name for kind, name in largest if (kind, name) not in recommended),
+        settings=tuple(name for kind, name in leading if (kind, name) not in recommended),
         need=Needed.NOT_SHOWN,
         gain=relative(contrast.estimate),
         without=contrast.part,

@@ -253,8 +253,8 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
 def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:
     """Return the score of a program: its change on top of the score of the baseline."""
     if base is None:
-        level = math.log(score.tokens or 1.0) + score.level
-        base = Score(value=level, step_s=math.exp(-score.level), n_steps=0, window=(0, 0))
+        log_rate = math.log(score.tokens or 1.0) + score.level
+        base = Score(value=log_rate, step_s=math.exp(-score.level), n_steps=0, window=(0, 0))
     value, figure = base.value + change.change, base.figure
     return Score(
         value=value,
@@ -319,10 +319,10 @@ def with_rotations(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) ->
     if not turned:
         return tuple(due)
     if so_far.look is None:
-        return (next((result.trial for result in so_far.looks), look_of(plan)),)
+        return (so_far.looks[0].trial if so_far.looks else look_of(plan),)
     others = tuple(trial for trial in due if trial not in turned)
     not_over = tuple(result.trial for result in so_far.numbered if not result.status.is_final)
-    return (*others, *(not_over or (_new_rotation(plan, so_far, turned),)))
+    return (*others, *not_over) if not_over else (*others, _new_rotation(plan, so_far, turned))
 
 
 def next_rotation(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> Trial | None:

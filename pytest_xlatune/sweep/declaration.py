@@ -154,7 +154,7 @@ class Sweep(SettingsGroup):
 
     @classmethod
     def from_cvs(cls, path: str | Path, **given: Any) -> Sweep:
-        """Return the sweep over a cell of a CVS file, in which the cell is deployed.
+        """Return the sweep over a cell of a CVS file; the cell's settings are the deployed ones.
 
         Args:
             path: path of the file.
@@ -320,7 +320,7 @@ class Sweep(SettingsGroup):
             user_options: the values from options, the environment and `xlatune.toml`.
             workdir: the work directory, in which the jaxlib of earlier trials is looked up; None
                 looks up nothing.
-            session: the session whose own trials are ignored in this, so that all its processes
+            session: the session whose own trials that look-up ignores, so that all its processes
                 get the same result; "" ignores none.
             jaxlib: the target's release; "" if it has to be looked up.
 
@@ -389,6 +389,7 @@ class Sweep(SettingsGroup):
             )
         cell = with_sourced(cell, launcher)
         restored = self.no_env.profile(launcher, cell) if self.no_env else None
+        # without the target's release, defaults may be unknown, and then no flag is set back
         if self.no_env and restored and restored.is_baseline and not self.no_env.jaxlib:
             if workdir is not None and not jaxlib:
                 folder = folder_of_family(self.name, (cell, *others.values()))

@@ -1,9 +1,9 @@
 """Read the artifacts of evidence runs once, and compare those of a winner with the baseline's.
 
-A campaign reads the dump and the captures of an evidence run in one of its turns. The ledger keeps
-the facts, and a sentence for each file that cannot be read, so a user learns of a damaged dump
-while the trial can still run again; a missing or damaged artifact does not keep others from being
-read. The evidence package decides what facts mean, the report whether they explain the gain.
+A running campaign reads the dump and the captures of an evidence run. The ledger keeps the facts,
+and a sentence for each file that cannot be read, so a user learns of a damaged dump while the trial
+can still run again; a missing or damaged artifact does not keep others from being read. The
+evidence package decides what facts mean, the report whether they explain the gain.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     facts = [] if program is None else [program_fact(program)]
     drill, pgle = None, ""
     if captures:
-        facts += _read(problems, lambda: _facts_by_others(captures)) or []
+        facts += _read(problems, lambda: _facts_by_readers(captures)) or []
         drill = _read(problems, lambda: _window(captures, None, problems))
     if drill is not None:
         facts.append(drill_fact(drill))
@@ -102,7 +102,7 @@ def _read(problems: list[str], read: Callable[[], _Value]) -> _Value | None:
 
 
 def _window(captures: Sequence[Path], steps: int | None, problems: list[str]) -> Drill:
-    """Drill captures; if they have another number of steps than `steps`, take that number."""
+    """Drill captures of `steps` steps, or of as many as they have if that is another number."""
     try:
         drill, left_out = read_window(captures, CaptureWindow(steps=steps))
     except ParseError:
@@ -113,11 +113,11 @@ def _window(captures: Sequence[Path], steps: int | None, problems: list[str]) ->
     return drill
 
 
-def _facts_by_others(captures: Sequence[Path]) -> list[str]:
+def _facts_by_readers(captures: Sequence[Path]) -> list[str]:
     return [fact for reader in readers().values() for fact in reader.facts(captures)]
 
 
-def _changes_by_others(before: Sequence[Path], after: Sequence[Path]) -> list[tuple[str, str]]:
+def _changes_by_readers(before: Sequence[Path], after: Sequence[Path]) -> list[tuple[str, str]]:
     return [
         (name, text) for name, reader in readers().items() for text in reader.changes(before, after)
     ]
@@ -161,12 +161,11 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     jobs = tuple(job for result in results for job in result.job_ids[-1:])
     problems: list[str] = []
 
-    def facts(of_files: Iterable[tuple[str, str]], paths: Iterable[str]) -> list[EvidenceFact]:
+    def facts(rows: Iterable[tuple[str, str]], paths: Iterable[str]) -> list[EvidenceFact]:
         where = Path(folder.parent.name, folder.name)
         shown = tuple(str(where / path) for path in paths)
         return [
-            EvidenceFact(kind=kind, text=text, artifacts=shown, jobs=jobs)
-            for kind, text in of_files
+            EvidenceFact(kind=kind, text=text, artifacts=shown, jobs=jobs) for kind, text in rows
         ]
 
     program = None
@@ -186,13 +185,13 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         )
     else:
         problems.append("the ledger does not have a trace of each side")
-    of_traces = [*_trace_facts(traces)] if traces else []
-    of_traces += _read(problems, lambda: _changes_by_others(*captures)) or []
+    trace_facts = [*_trace_facts(traces)] if traces else []
+    trace_facts += _read(problems, lambda: _changes_by_readers(*captures)) or []
     # the folder with all captures of a side
     folders = (os.path.commonpath([*map(os.path.dirname, event.captures)]) for event in sides)
     shown = (
         *facts(hlo, (event.dump for event in sides)),
-        *(facts(of_traces, folders) if of_traces else ()),
+        *(facts(trace_facts, folders) if trace_facts else ()),
     )
     span = traces.of(comparison.SPAN)[0] if traces else None
     return Explanation(

@@ -359,8 +359,10 @@ def _read_side(
                 reason = error.reason
             else:
                 reason = _why_not_counted(log, name, seen)
-                jobs += [] if reason else [log]
-        left_out += [(file, reason)] if reason else []
+                if not reason:
+                    jobs.append(log)
+        if reason:
+            left_out.append((file, reason))
     if not jobs and not left_out:
         raise ConfigError(f"{path} is empty: no log of a training job; {_EXPECTED}")
     if not jobs:
@@ -394,7 +396,7 @@ def _why_not_counted(log: JobLog, name: str, seen: dict[bytes, tuple[str, Path]]
 
 
 def _entries(path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the log of each job with "", and each sub-folder without one job, with the reason."""
+    """Yield each job's log and ""; for a sub-folder with no log or several, it and the reason."""
     if path.is_file():
         yield path, ""
         return

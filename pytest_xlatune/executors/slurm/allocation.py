@@ -66,7 +66,7 @@ _NOT_INSIDE = f"found no allocation ({_JOB} is not set); start pytest inside sal
 # the next step is expected to take at most this factor times the longest so far, plus these seconds
 _LONGER, _LONGER_S = 1.25, 20.0
 _SIGKILL_AFTER_S = 15.0  # seconds after SIGTERM until another cancel uses SIGKILL
-# a step that ended earlier than this before the end of its allocation was not ended by it
+# only a step that ended less than this before its allocation may have been cut off by its end
 _END_MARGIN_S = 30.0
 # slurmstepd: error: *** STEP 4711.3 ON node001 CANCELLED AT 2026-11-23T09:12:01 DUE TO TIME LIMIT
 _CANCELLED = re.compile(r"STEP \S+ ON \S+ CANCELLED AT \S+(?P<limit> DUE TO TIME LIMIT)?")
@@ -144,8 +144,8 @@ class AllocationExecutor(OnSlurm):
         super().__init__(run=run, sleep=sleep)
         self._environ = environ
         self._round_s = round_s
-        # A job with the allocation's id is always taken for the allocation: its working directory
-        # is the user's, so it proves nothing, and another user's job has no step of ours.
+        # A poller tells our jobs by the working directory, but that of an allocation is the user's.
+        # So any job with the id is taken for it; another user's job has no step of ours.
         self._poller = Poller(run=run, round_s=round_s, is_ours=lambda *_: True)
         # folder of an attempt -> when Slurm was last asked about its step, on the monotonic clock
         self._asked_s: dict[Path, float] = {}
@@ -547,8 +547,8 @@ def _failed_outcome(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
         outcome = _step_outcome(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
     elif cancelled and _ENDED_BY_SRUN not in text and not has_failed_rank:
         outcome = _step_outcome(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
-    # The trainer never ran. If this counted as its failure, the second one would drop the profile.
     elif not any(folder.glob("claimed*.json")):
+        # The trainer never ran. As FAILED it would be blamed, and a second failure drops a profile.
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         other_lines = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
         why = f"its step did not begin, srun ended with {end.code}: {other_lines[-1]:.300}"

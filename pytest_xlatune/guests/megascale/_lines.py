@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pytest_xlatune.guests.megascale.digest import Worker
 from pytest_xlatune.logs.grammar import plain_segments, split_origin, unwrap
 
-# libtpu cuts a list of cores after eleven, and the number of further cores that it prints is one
-# too large. So the true number of cores is this plus the printed number.
-_LISTED_CORES = 10
+# libtpu cuts a list of cores after eleven. The number of further cores that it prints is one too
+# large.
+_LISTED_CORES = 11
 
 # worker names:  job/task:host   job/task:host@(x,y,z):core   job/task:host@-1:0
 WORKER = re.compile(
@@ -67,10 +67,9 @@ def worker_list(text: str, *, allow_hosts: bool = False) -> WorkerList:
             workers.append(Worker(host=host["host"]))
         else:
             is_readable = False
-    if more and len(workers) > _LISTED_CORES:
-        cores = _LISTED_CORES + more
-    else:
-        cores = len(workers) + max(more - 1, 0)
+    cores = len(workers)
+    if more:
+        cores = min(cores, _LISTED_CORES) + more - 1
     return WorkerList(tuple(workers), cores, more > 0, is_readable)
 
 
@@ -129,8 +128,8 @@ def texts_of_line(raw: bytes) -> Iterator[str]:
 def without_prefix(text: str, number: int, known: Collection[str]) -> TextLine:
     """Return a line without its wrapper and the prefix of its logger.
 
-    `known` has the origins of the open digests. If lines of an open digest have no wrapper, a line
-    without the prefix of a logger loses only a wrapper that is in `known`. So a message that begins
+    `known` has the origins of the open digests, "" for lines without a wrapper. With "" in it, a
+    line without a logger's prefix loses only a wrapper that is in `known`. So a message that begins
     with `0: ` keeps that text.
     """
     _, rest = split_origin(text)

@@ -133,7 +133,7 @@ def is_idle(profile: Profile, context: Context) -> bool:
     deployed_options = {ALIASES.get(name, name) for name in before}
     for name, value in values_of(profile.flags).items():
         known = before.get(name)
-        # the default is no longer in effect if the option is deployed by its other name
+        # the default holds unless deployed under the other name
         if known is None and ALIASES.get(name, name) not in deployed_options:
             known = probed.default(name, context.jaxlib)
         if name in APPENDING or known is None:

@@ -161,7 +161,7 @@ class Session:
         if nodes is not None:
             user_options = self.options.for_sweeps.for_sweep(sweep.name)
             names = expand(",".join(nodes))
-            # the fixture replaces a number of nodes too; these are the sweep's own options already
+            # the fixture also replaces a number of nodes
             others = {name: value for name, value in user_options.values.items() if name != "nodes"}
             user_options = msgspec.structs.replace(
                 user_options,
@@ -248,8 +248,7 @@ class Session:
     def preflight(self, sweep: Sweep, *, is_opening: bool = False) -> preflight.Preflight:
         """Check the site of a sweep and the flags of its selected profiles.
 
-        With `is_opening`, a project's own preflight uses our result before the campaign is open.
-        Then flags are not checked.
+        With `is_opening`, for a project's own preflight before the campaign opens, check no flags.
 
         Raises:
             ConfigError: everything that is wrong, in one message.
@@ -270,7 +269,7 @@ class Session:
             # If another process of the session has begun meanwhile, the site is checked again.
             if is_busy or not campaign.view().state.trials:
                 break
-        # the values that a search may try are checked although no test selects them
+        # unselected values of a search are checked too
         profiles: Sequence[Profile] = [
             profile
             for profile in sweep.named_profiles
@@ -278,7 +277,7 @@ class Session:
         ]
         accepted = set[str]()  # ids of profiles whose flags XLA accepted in a trial
         planned = {progress.trial.arm for progress in state.trials.values()}
-        # If a profile is new, all are checked, so that it is seen whether it repeats one.
+        # A new profile may repeat another one, so all are checked.
         if planned.issuperset(trial.arm for trial in campaign.view().pending):
             accepted = {
                 verdict.arm

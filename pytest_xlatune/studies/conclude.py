@@ -205,12 +205,8 @@ def _confirmed(
 ) -> Verdict:
     """Return the verdict on an arm that stayed in the deciding blocks.
 
-    Args:
-        decision: the decision on the sweep.
-        block_comparison: the comparison on the deciding blocks.
-        base: the verdict so far.
-        trials: the results of the arm in deciding blocks.
-        in_blocks: the same and those in spare blocks, which contribute to its figures.
+    `base` is the verdict so far. `trials` are the results of the arm in deciding blocks;
+    `in_blocks` also has those in spare blocks, which contribute to its figures.
     """
     base = with_figures(base, trials)
     comparison = block_comparison.comparisons.get(base.arm)
@@ -247,9 +243,9 @@ def _confirmed(
     reasons = [_change_reason(kind, figures, ends=winner.ci95 if winner else figures.ci95)]
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
-        # a veto goes before the reason that would hold without it
+        # the reason without this veto comes second
         reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
-    # the survivor veto names the lost runs itself
+    # that veto names them
     if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
         reasons.append(base.lost.message)
     if base.arm in block_comparison.unlike:

@@ -5,9 +5,8 @@ A candidate has other settings, or another commit, image or interpreter, which m
 Validity comes first, then the margin. A gate never passes on missing trials: every planned trial
 must have a score. There is no screen and no ranking: candidates and baselines run in randomised
 blocks, which are compared once when all are over. Gates of different candidates have different
-names, so that a new commit is compared with baselines of its own blocks and never with those of
-last night. The study is pure and deterministic; it must not know of executors, ledgers, clocks or
-logs.
+names, so that a new commit is compared with baselines of its own blocks and never with last
+night's. The study is pure and deterministic.
 """
 
 from __future__ import annotations
@@ -380,7 +379,7 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     if kind is VerdictKind.EQUIVALENT and not is_within(comparison, margin=margin):
         # A loss is excluded but a gain is not, so the candidate passes without being equivalent.
         decided = replace(decided, word=NO_REGRESSION, against=say("{arm}", arm=BASELINE_ID))
-    # a gate shows the number of all scored trials, not only of the compared ones
+    # `n` counts all scored trials, not only compared ones
     return replace(decided, n=base.n, method=method)
 
 

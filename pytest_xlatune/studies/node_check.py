@@ -2,7 +2,7 @@
 
 An arm is a node: the cell on that node alone. The first run of a node only chooses the suspects;
 fresh runs side by side decide. A node that cannot run the load is an answer too, and the study goes
-on. docs/how-to/studies.md describes the study. This module must not know of executors or logs.
+on. docs/how-to/studies.md describes the study.
 """
 
 from __future__ import annotations
@@ -386,7 +386,7 @@ class _NodeProgress(CellProgress["NodeStudy"]):
             for score in self.fresh
             if score.arm == name and score.block in block_means
         ]
-        # sigma is that of all others, whichever of them is the control
+        # any of the others serves as control
         fit = fit_group(others, controls={score.arm for score in others[:1]})
         if len(differences) < _LEAST_RUNS or fit is None or fit.df < _LEAST_OTHERS_DF:
             return None

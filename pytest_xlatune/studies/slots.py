@@ -294,9 +294,7 @@ def second_run_means(past: Past, first: Mapping[str, Estimate]) -> dict[str, Est
     runs of the same profiles. The baselines' error is in both runs, so a second run halves only the
     variance of the job.
 
-    Args:
-        past: the trials of the sweep.
-        first: profile -> log ratio of its first run, and its variance in sigma^2.
+    `first` is profile -> log ratio of its first run, and its variance in sigma^2.
     """
     second_scores: dict[int, dict[str, float]] = defaultdict(dict)
     for key, result in past.screen.items():
@@ -321,7 +319,7 @@ def slower_slots(past: Past, slots: Slots) -> dict[str, float]:
     one-sided t tests at 5 % over all slots. Profiles that were screened once do not compare slots.
     """
     arms = {BASELINE_ID, *(key.arm for key in past.confirm)} - past.dropped.keys()
-    # the fit compares arms within blocks: here, slots within arms
+    # slots as arms, arms as blocks
     scores = [
         BlockScore(block=key.arm, arm=result.trial.cell_digest, value=score.value)
         for key, result in (*past.screen.items(), *past.confirm.items())
@@ -346,10 +344,7 @@ def slower_slots(past: Past, slots: Slots) -> dict[str, float]:
 def notes_on_slots(past: Past, slots: Slots, nodes: Mapping[str, str]) -> list[Message]:
     """Return the lines of a report about slots that are slower or died.
 
-    Args:
-        past: the trials of the sweep.
-        slots: the slots of the sweep.
-        nodes: digest of the cell on a slot -> the nodes of the slot, as a host list.
+    `nodes` is digest of the cell on a slot -> the nodes of the slot, as a host list.
     """
     notes = []
     counted_ids = {id(result) for result in slots.counted_results}

@@ -187,12 +187,8 @@ def straggler_veto(
     They do if there are significantly more of them than in the baselines, unless their cost over
     the window is below the headroom of the claim.
 
-    Args:
-        comparison: the comparison of the arm with the baselines.
-        trials: the trials of the arm.
-        baselines: the trials of the baseline.
-        headroom: the log ratio by which the claim exceeds its limit.
-        level: Fisher's exact p below which the number of slow steps is significant.
+    `comparison` and `trials` are those of the arm; `headroom` is the log ratio by which the claim
+    exceeds its limit, `level` Fisher's exact p below which the number of slow steps is significant.
     """
     slow, steps = _stragglers(trials)
     base_slow, base_steps = _stragglers(baselines)

@@ -174,7 +174,7 @@ def cost_of(
         rounds = _waves_left(study, outlook)
     return Cost(
         jobs=left,
-        # a result with `memory` is of a trial that only compiled
+        # trials with `memory` only compiled
         measured=sum(result.status.is_final and result.memory is None for result in history),
         nodes=study.traits.cell_nodes
         or _nodes_of(study, outlook)

@@ -24,8 +24,8 @@ def pgle_profile(drill: Drill, program: Program | None = None) -> str:
     with the fingerprint that the program had before it was scheduled: `FINGERPRINT::NAME`. By this
     fingerprint XLA ignores the times of other programs (xla/service/gpu/gpu_hlo_schedule.cc,
     `FilterWithFingerprint`); XLA's own converter writes such names too. XLA's checker prints
-    nothing if it finds every operation. Therefore the shortest operation is left out, so that a log
-    always says how many operations were found.
+    nothing if it finds every operation. Therefore the shortest operation is left out if the names
+    have a fingerprint, so that a log always says how many operations were found.
     """
     spent_ps, count = Counter[str](), Counter[str]()
     for row in drill.ops:

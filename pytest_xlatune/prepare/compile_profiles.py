@@ -154,7 +154,7 @@ def run_time_settings(
     names = differing(deployed, program)
     if names is not None and program.options is not None:
         flags = {name: program.options.get(name) for name in names}
-        # XLA prints neither an emptied list nor a default
+        # XLA does not print an emptied list, so the entry of the profile stands for it
         flags |= {name: value for name, value in profile_flags.items() if not value}
     # flags that act only on the program are left out
     in_program = {name for name, expected in expectations().items() if not expected.below}

@@ -1,10 +1,10 @@
 """The leaderboard of a cell: how its sweep ended, its profiles in tables, and all its jobs.
 
-A winner is a profile that the statistics call FASTER, never the largest estimate. "Structurally
-bounded" is a claim about all measured profiles at once, by M, the largest gain that is not
-excluded. Confirmed and screened profiles never share a table: the best of many single runs is
-partly best by luck (winner's curse), so its delta does not compare with a confirmed one. The order
-in a table is that of the conclusion. This module computes no delta, interval or verdict.
+A winner is a profile that the statistics call FASTER, never the largest estimate. That nothing
+helps is a claim about all measured profiles at once: none gains more than M, the largest gain that
+is not excluded. Confirmed and screened profiles never share a table: the best of many single runs
+is partly best by luck (winner's curse), so its delta does not compare with a confirmed one. The
+order in a table is that of the conclusion. This module computes no delta, interval or verdict.
 """
 
 from __future__ import annotations
@@ -490,8 +490,8 @@ def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[s
         elif verdict.kind is VerdictKind.FASTER and recipe is not None and verdict.wins:
             largest = conclusion.verdict(recipe.largest)
             largest_delta = (largest.delta if largest is not None else None) or 0.0
-            # An arm above `recipe.largest` was not allowed to lead: it is a stack, and the blocks
-            # lack a run without some of its parts.
+            # The recipe starts from `recipe.largest`. A faster arm is a stack, and the blocks lack
+            # a run without some of its parts.
             may_lead = (verdict.delta or 0.0) <= largest_delta
             msgid = _LARGER if may_lead else _UNTESTED_PARTS
             yield say(msgid, **figures, largest=literal(recipe.largest))

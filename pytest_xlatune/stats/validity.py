@@ -382,8 +382,8 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Tes
     dumped = values.get(alias if is_alias else name)
     if dumped is None:
         known = defaults(name)
-        # An empty list, a zero or a default is not printed: jaxlib 0.6 omits a field of the
-        # protocol buffer that has no presence.
+        # Even a whole dump of jaxlib 0.6 omits a field whose value is empty, 0 or false: the
+        # protocol buffer declares these fields without presence.
         if options.is_whole and known and value.lower() in ("", "0", "false"):
             return _testimony(Witness.OPTIONS, say("left out"), agrees=True)
         # A dump that is not whole leaves out the options at their default, so this option is at its

@@ -1,6 +1,7 @@
 """The profiles of a tuning sweep at one moment: the declared ones, and those of derived waves.
 
-A derived wave is filled once, from an evidence run of the baseline or from the finished screen of
+A rule of the sweep file reserves slots in a wave for profiles that are not known yet. Such a wave
+is derived. It is filled once, from an evidence run of the baseline or from the finished screen of
 the waves before it, so that later results change no slot. A profile that has a trial keeps its
 slot; the rule fills the other slots. A profile that repeats another, or that the catalog objects
 to, leaves its slot to the next. The candidates of a search come round by round. This module spends
@@ -61,7 +62,7 @@ class FilledWave:
     Attributes:
         profiles: the profiles that the rule adds, in the order of the slots.
         is_open: whether more profiles may be added.
-        is_begun: whether the present profiles run before more are added.
+        is_begun: whether the profiles so far run before the next ones are chosen.
         awaits_evidence: whether an evidence run must first show what fills the slots.
         messages: how the slots were filled, and which candidates got none.
     """
@@ -291,6 +292,7 @@ class Waves:
                 why = say("the sweep declares it itself")
             elif settings_of(profile) in known:
                 why = say("the same settings as {profile}", profile=known[settings_of(profile)])
+            # Of profiles that nobody named, a repeat or one too many is skipped without a message.
             if (why is not None or free < 1) and not are_named:
                 continue
             if why := why or objection_to(profile):

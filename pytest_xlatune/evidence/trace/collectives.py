@@ -7,10 +7,10 @@ receives may be an all-to-all or a permute: its kind is known only if the compil
 collectives of one of these two kinds, and none of the other.
 
 The kernel of a collective runs on every device until the last one has joined. So the shortest
-kernel of an execution contains no waiting: it counts as the transfer, the additional time of the
-others is waiting, and its device was last. Clocks of different hosts are never compared. A trace
-does not show the groups of devices, so no device is blamed for the waiting in a collective that,
-according to the program, joins only some of the devices.
+kernel of an execution is that of the device that joined last, and contains no waiting: its time is
+the transfer. What the other kernels take beyond it is waiting. Clocks of different hosts are never
+compared. A trace does not show the groups of devices, so no device is blamed for the waiting in a
+collective that, according to the program, joins only some of the devices.
 
 Bandwidths are defined as in nccl-tests (https://github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md),
 for n ranks, t seconds and S bytes: the whole result of an all-gather, the whole input of a
@@ -94,7 +94,7 @@ class Communication(Record, frozen=True, kw_only=True):
 
 
 # kinds in which each rank needs data of all others, so that all wait for the last rank
-# -> busbw / algbw x n / (n - 1)
+# -> the factor k in busbw = algbw * k * (n - 1) / n for n ranks
 _NEEDS_ALL_RANKS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 # kinds whose busbw is their algbw
 _DIRECT = frozenset({"collective-permute", "send", "recv", "collective-broadcast"})

@@ -149,7 +149,7 @@ class ThresholdStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
 
     @property
     def arms(self) -> tuple[Arm, ...]:
-        """The cell as deployed, and an arm for each metric, which names the metric's verdict."""
+        """The cell as deployed, and an arm for each metric: a verdict needs an arm."""
         reference = deployed(self.cell)
         return (reference, *(replace(reference, id=demand.metric) for demand in self.demands))
 

@@ -73,7 +73,8 @@ class MegascaleReader:
         self._partial_line = b""  # the last line so far, which has no end yet
         self.lines = 0
         self._digests: list[Digest] = []
-        self._open: dict[str, DigestBuilder] = {}  # origin -> its open digest
+        # origin (the process that a prefix of the launcher names) -> its open digest
+        self._open: dict[str, DigestBuilder] = {}
         # origin -> the first lines of a sentence that names no cause yet
         self._heads: dict[str, list[TextLine]] = {}
         self._trigger: Trigger | None = None
@@ -169,6 +170,7 @@ class MegascaleReader:
         opens = HEAD.match(body) is not None and cause_of_prose(body) is not None
         key = KEY.match(body)
         if not opens and key and key["key"] in ("Full error digest", "Potential cause"):
+            # these keys occur once in a digest, so a second one opens another digest
             opens = builder is None or builder.has_key(key["key"])
         if builder is not None and opens and not builder.includes(line, body):
             self._close_digest(line.origin)

@@ -245,7 +245,7 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         # the reason without this veto comes second
         reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
-    # that veto names them
+    # the survivor veto names lost runs
     if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
         reasons.append(base.lost.message)
     if base.arm in block_comparison.unlike:

@@ -59,6 +59,7 @@ from pytest_xlatune.model.text import is_number, same_value, to_integer
 
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"
+_LHS_ON_SINCE = (0, 7, 2)  # the release of jaxlib in which XLA turned its scheduler on
 _SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
 _OVERLAP = "xla_gpu_experimental_parallel_collective_overlap_limit"
 _SCALE_UP = "xla_gpu_experimental_parallel_scale_up_collective_overlap_limit"
@@ -107,8 +108,8 @@ def _why_no_latency_hiding(case: Case) -> str:
         return ""
     if _SOL in case.after and not case.is_on(_SOL):
         return f"it is off with --{_SOL}=false"
-    # it is on by default since 0.7 for Hopper and Blackwell, and since 0.12 for gfx950
-    if jaxlib and release(jaxlib) < (0, 7):
+    # it is on by default since 0.7.2 for Hopper and Blackwell, and since 0.12 for gfx950
+    if jaxlib and release(jaxlib) < _LHS_ON_SINCE:
         return f"jaxlib {jaxlib} has it off"
     is_old_amd = device.startswith("gfx") and bool(jaxlib) and release(jaxlib) < (0, 12)
     if device.startswith("gfx94") or is_old_amd:
@@ -147,7 +148,8 @@ def is_idle(profile: Profile, context: Context) -> bool:
 
 def _no_op(case: Case) -> Iterator[str]:
     jaxlib, device = case.context.jaxlib, case.context.device.lower()
-    has_lhs = device.startswith(("sm_9", "sm_10", "sm_12")) and jaxlib and release(jaxlib) >= (0, 7)
+    is_new = bool(jaxlib) and release(jaxlib) >= _LHS_ON_SINCE
+    has_lhs = is_new and device.startswith(("sm_9", "sm_10", "sm_12"))
     if has_lhs and not case.profile.env and values_of(case.profile.flags) == {_LHS: "true"}:
         yield f"jaxlib {jaxlib} has the latency hiding scheduler on by itself on {device}"
     # published single runs of such settings differ from their baseline by -5.3 to +1.8 %

@@ -159,6 +159,7 @@ CASES = [
     ("latency-hiding", profile("p", OVERLAP), context(LHS_OFF)),
     ("latency-hiding", profile("p", OVERLAP), context(SOL_OFF)),
     ("latency-hiding", profile("p", OVERLAP), context(jaxlib="0.6.2")),
+    ("latency-hiding", profile("p", OVERLAP), context(jaxlib="0.7.1")),
     ("latency-hiding", profile("p", OVERLAP), context(device="gfx950", jaxlib="0.11.2")),
     ("overruled", profile("p", DOUBLE), context(UNROLL)),
     ("overruled", profile("p", WINDOW_MIB), context(f"{WINDOW_BYTES}=0")),

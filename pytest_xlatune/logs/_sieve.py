@@ -88,12 +88,19 @@ def _pattern(words: frozenset[str]) -> re.Pattern[bytes]:
     return re.compile(_any_of({word.encode().translate(_LOWER, _DELETED) for word in words}))
 
 
-def _any_of(words: Collection[bytes]) -> bytes:
-    """Return a pattern that branches letter by letter, because `re` is slow with alternatives."""
+def _any_of(words: Collection[bytes], *, letters: int = 2) -> bytes:
+    """Return a pattern that branches at the first letters, because `re` is slow with alternatives.
+
+    To branch at all letters is not faster, and takes four times as long to compile.
+    """
     if b"" in words:
         return b""
-    heads = sorted({word[:1] for word in words})
-    branches = (head + _any_of({word[1:] for word in words if word[:1] == head}) for head in heads)
+    if not letters:
+        return b"(?:" + b"|".join(sorted(words)) + b")"
+    branches = (
+        head + _any_of({word[1:] for word in words if word[:1] == head}, letters=letters - 1)
+        for head in sorted({word[:1] for word in words})
+    )
     return b"(?:" + b"|".join(branches) + b")"
 
 

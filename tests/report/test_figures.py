@@ -1,9 +1,8 @@
-"""Figures of two reports, computed again from the seconds of the steps, and written down.
+"""Figures of one report, computed again from the seconds of the steps, and written down.
 
-The first sweep is ranked by rotations and by jobs; in the second nothing helps. Each
-figure is compared twice: with a few lines of numpy, which know nothing of the package's statistics,
-and with a number. How fast a trial was is a digest of its name, so that the order of the jobs,
-which is drawn, changes no figure of a block.
+The sweep is ranked by rotations and by jobs. Each figure is compared twice: with a few lines of
+numpy, which know nothing of the package's statistics, and with a number. How fast a trial was is a
+digest of its name, so that the order of the jobs, which is drawn, changes no figure of a block.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,7 +25,7 @@ from msgspec.structs import replace
 from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.rotated import SPEC_FILE
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec
@@ -40,10 +38,11 @@ from tests.helpers.turned import at_call, journal, line
 BASE, TOKENS, STEPS, FIRST = "baseline-deployed", 512, 20, 5
 NODES = ("node001", "node002")
 LOOK = "rotation-look.0"  # a job of the baseline, with the worker in front
+STRAGGLED = "ring-confirm1.0"  # a pause of the host makes one step longer and the next too short
+FAMILY, COPIES = 5, 2  # finalists, and jobs of the baseline in a block
 CELL = replace(scripted.CELL, protocol=Protocol(steps=STEPS), nodelist=NODES)
 # true changes, as logarithms
-HELPS = {"good": 0.05, "fair": 0.012, "slow": -0.04, "ring": 0.035, "chan": -0.03}
-HARMS = {"loss": -0.02, "worse": -0.03, "worst": -0.05}
+EFFECTS = {"good": 0.05, "fair": 0.012, "slow": -0.04, "ring": 0.035, "chan": -0.03}
 
 
 def noise(*name: object) -> float:
@@ -51,36 +50,25 @@ def noise(*name: object) -> float:
     return zlib.crc32(repr(name).encode()) / 2**31 - 1
 
 
-@dataclass
 class Played(scripted.FakeExecutor):
-    """Runs trials whose steps take the seconds that their names say, and remembers those.
+    """Runs trials whose steps take the seconds that their names say, and remembers those."""
 
-    Attributes:
-        jobs: `ring-confirm1.0` -> the seconds of its steps.
-        turns: rotation -> program -> log seconds of a step in each of its turns.
-        took_s: of each job in turn, with 30 s around its steps.
-    """
-
-    effects: Mapping[str, float]
-    jobs: dict[str, Any] = field(default_factory=dict)
-    turns: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    took_s: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.jobs: dict[str, Any] = {}  # `ring-confirm1.0` -> the seconds of its steps
+        self.turns: dict[str, list[float]] = {}  # program -> log seconds of a step in each turn
+        self.took_s: list[float] = []  # of each job, with 30 s around its steps
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         name = request.folder.name.rpartition("-")[0]
-        told = spec.files.get(SPEC_FILE)
-        rotation = RotationSpec.from_json(json.loads(told)) if told is not None else None
-        if rotation is None or name == LOOK:
-            seconds = self.job(name)
-        else:
-            seconds = self.rotation(name, rotation)
+        text = spec.files.get(SPEC_FILE)
+        rotation = RotationSpec.from_json(json.loads(text)) if text is not None else None
+        is_job = rotation is None or name == LOOK
+        seconds = self.job(name) if is_job else self.rotation(name, rotation)
         lines = [
-            f"completed step: {at}, seconds: {each:.9f}, TFLOP/s/device: 0.1, "
-            f"Tokens/s/device: {TOKENS / each:.6f}, total_weights: 512, loss: 7.1\n"
-            for at, each in enumerate(seconds)
+            f"completed step: {at}, seconds: {step_s:.9f}, TFLOP/s/device: 0.1, "
+            f"Tokens/s/device: {TOKENS / step_s:.6f}, total_weights: 512, loss: 7.1\n"
+            for at, step_s in enumerate(seconds)
         ]
         start_s = 1.8e9 + 1000 * len(self.took_s)
         self.took_s.append(30 + float(sum(seconds)))
@@ -100,87 +88,25 @@ class Played(scripted.FakeExecutor):
 
     def job(self, name: str) -> Any:
         arm = re.split("-(?:wave|confirm)", name)[0]
-        speed = self.effects.get(arm, 0.0) + 0.002 * noise(name)
-        logs = [0.004 * noise(name, at) - speed for at in range(STEPS)]
-        self.jobs[name] = 0.5 * np.exp(logs)
-        self.jobs[name][0] *= 6
-        if name == "ring-confirm1.0":  # a pause of the host makes the next step too short
-            self.jobs[name][[9, 10]] *= 1.6, 0.4
-        return self.jobs[name]
+        speed = EFFECTS.get(arm, 0.0) + 0.002 * noise(name)
+        seconds = 0.5 * np.exp([0.004 * noise(name, at) - speed for at in range(STEPS)])
+        seconds[0] *= 6
+        if name == STRAGGLED:
+            seconds[[9, 10]] *= 1.6, 0.4
+        self.jobs[name] = seconds
+        return seconds
 
-    def rotation(self, name: str, spec: RotationSpec) -> Any:
+    def rotation(self, name: str, spec: Any) -> Any:
         seconds = np.full(spec.first_step + len(spec.order) * spec.turn_steps, 0.5)
         for at in range(spec.first_step, len(seconds)):
             program = at_call(spec, at)
-            turn = (at - spec.first_step) // spec.turn_steps
-            speed = self.effects.get(program, 0.0) + 0.001 * noise(name, program)
+            turn, step = divmod(at - spec.first_step, spec.turn_steps)
+            speed = EFFECTS.get(program, 0.0) + 0.001 * noise(name, program)
             speed += 0.003 * noise(name) + 1e-7 * noise(name, turn)
             seconds[at] *= math.exp(-speed)
-            if (at - spec.first_step) % spec.turn_steps == spec.turn_steps - 1:
-                own = self.turns.setdefault(name, {}).setdefault(program, [])
-                own.append(math.log(seconds[at]))
+            if step == spec.turn_steps - 1:
+                self.turns.setdefault(program, []).append(math.log(seconds[at]))
         return seconds
-
-
-@dataclass(frozen=True)
-class Report:
-    """What ran, and what is said of it."""
-
-    ran: Played
-    board: Mapping[str, Any]
-    page: str
-    tuning: str
-    html: str
-
-    def verdict(self, arm: str) -> Mapping[str, Any]:
-        found = self.board["conclusion"]["verdicts"]
-        return next(each for each in found if each["arm"] == arm)
-
-    def score(self, name: str) -> Mapping[str, Any]:
-        trials = self.board["trials"]
-        return next(each["score"] for each in trials if each["id"].startswith(f"{name}-"))
-
-    @property
-    def record(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.board["conclusion"]["record"]
-        return found
-
-    # what numpy makes of the seconds
-
-    @cached_property
-    def scores(self) -> dict[str, float]:
-        return {name: score(seconds) for name, seconds in self.ran.jobs.items()}
-
-    def of(self, part: str) -> list[float]:
-        return [value for name, value in self.scores.items() if name.startswith(part)]
-
-    @property
-    def level(self) -> float:
-        """Of the baseline, by its jobs: the look, those of the screen and of the blocks."""
-        return float(np.mean([self.scores[LOOK], *self.of(BASE)]))
-
-    @cached_property
-    def blocks(self) -> Fit:
-        """Of fresh jobs: `ring-confirm1.0` is one of the first block."""
-        names = [(re.split(r"-confirm|\.", name), at) for name, at in self.scores.items()]
-        return Fit([(each[1], each[0], at) for each, at in names if len(each) == 3])
-
-    def in_turns(self, arm: str) -> float:
-        """Change of a program in the rotation that ranked, by its turns and the copies'."""
-        (programs,) = self.ran.turns.values()
-        speed = {name: -float(np.mean(own)) for name, own in programs.items()}
-        base = np.mean([each for name, each in speed.items() if name.startswith(BASE)])
-        return math.expm1(speed[arm] - base)
-
-    def off_line(self, arm: str) -> float:
-        """How far a screened job lies from the line through the baselines, by order of start."""
-        screen = [
-            (name.partition("-wave")[0], at) for name, at in self.scores.items() if "-wave" in name
-        ]
-        base = [(at, value) for at, (name, value) in enumerate(screen) if name == BASE]
-        line = np.polyfit([at for at, _ in base], [value for _, value in base], 1)
-        at, value = next((at, value) for at, (name, value) in enumerate(screen) if name == arm)
-        return float(np.expm1(value - np.polyval(line, at)))
 
 
 def score(seconds: Any) -> float:
@@ -191,186 +117,180 @@ def score(seconds: Any) -> float:
     return math.log(TOKENS * len(kept) / kept.sum())
 
 
-class Fit:
-    """Least squares of block and arm, of (block, arm, score)."""
-
-    def __init__(self, rows: Sequence[tuple[str, str, float]]) -> None:
-        self.rows = rows
-        self.blocks = sorted({block for block, _, _ in rows})
-        arms = sorted({arm for _, arm, _ in rows} - {BASE})
-        design = np.array(
-            [
-                [*(block == each for each in self.blocks), *(arm == each for each in arms)]
-                for block, arm, _ in rows
-            ],
-            dtype=float,
-        )
-        values = np.array([value for _, _, value in rows])
-        _, squares, rank, _ = np.linalg.lstsq(design, values, rcond=None)
-        self.df = len(rows) - int(rank)
-        self.sigma = math.sqrt(squares[0] / self.df)
-        self.copies = len(self.of(self.blocks[0], BASE))
-
-    def of(self, block: str, arm: str) -> list[float]:
-        return [value for at, name, value in self.rows if (at, name) == (block, arm)]
-
-    def differences(self, arm: str) -> list[float]:
-        return [fmean(self.of(at, arm)) - fmean(self.of(at, BASE)) for at in self.blocks]
-
-    def change(self, arm: str) -> float:
-        return float(np.mean(self.differences(arm)))
-
-    def error(self) -> tuple[float, int]:
-        """Standard error of a change, and its degrees of freedom."""
-        pooled = self.sigma * math.sqrt((1 + 1 / self.copies) / len(self.blocks))
-        return pooled, self.df
-
-    def interval(self, arm: str, level: float = 0.95) -> list[float]:
-        error, df = self.error()
-        reach = t((1 + level) / 2, df) * error
-        return [math.expm1(self.change(arm) + end) for end in (-reach, reach)]
-
-    def told(self, arm: str, family: int) -> list[float]:
-        """The interval of a winner, the best of a family: 1.25 % below it, 5 % above."""
-        error, df = self.error()
-        low = self.change(arm) - dunnett(family, df, self.copies, 0.0125) * error
-        return [math.expm1(end) for end in (low, self.change(arm) + t(0.95, df) * error)]
-
-    def likely(self, arm: str, family: int) -> list[float]:
-        """The same where effects are N(0, 1 %) before."""
-        error, df = self.error()
-        kept = 0.01**2 / (0.01**2 + error**2)
-        mean, spread = kept * self.change(arm), math.sqrt(kept) * error
-        low = mean - dunnett(family, df, self.copies, 0.025) * spread
-        return [math.expm1(each) for each in (mean, low, mean + t(0.95, df) * spread)]
-
-    def mde80(self, family: int, alpha: float) -> float:
-        error, df = self.error()
-        return math.expm1((dunnett(family, df, self.copies, alpha) + t(0.8, df)) * error)
-
-
 def t(probability: float, df: float) -> float:
     return float(scipy.stats.t.ppf(probability, df))
 
 
-@cache
-def dunnett(arms: int, df: int, weight: int, alpha: float) -> float:
-    """One-sided, `arms` against one control of `weight` times their jobs, by its two integrals."""
-    rho = 1 / (1 + weight)
+def dunnett(df: int, alpha: float) -> float:
+    """One-sided, the finalists against one control with more jobs, by its two integrals."""
+    rho = 1 / (1 + COPIES)
     z = np.linspace(-8, 8, 201)
     s = np.linspace(1e-6, 4, 401)
     of_s = scipy.stats.chi.pdf(s * math.sqrt(df), df) * math.sqrt(df)
 
     def beyond(c: float) -> float:
         places = (c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)
-        inner = scipy.special.ndtr(places) ** arms * scipy.stats.norm.pdf(z)
+        inner = scipy.special.ndtr(places) ** FAMILY * scipy.stats.norm.pdf(z)
         return float(np.trapezoid(np.trapezoid(inner, z, axis=1) * of_s, s)) - (1 - alpha)
 
     return float(scipy.optimize.brentq(beyond, 0.0, 20.0, xtol=1e-10))
 
 
-def report(folder: Path, effects: Mapping[str, float], study: TuningStudy) -> Report:
-    ran = Played(effects)
-    made = scripted.campaign(folder, ran, cell=CELL, study=study)
-    scripted.run(made)
-    reports = folder / "reports"
-    publish(made.folder, reports)
-    return Report(
-        ran=ran,
-        board=json.loads((reports / "pretend/leaderboard.json").read_text(encoding="utf-8")),
-        page=(reports / "pretend/leaderboard.md").read_text(encoding="utf-8"),
-        tuning=(reports / "pretend-tuning.md").read_text(encoding="utf-8"),
-        html=(reports / "pretend/leaderboard.html").read_text(encoding="utf-8"),
-    )
+class Report:
+    """What ran, what is said of it, and what numpy makes of the seconds."""
 
+    def __init__(self, folder: Path) -> None:
+        options = [profile(name, f"--xla_{name}=1") for name in ("good", "fair", "same", "slow")]
+        variables = [
+            profile(name, env={f"NCCL_{name.upper()}": "1"}) for name in ("ring", "tree", "chan")
+        ]
+        study = TuningStudy(
+            cell=CELL,
+            profiles=(*options, *variables),
+            budget=60,
+            blocks=4,
+            block_baselines=COPIES,
+            screen_baselines=2,
+            finalists=FAMILY,
+            rotation=RotationRule(),
+        )
+        self.ran = Played()
+        made = scripted.campaign(folder, self.ran, cell=CELL, study=study)
+        scripted.run(made)
+        reports = folder / "reports"
+        publish(made.folder, reports)
+        self.board = json.loads((reports / "pretend/leaderboard.json").read_text("utf-8"))
+        self.page = (reports / "pretend/leaderboard.md").read_text("utf-8")
+        self.tuning = (reports / "pretend-tuning.md").read_text("utf-8")
+        self.html = (reports / "pretend/leaderboard.html").read_text("utf-8")
+        self.record = self.board["conclusion"]["record"]
+        self.scores = {name: score(seconds) for name, seconds in self.ran.jobs.items()}
+        # of fresh jobs: `ring-confirm1.0` is one of the first block
+        names = [(re.split(r"-confirm|\.", name), value) for name, value in self.scores.items()]
+        self.fresh = [(name[1], name[0], value) for name, value in names if len(name) == 3]
+        self.blocks = sorted({block for block, _, _ in self.fresh})
 
-def study(profiles: Sequence[Profile], **changes: Any) -> TuningStudy:
-    return TuningStudy(
-        cell=CELL, profiles=tuple(profiles), budget=60, blocks=4, block_baselines=2, **changes
-    )
+    def verdict(self, arm: str) -> Any:
+        verdicts = self.board["conclusion"]["verdicts"]
+        return next(verdict for verdict in verdicts if verdict["arm"] == arm)
+
+    def shown_score(self, name: str) -> Any:
+        trials = self.board["trials"]
+        return next(trial["score"] for trial in trials if trial["id"].startswith(f"{name}-"))
+
+    @property
+    def level(self) -> float:
+        """Of the baseline, by its jobs: the look, those of the screen and of the blocks."""
+        jobs = [value for name, value in self.scores.items() if name.startswith((BASE, LOOK))]
+        return fmean(jobs)
+
+    def change(self, arm: str) -> float:
+        def mean(block: str, arm: str) -> float:
+            return fmean(value for at, name, value in self.fresh if (at, name) == (block, arm))
+
+        return fmean(mean(block, arm) - mean(block, BASE) for block in self.blocks)
+
+    @cached_property
+    def fit(self) -> tuple[float, int]:
+        """Noise of a job and its degrees of freedom: least squares of block and arm."""
+        arms = sorted({arm for _, arm, _ in self.fresh} - {BASE})
+        design = [
+            [*(block == each for each in self.blocks), *(arm == each for each in arms)]
+            for block, arm, _ in self.fresh
+        ]
+        values = [value for _, _, value in self.fresh]
+        _, squares, rank, _ = np.linalg.lstsq(np.array(design, float), np.array(values), rcond=None)
+        df = len(values) - int(rank)
+        return math.sqrt(squares[0] / df), df
+
+    @property
+    def error(self) -> float:
+        return self.fit[0] * math.sqrt((1 + 1 / COPIES) / len(self.blocks))
+
+    def interval(self, arm: str, level: float) -> list[float]:
+        reach = t((1 + level) / 2, self.fit[1]) * self.error
+        return [math.expm1(self.change(arm) + end) for end in (-reach, reach)]
+
+    def interval_of_winner(self, arm: str) -> list[float]:
+        """Of the best of a family: 1.25 % below it, 5 % above."""
+        low = dunnett(self.fit[1], 0.0125) * self.error
+        high = t(0.95, self.fit[1]) * self.error
+        return [math.expm1(self.change(arm) + end) for end in (-low, high)]
+
+    def likely(self, arm: str) -> list[float]:
+        """The same where effects are N(0, 1 %) before."""
+        kept = 0.01**2 / (0.01**2 + self.error**2)
+        mean, spread = kept * self.change(arm), math.sqrt(kept) * self.error
+        low, high = dunnett(self.fit[1], 0.025) * spread, t(0.95, self.fit[1]) * spread
+        return [math.expm1(mean + end) for end in (0, -low, high)]
+
+    def in_turns(self, arm: str) -> float:
+        """Change of a program in the rotation that ranked, by its turns and the copies'."""
+        speed = {name: -fmean(turns) for name, turns in self.ran.turns.items()}
+        base = fmean(value for name, value in speed.items() if name.startswith(BASE))
+        return math.expm1(speed[arm] - base)
+
+    def off_line(self, arm: str) -> float:
+        """How far a screened job lies from the line through the baselines, by order of start."""
+        screen = [
+            (name.partition("-wave")[0], value)
+            for name, value in self.scores.items()
+            if "-wave" in name
+        ]
+        base = [(at, value) for at, (name, value) in enumerate(screen) if name == BASE]
+        line = np.polyfit([at for at, _ in base], [value for _, value in base], 1)
+        at, value = next((at, value) for at, (name, value) in enumerate(screen) if name == arm)
+        return float(np.expm1(value - np.polyval(line, at)))
 
 
 @pytest.fixture(scope="module")
-def helps(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Options of the compiler take turns, to be ranked; variables are ranked by jobs."""
-    options = (profile(name, f"--xla_{name}=1") for name in ("good", "fair", "same", "slow"))
-    variables = (
-        profile(name, env={f"NCCL_{name.upper()}": "1"}) for name in ("ring", "tree", "chan")
-    )
-    mixed = study((*options, *variables), screen_baselines=2, finalists=5, rotation=RotationRule())
-    return report(tmp_path_factory.mktemp("helps"), HELPS, mixed)
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return Report(tmp_path_factory.mktemp("sweep"))
 
 
-@pytest.fixture(scope="module")
-def harms(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    names = ("idle", "none", "loss", "worse", "worst")
-    profiles = [profile(name, f"--xla_{name}=1") for name in names]
-    ordinary = study(profiles, screen_baselines=3, finalists=2)
-    return report(tmp_path_factory.mktemp("harms"), HARMS, ordinary)
-
-
-Of = Callable[[Report], Any]
-STRAGGLED = "ring-confirm1.0"
+Figure = Callable[[Report], Any]
 # what it is, where the JSON has it, what numpy makes of it, and what it was
-FIGURES: Sequence[tuple[str, Of, Of, Any]] = (
+FIGURES: Sequence[tuple[str, Figure, Figure, Any]] = (
     (
         "TGS of a job with a pause",
-        lambda it: it.score(STRAGGLED)["tgs"],
+        lambda it: it.shown_score(STRAGGLED)["tgs"],
         lambda it: math.exp(it.scores[STRAGGLED]),
         1059.57309,
     ),
     (
-        "seconds of its step",
-        lambda it: it.score(STRAGGLED)["step_s"],
-        lambda it: np.delete(it.ran.jobs[STRAGGLED], [0, 1, 2, 3, 4, 9, 10]).mean(),
-        0.483213482,
-    ),
-    (
-        "TGS of the baseline: its jobs, the look too",
-        lambda it: it.board["conclusion"]["reference"]["tgs"],
-        lambda it: math.exp(it.level),
-        1023.81292,
-    ),
-    (
         "TGS of a winner: the baseline's with its change",
         lambda it: it.verdict("good")["tgs"],
-        lambda it: math.exp(it.level + it.blocks.change("good")),
+        lambda it: math.exp(it.level + it.change("good")),
         1075.48681,
     ),
     (
-        "change of a winner of fresh blocks",
-        lambda it: it.verdict("ring")["delta"],
-        lambda it: math.expm1(it.blocks.change("ring")),
-        0.0342088447,
-    ),
-    (
-        "its interval",
-        lambda it: it.verdict("ring")["ci95"],
-        lambda it: it.blocks.told("ring", 5),
-        (0.0310469448, 0.0359631288),
+        "change of a winner of fresh blocks, and its interval",
+        lambda it: [it.verdict("ring")["delta"], *it.verdict("ring")["ci95"]],
+        lambda it: [math.expm1(it.change("ring")), *it.interval_of_winner("ring")],
+        (0.0342088447, 0.0310469448, 0.0359631288),
     ),
     (
         "interval of an equivalent of blocks",
         lambda it: it.verdict("tree")["ci95"],
-        lambda it: it.blocks.interval("tree"),
+        lambda it: it.interval("tree", 0.95),
         (-0.00163956509, 0.0024651034),
     ),
     (
         "interval by which it is one",
         lambda it: [it.verdict("tree")["reasons"][0]["values"][end] for end in ("low", "high")],
-        lambda it: it.blocks.interval("tree", 0.90),
+        lambda it: it.interval("tree", 0.90),
         (-0.00128341614, 0.0021076177),
     ),
     (
         "what a small winner is likely to gain",
         lambda it: it.verdict("fair")["likely"],
-        lambda it: it.blocks.likely("fair", 5),
+        lambda it: it.likely("fair"),
         (0.0101191386, 0.00736640563, 0.0118243818),
     ),
     (
         "effect of a finalist that blocks find",
         lambda it: it.record["mde80"],
-        lambda it: it.blocks.mde80(5, 0.05),
+        lambda it: math.expm1((dunnett(it.fit[1], 0.05) + t(0.8, it.fit[1])) * it.error),
         0.00325569944,
     ),
     (
@@ -382,13 +302,13 @@ FIGURES: Sequence[tuple[str, Of, Of, Any]] = (
     (
         "noise of a job, by blocks",
         lambda it: it.record["sigma"],
-        lambda it: it.blocks.sigma,
+        lambda it: it.fit[0],
         0.00160058824,
     ),
     (
         "gain in the recipe",
         lambda it: it.record["recipe"]["parts"][0]["gain"],
-        lambda it: math.expm1(it.blocks.change("good")),
+        lambda it: math.expm1(it.change("good")),
         0.0504720014,
     ),
     (
@@ -404,61 +324,16 @@ FIGURES: Sequence[tuple[str, Of, Of, Any]] = (
         0.837080246,
     ),
 )
-WITHOUT_WINNER: Sequence[tuple[str, Of, Of, Any]] = (
-    (
-        "TGS of the baseline: all of its jobs",
-        lambda it: it.board["conclusion"]["reference"]["tgs"],
-        lambda it: math.exp(np.mean(it.of(BASE))),
-        1023.76784,
-    ),
-    (
-        "M: the highest end of an interval",
-        lambda it: it.record["bound"],
-        lambda it: max(it.blocks.interval(arm)[1] for arm in ("idle", "none")),
-        0.00384602798,
-    ),
-    (
-        "change of a screened job, off a line of three",
-        lambda it: it.verdict("worse")["delta"],
-        lambda it: it.off_line("worse"),
-        -0.0283653042,
-    ),
-    (
-        "noise of a job, by blocks",
-        lambda it: it.record["sigma"],
-        lambda it: it.blocks.sigma,
-        0.00174757124,
-    ),
-    (
-        "effect of a finalist",
-        lambda it: it.record["mde80"],
-        lambda it: it.blocks.mde80(2, 0.05),
-        0.00327785263,
-    ),
+
+
+@pytest.mark.parametrize(
+    ("shown", "by_numpy", "number"), [pytest.param(*row[1:], id=row[0]) for row in FIGURES]
 )
-
-
-def ids(row: Sequence[Any]) -> list[Any]:
-    return [pytest.param(*rest, id=name) for name, *rest in row]
-
-
-def compared(it: Report, found: Of, expected: Of, number: Any) -> None:
-    assert found(it) == pytest.approx(expected(it), rel=4e-6, abs=5e-8), "numpy makes another"
-    assert found(it) == pytest.approx(number, rel=1e-6), "it was another"
-
-
-@pytest.mark.parametrize(("found", "expected", "number"), ids(FIGURES))
 def test_a_figure_follows_from_the_seconds(
-    helps: Report, found: Of, expected: Of, number: Any
+    report: Report, shown: Figure, by_numpy: Figure, number: Any
 ) -> None:
-    compared(helps, found, expected, number)
-
-
-@pytest.mark.parametrize(("found", "expected", "number"), ids(WITHOUT_WINNER))
-def test_a_figure_of_a_sweep_without_a_winner_does(
-    harms: Report, found: Of, expected: Of, number: Any
-) -> None:
-    compared(harms, found, expected, number)
+    assert shown(report) == pytest.approx(by_numpy(report), rel=4e-6, abs=5e-8)
+    assert shown(report) == pytest.approx(number, rel=1e-6), "it was another"
 
 
 # each stands in the leaderboard and in the tuning document
@@ -473,28 +348,17 @@ SHOWN = (
     "| `slow` | `--xla_slow=1` | 984.2 | 0.5202 | -3.9 | – | 1 | screened",  # noqa: RUF001
     "another's (sigma) | 0.16 % |",
 )
-SHOWN_WITHOUT_WINNER = (
-    "no measured profile beats the baseline by more than 0.4 % (M, at 95 %)",
-    "| Any larger gain is ruled out, at 95 % (M) | 0.4 % |",
-    "of a finalist (MDE80) | 0.3 % |",
-    "| `worse` | `--xla_worse=1` | 994.7 | 0.5147 | -2.8 | – | 1 | screened",  # noqa: RUF001
-    "| `baseline-deployed` | as deployed | 1023.8 | 0.5001 | – | – | 11 | baseline |",  # noqa: RUF001
-)
 
 
-def test_both_documents_show_these_figures(helps: Report, harms: Report) -> None:
-    for it, shown in ((helps, SHOWN), (harms, SHOWN_WITHOUT_WINNER)):
-        for text in (it.page, it.tuning):
-            assert [each for each in shown if each not in text] == []
-
-
-def test_the_page_draws_a_change_and_its_ends_where_the_figures_are(helps: Report) -> None:
-    marks, drawn = read(helps.html).marks, []
-    for each in helps.board["conclusion"]["verdicts"]:
-        own = marks[each["arm"]]
-        drawn.append((each["delta"], float(own["circle"]["cx"].strip("%"))))
-        for end, place in zip(each["ci95"] or (), ("x1", "x2"), strict=False):
-            drawn.append((end, float(own["ends"][place].strip("%"))))
+def test_both_documents_and_the_page_show_these_figures(report: Report) -> None:
+    for text in (report.page, report.tuning):
+        assert [row for row in SHOWN if row not in text] == []
+    marks, drawn = read(report.html).marks, []
+    for verdict in report.board["conclusion"]["verdicts"]:
+        mark = marks[verdict["arm"]]
+        drawn.append((verdict["delta"], float(mark["circle"]["cx"].strip("%"))))
+        for end, place in zip(verdict["ci95"] or (), ("x1", "x2"), strict=False):
+            drawn.append((end, float(mark["ends"][place].strip("%"))))
     figures, places = zip(*drawn, strict=True)
     scale = np.polyfit(figures, places, 1)
     assert scale[0] > 0

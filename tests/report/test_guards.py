@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,89 +34,85 @@ from tests.helpers.deploying import (
     repository,
 )
 
-
-@pytest.mark.parametrize(
-    ("dcn_pp", "expected"),
-    [pytest.param("1", "1", id="on FSDP"), pytest.param("8", "8", id="on PP")],
-)
-def test_recipes_that_conflict_are_guarded_by_the_parallelism(
-    tmp_path: Path, dcn_pp: str, expected: str
-) -> None:
-    cells = [covered(AG), covered(OVERLAP, parallelism="PP=8")]
-    for cell in cells:
-        (found,) = conflicts(cell, cells)
-        assert (found.doubt, found.settings) == (Doubt.CONTRARY, ("xla_ag",))
-    root = repository(tmp_path, {ENV: DEPLOYED})
-    apply(root, patch_of(cells).text)
-    environ = deployed_env(root / ENV, base={"MAXTEXT_DCN_PP": dcn_pp})
-    assert effective_values(parse_flags(environ["XLA_FLAGS"]))["xla_ag"] == expected
-    # without the variable it is the cell without a pipeline
-    bare = deployed_env(root / ENV)
-    assert effective_values(parse_flags(bare["XLA_FLAGS"]))["xla_ag"] == "1"
-
-
-def test_a_recipe_that_hurts_elsewhere_is_guarded_and_a_harmless_one_is_not() -> None:
-    same = replace(AG, id="the-same-by-another-name")
-    hurt = covered(OVERLAP, parallelism="PP=8", others=((same, VerdictKind.SLOWER),))
-    mine = covered(AG)
-    (found,) = conflicts(mine, [mine, hurt])
-    assert found.guard == '"${MAXTEXT_DCN_PP:-1}" -le 1'
-    assert found.doubt is Doubt.HARMFUL
-    assert "NOT for PP=8: xla_ag: slower there, -10.0 %" in patch_of([mine, hurt]).text
-    fine = covered(OVERLAP, parallelism="PP=8", others=((same, VerdictKind.EQUIVALENT),))
-    # alone it does no harm there, but that cell's own recipe sets the flag to another value
-    (contrary,) = conflicts(mine, [mine, fine])
-    assert contrary.doubt is Doubt.CONTRARY
-    bare = without_recipe(fine)
-    assert conflicts(mine, [mine, bare]) == []
-    assert "if [[" not in patch_of([mine, bare]).text
+FASTER, SLOWER, SAME = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT
+ONCE, UNTOLD, INVALID = VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE, VerdictKind.INVALID
+BOTH = profile("ag-1g+chan-8", "--xla_ag=1", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
+CHAN = profile("chan-8", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
+OTHER = profile("other", "--xla_z=1")
+ANOTHER_NAME = replace(BOTH, id="the-same-by-another-name")
 
 
 def without_recipe(cell: MeasuredCell) -> MeasuredCell:
     """The same cell where nothing won: its first profile was screened once and lost nothing."""
     first, *others = cell.conclusion.verdicts
-    lost = replace(first, kind=VerdictKind.SCREENED, n=1)
+    lost = replace(first, kind=ONCE, n=1)
     return replace(cell, conclusion=replace(cell.conclusion, verdicts=(lost, *others)))
 
 
-BOTH = profile("ag-1g+chan-8", "--xla_ag=1", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
-CHAN = profile("chan-8", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
-OTHER = profile("other", "--xla_z=1")
+def patched(folder: Path, cells: Sequence[MeasuredCell]) -> Path:
+    """Apply the patch of these cells in a repository; return the env file."""
+    root = repository(folder, {ENV: DEPLOYED})
+    apply(root, patch_of(cells).text)
+    return root / ENV
+
+
+def ag_of(environ: dict[str, str]) -> str | None:
+    return effective_values(parse_flags(environ["XLA_FLAGS"])).get("xla_ag")
+
+
+def test_recipes_that_conflict_are_guarded_by_the_parallelism(tmp_path: Path) -> None:
+    cells = [covered(AG), covered(OVERLAP, parallelism="PP=8")]
+    for cell in cells:
+        (found,) = conflicts(cell, cells)
+        assert (found.doubt, found.settings) == (Doubt.CONTRARY, ("xla_ag",))
+    assert conflicts(cells[0], cells)[0].guard == '"${MAXTEXT_DCN_PP:-1}" -le 1'
+    env = patched(tmp_path, cells)
+    for degree, expected in (("1", "1"), ("8", "8")):
+        assert ag_of(deployed_env(env, base={"MAXTEXT_DCN_PP": degree})) == expected
+    assert ag_of(deployed_env(env)) == "1", "without the variable there is no pipeline"
+    # in a file of its own it needs no guard
+    files = tuple(replace(file, path="configs/tiny-pp.env.sh") for file in cells[1].files)
+    apart = [cells[0], replace(cells[1], files=files)]
+    assert conflicts(apart[0], apart) == conflicts(apart[1], apart) == []
+    assert "if [[" not in patch_of(apart).text
+    # degrees of one axis are told apart
+    eight, four = covered(AG, parallelism="PP=8"), covered(OVERLAP, parallelism="PP=4")
+    for mine, other, pp in ((eight, four, 8), (four, eight, 4)):
+        (found,) = conflicts(mine, [eight, four])
+        assert (found.other, found.guard) == (other, f'"${{MAXTEXT_DCN_PP:-1}}" -eq {pp}')
 
 
 @pytest.mark.parametrize(
     ("there", "doubt", "words"),
     [
         pytest.param(
-            ((AG, VerdictKind.INVALID),),
+            ((ANOTHER_NAME, SLOWER),), Doubt.HARMFUL, "slower there, -10.0 %", id="it hurts there"
+        ),
+        pytest.param(
+            ((AG, INVALID),),
             Doubt.HARMFUL,
             "NOT for PP=8: xla_ag: cannot run there: out of memory",
             id="a part of it cannot run there",
         ),
         pytest.param(
-            ((CHAN, VerdictKind.SLOWER), (AG, VerdictKind.EQUIVALENT)),
+            ((CHAN, SLOWER), (AG, SAME)),
             Doubt.HARMFUL,
             "NOT for PP=8: NCCL_NCHANNELS_PER_NET_PEER: slower there",
             id="a part of it is slower there",
         ),
         pytest.param(
-            ((AG, VerdictKind.EQUIVALENT), (CHAN, VerdictKind.EQUIVALENT)),
+            ((AG, SAME), (CHAN, SAME)),
             Doubt.UNMEASURED,
             "NOT verified on PP=8: xla_ag, NCCL_NCHANNELS_PER_NET_PEER",
             id="both parts are harmless there, and were not measured together",
         ),
         pytest.param(
-            ((BOTH, VerdictKind.INCONCLUSIVE),),
-            Doubt.UNDECIDED,
-            "not decided there",
-            id="the whole is not decided there",
+            ((BOTH, UNTOLD),), Doubt.UNDECIDED, "not decided there", id="it is not decided there"
         ),
-        pytest.param(
-            ((BOTH, VerdictKind.SCREENED),), Doubt.UNDECIDED, "proves nothing", id="one run there"
-        ),
+        pytest.param(((BOTH, ONCE),), Doubt.UNDECIDED, "proves nothing", id="one run there"),
         pytest.param((), Doubt.UNMEASURED, "not measured there", id="nothing was measured there"),
         pytest.param(
-            ((BOTH, VerdictKind.EQUIVALENT), (AG, VerdictKind.INVALID)),
+            ((BOTH, SAME), (AG, INVALID)),
             None,
             "",
             id="the whole was measured there, whatever its parts do alone",
@@ -128,20 +125,15 @@ def test_every_part_of_a_recipe_that_was_measured_elsewhere_counts(
     doubt: Doubt | None,
     words: str,
 ) -> None:
-    """Live: the winner of FSDP held `ag-1g`, which ran out of memory on PP; no guard was there."""
     first = covered(BOTH)
-    second = without_recipe(covered(OTHER, parallelism="PP=8", others=there))
-    cells = [first, second]
-    assert [each.doubt for each in conflicts(first, cells)] == ([doubt] if doubt else [])
-    patch = patch_of(cells).text
-    root = repository(tmp_path, {ENV: DEPLOYED})
-    apply(root, patch)
-    on = deployed_env(root / ENV, parallelism="PP=8")
-    home = deployed_env(root / ENV, parallelism="FSDP=8")
-    assert ("xla_ag" in effective_values(parse_flags(on["XLA_FLAGS"]))) is (doubt is None)
+    cells = [first, without_recipe(covered(OTHER, parallelism="PP=8", others=there))]
+    assert [found.doubt for found in conflicts(first, cells)] == ([doubt] if doubt else [])
+    assert words in patch_of(cells).text
+    env = patched(tmp_path, cells)
+    on = deployed_env(env, parallelism="PP=8")
+    assert (ag_of(on) is not None) is (doubt is None)
     assert ("NCCL_NCHANNELS_PER_NET_PEER" in on) is (doubt is None)
-    assert effective_values(parse_flags(home["XLA_FLAGS"]))["xla_ag"] == "1"
-    assert words in patch
+    assert ag_of(deployed_env(env, parallelism="FSDP=8")) == "1"
     assert read_cells(write_cells(cells), where="here") == tuple(cells)
     document = markdown(tuning(cells))
     assert ("NOT" in document.partition("```diff")[2].partition("```")[0]) is bool(doubt)
@@ -161,83 +153,66 @@ def test_a_gain_over_the_baseline_that_is_less_than_the_own_recipe_is_guarded(
 ) -> None:
     """AG and CHAN win on FSDP. On PP AG alone wins, and CHAN takes a part of what it gains."""
     first = covered(BOTH)
-    second = covered(AG, parallelism="PP=8", others=((BOTH, VerdictKind.FASTER),))
-    own, both = (
-        replace(each, delta=gain, ci95=(gain - width, gain + width))
-        for each, gain, width in zip(
-            second.conclusion.verdicts, (0.04, delta), (0.005, half_width), strict=True
-        )
-    )
-    tuned = replace(second.conclusion, verdicts=(own, both), record=TuningRecord(
-        finalists=(AG.id, BOTH.id), recipe=Recipe(arm=AG.id, largest=AG.id, parts=())))  # fmt: skip
+    second = covered(AG, parallelism="PP=8", others=((BOTH, FASTER),))
+    own, both = second.conclusion.verdicts
+    own = replace(own, delta=0.04, ci95=(0.035, 0.045))
+    both = replace(both, delta=delta, ci95=(delta - half_width, delta + half_width))
+    recipe = Recipe(arm=AG.id, largest=AG.id, parts=())
+    record = TuningRecord(finalists=(AG.id, BOTH.id), recipe=recipe)
+    tuned = replace(second.conclusion, verdicts=(own, both), record=record)
     cells = [first, replace(second, conclusion=tuned)]
     assert cells[1].recipe == AG
     found = conflicts(first, cells)
-    assert [each.doubt for each in found] == ([doubt] if doubt else [])
-    assert not any(each.is_open for each in found)
-    patch = patch_of(cells).text
-    root = repository(tmp_path, {ENV: DEPLOYED})
-    apply(root, patch)
-    on = deployed_env(root / ENV, parallelism="PP=8")
-    assert effective_values(parse_flags(on["XLA_FLAGS"]))["xla_ag"] == "1"
+    assert [conflict.doubt for conflict in found] == ([doubt] if doubt else [])
+    assert not any(conflict.is_open for conflict in found)
+    env = patched(tmp_path, cells)
+    on = deployed_env(env, parallelism="PP=8")
+    assert ag_of(on) == "1"
     assert ("NCCL_NCHANNELS_PER_NET_PEER" in on) is (doubt is None)
-    home = deployed_env(root / ENV, parallelism="FSDP=8")
-    assert "NCCL_NCHANNELS_PER_NET_PEER" in home
+    assert "NCCL_NCHANNELS_PER_NET_PEER" in deployed_env(env, parallelism="FSDP=8")
     said = "NOT for PP=8: NCCL_NCHANNELS_PER_NET_PEER:"
-    assert (said in patch) is (doubt is not None)
-    document = markdown(tuning(cells))
-    assert ("as fast with" in document) is (doubt is not None)
+    assert (said in patch_of(cells).text) is (doubt is not None)
+    assert ("as fast with" in markdown(tuning(cells))) is (doubt is not None)
 
 
 def test_small_losses_by_several_recipes_do_not_add_up_against_the_own_one() -> None:
     """Each of two others takes 0.8 % of what PP gains, which is less than the margin."""
-    both, b, c = (profile(each, f"--xla_{each}=1") for each in ("both", "b", "c"))
-    more = replace(both, id="ag+b", flags=(*AG.flags, *b.flags))
-    most = replace(both, id="all", flags=(*more.flags, *c.flags))
-    both = replace(both, flags=(*b.flags, *c.flags))
-    others = tuple((each, VerdictKind.FASTER) for each in (more, most, both, b, c))
-    pp = covered(AG, parallelism="PP=8", others=others)
-    gains = {"ag": 0.04, "ag+b": 0.032, "all": 0.024}
-    verdicts = tuple(
-        replace(each, delta=gain, ci95=(gain - 0.001, gain + 0.001))
-        for each in pp.conclusion.verdicts
-        for gain in (gains.get(each.arm, 0.01),)
+    b, c = (profile(name, f"--xla_{name}=1") for name in ("b", "c"))
+    both = profile("both", "--xla_b=1 --xla_c=1")
+    more = profile("ag+b", "--xla_ag=1 --xla_b=1")
+    most = profile("all", "--xla_ag=1 --xla_b=1 --xla_c=1")
+    pp = covered(
+        AG, parallelism="PP=8", others=tuple((each, FASTER) for each in (more, most, both, b, c))
     )
+    gains = {"ag": 0.04, "ag+b": 0.032, "all": 0.024}
+    verdicts = [
+        replace(verdict, delta=gain, ci95=(gain - 0.001, gain + 0.001))
+        for verdict in pp.conclusion.verdicts
+        for gain in (gains.get(verdict.arm, 0.01),)
+    ]
     record = TuningRecord(finalists=(AG.id,), recipe=Recipe(arm=AG.id, largest=AG.id, parts=()))
-    pp = replace(pp, conclusion=replace(pp.conclusion, verdicts=verdicts, record=record))
-    cells = [pp, covered(b), covered(c, parallelism="TP=8")]
-    reach = {
-        str(each.cell.parallelism): [one.doubt for one in conflicts(each, cells) if one.other is pp]
-        for each in cells[1:]
-    }
-    assert reach == {"FSDP=8": [], "TP=8": [Doubt.NOT_AS_FAST]}
+    pp = replace(pp, conclusion=replace(pp.conclusion, verdicts=tuple(verdicts), record=record))
+    fsdp, tp = covered(b), covered(c, parallelism="TP=8")
+    cells = [pp, fsdp, tp]
+    reach = [
+        [found.doubt for found in conflicts(cell, cells) if found.other is pp]
+        for cell in (fsdp, tp)
+    ]
+    assert reach == [[], [Doubt.NOT_AS_FAST]]
 
 
 def test_two_recipes_that_are_harmless_apart_do_not_meet_unguarded_in_a_third_cell() -> None:
-    third = covered(
-        OTHER, parallelism="TP=8",
-        others=((AG, VerdictKind.EQUIVALENT), (CHAN, VerdictKind.EQUIVALENT)),
-    )  # fmt: skip
+    third = covered(OTHER, parallelism="TP=8", others=((AG, SAME), (CHAN, SAME)))
     cells = [covered(AG), covered(CHAN, parallelism="PP=8"), without_recipe(third)]
-    assert [each.other for each in conflicts(cells[0], cells)] == [cells[1]]
-    assert [each.other for each in conflicts(cells[1], cells)] == [cells[0], cells[2]]
-
-
-def test_a_recipe_in_a_file_of_its_own_needs_no_guard() -> None:
-    mine, other = covered(AG), covered(OVERLAP, parallelism="PP=8")
-    files = tuple(replace(each, path="configs/tiny-pp.env.sh") for each in other.files)
-    cells = [mine, replace(other, files=files)]
-    assert conflicts(cells[0], cells) == conflicts(cells[1], cells) == []
-    assert "if [[" not in patch_of(cells).text
+    assert [found.other for found in conflicts(cells[0], cells)] == [cells[1]]
+    assert [found.other for found in conflicts(cells[1], cells)] == [cells[0], cells[2]]
 
 
 def of(kind: VerdictKind, delta: float | None = None, *, can_run: bool = True) -> Verdict:
     return Verdict(arm="a", kind=kind, delta=delta, n=1 if can_run else 0, can_run=can_run)
 
 
-FASTER, SLOWER, SAME = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT
-ONCE, UNTOLD = VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE
-DEAD = of(VerdictKind.INVALID, can_run=False)
+DEAD = of(INVALID, can_run=False)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +223,7 @@ DEAD = of(VerdictKind.INVALID, can_run=False)
         (of(FASTER, 0.03), of(FASTER, 0.01), "the same"),
         (of(FASTER, 0.03), DEAD, "cannot run on PP=8"),
         (DEAD, DEAD, "cannot run on FSDP=8, PP=8"),
-        (of(FASTER, 0.03), of(VerdictKind.INVALID), "not valid on PP=8"),
+        (of(FASTER, 0.03), of(INVALID), "not valid on PP=8"),
         (of(FASTER, 0.037), of(ONCE, -0.01), "against a single run"),
         (of(ONCE, 0.037), of(ONCE, -0.01), "opposite in single runs"),
         (of(ONCE, 0.037), of(ONCE, 0.01), "the same sign in single runs"),
@@ -268,14 +243,11 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     axes: str, is_deployed: bool, tmp_path: Path
 ) -> None:
     """The variable is there before the file is sourced; a launcher's own `deployed` has its say."""
-    slow = (profile("other", "--xla_b=2"), VerdictKind.SLOWER)
+    slow = (profile("other", "--xla_b=2"), SLOWER)
     first = covered(profile("overlap-2", "--xla_b=2"))
     second = covered(profile("idle", "--xla_c=1"), parallelism="PP=8", others=(slow,))
-    root = repository(tmp_path, {ENV: DEPLOYED})
-    apply(root, patch_of((first, second)).text)
-    launcher = CommandLauncher(
-        argv=("bash", "-c", "echo found:$XLA_FLAGS"), env_files=(str(root / ENV),)
-    )
+    env = patched(tmp_path, (first, second))
+    launcher = CommandLauncher(argv=("bash", "-c", "echo found:$XLA_FLAGS"), env_files=(str(env),))
     cell = Cell(model_tag="tiny", parallelism=Parallelism.parse(axes))
     trial = Trial(
         cell_digest=cell.digest,
@@ -289,7 +261,7 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     folder.mkdir()
     for name, text in spec.files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    argv = [each.replace(FOLDER, str(folder)) for each in spec.argv]
+    argv = [word.replace(FOLDER, str(folder)) for word in spec.argv]
     done = subprocess.run(
         argv, cwd=folder, env={"PATH": os.environ["PATH"], **spec.env}, capture_output=True,
         text=True, check=True, timeout=240,
@@ -301,26 +273,16 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     assert not [name for name in context.env if name.startswith("MAXTEXT_")]
 
 
-def test_degrees_of_one_axis_are_told_apart_and_configurations_cannot_be() -> None:
-    eight, four = covered(AG, parallelism="PP=8"), covered(OVERLAP, parallelism="PP=4")
-    for mine, other, degree in ((eight, four, 8), (four, eight, 4)):
-        (found,) = conflicts(mine, [eight, four])
-        assert found.other is other
-        assert found.guard == f'"${{MAXTEXT_DCN_PP:-1}}" -eq {degree}'
-
-
 def test_configurations_are_told_apart_by_their_tag_and_batch_sizes_cannot_be(
     tmp_path: Path,
 ) -> None:
     cells = [covered(AG, config_tag="dense"), covered(OVERLAP, config_tag="sparse")]
-    root = repository(tmp_path, {ENV: DEPLOYED})
-    apply(root, patch_of(cells).text)
+    env = patched(tmp_path, cells)
     for tag, expected in (("dense", "1"), ("sparse", "8"), ("", None)):
-        found = deployed_env(root / ENV, parallelism="FSDP=8", config_tag=tag)["XLA_FLAGS"]
-        assert effective_values(parse_flags(found)).get("xla_ag") == expected
+        assert ag_of(deployed_env(env, parallelism="FSDP=8", config_tag=tag)) == expected
     small, large = (
-        replace(each, cells=(replace(each.cell, config_tag="", per_device_batch_size=size),))
-        for size, each in zip((1.0, 2.0), cells, strict=True)
+        replace(cell, cells=(replace(cell.cell, config_tag="", per_device_batch_size=size),))
+        for size, cell in zip((1.0, 2.0), cells, strict=True)
     )
     made = patch_of([small, large])
     assert made.text == ""
@@ -340,32 +302,33 @@ def deployment_of(cell: MeasuredCell, language: Language = Language.ENGLISH) -> 
 @pytest.mark.parametrize(
     ("found", "words", "remark"),
     [
-        ((), "another configuration", ""),
-        (
-            (("long", VerdictKind.EQUIVALENT), ("wide", VerdictKind.FASTER)),
+        pytest.param((), "another configuration", "", id="wave 6 did not run"),
+        pytest.param(
+            (("long", SAME), ("wide", FASTER)),
             "exclude a loss with `long`, `wide` too (`sweep-long/gate.md`, `sweep-wide/gate.md`)",
             "",
+            id="no loss",
         ),
-        (
-            (("dense", VerdictKind.SLOWER), ("long", VerdictKind.EQUIVALENT)),
+        pytest.param(
+            (("dense", SLOWER), ("long", SAME)),
             "cannot run (`sweep-dense/gate.md`)",
             "NOT for dense:",
+            id="harmful in one",
         ),
-        (
-            (("dense", VerdictKind.INCONCLUSIVE),),
+        pytest.param(
+            (("dense", UNTOLD),),
             "with `dense` and cannot tell",
             "NOT verified on dense",
+            id="cannot be told",
         ),
     ],
-    ids=["wave 6 did not run", "no loss", "harmful in one", "cannot be told"],
 )
 def test_a_recipe_says_for_which_configurations_it_is_shown(
     found: tuple[tuple[str, VerdictKind], ...], words: str, remark: str
 ) -> None:
     recipe = profile("overlap-2", "--xla_b=2")
     cell = replace(covered(recipe), elsewhere=tuple(elsewhere(*each) for each in found))
-    said = deployment_of(cell)
-    assert words in said
+    assert words in deployment_of(cell)
     patch = patch_of((cell,)).text
     assert remark in patch
     assert ("MAXTEXT_CONFIG_TAG" in patch) is bool(remark)
@@ -377,8 +340,7 @@ def test_a_recipe_says_for_which_configurations_it_is_shown(
     # and of keys of the trainer no guard can be written
     keyed = profile("overlap-2", "--xla_b=2", overrides={"remat_policy": "full"})
     parts = deployment_of(replace(cell, profiles=(keyed,)))
-    is_harmful = remark.startswith("NOT for")
-    assert ("dense would get it" in parts) is is_harmful
+    assert ("dense would get it" in parts) is remark.startswith("NOT for")
     assert read_cells(write_cells((cell,)), where="here") == (cell,)
     chinese = deployment_of(cell, Language.CHINESE)
     assert all(f"`{tag}`" in chinese for tag, _ in found)

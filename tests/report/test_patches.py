@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import re
+import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import (
     BASELINE,
+    NO_ENV_ID,
     Profile,
     append_flags,
     effective_values,
     parse_flags,
     profile,
 )
-from pytest_xlatune.model.result import TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
 from pytest_xlatune.report.measured_cell import extended
@@ -35,7 +40,29 @@ from tests.helpers.deploying import (
     elsewhere,
     repository,
 )
+from tests.helpers.examples import tried
 from tests.helpers.history import measured
+
+BOTH = profile("fast", "--xla_a=3", env={"NCCL_ALGO": "Tree"})
+VARIABLES = profile("variables", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "^LL128"})
+ODD = profile("odd", "--xla_c='two words'", env={"ODD": "a 'b' \"c\" $HOME `id`, \\ and\ttab"})
+
+
+def deployed(folder: Path, text: str, recipe: Profile) -> str:
+    """Apply the patch as people do, source the result as the trainer does; return the new file."""
+    root = repository(folder, {ENV: text} if text else {})
+    before = deployed_env(root / ENV) if text else {}
+    patch = patch_of([covered(recipe, text=text)])
+    assert patch.text, patch.missing
+    apply(root, patch.text)
+    subprocess.run(["bash", "-n", root / ENV], check=True, timeout=60)
+    after = deployed_env(root / ENV)
+    if recipe.id != NO_ENV_ID:
+        flags = append_flags(before.pop("XLA_FLAGS", ""), recipe.flags)
+        found = effective_values(parse_flags(after.pop("XLA_FLAGS", "")))
+        assert found == effective_values(parse_flags(flags))
+        assert after == {**before, **recipe.env}
+    return (root / ENV).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -51,28 +78,155 @@ from tests.helpers.history import measured
         ),
     ],
 )
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        profile("fast", "--xla_b=2 --xla_a=3"),
-        profile("variables", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "^LL128"}),
-        profile("odd", "--xla_c='two words'", env={"ODD": "a 'b' \"c\" $HOME `id`, \\ and\ttab"}),
-    ],
-    ids=lambda each: each.id,
-)
+@pytest.mark.parametrize("recipe", [BOTH, VARIABLES, ODD], ids=lambda recipe: recipe.id)
 def test_git_applies_it_and_the_shell_then_deploys_what_was_measured(
     tmp_path: Path, text: str, recipe: Profile
 ) -> None:
-    root = repository(tmp_path, {ENV: text} if text else {})
-    before = deployed_env(root / ENV) if text else {}
-    apply(root, patch_of([covered(recipe, text=text)]).text)
-    after = deployed_env(root / ENV)
-    flags = append_flags(before.get("XLA_FLAGS", ""), recipe.flags)
-    assert effective_values(parse_flags(after.pop("XLA_FLAGS", ""))) == effective_values(
-        parse_flags(flags)
-    )
-    before.pop("XLA_FLAGS", None)
-    assert after == {**before, **recipe.env}
+    deployed(tmp_path, text, recipe)
+
+
+NO_ENV = profile(NO_ENV_ID, "--xla_a=3")
+SEVERAL = 'export XLA_FLAGS="--xla_b=2 \\\n  --xla_a=1 \\\n  --xla_c=1"\n'
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text", "lines"),
+    [
+        pytest.param(
+            BOTH,
+            "export XLA_FLAGS=--xla_a=1\nexport NCCL_ALGO=Ring\n",
+            ["export XLA_FLAGS=--xla_a=3", "export NCCL_ALGO=Tree"],
+            id="one line each",
+        ),
+        pytest.param(
+            BOTH,
+            'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1 --xla_b=2"\n'
+            "export NCCL_ALGO='Ring'  # the old fabric\n",
+            [
+                'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=3 --xla_b=2"',
+                "export NCCL_ALGO=Tree  # the old fabric",
+            ],
+            id="quotes and a comment",
+        ),
+        pytest.param(
+            BOTH,
+            f'{SEVERAL}export NCCL_ALGO="Ring"',
+            [*SEVERAL.replace("_a=1", "_a=3").splitlines(), "export NCCL_ALGO=Tree"],
+            id="several lines, and no line feed at the end",
+        ),
+        pytest.param(
+            BOTH,
+            'export XLA_FLAGS=--xla_a\nexport XLA_FLAGS="$XLA_FLAGS --xla_b=2"\n'
+            "export NCCL_ALGO=\n",
+            [
+                "export XLA_FLAGS=--xla_a=3",
+                'export XLA_FLAGS="$XLA_FLAGS --xla_b=2"',
+                "export NCCL_ALGO=Tree",
+            ],
+            id="a bare flag that a later line keeps, an empty variable",
+        ),
+        pytest.param(
+            NO_ENV,
+            'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1"\nexport NCCL_ALGO=Ring\n',
+            ["export NCCL_ALGO=Ring"],
+            id="a line of the flag that the default of everything takes out",
+        ),
+        pytest.param(
+            NO_ENV,
+            SEVERAL,
+            ['export XLA_FLAGS="--xla_b=2 \\', '  --xla_c=1"'],
+            id="a flag of several that the default of everything takes out",
+        ),
+        pytest.param(
+            NO_ENV,
+            "export XLA_FLAGS=--xla_a=1\n",
+            ["export XLA_FLAGS="],
+            id="a line that takes away what is inherited",
+        ),
+    ],
+)
+def test_what_stands_plainly_changes_where_it_stands(
+    tmp_path: Path, recipe: Profile, text: str, lines: list[str]
+) -> None:
+    after = deployed(tmp_path, text, recipe).splitlines()
+    assert [line for line in after if line and not line.startswith("#")] == lines
+
+
+# what is not one plain assignment of a setting
+NOT_PLAIN = {
+    "twice": "export NCCL_ALGO=Ring\nexport NCCL_ALGO=Tree\n",
+    "in a block": "if true; then\nexport NCCL_ALGO=Ring\nexport XLA_FLAGS=--xla_a=1\nfi\n",
+    "on a condition": "true && export NCCL_ALGO=Ring\n",
+    "another one reads it": 'export NCCL_ALGO=Ring\nexport OTHER="x-$NCCL_ALGO"\n',
+    "a default": 'export NCCL_ALGO="${NCCL_ALGO:-Ring}"\n',
+    "taken back": "export NCCL_ALGO=Ring XLA_FLAGS=--xla_a=1\nunset NCCL_ALGO XLA_FLAGS\n",
+    "not exported": "NCCL_ALGO=Ring\nXLA_FLAGS=--xla_a=1\n",
+    "another file": "export NCCL_ALGO=Ring\n. /dev/null\n",
+    "a text of several lines": "export TEXT='\nexport NCCL_ALGO=Ring\n'\n",
+    "a document": "cat > /dev/null <<END\nexport NCCL_ALGO=Ring\nEND\n",
+    "a function": "set_it() {\nexport NCCL_ALGO=Ring\n}\nset_it\n",
+    "flags set anew": "export XLA_FLAGS=--xla_a=1\nexport XLA_FLAGS=--xla_b=2\n",
+    "flags cut": "export XLA_FLAGS='--xla_b=1 --xla_a=1'\nexport XLA_FLAGS=${XLA_FLAGS%--xla*}\n",
+    "a flag twice": 'export XLA_FLAGS="--xla_a=1 --xla_a=2"\n',
+    "a longer flag": "export XLA_FLAGS=--xla_a_more=1\n",
+    "a flag of another variable": "export MORE=--xla_a=1\n",
+    "flags read by another": 'export XLA_FLAGS=--xla_a=1\nexport KEPT="$XLA_FLAGS"\n',
+    "flags of a default": 'export XLA_FLAGS="${XLA_FLAGS:---xla_a=1}"\n',
+    "flags in single quotes": "export XLA_FLAGS=--xla_a=1\nexport XLA_FLAGS='--xla_b=$XLA_FLAGS'\n",
+    "a value with a variable": "export N=1\nexport XLA_FLAGS=--xla_a=$N\n",
+}
+
+
+@pytest.mark.parametrize("name", NOT_PLAIN)
+def test_what_does_not_is_appended_to(tmp_path: Path, name: str) -> None:
+    after = deployed(tmp_path, NOT_PLAIN[name], BOTH)
+    assert after.startswith(NOT_PLAIN[name])
+    assert "export NCCL_ALGO=Tree\n" in after[len(NOT_PLAIN[name]) :]
+    assert "--xla_a=3" in after[len(NOT_PLAIN[name]) :]
+
+
+@pytest.mark.parametrize(
+    "flag", ["--xla_disable_hlo_passes=b", "--xla_gpu_enable_command_buffer=+CUBLAS"]
+)
+def test_lists_that_add_up_and_edits_of_a_list_are_appended(tmp_path: Path, flag: str) -> None:
+    text = 'export XLA_FLAGS="--xla_disable_hlo_passes=a --xla_gpu_enable_command_buffer=FUSION"\n'
+    assert deployed(tmp_path, text, profile("fast", flag)).startswith(text)
+
+
+TWO_SIGNS = 'export A="x # y"  # it\'s'
+PIECES = st.sampled_from(
+    [
+        *(text.removesuffix("\n") for text in NOT_PLAIN.values()),
+        "export NCCL_ALGO=Ring",
+        "export XLA_FLAGS=--xla_a=1",
+        'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1 --xla_b=2"',
+        'export XLA_FLAGS="--xla_b=1 $XLA_FLAGS"',
+        'export XLA_FLAGS+=" --xla_a=2"',
+        "export OTHER='it is'",
+        "# it's NCCL_ALGO=Ring here",
+        "export XLA_FLAGS=--xla_b=2 \\",
+        "  NCCL_ALGO=Ring",
+        "",
+        TWO_SIGNS,
+    ]
+)
+
+
+@settings(max_examples=tried(60), deadline=None)
+@example(lines=["export XLA_FLAGS=--xla_b=2 \\", "export MORE=--xla_a=1"])
+@example(lines=[TWO_SIGNS, NOT_PLAIN["a text of several lines"].removesuffix("\n")])
+@given(lines=st.lists(PIECES, min_size=1, max_size=6))
+def test_whatever_the_file_is_it_comes_to_what_was_measured(lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in [": the file", *lines])
+    with tempfile.TemporaryDirectory() as folder:
+        root = repository(Path(folder), {ENV: text})
+        try:
+            before = deployed_env(root / ENV)
+            flags = append_flags(before.get("XLA_FLAGS", ""), BOTH.flags)
+            effective_values(parse_flags(flags))
+        except Exception:  # noqa: BLE001 - no such file is deployed anywhere
+            return
+        deployed(Path(folder) / "again", text, BOTH)
 
 
 def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
@@ -80,10 +234,9 @@ def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
     made = patch_of([covered(profile("fast", "--xla_b=2"), text=text)])
     assert made.text == ""
     assert "hold a secret" in next(iter(made.missing.values()))
-    made_secret = profile("secret", "--xla_b=2", env={"API_KEY": "hush-hush"})
-    secret = type(made_secret).from_json(made_secret.to_json())
+    declared = profile("secret", "--xla_b=2", env={"API_KEY": "hush-hush"})
     root = repository(tmp_path, {ENV: DEPLOYED})
-    patch = patch_of([covered(secret)]).text
+    patch = patch_of([covered(Profile.from_json(declared.to_json()))]).text
     assert "hush" not in patch
     assert "# API_KEY: set it yourself" in patch
     apply(root, patch)
@@ -99,26 +252,24 @@ def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
         ("scan_layers:\nb: 1\n", "scan_layers: false\nb: 1\n"),
         ("a: 1", "a: 1\nscan_layers: false\n"),
         ("# scan_layers: true\na: 1\n", "# scan_layers: true\na: 1\nscan_layers: false\n"),
+        ("scan_layers:\n  - true\n", None),
+        ("scan_layers: [1]\n", None),
+        ("scan_layers: 1\nscan_layers: 2\n", None),
     ],
 )
-def test_a_key_of_the_trainer_is_changed_where_it_stands(
-    tmp_path: Path, before: str, after: str
+def test_a_key_of_the_trainer_is_changed_where_it_has_a_single_value(
+    tmp_path: Path, before: str, after: str | None
 ) -> None:
     recipe = profile("unrolled", "--xla_b=2", overrides={"scan_layers": "false"})
-    root = repository(tmp_path, {ENV: DEPLOYED, YML: before})
-    apply(root, patch_of([covered(recipe, yml=before)]).text)
-    assert (root / YML).read_text(encoding="utf-8") == after
-
-
-@pytest.mark.parametrize(
-    "yml", ["scan_layers:\n  - true\n", "scan_layers: [1]\n", "scan_layers: 1\nscan_layers: 2\n"]
-)
-def test_a_key_without_a_single_value_is_left_to_people(yml: str) -> None:
-    recipe = profile("unrolled", "--xla_b=2", overrides={"scan_layers": "false"})
-    made = patch_of([covered(recipe, yml=yml)])
-    assert "has no single value" in next(iter(made.missing.values()))
-    assert YML not in made.paths
+    made = patch_of([covered(recipe, yml=before)])
     assert ENV in made.paths, "its flags are deployed all the same"
+    assert (YML in made.paths) is (after is not None)
+    if after is None:
+        assert "has no single value" in next(iter(made.missing.values()))
+    else:
+        root = repository(tmp_path, {ENV: DEPLOYED, YML: before})
+        apply(root, made.text)
+        assert (root / YML).read_text(encoding="utf-8") == after
 
 
 def test_wave_six_is_kept_for_the_recipe_that_it_was_about() -> None:
@@ -136,10 +287,7 @@ def test_a_recipe_for_a_file_that_has_changed_is_not_deployed() -> None:
     made = patch_of([old, new])
     assert "--xla_o=2" in made.text
     assert "has changed since" in made.missing[old.cell_digest]
-
-
-def test_a_path_that_a_diff_cannot_name_is_left_to_people() -> None:
-    for path in ("../out.env.sh", "a b.env.sh", "tab\t.env.sh"):
+    for path in ("../out.env.sh", "a b.env.sh", "tab\t.env.sh"):  # a diff cannot name it
         assert diff(DeployedFile(path=path, text="a\n"), "b\n") is None
 
 
@@ -147,103 +295,109 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
     """Three times a recipe is found, applied and measured again: the document has three rows."""
     text = "export XLA_FLAGS=--xla_one=1\n"
     root = repository(tmp_path, {ENV: text})
+    document = tmp_path / "tiny-tuning.md"
+    document.write_text("by hand\n", encoding="utf-8")
     for at, flag in enumerate(("--xla_one=2", "--xla_two=2", "--xla_three=2")):
+        tgs = 100.0 * 1.1**at
         text = (root / ENV).read_text(encoding="utf-8")
         made = covered(profile(f"gain-{at}", flag), text=text, written_s=1e9 + at)
         cell = replace(made.cell, deployed=deployed_env(root / ENV))
-        conclusion = replace(made.conclusion, reference=line_of(100.0 * 1.1**at))
-        history = tuple(baseline_of(cell, 100.0 * 1.1**at, f"{at}{job}") for job in range(4))
+        trials = [
+            Trial(
+                cell_digest=cell.digest,
+                profile=BASELINE,
+                protocol=cell.protocol,
+                study="tuning",
+                stage="confirm",
+                block=block,
+            )
+            for block in range(1, 5)
+        ]
+        history = [
+            replace(measured(trial, math.log(tgs * (1 + 0.001 * at))), job_ids=(f"{tgs}-{at}",))
+            for at, trial in enumerate(trials)
+        ]
+        base = Verdict(arm=BASELINE.id, kind=VerdictKind.SCREENED, tgs=tgs, n=4)
         made = replace(
-            made, cells=(cell,), cell_digest=cell.digest, conclusion=conclusion, history=history
+            made,
+            cells=(cell,),
+            cell_digest=cell.digest,
+            conclusion=replace(made.conclusion, reference=base),
+            history=tuple(history),
         )
-        document = tmp_path / "tiny-tuning.md"
-        is_first = not document.exists()
-        if is_first:
-            document.write_text("by hand\n", encoding="utf-8")
         add_to_document(tmp_path, made)
-        assert ("a fresh start" in document.read_text(encoding="utf-8")) is is_first
+        assert ("a fresh start" in document.read_text(encoding="utf-8")) is (at == 0)
         apply(root, (tmp_path / "tiny-tuning.patch").read_text(encoding="utf-8"))
-    assert "--xla_one=2" in (root / ENV).read_text(encoding="utf-8")
-    assert "--xla_one=1" not in (root / ENV).read_text(encoding="utf-8"), "changed in place"
+    changed = (root / ENV).read_text(encoding="utf-8")
+    assert "--xla_one=2" in changed
+    assert "--xla_one=1" not in changed, "changed in place"
     # what a person wrote is kept beside it, and named
     kept = tmp_path / "tiny-tuning.by-hand.md"
     assert kept.read_text(encoding="utf-8") == "by hand\n"
     text = document.read_text(encoding="utf-8")
     assert f"`{kept.name}`" in text
-    rows = re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", text, re.MULTILINE)
-    assert [row.split(" | ")[0] for row in rows] == ["100.0", "110.0", "121.0"]
-    assert [row.split(" | ")[2] for row in rows] == ["`gain-0`", "`gain-1`", "`gain-2`"]
+    rows = [
+        row.split(" | ")
+        for row in re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", text, re.MULTILINE)
+    ]
+    assert [(row[0], row[2]) for row in rows] == [
+        ("100.0", "`gain-0`"),
+        ("110.0", "`gain-1`"),
+        ("121.0", "`gain-2`"),
+    ]
     # what became of the baseline since then, with its interval; nothing yet of today's
-    assert rows[0].split(" | ")[4].startswith("+21.0 % [")
-    assert rows[1].split(" | ")[4].startswith("+10.0 % [")
-    said = " ".join(text.split())
-    assert said.count("measurement of FSDP=8 is deployed") == 1
+    assert rows[0][4].startswith("+21.0 % [")
+    assert rows[1][4].startswith("+10.0 % [")
+    assert " ".join(text.split()).count("measurement of FSDP=8 is deployed") == 1
 
 
-def line_of(tgs: float) -> Verdict:
-    return Verdict(arm="baseline-deployed", kind=VerdictKind.SCREENED, tgs=tgs, n=4)
-
-
-def baseline_of(cell: Cell, tgs: float, job: str) -> TrialResult:
-    trial = Trial(
-        cell_digest=cell.digest,
-        profile=BASELINE,
-        protocol=cell.protocol,
-        study="tuning",
-        stage="confirm",
-        block=1 + int(job[-1]),
-    )
-    wobble = tgs * (1 + 0.001 * (int(job[-1]) % 2 - 0.5))
-    return replace(measured(trial, math.log(wobble)), job_ids=(job,))
+SIZES = "axes: [1]\nper_device_batch_size: 4.0 # of 8\nremat_policy: 'full'\n"
 
 
 @pytest.mark.parametrize(
-    ("setting", "before", "after"),
+    ("setting", "yml", "env"),
     [
-        ("per_device_batch_size=6", "steps: 9\nper_device_batch_size: 4.0 # of 8\n",
-         "steps: 9\nper_device_batch_size: 6 # of 8\n"),
-        ("per_device_batch_size=6", "steps: 9\n", "steps: 9\nper_device_batch_size: 6\n"),
-        ("remat_policy=minimal", "remat_policy: 'full'\n", "remat_policy: minimal\n"),
+        pytest.param("per_device_batch_size=6", SIZES.replace("4.0", "6"), "", id="in place"),
+        pytest.param("remat_policy=minimal", SIZES.replace("'full'", "minimal"), "", id="a word"),
+        pytest.param("new_key=6", f"{SIZES}new_key: 6\n", "", id="added"),
+        pytest.param(
+            "per_device_batch_size=8 remat_policy=minimal",
+            SIZES.replace("4.0", "8").replace("'full'", "minimal"),
+            "",
+            id="two keys",
+        ),
+        pytest.param(
+            "per_device_batch_size=4 remat_policy=minimal",
+            SIZES.replace("'full'", "minimal"),
+            "",
+            id="of two keys the one that changes",
+        ),
+        pytest.param("NCCL_ALGO=0.93", "", "export NCCL_ALGO=0.93", id="a variable in place"),
+        pytest.param(
+            "XLA_PYTHON_CLIENT_MEM_FRACTION=0.93",
+            "",
+            "export XLA_PYTHON_CLIENT_MEM_FRACTION=0.93",
+            id="a new variable",
+        ),
+        pytest.param("per_device_batch_size=8 axes=2", "", "", id="never half of it"),
+        pytest.param("per_device_batch_size=4", "", "", id="what stands there already"),
+        pytest.param("", "", "", id="no setting"),
     ],
-    ids=["in place", "added", "no number"],
-)  # fmt: skip
-def test_one_setting_is_a_patch_of_the_configuration(
-    tmp_path: Path, setting: str, before: str, after: str
+)
+def test_a_setting_is_a_patch_of_the_file_that_has_it(
+    tmp_path: Path, setting: str, yml: str, env: str
 ) -> None:
-    root = repository(tmp_path, {YML: before, ENV: DEPLOYED})
-    files = (DeployedFile(path=ENV, text=DEPLOYED),
-             DeployedFile(path=YML, text=before, is_shell=False))  # fmt: skip
-    apply(root, patch_of_setting(files, setting))
-    assert (root / YML).read_text("utf-8") == after
-    assert (root / ENV).read_text("utf-8") == DEPLOYED
-
-
-@pytest.mark.parametrize("name", ["NCCL_ALGO", "XLA_PYTHON_CLIENT_MEM_FRACTION"])
-def test_a_variable_is_a_patch_of_the_env_file(tmp_path: Path, name: str) -> None:
-    root = repository(tmp_path, {ENV: DEPLOYED})
-    apply(root, patch_of_setting((DeployedFile(path=ENV, text=DEPLOYED),), f"{name}=0.93"))
+    root = repository(tmp_path, {YML: SIZES, ENV: DEPLOYED})
+    shell = DeployedFile(path=ENV, text=DEPLOYED)
+    patch = patch_of_setting((shell, DeployedFile(path=YML, text=SIZES, is_shell=False)), setting)
+    assert bool(patch) is bool(yml or env)
+    if patch:
+        apply(root, patch)
+    assert (root / YML).read_text("utf-8") == (yml or SIZES)
     lines = (root / ENV).read_text("utf-8").splitlines()
-    assert [each for each in lines if name in each] == [f"export {name}=0.93"]
-
-
-def test_two_keys_are_one_patch_and_never_half_of_it(tmp_path: Path) -> None:
-    before = "steps: 9\nper_device_batch_size: 4\nremat_policy: full\n"
-    deployed = DeployedFile(path=YML, text=before, is_shell=False)
-    root = repository(tmp_path, {YML: before})
-    apply(root, patch_of_setting((deployed,), "per_device_batch_size=8 remat_policy=minimal"))
-    assert (root / YML).read_text("utf-8") == (
-        "steps: 9\nper_device_batch_size: 8\nremat_policy: minimal\n"
-    )
-    assert not patch_of_setting((deployed,), "per_device_batch_size=8 NCCL_ALGO=Ring")
-    same = patch_of_setting((deployed,), "per_device_batch_size=4 remat_policy=minimal")
-    assert "batch_size: 8" not in same
-    assert "+remat_policy: minimal" in same
-
-
-def test_a_setting_that_no_file_has_to_learn_is_no_patch() -> None:
-    deployed = DeployedFile(path=YML, text="per_device_batch_size: 6.0\n", is_shell=False)
-    hidden = DeployedFile(path=YML, text="- a list\n", is_shell=False)
-    assert not patch_of_setting((deployed,), "per_device_batch_size=6")
-    assert not patch_of_setting((hidden,), "per_device_batch_size=6")
-    assert not patch_of_setting((), "per_device_batch_size=6")
-    assert not patch_of_setting((deployed,), "")
+    added = [line for line in lines if line and line not in DEPLOYED and not line.startswith("#")]
+    assert added == ([env] if env else [])
+    a_list = DeployedFile(path=YML, text="- a list\n", is_shell=False)
+    for files in ((), (a_list,)):
+        assert not patch_of_setting(files, "per_device_batch_size=6")
+    assert not patch_of_setting((shell,), "per_device_batch_size=6 NCCL_ALGO=Tree")

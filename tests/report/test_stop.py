@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -23,9 +24,8 @@ from pytest_xlatune.report.lines import ending_text, stop_message, summary_messa
 from tests.helpers import golden
 
 RECORDED = Path(__file__).parents[1] / "data" / "stop.txt"
-
-CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
 NODES = ("node001", "node002")
+CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"), nodelist=NODES)
 
 
 def verdict(name: str, tgs: float | None, delta: float | None, kind: VerdictKind) -> Verdict:
@@ -61,33 +61,41 @@ HISTORY = (
     result("ag-1g", TrialStatus.MEASURED, "14640", "14641"),
     result("mem-95", TrialStatus.PLANNED),
 )
-REASON = "node-drain: node002 is drained: bad nic"
+
+
+def stopped(reason: str, **changes: Any) -> str:
+    values: dict[str, Any] = {
+        "cell": CELL,
+        "reason": reason,
+        "conclusion": CONCLUSION,
+        "history": HISTORY,
+        "artifacts": ".xlatune/pp8/cell",
+    }
+    return stop_message(**values | changes)
 
 
 def test_the_stop_message_has_all_that_a_decision_needs() -> None:
-    said = stop_message(
-        cell=replace(CELL, nodelist=NODES),
-        reason=REASON,
+    said = stopped(
+        "node-drain: node002 is drained: bad nic",
         nodes=("node002",),
         evidence="PENDING (ReqNodeNotAvail)",
         recovery=("node-drain: resumed node002",),
-        conclusion=CONCLUSION,
-        history=HISTORY,
-        artifacts=".xlatune/pp8/cell",
     )
-    golden.check(RECORDED, said + "\n")
-
-
-def test_a_stop_before_anything_ran_says_so() -> None:
-    said = stop_message(
+    golden.check(RECORDED, f"{said}\n")
+    said = stopped(
+        "submission-refused: Invalid account",
         cell=replace(CELL, nodelist=()),
-        reason="submission-refused: Invalid account",
         conclusion=replace(CONCLUSION, verdicts=()),
         history=(),
-        artifacts="folder",
     )
     assert "Failing node(s): not known; recovery attempted: none; outcome: no evidence" in said
     assert "- Profiles tested so far: 0\n- Pending profiles in queue: none\n" in said
+    said = stopped("budget: 7.9 of 8 hours with the scheduler are spent", is_failure=False)
+    assert "Reason: budget: 7.9 of 8 hours" in said
+    assert "Failing node" not in said
+    # the decision names the node, whatever other nodes its sentence holds
+    said = stopped("node-drain: gpu12 is drained (asked by gpu1's owner)", nodes=("gpu12",))
+    assert "Failing node(s): gpu12; recovery" in said
 
 
 def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
@@ -100,31 +108,6 @@ def test_the_end_of_a_session_is_a_tally_and_what_leads() -> None:
         "- ag-1g",
         "- priority",
     ]
-
-
-def test_a_budget_that_is_spent_names_no_failing_node() -> None:
-    said = stop_message(
-        cell=CELL,
-        reason="budget: 7.9 of 8 hours with the scheduler are spent",
-        is_failure=False,
-        conclusion=CONCLUSION,
-        history=HISTORY,
-        artifacts="folder",
-    )
-    assert "Reason: budget: 7.9 of 8 hours" in said
-    assert "Failing node" not in said
-
-
-def test_a_failing_node_is_the_one_that_the_decision_names_not_one_that_a_sentence_holds() -> None:
-    said = stop_message(
-        cell=replace(CELL, nodelist=("gpu1", "gpu12")),
-        reason="node-drain: gpu12 is drained (asked by gpu1's owner)",
-        nodes=("gpu12",),
-        conclusion=CONCLUSION,
-        history=HISTORY,
-        artifacts="folder",
-    )
-    assert "Failing node(s): gpu12; recovery" in said
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
-"""The tuning document of a model, end to end from ledgers: every figure in it is recomputed.
+"""The tuning document of a model, end to end from ledgers that pretend trials were written into."""
 
-Two cells of one model are measured by pretend trials, written into real ledgers, and published into
-one document. Then the markdown is read line by line and held against the lines of the ledgers.
-"""
+# ruff: noqa: RUF001 - the dash of an absent value, and Chinese prose
 
 from __future__ import annotations
 
@@ -10,16 +8,22 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign.jobs import interrupted_events
 from pytest_xlatune.ledger import (
     LEDGER,
+    AttemptEnded,
+    AttemptIntended,
+    AttemptLetGo,
+    AttemptSubmitted,
     CampaignOpened,
     Decided,
+    Event,
     FilesRead,
     Ledger,
     TrialEnded,
@@ -34,6 +38,7 @@ from pytest_xlatune.model.result import (
     Finding,
     Outcome,
     State,
+    Submission,
     TrialResult,
     TrialStatus,
 )
@@ -56,9 +61,8 @@ PP = Cell(
     overrides={"hf_access_token": SECRET},
 )
 FSDP = replace(PP, parallelism=Parallelism.parse("FSDP=8"))
-OVERLAP = profile("overlap-2", "--xla_overlap=2", note="two fabrics")
 PROFILES = (
-    OVERLAP,
+    profile("overlap-2", "--xla_overlap=2", note="two fabrics"),
     profile("slow", "--xla_slow=1"),
     profile("same", "--xla_same=1"),
     profile("login", "--xla_login=1", env={"API_KEY": SECRET}),
@@ -66,12 +70,15 @@ PROFILES = (
 )
 SPEED = {"overlap-2": 1.10, "slow": 0.90}
 TURNED = {"overlap-2": 0.90, "slow": 1.10}  # what helps one parallelism hurts the other
+COMPLETED = Outcome(state=State.COMPLETED, exit_code=0, nodes=PP.nodelist)
 
 
 class Measuring:
     """Trials of a study that come out as told, into a ledger as a campaign writes it."""
 
-    def __init__(self, cell: Cell, workdir: Path, speed: dict[str, float], *, job: int) -> None:
+    def __init__(
+        self, workdir: Path, cell: Cell = PP, speed: dict[str, float] = SPEED, *, job: int = 0
+    ) -> None:
         self.study = TuningStudy(
             cell=cell,
             profiles=PROFILES,
@@ -88,7 +95,7 @@ class Measuring:
         self.at_s = 1.8e9
         self.history: list[TrialResult] = []
 
-    def write(self, *events: Any) -> None:
+    def write(self, *events: Event) -> None:
         self.at_s += 60
         self.ledger.append(*events, at_s=self.at_s)
 
@@ -110,41 +117,29 @@ class Measuring:
             pending = self.study.decide(tuple(self.history)).due
             if not pending:
                 return
-            result = self._result(pending[0])
-            self.history.append(result)
-            self.write(TrialPlanned(trial=pending[0]), TrialEnded(result=result))
+            self.job += 1
+            self.write(TrialPlanned(trial=pending[0]))
+            self.end(self.result(pending[0], str(self.job)))
 
-    def _result(self, trial: Trial) -> TrialResult:
-        self.job += 1
-        noise = int(hashlib.sha256(f"{self.job}".encode()).hexdigest()[:8], 16) / 2**32 - 0.5
-        tgs = 960.0 * self.speed.get(trial.profile.id, 1.0) * (1 + 0.004 * noise)
-        done: dict[str, Any] = {"trial": trial, "job_ids": (str(self.job),)}
+    def end(self, result: TrialResult) -> None:
+        self.history.append(result)
+        self.write(TrialEnded(result=result))
+
+    def result(self, trial: Trial, *jobs: str) -> TrialResult:
         if trial.profile.id == "oom":
             text = f"RESOURCE_EXHAUSTED: Out of memory; the token is {SECRET}"
-            finding = Finding(cls="oom-gpu", action=Action.DROP, text=text)
-            outcome = Outcome(state=State.FAILED, exit_code=1)
-            reason = f"out of memory ({SECRET})"
             return TrialResult(
-                **done,
+                trial=trial,
                 status=TrialStatus.DROPPED,
-                reason=verbatim(reason),
-                findings=(finding,),
-                outcome=outcome,
+                reason=verbatim(f"out of memory ({SECRET})"),
+                findings=(Finding(cls="oom-gpu", action=Action.DROP, text=text),),
+                outcome=Outcome(state=State.FAILED, exit_code=1),
+                job_ids=jobs,
             )
-        outcome = Outcome(state=State.COMPLETED, exit_code=0, nodes=PP.nodelist)
-        return replace(measured(trial, math.log(tgs), loss=7.0), **done, outcome=outcome)
-
-
-@pytest.fixture
-def both(tmp_path: Path) -> tuple[Measuring, Measuring]:
-    """Both cells of the model, measured and published one after the other."""
-    pp = Measuring(PP, tmp_path, SPEED, job=14600)
-    fsdp = Measuring(FSDP, tmp_path, TURNED, job=9970)
-    for each in (pp, fsdp):
-        each.open()
-        each.run()
-        publish(each.folder, tmp_path / "reports", zh=True)
-    return pp, fsdp
+        noise = int(hashlib.sha256(jobs[0].encode()).hexdigest()[:8], 16) / 2**32 - 0.5
+        tgs = 960.0 * self.speed.get(trial.profile.id, 1.0) * (1 + 0.004 * noise)
+        ended = replace(COMPLETED, start_s=self.at_s)
+        return replace(measured(trial, math.log(tgs), loss=7.0), job_ids=jobs, outcome=ended)
 
 
 def table_rows(markdown: str, title: str) -> list[list[str]]:
@@ -162,42 +157,47 @@ def table_rows(markdown: str, title: str) -> list[list[str]]:
     return rows
 
 
-def results_of(folder: Path) -> list[dict[str, Any]]:
-    """The results in a ledger, by reading its lines and nothing of ours."""
-    lines = (folder / LEDGER).read_text(encoding="utf-8").splitlines()
-    events = [json.loads(line) for line in lines]
-    return [each["result"] for each in events if each["event"] == "trial-ended"]
+Published = tuple[Path, tuple[Measuring, ...]]
 
 
-def stage_of(trial: dict[str, Any]) -> str:
-    """Where the appendix has a trial: a wave measures each profile once, a block confirms."""
-    return f"{trial['stage']} {trial['block']}" if trial["block"] else "screen"
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
+    """Both cells of the model, measured and published one after the other."""
+    folder = tmp_path_factory.mktemp("both")
+    both = (Measuring(folder, job=14600), Measuring(folder, FSDP, TURNED, job=9970))
+    for measuring in both:
+        measuring.open()
+        measuring.run()
+        publish(measuring.folder, folder / "reports", zh=True)
+    return folder / "reports", both
 
 
-def test_every_job_of_the_appendix_is_a_line_of_a_ledger(
-    both: tuple[Measuring, Measuring], tmp_path: Path
-) -> None:
-    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
-    recorded = [
-        (
-            result["job_ids"][0],
-            f"{measuring.study.cell.parallelism} pdbs=7",
-            f"`{result['trial']['profile']['id']}`",
-            stage_of(result["trial"]),
-            f"{result['score']['tgs']:.1f}" if result["score"] else "–",  # noqa: RUF001
-        )
-        for measuring in both
-        for result in results_of(measuring.folder)
-    ]
-    appendix = table_rows(text, "Job")
-    shown = [(row[0], row[1], row[2], row[3], row[6]) for row in appendix]
-    assert sorted(shown) == sorted(recorded)
+def test_every_job_of_the_appendix_is_a_line_of_a_ledger(published: Published) -> None:
+    reports, both = published
+    recorded = []
+    for measuring in both:
+        lines = (measuring.folder / LEDGER).read_text(encoding="utf-8").splitlines()
+        for event in map(json.loads, lines):
+            if event["event"] != "trial-ended":
+                continue
+            result = event["result"]
+            trial, score = result["trial"], result["score"]
+            recorded.append(
+                (
+                    result["job_ids"][0],
+                    f"{measuring.study.cell.parallelism} pdbs=7",
+                    f"`{trial['profile']['id']}`",
+                    f"{trial['stage']} {trial['block']}" if trial["block"] else "screen",
+                    f"{score['tgs']:.1f}" if score else "–",
+                )
+            )
+    appendix = table_rows((reports / "tiny-tuning.md").read_text(encoding="utf-8"), "Job")
+    assert sorted((*row[:4], row[6]) for row in appendix) == sorted(recorded)
 
 
-def test_the_next_parallelism_extends_and_shows_the_flips(
-    both: tuple[Measuring, Measuring], tmp_path: Path
-) -> None:
-    text = (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+def test_the_next_parallelism_extends_and_shows_the_flips(published: Published) -> None:
+    reports, both = published
+    text = (reports / "tiny-tuning.md").read_text(encoding="utf-8")
     assert text.startswith("# tiny: XLA tuning, PP=8 and FSDP=8\n")
     rows = {row[0]: row for row in table_rows(text, "Settings")}
     # a loser of the screen is never confirmed, so its flip is not either
@@ -206,28 +206,18 @@ def test_the_next_parallelism_extends_and_shows_the_flips(
     assert rows["`--xla_oom=1`"][-1].startswith("cannot run on ")
     best = {row[0]: row[1] for row in table_rows(text, "Cell")}
     assert best == {"PP=8 pdbs=7": "★ `overlap-2`", "FSDP=8 pdbs=7": "★ `slow`"}
-    patch = (tmp_path / "reports/tiny-tuning.patch").read_text(encoding="utf-8")
+    patch = (reports / "tiny-tuning.patch").read_text(encoding="utf-8")
     assert patch in text
     assert patch.count("+if [[") == 2
-
-
-def test_publishing_again_changes_nothing(
-    both: tuple[Measuring, Measuring], tmp_path: Path
-) -> None:
-    reports = tmp_path / "reports"
+    # publishing again changes nothing
     before = {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()}
-    for each in both:
-        publish(each.folder, reports)
+    for measuring in both:
+        publish(measuring.folder, reports)
     assert {path: path.read_bytes() for path in reports.rglob("*") if path.is_file()} == before
 
 
-def test_the_chinese_sibling_has_the_same_headings_rows_and_code(
-    both: tuple[Measuring, Measuring], tmp_path: Path
-) -> None:
-    texts = [
-        (tmp_path / f"reports/tiny-tuning{suffix}").read_text(encoding="utf-8")
-        for suffix in (".md", ".zh.md")
-    ]
+def test_the_chinese_sibling_has_the_same_headings_rows_and_code(published: Published) -> None:
+    reports, _ = published
 
     def same(text: str) -> list[str]:
         code = re.findall(r"```.*?```", text, flags=re.DOTALL)
@@ -235,29 +225,28 @@ def test_the_chinese_sibling_has_the_same_headings_rows_and_code(
         # a row about a job or a setting begins with its name; other rows are prose
         return [*code, *re.findall(r"^(?:## .*|\| (?:\d+|`[^|]*) \|)", text, flags=re.MULTILINE)]
 
-    english, chinese = texts
+    english, chinese = (
+        (reports / f"tiny-tuning{suffix}").read_text(encoding="utf-8")
+        for suffix in (".md", ".zh.md")
+    )
     assert same(english) == same(chinese)
     assert len(same(english)) > 20
-    # prose without a literal, a tag in capitals or a figure: nothing of English is left
     assert "faster than" not in chinese
     assert "快于" in chinese
-    assert not re.search(r"^### (Confirmed|Screened)|^\| Profile ", chinese, re.MULTILINE)
 
 
-def test_no_secret_is_in_any_file_or_line(
-    both: tuple[Measuring, Measuring], tmp_path: Path
-) -> None:
-    files = [path for path in (tmp_path / "reports").rglob("*") if path.is_file()]
+def test_no_secret_is_in_any_file_or_line(published: Published) -> None:
+    reports, both = published
+    files = [path for path in reports.rglob("*") if path.is_file()]
     assert len(files) >= 8
     for path in files:
         assert SECRET not in path.read_text(encoding="utf-8"), path
-    known = read_cell_report(both[0].folder)
-    assert SECRET not in "\n".join(terminal(known.document))
-    assert "(hidden)" in (tmp_path / "reports/tiny-tuning.md").read_text(encoding="utf-8")
+    assert SECRET not in "\n".join(terminal(read_cell_report(both[0].folder).document))
+    assert "(hidden)" in (reports / "tiny-tuning.md").read_text(encoding="utf-8")
 
 
 def test_a_stopped_sweep_leaves_a_whole_preliminary_document(tmp_path: Path) -> None:
-    measuring = Measuring(PP, tmp_path, SPEED, job=1)
+    measuring = Measuring(tmp_path)
     measuring.open()
     measuring.run(at_most=4)
     reason = f"node002 is drained ({SECRET})"
@@ -276,18 +265,18 @@ def test_a_stopped_sweep_leaves_a_whole_preliminary_document(tmp_path: Path) -> 
     assert "The recorded reason: node-drain" in board
 
 
-# -- milestones ------------------------------------------------------------------------------------
-
-
-def messages(feed: LiveLines) -> list[str]:
-    return [message for progress in feed.news() for message in progress.messages]
-
-
 def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path: Path) -> None:
-    measuring = Measuring(PP, tmp_path, SPEED, job=1)
+    measuring = Measuring(tmp_path)
     feed = LiveLines(measuring.folder, session_id="s1")
+    lines: list[str] = []
+
+    def messages() -> list[str]:
+        news = list(feed.news())
+        lines.extend(progress.line for progress in news)
+        return [message for progress in news for message in progress.messages]
+
     measuring.open()
-    (kickoff,) = messages(feed)
+    (kickoff,) = messages()
     assert kickoff.splitlines() == [
         "[xla-tuning] kickoff: tiny PP=8 pdbs=7",
         "- 20 jobs to run",
@@ -295,36 +284,119 @@ def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path:
         "- Nodelist: node001,node002",
     ]
     said = []
-    while True:
-        count = len(measuring.history)
+    while measuring.study.decide(tuple(measuring.history)).due:
         measuring.run(at_most=1)
-        if len(measuring.history) == count:
-            break
-        said += [(len(measuring.history), each) for each in messages(feed)]
-    (half, text), *confirmed = said
+        said += [(len(measuring.history), message) for message in messages()]
+    (half, text), (at, result) = said
     assert 2 * half in (len(measuring.history), len(measuring.history) + 1)
     assert text.startswith("[xla-tuning] half way: tiny PP=8 pdbs=7: ")
     assert "- Best so far: overlap-2" in text
-    ((at, result),) = confirmed
     assert at == len(measuring.history), "only the last block decides"
     assert result.startswith("[xla-tuning] tiny PP=8 pdbs=7: confirmed\noverlap-2 FASTER")
-    assert all(SECRET not in each for _, each in said)
-
-
-def test_a_resumed_session_tells_no_old_news(tmp_path: Path) -> None:
-    measuring = Measuring(PP, tmp_path, SPEED, job=1)
-    measuring.open()
-    measuring.run()
+    assert any("out of memory ((hidden))" in line for line in lines)
+    assert SECRET not in f"{said} {lines}"
+    # a resumed session tells no old news
     feed = LiveLines(measuring.folder, session_id="s2")
     measuring.open("s2")
-    assert messages(feed) == []
+    assert messages() == []
 
 
-def test_lines_about_trials_show_no_secret(tmp_path: Path) -> None:
-    measuring = Measuring(PP, tmp_path, SPEED, job=1)
-    feed = LiveLines(measuring.folder, session_id="s1")
+# -- a job of the document without a score says why ------------------------------------------------
+
+Events = Callable[[Submission, Outcome], tuple[Event, ...]]
+
+
+def attempt(measuring: Measuring, trial: Trial, number: int, events: Events, *, job: str) -> None:
+    """Submit a trial, and tell what became of it."""
+    submission = Submission(
+        trial_id=trial.id, attempt=number, executor="slurm", job_id=job, folder=f"t/{number}"
+    )
+    measuring.write(
+        TrialPlanned(trial=trial),
+        AttemptIntended(trial_id=trial.id, attempt=number, comment="c"),
+        AttemptSubmitted(submission=submission),
+    )
+    cancelled = Outcome(state=State.CANCELLED, nodes=PP.nodelist, start_s=measuring.at_s)
+    if told := events(submission, cancelled):
+        measuring.write(*told)
+
+
+def nothing_yet(_: Submission, __: Outcome) -> tuple[Event, ...]:
+    return ()
+
+
+def let_go(of: Submission, _: Outcome) -> tuple[Event, ...]:
+    return (AttemptLetGo(trial_id=of.trial_id, attempt=of.attempt),)
+
+
+def ended_by_us(of: Submission, outcome: Outcome) -> tuple[Event, ...]:
+    return (*let_go(of, outcome), *interrupted_events(of, outcome))
+
+
+def let_go_too_late(of: Submission, _: Outcome) -> tuple[Event, ...]:
+    ended = AttemptEnded(trial_id=of.trial_id, attempt=of.attempt, outcome=COMPLETED)
+    return (*let_go(of, COMPLETED), ended)
+
+
+def killed(of: Submission, outcome: Outcome) -> tuple[Event, ...]:
+    died = replace(outcome, state=State.FAILED, signal=9)
+    decided = Decided(
+        trial_id=of.trial_id, attempt=of.attempt, next=Next.RETRY, cls="killed", detail="signal 9"
+    )
+    return decided, AttemptEnded(trial_id=of.trial_id, attempt=of.attempt, outcome=died)
+
+
+def after_a_stop(of: Submission, outcome: Outcome) -> tuple[Event, ...]:
+    stop = Decided(
+        trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail="no job is left"
+    )
+    return (stop, *ended_by_us(of, outcome))
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "remark"),
+    [
+        pytest.param(nothing_yet, "running", "–", id="it runs"),
+        pytest.param(let_go, "running", "let go: ", id="let go"),
+        pytest.param(ended_by_us, "cancelled", "no session waits", id="ended by us"),
+        pytest.param(let_go_too_late, "completed", "–", id="over before we could end it"),
+        pytest.param(killed, "failed, signal 9", "killed (signal 9): retried", id="tried again"),
+        pytest.param(after_a_stop, "cancelled", "after the stop", id="stopped"),
+    ],
+)
+def test_a_job_without_a_result_says_why(
+    tmp_path: Path, events: Events, state: str, remark: str
+) -> None:
+    measuring = Measuring(tmp_path, job=14600)
     measuring.open()
-    measuring.run()
-    lines = [progress.line for progress in feed.news()]
-    assert any("out of memory ((hidden))" in line for line in lines)
-    assert SECRET not in "\n".join(lines)
+    measuring.run(at_most=3)
+
+    def jobs() -> dict[str, tuple[str, str]]:
+        """State and remark of each job."""
+        publish(measuring.folder, tmp_path / "reports")
+        text = (tmp_path / "reports" / "tiny-tuning.md").read_text(encoding="utf-8")
+        appendix = text.split("## Appendix")[1]
+        return {row[0]: (row[4], row[6]) for row in table_rows(appendix, "Job")}
+
+    trial = measuring.study.decide(tuple(measuring.history)).due[0]
+    attempt(measuring, trial, 1, events, job="15000")
+    shown = jobs()
+    assert shown["15000"][0] == state
+    assert remark in shown["15000"][1]
+    assert shown["14601"] == ("completed", "–")
+    # a later session ends its own job, whatever stopped the one before
+    measuring.open("s2")
+    attempt(measuring, trial, 2, ended_by_us, job="15001")
+    if state != "running":
+        assert jobs()["15001"][0] == "cancelled"
+    assert "no session waits" in jobs()["15001"][1]
+    # measured by a third one, the jobs before keep their reasons
+    measuring.open("s3")
+    attempt(measuring, trial, 3, nothing_yet, job="15002")
+    assert jobs()["15002"] == ("running", "–")
+    measuring.end(measuring.result(trial, "15000", "15001", "15002"))
+    measuring.write(AttemptEnded(trial_id=trial.id, attempt=3, outcome=COMPLETED))
+    shown = jobs()
+    assert shown["15000"][0] == "retried"
+    assert remark in shown["15000"][1]
+    assert shown["15002"] == ("completed", "–")

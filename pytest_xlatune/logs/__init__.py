@@ -23,7 +23,6 @@ The result does not depend on how the bytes are cut into chunks. Memory is bound
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._course import (
-    MOST_STEPS,
     STEPS_THAT_REFUTE,
     Course,
     Phase,
@@ -40,7 +38,7 @@ from pytest_xlatune.logs._course import (
     RankLogs,
     rank_of,
 )
-from pytest_xlatune.logs._sieve import LineFilter, StepShapes
+from pytest_xlatune.logs._sieve import STEP_WORD, LineFilter, StepRun, StepShapes
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
 from pytest_xlatune.logs.formats import Blocks, formats
 from pytest_xlatune.logs.grammar import Origin, PrefixLearner
@@ -60,7 +58,7 @@ _TAIL_BYTES = 1 << 13
 _BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _LINE_CHARS = 200  # so much of a rank's last line is shown
-_STEP_WORD = "completed "  # in each of MaxText's step lines
+_STEP_WORD = STEP_WORD.decode()
 _NO_ORIGIN = Origin()
 
 
@@ -136,6 +134,7 @@ class LogReader:
         self._learner = PrefixLearner()
         # None where each line of a step is read in full
         self._step_shapes = StepShapes(other_words) if pattern is None else None
+        self._has_runs = False  # whether the block before had step lines of a known shape
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._begin = self._tail = b""
         self._lines = 0
@@ -187,7 +186,9 @@ class LogReader:
     def last_step_s(self) -> float:
         """Seconds of the last printed step; 0 if there is none with a time."""
         last = self._course.start.steps.get(self._course.start.last)
-        return (StepRecord(*last).step_s or 0.0) if last else 0.0
+        if isinstance(last, StepRun):
+            return last.figure("step_s")[last.steps.index(self._course.start.last)] or 0.0
+        return (last.step_s or 0.0) if last else 0.0
 
     @property
     def torn_line(self) -> bytes:
@@ -229,9 +230,7 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close` without an unfinished last line."""
         course, start = self._course, self._course.start
-        kept = max(len(start.steps) - MOST_STEPS, 0)
-        columns = zip(*itertools.islice(start.steps.values(), kept, None), strict=True)
-        steps = Steps(**dict(zip(StepRecord._fields, columns, strict=False)))
+        steps = Steps.of(start.records())
         env = start.plain("env")
         last = [part for part in self.end() if _STEP_WORD not in part and not is_harmless(part)]
         blocks = self._of_blocks()
@@ -284,16 +283,28 @@ class LogReader:
     def _read_block(self, block: bytes) -> int:
         """Read a block of complete lines; return the total number of lines."""
         number, shapes = self._lines, self._step_shapes
-        for run, part in [(None, block)] if shapes is None else shapes.runs(block):
-            # a prefix may be learnt within the block
-            if run is not None and self._step_shapes is not None and self._course.run(run):
-                number += len(run["step"])
-                continue
+        if shapes is None or not self._has_runs:
+            # the filter shows faster than a search that most blocks have no step
+            total, worth_reading = self._filter.lines(block)
+            if shapes is None or not any(STEP_WORD in line for _, line in worth_reading):
+                self._read_lines(worth_reading, number)
+                return number + total
+        self._has_runs = False
+        for run, part in shapes.runs(block):
+            if run is not None:
+                self._has_runs = True
+                # a prefix may be learnt within the block
+                if self._step_shapes is not None and self._course.run(run):
+                    number += len(run.steps)
+                    continue
             total, worth_reading = self._filter.lines(part)
-            for index, line in worth_reading:
-                self._read_line(line, number + index + 1)
+            self._read_lines(worth_reading, number)
             number += total
         return number
+
+    def _read_lines(self, lines: Iterable[tuple[int, bytes]], number: int) -> None:
+        for index, line in lines:
+            self._read_line(line, number + index + 1)
 
     def _read_line(self, line: bytes, number: int, *, is_torn: bool = False) -> None:
         is_cut = len(line) >= _LINE_BYTES

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,8 +20,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_xlatune.logs._sieve import Columns
-from pytest_xlatune.logs.grammar import FIGURES, Origin, figures_in
+from pytest_xlatune.logs._sieve import StepRun
+from pytest_xlatune.logs.grammar import Origin, figures_in
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 
@@ -60,8 +60,8 @@ class Start:
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None  # the origin whose steps count; None before the first step
     others: set[Origin] = field(default_factory=set)  # other origins that print steps
-    # step id -> the values of its record, in the order printed
-    steps: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    # step id -> its record, or the run of lines with it, in the order printed
+    steps: dict[int, StepRecord | StepRun] = field(default_factory=dict)
     left_out: int = 0  # number of first steps that were dropped
     last: int = -1  # highest step id; only valid if `steps` is not empty
     repeated: bool = False
@@ -92,9 +92,23 @@ class Start:
 
     def figures_of(self, step: int) -> int:
         """Return how many figures the line of a step had; 0 if it is not kept."""
-        return figures_in(StepRecord(*self.steps[step])) if step in self.steps else 0
+        kept = self.steps.get(step)
+        if isinstance(kept, StepRun):
+            return kept.figures
+        return figures_in(kept) if kept is not None else 0
 
-    def add(self, steps: Sequence[int], records: Iterable[tuple[Any, ...]]) -> None:
+    def records(self) -> list[StepRecord]:
+        """Return the records of the last steps."""
+        records: dict[int, Any] = {}
+        for run in {kept for kept in self.steps.values() if isinstance(kept, StepRun)}:
+            records.update(zip(run.steps, run.records(), strict=True))
+        kept_records = (
+            (k, kept) for k, kept in self.steps.items() if not isinstance(kept, StepRun)
+        )
+        records.update(kept_records)
+        return [*map(records.__getitem__, [*self.steps][-MOST_STEPS:])]
+
+    def add(self, steps: Sequence[int], records: Iterable[StepRecord | StepRun]) -> None:
         """Add further steps with increasing ids, or one of any new id."""
         self.phase = Phase.TRAINING
         self.last = max(self.last, steps[-1]) if self.steps else steps[-1]
@@ -141,26 +155,26 @@ class RankLogs:
             return None
         return self.by_rank.setdefault(rank, RankLog())
 
-    def take(self, rank: int | None, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
-        """Add further steps of a rank.
+    def take(
+        self,
+        ranks: Sequence[int | None],
+        steps: Sequence[int],
+        seconds: Sequence[float | None],
+    ) -> None:
+        """Add the steps of further lines: the rank, the step and its seconds in each.
 
         A line that repeats a step is ignored; one that goes back is a new start.
         """
-        log = self.log_of(rank)
-        if log is None:
-            return
-        last = log.steps[-1][0] if log.steps else -1
-        timed = zip(steps, seconds, strict=True)
-        if last < steps[0] and _increases(steps):
-            log.steps.extend(timed)
-            return
-        for step, step_s in timed:
+        logs = {rank: self.log_of(rank) for rank in dict.fromkeys(ranks)}
+        for rank, step, step_s in zip(ranks, steps, seconds, strict=True):
+            if (log := logs[rank]) is None:
+                continue
+            last = log.steps[-1][0] if log.steps else -1
             if step < last:
                 self.unheard.clear()  # the program started again
                 log.steps.clear()
             if step != last:
                 log.steps.append((step, step_s))
-            last = step
 
 
 class Course:
@@ -207,7 +221,7 @@ class Course:
     def step(self, record: StepRecord, origin: Origin) -> None:
         """Add a step that a line of an origin reports."""
         if self.ranks is not None:
-            self.ranks.take(rank_of(origin, self._rank), (record.step,), (record.step_s,))
+            self.ranks.take([rank_of(origin, self._rank)], [record.step], [record.step_s])
         if not self._is_at_home(origin):
             return
         start = self.start
@@ -223,32 +237,25 @@ class Course:
                 return
         self._add((record.step,), (record._replace(start=start.index),))
 
-    def run(self, columns: Columns) -> bool:
+    def run(self, run: StepRun) -> bool:
         """Add a run of step lines as its single lines; return False if these must be read."""
-        start, steps = self.start, [*map(int, columns["step"])]
-        unprinted = [None] * len(steps)
-        figures = [columns.get(name, unprinted) for name in FIGURES]
-        is_cut = sum(column is not unprinted for column in figures) < start.figures_of(start.last)
-        rows_of: dict[Origin, Sequence[int]] = {Origin(): range(len(steps))}
-        if ranks := columns.get("rank"):
-            rows_of_rank = defaultdict[float, list[int]](list)
-            for at, number in enumerate(ranks):
-                rows_of_rank[number].append(at)
-            rows_of = {Origin(f"{number:.0f}"): rows for number, rows in rows_of_rank.items()}
-        if start.home is None or is_cut or not {*rows_of} <= {start.home, *start.others}:
+        start = self.start
+        origins = {rank: Origin("" if rank is None else str(rank)) for rank in {*run.ranks}}
+        is_known = start.home is not None and {start.home, *start.others}.issuperset(
+            origins.values()
+        )
+        if not is_known or run.figures < start.figures_of(start.last):
             return False
-        if rows := rows_of.get(start.home):
-            is_alone = len(rows) == len(steps)
-            ids = steps if is_alone else [steps[at] for at in rows]
-            home = figures if is_alone else [[column[at] for at in rows] for column in figures]
-            if ids[0] <= start.last or not _increases(ids):
+        is_home = {rank: origin == start.home for rank, origin in origins.items()}
+        at_home = run.chosen(map(is_home.__getitem__, run.ranks))
+        if at_home.steps:
+            if at_home.steps[0] <= start.last or not _increases(at_home.steps):
                 return False
-            rest = map(itertools.repeat, (start.label, start.index, "step"))
-            self._add(ids, zip(ids, *home, *rest, strict=False))
-        if self.ranks is not None:
-            for origin, rows in rows_of.items():
-                rank = rank_of(origin, self._rank)
-                self.ranks.take(rank, [steps[at] for at in rows], [figures[0][at] for at in rows])
+            at_home.label, at_home.start = start.label, start.index
+            self._add(at_home.steps, itertools.repeat(at_home))
+        if self.ranks is not None and (self._rank is not None or None not in origins):
+            ranks = run.ranks if self._rank is None else [self._rank] * len(run.steps)
+            self.ranks.take(ranks, run.steps, run.figure("step_s"))
         return True
 
     def is_cut(self, record: StepRecord) -> bool:
@@ -302,7 +309,7 @@ class Course:
         )
         return tuple(text for is_so, text in cases if is_so)
 
-    def _add(self, steps: Sequence[int], records: Iterable[tuple[Any, ...]]) -> None:
+    def _add(self, steps: Sequence[int], records: Iterable[StepRecord | StepRun]) -> None:
         start = self.start
         start.add(steps, records)
         start.after_cancel += self._is_cancelled * len(steps)

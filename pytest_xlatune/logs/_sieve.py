@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs.grammar import Layout
+from pytest_xlatune.logs.grammar import FIGURES, Layout
 
 _LOWER = bytes(range(256)).lower()
 # letters of a shape: without a to e, which occur in hexadecimal numbers; f marks a fatal line
@@ -32,11 +32,8 @@ _LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|: F ")
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
 # most cached layouts, and most bytes of their lines: 4 MiB
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10
-_STEP_WORD = b"completed "
-_NUMBERS = msgspec.json.Decoder(list[float])
-# of a run of step lines that differ only in digits: "step", "rank" if the lines name one, and
-# attributes of step records -> the number in each line
-Columns = dict[str, list[float]]
+STEP_WORD = b"completed "  # in each of MaxText's step lines
+_INTEGERS, _FLOATS = msgspec.json.Decoder(list[int]), msgspec.json.Decoder(list[float])
 
 
 class LineFilter:
@@ -66,9 +63,9 @@ class LineFilter:
         Each of these comes with its index in the block, from 0.
         """
         shapes = block.translate(_LOWER, _DELETED_IN_BLOCKS).split(b"\n")
-        fresh = {*shapes} - self._dull
-        if not fresh:
+        if self._dull.issuperset(shapes):
             return len(shapes) - 1, []
+        fresh = {*shapes} - self._dull
         texts = block.split(b"\n")
         live = {shape for shape in fresh if self._words.search(shape)}
         if len(live) < len(fresh) and _LAST_WORD.search(block):
@@ -116,14 +113,14 @@ class StepShapes:
         self._other_words = [word.encode() for word in other_words]
         self._layouts: dict[bytes, Layout | None] = {}
 
-    def runs(self, block: bytes) -> Iterator[tuple[Columns | None, bytes]]:
+    def runs(self, block: bytes) -> Iterator[tuple[StepRun | None, bytes]]:
         """Cut a block of complete lines into runs of step lines of one layout, and other text.
 
-        Each part comes with its text; the columns are None for other text.
+        Each part comes with its text; the run is None for other text.
         """
         at = yielded_to = 0
-        shapes = block.translate(_DIGITS) if _STEP_WORD in block else b""
-        while (word_at := shapes.find(_STEP_WORD, at)) >= 0:
+        shapes = block.translate(_DIGITS) if STEP_WORD in block else b""
+        while (word_at := shapes.find(STEP_WORD, at)) >= 0:
             begin = max(shapes.rfind(b"\n", at, word_at) + 1, at)
             at = shapes.index(b"\n", word_at) + 1
             shape = shapes[begin:at]
@@ -134,7 +131,7 @@ class StepShapes:
             if begin > yielded_to:
                 yield None, block[yielded_to:begin]
             yielded_to = at
-            yield _columns(layout, len(shape), block[begin:at]), block[begin:at]
+            yield StepRun(layout, len(shape), block[begin:at]), block[begin:at]
         if yielded_to < len(block):
             yield None, block[yielded_to:]
 
@@ -150,22 +147,55 @@ class StepShapes:
         return self._layouts[shape]
 
 
-def _columns(layout: Layout, size: int, lines: bytes) -> Columns:
-    """Return the numbers in lines of one size.
+class StepRun:
+    """Step lines, one after the other, that differ only in digits.
 
-    A JSON decoder is three times as fast as `float`, but it refuses `007`.
+    A column of their numbers is decoded when it is asked for, which is never for most figures of a
+    long log.
     """
-    places = sorted(layout.items(), key=lambda field: field[1].start)
-    cut, at = "", 0
-    for _, place in places:
-        cut += f"{place.start - at}x{place.stop - place.start}s"
-        at = place.stop
-    texts = [*itertools.chain.from_iterable(struct.iter_unpack(f"{cut}{size - at}x", lines))]
-    try:
-        numbers = _NUMBERS.decode(b"[%b]" % b",".join(texts))
-    except msgspec.DecodeError:
-        numbers = [*map(float, texts)]
-    return {name: numbers[at :: len(places)] for at, (name, _) in enumerate(places)}
+
+    def __init__(self, layout: Layout, size: int, lines: bytes) -> None:
+        self._layout, self._size, self._lines = layout, size, lines
+        self.steps: Sequence[int] = self._column("step", _INTEGERS)  # the id in each line
+        # the rank in each line; None if the lines name none
+        self.ranks: Sequence[int | None] = [None] * len(self.steps)
+        if "rank" in layout:
+            self.ranks = self._column("rank", _INTEGERS)
+        self.figures = sum(name in layout for name in FIGURES)  # how many figures a line has
+        self.label, self.start = "", 0  # of the records; set when the run is added to a start
+
+    def chosen(self, is_chosen: Iterable[bool]) -> StepRun:
+        """Return the run of some of the lines; `is_chosen` has one value for each line."""
+        mask = [*is_chosen]
+        if all(mask):
+            return self
+        begins = itertools.compress(range(0, len(self._lines), self._size), mask)
+        lines = b"".join([self._lines[begin : begin + self._size] for begin in begins])
+        return StepRun(self._layout, self._size, lines)
+
+    def figure(self, name: str) -> Sequence[float | None]:
+        """Return a figure of each line; None if the lines do not have it."""
+        return self._column(name, _FLOATS) if name in self._layout else [None] * len(self.steps)
+
+    def records(self) -> Iterator[Any]:
+        """Return the values of the record of each line."""
+        same_for_all = map(itertools.repeat, (self.label, self.start, "step"))
+        return zip(self.steps, *map(self.figure, FIGURES), *same_for_all, strict=False)
+
+    def _column(self, name: str, decoder: msgspec.json.Decoder[list[Any]]) -> list[Any]:
+        """Return a number of each line.
+
+        A JSON decoder is three times as fast as `float`, but it refuses `007`.
+        """
+        place = self._layout[name]
+        width = place.stop - place.start + 1
+        texts = bytearray(b",") * (len(self._lines) // self._size * width)
+        for at in range(width - 1):
+            texts[at::width] = self._lines[place.start + at :: self._size]
+        try:
+            return decoder.decode(b"[%b]" % texts[:-1])
+        except msgspec.DecodeError:
+            return [*map(float if decoder is _FLOATS else int, texts[:-1].split(b","))]
 
 
 def _end_of_repeats(text: bytes, part: bytes, at: int) -> int:

@@ -23,6 +23,7 @@ The result does not depend on how the bytes are cut into chunks. Memory is bound
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from pytest_xlatune.logs._course import (
 )
 from pytest_xlatune.logs._sieve import STEP_WORD, LineFilter, StepRun, StepShapes
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
-from pytest_xlatune.logs.formats import Blocks, formats
+from pytest_xlatune.logs.formats import BlockReader, LogFormat, formats
 from pytest_xlatune.logs.grammar import Origin, PrefixLearner
 from pytest_xlatune.logs.line_classes import FACTS, LogLine
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
@@ -57,6 +58,7 @@ _TAIL_BYTES = 1 << 13
 # beginning of a log without steps that is tried against other trainers' formats
 _BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
+_MOST_OPENINGS = 4000
 _LINE_CHARS = 200  # so much of a rank's last line is shown
 _STEP_WORD = STEP_WORD.decode()
 _NO_ORIGIN = Origin()
@@ -125,8 +127,12 @@ class LogReader:
         rank: int | None = None,
     ) -> None:
         self._pattern = pattern
-        self._blocks = [Blocks(form) for form in formats()]
-        other_words = [word for form in formats() for word in form.words]
+        self._formats = formats()
+        # readers of the formats that have a line in this log
+        self._block_readers: dict[LogFormat, BlockReader] = {}
+        # number of a line that may begin a block -> start of the program, its steps so far, text
+        self._openings: dict[int, tuple[int, int, str]] = {}
+        other_words = [word for form in self._formats for word in form.words]
         words = {*table().words, *other_words, *(word for facts in FACTS for word in facts.words)}
         self._step_words = (_STEP_WORD, *other_words, *(pattern.words if pattern else ()))
         self._filter = LineFilter((*words, *self._step_words))
@@ -161,7 +167,7 @@ class LogReader:
     def findings(self) -> tuple[Finding, ...]:
         """All findings so far, in order of first appearance."""
         of_blocks: dict[tuple[str, str, Action], Finding] = {}
-        for finding, _ in self._of_blocks():
+        for finding, _ in self._block_findings():
             key = finding.cls, finding.detail, finding.action
             known = of_blocks.get(key)
             of_blocks[key] = replace(known, count=known.count + 1) if known else finding
@@ -177,7 +183,7 @@ class LogReader:
         """
         asking = (
             finding
-            for finding, steps in self._of_blocks()
+            for finding, steps in self._block_findings()
             if steps < STEPS_THAT_REFUTE and finding.action is not Action.NONE
         )
         return self._course.fatal or next(asking, None)
@@ -217,12 +223,12 @@ class LogReader:
         if not self._closed and self._held:
             held = bytes(self._held)
             self._read_line(held, self._lines + 1, is_torn=True)
-            for blocks in self._blocks:
-                blocks.feed(held + b"\n", self._lines)
+            for block_reader in self._block_readers.values():
+                block_reader.feed(held + b"\n", self._lines)
             self._lines += 1
             self._held.clear()
-        for blocks in self._blocks:
-            blocks.close()
+        for block_reader in self._block_readers.values():
+            block_reader.close()
         if not self._closed and self._pattern is None and not self._course.start.steps:
             self._fits = fitting(self._begin, self._tail if self._bytes > len(self._begin) else b"")
         self._closed, self._begin = True, b""
@@ -233,7 +239,7 @@ class LogReader:
         steps = Steps.of(start.records())
         env = start.plain("env")
         last = [part for part in self.end() if _STEP_WORD not in part and not is_harmless(part)]
-        blocks = self._of_blocks()
+        blocks = self._block_findings()
         after_blocks = [count for finding, count in blocks if finding.action is not Action.NONE]
         cancelled = [
             count
@@ -274,8 +280,8 @@ class LogReader:
             block = bytes(self._held) + memoryview(piece)[:end]
             self._held.clear()
             number = self._read_block(block)
-            for blocks in self._blocks:
-                blocks.feed(block, self._lines)
+            for block_reader in self._block_readers.values():
+                block_reader.feed(block, self._lines)
             self._lines = number
         free = _LINE_BYTES - len(self._held)
         self._held += piece[end : end + free]
@@ -343,7 +349,7 @@ class LogReader:
             for part in inner.splitlines():
                 self._read_text(part, number, is_torn=False, outer=origin)
             return
-        if any(word in line.low for word in self._step_words):
+        if line.has(self._step_words):
             of_step, other = grammar.unglued(text)
             if other:  # a line of another program, which is read separately
                 self._read_text(other, number, is_torn=is_torn, outer=origin)
@@ -388,13 +394,13 @@ class LogReader:
         text, label, course = line.text, line.origin.label, self._course
         is_whole = not line.is_torn or text.endswith("]")  # a bar that is drawn to its end
         if self._pattern is not None:
-            if not is_whole or not any(word in line.low for word in self._pattern.words):
+            if not is_whole or not line.has(self._pattern.words):
                 return ()
             goal = self._pattern.last_step(text)
             course.goal = goal if goal is not None else course.goal
             return self._pattern.steps(text, label)
-        for blocks in self._blocks if is_whole else ():
-            if blocks.concerns(line.low) and (steps := blocks.format.steps(text, label)):
+        for form in self._formats if is_whole else ():
+            if line.has(form.words) and (steps := form.steps(text, label)):
                 return steps
         if _STEP_WORD not in line.low:
             return ()
@@ -406,12 +412,18 @@ class LogReader:
         return steps
 
     def _note_blocks(self, line: LogLine) -> None:
+        """Note a line with a word of a format, because a block may begin with it."""
         start = self._course.start
-        for blocks in self._blocks:
-            if blocks.concerns(line.low):
-                start.is_hung |= blocks.note(
-                    line.number, line.segment, start=start.index, steps=start.count
-                )
+        for form in self._formats:
+            if not line.has(form.words):
+                continue
+            if form not in self._block_readers:
+                self._block_readers[form] = form.reader()
+            if any(word in line.segment.lower() for word in form.openings):
+                start.is_hung = True
+                if len(self._openings) < _MOST_OPENINGS:
+                    text = shortened(line.segment, EVIDENCE_CHARS).strip()
+                    self._openings.setdefault(line.number, (start.index, start.count, text))
 
     def _takes_fact(self, line: LogLine) -> bool:
         """Read a line by the classes, one after the other; return whether one claimed it."""
@@ -422,18 +434,34 @@ class LogReader:
         return any(
             facts.read(match, line, self._course)
             for facts in FACTS
-            if any(word in line.low for word in facts.words)
-            and (match := facts.pattern.search(line.text)) is not None
+            if line.has(facts.words) and (match := facts.pattern.search(line.text)) is not None
         )
 
-    def _of_blocks(self) -> list[tuple[Finding, int]]:
-        """Return the finding of each block, and how many steps were printed after it began."""
-        start = self._course.start
-        return [
-            pair
-            for blocks in self._blocks
-            for pair in blocks.findings(start=start.index, steps=start.count)
-        ]
+    def _block_findings(self) -> list[tuple[Finding, int]]:
+        """Return the finding of each block, and how many steps were printed after it began.
+
+        That of an earlier start calls for no action, and has more steps than any start.
+        """
+        start, findings = self._course.start, list[tuple[Finding, int]]()
+        for block in itertools.chain.from_iterable(
+            block_reader.told() for block_reader in self._block_readers.values()
+        ):
+            if block.line not in self._openings:
+                continue
+            index, steps_before, text = self._openings[block.line]
+            is_present = index == start.index
+            finding = Finding(
+                cls=block.cls,
+                action=block.action or block.cls.action or Action.RETRY,
+                line=block.line,
+                text=text,
+                detail=shortened(block.detail, EVIDENCE_CHARS),
+            )
+            if is_present:
+                findings.append((finding, start.count - steps_before))
+            else:
+                findings.append((replace(finding, action=Action.NONE), start.count + 1))
+        return findings
 
 
 def fitting(*texts: bytes) -> str:

@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pytest_xlatune.entry_points import LOG_FORMATS as BROUGHT
-from pytest_xlatune.logs._signatures import EVIDENCE_CHARS
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.failure import Action, FailureClass, Finding
+from pytest_xlatune.model.failure import Action, FailureClass
 from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.text import shortened
 
 LEAST_LETTERS = 3  # least letters of a word, because lines are first searched by words
 _LETTERS = re.compile("[f-z_]")
-_MOST_PLACES = 4000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,59 +72,6 @@ class LogFormat:
     def reader(self) -> BlockReader:
         """Return a reader for the blocks of one log; called once a line has one of `words`."""
         return BlockReader()
-
-
-@dataclass(slots=True)
-class Blocks:
-    """The findings of one format in one log."""
-
-    format: LogFormat
-    _reader: BlockReader | None = None
-    # the start of the program, its steps so far and the text of lines that may begin a block
-    _places: dict[int, tuple[int, int, str]] = field(default_factory=dict)
-
-    def concerns(self, low: str) -> bool:
-        """Return whether a line in lower case has one of the format's words."""
-        return any(word in low for word in self.format.words)
-
-    def note(self, number: int, text: str, *, start: int, steps: int) -> bool:
-        """Note a line with one of its words; return whether it may begin a block."""
-        self._reader, low = self._reader or self.format.reader(), text.lower()
-        is_first = any(word in low for word in self.format.openings)
-        if is_first and len(self._places) < _MOST_PLACES:
-            self._places.setdefault(number, (start, steps, shortened(text, EVIDENCE_CHARS)))
-        return is_first
-
-    def feed(self, block: bytes, before: int) -> None:
-        """Read a block of the log after `before` lines, from the first one that may matter."""
-        if self._reader is not None:
-            self._reader.feed(block, before)
-
-    def close(self) -> None:
-        """End an open block. Idempotent."""
-        if self._reader is not None:
-            self._reader.close()
-
-    def findings(self, *, start: int, steps: int) -> Iterator[tuple[Finding, int]]:
-        """Yield the findings so far, with the number of steps printed after each block began.
-
-        `start` and `steps` are the program's present start and its steps. The finding of an earlier
-        start calls for no action, and its number is larger than that of any start.
-        """
-        for block in self._reader.told() if self._reader is not None else ():
-            if block.line not in self._places:
-                continue
-            block_start, steps_before, text = self._places[block.line]
-            is_present = block_start == start
-            action = block.action or block.cls.action or Action.RETRY
-            finding = Finding(
-                cls=block.cls,
-                action=action if is_present else Action.NONE,
-                line=block.line,
-                text=text.strip(),
-                detail=shortened(block.detail, EVIDENCE_CHARS),
-            )
-            yield finding, steps - steps_before if is_present else steps + 1
 
 
 def formats() -> tuple[LogFormat, ...]:

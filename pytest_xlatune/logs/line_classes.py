@@ -8,7 +8,7 @@ failures by the table of signatures.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -33,6 +33,10 @@ class LogLine:
     number: int  # its number in the log, from 1
     segment: str  # as it was printed; the evidence of a finding
     is_torn: bool  # whether it lost its end
+
+    def has(self, words: Iterable[str]) -> bool:
+        """Return whether it has one of some words, which are in lower case."""
+        return any(word in self.low for word in words)
 
 
 class LineClass(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.failure import FailureClass
@@ -124,6 +126,41 @@ def history(
     while (due := of.decide(done).due) and (not stop or due[0].stage != stop):
         done += map(run, due[:1] if one_by_one else due)
     return done
+
+
+def arm(*names: str, blocks: Collection[int] = range(99)) -> Callable[[Trial], bool]:
+    """Return whether a trial is of these arms, in these blocks: what a change is of."""
+    return lambda trial: trial.arm in names and trial.block in blocks
+
+
+def changed(run: Answer, when: Callable[[Trial], bool], **score: object) -> Answer:
+    """Return a machine on which some of the scores have other fields."""
+
+    def answer(trial: Trial) -> TrialResult:
+        result = run(trial)
+        if result.score is None or not when(trial):
+            return result
+        return replace(result, score=replace(result.score, **score))
+
+    return answer
+
+
+def failing(
+    run: Answer,
+    when: Callable[[Trial], bool],
+    status: TrialStatus = TrialStatus.UNMEASURED,
+    why: str = "gone",
+    **fields: object,
+) -> Answer:
+    """Return a machine on which some of the trials have no score."""
+
+    def answer(trial: Trial) -> TrialResult:
+        if not when(trial):
+            return run(trial)
+        values = {"job_ids": (trial.id,), **fields}
+        return TrialResult(trial=trial, status=status, reason=verbatim(why), **values)  # type: ignore[arg-type]
+
+    return answer
 
 
 def verdict(conclusion: Conclusion, profile_id: str) -> Verdict:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Parallelism
 from pytest_xlatune.model.profile import Profile, profile, settings_of
 from pytest_xlatune.model.result import TrialResult
+from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers import history
 from tests.helpers.history import Answer, measured, noise
 
@@ -49,3 +50,8 @@ def of_wave(history: Sequence[TrialResult], wave: str) -> set[str]:
         for each in history
         if each.trial.stage == wave and not each.trial.is_baseline
     }
+
+
+def slots_of(sweep: TuningStudy, done: Sequence[TrialResult]) -> dict[str, str]:
+    """Return the profile of each slot of the derived waves that are filled."""
+    return {name: each.id for name, each in sweep.state(done).ranked.arms.slots.items()}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import sentence, verbatim
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
@@ -19,13 +19,16 @@ from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Ask, Question, all_selected
 from pytest_xlatune.studies.derived import Around, Leader, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.history import history, measured, noise
-from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, cluster, effect, of_wave
+from tests.helpers.history import Answer, arm, changed, failing, history, measured, noise
+from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, cluster, effect, of_wave, slots_of
 
 LADDER: dict[str, tuple[str, ...]] = {
     AG: (str(GIB >> 1), str(GIB), str(2 * GIB)),
     LIMIT: ("2", "4", "8"),
 }
+QUIET = cluster(sigma=0.0001)
+BEST = "overlap-2+ag-1g+double"
+LATE = tuple(profile(f"late-{at}", f"--xla_gpu_late={at}", wave="wave9") for at in range(3))
 
 
 def study(**changes: Any) -> TuningStudy:
@@ -38,56 +41,34 @@ def study(**changes: Any) -> TuningStudy:
     return TuningStudy(**values)
 
 
+def one_by_one(sweep: TuningStudy, run: Answer, **how: Any) -> list[TrialResult]:
+    return history(run, of=sweep, one_by_one=True, **how)
+
+
 def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
     sweep = study()
-    done = history(cluster(sigma=0.00001), of=sweep, one_by_one=True)
-    groups = list(dict.fromkeys(each.trial.stage for each in done))
-    assert groups[:3] == ["wave2", "wave3", "wave4"]
+    done = one_by_one(sweep, cluster(sigma=0.00001))
+    assert list(dict.fromkeys(r.trial.stage for r in done))[:3] == ["wave2", "wave3", "wave4"]
+    slots = slots_of(sweep, done)
     # pairs and triples in turn; overlap-2 and overlap-4 are two values of one flag
-    assert list(sweep.state(done).ranked.arms.slots.items())[:4] == [
-        (f"stack-{at}", next(each for each in sweep.decide(done).profiles if each.id == name))
-        for at, name in enumerate(
-            (
-                "overlap-2+ag-1g",
-                "overlap-2+ag-1g+double",
-                "overlap-2+double",
-                "overlap-2+ag-1g+tree",
-            ),
-            start=1,
-        )
-    ]
-    assert of_wave(done, "wave3") == {each.id for each in sweep.decide(done).profiles[10:14]}
-    best = sweep.state(done).ranked.arms.slots["stack-1"]
-    assert str(best.flags[0]) == f"--{LIMIT}=2"
-    told = {"overlap-2": "+3.4 %", "ag-1g": "+2.7 %"}
-    assert all(f"{arm} {gain}" in sentence(best.origin) for arm, gain in told.items())
+    stacks = ["overlap-2+ag-1g", BEST, "overlap-2+double", "overlap-2+ag-1g+tree"]
+    assert [slots[f"stack-{at}"] for at in range(1, 5)] == stacks
+    assert of_wave(done, "wave3") == {*stacks}
+    first = sweep.state(done).ranked.arms.slots["stack-1"]
+    assert str(first.flags[0]) == f"--{LIMIT}=2"
+    for words_of in ("overlap-2 +3.4 %", "ag-1g +2.7 %"):
+        assert words_of in sentence(first.origin)
+    # of the stack that led: its first setting goes up, then the second up and down
+    around = [sweep.state(done).ranked.arms.slots[f"around-{at}"] for at in (1, 2, 3)]
+    assert all(each.id.startswith(BEST) for each in around)
+    text = "beside {setting} of {leader} in the screen"
+    assert {(e.wave, e.origin and e.origin.text) for e in around} == {("wave4", text)}
     conclusion = sweep.decide(done).conclusion
     assert conclusion.complete
     # the best stack stands in the blocks with its best part, and this with its own
-    assert conclusion.tuning.finalists[0] == "overlap-2+ag-1g+double"
+    assert conclusion.tuning.finalists[0] == BEST
     assert {"overlap-2"} < set(conclusion.tuning.finalists)
     assert {conclusion.verdicts[at].kind for at in range(3)} == {VerdictKind.FASTER}
-
-
-def test_the_values_are_those_beside_the_leaders() -> None:
-    sweep = study()
-    done = history(cluster(), of=sweep, one_by_one=True)
-    names = [
-        each.id
-        for name, each in sweep.state(done).ranked.arms.slots.items()
-        if name.startswith("around")
-    ]
-    # of the stack that led: its first setting goes up, then the second up and down
-    leader = "overlap-2+ag-1g+double"
-    assert names[0].startswith(leader)
-    for name in names:
-        found = next(each for each in sweep.decide(done).profiles if each.id == name)
-        assert found.origin is not None
-        assert (found.wave, found.origin.text) == (
-            "wave4",
-            "beside {setting} of {leader} in the screen",
-        )
-    assert len(names) == 3
 
 
 @pytest.mark.parametrize(
@@ -109,11 +90,8 @@ def test_neighbours_on_a_ladder(value: str, beside: list[str]) -> None:
 
 
 def test_a_ladder_reaches_flags_by_either_name_and_overrides() -> None:
-    lead = profile(
-        "lead",
-        "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1",
-        overrides={"microbatches": "8"},
-    )
+    flags = "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1"
+    lead = profile("lead", flags, overrides={"microbatches": "8"})
     ladders: dict[str, tuple[str, ...]] = {
         "xla_gpu_enable_pipelined_all_gather": ("true", "false"),
         "microbatches": ("4", "8", "16"),
@@ -144,8 +122,7 @@ def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
     assert {trial.stage for trial in queue} == {"wave2"}
     done = [answer(trial) for trial in queue[:-1]]
     assert sweep.decide(done).due == queue[-1:]
-    assert not sweep.state(done).ranked.arms.slots
-    assert not sweep.decide(done).conclusion.complete
+    assert not slots_of(sweep, done)
     # what is left: a baseline, two waves with theirs, the blocks
     layout = sweep.layout
     assert isinstance(layout, Plan)
@@ -153,225 +130,170 @@ def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
     assert sweep.outlook([]).left == layout.jobs
 
 
-def test_where_nothing_leads_nothing_is_derived() -> None:
-    sweep = study()
-    done = history(cluster({}, sigma=0.0001), of=sweep, one_by_one=True)
-    assert not sweep.state(done).ranked.arms.slots
-    assert {each.trial.stage for each in done if each.trial.is_screened} == {"wave2"}
+ODD = changed(failing(cluster(), arm("overlap-2"), TrialStatus.DROPPED), arm("ag-1g"), loss=3.0)
+BOTH = profile("both", f"--{AG}={GIB} --{LIMIT}=2", wave="wave5")
+
+
+@pytest.mark.parametrize(
+    ("changes", "run", "stacked", "count"),
+    [
+        pytest.param({}, cluster({}, sigma=0.0001), set(), 0, id="nothing leads"),
+        pytest.param({}, cluster({"overlap-4": 0.03}, sigma=0.0001), set(), 1,
+                     id="a single leader has a value beside it, where none is declared"),
+        pytest.param({}, ODD, {"overlap-4", "double", "tree"}, 7,
+                     id="what was dropped or trains differently leads nothing"),
+        pytest.param({}, changed(cluster(), arm("default"), value=7.2),
+                     {"overlap-2", "overlap-4", "ag-1g", "double"}, 7,
+                     id="repeats of what is deployed lead nothing"),
+        pytest.param({"profiles": (*SINGLES, BOTH)}, cluster(),
+                     {"overlap-2", "overlap-4", "ag-1g", "double"}, 7,
+                     id="a declared stack is not made again"),
+    ],
+)  # fmt: skip
+def test_what_leads(changes: dict[str, Any], run: Answer, stacked: set[str], count: int) -> None:
+    sweep = study(**changes)
+    done = one_by_one(sweep, run)
+    assert {part for each in of_wave(done, "wave3") for part in each.split("+")} == stacked
+    assert len(slots_of(sweep, done)) == count
     assert sweep.decide(done).conclusion.complete
-
-
-def test_a_single_leader_has_values_beside_it_and_no_stack() -> None:
-    sweep = study()
-    done = history(cluster({"overlap-4": 0.03}, sigma=0.0001), of=sweep, one_by_one=True)
-    assert list(sweep.state(done).ranked.arms.slots) == ["around-1"]
-    # overlap-2 is declared: the value below is measured already
-    assert sweep.state(done).ranked.arms.slots["around-1"].id == "overlap-4.8"
-
-
-def test_what_was_dropped_or_trains_differently_leads_nothing() -> None:
-    answer = cluster()
-
-    def odd(trial: Trial) -> TrialResult:
-        if trial.profile.id == "overlap-2":
-            return TrialResult(
-                trial=trial, status=TrialStatus.DROPPED, reason=verbatim("out of memory")
-            )
-        if trial.profile.id == "ag-1g":
-            return measured(trial, 7.1, loss=3.0)
-        return answer(trial)
-
-    sweep = study()
-    done = history(odd, of=sweep, one_by_one=True)
-    left = {"overlap-4", "double", "tree"}
-    assert {name for each in of_wave(done, "wave3") for name in each.split("+")} == left
-
-
-def test_repeats_of_what_is_deployed_lead_nothing() -> None:
-    sweep, answer = study(), cluster()
-
-    def lucky(trial: Trial) -> TrialResult:
-        return measured(trial, 7.2) if trial.profile.id == "default" else answer(trial)
-
-    assert not any(
-        "default" in each for each in of_wave(history(lucky, of=sweep, one_by_one=True), "wave3")
-    )
-
-
-def test_a_declared_stack_is_not_made_again() -> None:
-    both = profile("both", f"--{AG}={GIB} --{LIMIT}=2", wave="wave5")
-    sweep = study(profiles=(*SINGLES, both))
-    done = history(cluster(), of=sweep, one_by_one=True, stop="wave4")
-    assert "overlap-2+ag-1g" not in of_wave(done, "wave3")
-    assert len(of_wave(done, "wave3")) == 4
+    if count == 1:
+        assert slots_of(sweep, done) == {"around-1": "overlap-4.8"}
+    if changes:
+        assert "overlap-2+ag-1g" not in of_wave(done, "wave3")
 
 
 def test_the_same_history_gives_the_same_profiles_in_any_order() -> None:
-    done = history(cluster(), of=study(), one_by_one=True)
+    done = one_by_one(study(), cluster())
     names = [each.id for each in study().decide(done).profiles]
-    proposed = study().decide(done[:-3]).due
     for seed in range(5):
         shuffled = random.Random(seed).sample(done, len(done))
         assert [each.id for each in study().decide(shuffled + done[:4]).profiles] == names
         assert study().decide(shuffled).conclusion == study().decide(done).conclusion
-    for cut in range(len(done)):
-        again = TuningStudy.from_json(study().to_json())
-        # each trial is what the study asks for next, in every process
-        assert again.decide(done[:cut]).due[0] == done[cut].trial
-    assert proposed == study().decide(done[:-3]).due
 
 
 def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
-    sweep, answer = study(), cluster()
-    done = history(answer, of=sweep, one_by_one=True, stop="wave4")
+    sweep = study()
+    done = one_by_one(sweep, cluster(), stop="wave4")
     stacks = of_wave(done, "wave3")
     # a new log reader scores one single differently: another favourite, the same stacks
     other = [measured(r.trial, 6.9) if r.trial.profile.id == "ag-1g" else r for r in done]
-    assert {e.id for n, e in sweep.state(other).ranked.arms.slots.items() if "stack" in n} == stacks
+    assert {e for name, e in slots_of(sweep, other).items() if "stack" in name} == stacks
     # and a single that is declared later is screened first, the stacks as they are
     more = study(profiles=(*SINGLES, profile("late", "--xla_gpu_late=1")))
     assert [t.profile.id for t in more.decide(done).due] == ["late"]
-    assert {e.id for n, e in more.state(done).ranked.arms.slots.items() if "stack" in n} == stacks
-    conclusion = more.decide(done).conclusion
-    assert {conclusion.verdict(each).kind for each in stacks} == {VerdictKind.SCREENED}  # type: ignore[union-attr]
+    assert {e for name, e in slots_of(more, done).items() if "stack" in name} == stacks
+    found = {each.arm: each.kind for each in more.decide(done).conclusion.verdicts}
+    assert {found[each] for each in stacks} == {VerdictKind.SCREENED}
 
 
 def test_freed_slots_are_filled_by_the_same_rule() -> None:
-    sweep, answer = study(), cluster(sigma=0.0001)
-    planned = [
-        *history(answer, of=sweep, one_by_one=True, stop="wave3"),
-        *(
-            TrialResult(trial=trial, status=TrialStatus.PLANNED)
-            for trial in sweep.decide(history(answer, of=sweep, one_by_one=True, stop="wave3")).due
-            if trial.profile.id in {"overlap-2+ag-1g+double", BASELINE_ID}
-        ),
-    ]
-    assert "overlap-2+ag-1g+double" in {
-        each.id for each in sweep.state(planned).ranked.arms.slots.values()
-    }
-    assert len([each for each in sweep.state(planned).ranked.arms.slots if "stack" in each]) == 4
+    sweep = study()
+    done = one_by_one(sweep, QUIET, stop="wave3")
+    due = [each for each in sweep.decide(done).due if each.arm in {BEST, BASELINE_ID}]
+    planned = [*done, *(TrialResult(trial=each, status=TrialStatus.PLANNED) for each in due)]
+    stacks = {name: e for name, e in slots_of(sweep, planned).items() if "stack" in name}
+    assert len(stacks) == 4
+    assert BEST in stacks.values()
 
 
 def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
-    answer = cluster(sigma=0.0001)
     alone = study(selected=frozenset({"stack-2"}), confirm=False)
-    done = history(answer, of=alone, one_by_one=True)
+    done = one_by_one(alone, QUIET)
     assert of_wave(done, "wave2") == {each.id for each in SINGLES}
-    assert of_wave(done, "wave3") == {"overlap-2+ag-1g+double"}
+    assert of_wave(done, "wave3") == {BEST}
     # after a session of wave 2 nothing of it is measured again
     singles = frozenset(each.id for each in SINGLES)
-    before = history(answer, of=study(selected=singles, confirm=False), one_by_one=True)
+    before = one_by_one(study(selected=singles, confirm=False), QUIET)
     assert {trial.stage for trial in alone.decide(before).due} == {"wave3"}
     # wave 4 reads wave 3, so all its slots come along
-    later = history(
-        answer, of=study(selected=frozenset({"around-1"}), confirm=False), one_by_one=True
-    )
-    assert len(of_wave(later, "wave3")) == 4
-    assert len(of_wave(later, "wave4")) == 1
-
-
-def test_a_selection_without_slots_leaves_the_derived_waves_alone() -> None:
+    later = one_by_one(study(selected=frozenset({"around-1"}), confirm=False), QUIET)
+    assert [len(of_wave(later, wave)) for wave in ("wave3", "wave4")] == [4, 1]
+    # a selection without slots leaves the derived waves alone
     some = study(selected=frozenset({"tree", "double"}), confirm=False)
-    assert of_wave(history(cluster(), of=some, one_by_one=True), "wave3") == set()
-    every = study(selected=frozenset(each.id for each in SINGLES))
-    assert all_selected(every) == study(), "it has no slots, and is not the whole"
+    assert of_wave(one_by_one(some, cluster()), "wave3") == set()
+    assert all_selected(study(selected=singles)) == study(), "it has no slots, and is not the whole"
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "said"),
     [
-        pytest.param({"derived": (Stacks(wave="wave1"),)}, "derived from the waves", id="1"),
+        pytest.param({"derived": (Stacks(wave="wave1"),)}, "derived from the waves", id="first"),
         pytest.param({"derived": (Stacks(), Stacks(slots=2))}, "two rules of", id="twice"),
-        pytest.param(
-            {"profiles": (*SINGLES, profile("stack-1", "--xla_a=1"))}, "name of a slot", id="name"
-        ),
+        pytest.param({"profiles": (*SINGLES, profile("stack-1", "--xla_a=1"))}, "name of a slot",
+                     id="a slot's name"),
         pytest.param({"selected": frozenset({"stack-9"})}, "stack-9", id="no such slot"),
     ],
-)
-def test_rules_that_nothing_can_come_of(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+)  # fmt: skip
+def test_rules_that_nothing_can_come_of(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
         study(**changes)
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("rule", "given", "said"),
     [
-        pytest.param(lambda: Stacks(slots=0), "0 slots", id="no slot"),
-        pytest.param(lambda: Stacks(of=4), "expected 2 or 3", id="four"),
-        pytest.param(lambda: Around(ladders={}), "no ladder", id="no ladder"),
-        pytest.param(lambda: Around(ladders={"--xla_a": ("1", "2")}), "without dashes", id="dash"),
-        pytest.param(lambda: Around(ladders={"xla_a": ("1", "1")}), "different values", id="same"),
+        (Stacks, {"slots": 0}, "0 slots"),
+        (Stacks, {"of": 4}, "expected 2 or 3"),
+        (Around, {"ladders": {}}, "no ladder"),
+        (Around, {"ladders": {"--xla_a": ("1", "2")}}, "without dashes"),
+        (Around, {"ladders": {"xla_a": ("1", "1")}}, "different values"),
     ],
 )
-def test_malformed_rules(make: Callable[[], object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make()
+def test_malformed_rules(rule: Any, given: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        rule(**given)
 
 
 def test_what_a_later_wave_has_measured_is_no_longer_left() -> None:
     """It waits behind slots that nothing fills yet, but was asked for alone before."""
-    late = tuple(profile(f"late-{at}", f"--xla_gpu_late={at}", wave="wave9") for at in range(3))
-    whole = study(profiles=(*SINGLES, *late))
-    alone = replace(whole, selected=frozenset(each.id for each in late), confirm=False)
-    done = history(cluster(), of=alone, one_by_one=True)
+    whole = study(profiles=(*SINGLES, *LATE))
+    alone = replace(whole, selected=frozenset(each.id for each in LATE), confirm=False)
+    done = one_by_one(alone, cluster())
     assert {each.trial.stage for each in done} == {"wave9"}
     assert whole.outlook([]).left - whole.outlook(done).left == len(done)
 
 
-def test_a_selection_says_what_a_screened_figure_rests_on_and_else_shows_that_of_the_report() -> (
-    None
-):
+def test_a_selection_says_what_a_screened_figure_rests_on_and_changes_none() -> None:
     """The line of the screen goes through all waves, and a test's answer waits for its own."""
-    late = tuple(profile(f"late-{at}", f"--xla_gpu_late={at}", wave="wave9") for at in range(3))
-    whole = study(profiles=(*SINGLES, *late))
-    done = history(cluster(), of=whole, one_by_one=True)
-    report = whole.decide(done).conclusion
+    whole = study(profiles=(*SINGLES, *LATE))
+    done = one_by_one(whole, cluster())
+    report = {each.arm: each for each in whole.decide(done).conclusion.verdicts}
     differ = 0
-    for each in (*SINGLES, *late):
+    for each in (*SINGLES, *LATE):
         alone = replace(whole, selected=frozenset({each.id}), confirm=False)
         question = Question(about=Ask.SCREENED, name=each.id, wave=each.wave)
-        answer, other = alone.answer(done, question), whole.answer(done, question)
-        assert answer == other, "a selection changes no figure"
-        assert answer.verdict is not None
-        said = words(answer.verdict)
+        found = alone.answer(done, question).verdict
+        assert found == whole.answer(done, question).verdict
+        assert found is not None
         if each.wave == "wave9":
             # its figures are at the level of the baselines so far; a report knows those of blocks
-            known = report.verdict(each.id)
-            assert known is not None
-            level = replace(known, tgs=answer.verdict.tgs, step_s=answer.verdict.step_s)
-            assert answer.verdict == level, "of the last wave"
-            assert "up to" not in said
+            assert found == replace(report[each.id], tgs=found.tgs, step_s=found.step_s)
         else:
-            assert answer.verdict.up_to == each.wave == "wave2"
-            assert said.endswith((" up to wave2 (n=1)", " up to wave2, very likely slower (1 run)"))
-            assert "a report uses all trials." in paragraph(answer.verdict)
-            of_report = report.verdict(each.id)
-            assert of_report is not None
-            differ += answer.verdict.delta != of_report.delta
+            assert found.up_to == each.wave == "wave2"
+            assert " up to wave2" in words(found)
+            assert "a report uses all trials." in paragraph(found)
+            differ += found.delta != report[each.id].delta
     assert differ, "else nothing was to be said"
     alone = replace(study(derived=()), confirm=False)
     question = Question(about=Ask.SCREENED, name="tree", wave="wave2")
-    first = alone.answer(history(cluster(), of=alone, one_by_one=True), question)
-    assert first.verdict is not None
-    assert not first.verdict.up_to, "one wave is all of them"
-
-
-AGAINST = {"ag-1g": 0.04, "double": 0.03, "tree": 0.02}
-NOISE = {"ag-1g": -0.006, "double": 0.006}  # the screen puts double first
+    first = alone.answer(one_by_one(alone, cluster()), question).verdict
+    assert first is not None
+    assert not first.up_to, "one wave is all of them"
 
 
 def working_against(trial: Trial) -> TrialResult:
     """Answer where ag-1g and double together gain less than ag-1g alone."""
-    value = effect(trial.profile, AGAINST)
+    value = effect(trial.profile, {"ag-1g": 0.04, "double": 0.03, "tree": 0.02})
     if {"ag-1g", "double"} <= {*trial.profile.id.split("+")}:
         value -= 0.035
-    off = NOISE.get(trial.profile.id, 0.0) if trial.is_screened else 0.0
-    return measured(trial, 6.9 + value + off + noise(trial, 0.0005))
+    if trial.is_screened:  # the screen puts double first
+        value += {"ag-1g": -0.006, "double": 0.006}.get(trial.profile.id, 0.0)
+    return measured(trial, 6.9 + value + noise(trial, 0.0005))
 
 
 def test_a_stack_that_works_against_itself_does_not_win() -> None:
     sweep = study(derived=(Stacks(slots=4),))
-    done = history(working_against, of=sweep, one_by_one=True)
+    done = one_by_one(sweep, working_against)
     assert {"ag-1g+double", "ag-1g+tree", "double+tree"} <= of_wave(done, "wave3")
     conclusion = sweep.decide(done).conclusion
     assert conclusion.complete

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 import re
-from collections.abc import Sequence
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -25,10 +29,16 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import all_selected
-from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies import Ask, Question, all_selected, engine, gate, tuning, verdicts
+from pytest_xlatune.studies.derived import Search, Stacks, doubled
+from pytest_xlatune.studies.gate import GateStudy
+from pytest_xlatune.studies.imported import ImportedStudy
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
+from pytest_xlatune.studies.tuning_plan import TuningPlan
+from tests.helpers import history as helper
 from tests.helpers.examples import tried
-from tests.helpers.history import history, lost, measured
+from tests.helpers.history import Answer, cluster, history, lost, measured
+from tests.helpers.turn_answers import Machine, turning
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 NAMES = ("a", "b", "c", "d", "e", "f")
@@ -55,8 +65,10 @@ def run(trial: Trial, seed: int, truth: Sequence[float], sigma: float = 0.006) -
 
 
 @cache
-def sweep(seed: int, truth: tuple[float, ...], sigma: float = 0.006) -> tuple[TrialResult, ...]:
-    return tuple(history(lambda trial: run(trial, seed, truth, sigma), of=study(seed=seed)))
+def sweep(seed: int, truth: tuple[float, ...]) -> tuple[TrialResult, ...]:
+    done = tuple(history(lambda trial: run(trial, seed, truth), of=study(seed=seed)))
+    assert len(done) <= 30, "the budget"
+    return done
 
 
 def told(reasons: Sequence[Message]) -> list[str]:
@@ -96,22 +108,17 @@ def test_names_do_not_matter(seed: int, truth: list[float], names: list[str]) ->
 
     done = sweep(seed, tuple(truth))
     other = [rename(each) for each in done]
-    assert [of[v.arm].id for v in whole.decide(done).conclusion.verdicts] == [
-        v.arm for v in renamed.decide(other).conclusion.verdicts
-    ]
-    found = whole.decide(done).conclusion
+    found, after = whole.decide(done).conclusion, renamed.decide(other).conclusion
+    assert [of[v.arm].id for v in found.verdicts] == [v.arm for v in after.verdicts]
     # notes:  ... : the interval of f, which was ...    f has no score    a tie: e and f are both
     named = re.compile(
         r"(?:^|(?<= of )|(?<=tie: )|(?<= and ))[a-f](?=,| and | are | has | reaches | gains |$)"
     )
     notes = [named.sub(lambda m: of[m[0]].id, each) for each in told(found.notes)]
-    assert agree(
-        replace(found, notes=tuple(map(verbatim, notes))), renamed.decide(other).conclusion
-    )
+    assert agree(replace(found, notes=tuple(map(verbatim, notes))), after)
     for cut in range(0, len(done), 7):
-        assert [of.get(t.profile.id, t.profile) for t in whole.decide(done[:cut]).due] == [
-            t.profile for t in renamed.decide(other[:cut]).due
-        ]
+        due = [of.get(t.profile.id, t.profile) for t in whole.decide(done[:cut]).due]
+        assert due == [t.profile for t in renamed.decide(other[:cut]).due]
 
 
 @FEW
@@ -121,61 +128,42 @@ def test_order_and_repetition_do_not_matter(
 ) -> None:
     done = sweep(seed, tuple(truth))
     shuffled = data.draw(st.permutations([*done, *done[::3]]))
-    all_of_it = study(seed=seed)
-    assert all_of_it.decide(shuffled).conclusion == all_of_it.decide(done).conclusion
-    assert all_of_it.decide(shuffled).due == all_of_it.decide(done).due
+    one, other = study(seed=seed).decide(shuffled), study(seed=seed).decide(done)
+    assert (one.conclusion, one.due) == (other.conclusion, other.due)
 
 
 @FEW
-@given(seed=seeds, truth=effects, data=st.data())
-def test_any_part_of_a_history_concludes(
-    seed: int, truth: list[float], data: st.DataObject
+@given(seed=seeds, truth=effects, cut=st.integers(0, 30), data=st.data())
+def test_any_part_of_a_history_concludes_and_proposes_the_same_again(
+    seed: int, truth: list[float], cut: int, data: st.DataObject
 ) -> None:
-    done = sweep(seed, tuple(truth))
+    done, whole = list(sweep(seed, tuple(truth))), study(seed=seed)
     part = data.draw(st.lists(st.sampled_from(done), unique=True))
-    conclusion = study(seed=seed).decide(part).conclusion
+    conclusion = whole.decide(part).conclusion
     assert {v.arm for v in conclusion.verdicts} == set(NAMES)
     assert all(v.ci95 is None for v in conclusion.verdicts if v.kind is VerdictKind.SCREENED)
     assert all(v.kind is not VerdictKind.FASTER or v.n > 1 for v in conclusion.verdicts)
-
-
-@FEW
-@given(seed=seeds, truth=effects, cut=st.integers(0, 30))
-def test_proposing_is_idempotent(seed: int, truth: list[float], cut: int) -> None:
-    done = list(sweep(seed, tuple(truth))[:cut])
-    whole = study(seed=seed)
-    trials = whole.decide(done).due
+    trials = whole.decide(done[:cut]).due
     planned = [TrialResult(trial=trial, status=TrialStatus.PLANNED) for trial in trials]
-    assert whole.decide([*done, *planned]).due == trials
+    assert whole.decide([*done[:cut], *planned]).due == trials
     assert len({trial.id for trial in trials}) == len(trials)
-    assert not {t.id for t in trials} & {r.trial.id for r in done}
+    assert not {t.id for t in trials} & {r.trial.id for r in done[:cut]}
 
 
 @FEW
-@given(seed=seeds, chosen=st.sets(st.sampled_from(NAMES)))
-def test_a_selection_is_a_filter(seed: int, chosen: set[str]) -> None:
-    everything = study(seed=seed).decide([]).due
+@given(seed=seeds, truth=effects, cut=st.integers(0, 30), chosen=st.sets(st.sampled_from(NAMES)))
+def test_a_selection_is_a_filter_and_who_selects_all_asks_for_the_whole_sweep(
+    seed: int, truth: list[float], cut: int, chosen: set[str]
+) -> None:
+    done, whole = list(sweep(seed, tuple(truth))[:cut]), study(seed=seed)
     some = study(seed=seed, selected=frozenset(chosen)).decide([]).due
-    assert list(some) == [t for t in everything if t.is_baseline or t.profile.id in chosen]
-
-
-@FEW
-@given(seed=seeds, truth=effects, cut=st.integers(0, 30))
-def test_who_selects_all_asks_for_the_whole_sweep(seed: int, truth: list[float], cut: int) -> None:
-    done, all_of_it = list(sweep(seed, tuple(truth))[:cut]), study(seed=seed)
+    due = whole.decide([]).due
+    assert list(some) == [t for t in due if t.is_baseline or t.profile.id in chosen]
     every = study(seed=seed, selected=frozenset(NAMES))
-    assert all_selected(every) == all_selected(all_of_it) == all_of_it
-    assert every.decide(done).due == all_of_it.decide(done).due
-    assert every.decide(done).conclusion == all_of_it.decide(done).conclusion
-    for other in ({"selected": frozenset(NAMES[1:])}, {"confirm": False}):
-        part = study(seed=seed, **{"selected": frozenset(NAMES)} | other)
-        assert all_selected(part) == all_of_it
-
-
-@FEW
-@given(seed=seeds, truth=effects)
-def test_no_sweep_exceeds_its_budget(seed: int, truth: list[float]) -> None:
-    assert len(sweep(seed, tuple(truth))) <= 30
+    assert every.decide(done).due == whole.decide(done).due
+    assert every.decide(done).conclusion == whole.decide(done).conclusion
+    for other in ({}, {"selected": frozenset(NAMES[1:])}, {"confirm": False}):
+        assert all_selected(replace(every, **other)) == whole
 
 
 @FEW
@@ -187,32 +175,161 @@ def test_more_noise_at_equal_means_never_makes_a_winner(
     whole = study(seed=seed)
     done = sweep(seed, tuple(truth))
     blocks = [r for r in done if r.trial.block and r.score is not None]
-    arms = {r.trial.profile.id for r in blocks}
+    values: dict[str, list[float]] = {}
+    for each in blocks:
+        values.setdefault(each.trial.arm, []).append(each.score.value if each.score else 0.0)
     # only a complete stage has arm means that this transformation keeps
-    numbers = {r.trial.block for r in blocks}
-    if len(blocks) != len(numbers) * (len(arms) + 1):
+    if len(blocks) != len({r.trial.block for r in blocks}) * (len(values) + 1):
         return
-    mean = {
-        arm: sum(r.score.value for r in blocks if r.score and r.trial.profile.id == arm)
-        / sum(r.trial.profile.id == arm for r in blocks)
-        for arm in arms
-    }
 
     def noisier(result: TrialResult) -> TrialResult:
         score = result.score
         if score is None or result not in blocks:
             return result
-        level = mean[result.trial.profile.id]
+        level = sum(values[result.trial.arm]) / len(values[result.trial.arm])
         return replace(result, score=replace(score, value=level + factor * (score.value - level)))
 
-    before, after = (
-        whole.decide(done).conclusion,
-        whole.decide([noisier(each) for each in done]).conclusion,
-    )
-    for one in before.verdicts:
+    after = whole.decide([noisier(each) for each in done]).conclusion
+    for one in whole.decide(done).conclusion.verdicts:
         other = after.verdict(one.arm)
         assert other is not None
         if one.kind is VerdictKind.INCONCLUSIVE:
             assert other.kind is not VerdictKind.FASTER
         if one.ci95 is not None:
             assert other.delta == pytest.approx(one.delta, abs=1e-9)
+
+
+SEARCH = Search(
+    space={"xla_gpu_all_reduce_combine_threshold_bytes": doubled("16M", "1G"),
+           "xla_gpu_enable_while_loop_double_buffering": ("false", "true")},
+    slots=12,
+)  # fmt: skip
+USUAL = RotationRule(is_usual=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "answer"),
+    [
+        pytest.param(helper.study, cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05}), id="jobs"),
+        pytest.param(partial(turning, 12, rotation=USUAL), Machine({"p3": 0.03}), id="rotations"),
+        pytest.param(partial(turning, derived=(SEARCH,)), Machine(), id="a search"),
+        pytest.param(partial(helper.study, 12, derived=(Stacks(wave="wave3", slots=2),)),
+                     cluster({"p3": 0.03, "p4": 0.03}), id="stacks"),
+    ],
+)  # fmt: skip
+def test_every_prefix_decides_nothing_and_every_process_asks_the_same(
+    make: Callable[[], TuningStudy], answer: Answer
+) -> None:
+    whole, done = make(), list[TrialResult]()
+    left = []
+    while due := whole.decide(done).due:
+        again = TuningStudy.from_json(make().to_json())
+        assert again == whole
+        assert due == again.decide(tuple(done)).due
+        found = whole.decide(done).conclusion
+        assert not found.complete
+        assert {v.kind for v in found.verdicts} <= {VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE}
+        assert all(v.ci95 is None for v in found.verdicts)
+        outlook = whole.outlook(done)
+        assert outlook.at_most >= outlook.left >= len(due)
+        left.append(outlook.left)
+        running = [TrialResult(trial=each, status=TrialStatus.RUNNING) for each in due]
+        assert {e.id for e in whole.decide([*done, *running]).due} == {e.id for e in due}
+        done.append(answer(due[0]))
+    assert whole.outlook(done).left == 0
+    if not whole.derived:
+        assert left == list(range(len(done), 0, -1))
+    # a stale record of a running trial never hides its result
+    stale = [replace(r, status=TrialStatus.RUNNING, score=None, job_ids=("zzz",)) for r in done]
+    for results in ([*stale, *done], [*done, *stale]):
+        assert whole.decide(results).due == ()
+        assert whole.decide(results).conclusion == whole.decide(done).conclusion
+
+
+def test_a_finalist_says_how_many_of_its_trials_there_are() -> None:
+    whole = helper.study()
+    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=whole)
+    found = whole.decide(done[:-4]).conclusion.verdicts
+    words = " ".join(sentence(each) for v in found for each in v.reasons)
+    assert "a finalist: 3 of 4 confirming trials" in words
+
+
+# --- what a study says of a history is worked out once, however many tests ask (fault S14) --------
+
+
+def counted(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType | type, *names: str
+) -> Counter[str]:
+    """Count the calls of functions of a module, or methods of a class, from here on."""
+    calls: Counter[str] = Counter()
+
+    def counting(name: str, real: Any) -> Any:
+        def call(*args: Any, **known: Any) -> Any:
+            calls[name] += 1
+            return real(*args, **known)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(module, name, counting(name, getattr(module, name)))
+    return calls
+
+
+def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = history({"p7": 0.05}, of=helper.study())
+    calls = counted(monkeypatch, TuningPlan, "read")
+    decisions = counted(monkeypatch, tuning, "decide", "conclusion", "belongs_to_wave")
+    blocks = counted(monkeypatch, engine, "confirm")
+    asked = helper.study(loss_tolerance=0.03)  # equal studies share what was worked out
+    for about in (Ask.CONFIRMED, Ask.BEST, Ask.RANKED, Ask.PROVEN):
+        for at in range(25):
+            question = Question(about=about, name=f"p{at}")
+            asked.answer(list(results), question)  # a list of its own, as of another process
+    assert asked.decide(results).due == ()
+    assert calls["read"] == 1
+    assert (decisions["decide"], decisions["conclusion"]) == (1, 1)
+    assert blocks == {"confirm": 1}, "to propose and to conclude"
+    decisions.clear()
+    for at in range(25):
+        asked.answer(results, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
+    assert (calls["read"], decisions["conclusion"]) == (2, 1), "and once without the blocks"
+    assert decisions["belongs_to_wave"] <= len(results), "each trial is looked at once"
+
+
+def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waves = [f"wave{number}" for number in range(1, 7)]
+    declared = tuple(profile(f"p-{wave}", f"--xla_{wave}=1", wave=wave) for wave in waves)
+    results = history({}, of=helper.study(profiles=declared))
+    asked = helper.study(profiles=declared, loss_tolerance=0.03)
+    decisions = counted(monkeypatch, tuning, "decide")
+    for wave in (each for each in waves for _ in range(2)):
+        question = Question(about=Ask.SCREENED, name=f"p-{wave}", wave=wave)
+        assert asked.answer(results, question).verdict is not None
+    assert decisions["decide"] == 1 + len(waves), "and once up to the end of each wave"
+
+
+def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = profile("new", "--xla_new=1")
+    asked = GateStudy(cell=CELL, profiles=(new,))
+    done = [measured(each, 6.9 + at / 1e4) for at, each in enumerate(asked.decide([]).due)]
+    calls = counted(monkeypatch, verdicts, "read")
+    comparisons = counted(monkeypatch, gate, "compare_blocks")
+    for _ in range(3):
+        assert asked.decide(done).due == ()
+        assert asked.decide(tuple(done)).conclusion.complete
+    assert (calls, comparisons) == ({"read": 1}, {"compare_blocks": 1})
+    table = ImportedStudy(cell=CELL, profiles=(new,))
+    assert table.decide([]).conclusion is table.decide(()).conclusion
+
+
+def test_what_is_remembered_is_never_told_of_another_history() -> None:
+    done = history({"p1": 0.03}, of=helper.study(6, budget=40))
+    asked = helper.study(6, budget=40)
+    cuts = [*range(0, len(done) + 1, 4), len(done)] * 3
+    random.Random(7).shuffle(cuts)
+    for at, cut in enumerate(cuts, start=1):
+        fresh = helper.study(6, budget=40, loss_tolerance=0.02 + at / 1e6)  # shares nothing
+        assert asked.decide(done[:cut]).conclusion == fresh.decide(done[:cut]).conclusion
+        assert asked.decide(done[:cut]).due == fresh.decide(done[:cut]).due

@@ -15,7 +15,7 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.stats import search as sampler
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.search import all_points, ask, count_points
@@ -101,27 +101,13 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     assert TuningStudy.from_json(sweep.to_json()) == sweep
 
 
-def nothing_helps(seed: int) -> Conclusion:
-    """Return what a sweep ends with that searches where no value helps."""
-    sweep = searching(0)
-    found = sweep.decide(history(Hidden(helps=False, sigma=0.006, seed=seed), of=sweep)).conclusion
-    assert found.complete
-    return found
-
-
 def test_where_no_value_helps_the_rounds_prove_nothing() -> None:
-    found = nothing_helps(1)
+    sweep = searching(0)
+    found = sweep.decide(history(Hidden(helps=False, sigma=0.006, seed=1), of=sweep)).conclusion
+    assert found.complete
     screened = [each for each in found.verdicts if each.kind is VerdictKind.SCREENED]
     assert max(each.delta or 0.0 for each in screened) > 0.005, "the luckiest of 36 single looks"
     assert not any(each.wins for each in found.verdicts)
-
-
-@pytest.mark.part("sweeps")
-def test_false_winners_of_searches_are_as_rare_as_alpha_says() -> None:
-    # one draw says nothing of a rate: where 5 % win, 99 of 100 such tables have 7 winners or fewer
-    verdicts = [nothing_helps(seed).verdicts for seed in range(60)]
-    winners = [any(each.kind is VerdictKind.FASTER for each in every) for every in verdicts]
-    assert 0 < sum(winners) <= 7
 
 
 def test_what_rounds_measured_is_in_no_verdict() -> None:
@@ -143,17 +129,6 @@ def test_what_rounds_measured_is_in_no_verdict() -> None:
     again = {each.arm: each for each in sweep.decide([*map(shifted, done)]).conclusion.verdicts}
     for arm, before in told.items():
         assert again[arm].ci95 == before.ci95, arm
-
-
-def test_every_process_asks_the_same_and_a_killed_round_goes_on() -> None:
-    sweep, run = searching(), Hidden()
-    done: list[TrialResult] = []
-    while due := sweep.decide(done).due:
-        assert due == searching().decide(tuple(done)).due
-        running = [TrialResult(trial=each, status=TrialStatus.RUNNING) for each in due]
-        assert {e.id for e in sweep.decide([*done, *running]).due} == {e.id for e in due}
-        done.append(run(due[0]))
-    assert len(asked(done)) == 3
 
 
 def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
@@ -203,17 +178,12 @@ def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
     assert sweep.decide(done).conclusion.complete
 
 
-def test_profiles_that_stay_jobs_are_ranked_beside_candidates() -> None:
+def test_profiles_that_stay_jobs_are_ranked_beside_candidates_and_alone_without_a_step() -> None:
     sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
-    done = history(Hidden({"channels": 0.05}), of=sweep)
-    found = sweep.decide(done).conclusion
+    found = sweep.decide(history(Hidden({"channels": 0.05}), of=sweep)).conclusion
     assert found.winner
     assert found.winner.arm == "channels"
     assert {*found.tuning.finalists} & {*RULES.points_by_id}
-
-
-def test_where_the_look_finds_no_step_nothing_is_searched() -> None:
-    sweep = searching(12)
     done = history(Hidden(finds=False), of=sweep)
     assert not asked(done)
     found = sweep.decide(done).conclusion
@@ -233,58 +203,50 @@ def test_a_wave_by_itself_and_a_slot_that_is_asked_for() -> None:
     assert sweep.answer(done[:2], question).state is Answered.NOT_YET
 
 
-def test_a_search_and_stacks_of_it_are_a_sweep_without_declared_profiles() -> None:
-    sweep = searching(0, derived=(RULES, Stacks(wave="wave5", slots=2)))
-    done = history(Hidden(), of=sweep)
+@pytest.mark.parametrize("count", [0, 6], ids=["no declared profile", "and declared ones"])
+def test_stacks_of_a_later_wave_may_hold_what_was_found(count: int) -> None:
+    sweep = searching(count, derived=(RULES, Stacks(wave="wave5", slots=2)))
+    done = history(Hidden({"p3": 0.03}), of=sweep)
     # a stack of two that were found may lie in the space, and takes turns after the rounds
     assert [len(each) for each in asked(done)][:3] == [12, 12, 12]
     assert sweep.decide(done).conclusion.complete
-    lost = history(Hidden(finds=False), of=sweep)
-    assert sweep.decide(lost).conclusion.complete
-
-
-def test_stacks_of_a_later_wave_may_hold_what_was_found() -> None:
-    sweep = searching(derived=(RULES, Stacks(wave="wave5", slots=2)))
-    done = history(Hidden({"p3": 0.03}), of=sweep)
-    stacks = [
-        name
-        for slot, name in sweep.state(done).ranked.arms.slots.items()
-        if slot.startswith("stack")
-    ]
-    assert any("p3" in each.id and "threshold" in each.id for each in stacks)
-
-
-def made(**said: Any) -> Callable[[], object]:
-    return lambda: Search(**said)
+    slots = sweep.state(done).ranked.arms.slots.items()
+    stacks = [each.id for slot, each in slots if slot.startswith("stack")]
+    assert any("p3" in each and "threshold" in each for each in stacks) is bool(count)
+    assert sweep.decide(history(Hidden(finds=False), of=sweep)).conclusion.complete
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("given", "said"),
     [
-        pytest.param(made(space={}), "no flag is given", id="no flag"),
-        pytest.param(made(space={f"--{AR}": ("1", "2")}), "without dashes", id="dashes"),
-        pytest.param(made(space={"NCCL_PROTO": ("LL",)}), "no option of a comp", id="variable"),
-        pytest.param(made(space={"xla_gpu_autotune_level": ("1",)}), "take turns", id="at start"),
-        pytest.param(made(space={AR: ("1", "1")}), "different values", id="a value twice"),
-        pytest.param(made(space={AR: ()}), "different values", id="no value"),
-        pytest.param(made(space={AR: "64M"}), "different values", id="a text"),
-        pytest.param(made(space={AR: ("+A,-B",)}), "no option of a comp", id="an edit"),
-        pytest.param(made(space={AR: ("1",)}, rounds=0), "0 rounds", id="no round"),
-        pytest.param(made(space={AR: ("1",)}, slots=2), "2 candidates in 3", id="few candidates"),
-        pytest.param(
-            made(space={f"xla_f{at}": doubled("1", "1G") for at in range(8)}),
-            "at most 20000",
-            id="too many points",
-        ),
-        pytest.param(made(space={AR: ("a_b", "a-b")}), "have one name", id="one name"),
-        pytest.param(lambda: doubled("1G", "1M"), "larger than the last", id="downwards"),
-        pytest.param(lambda: doubled("big", "1M"), "is no size", id="no size"),
-        pytest.param(lambda: doubled("0", "1M"), "is no size", id="nothing to double"),
+        pytest.param({"space": {}}, "no flag is given", id="no flag"),
+        pytest.param({"space": {f"--{AR}": ("1", "2")}}, "without dashes", id="dashes"),
+        pytest.param({"space": {"NCCL_PROTO": ("LL",)}}, "no option of a comp", id="variable"),
+        pytest.param({"space": {"xla_gpu_autotune_level": ("1",)}}, "take turns", id="at start"),
+        pytest.param({"space": {AR: ("1", "1")}}, "different values", id="a value twice"),
+        pytest.param({"space": {AR: ()}}, "different values", id="no value"),
+        pytest.param({"space": {AR: "64M"}}, "different values", id="a text"),
+        pytest.param({"space": {AR: ("+A,-B",)}}, "no option of a comp", id="an edit"),
+        pytest.param({"space": {AR: ("1",)}, "rounds": 0}, "0 rounds", id="no round"),
+        pytest.param({"space": {AR: ("1",)}, "slots": 2}, "2 candidates in 3", id="too few"),
+        pytest.param({"space": {f"xla_f{at}": doubled("1", "1G") for at in range(8)}},
+                     "at most 20000", id="too many points"),
+        pytest.param({"space": {AR: ("a_b", "a-b")}}, "have one name", id="one name"),
     ],
-)
-def test_a_search_that_cannot_be(call: Callable[[], object], said: str) -> None:
+)  # fmt: skip
+def test_a_search_that_cannot_be(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        call()
+        Search(**given)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [(("1G", "1M"), "larger than the last"), (("big", "1M"), "is no size"),
+     (("0", "1M"), "is no size")],
+)  # fmt: skip
+def test_sizes_that_cannot_be_doubled(ends: tuple[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        doubled(*ends)
 
 
 def test_values_and_names() -> None:
@@ -301,18 +263,13 @@ def test_values_and_names() -> None:
     assert len(RULES.singles) == 16
 
 
-def test_too_few_jobs_behind_its_rounds_only_rank() -> None:
+def test_a_search_needs_jobs_behind_its_rounds_and_none_for_its_candidates() -> None:
     assert isinstance(searching(0, budget=12).layout, Refusal)
     assert isinstance(searching(0, budget=26).layout, Plan)
     # it is not worth less than jobs: no job can search
     assert searching(0, rotation=replace(RULE, must_save=True)).rotates
-
-
-def test_candidates_of_a_search_need_no_jobs_of_the_budget() -> None:
     wide = replace(RULES, slots=90)
-    sweep = searching(6, derived=(wide,))
-    assert sweep.budget == 50
-    assert isinstance(sweep.layout, Plan)
+    assert isinstance(searching(6, derived=(wide,)).layout, Plan)
     made = Sweep(
         name="wide",
         launcher=CommandLauncher(argv=("python", "train.py", "{steps}")),
@@ -372,7 +329,6 @@ def test_of_no_space_left_nothing_is_asked() -> None:
     assert left == (next(iter(told)),)
 
 
-def test_points_that_all_measured_alike_are_no_trouble() -> None:
-    found = ran(lambda _: 0.0)
-    assert len(found) == 45
-    assert len(ran(lambda _: 1e-3)) == 45
+@pytest.mark.parametrize("alike", [0.0, 1e-3])
+def test_points_that_all_measured_alike_are_no_trouble(alike: float) -> None:
+    assert len(ran(lambda _: alike)) == 45

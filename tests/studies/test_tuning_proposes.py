@@ -1,67 +1,96 @@
-"""The tuning study proposes: what, in which order, and what it refuses."""
+"""The tuning study proposes: what, in which order, what comes late, and what it refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import sentence, verbatim
-from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.message import say, sentence
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
+from pytest_xlatune.model.result import (
+    Conclusion,
+    Outcome,
+    State,
+    TrialResult,
+    TrialStatus,
+    VerdictKind,
+)
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.studies import Study
+from pytest_xlatune.studies.trials import AGAIN, ALIAS, place
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.history import CELL, cluster, history, knobs, measured, names, study, verdict
+from tests.helpers.history import (
+    CELL,
+    Answer,
+    arm,
+    changed,
+    cluster,
+    failing,
+    history,
+    knobs,
+    measured,
+    names,
+    study,
+    verdict,
+)
 
-WAVES = ("wave1", "wave2")
+THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
 
 
-def test_it_is_a_study_and_survives_json() -> None:
-    sweep: Study = study(3, selected=frozenset({"p1"}))
-    again = TuningStudy.from_json(sweep.to_json())
-    assert again == sweep
-    assert again.decide([]).due == sweep.decide([]).due
-
-
-def test_the_screen_measures_all_once_among_three_spread_baselines() -> None:
-    trials = study().decide([]).due
-    at = [i for i, trial in enumerate(trials) if trial.is_baseline]
-    assert at == [0, 14, 27]
-    assert sorted(t.profile.id for t in trials if not t.is_baseline) == sorted(
-        p.id for p in knobs(25)
+def waves(*counted: tuple[str, int]) -> tuple[Profile, ...]:
+    return tuple(
+        replace(each, id=f"{wave}-{each.id}", wave=wave)
+        for wave, count in counted
+        for each in knobs(count)
     )
-    assert [t.profile.id for t in trials if not t.is_baseline] != [p.id for p in knobs(25)]
-    assert {(t.stage, t.block) for t in trials} == {("wave2", 0)}
 
 
-def test_each_wave_is_a_queue_of_its_own_in_the_order_of_waves() -> None:
-    waves = ("wave10", "wave1_5", "wave2", "wave1")
-    profiles = tuple(
-        replace(each, id=f"{wave}-{each.id}", wave=wave) for wave in waves for each in knobs(3)
-    )
-    trials = TuningStudy(cell=CELL, profiles=profiles, budget=60).decide([]).due
-    assert list(dict.fromkeys(t.stage for t in trials)) == ["wave1", "wave1_5", "wave2", "wave10"]
-    # one line goes through the baselines of all waves, which lie far apart
-    at = [i for i, trial in enumerate(trials) if trial.is_baseline]
-    assert at == [0, 5, 10, 15]
-    assert [sum(t.stage == wave for t in trials) for wave in waves] == [4] * 4
+def screen(sweep: TuningStudy, run: Answer) -> list[TrialResult]:
+    return [run(trial) for trial in sweep.decide([]).due]
 
 
-def test_baselines_beyond_one_a_wave_go_where_most_profiles_are() -> None:
-    profiles = (*knobs(1, wave="wave1"), *(replace(p, id=f"x{p.id}") for p in knobs(20)))
-    trials = TuningStudy(cell=CELL, profiles=profiles).decide([]).due
-    at = {w: [i for i, t in enumerate(trials) if t.is_baseline and t.stage == w] for w in WAVES}
-    assert at == {"wave1": [0], "wave2": [2, 23]}
+def arms_of(trials: Sequence[Trial]) -> set[str]:
+    return {trial.arm for trial in trials} - {BASELINE_ID}
 
 
-def test_selecting_only_the_baseline_measures_the_baseline() -> None:
-    trials = study(selected=frozenset({BASELINE_ID})).decide([]).due
-    assert trials
-    assert all(t.is_baseline for t in trials)
+def notes_of(conclusion: Conclusion) -> str:
+    return "\n".join(map(sentence, conclusion.notes))
+
+
+@pytest.mark.parametrize(
+    ("profiles", "changes", "stages", "baselines"),
+    [
+        pytest.param(waves(("wave2", 25)), {}, {"wave2": 28}, [0, 14, 27],
+                     id="three baselines are spread over a wave"),
+        pytest.param(waves(("wave10", 3), ("wave1_5", 3), ("wave2", 3), ("wave1", 3)),
+                     {"budget": 60}, {"wave1": 4, "wave1_5": 4, "wave2": 4, "wave10": 4},
+                     [0, 5, 10, 15], id="waves in their order, baselines far apart over all"),
+        pytest.param(waves(("wave1", 1), ("wave2", 20)), {}, {"wave1": 2, "wave2": 22},
+                     [0, 2, 23], id="more baselines go where most profiles are"),
+        pytest.param(waves(("wave2", 25)), {"selected": frozenset({BASELINE_ID})}, {"wave2": 3},
+                     [0, 1, 2], id="the baseline alone is selected"),
+    ],
+)  # fmt: skip
+def test_the_screen(
+    profiles: tuple[Profile, ...],
+    changes: dict[str, Any],
+    stages: dict[str, int],
+    baselines: list[int],
+) -> None:
+    trials = TuningStudy(cell=CELL, profiles=profiles, **changes).decide([]).due
+    drawn = [each.stage for each in trials]
+    assert {stage: drawn.count(stage) for stage in dict.fromkeys(drawn)} == stages
+    assert [at for at, trial in enumerate(trials) if trial.is_baseline] == baselines
+    order = [each.arm for each in trials if not each.is_baseline]
+    declared = [each.id for each in profiles] if "selected" not in changes else []
+    assert sorted(order) == sorted(declared)
+    assert order != declared or not order, "the order is drawn"
+    assert {each.block for each in trials} == {0}
 
 
 def test_adding_a_profile_moves_no_other() -> None:
@@ -70,25 +99,18 @@ def test_adding_a_profile_moves_no_other() -> None:
     assert [each for each in after if each != "p24"] == before
 
 
-THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
-
-
 def test_the_best_five_enter_the_first_block_and_the_best_three_go_on() -> None:
     sweep, run = study(), cluster(THREE)
-    screened = [run(trial) for trial in sweep.decide([]).due]
+    screened = screen(sweep, run)
     first = sweep.decide(screened).due
-    best = sorted(
-        (each for each in screened if not each.trial.is_baseline and each.score),
-        key=lambda each: -each.score.value if each.score else 0.0,
-    )
-    assert {t.arm for t in first} == {*(each.trial.arm for each in best[:5]), BASELINE_ID}
+    scores = {r.trial.arm: r.score.value for r in screened if r.score and not r.trial.is_baseline}
+    assert arms_of(first) == set(sorted(scores, key=lambda name: -scores[name])[:5])
     assert [t.block for t in first] == [1] * 7
     design = ConfirmDesign(arms=5, blocks=4, baselines=2, widths=(5, 3, 3, 3))
-    assert {t.design for t in first} == {design}
-    rest = sweep.decide([*screened, *(run(trial) for trial in first)]).due
-    assert {t.arm for t in rest} == {*THREE, BASELINE_ID}
+    rest = sweep.decide([*screened, *map(run, first)]).due
+    assert arms_of(rest) == {*THREE}
     assert [sum(t.block == b for t in rest) for b in (2, 3, 4)] == [5, 5, 5]
-    assert {t.design for t in rest} == {design}
+    assert {t.design for t in (*first, *rest)} == {design}
     assert len(screened) + len(first) + len(rest) == 50
     assert study(confirm=False).decide(screened).due == ()
 
@@ -97,8 +119,8 @@ def test_each_block_draws_an_order_of_its_own() -> None:
     """Blocks in mirrored pairs add up what has the period of two blocks: 9.6 % false winners."""
     pairs = mirrored = 0
     for seed in range(30):
-        sweep, run = study(seed=seed, finalists=3), cluster(THREE)
-        trials = sweep.decide([run(trial) for trial in sweep.decide([]).due]).due
+        sweep = study(seed=seed, finalists=3)
+        trials = sweep.decide(screen(sweep, cluster(THREE))).due
         blocks = [[t for t in trials if t.block == b] for b in (1, 2, 3, 4)]
         for one, other in pairwise(blocks):
             pairs += 1
@@ -108,116 +130,89 @@ def test_each_block_draws_an_order_of_its_own() -> None:
 
 def test_the_cut_is_by_screen_and_first_block_together() -> None:
     """An arm that was lucky once goes, one that is fast twice stays."""
-    sweep, run = study(), cluster({})
+    sweep = study()
     lucky = {"p1": 0.10, "p2": 0.09, "p3": 0.08, "p4": 0.03, "p5": 0.03}
     beside = {"p1": -0.09, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": -0.05}
-    screened = [cluster(lucky)(trial) for trial in sweep.decide([]).due]
-    done = [*screened, *(cluster(beside)(trial) for trial in sweep.decide(screened).due)]
-    assert {t.arm for t in sweep.decide(done).due} == {"p2", "p3", "p4", BASELINE_ID}
-    done = history(run, of=sweep, after=done)
-    for arm in ("p1", "p5"):
-        cut = verdict(sweep.decide(done).conclusion, arm)
+    screened = screen(sweep, cluster(lucky))
+    done = [*screened, *map(cluster(beside), sweep.decide(screened).due)]
+    assert arms_of(sweep.decide(done).due) == {"p2", "p3", "p4"}
+    done = history({}, of=sweep, after=done)
+    for name in ("p1", "p5"):
+        cut = verdict(sweep.decide(done).conclusion, name)
         assert (cut.kind, cut.n, cut.ci95) == (VerdictKind.SCREENED, 2, None)
         assert sentence(cut.reasons[0]) == "measured twice: ranks only"
 
 
-def test_the_cut_waits_for_its_block_and_never_changes_afterwards() -> None:
+def test_finalists_and_the_cut_wait_for_their_trials_and_never_change_afterwards() -> None:
     sweep, run = study(), cluster(THREE)
-    screened = [run(trial) for trial in sweep.decide([]).due]
-    first = [run(trial) for trial in sweep.decide(screened).due]
-    assert sweep.decide([*screened, *first[:-1]]).due == (first[-1].trial,)
-    done = [*screened, *first]
-    (begun, *_) = sweep.decide(done).due
-    planned = [*done, TrialResult(trial=begun, status=TrialStatus.PLANNED)]
-    kept = {t.arm for t in sweep.decide(planned).due}
-    # the first block is read anew with other favourites: what has a later trial stays
-    others = {each.trial.arm for each in first} - {*kept, BASELINE_ID}
-    anew = [measured(r.trial, 8.0) if r.trial.arm in others else r for r in planned]
-    assert begun.arm in {t.arm for t in sweep.decide(anew).due}
-    more = [*planned[:-1], *(run(t) for t in sweep.decide(done).due)]
-    again = [measured(r.trial, 8.0) if r.trial.arm in others and r.trial.block else r for r in more]
-    assert sweep.decide(again).due == ()
-    assert verdict(sweep.decide(again).conclusion, min(others)).kind is VerdictKind.SCREENED
+    screened = screen(sweep, run)
+    first = sweep.decide(screened).due
+    begun = [*screened, TrialResult(trial=first[0], status=TrialStatus.PLANNED)]
+    assert sweep.decide(begun).due == first
+    assert "would be confirmed" not in notes_of(sweep.decide(begun).conclusion)
+    # the screen is read anew with another favourite: the begun arms stay
+    again = [measured(r.trial, 8.0) if r.trial.arm == "p1" else r for r in begun]
+    assert first[0].arm in {t.arm for t in sweep.decide(again).due}
+    ran = [*map(run, first)]
+    assert sweep.decide([*screened, *ran[:-1]]).due == (first[-1],)
+    done = [*screened, *ran]
+    later = sweep.decide(done).due
+    cut = arms_of(first) - arms_of(later)
+    more = [*done, *map(run, later)]
+    anew = [measured(r.trial, 8.0) if r.trial.arm in cut and r.trial.block else r for r in more]
+    assert sweep.decide(anew).due == ()
+    assert verdict(sweep.decide(anew).conclusion, min(cut)).kind is VerdictKind.SCREENED
+    planned = [*done, TrialResult(trial=later[0], status=TrialStatus.PLANNED)]
+    anew = [measured(r.trial, 8.0) if r.trial.arm in cut else r for r in planned]
+    assert later[0].arm in {t.arm for t in sweep.decide(anew).due}
 
 
-def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave() -> None:
+@pytest.mark.parametrize(
+    ("lost", "kept"),
+    [
+        pytest.param({"p1"}, {"p1"}, id="it was twice as fast as the others"),
+        pytest.param({"p5", "p2"}, {"p1", "p3", "p4"}, id="those that ran go on"),
+        pytest.param({*(f"p{at}" for at in range(25)), BASELINE_ID}, set(), id="nothing ran"),
+    ],
+)
+def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave(
+    lost: set[str], kept: set[str]
+) -> None:
     sweep = study()
     run = cluster({"p1": 0.12, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": 0.04}, sigma=0.001)
-    screened = [run(trial) for trial in sweep.decide([]).due]
-    first = sweep.decide(screened).due
-
-    def lose(arms: set[str]) -> set[str]:
-        lost = [
-            TrialResult(trial=t, status=TrialStatus.UNMEASURED, reason=verbatim("hang"))
-            if t.arm in arms
-            else run(t)
-            for t in first
-        ]
-        return {t.arm for t in sweep.decide([*screened, *lost]).due} - {BASELINE_ID}
-
-    assert "p1" in lose({"p1"}), "it was twice as fast as the others"
-    assert lose({"p5", "p2"}) == {"p1", "p3", "p4"}
-    assert len(lose({*(t.arm for t in first), BASELINE_ID})) == 3, "nothing came of the block"
+    screened = screen(sweep, run)
+    first = map(failing(run, arm(*lost)), sweep.decide(screened).due)
+    inside = arms_of(sweep.decide([*screened, *first]).due)
+    assert kept <= inside
+    assert len(inside) == 3
 
 
-def test_a_quiet_cell_keeps_five_to_the_end() -> None:
-    """Where the calibration says so, or the screen does so clearly."""
-    for known, sigma in ((0.003, 0.003), (None, 0.002)):
-        sweep = study(sigma_prior=known)
-        run = cluster({f"p{at}": 0.02 for at in range(5)}, sigma=sigma)
-        conclusion = sweep.decide(history(run, of=sweep)).conclusion
-        faster = [each.arm for each in conclusion.verdicts if each.kind is VerdictKind.FASTER]
-        assert sorted(faster) == ["p0", "p1", "p2", "p3", "p4"]
-
-
-def test_a_plan_says_what_it_leaves_of_the_budget() -> None:
-    for changes, keeps in (({}, True), ({"budget": 50}, False), ({"finalists": 3}, False)):
-        said = [sentence(each) for each in study(**{"budget": 65, **changes}).outlook([]).lines]
-        assert any("keeps 8 jobs of 65 for spare blocks" in each for each in said) is keeps, changes
-
-
-def test_finalists_are_frozen_once_one_was_planned() -> None:
-    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
-    screened = [run(trial) for trial in sweep.decide([]).due]
-    first = sweep.decide(screened).due[0]
-    begun = [*screened, TrialResult(trial=first, status=TrialStatus.PLANNED)]
-    # the screen is read anew with another favourite: the begun arms stay
-    again = [measured(r.trial, 8.0) if r.trial.profile.id == "p1" else r for r in begun]
-    arms = {t.profile.id for t in sweep.decide(again).due}
-    assert first.profile.id in arms
-    assert sweep.decide(begun).due == sweep.decide(screened).due
+def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() -> None:
+    sweep, run = study(), cluster(THREE)
+    done = screen(sweep, run)
+    planned = sweep.decide(done).due
+    (first,) = (t for t in planned if t.arm == "p8")
+    oom = failing(run, arm("p8"), TrialStatus.DROPPED)(first)
+    left = sweep.decide([*done, oom]).due
+    assert left == tuple(t for t in planned if t.arm != "p8")
+    assert sweep.outlook([*done, oom]).left == len(left) + 15
+    assert "p8" not in arms_of(sweep.decide([*done, oom, *map(run, left)]).due)
 
 
 def test_a_larger_budget_does_not_prolong_a_begun_confirmation() -> None:
-    run = cluster({"p7": 0.01})
-    done = history(run, of=study())
+    done = history({"p7": 0.01}, of=study())
     assert study(budget=80).decide(done).due == ()
-    assert study(budget=80).decide(done).conclusion.verdict("p7") == study().decide(
-        done
-    ).conclusion.verdict("p7")
+    before, after = (study(budget=each).decide(done).conclusion for each in (50, 80))
+    assert before.verdict("p7") == after.verdict("p7")
 
 
 def test_few_candidates_are_joined_by_one_alias_of_the_baseline() -> None:
     sweep = study(6, budget=40)
-    run = cluster({f"p{at}": -0.05 for at in range(1, 6)} | {"p0": 0.02}, sigma=0.001)
-    done = history(run, of=sweep)
-    arms = {r.trial.profile.id for r in done if r.trial.design and r.trial.design.look == 1}
-    assert arms == {"p0", "baseline-aa", BASELINE_ID}
-    conclusion = sweep.decide(done).conclusion
-    assert conclusion.tuning.finalists == ("p0",)
-    assert any("A/A control" in sentence(note) for note in conclusion.notes)
-    assert verdict(conclusion, "p0").kind is VerdictKind.FASTER
-    assert "K=1," in sentence(verdict(conclusion, "p0").method), "the control shares no alpha"
-
-
-def one_profile(distance: float, *, sigma: float, noise: float = 0.0) -> set[str]:
-    """The arms that follow where one profile lies so far from its baselines in the screen."""
-    sweep = study(1, budget=20, screen_baselines=5, sigma_prior=sigma)
-    screened = []
-    for trial in sweep.decide([]).due:
-        off = noise * (-1) ** trial.position if trial.is_baseline else distance
-        screened.append(measured(trial, 6.9 + off))
-    return {trial.profile.id for trial in sweep.decide(screened).due}
+    done = history({"p0": 0.02, **{f"p{at}": -0.05 for at in range(1, 6)}}, 0.001, of=sweep)
+    first = [r.trial for r in done if r.trial.design and r.trial.design.look == 1]
+    assert arms_of(first) == {"p0", "baseline-aa"}
+    assert sweep.decide(done).conclusion.tuning.finalists == ("p0",)
+    assert "A/A control" in notes_of(sweep.decide(done).conclusion)
 
 
 @pytest.mark.parametrize(
@@ -232,78 +227,13 @@ def one_profile(distance: float, *, sigma: float, noise: float = 0.0) -> set[str
 def test_who_is_confirmed_depends_on_the_noise(
     distance: float, sigma: float, noise: float, *, is_confirmed: bool
 ) -> None:
-    assert ("p0" in one_profile(distance, sigma=sigma, noise=noise)) is is_confirmed
+    sweep = study(1, budget=20, screen_baselines=5, sigma_prior=sigma)
 
+    def run(trial: Trial) -> TrialResult:
+        off = noise * (-1) ** trial.position if trial.is_baseline else distance
+        return measured(trial, 6.9 + off)
 
-def test_what_is_fast_with_another_loss_is_not_confirmed() -> None:
-    sweep, run = study(), cluster({"p7": 0.05, "p8": 0.03})
-
-    def careless(trial: Trial) -> TrialResult:
-        result = run(trial)
-        assert result.score is not None
-        loss = 8.0 if trial.profile.id == "p7" else 9.5
-        return replace(result, score=replace(result.score, loss=loss))
-
-    screened = [careless(trial) for trial in sweep.decide([]).due]
-    arms = {trial.profile.id for trial in sweep.decide(screened).due}
-    assert "p8" in arms
-    assert "p7" not in arms
-
-
-def test_where_all_hurt_nothing_is_confirmed() -> None:
-    done = history({p.id: -0.05 for p in knobs(25)}, of=study())
-    assert all(r.trial.is_screened for r in done)
-    assert study().decide(done).conclusion.complete
-
-
-def test_a_dropped_finalist_leaves_its_blocks() -> None:
-    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
-
-    def failing(trial: Trial) -> TrialResult:
-        if trial.profile.id == "p8" and trial.block:
-            return TrialResult(
-                trial=trial, status=TrialStatus.DROPPED, reason=verbatim("out of memory")
-            )
-        return run(trial)
-
-    conclusion = sweep.decide(history(failing, of=sweep)).conclusion
-    assert verdict(conclusion, "p7").kind is VerdictKind.FASTER
-    assert "K=4" in sentence(verdict(conclusion, "p7").method)
-    gone = verdict(conclusion, "p8")
-    assert (gone.kind, gone.can_run, gone.reasons[0]) == (
-        VerdictKind.INVALID,
-        False,
-        verbatim("out of memory"),
-    )
-    assert conclusion.complete
-
-
-def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() -> None:
-    sweep, run = study(), cluster({"p7": 0.03, "p8": 0.03, "p9": 0.03})
-    done = [run(trial) for trial in sweep.decide([]).due]
-    planned = sweep.decide(done).due
-    (first,) = [t for t in planned if t.profile.id == "p8" and t.block == 1]
-    oom = TrialResult(trial=first, status=TrialStatus.DROPPED, reason=verbatim("out of memory"))
-    left = sweep.decide([*done, oom]).due
-    assert left == tuple(t for t in planned if t.profile.id != "p8")
-    assert sweep.outlook([*done, oom]).left == len(left) + 15
-    after = [*done, oom, *(run(trial) for trial in left)]
-    assert "p8" not in {trial.arm for trial in sweep.decide(after).due}
-
-
-def test_what_is_left_goes_down_by_one_with_every_trial() -> None:
-    sweep = study()
-    done = history({"p7": 0.03, "p8": 0.03, "p9": 0.03}, of=sweep)
-    assert [sweep.outlook(done[:cut]).left for cut in range(len(done) + 1)] == [
-        *range(len(done), -1, -1)
-    ]
-
-
-def test_the_smallest_layout_that_can_tell_is_planned_and_tells() -> None:
-    sweep = study(3, budget=20, finalists=1, blocks=4, block_baselines=1)
-    found = verdict(sweep.decide(history({"p1": 0.05}, of=sweep)).conclusion, "p1")
-    assert found.kind is VerdictKind.FASTER
-    assert "4 blocks, 4 baselines" in sentence(found.method)
+    assert ("p0" in arms_of(sweep.decide(screen(sweep, run)).due)) is is_confirmed
 
 
 @pytest.mark.parametrize(
@@ -311,92 +241,60 @@ def test_the_smallest_layout_that_can_tell_is_planned_and_tells() -> None:
     [
         pytest.param({"count": 60}, "need 61 jobs, the budget is 50", id="too many profiles"),
         pytest.param({"count": 25, "blocks": 9}, "need 75 jobs", id="too many blocks"),
-        pytest.param(
-            {"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1},
-            "1 degrees of freedom",
-            id="too few blocks",
-        ),
-        pytest.param(
-            {"selected": frozenset({"p99"})}, "unknown profile 'p99'", id="an unknown selection"
-        ),
-        pytest.param(
-            {"profiles": (profile("baseline-aa"),)}, "A/A control arm", id="the alias' own name"
-        ),
+        pytest.param({"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1},
+                     "1 degrees of freedom", id="too few blocks"),
+        pytest.param({"selected": frozenset({"p99"})}, "unknown profile 'p99'",
+                     id="an unknown selection"),
+        pytest.param({"profiles": (profile("baseline-aa"),)}, "A/A control arm",
+                     id="the alias' own name"),
         pytest.param({"profiles": (profile("a"), profile("a"))}, "duplicate", id="an id twice"),
     ],
-)
-def test_what_is_refused(changes: dict[str, object], words: str) -> None:
-    count = changes.pop("count", 25)
-    assert isinstance(count, int)
+)  # fmt: skip
+def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        study(count, **changes)
-
-
-def test_a_budget_that_only_ranks_says_so() -> None:
-    sweep = study(30, budget=36)
-    done = history({"p1": 0.05}, of=sweep)
-    conclusion = sweep.decide(done).conclusion
-    assert len(done) <= 36
-    assert sentence(conclusion.notes[0]).startswith("ranking only: 36 jobs screen 30 profiles")
-    assert {v.kind for v in conclusion.verdicts} == {VerdictKind.SCREENED}
-    assert conclusion.complete
+        study(**changes)
 
 
 def test_foreign_trials_are_ignored_and_said_so() -> None:
-    sweep, run = study(), cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05})
-    done = history(run, of=sweep)
-    other_cell = replace(done[1].trial, cell_digest="0" * 16)
-    profiled = replace(done[1].trial, protocol=Protocol(profiler="xplane", skip_first_steps=4))
-    edited = replace(done[1].trial, profile=profile(done[1].trial.profile.id, "--xla_gpu_other=1"))
-    gone = replace(done[1].trial, arm="gone", profile=profile("gone", "--xla_gpu_gone=1"))
-    strangers = [measured(t, 9.9) for t in (other_cell, profiled, edited, gone)]
-    conclusion = sweep.decide([*strangers, *done]).conclusion
-    assert conclusion.verdicts == sweep.decide(done).conclusion.verdicts
-    notes = " ".join(map(sentence, conclusion.notes))
-    assert "2 trials of another cell" in notes
-    assert "no longer declared, ignored: gone" in notes
-    assert "old trials ignored: " in notes
+    sweep = study()
+    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=sweep)
+    own = done[1].trial
+    strangers = (
+        replace(own, cell_digest="0" * 16),
+        replace(own, protocol=Protocol(profiler="xplane", skip_first_steps=4)),
+        replace(own, profile=profile(own.profile.id, "--xla_gpu_other=1")),
+        replace(own, arm="gone", profile=profile("gone", "--xla_gpu_gone=1")),
+    )
+    found = sweep.decide([*(measured(t, 9.9) for t in strangers), *done]).conclusion
+    assert found.verdicts == sweep.decide(done).conclusion.verdicts
+    for words in ("2 trials of another cell", "declared, ignored: gone", "old trials ignored: "):
+        assert words in notes_of(found)
 
 
 @pytest.mark.parametrize(
-    "change",
+    "now",
     [
-        pytest.param({"flags": "--xla_gpu_knob=2"}, id="a flag"),
-        pytest.param({"env": {"NCCL_ALGO": "Ring"}}, id="a variable"),
-        pytest.param({"overrides": {"remat_policy": "full"}}, id="an override"),
+        pytest.param(profile("p1", "--xla_gpu_knob=2"), id="a flag"),
+        pytest.param(profile("p1", "--xla_gpu_knob=1", env={"A": "1"}), id="a variable"),
+        pytest.param(profile("p1", "--xla_gpu_knob=1", overrides={"a": "1"}), id="an override"),
     ],
 )
-def test_a_profile_that_sets_something_else_now_is_measured_again(
-    change: dict[str, object],
+def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baselines(
+    now: Profile,
 ) -> None:
-    settings = {"flags": "--xla_gpu_knob=1", **change}
-    before = profile("p1", "--xla_gpu_knob=1")
-    now = profile("p1", **settings)  # type: ignore[arg-type]
-    old = study(profiles=(before,), budget=20)
+    """Its blocks are over: the machine has drifted since, and their alpha is spent."""
+    old = study(profiles=(profile("p1", "--xla_gpu_knob=1"),), budget=20)
     done = history({}, of=old)
     again = study(profiles=(now,), budget=20)
-    assert {t.profile.id for t in old.decide(done).due} == set()
-    assert "p1" in {t.profile.id for t in again.decide(done).due}
-    assert "old trials ignored: p1" in " ".join(map(sentence, again.decide(done).conclusion.notes))
-
-
-def test_a_finalist_that_was_edited_is_screened_and_never_held_against_old_baselines() -> None:
-    """Its blocks are over: the machine has drifted since, and their alpha is spent."""
-    before = profile("p1", "--xla_gpu_knob=1")
-    now = profile("p1", "--xla_gpu_knob=2")
-    done = history({}, of=study(profiles=(before,), budget=20))
-    again = study(profiles=(now,), budget=20)
+    assert "p1" in arms_of(again.decide(done).due)
     later = history({"p1": 0.02}, of=again, after=done)  # by drift alone
     assert {t.trial.block for t in later[len(done) :] if t.trial.arm == "p1"} == {0}
     conclusion = again.decide(later).conclusion
     assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
     assert sentence(conclusion.notes[0]).startswith("p1 would be a finalist")
-    assert "old trials ignored: p1" in " ".join(map(sentence, conclusion.notes))
+    assert "old trials ignored: p1" in notes_of(conclusion)
     # the settings that were confirmed have their verdict back where they are declared again
-    assert (
-        study(profiles=(before,), budget=20).decide(later).conclusion.verdicts
-        == study(profiles=(before,), budget=20).decide(done).conclusion.verdicts
-    )
+    assert old.decide(later).conclusion.verdicts == old.decide(done).conclusion.verdicts
 
 
 def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
@@ -412,10 +310,160 @@ def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
     assert (explored.tuning.finalists, explored.complete, explored.alpha) == ((), True, 0.0)
     assert verdict(explored, "w3-p4").kind is VerdictKind.SCREENED
     done = history(run, of=sweep("wave2", confirm=False), after=done)
-    done = history(run, of=sweep("", confirm=True), after=done)
-    at_once = history(run, of=sweep("", confirm=True))
-    assert (
-        sweep("", confirm=True).decide(done).conclusion
-        == sweep("", confirm=True).decide(at_once).conclusion
-    )
+    whole = sweep("", confirm=True)
+    done = history(run, of=whole, after=done)
+    at_once = history(run, of=whole)
+    assert whole.decide(done).conclusion == whole.decide(at_once).conclusion
     assert {r.trial.id for r in done} == {r.trial.id for r in at_once}
+
+
+# --- what comes late --------------------------------------------------------------------------
+
+
+def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts() -> None:
+    run = cluster({"p1": 0.04, "p12": 0.05})
+    done = history(run, of=study(12))
+    before = study(12).decide(done).conclusion
+    more = study(13, budget=80)
+    assert {(each.arm, each.block) for each in more.decide(done).due} == {("p12", 0)}
+    whole = history(run, of=more, after=done)
+    for found, is_over in ((more.decide(done).conclusion, False),
+                           (more.decide(whole).conclusion, True)):  # fmt: skip
+        assert found.complete is is_over
+        assert found.tuning.finalists == before.tuning.finalists
+        assert (found.alpha, before.alpha) == (0.05, 0.05)
+        assert verdict(found, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
+        assert "p12" not in found.tuning.finalists
+    assert verdict(found, "p12").kind is VerdictKind.SCREENED
+    assert sentence(found.notes[0]).startswith("p12 would be a finalist")
+    assert "would be a finalist" not in notes_of(before)
+
+
+def test_a_run_without_any_finalist_leaves_their_blocks_alone() -> None:
+    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=study())[:-4]
+    assert {t.profile.id for t in study().decide(done).due} & {"p7", "p8", "p9"}
+    assert study(selected=frozenset({"p3"})).decide(done).due == ()
+
+
+def spare(done: list[TrialResult]) -> list[Trial]:
+    return [each.trial for each in done if each.trial.design and each.trial.design.look == 3]
+
+
+def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
+    sweep = study(budget=65)
+    done = history({}, 0.006, of=sweep, seed=2)
+    own = spare(done)
+    assert len(done) <= 65
+    assert sum(each.is_baseline for each in own) == 2
+    decided = [each for each in done if each.trial not in own]
+    before, after = sweep.decide(decided).conclusion, sweep.decide(done).conclusion
+    assert (after.tuning.bound or 1.0) < 0.02 <= (before.tuning.bound or 0.0)
+    assert (before.complete, after.complete) == (False, True), "the spare block is awaited"
+    assert "spare block" in notes_of(after)
+    assert "followed those that decide" in notes_of(after)
+    # it decides nothing, spends nothing, and makes no finalist
+    assert (after.alpha, after.tuning.finalists) == (0.05, before.tuning.finalists)
+    for each in before.tuning.finalists:
+        old, new = verdict(before, each), verdict(after, each)
+        assert (old.kind, old.ci95, old.n) == (new.kind, new.ci95, new.n) or old.ci95 is None
+    again = arms_of(own) - {*after.tuning.finalists}
+    assert again
+    for each in again:
+        assert verdict(after, each).kind is VerdictKind.SCREENED
+        assert verdict(after, each).reasons[0] == say("measured twice: ranks only")
+    # half a spare block is gone on with as it was planned
+    assert sweep.decide(done[:-1]).due == (done[-1].trial,)
+
+
+@pytest.mark.parametrize(
+    ("when", "block"), [("after block 4", 4), ("a day later", ("alone",)), ("in time", 2)]
+)
+def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block: object) -> None:
+    """A step of 3 % between block 2 and block 4 is no gain of the arm that was late."""
+    sweep, plain = study(), cluster({}, sigma=0.001)
+    done: list[TrialResult] = []
+
+    def run(trial: Trial, start_s: float, step: float) -> TrialResult:
+        score = plain(trial).score
+        assert score is not None
+        outcome = Outcome(state=State.COMPLETED, start_s=start_s)
+        return replace(measured(trial, score.value + step), outcome=outcome)
+
+    while trials := sweep.decide(done).due:
+        done += [
+            run(trial, 1000.0 * (len(done) + at), 0.03 * (trial.block > 2))
+            for at, trial in enumerate(trials)
+        ]
+    name = next(r.trial.arm for r in done if r.trial.block == 4 and not r.trial.is_baseline)
+    (late,) = (r.trial for r in done if r.trial.arm == name and r.trial.block == 2)
+    last = 1000.0 * (len(done) - 1)
+    if when != "in time":
+        again = run(late, last + (1500 if when == "after block 4" else 86_400), 0.03)
+        done = [again if r.trial == late else r for r in done]
+    found = verdict(sweep.decide(done).conclusion, name)
+    assert found.delta == pytest.approx(0.0, abs=0.003)
+    assert found.kind is not VerdictKind.FASTER
+    own = sweep.state(done).ranked.past.real_blocks[place(late)]
+    assert own == block or (isinstance(own, tuple) and own[:1] == block)
+
+
+def test_a_late_trial_as_near_to_two_blocks_is_of_the_first_in_every_process() -> None:
+    design = ConfirmDesign(arms=2, blocks=3, baselines=1)
+    for name in knobs(12):  # the order of sets goes by names, and would be the first's by chance
+        starts: dict[tuple[int, Profile], float]
+        starts = {(1, BASELINE): 0, (2, BASELINE): 1000, (2, ALIAS): 1100, (3, BASELINE): 2000}
+        starts |= {(1, ALIAS): 100, (3, ALIAS): 2100, (1, name): 1550}
+        history = []
+        for (block, own), start in starts.items():
+            drawn = study().orders.blocks([name, ALIAS], [block], design=design)
+            (trial,) = (each for each in drawn if each.arm == own.id)
+            outcome = Outcome(state=State.COMPLETED, start_s=start)
+            history.append(replace(measured(trial, 7.0), outcome=outcome))
+        past = study().read(history, {name.id: name})
+        assert past.real_blocks[place(history[-1].trial)] == 2
+
+
+@pytest.mark.parametrize("is_lost_again", [False, True])
+def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_again: bool) -> None:
+    """It could gain +4 %: M was said of the others, and meant all."""
+    blocks = range(99) if is_lost_again else (0,)
+    losing = failing(cluster({"p7": 0.04}, sigma=0.002), arm("p7", blocks=blocks))
+    tight, roomy = study(budget=50), study(budget=65)
+    without = tight.decide(history(losing, of=tight)).conclusion
+    assert verdict(without, "p7").kind is VerdictKind.INVALID
+    assert (without.complete, without.tuning.bound) == (True, None)
+    assert "p7 has no score" in notes_of(without)
+    assert "no tested setting gains" not in notes_of(without)
+    # jobs that are left measure it once more, and no third time where it has no score again
+    done = history(losing, of=roomy)
+    assert "p7" in {each.arm for each in spare(done) if each.block == spare(done)[0].block}
+    again = roomy.decide(done).conclusion
+    if is_lost_again:
+        assert [each.arm for each in spare(done)].count("p7") == 1
+        assert again.tuning.bound is None
+    else:
+        assert verdict(again, "p7").kind is VerdictKind.SCREENED
+        assert (again.tuning.bound or 0.0) > 0.02, "it is not confirmed, and not ruled out"
+
+
+def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank_them() -> None:
+    sweep = study(25, budget=80)
+    run = cluster({"p1": 0.03, **{f"p{at}": -0.1 for at in range(8, 20)}}, sigma=0.004)
+    first = screen(sweep, run)
+    second = sweep.decide(first).due
+    assert {each.stage for each in second} == {AGAIN}
+    assert 8 <= len(arms_of(second)) == len(second) <= 11
+    # another hour in which all is 5 % slower moves no rank
+    for shift in (0.0, 0.05):
+        runs = [changed(run, lambda _: True, value=r.score.value - shift)(r.trial)
+                for r in map(run, second) if r.score]  # fmt: skip
+        results = [*first, *runs]
+        blocks = sweep.decide(results).due
+        assert blocks[0].block == 1, shift
+        assert arms_of(blocks) < arms_of(second), "only what ran twice enters"
+        done = history(run, of=sweep, after=results)
+        assert len(done) <= 80
+        assert verdict(sweep.decide(done).conclusion, "p1").kind is VerdictKind.FASTER
+    # a cell with a profile more goes on with the second runs that there are
+    more = replace(study(26, budget=80), seed=sweep.seed)
+    assert {each.stage for each in more.decide(results).due} == {"wave2"}

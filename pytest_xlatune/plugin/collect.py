@@ -226,7 +226,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise the fixtures of a sweep: profile, derived, arm, finalist, winner_elsewhere.
+    """Parametrise the fixtures of a sweep: profile, derived, arm, finalist, other configurations.
 
     Raises:
         ConfigError: a marker names a wave or a profile that the sweep does not have.
@@ -258,9 +258,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # The planned count, not the present one: all xdist workers must collect the same tests.
         count = sweep.finalist_count(budget=values.get("budget"), slots=values.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
-    if "winner_elsewhere" in fixture_names:
-        tags = dict(zip(sweep.config_tags, sweep.config_tags, strict=True))
-        _parametrize(metafunc, "winner_elsewhere", tags or {"no-tag": NO_TAG})
+    tags = {tag: tag for tag in sweep.config_tags} or {"no-tag": NO_TAG}
+    for name in {"winner_elsewhere", "no_env_elsewhere"} & fixture_names:
+        _parametrize(metafunc, name, tags)
 
 
 def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, object]) -> None:
@@ -335,7 +335,7 @@ def _check_mark_expression(config: pytest.Config) -> None:
 
 
 def _registered(config: pytest.Config) -> set[str]:
-    # a registered marker:  wave6: the winner on the other config tags; takes margin=0.01
+    # a registered marker:  wave6: the best two on the other config tags; takes margin=0.01
     return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
 
 

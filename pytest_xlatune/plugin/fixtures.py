@@ -187,32 +187,65 @@ def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 @pytest.fixture
 def winner(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
     """The profile that the blocks show to be fastest, after the last block; skips if none is."""
-    profile = guarded(request, lambda tick: awaiting.winner(campaign, tick))
-    if profile is None:
+    best = guarded(request, lambda tick: awaiting.winners(campaign, tick))
+    if not best:
         pytest.skip("no profile is confirmed to be faster than the baseline")
-    return profile
+    return best[0]
 
 
 @pytest.fixture
 def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: Sweep) -> Measured:
-    """The winner in a gate on another configuration of the model; skips if there is none yet."""
-    tag: str = request.param
-    if tag == NO_TAG:
-        pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
+    """The winner, beside the second best, in a gate on another configuration of the model.
+
+    It skips if there is no winner yet.
+    """
+    tag = _tag(request, sweep)
     session = request.config.stash[SESSION_KEY]
     selection = session.selection(sweep)
-    winner_of = awaiting.winner if selection.confirm else awaiting.proven
-    profile = guarded(request, lambda tick: winner_of(campaign, tick))
-    if profile is None:
+    best_two = guarded(
+        request,
+        lambda tick: awaiting.winners(campaign, tick, most=2, is_confirming=selection.confirm),
+    )
+    if not best_two:
         pytest.skip("no profile is confirmed to be faster yet: run the tests marked confirm first")
     marker = request.node.get_closest_marker("wave6")
     gate = Gate(**marker.kwargs) if marker is not None else Gate()
-    other = selection.sweep.elsewhere(tag, profile, gate)
+    other = selection.sweep.elsewhere(tag, best_two, gate)
     measured = guarded(
-        request, lambda tick: awaiting.confirmed(session.run(other, other.study()), profile, tick)
+        request,
+        lambda tick: awaiting.confirmed(session.run(other, other.study()), best_two[0], tick),
     )
     _attach(request, measured)
     return measured
+
+
+@pytest.fixture
+def no_env_elsewhere(request: pytest.FixtureRequest, sweep: Sweep) -> Measured:
+    """The pair of wave 1 on another configuration of the model; skips where a default is unknown.
+
+    Two jobs run that cell as deployed, and two run it without the deployed flags.
+    """
+    _take_overrides(request, sweep)
+    tag = _tag(request, sweep)
+    session = request.config.stash[SESSION_KEY]
+    resolved = session.selection(sweep).sweep
+    restored = resolved.no_env_on(tag)
+    if restored.is_baseline:
+        pytest.skip(f"no baseline-no-env with {tag}: {restored.note}")
+    other = resolved.elsewhere(tag, (restored,))
+    study = other.study(confirm=False)
+    measured = guarded(
+        request, lambda tick: awaiting.screened(session.run(other, study), restored, tick)
+    )
+    _attach(request, measured)
+    return measured
+
+
+def _tag(request: pytest.FixtureRequest, sweep: Sweep) -> str:
+    """Return the configuration with which a test is parametrised; skip if there is none."""
+    if request.param == NO_TAG:
+        pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from pytest_xlatune.report.document import Block, Table, columns, literal
 from pytest_xlatune.report.language import ENGLISH, Translator
 from pytest_xlatune.report.leaderboard import CONFIRMED
 from pytest_xlatune.report.lines import words_beside
-from pytest_xlatune.report.measured_cell import MeasuredCell, names
+from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell, names
 
 # the axes in the order in which a guard prefers to read them; FSDP comes last, because its degree
 # is what the other axes leave of the devices
@@ -117,8 +117,9 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
         return []
     recipe_conflicts = []
     for other in cells:
-        if other is cell:
-            continue
+        gate = _gate_on(cell, other)
+        if other is cell or (gate is not None and not gate.holds):
+            continue  # the gate itself makes a conflict, below
         reason = _reasons_against(other, cells).get(cell.cell_digest)
         if reason is not None:
             guard, variables = guard_of(cell, other)
@@ -222,7 +223,8 @@ def _doubt(
         and all(_excludes_loss_against(verdict_before, verdict_after) for verdict_before in before)
     ):
         return None
-    if not present and _is_shown_by_a_gate(cell, other):
+    gate = _gate_on(cell, other)
+    if not present and gate is not None and gate.holds:
         return None
     # Parts of these settings are checked too: with a flag that runs out of memory there, even the
     # baseline of the other cell would fail.
@@ -244,14 +246,14 @@ def _doubt(
     return _Reason(kind=Doubt.UNDECIDED, settings=added_names, verdict=verdict_after)
 
 
-def _is_shown_by_a_gate(cell: MeasuredCell, other: MeasuredCell) -> bool:
-    """Return whether wave 6 excluded a loss from the recipe in the other cell."""
+def _gate_on(cell: MeasuredCell, other: MeasuredCell) -> OtherCell | None:
+    """Return what wave 6 found for the recipe in the other cell; None if it was not there."""
     is_variant = (
         cell.cell.parallelism == other.cell.parallelism
         and cell.cell.batch_text == other.cell.batch_text
     )
     gates = (gate for gate in cell.elsewhere if gate.config_tag == other.cell.config_tag)
-    return is_variant and any(gate.holds for gate in gates)
+    return next(gates, None) if is_variant else None
 
 
 _OVERRIDE = "override"

@@ -65,23 +65,33 @@ class FormerSweep(Record, frozen=True, kw_only=True):
     change: tuple[Real, Real, Real] | None = None
 
 
+_NO_LOSS = (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
+
+
 class OtherCell(Record, frozen=True, kw_only=True):
-    """The verdict of wave 6 on the winner, in another configuration of the model.
+    """The verdicts of wave 6 on the best two, in another configuration of the model.
 
     Attributes:
         config_tag: the name of that configuration.
         sweep: the name of the gate's sweep, which is also the name of the folder of its report.
         verdict: the verdict on the winner there.
+        second: the verdict on the second best there; None if only one profile won.
     """
 
     config_tag: str
     sweep: str
     verdict: Verdict
+    second: Verdict | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether a loss is excluded there."""
-        return self.verdict.kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
+        """Whether a loss of the winner is excluded there."""
+        return self.verdict.kind in _NO_LOSS
+
+    @property
+    def second_alone_holds(self) -> bool:
+        """Whether a loss of the second best is excluded there, and one of the winner is not."""
+        return not self.holds and self.second is not None and self.second.kind in _NO_LOSS
 
     @property
     def is_harmful(self) -> bool:

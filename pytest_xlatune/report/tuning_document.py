@@ -563,6 +563,13 @@ def _shown_for(
             tags = literals([other.config_tag for other in others])
             files = literals([f"{other.sweep}/gate.md" for other in others])
             yield say.text(msgid, cell=cell, tags=tags, files=files)
+    for other in covered.elsewhere:
+        if other.second is not None and other.second_alone_holds:
+            yield say.text(
+                "With {tag} the gate excludes a loss of the second best, {profile}.",
+                tag=literal(other.config_tag),
+                profile=literal(other.second.arm),
+            )
     variables = dict.fromkeys(
         name for conflict in against if conflict.other is None for name in conflict.variables
     )

@@ -85,7 +85,7 @@ class Question(Record, frozen=True, kw_only=True):
         about: what is asked.
         name: the name of an arm, or of a slot.
         wave: the wave of the arm or slot; "" accepts any wave.
-        number: for `Ask.RANKED`, the rank of the arm, from 0.
+        number: for `Ask.RANKED`, `Ask.BEST` and `Ask.PROVEN`, the rank of the arm, from 0.
     """
 
     about: Ask

@@ -146,7 +146,7 @@ def _ranked(
         why = say("measured in the screen only: the delta ranks and proves nothing")
     # Slow profiles do not enter blocks: without this reason, even one at -31 % would not be called
     # slow anywhere.
-    is_likely_slower = (is_cut or runs == 1) and _is_likely_slower(decision, base.arm, estimate)
+    is_likely_slower = _is_likely_slower(decision, base.arm, estimate)
     reasons = (why,)
     if is_likely_slower:
         reasons = (say(_LIKELY_SLOWER, runs=runs), why)

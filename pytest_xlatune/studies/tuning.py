@@ -139,7 +139,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         confirmation are given when everything is over.
         """
         if question.about is Ask.PROVEN:
-            return winner_answer(self._with_all_selected.decide(history))
+            return winner_answer(self._with_all_selected.decide(history), question.number)
         if self._awaits_trials(history, question):
             return NOT_YET
         decision = self.decide(history)
@@ -163,7 +163,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
                 finalist = in_file_order[number] if number < len(in_file_order) else ""
                 answer = arm_answer(finalist, decision.arms)
             case Ask.BEST:
-                answer = winner_answer(decision)
+                answer = winner_answer(decision, question.number)
             case _:
                 answer = as_answer(decision.conclusion.verdict(question.name))
         return answer

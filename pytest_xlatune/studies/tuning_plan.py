@@ -70,6 +70,7 @@ from pytest_xlatune.studies.trials import (
     Past,
     Segment,
     read,
+    runs_of,
     wave_baselines,
     wave_order,
 )
@@ -520,17 +521,21 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def count(self) -> int:
-        """Number of declared profiles and slots for derived ones.
+        """Number of runs of declared profiles in the screen, and of slots for derived ones.
 
         Candidates of a search do not count, because only rotations measure them.
         """
-        searched = sum(search.slots for search in self.searches) if self.rotates else 0
-        return self._count_without_searches + searched
+        if not self.rotates:
+            return self._count_without_searches
+        turning = (profile for profile in self.profiles if profile.id in self._turning)
+        second_runs = sum(runs_of(profile) - 1 for profile in turning)
+        searched = sum(search.slots for search in self.searches)
+        return self._count_without_searches - second_runs + searched
 
     @property
     def _count_without_searches(self) -> int:
         slots = (rule.slots for rule in self.rules if not isinstance(rule, Search))
-        return len(self.profiles) + sum(slots)
+        return sum(map(runs_of, self.profiles)) + sum(slots)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -625,8 +630,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
 
 def _by_wave(profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
-    """Return wave -> its profiles and slots of derived ones, in the order in which waves run."""
-    counts = Counter(profile.wave for profile in profiles)
+    """Return wave -> its runs of profiles and slots of derived ones, in the order of the waves."""
+    counts: Counter[str] = Counter()
+    for profile in profiles:
+        counts[profile.wave] += runs_of(profile)
     for rule in rules:
         counts[rule.wave] += rule.slots
     return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}

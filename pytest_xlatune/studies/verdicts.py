@@ -276,10 +276,16 @@ def as_answer(verdict: Verdict | None, *, accepts_invalid: bool = False) -> Answ
     return Answer(state=Answered.YES, verdict=verdict)
 
 
-def winner_answer(decision: Decision) -> Answer:
-    """Return the recommended arm as an answer; YES without an arm if there is none."""
-    winner = decision.conclusion.winner
-    return arm_answer(winner.arm if winner else "", decision.arms)
+def winner_answer(decision: Decision, number: int) -> Answer:
+    """Return the arm that is recommended, number 0, or the next best of those that win.
+
+    The answer is YES without an arm if there is none.
+    """
+    conclusion = decision.conclusion
+    best = conclusion.winner
+    others = (verdict for verdict in conclusion.verdicts if verdict.wins and verdict is not best)
+    winners = [best, *others] if best is not None else []
+    return arm_answer(winners[number].arm if number < len(winners) else "", decision.arms)
 
 
 def arm_answer(arm: str, arms: Sequence[Arm]) -> Answer:
@@ -314,7 +320,7 @@ class OneCell(Study, frozen=True, kw_only=True):
         if question.about in (Ask.SLOT, Ask.RANKED):
             return Answer(state=Answered.YES)
         if question.about in (Ask.BEST, Ask.PROVEN):
-            return winner_answer(decision)
+            return winner_answer(decision, question.number)
         arm = self.reference if question.about is Ask.REFERENCE else question.name
         is_gate = self.traits.aim is Aim.GATES
         return as_answer(decision.conclusion.verdict(arm), accepts_invalid=is_gate)

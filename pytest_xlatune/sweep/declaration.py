@@ -304,7 +304,8 @@ class Sweep(SettingsGroup):
             # messages must not mention the placeholder
             text = str(error).replace(f"the sweep of {placeholder.label}", f"sweep {self.name!r}")
             raise ConfigError(text) from None
-        return layout.finalists if isinstance(layout, Plan) else 0
+        arms = len(sweep.profiles) + len(sweep.slots())
+        return min(layout.finalists, arms) if isinstance(layout, Plan) else 0
 
     def resolve(
         self,

@@ -19,7 +19,7 @@ MARKERS: dict[str, dict[str, str]] = {
     },
     "gate": {
         "gate": "a regression gate on TGS",
-        "wave6": "the winner on the other config tags, in a gate; takes margin=0.01, blocks=4",
+        "wave6": "the best two on the other config tags, in a gate; takes margin=0.01, blocks=4",
     },
     "network": {
         "network": "which node or link slows the network: rounds of pairs, then fresh pairs"

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -37,7 +37,7 @@ from pytest_xlatune.studies.derived import Search, Singles, rules_of_kind
 from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import as_checkout_launcher, same_files
-from pytest_xlatune.sweep.deployed import trainer_settings, with_sourced
+from pytest_xlatune.sweep.deployed import NoEnv, trainer_settings, with_sourced
 from pytest_xlatune.sweep.registry import kind_of
 
 if TYPE_CHECKING:
@@ -274,10 +274,13 @@ class ResolvedSweep:
         """
         return CalibrationStudy(cell=self.cell, jobs=jobs, slots=self.slots)
 
-    def elsewhere(self, tag: str, winner: Profile, gate: DeclaredStudy) -> ResolvedSweep:
-        """Return the gate of a winner on another configuration of the model.
+    def elsewhere(
+        self, tag: str, profiles: Sequence[Profile], gate: DeclaredStudy | None = None
+    ) -> ResolvedSweep:
+        """Return a sweep of some profiles on another configuration of the model.
 
-        It is another cell, with its own ledger and report.
+        It is another cell, with its own ledger and report. None for `gate` makes it a tuning sweep
+        whose screen has two baselines.
         """
         sweep = self.sweep
         return dataclasses.replace(
@@ -285,7 +288,8 @@ class ResolvedSweep:
             sweep=replace(
                 sweep,
                 name=f"{sweep.name}-{tag}",
-                profiles=(winner,),
+                profiles=tuple(profiles),
+                design=sweep.design if gate else replace(sweep.design, screen_baselines=2),
                 derived=(),
                 no_env=None,
                 config_tags={},
@@ -296,6 +300,12 @@ class ResolvedSweep:
             slots=(),
             compile_check=None,
         )
+
+    def no_env_on(self, tag: str) -> Profile:
+        """Return `baseline-no-env` of a configuration; an empty profile says why there is none."""
+        no_env = self.sweep.no_env or NoEnv()
+        restores = dataclasses.replace(no_env, jaxlib=no_env.jaxlib or self.jaxlib)
+        return restores.profile(self.sweep.launcher, self._cell_of(tag))
 
     def _cell_of(self, tag: str) -> Cell:
         overrides = {**self.cell.overrides, **self.sweep.config_tags[tag]}

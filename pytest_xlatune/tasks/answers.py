@@ -201,14 +201,17 @@ def finalist(campaign: Campaign, number: int, tick: Tick) -> Profile | None:
     return _profile(campaign, Question(about=Ask.RANKED, number=number), tick)
 
 
-def winner(campaign: Campaign, tick: Tick) -> Profile | None:
-    """Return the profile that is proved fastest, after all blocks; None if there is none."""
-    return _profile(campaign, Question(about=Ask.BEST), tick)
+def winners(
+    campaign: Campaign, tick: Tick, *, most: int = 1, is_confirming: bool = True
+) -> list[Profile]:
+    """Return at most `most` profiles that are proved faster, the recommended one first.
 
-
-def proven(campaign: Campaign, tick: Tick) -> Profile | None:
-    """Return the profile that the ledger proves fastest, and measure nothing; None if none is."""
-    return _profile(campaign, Question(about=Ask.PROVEN), tick)
+    They are those after all blocks; if this run does not confirm, those that the ledger proves, and
+    nothing is measured.
+    """
+    about = Ask.BEST if is_confirming else Ask.PROVEN
+    ranks = (Question(about=about, number=number) for number in range(most))
+    return [profile for rank in ranks if (profile := _profile(campaign, rank, tick))]
 
 
 def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:

@@ -85,9 +85,15 @@ def _gates_of_winner(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCe
                 continue
             conclusion = gate.decide(state.history(gate.name)).conclusion
             verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
+            others = (other for other in conclusion.verdicts if other.arm != winner.id)
             is_newest = tag not in gates or gates[tag][0] <= at_s
             if verdict is not None and conclusion.complete and is_newest:
-                gates[tag] = at_s, OtherCell(config_tag=tag, sweep=name, verdict=verdict)
+                gates[tag] = (
+                    at_s,
+                    OtherCell(
+                        config_tag=tag, sweep=name, verdict=verdict, second=next(others, None)
+                    ),
+                )
     return tuple(gates[tag][1] for tag in sorted(gates))
 
 

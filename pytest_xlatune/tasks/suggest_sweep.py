@@ -19,6 +19,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import NoScore
 from pytest_xlatune.model.text import duration, to_integer
 from pytest_xlatune.prepare.compile_check import run_in
+from pytest_xlatune.studies.calibration import JOBS
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.files import UnreadableLogError
@@ -73,7 +74,7 @@ def try_sweep(answers: Mapping[str, str], *, name: str) -> TrialOutput:
         file, folder = Path(scratch) / "test_trial.py", Path(scratch) / "trial"
         file.write_text(sweep_file({**answers, "study": ""}, name=name), encoding="utf-8")
         resolved = load_sweep(file).resolve(UserOptions())
-        trial = next(due for due in resolved.study().decide(()).due if due.is_baseline)
+        trial = resolved.calibration(JOBS).trials[0]
         spec = resolved.sweep.launcher.launch(trial, resolved.cell)
         outcome = run_in(folder, replace(spec, deadline_s=_LIMIT_S))
         if not outcome.is_started:

@@ -34,7 +34,7 @@ def test_the_example_is_a_sweep(tmp_path: Path) -> None:
     text = markdown(plan_of(resolved, resolved.study(), workdir=tmp_path))
     assert "| `m-16` | 8 | 16 | 8 | 5.2 % |" in text
     assert "`baseline-no-env`" in text
-    there = resolved.elsewhere("sparse", sweep.profiles[0], sweep.gate or _gate())
+    there = resolved.elsewhere("sparse", sweep.profiles[:1], sweep.gate or _gate())
     assert there.cell.overrides["sparse_matmul"] == "true"
     assert there.folder != resolved.folder
 

@@ -212,7 +212,7 @@ def test_another_configuration_is_another_cell() -> None:
     declared = sweep(sparse={"sparse_matmul": "true"})
     resolved = declared.resolve()
     resolved.check()
-    there = resolved.elsewhere("sparse", declared.profiles[0], Gate())
+    there = resolved.elsewhere("sparse", declared.profiles, Gate())
     there.check()
     assert there.cell.digest != resolved.cell.digest
     assert there.cell.label == "tiny FSDP=2 sparse"

@@ -223,7 +223,7 @@ class Attempts:
         run, number = self._run, attempt.number
         cell = run.cell_of(trial, state)
         request = run.request_for(trial, number, state)
-        request = dataclasses.replace(request, comment=attempt.comment)
+        request = msgspec.structs.replace(request, comment=attempt.comment)
         try:
             if run.clock.ticks() < self._full_until_s:
                 return ()
@@ -478,7 +478,7 @@ class Attempts:
             why = f"resumed {resumptions} times without a measured trial since"
             return Resumed(unfit=nodes, faults=(why,))
         resumed = self._run.executor.resume(nodes)
-        resumed = dataclasses.replace(resumed, faults=tuple(map(shown, resumed.faults)))
+        resumed = msgspec.structs.replace(resumed, faults=tuple(map(shown, resumed.faults)))
         _LOG.warning(
             "request to resume %s: resumed %s; %s",
             ",".join(nodes) or "this machine",

@@ -35,9 +35,10 @@ from __future__ import annotations
 import abc
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
+
+import msgspec
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
@@ -65,8 +66,7 @@ class AllocationOver(SubmissionError):  # noqa: N818 - a state, no error
     """The nodes of this session take no further trial; what runs on them may still end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What an attempt is submitted with, besides its `LaunchSpec`.
 
     Attributes:
@@ -109,8 +109,7 @@ def request_for(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an attempt to make nodes fit for work again."""
 
     nodes: tuple[str, ...] = ()  # the nodes that were resumed
@@ -140,13 +139,12 @@ def machine_lock() -> Path:
         raise SubmissionError(f"the machine's lock: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeResult:
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the nodes to `Executor.probe`."""
 
     unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
     # the sentence of a failed check -> the nodes on which it failed
-    unfit: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unfit: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     why_not: str = ""  # why the nodes could not be asked; "" if they were
 
 

@@ -22,7 +22,6 @@ The result does not depend on how the bytes are cut into chunks. Memory is bound
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -353,7 +352,7 @@ class LogReader:
             of_step, other = grammar.unglued(text)
             if other:  # a line of another program, which is read separately
                 self._read_text(other, number, is_torn=is_torn, outer=origin)
-                line = dataclasses.replace(line, text=of_step, low=of_step.lower())
+                line = replace(line, text=of_step, low=of_step.lower())
             if self._takes_steps(line):
                 return
         self._note_blocks(line)

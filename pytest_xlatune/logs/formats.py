@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from pytest_xlatune.entry_points import LOG_FORMATS as BROUGHT
 from pytest_xlatune.model.errors import ConfigError
@@ -23,8 +24,7 @@ LEAST_LETTERS = 3  # least letters of a word, because lines are first searched b
 _LETTERS = re.compile("[f-z_]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockFinding:
+class BlockFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The finding of a block."""
 
     cls: FailureClass

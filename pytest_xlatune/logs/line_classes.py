@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
+
+import msgspec
 
 from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._course import Course
@@ -23,8 +24,7 @@ _MOST_DEVICES, _MOST_LINE_CHARS, _MOST_TRACEBACK_LINES = 8, 200, 60
 _SIGTERM_EXIT = 143
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a log."""
 
     text: str  # without its prefixes

@@ -27,7 +27,8 @@ import functools
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
@@ -53,8 +54,7 @@ _BAR_TERMS = (
 _BAR_LOSS = r"\b(?:train_)?loss(?:_step)?[=:] *(?P<loss>N)"
 
 
-@dataclass(frozen=True, slots=True)
-class StepPattern:
+class StepPattern(msgspec.Struct, frozen=True):
     """The step lines of a trainer other than MaxText; `N` is a number in its patterns."""
 
     words: tuple[str, ...]  # in lower case; each line has one of them

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
+
+import msgspec
 
 from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.record import Record
@@ -89,8 +90,7 @@ _PHRASES: Mapping[Doing, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
+class RankState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one rank."""
 
     rank: int
@@ -109,8 +109,7 @@ class RankState:
         return say(_PHRASES[self.doing], on=self.on or unknown, at=at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill:
+class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """Which ranks of a hanging job are behind."""
 
     stands: tuple[RankState, ...]  # all ranks, in order

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 DUMP_FOLDER = "xla_dump"  # the folder for `--xla_dump_to`, inside an attempt's folder
 
@@ -20,8 +21,7 @@ COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "coll
 PARTS = (*COLLECTIVES, "communication", "compute", "copies", "idle")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The options that XLA wrote into its own dump.
 
     Attributes:
@@ -33,8 +33,7 @@ class Options:
     is_whole: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
+class Channel(msgspec.Struct, frozen=True, kw_only=True):
     """A variable from which a library reads flags.
 
     Attributes:
@@ -60,7 +59,7 @@ class Channel:
     names: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
     negates: bool = False
-    logging_env: Mapping[str, str] = field(default_factory=dict)
+    logging_env: Mapping[str, str] = msgspec.field(default_factory=dict)
     log_pattern: str = ""
     at_start: str = ".*"
 

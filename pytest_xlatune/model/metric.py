@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, overload
 
+import msgspec
 from msgspec.structs import force_setattr
 
 from pytest_xlatune.model.message import Message
@@ -68,8 +69,7 @@ class Figure(Record, frozen=True, kw_only=True):
         return f"{self.metric.title} {significant(self.value)} {self.metric.unit}".rstrip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logged:
+class Logged(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a metric that a log prints beside its steps.
 
     Attributes:

@@ -16,7 +16,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -363,19 +362,18 @@ class RotationRead(Record, frozen=True, kw_only=True):
     raised_call: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class _Reading:
+class _Reading(msgspec.Struct, kw_only=True):
     """The events of one process, while a journal is read; `_EVENTS` has the method of each event.
 
     `read` has the values of `RotationRead` that one event sets.
     """
 
-    read: dict[str, Any] = field(default_factory=dict)
-    compiled: list[CompiledProgram] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
-    turn_starts: list[tuple[str, int]] = field(default_factory=list)
-    odd_calls: list[int] = field(default_factory=list)
+    read: dict[str, Any] = msgspec.field(default_factory=dict)
+    compiled: list[CompiledProgram] = msgspec.field(default_factory=list)
+    refused: dict[str, str] = msgspec.field(default_factory=dict)
+    left_out: dict[str, int] = msgspec.field(default_factory=dict)
+    turn_starts: list[tuple[str, int]] = msgspec.field(default_factory=list)
+    odd_calls: list[int] = msgspec.field(default_factory=list)
     compiling: str = ""  # the program that is being compiled; "" for none
     turn_steps: int = 0  # 0 for a process without a `start` event
 

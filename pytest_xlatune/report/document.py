@@ -8,14 +8,14 @@ not enclose anything. All figures are text already, and a renderer only lays the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeVar
+
+import msgspec
 
 from pytest_xlatune.model.text import counted, printable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(msgspec.Struct, frozen=True, kw_only=True):
     """A column of a table; `wrap` marks long text that may be wrapped in a narrow terminal."""
 
     title: str
@@ -35,8 +35,7 @@ def columns(*titles: str) -> tuple[Column, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table.
 
     Attributes:
@@ -53,37 +52,32 @@ class Table:
     compact: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class Text(msgspec.Struct, frozen=True, kw_only=True):
     """A paragraph."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bullets:
+class Bullets(msgspec.Struct, frozen=True, kw_only=True):
     """A list."""
 
     items: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
     """A list whose items a terminal shows without bullets and without wrapping."""
 
     items: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class Code(msgspec.Struct, frozen=True, kw_only=True):
     """Lines to copy, shown unchanged; backticks mean nothing here."""
 
     text: str
     language: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heading:
+class Heading(msgspec.Struct, frozen=True, kw_only=True):
     """A heading within a section, for the blocks that follow it."""
 
     text: str
@@ -92,8 +86,7 @@ class Heading:
 Block = Table | Text | Bullets | Lines | Code | Heading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(msgspec.Struct, frozen=True, kw_only=True):
     """A titled part of a document."""
 
     title: str
@@ -150,16 +143,14 @@ def section(title: str, *blocks: Block) -> Section:
     return Section(title=title, blocks=blocks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     """A plot with a title; a page shows it after the first section, other forms leave it out."""
 
     title: str
     plot: object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A document.
 
     Attributes:

@@ -21,8 +21,9 @@ import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import Cell
@@ -39,8 +40,7 @@ _TGS_UNIT = "Tokens/s/device"
 _FIGURE_COLUMNS = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # of an arm's row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """A JSON report that was read again, with the names of its sweep and study.
 
     Attributes:

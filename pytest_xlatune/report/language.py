@@ -14,9 +14,10 @@ from __future__ import annotations
 import functools
 import gettext
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+import msgspec
 
 from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.report.document import Text, plain
@@ -34,8 +35,7 @@ def N_(msgid: str) -> str:  # noqa: N802 - gettext's own name for it
     return msgid
 
 
-@dataclass(frozen=True, slots=True)
-class Translator:
+class Translator(msgspec.Struct, frozen=True):
     """Writes sentences in one language: `say("Model: {text}", text="tiny")`."""
 
     language: Language

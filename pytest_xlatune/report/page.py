@@ -23,6 +23,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
@@ -229,7 +231,7 @@ def _without_empty_columns(table: Table) -> Table:
         for index in range(len(table.columns))
         if not table.rows or any(row[index] not in ("", ABSENT) for row in table.rows)
     ]
-    return dataclasses.replace(
+    return replace(
         table,
         columns=tuple(table.columns[index] for index in filled),
         rows=tuple(tuple(row[index] for index in filled) for row in table.rows),

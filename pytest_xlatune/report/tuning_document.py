@@ -8,7 +8,6 @@ much as the throughput rose: a changed program alone does not prove the cause.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -312,11 +311,9 @@ _VALUES = (
 def _with_translated_heads(block: Block, say: Translator) -> Block:
     if not isinstance(block, Table):
         return block
-    heads = tuple(
-        dataclasses.replace(column, title=say.text_of(column.title)) for column in block.columns
-    )
+    heads = tuple(replace(column, title=say.text_of(column.title)) for column in block.columns)
     title = say.text_of(block.title) if block.title else ""
-    return dataclasses.replace(block, title=title, columns=heads)
+    return replace(block, title=title, columns=heads)
 
 
 def _env_file(covered: MeasuredCell) -> str:
@@ -471,7 +468,7 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     yield from tables(covered, is_short=True, say=say)
     table = sensitivity(covered.conclusion, say)
-    yield dataclasses.replace(table, title="What this sweep can tell")
+    yield replace(table, title="What this sweep can tell")
 
 
 def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:

@@ -18,7 +18,8 @@ import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from pytest_xlatune.stats.quantiles import t_quantile
 
@@ -29,8 +30,7 @@ LEAST_LOSS = 0.02  # a straggler is at least so much slower than the median rank
 ALPHA = 0.005  # error rate of one window, over all ranks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler:
+class Straggler(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that takes longer than the others.
 
     Attributes:
@@ -42,8 +42,7 @@ class Straggler:
     slower: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankTimes:
+class RankTimes(msgspec.Struct, frozen=True, kw_only=True):
     """How the seconds of all ranks compare.
 
     Attributes:

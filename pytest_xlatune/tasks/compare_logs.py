@@ -7,15 +7,14 @@ the logs do not suffice, the result says so: one job is no evidence, however man
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
+import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.logs.patterns import StepPattern
@@ -79,8 +78,7 @@ _JOB_COLUMNS = columns("side", "~job", ">TGS", ">step (s)", ">steps", "window")
 _ORDER = verbatim("the order of these jobs is unknown: a drift between the sides is not excluded")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class Side(msgspec.Struct, frozen=True, kw_only=True):
     """One side: its jobs, and the files that are left out, each with the reason."""
 
     name: str  # "A" for the baseline, or "B"
@@ -104,15 +102,14 @@ class Side:
         `tokens` are those of a device in a step, for logs that print no rate.
         """
         jobs = [
-            dataclasses.replace(job, score=score_with(job.report, protocol, tokens=tokens))
-            for job in self.jobs
+            replace(job, score=score_with(job.report, protocol, tokens=tokens)) for job in self.jobs
         ]
         left_out = (
             (job.path, f"no score: {sentence(job.score.reason)}")
             for job in jobs
             if isinstance(job.score, NoScore)
         )
-        return dataclasses.replace(
+        return replace(
             self,
             jobs=tuple(job for job in jobs if isinstance(job.score, Score)),
             left_out=(*self.left_out, *left_out),
@@ -133,8 +130,7 @@ class Side:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """Side B against side A."""
 
     a: Side  # the baseline

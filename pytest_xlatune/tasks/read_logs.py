@@ -10,10 +10,10 @@ import dataclasses
 import math
 import os
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
@@ -104,8 +104,7 @@ def _logs_by_rank(path: Path) -> dict[int | None, Path]:
     return ranks if len(ranks) > 1 else {None: path}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLog:
+class JobLog(msgspec.Struct, frozen=True, kw_only=True):
     """A log with its report, its score and its findings."""
 
     path: Path
@@ -208,7 +207,7 @@ def read_one(
     report = reader.report()
     if is_any and report.fits:
         log = read_one(path, pattern=step_pattern(report.fits), tokens=tokens)
-        return dataclasses.replace(log, fits=report.fits)
+        return replace(log, fits=report.fits)
     if not (report.steps or report.config) and (report.fits or not report.findings):
         notes.append(f"no line of it is a step; {_how_to_read(report, pattern)}")
     report = dataclasses.replace(report, notes=(*report.notes, *notes))
@@ -421,11 +420,10 @@ def behind_of(log: JobLog) -> Standstill | None:
     if standstill is None:
         return None
     stands = (  # a log may quote anything
-        dataclasses.replace(state, last_line=hide_quoted(state.last_line))
-        for state in standstill.stands
+        replace(state, last_line=hide_quoted(state.last_line)) for state in standstill.stands
     )
     why = standstill.why.changed(hide_quoted)
-    return dataclasses.replace(standstill, why=why, stands=tuple(stands))
+    return replace(standstill, why=why, stands=tuple(stands))
 
 
 def standstill_json(standstill: Standstill) -> Json:

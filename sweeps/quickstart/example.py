@@ -12,7 +12,6 @@ without them does not pass.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -225,7 +224,7 @@ def of_study(name: str) -> Iterator[tuple[Path, str]]:
     # a committed run hides its paths, and with others its cell has another identity
     told = next(each for each in board.read_text(encoding="utf-8").splitlines() if "Cell: " in each)
     header = (told.removeprefix("* ") if "Cell: " in each else each for each in document.header)
-    document = dataclasses.replace(document, header=tuple(header))
+    document = replace(document, header=tuple(header))
     page = page_of(document, subject, files=[board.name, data.name])
     yield board, markdown(document)
     yield board.with_suffix(".html"), html(page)

@@ -11,7 +11,6 @@ import pytest
 
 # a lock a slot: trials of one wait for each other, those of two do not
 CONFTEST = """\
-import dataclasses
 import msgspec
 import pytest
 import time
@@ -39,7 +38,7 @@ class OnNodes(LocalExecutor):
         spec = msgspec.structs.replace(spec, env={**spec.env, "FIRST_NODE": first})
         resources = msgspec.structs.replace(request.resources, nodes=1)
         assert request.resources.nodes == len(request.nodelist) == 2
-        anywhere = dataclasses.replace(request, nodelist=(), resources=resources)
+        anywhere = msgspec.structs.replace(request, nodelist=(), resources=resources)
         return super().submit(spec, anywhere)
 
 

@@ -15,7 +15,6 @@ from tests.helpers.repositories import Repository
 
 # this machine stands for every node
 CONFTEST = """\
-import dataclasses
 import msgspec
 from pytest_xlatune.executors.local import LocalExecutor
 
@@ -23,7 +22,7 @@ real = LocalExecutor.submit
 
 def submit(self, spec, request):
     resources = msgspec.structs.replace(request.resources, nodes=1)
-    return real(self, spec, dataclasses.replace(request, nodelist=(), resources=resources))
+    return real(self, spec, msgspec.structs.replace(request, nodelist=(), resources=resources))
 
 LocalExecutor.submit = submit
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import sys
@@ -37,9 +36,7 @@ from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 def report_of(subject: MeasuredCell, **changes: Any) -> Exported:
-    return dataclasses.replace(
-        exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes
-    )
+    return replace(exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes)
 
 
 def texts(report: Exported, names: Iterable[str]) -> dict[str, str]:

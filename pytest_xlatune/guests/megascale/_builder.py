@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.guests.megascale._lines import WORKER, TextLine, WorkerList, worker_list
 from pytest_xlatune.guests.megascale.digest import (
@@ -80,13 +81,12 @@ _STEP = re.compile(r"completed step: \d+, seconds: ")  # a line of the trainer w
 _AFTER_MESSAGE = ("Please inspect the error log of these", "Full error digest:")
 
 
-@dataclass(slots=True)
-class _Launch:
+class _Launch(msgspec.Struct):
     """A launch in the table while its lines are read."""
 
     ident: int | None = None  # the launch id; None if the text has none
-    programs: list[LaunchedProgram] = field(default_factory=list)
-    states: list[tuple[TpuState, WorkerList]] = field(default_factory=list)
+    programs: list[LaunchedProgram] = msgspec.field(default_factory=list)
+    states: list[tuple[TpuState, WorkerList]] = msgspec.field(default_factory=list)
     begins_with_module: bool = False  # whether the module comes before the id, as in layout 0.0.24
 
     @property
@@ -111,9 +111,7 @@ class _Launch:
         module = _shared_value(program.module for program in self.programs)
         fingerprint = _shared_value(program.fingerprint for program in self.programs)
         for state, _ in self.states:
-            yield dataclasses.replace(
-                state, launch_id=self.known_ident, module=module, fingerprint=fingerprint
-            )
+            yield replace(state, launch_id=self.known_ident, module=module, fingerprint=fingerprint)
 
 
 class DigestBuilder:
@@ -291,9 +289,9 @@ class DigestBuilder:
         elif last is None or not last.programs:
             return False
         elif key == "Fingerprint":
-            last.programs[-1] = dataclasses.replace(last.programs[-1], fingerprint=value or None)
+            last.programs[-1] = replace(last.programs[-1], fingerprint=value or None)
         elif workers := self._read_list(value).workers:
-            last.programs[-1] = dataclasses.replace(last.programs[-1], sample=str(workers[0]))
+            last.programs[-1] = replace(last.programs[-1], sample=str(workers[0]))
         return True
 
     def _read_module(self, value: str, last: _Launch | None) -> None:
@@ -405,7 +403,7 @@ class DigestBuilder:
         )
         is_open = at_the_end and self._part == "message"
         is_truncated = is_open or self._has_unreadable_part or not self._is_complete_text(digest)
-        return judge_cause(dataclasses.replace(digest, is_truncated=is_truncated))
+        return judge_cause(replace(digest, is_truncated=is_truncated))
 
     def _first_error(self) -> tuple[str, str | None] | None:
         """Return the type and the time of the first error; see `Digest.first_error`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from pytest_xlatune.guests.megascale.digest import Worker
 from pytest_xlatune.logs.grammar import plain_segments, split_origin, unwrap
@@ -25,8 +26,7 @@ _HOST = re.compile(r"(?P<host>[A-Za-z0-9_][\w.-]*)", re.ASCII)
 _MORE = re.compile(r"^(?P<worker>.*?) and (?P<more>\d{1,9}) more devices?\.?$")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerList:
+class WorkerList(msgspec.Struct, frozen=True):
     """The workers in a text.
 
     Attributes:
@@ -82,8 +82,7 @@ _TIME = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextLine:
+class TextLine(msgspec.Struct, frozen=True):
     """A line without its wrapper and without the prefix of a logger.
 
     Attributes:

@@ -6,15 +6,14 @@ table, and corrects a verdict that the table refutes. `megascale.toml` has the c
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 import tomllib
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.record import Json
@@ -79,8 +78,7 @@ def known_lines() -> tuple[KnownLine, ...]:
     return _catalog().line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that a digest names; job and task are None if it names only the host."""
 
     host: str
@@ -92,8 +90,7 @@ class Worker:
         return self.host if self.job is None else f"{self.job}/{self.task}:{self.host}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchedProgram:
+class LaunchedProgram(msgspec.Struct, frozen=True, kw_only=True):
     """A program of a launch; a field is None if the text lacks it."""
 
     module: str | None
@@ -101,8 +98,7 @@ class LaunchedProgram:
     sample: str | None = None  # one worker that runs the program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TpuState:
+class TpuState(msgspec.Struct, frozen=True, kw_only=True):
     """The cores that are at the same instruction of a program.
 
     Attributes:
@@ -141,8 +137,7 @@ class TpuState:
         return entry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digest:
+class Digest(msgspec.Struct, frozen=True, kw_only=True):
     """One digest, as it was read.
 
     Attributes:
@@ -229,8 +224,7 @@ class Digest:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
+class Trigger(msgspec.Struct, frozen=True, kw_only=True):
     """The line of a worker that gave up waiting; it names no culprit.
 
     A field is None if the line lacks it.
@@ -252,8 +246,7 @@ class Trigger:
     timeout: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenLine:
+class SeenLine(msgspec.Struct, frozen=True, kw_only=True):
     """A known line that was seen in a log."""
 
     known: KnownLine
@@ -262,8 +255,7 @@ class SeenLine:
     count: int = 1  # how often it was seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MegascaleReport:
+class MegascaleReport(msgspec.Struct, frozen=True, kw_only=True):
     """All that a log says about Megascale."""
 
     digests: tuple[Digest, ...] = ()
@@ -331,7 +323,7 @@ def judge_cause(digest: Digest) -> Digest:
         notes += _busy_groups(digest)
     # the culprits of a verdict that the table refutes are wrong too
     culprits = digest.culprits if cause is digest.cause else ()
-    return dataclasses.replace(digest, cause=cause, culprits=culprits, notes=tuple(notes))
+    return replace(digest, cause=cause, culprits=culprits, notes=tuple(notes))
 
 
 def _has_mismatch(digest: Digest) -> bool:

@@ -21,8 +21,9 @@ between digests are only searched for a few words.
 
 from __future__ import annotations
 
-import dataclasses
 import re
+
+from msgspec.structs import replace
 
 from pytest_xlatune.guests.megascale._builder import HEAD, KEY, DigestBuilder
 from pytest_xlatune.guests.megascale._lines import TextLine, texts_of_line, without_prefix
@@ -149,7 +150,7 @@ class MegascaleReader:
             return line
         text = " ".join(part.text.strip() for part in lines)
         if cause_of_prose(text) is not None:
-            first: TextLine = dataclasses.replace(lines[0], text=text)
+            first: TextLine = replace(lines[0], text=text)
             return first
         if (
             len(lines) < _HEAD_LINES
@@ -206,7 +207,7 @@ class MegascaleReader:
                 key = (known.kind, body[:200])
                 seen = self._sightings.get(key)
                 if seen is not None:
-                    self._sightings[key] = dataclasses.replace(seen, count=seen.count + 1)
+                    self._sightings[key] = replace(seen, count=seen.count + 1)
                 elif len(self._sightings) < _MOST_SIGHTINGS:
                     self._sightings[key] = SeenLine(known=known, line=line.number, text=body[:500])
 
@@ -218,7 +219,7 @@ class MegascaleReader:
     def _digest_of(self, builder: DigestBuilder, *, is_last: bool) -> Digest | None:
         digest, trigger = builder.digest(at_the_end=is_last), self._trigger
         if digest is not None and trigger is not None and trigger.line < digest.line:
-            return dataclasses.replace(digest, is_after_trigger=True)
+            return replace(digest, is_after_trigger=True)
         return digest
 
 

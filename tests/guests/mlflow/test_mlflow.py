@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -101,7 +100,7 @@ def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None
     MlflowExport().texts(report, key="one")
     arms = report.conclusion.verdicts
     fell = tuple(replace(each, delta=-0.5) if each.arm == "fast" else each for each in arms)
-    lower = dataclasses.replace(report, conclusion=replace(report.conclusion, verdicts=fell))
+    lower = replace(report, conclusion=replace(report.conclusion, verdicts=fell))
     runs = json.loads(MlflowExport().texts(lower, key="one")[".mlflow.json"])["arms"]
     assert store.get_run(runs["fast"]).data.metrics["delta"] == -0.5
 

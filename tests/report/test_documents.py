@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +13,11 @@ from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.result import Conclusion, LostRuns, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, LostRuns, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
-from pytest_xlatune.report.lines import paragraph, words
+from pytest_xlatune.report.lines import live_line, paragraph, progress_text, words
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
@@ -25,42 +25,47 @@ from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Commits
 from pytest_xlatune.studies.network_check import Network
 from pytest_xlatune.studies.node_check import Nodes
-from tests.helpers import of_studies
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers import history, of_studies
 from tests.helpers.covered import COVERED, ENV_FILE
-from tests.helpers.finished import (
-    CONCLUSION,
-    FINISHED,
-    HISTORY,
-    PROFILES,
-)
+from tests.helpers.finished import CONCLUSION, FINISHED, HISTORY, PROFILES
+from tests.helpers.turn_answers import Machine, mixed, turning
+
+
+def concluded(subject: MeasuredCell, *verdicts: Verdict) -> MeasuredCell:
+    """The subject with these verdicts alone."""
+    conclusion = Conclusion(verdicts=verdicts, reference=CONCLUSION.baseline)
+    return replace(subject, conclusion=conclusion)
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """Arm -> its last row in a table."""
+    return {line.split("|")[1].strip(" ★`"): line for line in text.splitlines() if "|" in line}
 
 
 def test_the_head_says_where_a_step_goes_where_evidence_does() -> None:
-    shares = Shares(of_step={"all-gather": 0.2, "communication": 0.31, "compute": 0.61})
+    exposed = Shares(of_step={"all-gather": 0.2, "communication": 0.31, "compute": 0.61}).exposed
     line = "compute, 61.0 % of a step; communication alone, 31.0 %"
-    assert line in markdown(leaderboard(replace(FINISHED, exposed=shares.exposed)))
-    covered = replace(COVERED, exposed=shares.exposed)
-    assert line in markdown(
-        tuning([MeasuredCell.from_json(json.loads(json.dumps(covered.to_json())))])
-    )
+    assert line in markdown(leaderboard(replace(FINISHED, exposed=exposed)))
+    covered = json.dumps(replace(COVERED, exposed=exposed).to_json())
+    assert line in markdown(tuning([MeasuredCell.from_json(json.loads(covered))]))
     assert "Time of a step" not in markdown(leaderboard(FINISHED))
 
 
 def test_the_columns_compare_with_the_reference_of_the_conclusion() -> None:
     """Its own line has no delta, and a row of the baseline's name beside it has one."""
     base = CONCLUSION.baseline
-    other, *rest = [each for each in CONCLUSION.verdicts if each.kind is VerdictKind.FASTER]
+    other, *rest = (each for each in CONCLUSION.verdicts if each.kind is VerdictKind.FASTER)
     swapped = replace(
         CONCLUSION,
         reference=replace(base, arm="abc123"),
         verdicts=(replace(other, arm=base.arm), *rest),
     )
     text = markdown(leaderboard(replace(FINISHED, conclusion=swapped)))
-    (table,) = (each for each in text.split("### ") if each.startswith("Confirmed"))
+    (table,) = (part for part in text.split("### ") if part.startswith("Confirmed"))
     assert "delta % vs abc123" in table
-    rows = {line.split("|")[1].strip(" ★`"): line for line in table.splitlines() if "|" in line}
-    assert "| baseline |" in rows["abc123"]
-    assert "FASTER" in rows[base.arm]
+    assert "| baseline |" in rows_of(table)["abc123"]
+    assert "FASTER" in rows_of(table)[base.arm]
 
 
 def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
@@ -68,85 +73,93 @@ def test_long_tables_keep_the_top_eight_and_the_bottom_five() -> None:
         Verdict(arm=f"p{at:02}", kind=VerdictKind.SCREENED, delta=-at / 1000, n=1)
         for at in range(20)
     )
-    conclusion = Conclusion(verdicts=many, reference=CONCLUSION.baseline)
-    text = markdown(tuning([replace(COVERED, conclusion=conclusion)]))
+    text = markdown(tuning([concluded(COVERED, *many)]))
     shown = [each.arm for each in many if f"`{each.arm}`" in text]
     assert shown == [each.arm for each in (*many[:8], *many[15:])]
     assert "7 more profiles between these." in text
-    assert "`p12`" in markdown(leaderboard(replace(FINISHED, conclusion=conclusion)))
+    assert "`p12`" in markdown(leaderboard(concluded(FINISHED, *many)))
 
 
 def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     lost = LostRuns(lost=2, runs=4, to=(verbatim("hang"),))
-    why = coded(
-        MessageCode.SURVIVORS,
-        "{runs}: the others may be fast",
-        runs=lost.message,
-    )
+    why = coded(MessageCode.SURVIVORS, "{runs}: the others may be fast", runs=lost.message)
     slow = Verdict(
         arm="overlap-2", kind=VerdictKind.INCONCLUSIVE, delta=0.04, n=2, lost=lost, hangs=5,
         retries=3, reasons=(why,),
     )  # fmt: skip
-    conclusion = Conclusion(verdicts=(slow,), reference=CONCLUSION.baseline)
-    for document in (
-        leaderboard(replace(FINISHED, conclusion=conclusion)),
-        tuning([replace(COVERED, conclusion=conclusion)]),
-    ):
+    subject = concluded(FINISHED, slow)
+    for document in (leaderboard(subject), tuning([concluded(COVERED, slow)])):
         text = markdown(document)
         assert "inconclusive, 2 of 4 runs lost: hang |" in text
         assert "| `overlap-2` | 2 / 4 | hang | 5 | 3 |" in text
     assert words(slow) == "inconclusive, 2 of 4 runs lost: hang"
     assert "2 of 4 runs lost: hang" in paragraph(slow)
-    told = json.loads(leaderboard_json(replace(FINISHED, conclusion=conclusion)))
-    (verdict,) = told["conclusion"]["verdicts"]
+    (verdict,) = json.loads(leaderboard_json(subject))["conclusion"]["verdicts"]
     assert verdict["lost"] == {"lost": 2, "runs": 4, "to": [verbatim("hang").to_json()]}
     assert (verdict["hangs"], verdict["retries"]) == (5, 3)
 
 
-def test_overrides_of_the_winner_are_for_the_trainer() -> None:
-    best = Verdict(arm="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
-    conclusion = Conclusion(verdicts=(best,), reference=CONCLUSION.baseline)
-    covered = replace(COVERED, conclusion=conclusion, files=(ENV_FILE,))
-    text = markdown(tuning([covered]))
-    deployment = text.split("## Recommended deployment")[1].split("\n## ")[0]
-    assert "\n\n```\nnum_pipeline_microbatches=16\n```" in deployment
-    assert "export" not in deployment
+YML = DeployedFile(
+    path="m.yml", text="per_device_batch_size: 8.0\nmax_target_length: 8192\n", is_shell=False
+)
+BARE = replace(COVERED.cell, per_device_batch_size=None, max_target_length=None)
+BEST = Verdict(arm="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
+NO_ENV = Verdict(arm=NO_ENV_ID, kind=VerdictKind.SCREENED, delta=-0.2, n=2)
 
 
-def test_a_load_that_only_the_yml_knows_stands_in_the_header() -> None:
-    text = "per_device_batch_size: 8.0\nmax_target_length: 8192\n"
-    yml = DeployedFile(path="m.yml", text=text, is_shell=False)
-    bare = replace(COVERED.cell, per_device_batch_size=None, max_target_length=None)
-    covered = replace(COVERED, cells=(bare,), files=(yml,))
-    assert "8 sequences per device and step, 8192 tokens" in markdown(tuning([covered]))
-    assert "8192" not in markdown(tuning([COVERED]))
-
-
-def test_what_single_runs_say_of_the_deployed_flags_is_one_statement() -> None:
-    likely = Verdict(
-        arm=NO_ENV_ID, kind=VerdictKind.SCREENED, delta=-0.2, n=2, is_likely_slower=True
-    )
-    for verdict, said in (
-        (likely, "very likely slower"),
-        (replace(likely, is_likely_slower=False), "does not show whether"),
-    ):
-        conclusion = Conclusion(verdicts=(verdict,), reference=CONCLUSION.baseline)
-        text = markdown(tuning([replace(COVERED, conclusion=conclusion)]))
-        effect = text.split("## Effect of ")[1].split("\n## ")[0]
-        assert (said in effect, "very likely slower" in effect) == (
-            True,
-            verdict.is_likely_slower,
-        )
-
-
-def test_a_winner_whose_settings_are_gone_is_not_read_as_no_winner() -> None:
-    text = markdown(tuning([replace(COVERED, profiles=())]))
-    assert "settings of `overlap-2`." in text
-    assert "Leave the deployed environment" not in text
+@pytest.mark.parametrize(
+    ("cell", "section", "shown", "hidden"),
+    [
+        pytest.param(
+            concluded(replace(COVERED, files=(ENV_FILE,)), BEST),
+            "Recommended deployment",
+            "\n\n```\nnum_pipeline_microbatches=16\n```",
+            "export",
+            id="overrides of the winner are for the trainer",
+        ),
+        pytest.param(
+            replace(COVERED, cells=(BARE,), files=(YML,)),
+            "",
+            "8 sequences per device and step, 8192 tokens",
+            "own batch",
+            id="a load that only the yml knows stands in the header",
+        ),
+        pytest.param(
+            concluded(COVERED, replace(NO_ENV, is_likely_slower=True)),
+            "Effect of ",
+            "very likely slower",
+            "does not show whether",
+            id="single runs that tell of the deployed flags are one statement",
+        ),
+        pytest.param(
+            concluded(COVERED, NO_ENV),
+            "Effect of ",
+            "does not show whether",
+            "very likely slower",
+            id="single runs that do not tell are one statement",
+        ),
+        pytest.param(
+            replace(COVERED, profiles=()),
+            "",
+            "settings of `overlap-2`.",
+            "Leave the deployed environment",
+            id="a winner whose settings are gone is not read as no winner",
+        ),
+    ],
+)
+def test_what_a_section_of_the_tuning_document_says(
+    cell: MeasuredCell, section: str, shown: str, hidden: str
+) -> None:
+    text = markdown(tuning([cell]))
+    if section:
+        text = text.split(f"## {section}")[1].split("\n## ")[0]
+    assert shown in text
+    assert hidden not in text
 
 
 def test_json_holds_the_records_themselves() -> None:
-    data = json.loads(leaderboard_json(FINISHED))
+    text = leaderboard_json(FINISHED)
+    data = json.loads(text)
     assert data["schema"] == 3
     # through text and back: NaN is not equal to itself, its JSON is
     assert Conclusion.from_json(data["conclusion"]).to_json() == CONCLUSION.to_json()
@@ -155,68 +168,32 @@ def test_json_holds_the_records_themselves() -> None:
     assert trials == {each.trial.id: each.to_json() for each in HISTORY}
     nan = next(each for each in HISTORY if each.trial.profile.id == "fast-math")
     assert trials[nan.trial.id]["score"]["loss"] == "nan"
+    assert leaderboard_json(replace(FINISHED, history=FINISHED.history[::-1])) == text
+
+
+def scored_with(results: Sequence[TrialResult], **changes: Any) -> tuple[TrialResult, ...]:
+    return tuple(
+        replace(result, score=replace(result.score, **changes)) if result.score else result
+        for result in results
+    )
 
 
 @pytest.mark.parametrize("steps", [100, 101])
 def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(steps: int) -> None:
     timings = tuple((at, 28.5) for at in range(steps))
-    history = [
-        replace(each, score=replace(each.score, timings=timings)) if each.score else each
-        for each in HISTORY
-    ]
-    data = json.loads(leaderboard_json(replace(FINISHED, history=tuple(history))))
-    scored = [each for each in data["trials"] if each["score"]]
+    subject = replace(FINISHED, history=scored_with(HISTORY, timings=timings))
+    scored = [each for each in json.loads(leaderboard_json(subject))["trials"] if each["score"]]
     assert {each["trial"]["arm"] for each in scored} > {BASELINE_ID}
     for each in scored:
         is_kept = steps == 100 or each["trial"]["arm"] == BASELINE_ID
         assert each["score"]["timings"] == ([*map(list, timings)] if is_kept else [])
 
 
-def test_json_does_not_depend_on_the_order_of_the_history() -> None:
-    backwards = leaderboard_json(replace(FINISHED, history=FINISHED.history[::-1]))
-    assert backwards == leaderboard_json(FINISHED)
-
-
-def _used(subject: MeasuredCell, *, peak: float | None, **printed: Any) -> MeasuredCell:
+def used(subject: MeasuredCell, *, peak: float | None, **printed: Any) -> MeasuredCell:
     """Return a subject whose runs print what they take, with a stated peak."""
     record: Any = subject.conclusion.record
-    scored = tuple(
-        replace(each, score=replace(each.score, **printed)) if each.score else each
-        for each in subject.history
-    )
     conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=peak))
-    return replace(subject, history=scored, conclusion=conclusion)
-
-
-@pytest.mark.parametrize(
-    ("subject", "arm"),
-    [
-        pytest.param(of_studies.nodes, "node003", id="nodes"),
-        pytest.param(of_studies.batch, "pdbs-12", id="batch size"),
-        pytest.param(of_studies.pairs_of_sizes, "pdbs-9-remat-policy-minimal", id="pairs"),
-        pytest.param(lambda: of_studies.commit(5, 3), None, id="commits"),
-    ],
-)
-def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_them(
-    subject: Callable[[], MeasuredCell], arm: str | None
-) -> None:
-    bare = _used(subject(), peak=None, memory_gb=None, tflops=None)
-    text = markdown(cell_document(bare))
-    assert not any(each in text for each in ("MFU", "TFLOP/s", "compiled memory (GB)"))
-    assert "uses" not in json.loads(leaderboard_json(bare))
-
-    arm = arm or bare.conclusion.verdicts[0].arm
-    told = _used(bare, peak=500.0, tflops=200.0, mfu=13.0, memory_gb=71.3)
-    row = next(line for line in markdown(cell_document(told)).splitlines() if f"| `{arm}`" in line)
-    head = next(line for line in markdown(cell_document(told)).splitlines() if "| MFU % |" in line)
-    columns = dict(zip(head.split(" | "), row.split(" | "), strict=True))
-    assert (columns["TFLOP/s"], columns["MFU %"]) == ("200.0", "40.00"), "of the stated peak"
-    assert columns["compiled memory (GB)"] == "71.30"
-    uses = json.loads(leaderboard_json(told))["uses"]
-    assert uses[arm] == {"tflops": 200.0, "mfu": 40.0, "memory_gb": 71.3}
-
-    as_printed = json.loads(leaderboard_json(_used(bare, peak=None, mfu=13.0)))["uses"]
-    assert as_printed[arm]["mfu"] == 13.0, "as the logs print it"
+    return replace(subject, history=scored_with(subject.history, **printed), conclusion=conclusion)
 
 
 @pytest.mark.parametrize(
@@ -229,13 +206,31 @@ def test_each_study_of_cells_says_mfu_and_memory_where_a_log_or_a_peak_gives_the
         of_studies.commit,
     ],
 )
-def test_every_study_of_cells_has_the_same_parts_in_the_same_order(
+def test_every_study_of_cells_has_the_same_parts_and_says_what_its_jobs_use(
     subject: Callable[[], MeasuredCell],
 ) -> None:
+    bare = used(subject(), peak=None, memory_gb=None, tflops=None)
+    document = cell_document(bare)
     parts = ("Answer", "Arms", "Pairs", "To deploy", "What this study can tell", "Jobs")
-    titles = [each.title for each in cell_document(subject()).sections]
-    assert titles == [each for each in parts if each in titles]
+    titles = [section.title for section in document.sections]
+    assert titles == [title for title in parts if title in titles]
     assert {*titles} >= {*parts} - {"Pairs", "To deploy"}
+    assert not any(each in markdown(document) for each in ("MFU", "TFLOP/s", "memory (GB)"))
+    assert "uses" not in json.loads(leaderboard_json(bare))
+    if subject is of_studies.network:  # its trials are of pairs, its rows of nodes
+        return
+    told = used(bare, peak=500.0, tflops=200.0, mfu=13.0, memory_gb=71.3)
+    uses = json.loads(leaderboard_json(told))["uses"]
+    arm = next(verdict.arm for verdict in bare.conclusion.verdicts if verdict.arm in uses)
+    assert uses[arm] == {"tflops": 200.0, "mfu": 40.0, "memory_gb": 71.3}, "of the stated peak"
+    lines = markdown(cell_document(told)).splitlines()
+    head = next(line.split(" | ") for line in lines if "| MFU % |" in line)
+    row = next(line.split(" | ") for line in lines if f"| `{arm}`" in line)
+    columns = dict(zip(head, row, strict=True))
+    shown = [columns[name] for name in ("TFLOP/s", "MFU %", "compiled memory (GB)")]
+    assert shown == ["200.0", "40.00", "71.30"]
+    as_printed = json.loads(leaderboard_json(used(bare, peak=None, mfu=13.0)))["uses"]
+    assert as_printed[arm]["mfu"] == 13.0, "as the logs print it"
 
 
 def test_the_header_of_a_batch_study_names_the_sizes_that_were_measured() -> None:
@@ -247,3 +242,57 @@ def test_a_peak_that_is_no_figure_is_refused(declared: Callable[..., object]) ->
     with pytest.raises(ConfigError, match=r"peak_tflops is 0\.0, expected a positive number"):
         declared(peak_tflops=0.0)
     assert declared(peak_tflops=989.5)
+
+
+# -- of a sweep that rotated -----------------------------------------------------------------------
+
+EFFECTS = {"p3": 0.04, "p5": 0.05, "channels": 0.03, "p9": -0.2}
+
+
+def rotated(sweep: TuningStudy) -> MeasuredCell:
+    done = history.history(Machine(EFFECTS, deployed={"p5": 0.0}, sigma=0.002), of=sweep)
+    return MeasuredCell(
+        conclusion=sweep.decide(done).conclusion,
+        cells=(history.CELL,),
+        profiles=sweep.profiles,
+        history=tuple(done),
+        written_s=1.79e9,
+    )
+
+
+def test_a_figure_is_that_of_ordinary_jobs() -> None:
+    """`p5` is fast in turns and not as it is deployed: no figure of its turns stands anywhere."""
+    subject = rotated(mixed())
+    text = markdown(leaderboard(subject))
+    rows = rows_of(text)
+    for arm, shown in (("p3", "FASTER"), ("channels", "FASTER"), ("p5", "EQUIVALENT")):
+        assert shown in rows[arm]
+    assert "+5." not in rows["p5"]
+    assert "screened" in rows["p6"]
+    assert "jobs of the same block" in text
+    assert "took turns" in text
+    trials = json.loads(leaderboard_json(subject))["trials"]
+    turns = [{**each} for each in trials if each.get("rotation")]
+    assert [each.pop("id") for each in turns]
+    assert [TrialResult.from_json(each) for each in turns]
+    base = subject.conclusion.baseline
+    lines = (*subject.conclusion.verdicts, base)
+    assert len({round(each.tgs * each.step_s) for each in lines if each.tgs and each.step_s}) == 1
+    of_jobs = markdown(leaderboard(rotated(mixed(rotation=None))))
+    assert "rotation" not in of_jobs
+    assert "| measured in |" not in of_jobs
+
+
+def test_the_line_of_a_rotation_names_it_and_what_it_came_to() -> None:
+    done = history.history(Machine({"p3": 0.04}, sigma=0.002), of=turning(12))
+    lines = [
+        live_line(result, verdict=None, progress=progress_text(done, left=(0, 2)))
+        for result in done
+        if result.trial.rotation
+    ]
+    over = f"{len(done)} of {len(done)} to {len(done) + 2} jobs"
+    assert lines[0].startswith("look (job ")
+    assert lines[0].endswith(f"can take turns | {over}")
+    assert lines[1].startswith("rotation 1 (job ")
+    assert "of 12 profiles, best p3 +" in lines[1]
+    assert not [line for line in lines if "not measured" in line or "screened" in line]

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +35,21 @@ from tests.helpers.of_studies import batch, commit, network, nodes
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
-def report_of(subject: MeasuredCell, **changes: Any) -> Exported:
-    return replace(exported(leaderboard_json(subject), sweep="pp8", study="tuning"), **changes)
-
-
-def texts(report: Exported, names: Iterable[str]) -> dict[str, str]:
+def texts(report: Exported) -> dict[str, str]:
+    """Suffix of a file -> its text, of all formats."""
     return {
         suffix: text
-        for name in names
+        for name in FORMATS
         for suffix, text in export_of(name).texts(report, key="k").items()
     }
 
 
-def made(subject: MeasuredCell, name: str) -> str:
-    (text,) = texts(report_of(subject), (name,)).values()
-    return text
+def texts_of(subject: MeasuredCell) -> dict[str, str]:
+    return texts(exported(leaderboard_json(subject), sweep="pp8", study="tuning"))
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def check_github(text: str) -> list[dict[str, Any]]:
@@ -65,83 +65,62 @@ def check_github(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def told(subject: MeasuredCell) -> dict[str, dict[str, Any]]:
-    """Arm -> its verdict in the JSON report: what all figures are held to."""
-    conclusion = json.loads(leaderboard_json(subject))["conclusion"]
-    lines = [*conclusion["verdicts"], *filter(None, [conclusion["reference"]])]
-    return {each["arm"]: each for each in lines}
-
-
-def tuning() -> MeasuredCell:
-    return FINISHED
-
-
-def begun() -> MeasuredCell:
-    return BEGUN_SUBJECT
-
-
-@pytest.mark.parametrize("subject_of", [tuning, begun, batch, nodes, network, commit])
-def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], MeasuredCell]) -> None:
-    subject = subject_of()
-    verdicts = told(subject)
-    label = subject.cell.label
-    measured = {
-        arm: each["figure"]["value"] if each.get("figure") else each["tgs"]
-        for arm, each in verdicts.items()
-        if each.get("figure") or each["tgs"] is not None
-    }
-    assert subject is BEGUN_SUBJECT or len(measured) > 1
-
-    github = {each["name"]: each for each in check_github(made(subject, "github-benchmark"))}
-    assert {name: each["value"] for name, each in github.items()} == {
-        f"{label}: {arm}": value for arm, value in measured.items()
-    }
-
-    rows = list(csv.DictReader(io.StringIO(texts(report_of(subject), ("csv",))[".arms.csv"])))
-    assert {each["arm"] for each in rows} == set(verdicts)
-    for row in rows:
-        own_arm = verdicts[row["arm"]]
-        assert None not in row, "no field too many"
-        assert row["verdict"] == own_arm["kind"]
-        assert row["figure"] == repr_of(measured.get(row["arm"]))
-        assert row["delta"] == repr_of(own_arm["delta"])
-        assert row["n"] == str(own_arm["n"])
-        assert [row["ci95_low"], row["ci95_high"]] == [
-            repr_of(each) for each in own_arm["ci95"] or (None, None)
-        ]
-
-
 def repr_of(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-def test_a_table_has_a_row_for_each_trial() -> None:
-    found = list(csv.DictReader(io.StringIO(texts(report_of(FINISHED), ("csv",))[".trials.csv"])))
-    trials = {each["id"]: each for each in json.loads(leaderboard_json(FINISHED))["trials"]}
-    assert [each["trial"] for each in found] == list(trials)
-    for row in found:
-        own = trials[row["trial"]]
-        tgs = own["score"]["tgs"] if own["score"] else None
-        assert row["figure"] == repr_of(tgs)
-        assert row["job_ids"].split() == own["job_ids"]
-        assert row["status"] == own["status"]
-        assert row["cell_digest"] == CELL.digest
-
-
-WAIT = Metric(name="field:wait", title="wait", unit="s", is_lower_better=True, field="wait")
+@pytest.mark.parametrize(
+    "subject_of",
+    [lambda: FINISHED, lambda: BEGUN_SUBJECT, batch, nodes, network, commit],
+    ids=["finished", "begun", "batch", "nodes", "network", "commits"],
+)
+def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], MeasuredCell]) -> None:
+    subject = subject_of()
+    board = json.loads(leaderboard_json(subject))
+    conclusion = board["conclusion"]
+    lines = [*conclusion["verdicts"], *filter(None, [conclusion["reference"]])]
+    verdicts = {verdict["arm"]: verdict for verdict in lines}
+    measured = {
+        arm: verdict["figure"]["value"] if verdict.get("figure") else verdict["tgs"]
+        for arm, verdict in verdicts.items()
+        if verdict.get("figure") or verdict["tgs"] is not None
+    }
+    assert subject is BEGUN_SUBJECT or len(measured) > 1
+    found = texts_of(subject)
+    github = {each["name"]: each["value"] for each in check_github(found[".github-benchmark.json"])}
+    assert github == {f"{subject.cell.label}: {arm}": value for arm, value in measured.items()}
+    rows = csv_rows(found[".arms.csv"])
+    assert {row["arm"] for row in rows} == set(verdicts)
+    for row in rows:
+        verdict = verdicts[row["arm"]]
+        assert None not in row, "no field too many"
+        assert row["verdict"] == verdict["kind"]
+        assert row["figure"] == repr_of(measured.get(row["arm"]))
+        assert row["delta"] == repr_of(verdict["delta"])
+        assert row["n"] == str(verdict["n"])
+        low, high = verdict["ci95"] or (None, None)
+        assert (row["ci95_low"], row["ci95_high"]) == (repr_of(low), repr_of(high))
+    for row, trial in zip(csv_rows(found[".trials.csv"]), board["trials"], strict=True):
+        assert row["trial"] == trial["id"]
+        assert row["status"] == trial["status"]
+        assert row["job_ids"].split() == trial["job_ids"]
+        if subject is FINISHED:
+            assert row["figure"] == repr_of(trial["score"] and trial["score"]["tgs"])
+            assert row["cell_digest"] == CELL.digest
+    assert "do-not-print-me" not in str(found)
 
 
 def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
-    verdicts = (
-        Verdict(arm="a", kind=VerdictKind.FASTER, n=3, figure=Figure(metric=WAIT, value=8.0)),
+    wait = Metric(name="field:wait", title="wait", unit="s", is_lower_better=True, field="wait")
+    fast, base = (
+        Verdict(arm=arm, kind=VerdictKind.FASTER, n=3, figure=Figure(metric=wait, value=value))
+        for arm, value in (("a", 8.0), ("b", 10.0))
     )
-    reference = Verdict(
-        arm="b", kind=VerdictKind.EQUIVALENT, n=3, figure=Figure(metric=WAIT, value=10.0)
-    )
-    subject = replace(FINISHED, conclusion=Conclusion(verdicts=verdicts, reference=reference))
-    better, base = check_github(made(subject, "github-benchmark"))
+    conclusion = Conclusion(verdicts=(fast,), reference=base)
+    found = texts_of(replace(FINISHED, conclusion=conclusion))
+    better, reference = check_github(found[".github-benchmark.json"])
     assert (better["value"], better["unit"]) == (1 / 8.0, "1 / s")
-    assert base["extra"] == "reference, n = 3"
+    assert reference["extra"] == "reference, n = 3"
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -160,7 +139,7 @@ def test_names_and_texts_may_hold_any_character(
 ) -> None:
     verdicts = tuple(
         Verdict(
-            arm=each,
+            arm=arm,
             kind=VerdictKind.SCREENED,
             n=1,
             delta=value,
@@ -169,51 +148,22 @@ def test_names_and_texts_may_hold_any_character(
             reasons=(verbatim(text),),
             job_ids=(text,),
         )
-        for each in arms
+        for arm in arms
     )
-    report = report_of(
-        FINISHED,
+    report = replace(
+        exported(leaderboard_json(FINISHED), sweep="pp8", study="tuning"),
         sweep=text,
         cell=replace(CELL, config_tag=text),
         conclusion=Conclusion(verdicts=verdicts),
     )
-    found = texts(report, FORMATS)
+    found = texts(report)
     for written in found.values():
         written.encode()
-    rows = list(csv.DictReader(io.StringIO(found[".arms.csv"], newline="")))
-    assert [printable(each["arm"]) for each in rows] == [*map(printable, arms)]
-    kept = {printable(each[name]) for each in rows for name in ("reasons", "sweep")}
+    rows = csv_rows(found[".arms.csv"])
+    assert [printable(row["arm"]) for row in rows] == [*map(printable, arms)]
+    kept = {printable(row[name]) for row in rows for name in ("reasons", "sweep")}
     assert kept == {printable(text)}
     check_github(found[".github-benchmark.json"])
-
-
-@pytest.mark.parametrize(
-    ("formats", "suffixes"),
-    [
-        ("github-benchmark", {".github-benchmark.json"}),
-        ("csv", {".arms.csv", ".trials.csv"}),
-    ],
-)
-def test_files_lie_beside_the_report(tmp_path: Path, formats: str, suffixes: set[str]) -> None:
-    held = campaign(tmp_path, FakeExecutor())
-    run(held)
-    workdir, reports = held.folder.parents[1], tmp_path / "reports"
-    without = publish(held.folder, tmp_path / "without")
-    argv = ["report", "--workdir", str(workdir), "--reports", str(reports), "--export", formats]
-    assert main(argv) == 0
-    there = {each.name for each in (reports / "pretend").iterdir()}
-    before = {each.name for each in without if each.parent.name == "pretend"}
-    assert there - before == {f"leaderboard{each}" for each in suffixes}
-    text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
-    report = exported(text, sweep="pretend", study="tuning")
-    for suffix, expected in texts(report, formats.split(",")).items():
-        path = reports / "pretend" / f"leaderboard{suffix}"
-        assert path.read_bytes().decode() == expected
-
-
-def test_no_export_shows_a_secret() -> None:
-    for text in texts(report_of(FINISHED), FORMATS).values():
-        assert "do-not-print-me" not in text
 
 
 THEIRS = """\
@@ -242,37 +192,44 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("board")
-def test_a_format_of_another_distribution_is_written_beside_the_report(tmp_path: Path) -> None:
+def test_files_lie_beside_the_report(tmp_path: Path) -> None:
     held = campaign(tmp_path, FakeExecutor())
     run(held)
-    assert options("board,csv").export == ("board", "csv")
-    assert "their_board" not in sys.modules, "a name needs no import"
-    written = publish(held.folder, tmp_path / "reports", exports=("csv", "board"))
-    assert written[-1].name == "leaderboard.board.txt"
-    assert written[-1].read_text(encoding="utf-8") == "tuning"
-
-
-@pytest.mark.usefixtures("board")
-def test_a_format_that_cannot_be_written_is_told_before_anything_runs() -> None:
-    check_exports(("csv",))
-    assert "their_board" not in sys.modules
-    with pytest.raises(ConfigError, match="no board is there"):
-        check_exports(("board",))
-    kept, (problem,) = check_exports(("csv", "board"))
-    assert kept == ("csv",)
-    assert "no board is there" in problem
+    workdir, reports = held.folder.parents[1], tmp_path / "reports"
+    argv = ["report", "--workdir", str(workdir), "--reports", str(reports)]
+    assert main(argv) == 0
+    before = {path.name for path in (reports / "pretend").iterdir()}
+    assert main([*argv, "--export", "csv,github-benchmark"]) == 0
+    text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
+    expected = texts(exported(text, sweep="pretend", study="tuning"))
+    added = {path.name: path for path in (reports / "pretend").iterdir() if path.name not in before}
+    assert added.keys() == {f"leaderboard{suffix}" for suffix in expected}
+    for suffix, written in expected.items():
+        assert added[f"leaderboard{suffix}"].read_bytes().decode() == written
+    # one of another distribution lies there too
+    *_, last = publish(held.folder, reports, exports=("csv", "board"))
+    assert last.name == "leaderboard.board.txt"
+    assert last.read_text(encoding="utf-8") == "tuning"
 
 
 def options(text: str) -> RunSettings:
     return resolve_options({"xlatune_export": text}, {}, {}, root=Path("/project"))
 
 
-def test_formats_are_a_list_and_a_wrong_one_is_named() -> None:
-    names = ("csv", "github-benchmark")
-    assert options("csv, github-benchmark,csv").export == names
+@pytest.mark.usefixtures("board")
+def test_formats_are_a_list_and_one_that_cannot_be_written_is_told_before_anything_runs() -> None:
+    assert options("csv, github-benchmark,csv").export == ("csv", "github-benchmark")
     assert options("").export == ()
-    assert not {*FORMATS} ^ {*options("github-benchmark,csv").export}
+    assert {*FORMATS} == {"csv", "github-benchmark"}
     with pytest.raises(
         Exception, match=r"--xlatune-export: unknown format 'cvs' in the list; did you mean 'csv'"
     ):
         options("cvs")
+    assert options("board,csv").export == ("board", "csv")
+    check_exports(("csv",))
+    assert "their_board" not in sys.modules, "a name needs no import"
+    with pytest.raises(ConfigError, match="no board is there"):
+        check_exports(("board",))
+    kept, (problem,) = check_exports(("csv", "board"))
+    assert kept == ("csv",)
+    assert "no board is there" in problem

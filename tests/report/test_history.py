@@ -1,4 +1,4 @@
-"""What was measured before: all of it by date, and one cell over its sweeps."""
+"""What was measured before: all of it by date, one cell over its sweeps, damaged ledgers, jobs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from tests.helpers import scripted
 from tests.helpers.pages import read
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
+DAMAGED = "{}\nno json\n{}\n"
+Said = pytest.CaptureFixture[str]
+
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -29,76 +32,85 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def rows(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, object]]:
-    assert main([*argv, "--json"]) == 0
+def rows(capsys: Said, *argv: str) -> list[dict[str, object]]:
+    assert main(["history", *argv, "--json"]) == 0
     found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
     return found
 
 
-def test_everything_below_a_folder_is_listed_by_date(
-    measured: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = rows(capsys, "history", str(measured))
-    folders = sorted(path.parent for path in measured.rglob(LEDGER))
-    assert sorted(str(each["folder"]) for each in found) == [str(each) for each in folders]
-    assert [each["ended_s"] for each in found] == sorted(each["ended_s"] for each in found)  # type: ignore[type-var]
-    for each in found:
-        known = read_cell_report(Path(str(each["folder"])))
+def damaged(folder: Path, text: str = DAMAGED) -> Path:
+    """Write a ledger that cannot be read; return its folder."""
+    folder.mkdir(parents=True)
+    (folder / LEDGER).write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_everything_below_a_folder_is_listed_by_date(measured: Path, capsys: Said) -> None:
+    found = rows(capsys, str(measured))
+    folders = sorted(str(path.parent) for path in measured.rglob(LEDGER))
+    assert sorted(str(row["folder"]) for row in found) == folders
+    assert [row["ended_s"] for row in found] == sorted(float(str(row["ended_s"])) for row in found)
+    for row in found:
+        known = read_cell_report(Path(str(row["folder"])))
         best = known.conclusion.winner
-        assert each["winner"] == (best.arm if best else None)
-        assert each["delta"] == (best.delta if best else None)
-        assert each["jobs"] == sum(len(result.job_ids) for result in known.history)
-        assert each["complete"] == known.conclusion.complete
-    assert [each["winner"] for each in found].count("fast") == 2
+        assert row["winner"] == (best.arm if best else None)
+        assert row["delta"] == (best.delta if best else None)
+        assert row["jobs"] == sum(len(result.job_ids) for result in known.history)
+        assert row["complete"] == known.conclusion.complete
+    assert [row["winner"] for row in found].count("fast") == 2
 
 
 def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Said
 ) -> None:
     run(campaign(tmp_path, FakeExecutor()))
     run(campaign(tmp_path, FakeExecutor(), session="second", fresh=True))
     (ledger,) = tmp_path.rglob(LEDGER)
     (aside,) = ledger.parent.glob(ARCHIVED)
-    shown = {str(each["folder"]): each for each in rows(capsys, "history", str(tmp_path))}
-    assert shown.keys() == {str(ledger.parent), str(aside)}
-    assert shown[str(aside)]["winner"] == shown[str(ledger.parent)]["winner"] == "fast"
+    shown = {str(row["folder"]): row["winner"] for row in rows(capsys, str(tmp_path))}
+    assert shown == {str(ledger.parent): "fast", str(aside): "fast"}
 
 
-@pytest.mark.parametrize("name", ["pretend FSDP=4", "FSDP=4"])
-def test_a_cell_is_shown_over_time_with_what_changed(
-    name: str, measured: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_course_of_a_cell_says_what_changed_and_is_a_page(
+    measured: Path, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["history", str(measured), "--cell", name]) == 0
-    said = capsys.readouterr().out
-    assert "image train:2" in said
-    assert "do not compare." in said
-    assert "PP=8" not in said
-    shown = rows(capsys, "history", str(measured), "--cell", name)
+    path = tmp_path / "pages" / "course.html"
+    for name in ("pretend FSDP=4", "FSDP=4"):
+        assert main(["history", str(measured), "--cell", name, "--html", str(path)]) == 0
+        said = capsys.readouterr().out
+        assert "image train:2" in said
+        assert "do not compare." in said
+        assert "PP=8" not in said
+        assert f"written: {path}" in said
+    shown = rows(capsys, str(measured), "--cell", "FSDP=4")
     assert len(shown) == 2
     digest = str(shown[1]["cell_digest"])
-    assert rows(capsys, "history", str(measured), "--cell", digest[:6]) == shown[1:]
-
-
-def test_the_course_of_a_cell_is_a_page(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "pages" / "course.html"
-    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(path)]) == 0
+    assert rows(capsys, str(measured), "--cell", digest[:6]) == shown[1:]
+    text = path.read_text(encoding="utf-8")
+    for title in ("Studies, the oldest first", "The reference over time"):
+        assert title in read(text).text
+    for row in shown:
+        base = read_cell_report(Path(str(row["folder"]))).conclusion.baseline
+        assert f"{base.tgs:.1f}" in text
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(pipe)]) == 2
-    assert f"written: {path}" in capsys.readouterr().out
-    text = path.read_text(encoding="utf-8")
-    page = read(text)
-    assert "Studies, the oldest first" in page.text
-    assert "The reference over time" in page.text
-    for each in rows(capsys, "history", str(measured), "--cell", "FSDP=4"):
-        base = read_cell_report(Path(str(each["folder"]))).conclusion.baseline
-        assert f"{base.tgs:.1f}" in text
 
 
-def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_there_is_named(measured: Path, tmp_path: Path, capsys: Said) -> None:
+    assert main(["history", str(measured), "--cell", "pretend FSDP=5"]) == 2
+    assert "pretend FSDP=4" in capsys.readouterr().err
+    assert main(["history", str(measured / "nowhere")]) == 2
+    assert "no ledger.jsonl lies below" in capsys.readouterr().err
+    made = campaign(tmp_path, FakeExecutor())
+    path = made.folder / LEDGER
+    path.write_text(path.read_text("utf-8").replace('"study":"tuning"', '"study":"riddle"'))
+    assert main(["history", str(tmp_path)]) == 3
+    assert f"{path}: the ledger has a study 'riddle'" in capsys.readouterr().err
+
+
+def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: Said) -> None:
     made = campaign(tmp_path, FakeExecutor())
     workdir = f"--workdir={made.folder.parents[1]}"
     for more in ([], ["--cancel"]):
@@ -108,64 +120,18 @@ def test_jobs_say_that_there_are_none(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["jobs", workdir]) == 0
     before = capsys.readouterr().out.splitlines()
     assert len(before) > 5
-    assert all(len(each.split()) > 3 for each in before)
+    assert all(len(line.split()) > 3 for line in before)
     assert main(["jobs", workdir, "--cancel"]) == 0
     *listed, last = capsys.readouterr().out.splitlines()
     assert listed == before
     assert last.startswith("no job to end")
 
 
-def test_an_unknown_cell_names_those_that_are_there(
-    measured: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["history", str(measured), "--cell", "pretend FSDP=5"]) == 2
-    assert "pretend FSDP=4" in capsys.readouterr().err
-    assert main(["history", str(measured / "nowhere")]) == 2
-    assert "no ledger.jsonl lies below" in capsys.readouterr().err
-
-
-def test_a_damaged_ledger_hides_no_other(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(campaign(tmp_path / "good", FakeExecutor()))
-    bad = tmp_path / "bad" / "pretend" / "cell"
-    bad.mkdir(parents=True)
-    (bad / LEDGER).write_text("{}\nno json\n{}\n", encoding="utf-8")
-    (tmp_path / "empty" / "cell").mkdir(parents=True)
-    (tmp_path / "empty" / "cell" / LEDGER).touch()
-    assert main(["history", str(tmp_path)]) == 3
-    said = capsys.readouterr()
-    assert "1 ledger of 1 cell" in said.out
-    assert said.err.count("not shown: ") == 2
-    assert str(bad) in said.err
-    assert main(["history", str(tmp_path), "--cell", "no-such-cell"]) == 2
-    assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
-
-
-@pytest.mark.parametrize("text", ["", "{}\nno json\n{}\n"])
-@pytest.mark.parametrize("argv", [("history",), ("history", "--cell", "pretend")])
-def test_where_no_ledger_can_be_read_it_is_told_why(
-    tmp_path: Path, text: str, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    bad = tmp_path / "pretend" / "cell"
-    bad.mkdir(parents=True)
-    (bad / LEDGER).write_text(text, encoding="utf-8")
-    for more in ([], ["--json"]):
-        assert main([*argv, str(tmp_path), *more]) == 3
-        said = capsys.readouterr()
-        assert str(bad) in said.err
-        assert said.out == ""
-
-
-def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_ledger_hides_no_other(tmp_path: Path, capsys: Said) -> None:
     good = campaign(tmp_path, FakeExecutor())
     run(good)
     workdir = good.folder.parents[1]
-    bad = workdir / "a-first-one" / "cell"  # before it by name
-    bad.mkdir(parents=True)
-    (bad / LEDGER).write_text("{}\nno json\n{}\n", encoding="utf-8")
+    bad = damaged(workdir / "a-first-one" / "cell")  # before it by name
     reports = tmp_path / "reports"
     assert main(["report", "--workdir", str(workdir), "--reports", str(reports)]) == 3
     assert str(bad) in capsys.readouterr().err
@@ -174,15 +140,25 @@ def test_a_damaged_ledger_keeps_no_report_and_no_job_from_the_others(
     said = capsys.readouterr()
     assert str(bad) in said.err
     assert len(said.out.splitlines()) == len(read_cell_report(good.folder).history)
+    damaged(workdir / "empty" / "cell", "")
+    assert main(["history", str(workdir)]) == 3
+    said = capsys.readouterr()
+    assert "1 ledger of 1 cell" in said.out
+    assert said.err.count("not shown: ") == 2
+    assert str(bad) in said.err
+    assert main(["history", str(workdir), "--cell", "no-such-cell"]) == 2
+    assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
 
 
-def test_a_ledger_of_an_unknown_study_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("text", ["", DAMAGED], ids=["empty", "damaged"])
+@pytest.mark.parametrize(
+    "more", [(), ("--json",), ("--cell", "pretend"), ("--cell", "pretend", "--json")], ids=" ".join
+)
+def test_where_no_ledger_can_be_read_it_is_told_why(
+    tmp_path: Path, text: str, more: tuple[str, ...], capsys: Said
 ) -> None:
-    made = campaign(tmp_path, FakeExecutor())
-    run(made)
-    path = made.folder / LEDGER
-    opened, rest = path.read_text("utf-8").split("\n", 1)
-    path.write_text(opened.replace('"study":"tuning"', '"study":"riddle"') + "\n" + rest)
-    assert main(["history", str(tmp_path)]) == 3
-    assert f"{path}: the ledger has a study 'riddle'" in capsys.readouterr().err
+    bad = damaged(tmp_path / "pretend" / "cell", text)
+    assert main(["history", str(tmp_path), *more]) == 3
+    said = capsys.readouterr()
+    assert str(bad) in said.err
+    assert said.out == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -18,84 +19,63 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.result import (
-    Outcome,
-    State,
-    Submission,
-)
+from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy
 from pytest_xlatune.studies.node_check import Nodes, NodeStudy
 from pytest_xlatune.tasks.run_record import record_of, record_of_study
 from tests.helpers.history import measured
 
-CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), protocol=Protocol())
-STUDY = CalibrationStudy(cell=CELL, jobs=6)
-FIRST_S, STEP_S, STEPS = 130.0, 10.0, 19
+CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 
 
-def attempt(trial: Trial, number: int, *, asked: float, began: float | None, over: float | None,
-            state: State) -> list[tuple[float, Event]]:  # fmt: skip
-    job = Submission(
-        trial_id=trial.id, attempt=number, executor="slurm", job_id=f"{number}", folder="f"
-    )
-    outcome = Outcome(state=state, start_s=began, end_s=over)
-    return [
-        (asked, AttemptIntended(trial_id=trial.id, attempt=number, comment="c")),
-        (asked, AttemptSubmitted(submission=job)),
-        (over or asked, AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)),
-    ]
-
-
-def told(*timed: tuple[float, Event]) -> list[LedgerEntry]:
-    opened = (0.0, CampaignOpened(cells=(CELL,), study=STUDY.name))
-    return [
+def ran(study: NodeStudy | CommitStudy, seen: Sequence[NodeEnvironment]) -> LedgerState:
+    """A trial of 360 s in each of the first cells, 5000 s after another."""
+    timed: list[tuple[float, Event]] = [(0.0, CampaignOpened(cells=study.cells, study=study.name))]
+    for at, (cell, node) in enumerate(zip(study.cells, seen, strict=False)):
+        began_s = 1000 + 5000.0 * at
+        trial = Trial(
+            cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study=study.name,
+            stage="first", position=at,
+        )  # fmt: skip
+        job = Submission(trial_id=trial.id, attempt=1, executor="slurm", job_id="1", folder="f")
+        outcome = Outcome(state=State.COMPLETED, start_s=began_s, end_s=began_s + 360)
+        result = measured(trial, math.log(9.0), step_s=10.0, timings=((0, 10.0),) * 20)
+        timed += [
+            (0, TrialPlanned(trial=trial)),
+            (0, EnvironmentSeen(trial_id=trial.id, cell_digest=cell.digest, nodes=(node,))),
+            (began_s - 50, AttemptIntended(trial_id=trial.id, attempt=1, comment="c")),
+            (began_s - 50, AttemptSubmitted(submission=job)),
+            (began_s + 360, AttemptEnded(trial_id=trial.id, attempt=1, outcome=outcome)),
+            (began_s + 360, TrialEnded(result=result)),
+        ]
+    return replay(
         LedgerEntry(number=number, at_s=at_s, event=event)
-        for number, (at_s, event) in enumerate((opened, *timed), 1)
-    ]
+        for number, (at_s, event) in enumerate(timed, 1)
+    )
 
 
-def ran(cell: Cell, study: str, at: int, *, began: float, over: float,
-        seen: NodeEnvironment) -> list[tuple[float, Event]]:  # fmt: skip
-    trial = Trial(
-        cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study=study,
-        stage="first", position=at,
-    )  # fmt: skip
-    timings = tuple(enumerate([STEP_S] * (STEPS + 1)))
-    result = measured(trial, math.log(9.0), step_s=STEP_S, timings=timings)
-    return [
-        (0, TrialPlanned(trial=trial)),
-        (0, EnvironmentSeen(trial_id=trial.id, cell_digest=cell.digest, nodes=(seen,))),
-        *attempt(trial, 1, asked=began - 50, began=began, over=over, state=State.COMPLETED),
-        (over, TrialEnded(result=result)),
-    ]
-
-
-def test_a_study_of_two_cells_counts_the_hours_and_the_dates_of_both() -> None:
-    cells = tuple(replace(CELL, nodelist=(name,)) for name in ("node001", "node002", "node003"))
+def test_a_study_of_several_nodes_counts_the_hours_and_the_dates_of_all() -> None:
+    names = ("node001", "node002", "node003")
+    cells = tuple(replace(CELL, nodelist=(name,)) for name in names)
     study = NodeStudy(cells=cells, asked=Nodes(), budget=20)
-    driver = ({"driver": "570.1"}, {"driver": "550.9"})
-    entries = [
-        entry
-        for at, cell in enumerate(cells[:2])  # the third has not been tried yet
-        for entry in ran(
-            cell, study.name, at, began=1000 + 5000.0 * at, over=1360 + 5000.0 * at,
-            seen=NodeEnvironment(name=cell.nodelist[0], node=driver[at]),
-        )
-    ]  # fmt: skip
-    state = replay(told(*entries))
+    drivers = ("570.1", "550.9")  # the third has not been tried yet
+    seen = [
+        NodeEnvironment(name=name, node={"driver": driver})
+        for name, driver in zip(names, drivers, strict=False)
+    ]
+    state = ran(study, seen)
     record = record_of_study(state, study)
     assert record.node_hours == pytest.approx(0.2), "360 s of each node"
     assert (record.started_s, record.ended_s) == (1000, 6360)
-    assert [each.name for each in record.nodes] == ["node001", "node002"]
+    assert [node.name for node in record.nodes] == ["node001", "node002"]
     assert record.differing == ("driver: 570.1 on node001, 550.9 on node002",)
-    first, second = (record_of(state, study, cell).node_hours for cell in cells[:2])
-    assert first == second == pytest.approx(0.1)
+    hours = [record_of(state, study, cell).node_hours for cell in cells[:2]]
+    assert hours == pytest.approx([0.1, 0.1])
 
 
 def test_a_study_of_two_commits_names_no_code_that_is_of_one_of_them() -> None:
@@ -103,19 +83,16 @@ def test_a_study_of_two_commits_names_no_code_that_is_of_one_of_them() -> None:
     study = CommitStudy(
         cells=cells, labels=("aa11 one", "bb22 two"), asked=Commits(), is_search=False, budget=20
     )
-    entries = [
-        entry
-        for at, cell in enumerate(cells)
-        for entry in ran(
-            cell, study.name, at, began=1000 + 5000.0 * at, over=1360 + 5000.0 * at,
-            seen=NodeEnvironment(
-                name="node001", packages={"jax": "0.9.0"},
-                code={"/trainer": f"{cell.code} of 4 Python files", "/lib": "cc of 9 Python files"},
-            ),
+    seen = [
+        NodeEnvironment(
+            name="node001",
+            packages={"jax": "0.9.0"},
+            code={"/trainer": f"{cell.code} of 4 Python files", "/lib": "cc of 9 Python files"},
         )
-    ]  # fmt: skip
-    record = record_of_study(replay(told(*entries)), study)
+        for cell in cells
+    ]
+    record = record_of_study(ran(study, seen), study)
     assert record.node_hours == pytest.approx(0.2)
-    assert [each.name for each in record.nodes] == ["node001"], "one node, told of twice"
+    assert [node.name for node in record.nodes] == ["node001"], "one node, told of twice"
     assert record.facts("code") == {"/lib": "cc of 9 Python files"}
     assert record.facts("packages") == {"jax": "0.9.0"}

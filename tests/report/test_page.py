@@ -17,8 +17,9 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
-from pytest_xlatune.model.message import verbatim
+from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.result import (
@@ -35,13 +36,14 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
+from pytest_xlatune.model.text import points
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.document import Document, Table, Text, literal
-from pytest_xlatune.report.leaderboard import leaderboard
+from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.measured_cell import MeasuredCell, write_cells
 from pytest_xlatune.report.page import html, page_of
-from pytest_xlatune.report.page_plots import PlotAxis, forest, strips
+from pytest_xlatune.report.page_plots import PlotAxis, Tick, _side_by_side, forest, strips
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -52,15 +54,7 @@ from tests.helpers import of_studies, scripted
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
 from tests.helpers.pages import read
-from tests.helpers.scripted import (
-    FAILED,
-    UNKNOWN_FLAG,
-    FakeExecutor,
-    Script,
-    campaign,
-    ordinary,
-    run,
-)
+from tests.helpers.scripted import FAILED, UNKNOWN_FLAG, FakeExecutor, campaign, failing, run
 
 PLANTED = "</style></script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;"
 
@@ -69,16 +63,17 @@ def hostile() -> MeasuredCell:
     """A sweep whose every foreign text holds a script."""
     finding = Finding(cls=PLANTED, action=Action.DROP, text=PLANTED, detail=PLANTED)
     history = tuple(
-        replace(each, reason=verbatim(PLANTED), findings=(finding,), job_ids=(PLANTED,))
-        for each in HISTORY
+        replace(result, reason=verbatim(PLANTED), findings=(finding,), job_ids=(PLANTED,))
+        for result in HISTORY
     )
+    words = verbatim(PLANTED)
     verdicts = tuple(
-        replace(each, reasons=(verbatim(PLANTED),), method=verbatim(PLANTED), job_ids=(PLANTED,))
-        for each in CONCLUSION.verdicts
+        replace(verdict, reasons=(words,), method=words, job_ids=(PLANTED,))
+        for verdict in CONCLUSION.verdicts
     )
     return replace(
         FINISHED,
-        conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(verbatim(PLANTED),)),
+        conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(words,)),
         cells=(replace(CELL, image=PLANTED, launcher=PLANTED, config_tag=PLANTED),),
         history=history,
         remarks={PLANTED: PLANTED},
@@ -107,24 +102,9 @@ def check_own_tags_only(text: str) -> None:
 def test_foreign_text_is_never_markup() -> None:
     subject = hostile()
     page = page_of(leaderboard(subject), subject, files=(PLANTED,))
-    page = dataclasses.replace(page, files=("leaderboard.json",))
-    text = html(page)
+    text = html(dataclasses.replace(page, files=("leaderboard.json",)))
     check_own_tags_only(text)
     assert "<script>alert(1)" in unescape(text), "it is shown as it is"
-
-
-def test_equal_findings_of_an_arm_are_one_row_with_all_their_jobs() -> None:
-    finding = Finding(cls="hang", action=Action.RETRY, text="no step", detail="d", count=2)
-    first, second, *_ = (each for each in HISTORY if each.trial.is_baseline)
-    history = tuple(
-        replace(each, findings=(finding,), job_ids=(job,))
-        for each, job in ((first, "7"), (second, "8"))
-    )
-    made = page_of(leaderboard(FINISHED), replace(FINISHED, history=history))
-    (part,) = (each for each in made.parts if each.title == "Findings")
-    (table,) = part.blocks
-    assert isinstance(table, Table)
-    assert table.rows == (("`baseline-deployed`", "hang", "retry", "d", "`no step`", "4", "7, 8"),)
 
 
 @pytest.mark.parametrize(
@@ -138,60 +118,104 @@ def test_every_kind_of_document_has_a_page(
     made = document(subject)
     text = html(page_of(made, subject))
     check_own_tags_only(text)
+    titles = {made.title, *(section.title for section in made.sections)}
     page = read(text)
-    titles = {made.title, *(each.title for each in made.sections)}
-    assert not [each for each in titles if each.replace("`", "") not in page.text]
+    assert not [title for title in titles if title.replace("`", "") not in page.text]
+
+
+def test_rows_of_a_page() -> None:
+    finding = Finding(cls="hang", action=Action.RETRY, text="no step", detail="d", count=2)
+    flag = TrialSetting(
+        name="xla_a", kind=SettingKind.FLAG, asked="4", effect=Effect.IN_EFFECT, seen="'4'"
+    )
+    first, second, *_ = (result for result in HISTORY if result.trial.is_baseline)
+    subject = replace(
+        FINISHED,
+        history=(
+            replace(first, findings=(finding,), job_ids=("7",), settings=(flag,)),
+            replace(second, findings=(finding,), job_ids=("8",)),
+        ),
+    )
+    made = page_of(leaderboard(subject), subject)
+    (part,) = (part for part in made.parts if part.title == "Findings")
+    (table,) = part.blocks
+    assert isinstance(table, Table)
+    # equal findings of an arm are one row with all their jobs
+    assert table.rows == (("`baseline-deployed`", "hang", "retry", "d", "`no step`", "4", "7, 8"),)
+    # a value is shown as it is asked for, without quotes
+    rows = [row for table in read(html(made)).tables for row in table if "asked" not in row]
+    assert ["4", "4"] in [[row[2], row[4]] for row in rows if len(row) == 6 and "xla_a" in row[1]]
 
 
 def test_single_runs_stand_apart_from_confirmed_arms() -> None:
     text = html(page_of(leaderboard(FINISHED), FINISHED))
     parts = re.findall(r"<tbody>\n<tr><th scope=\"rowgroup\".*?</tbody>", text, re.DOTALL)
-    *measured, dropped = parts
-    assert "Dropped: cannot run here" in dropped
-    for arm in re.findall(r'data-arm="([^"]+)"', dropped):
-        verdict = CONCLUSION.verdict(arm)
-        assert verdict is not None
-        assert not verdict.can_run
-    for part, is_single in zip(measured, (False, True), strict=True):
-        arms = re.findall(r'data-arm="([^"]+)"', part)
-        assert arms
-        for arm in arms:
-            verdict = CONCLUSION.verdict(arm)
-            assert verdict is not None
-            assert (verdict.kind is VerdictKind.SCREENED) == is_single
-
-
-@pytest.mark.parametrize(
-    "values", [(962.2,), (962.2, 962.201), (1e6, 1e6 + 2), (-0.03, 0.02), (0.0,), (-5e-7, -4e-7)]
-)
-def test_the_ticks_of_an_axis_are_told_apart(values: tuple[float, ...]) -> None:
-    ticks = PlotAxis(values).ticks()
-    assert len(ticks) > 2
-    assert len({each.text for each in ticks}) == len(ticks)
-    assert [float(each.text) for each in ticks] == sorted(float(each.text) for each in ticks)
+    shown = []
+    for part in parts:
+        verdicts = map(CONCLUSION.verdict, re.findall(r'data-arm="([^"]+)"', part))
+        shown.append({(v.kind is VerdictKind.SCREENED, v.can_run) for v in verdicts if v})
+    assert shown == [{(False, True)}, {(True, True)}, {(False, False)}]
+    assert "Dropped: cannot run here" in parts[-1]
 
 
 @pytest.mark.parametrize(
     ("values", "texts"),
     [
-        pytest.param((33_500.0, 39_100.0), ["34000", "35000", "36000"], id="thousands"),
-        pytest.param((1.2e-5, 3.1e-5), ["0.000015", "0.00002", "0.000025"], id="small ones"),
+        ((962.2,), []),
+        ((962.2, 962.201), []),
+        ((1e6, 1e6 + 2), []),
+        ((-0.03, 0.02), []),
+        ((0.0,), []),
+        ((-5e-7, -4e-7), []),
+        ((33_500.0, 39_100.0), ["34000", "35000", "36000"]),
+        ((1.2e-5, 3.1e-5), ["0.000015", "0.00002", "0.000025"]),
     ],
 )
-def test_a_tick_is_a_number_as_people_write_it(values: tuple[float, ...], texts: list[str]) -> None:
-    assert [each.text for each in PlotAxis(values).ticks()][:3] == texts
+def test_ticks_are_told_apart_and_numbers_as_people_write_them(
+    values: tuple[float, ...], texts: list[str]
+) -> None:
+    ticks = [tick.text for tick in PlotAxis(values).ticks()]
+    assert len(ticks) > 2
+    assert ticks == sorted(set(ticks), key=float)
+    assert ticks[: len(texts)] == texts
 
 
-def test_a_forest_of_next_to_nothing_does_not_look_like_one_of_much() -> None:
+@pytest.mark.parametrize(
+    ("places", "fits"),
+    [((0, 50, 100), True), ((0, 88, 94, 100), False), ((), True), ((0, 1), False)],
+    ids=["far apart", "neighbours touch on a phone", "no text", "two at one end"],
+)
+def test_texts_of_an_axis_stand_side_by_side_only_where_neighbours_have_room(
+    places: tuple[float, ...], fits: bool
+) -> None:
+    assert _side_by_side([Tick(at=float(at), text="14") for at in places], 36) is fits
+
+
+def test_the_forest_shows_changes_as_large_as_they_are_and_says_what_was_not_seen() -> None:
     verdicts = tuple(
         Verdict(arm=f"node00{at}", kind=VerdictKind.EQUIVALENT, delta=at * 1e-5, n=7)
         for at in range(3)
     )
     plot = forest(Conclusion(verdicts=verdicts))
     assert plot is not None
-    places = [each.at for part in plot.parts for each in part.rows if each.at is not None]
+    places = [row.at for part in plot.parts for row in part.rows if row.at is not None]
     assert max(places) - min(places) < 1.0, "percent of the width"
-    assert [each.text for each in plot.ticks if each.at in (0.0, 100.0)] == []
+    assert [tick.text for tick in plot.ticks if tick.at in (0.0, 100.0)] == []
+    won = Verdict(arm="won", kind=VerdictKind.FASTER, delta=0.03, ci95=(0.02, 0.04), n=4)
+    unseen = replace(won, arm="unseen", effect=Effect.NOT_SEEN, unproved=("--xla_a",))
+    plot = forest(Conclusion(verdicts=(won, unseen)))
+    assert plot is not None
+    looks = {row.name: row.looks for part in plot.parts for row in part.rows}
+    assert looks == {"won": "faster", "unseen": "faster hollow"}
+    # of a row it says against what it is, where its title does not
+    found = of_studies.commit().conclusion
+    (first,) = (each for each in found.verdicts if sentence(each.against) == "its parent")
+    plot = forest(found)
+    assert plot is not None
+    assert plot.title == "Change of TGS against the first commit"
+    names = [row.name for part in plot.parts for row in part.rows]
+    assert f"{first.arm} change 7 against its parent" in names
+    assert sum(" against " in name for name in names) == 1
 
 
 def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
@@ -199,6 +223,23 @@ def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
     plot = strips([replace(HISTORY[0], score=replace(slow, step_s=28.8, window=(5, 14)))])
     assert plot is not None
     assert "from -100.0 % at the bottom" in plot.caption
+
+
+def test_the_matrix_of_pairs_has_the_changes_of_the_json() -> None:
+    subject = of_studies.network()
+    record = json.loads(leaderboard_json(subject))["conclusion"]["record"]
+    tables = read(html(page_of(cell_document(subject), subject))).tables
+    (names, *rows) = next(
+        table for table in tables if "node001" in table[0] and "change %" not in table[0]
+    )
+    assert names[1:] == sorted({name for cell in subject.cells for name in cell.nodelist})
+    change = {frozenset(pair["nodes"]): pair["change"] for pair in record["pairs"]}
+    assert len(change) > 10
+    for (one, *row), expected in zip(rows, names[1:], strict=True):
+        assert one == expected
+        for other, shown in zip(names[1:], row, strict=True):
+            known = change.get(frozenset((one, other))) if one != other else None
+            assert shown == ("" if known is None else points(known)), (one, other)
 
 
 @pytest.mark.parametrize(
@@ -232,21 +273,6 @@ def test_a_study_opens_with_a_sentence(subject: Callable[[], MeasuredCell], said
     assert re.fullmatch(said, first.text.replace("\\", "")), first.text
 
 
-def test_a_value_is_shown_as_it_is_asked_for_without_quotes() -> None:
-    flag = TrialSetting(
-        name="xla_a", kind=SettingKind.FLAG, asked="4", effect=Effect.IN_EFFECT, seen="'4'"
-    )
-    history = (replace(HISTORY[0], settings=(flag,)), *HISTORY[1:])
-    subject = replace(FINISHED, history=history)
-    rows = [
-        row
-        for table in read(html(page_of(leaderboard(subject), subject))).tables
-        for row in table
-        if any("xla_a" in cell for cell in row) and "asked" not in row
-    ]
-    assert ["4", "4"] in [[row[2], row[4]] for row in rows if len(row) == 6]
-
-
 def test_a_large_sweep_fits_a_page() -> None:
     timings = tuple((at, 0.5 + 0.01 * math.sin(at * at)) for at in range(500))
     history = tuple(
@@ -278,120 +304,90 @@ def test_a_large_sweep_fits_a_page() -> None:
 def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path) -> None:
     secret = "plant-one-'\"$a<&>"
     cell = replace(scripted.CELL, deployed={"HF_TOKEN": secret})
-    made = campaign(tmp_path, FakeExecutor(_quoting(secret)), cell=cell)
+    script = failing("same", f"{UNKNOWN_FLAG} 401 {secret}\n", FAILED)
+    made = campaign(tmp_path, FakeExecutor(script), cell=cell)
     run(made)
     written = publish(made.folder, tmp_path / "reports")
-    pages = [each for each in written if each.suffix == ".html"]
-    assert len(pages) == 1
-    for each in pages:
-        text = each.read_text(encoding="utf-8")
-        assert "401" in text
-        assert "plant-one" not in unescape(text)
+    (page,) = (path for path in written if path.suffix == ".html")
+    assert "401" in page.read_text(encoding="utf-8")
+    assert "plant-one" not in unescape(page.read_text(encoding="utf-8"))
     # the ledger hid it before; a page of a session that knows it does not rely on that
     known = read_cell_report(made.folder)
-    known = dataclasses.replace(known, study=replace(cast("TuningStudy", known.study), cell=cell))
+    study = replace(cast("TuningStudy", known.study), cell=cell)
     keep_secret([secret])
+    finding = Finding(cls="auth", action=Action.NONE, text=secret, detail=secret)
     told = tuple(
-        replace(each, reason=verbatim(f"401 {secret}"), findings=(_finding(secret),))
-        for each in known.history
+        replace(result, reason=verbatim(f"401 {secret}"), findings=(finding,))
+        for result in known.history
     )
-    known = dataclasses.replace(known, history=told)
-    document = known.document
-    for name, text in (
-        ("a.html", html(page_of(document, known.facts))),
-        ("a.md", markdown(document)),
-    ):
+    known = dataclasses.replace(known, study=study, history=told)
+    texts = {"a.html": html(page_of(known.document, known.facts)), "a.md": markdown(known.document)}
+    for name, text in texts.items():
         write_all({tmp_path / name: text})
         assert "plant-one" in unescape(text)
         assert "plant-one" not in unescape((tmp_path / name).read_text(encoding="utf-8"))
 
 
-def _finding(text: str) -> Finding:
-    return Finding(cls="auth", action=Action.NONE, text=text, detail=text)
-
-
-def _quoting(secret: str) -> Script:
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        if trial_id.startswith("same"):
-            return f"{UNKNOWN_FLAG} 401 {secret}\n", FAILED
-        return ordinary(trial_id, attempt)
-
-    return script
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
+    made = campaign(tmp_path_factory.mktemp("ended"), FakeExecutor())
+    run(made)
+    return made
 
 
 def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ended: Campaign,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = campaign(tmp_path, FakeExecutor())
-    run(made)
-    with_page = publish(made.folder, tmp_path / "with")
+    with_page = publish(ended.folder, tmp_path / "with")
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *of: None if name == "jinja2" else found(name, *of),
+        importlib.util, "find_spec", lambda name, *of: None if name == "jinja2" else found(name)
     )
-    without = publish(made.folder, tmp_path / "without")
-    assert [each.name for each in without] == [
-        each.name for each in with_page if each.suffix != ".html"
-    ]
-    for each in without:
-        twin = tmp_path / "with" / each.relative_to(tmp_path / "without")
-        assert each.read_bytes() == twin.read_bytes()
-    workdir = made.folder.parents[1]
-    argv = ["report", "--workdir", str(workdir), "--reports", str(tmp_path / "again")]
-    assert main(argv) == 0
+    without = publish(ended.folder, tmp_path / "without")
+    names = [path.name for path in with_page if path.suffix != ".html"]
+    assert [path.name for path in without] == names
+    for path in without:
+        twin = tmp_path / "with" / path.relative_to(tmp_path / "without")
+        assert path.read_bytes() == twin.read_bytes()
+    workdir = str(ended.folder.parents[1])
+    assert main(["report", "--workdir", workdir, "--reports", str(tmp_path / "again")]) == 0
     assert capsys.readouterr().out.count(NO_PAGES) == 1
 
 
 def test_a_fault_of_the_page_costs_no_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ended: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = campaign(tmp_path, FakeExecutor())
-    run(made)
-
     def broken(_: object) -> str:
         raise ImportError("half installed")
 
     monkeypatch.setattr("pytest_xlatune.tasks.reports.html", broken)
     with pytest.raises(ImportError):
-        publish(made.folder, tmp_path / "reports")
-    left = {each.name for each in (tmp_path / "reports").rglob("*") if each.is_file()}
-    assert left >= {
-        "leaderboard.md",
-        "leaderboard.json",
-        "pretend-tuning.md",
-        "pretend-tuning.json",
+        publish(ended.folder, tmp_path)
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    texts = {
+        f"{name}.{kind}" for name in ("leaderboard", "pretend-tuning") for kind in ("md", "json")
     }
+    assert left >= texts
 
 
-def test_an_arm_that_was_not_seen_in_effect_is_hollow_whatever_its_verdict() -> None:
-    won = Verdict(arm="won", kind=VerdictKind.FASTER, delta=0.03, ci95=(0.02, 0.04), n=4)
-    unseen = replace(won, arm="unseen", effect=Effect.NOT_SEEN, unproved=("--xla_a",))
-    plot = forest(Conclusion(verdicts=(won, unseen)))
-    assert plot is not None
-    looks = {each.name: each.looks for part in plot.parts for each in part.rows}
-    assert looks == {"won": "faster", "unseen": "faster hollow"}
-
-
-def test_a_job_leads_to_its_log_and_a_row_to_its_command(tmp_path: Path) -> None:
-    made = campaign(tmp_path, FakeExecutor())
-    run(made)
-    known = read_cell_report(made.folder)
+def test_a_job_leads_to_its_log_and_a_row_to_its_command(ended: Campaign) -> None:
+    known = read_cell_report(ended.folder)
     jobs = {job for result in known.history for job in result.job_ids}
     assert known.facts.logs.keys() == jobs
     for log in known.facts.logs.values():
-        folder = (made.folder.parents[1] / log).parent
+        folder = (ended.folder.parents[1] / log).parent
         folder.mkdir(parents=True, exist_ok=True)
         files = {"xlatune_environment.py": "import sys"}  # the payload adds it
         spec = LaunchSpec(argv=("python", "train.py"), env={"XLA_FLAGS": "--xla_a=1"}, files=files)
         (folder / "spec.json").write_text(json.dumps(spec.to_json()), encoding="utf-8")
-    known = read_cell_report(made.folder)
+    known = read_cell_report(ended.folder)
     assert set(known.facts.commands) == {literal(result.trial.arm) for result in known.history}
     text = unescape(html(page_of(known.document, known.facts)))
-    for log, command in zip(known.facts.logs.values(), known.facts.commands.values(), strict=False):
-        assert log in text
-        assert command == "XLA_FLAGS=--xla_a=1 \\\npython train.py"
-        assert "python train.py" in text
+    assert [log for log in known.facts.logs.values() if log not in text] == []
+    assert set(known.facts.commands.values()) == {"XLA_FLAGS=--xla_a=1 \\\npython train.py"}
+    assert "python train.py" in text
     # a command is of this machine: the data of a tuning document have none
     assert '"commands": {}' in write_cells((known.facts_to_deploy,))

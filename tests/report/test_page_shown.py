@@ -41,85 +41,11 @@ EXAMPLE = Path(__file__).parents[2] / "reports" / "example" / "quickstart-tuning
 WIDTHS = {"phone": (360, ""), "laptop": (1280, ""), "print": (718, "print")}
 LEAST_CONTRAST = 4.5  # WCAG 2.2, level AA, for text
 
-# every text on the page with too little contrast:  [[text, ratio], ...]
-CONTRAST = """
-(() => {
-  const parts = (said) => said.match(/[0-9.]+/g).map(Number);
-  const light = (said) => {
-    const [r, g, b] = parts(said).map((v) => v / 255)
-      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (node) => {
-    for (let at = node; at; at = at.parentElement) {
-      const said = getComputedStyle(at).backgroundColor;
-      if ((parts(said)[3] ?? 1) > 0) { return said; }
-    }
-    return "rgb(255, 255, 255)";
-  };
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const found = [];
-  let seen = 0;
-  while (walk.nextNode()) {
-    const text = walk.currentNode.data.trim(), node = walk.currentNode.parentElement;
-    if (!text || !node.checkVisibility() || ["STYLE", "SCRIPT", "title"].includes(node.tagName)) {
-      continue;
-    }
-    seen += 1;
-    const style = getComputedStyle(node);
-    const ink = light(node.tagName === "text" ? style.fill : style.color);
-    const paper = light(behind(node));
-    const ratio = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
-    if (ratio < LEAST) { found.push([text, ratio]); }
-  }
-  return [seen, found];
-})()
-"""
-# every box that reaches beyond the window and is in no box that scrolls
-BEYOND = """
-[...document.querySelectorAll("body *")].filter((each) => {
-  const box = each.getBoundingClientRect();
-  return box.width && box.right > innerWidth + 1 && !each.closest(".scroll, .skip")
-    && !each.closest("svg");
-}).map((each) => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 60)}`)
-"""
-# every text of a plot of which a part is outside of the window
-CUT = """
-[...document.querySelectorAll("svg text")].filter((each) => {
-  const box = each.getBoundingClientRect();
-  return box.width && (box.left < -0.5 || box.right > innerWidth + 0.5) && !each.closest(".scroll");
-}).map((each) => each.textContent)
-"""
-# how far the text of a tick stands from its line, in pixels, at most
-TICKS = """
-Math.max(...[...document.querySelectorAll(".forest")].flatMap((each) => {
-  const middle = (box) => (box.left + box.right) / 2;
-  const texts = [...each.querySelectorAll(".axis text")]
-    .map((text) => middle(text.getBoundingClientRect()));
-  return [...each.querySelectorAll(".row svg")].flatMap((row) =>
-    [...row.querySelectorAll(".grid")].map((line, at) =>
-      Math.abs(middle(line.getBoundingClientRect()) - texts[at])));
-}))
-"""
-# names below a plot of runs that lie over each other
-OVERLAP = """
-[...document.querySelectorAll(".drift svg")].flatMap((each) => {
-  const boxes = [...each.querySelectorAll(".below")]
-    .map((text) => [text.textContent, text.getBoundingClientRect()]);
-  return boxes.slice(1).filter(([, box], at) => box.left < boxes[at][1].right - 0.5)
-    .map(([text]) => text);
-})
-"""
-# rows of a table that are taller than the window, because a column is too narrow for its text
-TALL = """
-[...document.querySelectorAll("tbody tr")].filter((each) =>
-  each.getBoundingClientRect().height > 280).map((each) => each.textContent.slice(0, 60))
-"""
-LOWEST = """
-Math.max(...[...document.querySelectorAll(".drift .below")].map((text) =>
-  text.getBoundingClientRect().bottom))
-"""
-AFTER = "document.querySelector('.drift').getBoundingClientRect().bottom"
+LOOKS = (Path(__file__).parents[1] / "data" / "page_looks.js").read_text(encoding="utf-8")
+
+
+def ask(shown: Browser, look: str) -> Any:
+    return shown.ask(f"{LOOKS}\n{look}")
 
 
 @pytest.fixture(scope="module")
@@ -135,14 +61,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    example = read_cells(EXAMPLE.read_text(encoding="utf-8"), where=str(EXAMPLE))
-    measured = example[0]
+    (measured, *_) = read_cells(EXAMPLE.read_text(encoding="utf-8"), where=str(EXAMPLE))
     planted = hostile()
     made = {
         "example": page_of(leaderboard(measured), measured),
         "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
         "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
-        "nodes": page_of(cell_document(of_studies.nodes()), of_studies.nodes()),
         "hostile": page_of(leaderboard(planted), planted),
     }
     studies = {
@@ -153,10 +77,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "commits": of_studies.commit(),
     }
     made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
-    made["course"] = document_page(
-        history([past(at) for at in range(3)], is_one_cell=True), source="the ledgers"
-    )
-    made["history"] = document_page(history([past(at) for at in range(5)]), source="the ledgers")
+    course = history([past(day) for day in range(3)], is_one_cell=True)
+    made["course"] = document_page(course, source="the ledgers")
     now = Live(
         written_s=2e9, alive_s=2e9, event_s=2e9, progress="3/12 screened", running=("x" * 90,)
     )
@@ -183,7 +105,7 @@ def past(day: int) -> PastStudy:
     )
 
 
-NAMES = ("example", "finished", "begun", "nodes", "hostile")
+NAMES = ("example", "finished", "begun", "hostile")
 DRAWN = ("batch", "strip", "far", "matrix", "commits", "course")
 LED = ("live",)
 FORESTS = ("example", "finished")
@@ -207,20 +129,20 @@ def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
         shown.open(pages[name], width=width, media=media)
         if kept := os.environ.get("XLATUNE_PICTURES"):
             shown.picture(Path(kept) / f"{name}-{place}.png")
-        beyond = shown.ask(BEYOND)
+        beyond = ask(shown, "beyond()")
         assert shown.ask("document.documentElement.scrollWidth") == width, (place, beyond)
         assert beyond == [], place
-        assert shown.ask(CUT) == [], place
+        assert ask(shown, "cut()") == [], place
         assert shown.complaints() == [], place
         assert shown.ask("document.querySelectorAll('img, iframe').length") == 0, place
         if name in FORESTS:  # the texts of an axis stand below its lines
-            assert 0 <= shown.ask(TICKS) < 1.5, place
+            assert 0 <= ask(shown, "ticks()") < 1.5, place
         if name in ROWS:
             assert shown.ask("document.querySelectorAll('.drift .below').length") >= 3, place
-            assert shown.ask(OVERLAP) == [], place
-            assert shown.ask(LOWEST) <= shown.ask(AFTER) + 26, "they end above what follows"
+            assert ask(shown, "overlap()") == [], place
+            assert ask(shown, "below()") <= 26, "they end above what follows"
         if name in DRAWN and place == "phone":  # no row fills the window
-            assert shown.ask(TALL) == []
+            assert ask(shown, "tall()") == []
 
 
 @pytest.mark.parametrize("name", some(["example", *DRAWN, "live"], chosen=("example", "batch")))
@@ -231,7 +153,7 @@ def test_every_text_can_be_read(shown: Browser, pages: dict[str, Path], name: st
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light" or media == "print")
         if (kept := os.environ.get("XLATUNE_PICTURES")) and not media:
             shown.picture(Path(kept) / f"{name}-{scheme}.png")
-        seen, faint = shown.ask(CONTRAST.replace("LEAST", str(LEAST_CONTRAST)))
+        seen, faint = ask(shown, f"contrast({LEAST_CONTRAST})")
         assert seen > 50
         assert faint == [], (scheme, media)
 
@@ -240,12 +162,7 @@ def test_the_recipe_is_copied_by_a_key(shown: Browser, pages: dict[str, Path]) -
     shown.open(pages["example"], width=1280)
     shown.ask("document.querySelector('button.copy').focus(), 0")
     shown.press("Enter")
-    said = shown.ask(
-        "new Promise((done) => { const at = () => { const said ="
-        " document.querySelector('button.copy').textContent;"
-        " if (said !== 'Copy') { done(said); } else { setTimeout(at, 20); } }; at(); })"
-    )
-    assert said == "Copied"
+    assert ask(shown, "copied()") == "Copied"
     copied = shown.ask("document.querySelector('button.copy').parentElement.innerText")
     assert "--xla_backend_optimization_level=3" in copied  # the winner of the committed run
     assert shown.complaints() == []

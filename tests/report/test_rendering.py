@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model import text as figures
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, Verdict
@@ -55,18 +55,13 @@ ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
         (figures.points, -0.00001, "+0.0"),
         (figures.points, math.nan, "nan"),
         (figures.points, -math.inf, "-inf"),
-        (figures.points, None, figures.ABSENT),
         (figures.percent, 0.034, "+3.4 %"),
-        (figures.percent, None, figures.ABSENT),
         (figures.size, 0.0129, "1.3 %"),
-        (figures.size, None, figures.ABSENT),
         (figures.interval, (0.012, 0.034), "[+1.2, +3.4]"),
         (figures.interval, (-0.0003, 0.2), "[-0.03, +20.0]"),
-        (figures.interval, None, figures.ABSENT),
         (figures.rate, 994.9, "994.9"),
         (figures.rate, 15321.44, "15321.4"),
         (figures.rate, 7.3, "7.300"),
-        (figures.rate, None, figures.ABSENT),
         (figures.significant, 28.8203, "28.82"),
         (figures.significant, 0.07104, "0.07104"),
         (figures.significant, 15321.4, "15321"),
@@ -80,58 +75,46 @@ ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
         (figures.duration, -5, "0 s"),
         (figures.duration, 97200, "1 d 3 h"),
         (figures.duration, 86400, "1 d"),
-        (figures.duration, None, figures.ABSENT),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_figure(write: Callable[[object], str], value: object, expected: str) -> None:
+def test_figure(write: Callable[[Any], str], value: object, expected: str) -> None:
     assert write(value) == expected
-
-
-def verdict(kind: str, **changes: object) -> Verdict:
-    return Verdict.from_json({"arm": "p", "kind": kind} | changes)
+    assert write(None) == figures.ABSENT
 
 
 @pytest.mark.parametrize(
-    ("given_verdict", "expected"),
+    ("verdict", "expected"),
     [
-        (verdict("FASTER", delta=0.1), "FASTER"),
-        (verdict("SCREENED", delta=-0.021, n=1), "screened -2.1 % (n=1)"),
-        (verdict("SCREENED", n=1), f"screened {figures.ABSENT} (n=1)"),
-        (verdict("INCONCLUSIVE", n=4, mde80=0.013), "inconclusive (80 % power at 1.3 %)"),
-        (verdict("INCONCLUSIVE", n=2), "inconclusive"),
-        (verdict("INCONCLUSIVE"), "not measured yet"),
-        (verdict("INVALID", can_run=False), "dropped"),
-        (verdict("INVALID"), "not measured"),
-        (verdict("INVALID", n=1), "not comparable"),
+        ({"kind": "FASTER", "delta": 0.1}, "FASTER"),
+        ({"kind": "SCREENED", "delta": -0.021, "n": 1}, "screened -2.1 % (n=1)"),
+        ({"kind": "SCREENED", "n": 1}, f"screened {figures.ABSENT} (n=1)"),
+        ({"kind": "INCONCLUSIVE", "n": 4, "mde80": 0.013}, "inconclusive (80 % power at 1.3 %)"),
+        ({"kind": "INCONCLUSIVE", "n": 2}, "inconclusive"),
+        ({"kind": "INCONCLUSIVE"}, "not measured yet"),
+        ({"kind": "INVALID", "can_run": False}, "dropped"),
+        ({"kind": "INVALID"}, "not measured"),
+        ({"kind": "INVALID", "n": 1}, "not comparable"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_words(given_verdict: Verdict, expected: str) -> None:
-    assert words(given_verdict) == expected
+def test_words(verdict: dict[str, Any], expected: str) -> None:
+    assert words(Verdict.from_json({"arm": "p"} | verdict)) == expected
 
 
-CELL = Cell(model_tag="deepseek3-671b", parallelism=Parallelism.parse("PP=8"))
-
-
-def landed(
-    status: TrialStatus, *, stage: str = "wave1", reason: str = "", name: str = "overlap-2"
-) -> TrialResult:
+def landed(status: TrialStatus, *, stage: str = "wave1", **changes: Any) -> TrialResult:
     trial = Trial(
-        cell_digest=CELL.digest,
-        profile=profile(name, "--xla_a=2"),
+        cell_digest="d",
+        profile=profile("overlap-2", "--xla_a=2"),
         protocol=Protocol(),
         study="tuning",
         stage=stage,
         block=int(stage == "confirm"),
     )
-    return TrialResult(trial=trial, status=status, reason=verbatim(reason))
+    return TrialResult(trial=trial, status=status, **changes)
 
 
-def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
-    result = landed(TrialStatus.UNMEASURED, reason="cancelled\nby hand")
-    line = live_line(result, verdict=None, progress=progress_text([result]))
-    assert line == "overlap-2 not measured: cancelled by hand | 1 of 1 jobs"
+MEASURED, PLANNED = landed(TrialStatus.MEASURED), landed(TrialStatus.PLANNED, stage="confirm")
 
 
 @pytest.mark.parametrize(
@@ -139,22 +122,16 @@ def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
     [
         pytest.param([], {}, "0 of 0 jobs", id="nothing"),
         pytest.param(
-            [*map(landed, (TrialStatus.RUNNING, TrialStatus.MEASURED, TrialStatus.DROPPED))],
+            [landed(TrialStatus.RUNNING), MEASURED, landed(TrialStatus.DROPPED)],
             {"step": 0, "left_s": (90, 90)},
             "2 of 3 jobs, 1 running step 0/15, about 2 min left",
             id="one runs",
         ),
         pytest.param(
-            [landed(TrialStatus.MEASURED), landed(TrialStatus.PLANNED, stage="confirm")],
-            {"left": (4, 9)},
-            "1 of 5 to 10 jobs",
-            id="more may be added",
+            [MEASURED, PLANNED], {"left": (4, 9)}, "1 of 5 to 10 jobs", id="more may be added"
         ),
         pytest.param(
-            [
-                replace(landed(TrialStatus.DROPPED), memory=CompiledMemory()),
-                landed(TrialStatus.PLANNED),
-            ],
+            [landed(TrialStatus.DROPPED, memory=CompiledMemory()), PLANNED],
             {},
             "0 of 1 jobs",
             id="what was compiled alone is no job",
@@ -165,6 +142,23 @@ def test_a_sweep_stands_at_so_many_jobs(
     history: list[TrialResult], given: dict[str, Any], said: str
 ) -> None:
     assert progress_text(history, **given) == said
+
+
+def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
+    result = landed(TrialStatus.UNMEASURED, reason=verbatim("cancelled\nby hand"))
+    line = live_line(result, verdict=None, progress=progress_text([result]))
+    assert line == "overlap-2 not measured: cancelled by hand | 1 of 1 jobs"
+
+
+def test_jobs_stand_in_the_order_of_their_start_though_numbers_of_processes_begin_anew() -> None:
+    starts = {"32539.327731": 10.0, "9990.99": 30.0, "9": 20.0, "512_4": None}
+    history = tuple(
+        replace(MEASURED, job_ids=(job,), outcome=Outcome(state=State.COMPLETED, start_s=start_s))
+        for job, start_s in starts.items()
+    )
+    table = jobs_table([("", replace(FINISHED, history=history))])
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["32539.327731", "9", "9990.99", "512_4"]
 
 
 # --- renderers -------------------------------------------------------------------------------
@@ -182,13 +176,8 @@ def document(*blocks: Table | Text | Bullets | Code) -> Document:
 
 @given(rows=st.lists(st.tuples(ANY_TEXT, ANY_TEXT, ANY_TEXT), max_size=5))
 def test_foreign_text_never_breaks_a_markdown_table(rows: list[tuple[str, str, str]]) -> None:
-    table = Table(
-        title="x",
-        columns=COLUMNS,
-        rows=tuple(
-            (literal(first), plain(second), literal(third)) for first, second, third in rows
-        ),
-    )
+    cells = tuple((literal(first), plain(second), literal(third)) for first, second, third in rows)
+    table = Table(title="x", columns=COLUMNS, rows=cells)
     lines = markdown(document(table)).splitlines()
     body = lines[lines.index("### x") + 2 :]
     assert len(body) == 2 + len(rows)
@@ -197,14 +186,23 @@ def test_foreign_text_never_breaks_a_markdown_table(rows: list[tuple[str, str, s
         assert line.count("`") % 2 == 0
 
 
-def test_markup_counts_inside_a_literal_only_as_text() -> None:
-    text = markdown(document(Text(text="a *b* <c> \\d `e *f* <g> \\h`")))
-    assert text.splitlines()[-1] == "a \\*b\\* \\<c> \\\\d `e *f* <g> \\h`"
-
-
-def test_code_is_fenced_by_more_backticks_than_it_holds() -> None:
-    text = markdown(document(Code(text="echo ```\n", language="bash")))
-    assert text.endswith("\n````bash\necho ```\n````\n")
+@pytest.mark.parametrize(
+    ("block", "end"),
+    [
+        pytest.param(
+            Text(text="a *b* <c> \\d `e *f* <g> \\h`"),
+            "a \\*b\\* \\<c> \\\\d `e *f* <g> \\h`\n",
+            id="markup counts inside a literal only as text",
+        ),
+        pytest.param(
+            Code(text="echo ```\n", language="bash"),
+            "\n````bash\necho ```\n````\n",
+            id="code is fenced by more backticks than it holds",
+        ),
+    ],
+)
+def test_markup_is_text(block: Text | Code, end: str) -> None:
+    assert markdown(document(block)).endswith(end)
 
 
 @given(
@@ -217,11 +215,8 @@ def test_code_is_fenced_by_more_backticks_than_it_holds() -> None:
 def test_no_line_is_wider_than_the_terminal(
     rows: list[tuple[str, str]], width: int, note: str
 ) -> None:
-    table = Table(
-        title=plain(note),
-        columns=COLUMNS,
-        rows=tuple((literal(first), literal(second), "994.9") for first, second in rows),
-    )
+    cells = tuple((literal(first), literal(second), "994.9") for first, second in rows)
+    table = Table(title=plain(note), columns=COLUMNS, rows=cells)
     blocks = (table, Text(text=plain(note)), Bullets(items=(literal(note),)))
     lines = terminal(document(*blocks), width=width)
     for line in lines:
@@ -235,17 +230,16 @@ LONG = "stack.overlap-2+ag-1g+rs-256m+pipelined-all-reduce+latency-hiding"
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
 def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
-    figures = ("1234.5", "28.82", "+3.4", "[+1.2, +5.6]", "12")
-    titles = ("TGS", "step (s)", "delta % vs baseline-deployed", "95 %", "n")
+    numbers = ("1234.5", "28.82", "+3.4", "[+1.2, +5.6]", "12")
+    titles = (">TGS", ">step (s)", ">delta % vs baseline-deployed", ">95 %", ">n")
     names = ("restored-unrolled", LONG[:64], "a")
     said = "unknown-flag (--xla_cpu_enable_warp_drive=true): dropped"
     table = Table(
-        columns=(*COLUMNS[:2], *(Column(title=each, align="right") for each in titles),
-                 Column(title="reason", wrap=True)),
+        columns=columns("~Profile", "~Flags", *titles, "~reason"),
         rows=tuple(
-            (literal(each), literal(f"{FLAG} A=1"), *figures, plain(said)) for each in names
+            (literal(name), literal(f"{FLAG} A=1"), *numbers, plain(said)) for name in names
         ),
-    )  # fmt: skip
+    )
     lines = terminal(document(table), width=width)
     assert max(map(len, lines)) <= max(width, 66)
     text = "\n".join(lines)
@@ -253,33 +247,18 @@ def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
         assert word in text, "in one piece, on one line"
 
 
-def test_jobs_stand_in_the_order_of_their_start_though_numbers_of_processes_begin_anew() -> None:
-    starts = {"32539.327731": 10.0, "9990.99": 30.0, "9": 20.0, "512_4": None}
-    history = [
-        replace(
-            landed(TrialStatus.MEASURED),
-            job_ids=(job,),
-            outcome=Outcome(state=State.COMPLETED, start_s=start),
-        )
-        for job, start in starts.items()
-    ]
-    table = jobs_table([("", replace(FINISHED, history=tuple(history)))])
-    assert table is not None
-    assert [row[0] for row in table.rows] == ["32539.327731", "9", "9990.99", "512_4"]
-
-
 def test_a_long_table_shows_its_ends_and_what_differs() -> None:
     rows = [*range(10_000)]
     shown = shortened(rows, lambda row: row in (5_000, 5_001, 7_000))
-    assert shown == [
-        *range(50), None, 5_000, 5_001, None, 7_000, None, *range(9_950, 10_000)
-    ]  # fmt: skip
+    ends = [*range(50)], [*range(9_950, 10_000)]
+    assert shown == [*ends[0], None, 5_000, 5_001, None, 7_000, None, *ends[1]]
     assert left_out(shown, rows, "row") == ("9897 rows of 10000 left out (...): --all",)
     assert shortened(rows, lambda _: False, shows_all=True) == rows
 
 
-def test_a_table_without_rows_or_with_an_empty_one_is_laid_out() -> None:
+@pytest.mark.parametrize("rows", [(), (("", "", ""),), (("a", "", "b"),)], ids=repr)
+def test_a_table_without_rows_or_with_an_empty_one_is_laid_out(
+    rows: tuple[tuple[str, ...], ...],
+) -> None:
     long = columns("name", "~" + "w" * 70, "~" + "v" * 70)
-    for rows in ((), (("", "", ""),), (("a", "", "b"),)):
-        table = Table(columns=long, rows=rows)
-        assert terminal(Document(title="t", sections=(Section(title="s", blocks=(table,)),)))
+    assert terminal(document(Table(columns=long, rows=rows)))

@@ -7,6 +7,7 @@ import io
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from pytest_xlatune.report._deployed_files import settings_of, values_of, with_value
 
@@ -83,8 +84,6 @@ CHARACTERS = st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_charac
 def test_any_value_is_read_back(value: str) -> None:
     made = with_value(TEXT, "remat_policy", value)
     assert made is not None
-    from ruamel.yaml import YAML
-
     assert str(YAML(typ="base").load(io.StringIO(made))["remat_policy"]) == value
 
 

@@ -1,4 +1,4 @@
-"""The code and the Chinese catalog have the same msgids, and the catalog translates all of them."""
+"""A message is a text and values: one sentence in each language, and the same in JSON."""
 
 # ruff: noqa: RUF001 - Chinese prose has full-width punctuation
 
@@ -6,50 +6,167 @@ from __future__ import annotations
 
 import ast
 import gettext
+import json
 import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from string import Formatter
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune import report
+from pytest_xlatune.model import sentences
+from pytest_xlatune.model.errors import LedgerError
+from pytest_xlatune.model.message import (
+    Message,
+    MessageCode,
+    at_most,
+    coded,
+    say,
+    sentence,
+    verbatim,
+)
 from pytest_xlatune.model.result import State, VerdictKind
-from pytest_xlatune.report.language import ENGLISH, Language, Translator
+from pytest_xlatune.report.language import ENGLISH, Language, Translator, plainly
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
 from tests.helpers.finished import FINISHED
-from tests.helpers.source import called, nodes_of
+from tests.helpers.source import MODULES, called, nodes_of
+
+CHINESE = Translator(Language.CHINESE)
+STRAGGLES = (
+    "{slow} of its {steps} steps straggle against {baselines_slow} of {baselines_steps} of the "
+    "baselines (p = {p:.3f}); with them the change is {change:percent}"
+)
+COUNTS = {"slow": 9, "steps": 40, "baselines_slow": 1, "baselines_steps": 80}
+
+
+@pytest.mark.parametrize(
+    ("message", "english", "chinese"),
+    [
+        pytest.param(
+            say(STRAGGLES, **COUNTS, p=0.00123, change=say("unknown")),
+            "9 of its 40 steps straggle against 1 of 80 of the baselines (p = 0.001); with them "
+            "the change is unknown",
+            "其 40 步中有 9 步掉队，基线的 80 步中有 1 步（p = 0.001）；计入它们后变化为 未知",
+            id="a value that is unknown",
+        ),
+        pytest.param(say("{n:+job} ended", n=1), "1 job ended", None, id="a counted noun"),
+        pytest.param(
+            say(
+                "of {sigma:.2%}, {gain:percent}, {wait_s:time}", sigma=0.006, gain=0.012, wait_s=90
+            ),
+            "of 0.60 %, +1.2 %, 2 min",
+            None,
+            id="a share, a change and a duration",
+        ),
+        pytest.param(
+            say("then {reason}", reason=say("a gain of {gain:percent}", gain=0.012)),
+            "then a gain of +1.2 %",
+            None,
+            id="a message in a message",
+        ),
+        pytest.param(
+            say("the log: {lines: | }", lines=at_most(3, ["a", "b", "c", "d", "e"])),
+            "the log: a | b | c | and 2 more",
+            "the log: a | b | c | 以及另外 2 个",
+            id="the first of many",
+        ),
+        pytest.param(
+            coded(MessageCode.SURVIVORS, "{arm} and {other}", arm="a", other=None),
+            "a and ",
+            None,
+            id="with a code",
+        ),
+        pytest.param(verbatim("by `me` {x}"), "by `me` {x}", None, id="words of others"),
+        pytest.param(
+            say("{said}: {lines} of {n}", said="{n} %s {0} {n.x}", lines=["{n}", "100 %d"], n=3),
+            "{n} %s {0} {n.x}: {n}, 100 %d of 3",
+            None,
+            id="a log line that looks like a text",
+        ),
+        pytest.param(
+            verbatim("\x1b[31m{text}\x00\u202e"),
+            "\x1b[31m{text}\x00\u202e",
+            None,
+            id="control characters of a log",
+        ),
+    ],
+)
+def test_a_message_is_one_sentence_in_each_language(
+    message: Message, english: str, chinese: str | None
+) -> None:
+    assert sentence(message) == english
+    assert sentence(message, CHINESE.text_of) == (chinese or english)
+    read = Message.from_json(json.loads(json.dumps(message.to_json())))
+    assert (read, hash(read)) == (message, hash(message))
+    with pytest.raises(TypeError, match="with `sentence`, not in an f-string"):
+        f"{message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("{a", "{a", id="a brace that is not closed"),
+        pytest.param("{a.__class__}", "{a.__class__}", id="an attribute of a value"),
+        pytest.param("{a[0]}", "{a[0]}", id="a part of a value"),
+        pytest.param("{a:999999999}", "7", id="a width of a gigabyte"),
+        pytest.param("{a:{b}}", "{a:9}", id="a nested format"),
+        pytest.param("{c:percent}", "x", id="a name where a number is expected"),
+        pytest.param("{} {0} %s", "{} {0} %s", id="places without names"),
+    ],
+)
+def test_a_damaged_text_of_a_ledger_is_shown_as_it_stands(text: str, shown: str) -> None:
+    assert sentence(say(text, a=7, b=9, c="x")) == shown
+    assert plainly(verbatim("by `me`\n{x}")) == "by 'me' {x}"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param("no step", id="a bare text"),
+        pytest.param({"kind": "no-step"}, id="another record"),
+        pytest.param({"text": 3}, id="a text that is a number"),
+        pytest.param({"text": "a", "values": [1]}, id="values without names"),
+        pytest.param({"text": "a", "values": {"b": {"text": 3}}}, id="a damaged value"),
+        pytest.param({"text": "a", "code": "run-me"}, id="an unknown code"),
+        pytest.param({"text": "a", "sentence": "b"}, id="an unknown field"),
+    ],
+)
+def test_a_damaged_message_of_a_ledger_is_refused(data: Any) -> None:
+    with pytest.raises(LedgerError, match="Message: "):
+        Message.from_json(data)
+
+
+def calls_of(path: Path) -> list[ast.Call]:
+    return [node for node in nodes_of(path) if isinstance(node, ast.Call) and node.args]
+
+
+def test_each_text_names_the_values_that_stand_beside_it() -> None:
+    """A value that is not given would leave a hole in the sentence."""
+    shared = {name: text for name, text in vars(sentences).items() if name.isupper()}
+    for path in MODULES:
+        for call in calls_of(path):
+            text = call.args[-1]
+            known = text.value if isinstance(text, ast.Constant) else shared.get(ast.unparse(text))
+            given = {keyword.arg for keyword in call.keywords}
+            if called(call) in ("say", "coded") and isinstance(known, str) and None not in given:
+                named = {field[1] for field in Formatter().parse(known) if field[1]}
+                assert named <= given, (path, call.lineno)
+
+
+# --- the catalog ----------------------------------------------------------------------------------
 
 FOLDER = Path(report.__file__).parent
 CATALOG = FOLDER / "po" / "zh.po"
-# what stays in Latin letters: names of programs, files, figures and verdicts
-NAMES = {
-    "XLA",
-    "HLO",
-    "TGS",
-    "MV",
-    "delta",
-    "Tokens",
-    "device",
-    "token",
-    "synthetic",
-    "UTC",
-    "pdbs",
-}
-NAMES |= {"PP", "FSDP", "sparse", *VerdictKind}
-# what tables name as the statistics, the code and the scheduler do
-NAMES |= {"MDE", "alpha", "baseline", "deployed", "sigma", "vs"}
-NAMES |= {"confirm", "evidence", "exit", "screen", "signal"}
-NAMES |= {word for state in State for word in state.split("-")}
-
-
 # messages of other layers that the document shows
-QUOTED = (
+QUOTED = {
     "faster: {low:percent} to {high:percent} (95 %)",
     "slower: {low:percent} to {high:percent} (95 %)",
     (
@@ -64,11 +181,7 @@ QUOTED = (
     "{lost} of {runs} runs lost: {to}",
     "{lost} of {runs} runs lost",
     "hang",
-    (
-        "{slow} of its {steps} steps straggle against {baselines_slow} of "
-        "{baselines_steps} of the baselines (p = {p:.3f}); with them the change is "
-        "{change:percent}"
-    ),
+    STRAGGLES,
     "{parts: and }, {share:size} of a step",
     "{parts: and } alone, {share:size} of a step",
     "{number} {name}",
@@ -79,90 +192,72 @@ QUOTED = (
         "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: you may "
         "stop here"
     ),
-)
+}
 
 
 def msgids() -> Iterator[str]:
-    """Every text that the document can say: those of `report/`, and the quoted messages."""
-    yield from QUOTED
+    """Every text that `report/` can say."""
+    # the call -> which of its arguments are texts
+    places = {"say": (0, 1), "say.text": (0, 1), "N_": (0, 1), "say.count": (1, 3)}
     for path in FOLDER.glob("*.py"):
-        for node in nodes_of(path):
-            if isinstance(node, ast.Call):
-                name = called(node)
-                first = {"say": 0, "say.text": 0, "N_": 0, "say.count": 1}.get(name)
-                if first is not None:
-                    texts = node.args[first : first + 2] if name == "say.count" else node.args[:1]
-                    values = (each.value for each in texts if isinstance(each, ast.Constant))
-                    yield from map(str, values)
+        for call in calls_of(path):
+            texts = call.args[slice(*places.get(called(call), (0, 0)))]
+            yield from (str(text.value) for text in texts if isinstance(text, ast.Constant))
 
 
-def compiled(folder: Path) -> gettext.GNUTranslations:
-    """The catalog as msgfmt compiles it now."""
-    out = folder / "zh.mo"
+def test_the_catalog_has_the_texts_of_the_code_translated_and_compiled(tmp_path: Path) -> None:
+    text = CATALOG.read_text(encoding="utf-8")
+    known = re.findall(r'^msgid(?:_plural)? "(.+)"$', text, re.MULTILINE)
+    assert sorted(msgid.replace('\\"', '"') for msgid in known) == sorted({*msgids(), *QUOTED})
+    in_code = {
+        node.value
+        for path in MODULES
+        for node in nodes_of(path)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert in_code >= QUOTED
+    out = tmp_path / "zh.mo"
     command = ["msgfmt", "--check", "--check-format", "--output-file", str(out), str(CATALOG)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    with out.open("rb") as file:
-        return gettext.GNUTranslations(file)
-
-
-def entries(catalog: gettext.GNUTranslations) -> dict[str, str]:
-    """Msgid -> translation, without the header; plural forms by their own msgid."""
-    found = catalog._catalog  # type: ignore[attr-defined]
-    return {key if isinstance(key, str) else key[0]: text for key, text in found.items() if key}
-
-
-def test_msgfmt_accepts_the_catalog_and_the_package_has_it_compiled(tmp_path: Path) -> None:
-    with CATALOG.with_suffix(".mo").open("rb") as file:
-        kept = gettext.GNUTranslations(file)
-    assert entries(kept) == entries(compiled(tmp_path)), "run: make translations"
-
-
-def test_the_code_and_the_catalog_have_the_same_msgids() -> None:
-    text = CATALOG.read_text(encoding="utf-8")
-    known = re.findall(r'^msgid(?:_plural)? "(.+)"$', text, re.MULTILINE)
-    assert sorted(each.replace('\\"', '"') for each in known) == sorted(set(msgids()))
-
-
-def test_the_quoted_messages_stand_in_the_code() -> None:
-    texts = {
-        node.value
-        for path in FOLDER.parent.rglob("*.py")
-        for node in nodes_of(path)
-        if isinstance(node, ast.Constant)
-    }
-    assert set(QUOTED) <= texts
-
-
-def test_every_translation_is_there_with_the_literals_of_its_msgid(tmp_path: Path) -> None:
-    for msgid, text in entries(compiled(tmp_path)).items():
-        assert text, msgid
+    entries = []
+    for path in (CATALOG.with_suffix(".mo"), out):
+        with path.open("rb") as file:
+            catalog = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+        # plural forms by their own msgid, without the header
+        entries.append(
+            {key if isinstance(key, str) else key[0]: text for key, text in catalog.items() if key}
+        )
+    assert entries[0] == entries[1], "run: make translations"
+    for msgid, translation in entries[1].items():
+        assert translation, msgid
         # a field is written in another way, or less often, where the language has no plural
-        parts = [sorted({*re.findall(r"\{\w+|`[^`]*`", each)}) for each in (msgid, text)]
+        parts = [{*re.findall(r"\{\w+|`[^`]*`", each)} for each in (msgid, translation)]
         assert parts[0] == parts[1], msgid
 
 
 def test_counted_nouns_follow_the_language() -> None:
     nouns = ("{n} job", "{n} jobs")
     assert [ENGLISH.count(n, *nouns) for n in (1, 3)] == ["1 job", "3 jobs"]
-    assert Translator(Language.CHINESE).count(3, *nouns) == "3 个作业"
+    assert CHINESE.count(3, *nouns) == "3 个作业"
+    sizes = {1: "1 sequence per", 2: "2 sequences per", 0.5: "0.5 sequences per", None: "own batch"}
+    first, *others = FINISHED.cells
+    for size, said in sizes.items():
+        cells = (replace(first, per_device_batch_size=size), *others)
+        text = markdown(leaderboard(replace(FINISHED, cells=cells)))
+        (line,) = (line for line in text.splitlines() if line.startswith("* Load: "))
+        assert said in line
 
 
-@pytest.mark.parametrize(
-    ("batch", "said"),
-    [
-        (1, "1 sequence per"),
-        (2, "2 sequences per"),
-        (0.5, "0.5 sequences per"),
-        (None, "own batch"),
-    ],
-)
-def test_one_sequence_is_no_sequences(batch: float | None, said: str) -> None:
-    one = FINISHED.cells[0]
-    cell = replace(one, per_device_batch_size=batch)
-    document = leaderboard(replace(FINISHED, cells=(cell, *FINISHED.cells[1:])))
-    (line,) = (each for each in markdown(document).splitlines() if each.startswith("* Load: "))
-    assert said in line
+# what stays in Latin letters: names of programs, files, figures and verdicts, and what tables name
+# as the statistics, the code and the scheduler do
+NAMES = {
+    *("XLA", "HLO", "TGS", "MV", "delta", "Tokens", "device", "token", "synthetic", "UTC", "pdbs"),
+    *("PP", "FSDP", "sparse", "MDE", "alpha", "baseline", "deployed", "sigma", "vs", "confirm"),
+    *("evidence", "exit", "screen", "signal"),
+    *VerdictKind,
+    *(word for state in State for word in state.split("-")),
+}
 
 
 @pytest.mark.parametrize(
@@ -182,5 +277,4 @@ def test_the_chinese_prose_has_no_english_but_names_and_records(cells: list[Meas
             continue
         # what the ledger recorded is quoted, and said to be
         own = re.sub(r"`[^`]*`|：[^：]*（原文.*|原因：.*|所用软件：.*", "", line)
-        words = set(re.findall(r"[A-Za-z]{2,}", own))
-        assert words <= NAMES, line
+        assert {*re.findall(r"[A-Za-z]{2,}", own)} <= NAMES, line

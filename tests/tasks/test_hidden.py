@@ -30,17 +30,19 @@ from pytest_xlatune.model.redact import (
     secrets_of,
 )
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import (
-    Action,
-    Finding,
-    Outcome,
-    State,
-)
+from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.study_documents import command_of
 from tests.helpers import secrets_planted as planted
 
 SECRET = "hush-hush'\"$hush"
+CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
+DECLARED = profile(
+    "p",
+    "--xla_a=1",
+    env={"API_KEY": SECRET, "MYSQL_PWD": "mysqlpwd99"},
+    overrides={"hf_access_token": SECRET},
+)
 
 
 def test_names_that_speak_of_a_secret_and_others() -> None:
@@ -50,11 +52,58 @@ def test_names_that_speak_of_a_secret_and_others() -> None:
         *("MYSQL_PWD", "SLACK_WEBHOOK_URL", "SENTRY_DSN", "dbpwd"),
     )
     assert [name for name in speak if not is_secret(name)] == []
-    others = ("NCCL_ALGO", "KEYBOARD", "TOKENIZERS_PARALLELISM", "tokenizer_path", "XLA_FLAGS")
-    assert [name for name in (*others, "PATH", "PWD", "OLDPWD") if is_secret(name)] == []
+    others = (
+        *("NCCL_ALGO", "KEYBOARD", "TOKENIZERS_PARALLELISM", "tokenizer_path", "XLA_FLAGS"),
+        *("PATH", "PWD", "OLDPWD"),
+    )
+    assert [name for name in others if is_secret(name)] == []
 
 
-@given(st.text(min_size=SHORTEST).filter(lambda each: each not in HIDDEN))
+PROXY = "http://ada:hunter2hunter2@proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    ("env", "secrets", "shown"),
+    [
+        pytest.param(
+            {"API_KEY": "1", "HF_TOKEN": SECRET},
+            {SECRET},
+            {"API_KEY": HIDDEN, "HF_TOKEN": HIDDEN},
+            id="a short value is hidden by name and not by value",
+        ),
+        pytest.param(
+            {"CACHE_KEY": "default", "GPU_AUTH": "Disabled", "HF_TOKEN": SECRET},
+            {SECRET},
+            {"CACHE_KEY": HIDDEN, "GPU_AUTH": HIDDEN, "HF_TOKEN": HIDDEN},
+            id="a word of every message is no secret, whatever its variable is called",
+        ),
+        pytest.param(
+            {"https_proxy": PROXY, "DB": "postgres://u:pgpassword@h/db", "URL": "http://h:80/a@b"},
+            {"hunter2hunter2", "pgpassword"},
+            {
+                "https_proxy": f"http://{HIDDEN}@proxy.example:3128",
+                "DB": f"postgres://{HIDDEN}@h/db",
+                "URL": "http://h:80/a@b",
+            },
+            id="the password of an address, whatever its name",
+        ),
+        *(
+            pytest.param({"X": value, "HF_TOKEN": value}, None, None, id=f"planted {name}")
+            for name, (value, _) in (planted.DEPLOYED | planted.SOURCED).items()
+        ),
+    ],
+)
+def test_what_is_secret_of_an_environment_and_what_is_shown_of_it(
+    env: dict[str, str], secrets: set[str] | None, shown: dict[str, str] | None
+) -> None:
+    kept = redact.without_secrets(env)
+    assert shown is None or kept == shown
+    assert secrets is None or secrets_of(env) == secrets
+    assert redact.without_secrets(kept) == kept, "what is kept is kept the same twice"
+    assert secrets_of(kept) == frozenset()
+
+
+@given(st.text(min_size=SHORTEST).filter(lambda value: value not in HIDDEN))
 def test_a_value_is_found_as_it_is_in_json_and_in_a_shells_quotes(value: str) -> None:
     for text in (value, json.dumps({"a": value}), shlex.quote(value)):
         shown = hide(f"before {text} after", {value})
@@ -62,24 +111,30 @@ def test_a_value_is_found_as_it_is_in_json_and_in_a_shells_quotes(value: str) ->
         assert value not in shown.replace(HIDDEN, "")
 
 
-def test_a_key_of_several_lines_in_a_file_of_a_shell_is_known_line_by_line() -> None:
+@pytest.mark.parametrize(
+    ("secret", "written"),
+    [
+        ("p%40ss/word", "p@ss/word"),  # of an address, and as its library hands it on
+        ("p@ss word", "p%40ss%20word"),
+        ("p@ss word", "p%40ss+word"),
+        ('it\'s "so"', repr('it\'s "so"')[1:-1]),
+        ("pässwörd", repr("pässwörd".encode())[2:-1]),
+        ("pässwörd", "pässwörd"),
+        ("pass'word", "pass&#x27;word"),  # as Python's html writes it
+        ('pass"word', "pass&quot;word"),
+        ('pass"word', json.dumps(json.dumps('pass"word'))[3:-3]),
+    ],
+)
+def test_a_secret_is_known_however_a_library_writes_it(secret: str, written: str) -> None:
+    assert hide(f"401: {written}.", {secret}) == f"401: {HIDDEN}."
+
+
+def test_a_value_inside_others_leaves_nothing() -> None:
+    assert hide("abcdefgh-ijkl", {"abcdefgh", "abcdefgh-ijkl"}) == HIDDEN
+    assert hide(f"cannot reach {PROXY}", ()) == f"cannot reach http://{HIDDEN}@proxy.example:3128"
+    # a key of several lines in a file of a shell is known line by line
     text = f"export SSH_KEY=$'first\\n{'k' * 40}\\nlast'\n"
     assert hide(f"bad line {'k' * 40}", redact.secrets_in_text(text)) == f"bad line {HIDDEN}"
-
-
-def test_short_values_are_hidden_by_name_and_not_by_value() -> None:
-    assert secrets_of({"API_KEY": "1", "HF_TOKEN": SECRET}) == {SECRET}
-    assert hide("1 of 10", secrets_of({"API_KEY": "1"})) == "1 of 10"
-
-
-def test_a_word_of_every_message_is_no_secret_whatever_its_variable_is_called() -> None:
-    said = {"CACHE_KEY": "default", "GPU_AUTH": "Disabled", "HF_TOKEN": SECRET}
-    assert secrets_of(said) == {SECRET}
-    assert redact.without_secrets(said) == dict.fromkeys(said, HIDDEN)
-
-
-def test_one_secret_inside_another_leaves_nothing() -> None:
-    assert hide("abcdefgh-ijkl", {"abcdefgh", "abcdefgh-ijkl"}) == HIDDEN
 
 
 @pytest.mark.parametrize(
@@ -91,6 +146,7 @@ def test_one_secret_inside_another_leaves_nothing() -> None:
         pytest.param("setenv API_KEY abc\n", f"setenv API_KEY {HIDDEN}\n", id="C shell"),
         pytest.param("run --api-key abc\n", f"run --api-key {HIDDEN}\n", id="option"),
         pytest.param("run -e HF_TOKEN=abc\n", f"run -e HF_TOKEN={HIDDEN}\n", id="option of docker"),
+        pytest.param(f"export p={PROXY}", f"export p=http://{HIDDEN}@proxy.example:3128", id="URL"),
         pytest.param(
             'export KEY="a\nb \\" c" # d\nA=1\n',
             f"export KEY={HIDDEN}\n{HIDDEN}\nA=1\n",
@@ -127,149 +183,23 @@ def test_one_secret_inside_another_leaves_nothing() -> None:
             f"{HIDDEN}\n{HIDDEN}\n{HIDDEN}\nA=1\n",
             id="private key",
         ),
+        # what is no value of a secret stays
+        *(
+            pytest.param(text, text, id=repr(text))
+            for text in (
+                "# HF_TOKEN is set above\nNCCL_ALGO=Ring\n",
+                "export HF_TOKEN=\n  NCCL_ALGO=Ring\n",
+                "# the key:\n  steps: 5\n",
+                "docker run --token --rm\n",
+                'if [ "$KEY" == a ]; then :; fi\n',
+                "git: ssh://git@host/x\ntokenizer_path: x\nhf_token:\nsteps: 5\n",
+            )
+        ),
     ],
 )
 def test_the_value_of_a_secrets_name_is_hidden_in_a_file(text: str, shown: str) -> None:
     assert hide_assignments(text) == shown
     assert hide_assignments(shown) == shown
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "# HF_TOKEN is set above\nNCCL_ALGO=Ring\n",
-        "export HF_TOKEN=\n  NCCL_ALGO=Ring\n",
-        "# the key:\n  steps: 5\n",
-        "docker run --token --rm\n",
-        'if [ "$KEY" == a ]; then :; fi\n',
-        "git: ssh://git@host/x\ntokenizer_path: x\nhf_token:\nsteps: 5\n",
-    ],
-)
-def test_what_is_no_value_of_a_secret_stays(text: str) -> None:
-    assert hide_assignments(text) == text
-
-
-def test_a_profile_shows_its_settings_without_its_secrets() -> None:
-    made = profile("p", "--xla_a=1", env={"API_KEY": SECRET}, overrides={"hf_access_token": SECRET})
-    assert made.shown_text == f"--xla_a=1 API_KEY={HIDDEN} hf_access_token={HIDDEN}"
-    assert type(made).from_json(made.to_json()).env == {"API_KEY": HIDDEN}
-    assert SECRET in made.settings_text, "its identity is what it really sets"
-    with pytest.raises(ConfigError) as caught:
-        check_unique([made, made], where="here")
-    assert SECRET not in str(caught.value)
-
-
-def test_the_plan_shows_commands_without_secrets() -> None:
-    made = profile("p", env={"API_KEY": SECRET}, overrides={"hf_access_token": SECRET})
-    spec = LaunchSpec(
-        argv=("train", f"hf_access_token={SECRET}"),
-        env={"HF_TOKEN": "hf-abcdef123"},
-        files={"profile.env.sh": f"export API_KEY={shlex.quote(SECRET)}\n"},
-    )
-    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
-    text = command_of(made, spec, cell=cell)
-    assert "hush" not in text
-    assert "hf-abcdef123" not in text
-    assert text.count(HIDDEN) >= 3
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redact, "_kept", {SECRET, "trainer-7"})
-
-
-@pytest.mark.usefixtures("kept")
-def test_what_a_log_quotes_is_hidden_in_the_line_of_the_ledger(tmp_path: Path) -> None:
-    said = f"401 for token {SECRET}"
-    why = say(
-        "{why}; its log: {log}", why=say("{said}: {line}", said="exit 2", line=said), log="log"
-    )
-    findings = (
-        Finding(cls="other", action=Action.DROP, text=said, detail=SECRET),
-        Finding(cls="other", action=Action.DROP, why=why),
-    )
-    outcome = Outcome(state=State.FAILED, reason=said)
-    arm = "trainer-7"  # a name may be a secret's value by chance, and is looked up
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    of = f"{arm}-wave2-0123456789"
-    told = Decided(trial_id=of, attempt=1, next=Next.DROP, detail=said, found=why)
-    ledger.append(
-        AttemptEnded(trial_id=of, attempt=1, outcome=outcome, findings=findings),
-        msgspec.structs.replace(told, shown=verbatim(said)),
-        Noted(about=NoteKind.SITE, text=said),
-        at_s=1.0,
-    )
-    text = ledger.path.read_text(encoding="utf-8")
-    assert "hush" not in text
-    assert text.count(arm) == 2
-    ended = ledger.refresh()[0].event
-    assert isinstance(ended, AttemptEnded)
-    assert ended.findings[0].text == f"401 for token {HIDDEN}"
-    assert sentence(ended.findings[1].said) == f"exit 2: 401 for token {HIDDEN}; its log: log"
-
-
-PROXY = "http://ada:hunter2hunter2@proxy.example:3128"
-
-
-def test_the_password_of_an_address_is_hidden_whatever_its_name() -> None:
-    settings = {
-        "https_proxy": PROXY,
-        "DB": "postgres://u:pgpassword@h/db",
-        "URL": "http://h:80/a@b",
-    }
-    assert secrets_of(settings) == {"hunter2hunter2", "pgpassword"}
-    shown = redact.without_secrets(settings)
-    assert shown == {
-        "https_proxy": f"http://{HIDDEN}@proxy.example:3128",
-        "DB": f"postgres://{HIDDEN}@h/db",
-        "URL": "http://h:80/a@b",
-    }
-    assert redact.without_secrets(shown) == shown
-    assert secrets_of(shown) == frozenset()
-    assert hide(f"cannot reach {PROXY}", ()) == f"cannot reach http://{HIDDEN}@proxy.example:3128"
-    assert hide("said hunter2hunter2", secrets_of(settings)) == f"said {HIDDEN}"
-    assert "hunter2" not in hide_assignments(f"export https_proxy={PROXY}")
-
-
-def test_a_cell_and_a_profile_name_such_secrets() -> None:
-    cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=1"), deployed={"proxy": PROXY})
-    assert secrets_in(cell, [profile("p", "--xla_a=1", env={"MYSQL_PWD": "mysqlpwd99"})]) == {
-        "hunter2hunter2",
-        "mysqlpwd99",
-    }
-
-
-@pytest.mark.parametrize(("value", "_"), [*planted.DEPLOYED.values(), *planted.SOURCED.values()])
-def test_what_is_kept_is_kept_the_same_twice(value: str, _: str) -> None:
-    kept = redact.without_secrets({"X": value, "HF_TOKEN": value})
-    assert redact.without_secrets(kept) == kept
-    assert secrets_of(kept) == frozenset()
-
-
-def test_a_cell_is_the_same_with_another_token_and_is_read_back_as_it_was_kept() -> None:
-    one, two = (
-        Cell(
-            model_tag="m",
-            parallelism=Parallelism.parse("PP=8"),
-            deployed={"HF_TOKEN": token, "A": "1"},
-            launcher=f"command train --api-key={token}",
-        )
-        for token in ("token-one", "token-two")
-    )
-    assert one.digest == two.digest == Cell.from_json(one.to_json()).digest
-    assert "token-one" not in repr(one) + json.dumps(one.to_json())
-    assert one.digest != replace(one, deployed={"HF_TOKEN": "token-one", "A": "2"}).digest
-
-
-def test_a_kept_profile_gets_its_secret_from_those_declared() -> None:
-    declared = profile("p", "--xla_a=1", env={"API_KEY": SECRET, "PROXY": "http://me:pw@h"})
-    other = profile("q", "--xla_a=1", env={"API_KEY": "another"})
-    kept = type(declared).from_json(declared.to_json())
-    assert SECRET not in json.dumps(declared.to_json())
-    assert kept.same_as(declared)
-    assert kept.with_secrets_of([other, declared]) == declared
-    # a stack that was derived from both, in a session that knows two values: none is guessed
-    assert replace(kept, id="r").with_secrets_of([other, declared]).env["API_KEY"] == HIDDEN
 
 
 @pytest.mark.parametrize(
@@ -315,27 +245,82 @@ def test_a_secret_inside_a_word_of_a_command_is_hidden(words: tuple[str, ...], s
     text = shlex.join(words)
     assert "abcdef" not in redact.command_text_without_secrets(text)
     assert "abcdef" in redact.secrets_of_command(text)
-    made = profile("p", "--xla_a=1")
-    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"), launcher=f"command {text}")
-    assert "abcdef" not in command_of(made, LaunchSpec(argv=words), cell=cell)
+    cell = replace(CELL, launcher=f"command {text}")
+    assert "abcdef" not in command_of(DECLARED, LaunchSpec(argv=words), cell=cell)
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [
-        ("p%40ss/word", "p@ss/word"),  # of an address, and as its library hands it on
-        ("p@ss word", "p%40ss%20word"),
-        ("p@ss word", "p%40ss+word"),
-        ('it\'s "so"', repr('it\'s "so"')[1:-1]),
-        ("pässwörd", repr("pässwörd".encode())[2:-1]),
-        ("pässwörd", "pässwörd"),
-        ("pass'word", "pass&#x27;word"),  # as Python's html writes it
-        ('pass"word', "pass&quot;word"),
-        ('pass"word', json.dumps(json.dumps('pass"word'))[3:-3]),
-    ],
-)
-def test_a_secret_is_known_however_a_library_writes_it(value: str, written: str) -> None:
-    assert hide(f"401: {written}.", {value}) == f"401: {HIDDEN}."
+def test_a_profile_shows_its_settings_without_its_secrets() -> None:
+    shown = f"--xla_a=1 API_KEY={HIDDEN} MYSQL_PWD={HIDDEN} hf_access_token={HIDDEN}"
+    assert DECLARED.shown_text == shown
+    assert SECRET in DECLARED.settings_text, "its identity is what it really sets"
+    with pytest.raises(ConfigError) as caught:
+        check_unique([DECLARED, DECLARED], where="here")
+    assert SECRET not in str(caught.value)
+    spec = LaunchSpec(
+        argv=("train", f"hf_access_token={SECRET}"),
+        env={"HF_TOKEN": "hf-abcdef123"},
+        files={"profile.env.sh": f"export API_KEY={shlex.quote(SECRET)}\n"},
+    )
+    command = command_of(DECLARED, spec, cell=CELL)
+    assert "hush" not in command
+    assert "hf-abcdef123" not in command
+    assert command.count(HIDDEN) >= 3
+    # one that was kept gets its secrets from those declared
+    kept = type(DECLARED).from_json(json.loads(json.dumps(DECLARED.to_json())))
+    assert set(kept.env.values()) == {HIDDEN}
+    assert kept.same_as(DECLARED)
+    other = profile("q", "--xla_a=1", env={"API_KEY": "another"})
+    assert kept.with_secrets_of([other, DECLARED]) == DECLARED
+    # a stack that was derived from both, in a session that knows two values: none is guessed
+    assert replace(kept, id="r").with_secrets_of([other, DECLARED]).env["API_KEY"] == HIDDEN
+    cell = replace(CELL, deployed={"proxy": PROXY})
+    assert secrets_in(cell, [DECLARED]) == {SECRET, "hunter2hunter2", "mysqlpwd99"}
+
+
+def test_a_cell_is_the_same_with_another_token_and_is_read_back_as_it_was_kept() -> None:
+    one, two = (
+        replace(
+            CELL,
+            deployed={"HF_TOKEN": token, "A": "1"},
+            launcher=f"command train --api-key={token}",
+        )
+        for token in ("token-one", "token-two")
+    )
+    assert one.digest == two.digest == Cell.from_json(one.to_json()).digest
+    assert "token-one" not in repr(one) + json.dumps(one.to_json())
+    assert one.digest != replace(one, deployed={"HF_TOKEN": "token-one", "A": "2"}).digest
+
+
+def test_what_a_log_quotes_is_hidden_in_the_line_of_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = "trainer-7"  # a name may be a secret's value by chance, and is looked up
+    monkeypatch.setattr(redact, "_kept", {SECRET, arm})
+    said = f"401 for token {SECRET}"
+    why = say(
+        "{why}; its log: {log}", why=say("{said}: {line}", said="exit 2", line=said), log="log"
+    )
+    findings = (
+        Finding(cls="other", action=Action.DROP, text=said, detail=SECRET),
+        Finding(cls="other", action=Action.DROP, why=why),
+    )
+    outcome = Outcome(state=State.FAILED, reason=said)
+    trial = f"{arm}-wave2-0123456789"
+    told = Decided(trial_id=trial, attempt=1, next=Next.DROP, detail=said, found=why)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.append(
+        AttemptEnded(trial_id=trial, attempt=1, outcome=outcome, findings=findings),
+        msgspec.structs.replace(told, shown=verbatim(said)),
+        Noted(about=NoteKind.SITE, text=said),
+        at_s=1.0,
+    )
+    text = ledger.path.read_text(encoding="utf-8")
+    assert "hush" not in text
+    assert text.count(arm) == 2
+    ended = ledger.refresh()[0].event
+    assert isinstance(ended, AttemptEnded)
+    assert ended.findings[0].text == f"401 for token {HIDDEN}"
+    assert sentence(ended.findings[1].said) == f"exit 2: 401 for token {HIDDEN}; its log: log"
 
 
 def test_a_quotation_never_ends_within_a_word() -> None:
@@ -347,7 +332,7 @@ def test_a_quotation_never_ends_within_a_word() -> None:
             report = read_log([f"{line}\n".encode()])
             outcome = Outcome(state=State.COMPLETED, exit_code=0)
             found = [*report.findings, *diagnose(report, outcome, Protocol())]
-            texts = [text for each in found for text in (each.text, each.detail)]
+            texts = [text for finding in found for text in (finding.text, finding.detail)]
             shown = "".join(hide(text, {secret}) for text in (*texts, *report.tail))
             assert secret[:4] not in shown, (line, shown)
 

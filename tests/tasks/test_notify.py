@@ -19,26 +19,16 @@ from pytest_xlatune.tasks.notify import Notifier, read_targets
 SECRET = "hush-hush-token"
 
 
-class Inbox(HTTPServer):
+class Inbox(BaseHTTPRequestHandler):
     """Keeps what is posted to it, and answers as told."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.messages: list[dict[str, Any]] = []
-        self.answer = 200
-
-    @property
-    def target(self) -> str:
-        return f"json://127.0.0.1:{self.server_port}/{SECRET}/"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Inbox
+    messages: list[dict[str, Any]]
+    answer: int
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
-        self.server.messages.append(json.loads(self.rfile.read(length)))
-        self.send_response(self.server.answer)
+        self.messages.append(json.loads(self.rfile.read(length)))
+        self.send_response(self.answer)
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
@@ -46,26 +36,29 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def inbox() -> Iterator[Inbox]:
-    server = Inbox()
+def target() -> Iterator[str]:
+    Inbox.messages, Inbox.answer = [], 200
+    server = HTTPServer(("127.0.0.1", 0), Inbox)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield server
+    yield f"json://127.0.0.1:{server.server_port}/{SECRET}/"
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 def test_a_message_arrives_and_nothing_is_logged(
-    inbox: Inbox, caplog: pytest.LogCaptureFixture
+    target: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    notifier = Notifier((inbox.target,))
+    notifier = Notifier((target,))
     with caplog.at_level(logging.DEBUG):
         assert notifier.send(title="halted", body="Reason: http://ada:hunter2hunter2@node") == ""
-    (message,) = inbox.messages
+    (message,) = Inbox.messages
     assert (message["title"], message["message"]) == ("halted", "Reason: http://(hidden)@node")
     assert SECRET not in caplog.text
     assert SECRET not in repr(notifier)
+    Inbox.answer = 500
+    assert "could not deliver" in Notifier((target,)).send(title="t", body="b")
 
 
 @pytest.mark.parametrize(
@@ -87,18 +80,12 @@ def test_what_cannot_be_sent_is_one_warning(
     assert notifier.send(title="t", body="b") == ""
 
 
-def test_a_refusal_is_a_warning(inbox: Inbox) -> None:
-    inbox.answer = 500
-    assert "could not deliver" in Notifier((inbox.target,)).send(title="t", body="b")
-
-
-def test_without_targets_it_is_silent_and_needs_no_apprise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_targets_come_from_the_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
-    assert Notifier(()).send(title="t", body="b") == ""
+    assert Notifier(()).send(title="t", body="b") == "", "it needs no Apprise"
     assert "pytest-xlatune[notify]" in Notifier(("json://x",)).send(title="t", body="b")
-
-
-def test_targets_come_from_the_file_or_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "targets"
     file.write_text("# the team's channel\n\n tgram://a/b \nmailto://c\n")
     environ = {"XLATUNE_NOTIFY_URL": "json://one json://two"}

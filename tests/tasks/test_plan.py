@@ -1,0 +1,250 @@
+"""A plan tells what will be: scripts, every profile, how many jobs, and what cannot run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.ledger import EvidenceRecorded, Ledger, TrialEnded, TrialPlanned
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.result import TrialResult, TrialStatus
+from pytest_xlatune.model.shares import Shares
+from pytest_xlatune.prepare.preflight import check_shape
+from pytest_xlatune.report.render import markdown, terminal
+from pytest_xlatune.stats.design import Plan
+from pytest_xlatune.studies.evidence_run import EvidenceStudy
+from pytest_xlatune.studies.gate import Gate
+from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.sweep.declaration import CompileCheck, Sweep, load_sweep
+from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from pytest_xlatune.tasks.cost import cost_of
+from pytest_xlatune.tasks.plan import plan_of
+from pytest_xlatune.tasks.runs import run_preflight
+from tests.helpers.knobs import CELL, SINGLES
+from tests.helpers.resolved import campaign_of
+from tests.helpers.scripted import FakeExecutor, run
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+LOCAL = {"executor": "local"}
+DECLARED = Sweep(
+    name="s",
+    launcher=CommandLauncher(argv=("train.sh", "{steps}", "{overrides}")),
+    profiles=(profile("a", "--xla_gpu_autotune_level=2"),),
+    cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
+    design=DesignSettings(screen_baselines=2, finalists=1, blocks=4, block_baselines=1),
+)
+
+
+def plan_text(resolved: ResolvedSweep, folder: Path, *, shows_all: bool = True) -> str:
+    plan = plan_of(resolved, resolved.study(), workdir=folder, shows_all=shows_all)
+    return "\n".join(terminal(plan, width=400))
+
+
+def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
+    resolved = DECLARED.resolve(
+        UserOptions(
+            values={"nodelist": ("node001", "node002"), "slurm": {"account": "me"}},
+            places={"nodelist": "--xlatune-nodelist", "slurm": "xlatune.toml"},
+        )
+    )
+    said = plan_text(resolved, tmp_path)
+    for line in (
+        "#SBATCH --nodelist='node[001-002]'",
+        "#SBATCH --account=me",
+        "#SBATCH --no-requeue",
+        "#SBATCH --job-name=xlt-baseline-deployed-",
+        "for sbatch; the other",
+        "nodelist: --xlatune-nodelist",
+        "slurm: xlatune.toml",
+    ):
+        assert line in said, line
+    assert "objects to" not in said
+    assert not list(tmp_path.iterdir()), "nothing is written for a plan"
+    # short, unless all of it is asked for
+    short = plan_text(resolved, tmp_path, shows_all=False)
+    assert "train.sh 15" in short
+    assert "#SBATCH" not in short
+    assert len(short.splitlines()) + 25 < len(said.splitlines())
+
+
+DOUBTFUL = replace(
+    DECLARED,
+    profiles=(
+        profile("a", "--xla_gpu_autotune_level=2"),
+        profile("b", "--xla_gpu_autotune_level=2"),
+        profile("c", env={"NCCL_MAX_NCHANELS": "8", "HSA_ENABLE_SDMA": "0", "NCCL_ALGO": "Ring"}),
+        profile("d", overrides={"remat_polcy": "full"}),
+        profile("e", "--xla_gpu_enable_latency_hiding_schedular=true"),
+        profile("f", env={"NCCL_BUFFSIZE": "16M"}),
+    ),
+)
+WITNESSED = replace(DOUBTFUL, site=replace(DOUBTFUL.site, unseen=("HSA_*",)))
+GATE = replace(DECLARED, gate=Gate(), design=DesignSettings(), compile_check=CompileCheck())
+CONTAINER = {
+    **LOCAL,
+    "image": f"rocm/jax:1@sha256:{'0' * 64}",
+    "container": {"runtime": "podman"},
+    "deployed": {"HF_TOKEN": "hunter2-and-more", "HF_HOME": "/shared/hf"},
+}
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "shown", "hidden"),
+    [
+        pytest.param(
+            DECLARED,
+            LOCAL,
+            (),
+            ("#SBATCH", "Where settings come from"),
+            id="on this machine there is no script",
+        ),
+        pytest.param(
+            DECLARED,
+            CONTAINER,
+            ("export HF_HOME=/shared/hf", "export HF_TOKEN=(hidden)"),
+            ("hunter2",),
+            id="a deployed secret is not shown where a container reads it",
+        ),
+        pytest.param(
+            GATE,
+            {"nodelist": ("node001",)},
+            ("no compile check",),
+            (),
+            id="a gate compiles nothing first",
+        ),
+        pytest.param(
+            DOUBTFUL,
+            {"nodelist": ("n1",)},
+            (
+                "same settings as a:",
+                "did you mean NCCL_MAX_NCHANNELS?",
+                "did you mean remat_policy?",
+                "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
+                "forbids the sweep: ",
+                "NCCL_BUFFSIZE=16M is read as 16",
+                "a profile that sets HSA_ENABLE_SDMA",
+            ),
+            (),
+            id="what would measure nothing, and a variable without a witness",
+        ),
+        pytest.param(
+            WITNESSED,
+            {"nodelist": ("n1",)},
+            (),
+            ("a profile that sets HSA_ENABLE_SDMA",),
+            id="a variable that the sweep declares unseen is not told",
+        ),
+    ],
+)
+def test_a_plan_says(
+    declared: Sweep,
+    values: dict[str, Any],
+    shown: tuple[str, ...],
+    hidden: tuple[str, ...],
+    tmp_path: Path,
+) -> None:
+    resolved = declared.resolve(UserOptions(values=values))
+    said = " ".join(plan_text(resolved, tmp_path).split())
+    assert [words for words in shown if words not in said] == []
+    assert [words for words in hidden if words in said] == []
+
+
+def test_recorded_evidence_tells_where_a_step_goes(tmp_path: Path) -> None:
+    resolved = DECLARED.resolve(UserOptions(values=LOCAL))
+    trial = EvidenceStudy(cell=resolved.cell, profile=BASELINE).trial
+    events = (
+        TrialPlanned(trial=trial),
+        TrialEnded(result=TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=("7",))),
+        EvidenceRecorded(trial_id=trial.id, shares=Shares(of_step={"communication": 0.031})),
+    )
+    Ledger(tmp_path / resolved.folder / "ledger.jsonl").append(*events, at_s=1.0)
+    assert "communication alone, 3.1 % of a step" in plan_text(resolved, tmp_path)
+
+
+def flagship(name: str = "pp8", **changes: Any) -> ResolvedSweep:
+    deployed = {"XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true"}
+    values = {"model_tag": "mixtral-8x22b", "deployed": deployed} | LOCAL | changes
+    return load_sweep(SWEEPS / f"test_{name}.py").resolve(UserOptions(values=values))
+
+
+@pytest.mark.parametrize("name", ["pp8", "fsdp8", "tp8", "hybrid"])
+def test_all_declared_profiles_stand_in_the_plan_of_a_sweep_with_derived_waves(
+    name: str, tmp_path: Path
+) -> None:
+    resolved = flagship(name)
+    text = markdown(plan_of(resolved, resolved.study(), workdir=tmp_path))
+    trials, _, commands = text.partition("## Trials")[2].partition("## Commands")
+    for each in resolved.sweep.profiles:
+        (row,) = (line for line in trials.splitlines() if f"| `{each.id}-{each.wave}." in line)
+        assert f"`{each.id}`" in commands
+        # of the waves behind the stacks nothing is known yet but these
+        assert (f"{each.wave}, later |" in row) == (each.wave != "wave1"), row
+
+
+def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
+    study = TuningStudy(cell=CELL, profiles=SINGLES[:9], budget=50)
+    assert isinstance(study.layout, Plan)
+    fewest = study.layout.jobs
+    outlook = study.outlook(())
+    assert (outlook.left, outlook.at_most) == (fewest, 50)
+    assert fewest < 50
+    assert f"{fewest} jobs, up to 50 " in sentence(outlook.lines[0])
+    # a sweep that states its blocks has no others
+    stated = replace(study, finalists=2, blocks=4).outlook(())
+    assert stated.at_most == stated.left
+    declared = replace(DECLARED, profiles=SINGLES[:9], design=DesignSettings())
+    declared = replace(declared, cell=CellSettings(model_tag="m", parallelism="PP=8"))
+    found = declared.resolve(UserOptions(values={"nodelist": ("node001", "node002")}))
+    cost = cost_of(found, found.study(), (), [])
+    assert (cost.jobs, cost.most) == (fewest, 50)
+    assert cost.lines[0] == f"{fewest} to 50 jobs to run, each on 2 nodes"
+    assert cost.node_hours == pytest.approx(50 * 2 * 0.75), "a person is asked about the most"
+    known = dataclasses.replace(cost, known=3)
+    assert known.lines[1].startswith(f"about {math.ceil(fewest * 1.5)} to 75 node-hours")
+    assert " to 1 d 13 h one after the other" in known.lines[2]
+
+
+def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path: Path) -> None:
+    model = {"model_name": "deepseek3-671b"}  # 58 layers in the pipeline
+    resolved = flagship(model_tag="deepseek3-671b", overrides=model)
+    found = run_preflight(resolved, tmp_path, is_first=True, is_busy=False, cells=())
+    (fault,) = found.faults
+    refused = "cannot run: 58 layers do not divide into 8 stages"
+    assert fault.startswith(f"cell {resolved.cell.label!r} {refused}")
+    assert "set pipeline_parallel_layers=56" in fault
+    assert f"refused: {fault}" in plan_text(resolved, tmp_path)
+    mended = flagship(
+        model_tag="deepseek3-671b", overrides=model | {"pipeline_parallel_layers": "56"}
+    )
+    assert not run_preflight(mended, tmp_path, is_first=True, is_busy=False, cells=()).faults
+    assert "What cannot run" not in plan_text(mended, tmp_path)
+    # a profile of another shape is told, and keeps no other from running
+    odd = profile("m-12", overrides={"num_pipeline_microbatches": "12"})
+    launcher = mended.sweep.launcher
+    said = check_shape(launcher, mended.cell, [odd], files=())
+    assert said.faults == ()
+    (note,) = said.notes
+    assert "'m-12'" in note
+    assert "12 microbatches" in note
+    # and no job of it is submitted
+    executor = FakeExecutor()
+    study = TuningStudy(cell=mended.cell, profiles=(odd, profile("a", "--xla_a=1")), budget=20)
+    campaign = campaign_of(tmp_path, executor, study, launcher=launcher)
+    campaign.open()
+    run(campaign)
+    verdict = campaign.conclude().verdict("m-12")
+    assert verdict is not None
+    assert (verdict.can_run, verdict.job_ids) == (False, ())
+    assert executor.submitted
+    assert not any(trial.startswith("m-12") for trial in executor.submitted)
+    # keys of a trainer of one's own may mean something else
+    other = check_shape(CommandLauncher(argv=("t",)), resolved.cell, [odd], files=())
+    assert (other.faults, other.notes) == ((), ())

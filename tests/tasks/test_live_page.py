@@ -21,18 +21,21 @@ from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 class Sweep:
-    """A sweep whose clock the test sets, and its page."""
+    """A session on a sweep whose clock the test sets, and its page."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, session: str = "first") -> None:
         self.at_s, self.reports = 1000.0, folder / "reports"
-        self.campaign = campaign(folder, FakeExecutor(), clocks={"now": lambda: self.at_s})
+        self.campaign = campaign(
+            folder, FakeExecutor(), session=session, clocks={"now": lambda: self.at_s}
+        )
         at = self.campaign.folder
-        self.feed = LiveLines(at, session_id="first", now=lambda: self.at_s)
+        self.feed = LiveLines(at, session_id=session, now=lambda: self.at_s)
         self.live = LivePage(at, self.reports, self.feed, now=lambda: self.at_s)
+        self.path = self.reports / "pretend" / "leaderboard.html"
 
     @property
-    def path(self) -> Path:
-        return self.reports / "pretend" / "leaderboard.html"
+    def page(self) -> str:
+        return self.path.read_text(encoding="utf-8")
 
     def after(self, seconds: float, *, turns: int = 1) -> str:
         self.at_s += seconds
@@ -50,56 +53,44 @@ def test_it_is_written_as_trials_land_at_most_every_ten_seconds(sweep: Sweep) ->
     sweep.after(1.0, turns=3)
     assert not sweep.path.exists(), "a session of seconds writes its end alone"
     sweep.after(10.0)
-    first = sweep.path.read_text(encoding="utf-8")
+    first = sweep.page
     assert 'class="live"' in first
     sweep.after(5.0, turns=2)
-    assert sweep.path.read_text(encoding="utf-8") == first
+    assert sweep.page == first
     sweep.after(5.0)
-    assert sweep.path.read_text(encoding="utf-8") != first
+    assert sweep.page != first
     data = json.loads(sweep.path.with_suffix(".json").read_text(encoding="utf-8"))
-    history = sweep.campaign.view().history
-    assert len(data["trials"]) == len(history) > 2
-    page = sweep.path.read_text(encoding="utf-8")
-    assert f'data-alive="{sweep.at_s}"' in page
-
-
-def test_a_reader_sees_that_the_session_is_there_though_no_trial_lands(sweep: Sweep) -> None:
-    sweep.after(11.0)
+    assert len(data["trials"]) == len(sweep.campaign.view().history) > 2
+    # a reader sees that the session is there, though no trial lands
     for _ in range(5):
+        assert f'data-alive="{sweep.at_s}"' in sweep.page
         sweep.at_s += 61.0
         sweep.live.refresh(is_news=False)
-        page = sweep.path.read_text(encoding="utf-8")
-        assert f'data-alive="{sweep.at_s}"' in page
     assert STILL_S > 2 * live_page._RENEWED_S
-
-
-def test_the_page_of_the_end_is_not_written_again(sweep: Sweep) -> None:
-    sweep.after(11.0)
+    # the page of the end is not written again
     publish(sweep.campaign.folder, sweep.reports)
-    assert 'class="live"' in sweep.path.read_text(encoding="utf-8"), "it stands still"
+    assert 'class="live"' in sweep.page, "it stands still"
     run(sweep.campaign)
     publish(sweep.campaign.folder, sweep.reports)
-    assert 'class="live"' not in sweep.path.read_text(encoding="utf-8")
+    assert 'class="live"' not in sweep.page
 
 
 def test_a_page_that_cannot_be_written_is_said_once_and_tried_again(
     sweep: Sweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("1 / 0")
+
     with monkeypatch.context() as patched:
-        patched.setattr(live_page, "write_so_far", _broken)
+        patched.setattr(live_page, "write_so_far", broken)
         assert "1 / 0" in sweep.after(11.0)
         assert sweep.after(11.0) == ""
     sweep.reports.write_text("a file where the folder was to be", encoding="utf-8")
-    said = sweep.after(11.0)
-    assert "reports cannot be written" in said
+    assert "reports cannot be written" in sweep.after(11.0)
     assert sweep.after(11.0) == ""
     sweep.reports.unlink()
     assert sweep.after(11.0) == ""
     assert sweep.path.exists()
-
-
-def _broken(*_: Any) -> None:
-    raise ZeroDivisionError("1 / 0")
 
 
 def test_a_large_ledger_takes_a_twentieth_of_the_time(
@@ -125,26 +116,21 @@ def test_a_page_without_a_session_says_since_when_it_stands_still() -> None:
     assert live.status == "No session has worked on this sweep since 2027-01-15 05:13:20 UTC"
 
 
-def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(sweep: Sweep) -> None:
+def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(
+    sweep: Sweep, tmp_path: Path
+) -> None:
     run(sweep.campaign)
-    again = campaign(sweep.campaign.folder.parents[1], FakeExecutor(), session="again")
-    at = again.folder
-    feed = LiveLines(at, session_id="again", now=lambda: sweep.at_s)
-    live = LivePage(at, sweep.reports, feed, now=lambda: sweep.at_s)
-    assert [each.line.partition("; ")[0][-15:] for each in feed.news()] == ["from the ledger"]
-    sweep.at_s += 100.0
-    assert live.refresh(is_news=True) == ""
-    assert not sweep.path.exists()
-    # the feed of the session that measured it has seen trials land
-    sweep.after(100.0)
-    assert sweep.path.exists()
-
-
-def test_an_interruption_between_two_lines_loses_no_event(sweep: Sweep) -> None:
-    run(sweep.campaign)
+    again = Sweep(tmp_path, session="again")
+    lines = [progress.line.partition("; ")[0] for progress in again.feed.news()]
+    assert [line[-15:] for line in lines] == ["from the ledger"]
+    again.at_s += 100.0
+    assert again.live.refresh(is_news=True) == ""
+    assert not again.path.exists()
+    # the feed of the session that measured it sees trials land, though it was interrupted
     next(sweep.feed.news())  # what ends the loop over the lines ends the generator
     assert (sweep.feed.cell_report(), sweep.feed.is_over) == (None, False), "not read to its end"
-    assert len(list(sweep.feed.news())) > 1
+    sweep.after(100.0)
+    assert sweep.path.exists()
     known = sweep.feed.cell_report()
     assert known is not None
     assert known.entries == read_cell_report(sweep.campaign.folder).entries

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice
 from pytest_xlatune.model.failure import Action, FailureClass
-from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import NoScore, Score, StepRecord
 from pytest_xlatune.model.text import ABSENT, rate, significant
 from pytest_xlatune.report.document import (
@@ -48,7 +47,7 @@ def steps_document(log: JobLog, *, title: str = "", shows_all: bool = False) -> 
     gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
     rows = tuple(gap if step is None else _row(step, score) for step in shown)
     ends = (each.detail for each in log.findings if each.cls == FailureClass.UNFINISHED)
-    notes = (*log.report.notes, *ends, *map(sentence, slower_of(log)))
+    notes = (*log.report.notes, *ends, *slower_of(log))
     return Document(
         title=title or str(log.path),
         header=(*_figures(score), *map(plain, notes), *left_out(shown, steps, "step")),

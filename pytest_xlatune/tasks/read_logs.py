@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
 from pytest_xlatune.logs import LogReader, LogReport, RankReader
@@ -24,7 +24,7 @@ from pytest_xlatune.logs.standstill import Standstill
 from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
-from pytest_xlatune.model.message import Message, say, sentence
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.metric import NoScore, Score
 from pytest_xlatune.model.record import Json, encode
 from pytest_xlatune.model.redact import hide_quoted
@@ -35,11 +35,13 @@ from pytest_xlatune.tasks.files import DAMAGED, STDIN, UnreadableLogError, chunk
 
 _END_LINES, _END_CHARS = 5, 160  # lines of the end of a log that are shown, and characters of each
 RANK_0 = "log.0.txt"  # of several logs of one attempt, that of rank 0 is read
+# settings of MaxText whose product is the number of tokens of a device in a step
+TOKENS = ("per_device_batch_size", "max_target_length")
 SCHEMA = 1
-# names in JSON of the first fields of a step record, and fields of a score that it shows
+# names in JSON of the first fields of a step record, and fields of a finding and a score in it
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
+_FINDING_KEYS = ("action", "line", "text", "detail")
 _SCORE_KEYS = ("tgs", "step_s", "n_steps", "window", "dropped", "flags")
-_NO_SPEED = say("it found no GPU and ran on the CPU, so its steps have no speed")
 
 
 class Health(StrEnum):
@@ -98,10 +100,8 @@ def logs_of(path: Path) -> list[Path]:
 def _logs_by_rank(path: Path) -> dict[int | None, Path]:
     """Return the logs of all ranks of a log's job; a single log, of any ranks, is that of None."""
     jobs = (logs for logs in logs_in(path.parent) if path in [log for _, log in logs])
-    ranks: dict[int | None, Path] = {}
-    for rank, log in next(jobs, ()):
-        ranks.setdefault(rank, log)
-    return ranks if len(ranks) > 1 else {None: path}
+    ranks = dict(reversed(next(jobs, [])))  # of several logs of a rank, the first counts
+    return {rank: ranks[rank] for rank in sorted(ranks)} if len(ranks) > 1 else {None: path}
 
 
 class JobLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,10 +167,7 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
             "findings": [
                 {
                     "class": finding.cls,
-                    "action": finding.action,
-                    "line": finding.line,
-                    "text": finding.text,
-                    "detail": finding.detail,
+                    **{name: getattr(finding, name) for name in _FINDING_KEYS},
                     "code": finding.code or None,
                     "advice": advice(finding) or None,
                 }
@@ -227,14 +224,15 @@ def read_one(
     elif not outcome.state.is_final:  # it continued after what it printed
         quiet = (replace(finding, action=Action.NONE) for finding in findings)
         findings = (_unfinished(report, reader.end()), *quiet)
-    no_gpu = (each for each in findings if each.cls == FailureClass.NO_GPU)
-    is_on_cpu = any(each.action is not Action.NONE for each in no_gpu)
-    no_speed = NoScore(reason=_NO_SPEED) if is_on_cpu else None
+    computed = score_with(report, protocol, tokens=tokens)
+    if any(each.cls == FailureClass.NO_GPU and each.action is not Action.NONE for each in findings):
+        why = say("it found no GPU and ran on the CPU, so its steps have no speed")
+        computed = NoScore(reason=why)
     return JobLog(
         path=path,
         report=report,
         protocol=protocol,
-        score=no_speed or score_with(report, protocol, tokens=tokens),
+        score=computed,
         outcome=outcome,
         findings=tuple(
             replace(finding, text=hide_quoted(finding.text), detail=hide_quoted(finding.detail))
@@ -314,17 +312,19 @@ def score_with(
     report: LogReport, protocol: Protocol, *, tokens: float | None = None
 ) -> Score | NoScore:
     """Return the score of a log's steady state by a protocol, or why there is none."""
-    per_step = tokens or _tokens(report)
+    config = {**report.asked, **report.config}
+    product = math.prod(positive(config.get(name, "")) or 0.0 for name in TOKENS)
+    per_step = tokens or (product if 0 < product < math.inf else None)
     return score(report.steps, protocol=protocol, tokens_per_device_step=per_step)
 
 
-def _tokens(report: LogReport) -> float | None:
-    config = {**report.asked, **report.config}
+def positive(text: str) -> float | None:
+    """Return a positive finite number; None if the text is none."""
     try:
-        tokens = float(config["per_device_batch_size"]) * float(config["max_target_length"])
-    except (KeyError, ValueError):
+        number = float(text)
+    except ValueError:
         return None
-    return tokens if 0 < tokens < math.inf else None
+    return number if 0 < number < math.inf else None
 
 
 _NUMBERS = {
@@ -378,25 +378,21 @@ def _all_ranks(log: JobLog) -> RankReader:
     return log.ranks
 
 
-def slower_of(log: JobLog) -> tuple[Message, ...]:
+def slower_of(log: JobLog) -> tuple[str, ...]:
     """Return which ranks take longer for a step; () if none does, or the data is too small.
 
     Raises:
         UnreadableLogError: a log cannot be read.
     """
-    times = None
-    if max(log.report.origins, len(log.logs)) >= LEAST_RANKS:
-        times = compare_ranks(_all_ranks(log).seconds(), first_step=log.protocol.first_step)
+    if max(log.report.origins, len(log.logs)) < LEAST_RANKS:
+        return ()
+    times = compare_ranks(_all_ranks(log).seconds(), first_step=log.protocol.first_step)
     if times is None:
         return ()
+    median = f"the median of {times.ranks} ranks"
     return tuple(
-        say(
-            "rank {rank} takes {slower:.1%} longer for a step than the median of {ranks} ranks",
-            rank=straggler.rank,
-            slower=straggler.slower,
-            ranks=times.ranks,
-        )
-        for straggler in times.stragglers
+        f"rank {slow.rank} takes {slow.slower:.1%} longer for a step than {median}"
+        for slow in times.stragglers
     )
 
 
@@ -428,13 +424,12 @@ def behind_of(log: JobLog) -> Standstill | None:
 
 def standstill_json(standstill: Standstill) -> Json:
     """Return as builtins for which rank a job waits."""
-    names = ("rank", "node", "doing", "at", "on", "step", "last_line")
     return {
         "ranks": [*standstill.behind],
         "node": standstill.node or None,
         "sentence": sentence(standstill.why),
         "stands": [
-            {name: None if getattr(state, name) == "" else getattr(state, name) for name in names}
+            {name: None if value == "" else value for name, value in asdict(state).items()}
             for state in standstill.stands
         ],
     }

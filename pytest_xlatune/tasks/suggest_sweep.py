@@ -23,11 +23,10 @@ from pytest_xlatune.studies.calibration import JOBS
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.files import UnreadableLogError
-from pytest_xlatune.tasks.read_logs import JobLog, logs_of, read_one
+from pytest_xlatune.tasks.read_logs import TOKENS, JobLog, logs_of, positive, read_one
 from pytest_xlatune.tasks.write_sweep import sweep_file
 
 _LIMIT_S = 600  # seconds of a trial before its sweep exists
-_TOKENS = ("per_device_batch_size", "max_target_length")
 
 
 def suggest_sweep(path: Path) -> dict[str, str]:
@@ -39,12 +38,13 @@ def suggest_sweep(path: Path) -> dict[str, str]:
     log = read_one(logs_of(path)[0], is_any=True)
     report = log.report
     config = {**report.asked, **report.config}
+    sizes = {name: positive(config.get(name, "")) for name in TOKENS}
     answers = {
         "kind": "maxtext-slurm" if report.asked else "maxtext" if report.config else "trainer",
         "model": config.get("model_name", ""),
         "parallelism": _parallelism(config),
         "step_pattern": log.fits,
-        **{name: _figure(config.get(name, "")) for name in _TOKENS},
+        **{name: f"{size:g}" for name, size in sizes.items() if size is not None},
         "xla_flags": report.xla_flags or "",
     }
     return {name: answer for name, answer in answers.items() if answer}
@@ -93,15 +93,6 @@ def try_sweep(answers: Mapping[str, str], *, name: str) -> TrialOutput:
         why = f"; {cause.cls}: {cause.text}" if cause is not None else ""
         problem = f"{head}, and has no score: {sentence(log.score.reason)}{why}"
     return TrialOutput(problem=problem, head=head, log=log, settings=settings)
-
-
-def _figure(text: str) -> str:
-    """Return a number as a sweep file writes it; "" if the text is no number."""
-    try:
-        number = float(text)
-    except ValueError:
-        return ""
-    return f"{number:g}" if 0 < number < math.inf else ""
 
 
 def _parallelism(config: Mapping[str, str]) -> str:

@@ -54,14 +54,6 @@ def test_a_preset_reads_the_lines_of_its_trainer(form: str) -> None:
     assert form == preset or fitting(line.format(3, 4).encode()) == preset
 
 
-def test_nan_is_seen_and_a_torn_line_is_none() -> None:
-    report = read(text_of([TITAN.format(1).replace("3.24405", "nan")]) + TITAN[:90].encode(),
-                  "torchtitan")  # fmt: skip
-    assert [each.step for each in report.steps] == [1]
-    assert math.isnan(report.steps[0].loss or 0.0)
-    assert [each.cls for each in report.findings] == ["numerical-failure"]
-
-
 def test_a_users_own_pattern() -> None:
     said = r"epoch \d+ it (?P<step>\d+) took (?P<ms>[\d.]+) ms, (?P<tgs>[\d,.]+) tok/s"
     lines = [f"epoch 0 it {each} took 500.5 ms, 1,024.5 tok/s" for each in range(8)]
@@ -89,50 +81,37 @@ def test_what_is_no_pattern_is_one_message(said: str, message: str) -> None:
         step_pattern(said)
 
 
-def test_the_settings_file_says_it_for_every_command(
+def test_the_settings_file_says_the_pattern_for_every_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "xlatune.toml").write_text('step-pattern = "megatron-lm"\n', encoding="utf-8")
     for side, ms in (("a", 1000.0), ("b", 900.0)):
         (tmp_path / side).mkdir()
         for job in range(6):
-            took = f"{ms + job / 10:.1f}"
-            text = MEGATRON.replace("19138.8", took).replace("/    5000", "/      15")
+            text = MEGATRON.replace("19138.8", f"{ms + job / 10:.1f}").replace("5000", "  15")
             lines = (text.format(n) for n in range(1, 16))
             (tmp_path / side / f"{job}.log").write_bytes(text_of(lines))
-    assert main(["triage", "a/0.log"]) == 0
-    assert "last step 15" in capsys.readouterr().out
+    (tmp_path / "xlatune.toml").write_text('step-pattern = "megatron-lm"\n', encoding="utf-8")
+    assert main(["steps", "--json", "a/0.log"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert found["last_step"] == 15
+    for said in ("tokens of a step are not declared", "per_device_batch_size", "--tokens"):
+        assert said in found["no_score_reason"]
+    assert main(["steps", "--json", "--tokens", "2000", "a/0.log"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert found["score"]["tgs"] == pytest.approx(2000.0)
     assert main(["compare", "--json", "--tokens", "1000", "a", "b"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"]["kind"] == "FASTER"
     assert found["verdict"]["delta"] == pytest.approx(1 / 0.9 - 1, rel=0.01)
+    # the command line counts more
+    (tmp_path / "titan.log").write_bytes(text_of(TITAN.format(each) for each in range(1, 16)))
+    assert main(["steps", "--json", "--step-pattern", "torchtitan", "titan.log"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["logs"]
+    assert (found["score"]["tgs"], found["score"]["step_s"]) == (pytest.approx(7282.0), None)
     (tmp_path / "xlatune.toml").write_text('step-pattern = "megatron"\n', encoding="utf-8")
     assert main(["triage", "a/0.log"]) == 2
     assert "did you mean 'megatron-lm'" in capsys.readouterr().err
-
-
-def test_the_command_scores_another_trainer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "titan.log"
-    path.write_bytes(text_of(TITAN.format(each) for each in range(1, 16)))
-    assert main(["steps", str(path)]) == 2
-    assert "--step-pattern" in capsys.readouterr().err
-    assert main(["steps", "--json", "--step-pattern", "torchtitan", str(path)]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert found["score"]["tgs"] == pytest.approx(7282.0)
-    assert found["score"]["step_s"] is None
-
-    path.write_bytes(text_of(MEGATRON.format(each) for each in range(1, 16)))
-    given = ["steps", "--json", "--step-pattern", "megatron-lm", str(path)]
-    assert main(given) == 3, "15 of 5000"
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    for said in ("tokens of a step are not declared", "per_device_batch_size", "--tokens"):
-        assert said in found["no_score_reason"]
-    assert main([*given, "--tokens", "19138.8"]) == 3
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert found["score"]["tgs"] == pytest.approx(1000.0)
 
 
 def rates(report: LogReport) -> list[tuple[int, float | None]]:
@@ -147,10 +126,30 @@ def test_steps_through_epochs_of_thousands_and_of_none() -> None:
     thousands = LEVANTER.replace("{0}.0it/70.0it", "7.08kit/10.0kit").replace("1.2s/it", "2.0it/s")
     report = read(text_of([thousands]), "levanter")
     assert (rates(report), report.goal_step) == ([(7080, 0.5)], 10000)
-    nan = '{"iteration": 4, "metrics": {"loss": "nan", "step_time_ms": 250.0}, "msg": "train"}'
-    report = read(text_of([nan, '{"msg": "step 5", "level": "info"}', "{torn"]), "json")
-    assert rates(report) == [(4, 0.25)]
+
+
+COUNTED = MEGATRON.format(3) + " number of nan iterations:   {} |"
+# preset -> a line with a NaN, and lines that are no step of it
+NANS = {
+    "torchtitan": (TITAN.format(3).replace("3.24405", "nan"), TITAN[:90]),
+    "json": (
+        '{"iteration": 3, "metrics": {"loss": "nan", "step_time_ms": 250.0}, "msg": "train"}',
+        '{"msg": "step 5", "level": "info"}\n{torn'),
+    "megatron-lm": (COUNTED.format(1).replace("lm loss: 1.043863E+01 | ", ""), ""),
+    "nemo": (
+        "Epoch 0: 0%| | 3/20 [00:01<00:40, 2.01s/it, reduced_train_loss=nan, global_step=3.0, ]",
+        ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NANS)
+def test_a_nan_is_seen_and_a_torn_line_is_none(name: str) -> None:
+    line, more = NANS[name]
+    report = read(text_of([line]) + more.encode(), name)
+    assert [each.step for each in report.steps] == [3]
+    assert math.isnan(report.steps[0].loss or 0.0)
     assert [each.cls for each in report.findings] == ["numerical-failure"]
+    assert read(text_of([COUNTED.format(0)]), "megatron-lm").findings == ()
 
 
 MAXTEXT = "completed step: {0}, seconds: 9.000, Tokens/s/device: 8150.000, loss: 9.500"
@@ -229,20 +228,6 @@ def test_an_end_of_megatron_that_was_asked_for(end: str, goal: int, code: int | 
     lines = [*(MEGATRON.format(each) for each in range(1, 13)), end]
     report = read(text_of(lines), "megatron-lm")
     assert (report.last_step, report.goal_step, report.exit_code) == (12, goal, code)
-
-
-def test_nans_of_megatron_and_nemo_are_seen() -> None:
-    nan = MEGATRON.format(3).replace("lm loss: 1.043863E+01 | ", "")
-    nan += " number of skipped iterations:   0 | number of nan iterations:   1 |"
-    well = MEGATRON.format(3) + " number of nan iterations:   0 |"
-    assert [each.cls for each in read(text_of([well]), "megatron-lm").findings] == []
-    bar = (
-        "Epoch 0:   0%|   | 3/20 [00:01<00:40,  2.01s/it, loss=nan, reduced_train_loss=nan, "
-        "global_step=3.000, train_step_timing in s=2.01]"
-    )
-    for line, name in ((nan, "megatron-lm"), (bar, "nemo")):
-        found = read(text_of([line]), name).findings
-        assert [each.cls for each in found] == ["numerical-failure"]
 
 
 @pytest.mark.parametrize("name", [each for each in PRESETS if each != "tqdm"])

@@ -14,9 +14,6 @@ from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding
 
 TABLE = table()
-EACH = pytest.mark.parametrize(
-    "each", TABLE.signatures, ids=lambda each: f"{each.cls}: {each.words[0]}"
-)
 
 
 def found(line: str) -> Finding | None:
@@ -25,7 +22,7 @@ def found(line: str) -> Finding | None:
     return findings[0] if findings else None
 
 
-@EACH
+@pytest.mark.parametrize("each", TABLE.signatures, ids=lambda each: f"{each.cls}: {each.words[0]}")
 def test_a_sample_is_named_by_its_own_signature(each: Signature) -> None:
     for prefix in ("", " 3: ", "0: (Actor pid=7, ip=10.0.0.9) "):
         finding = found(prefix + each.sample)
@@ -59,19 +56,14 @@ def test_harmless_lines_name_nothing() -> None:
     for line, pattern in TABLE.harmless.items():
         assert found(line) is None, line
         assert re.search(pattern, line), line
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
+    # lines that a signature would name if they were not listed
+    for line in (
         "failed call to cuInit: CUDA_ERROR_UNKNOWN (303)",
         "n1:1:2 [0] NCCL INFO NCCL error 3",
         "bfc] ran out of memory trying to allocate 2GiB; this is not a failure",
-    ],
-)
-def test_harmless_lines_would_name_something_were_they_not_listed(line: str) -> None:
-    assert any(each.pattern.search(line) for each in TABLE.signatures)
-    assert found(line) is None
+    ):
+        assert any(each.pattern.search(line) for each in TABLE.signatures)
+        assert found(line) is None
 
 
 def test_the_actions_of_what_can_never_run_are_drops() -> None:

@@ -34,81 +34,69 @@ def look(rank: int, *, node: str = "", **said: Any) -> HangLook:
     )
 
 
-def job(odd: dict[str, Any], *, at: int = 2, ranks: int = 4, **more: Any) -> Standstill:
-    """Return the answer of a job of which all ranks but one wait at one place."""
-    looks = [look(rank, **(odd if rank == at else {})) for rank in range(ranks)]
-    found = standstill(looks, **more)
-    assert found is not None
-    return found
-
-
 ELSEWHERE = (("/home/u/data.py:9 load", "/home/u/train.py:38 main"),)
 
 
-@pytest.mark.parametrize(
-    ("odd", "said"),
-    [
-        ({"state": "T"}, "stopped by a signal or a debugger in train.py:40 main"),
-        ({"state": "t", "stacks": ()}, "stopped by a signal or a debugger"),
-        ({"state": "Z", "threads": 1, "stacks": ()}, "its program has ended (how is unknown)"),
-        ({"state": "D", "call": "openat", "channel": "rpc_wait_bit_killable"},
-         "in an uninterruptible wait of the kernel (rpc_wait_bit_killable) in train.py:40 main"),
-        ({"call": "recvfrom", "on": "10.0.0.7:443", "stacks": ELSEWHERE},
-         "waits for 10.0.0.7:443 in data.py:9 load"),
-        ({"call": "clock_nanosleep", "stacks": ELSEWHERE}, "sleeps in data.py:9 load"),
-        ({"call": "running", "state": "R", "stacks": ELSEWHERE},
-         "computes on the host in data.py:9 load"),
-        # between two samples it had no core; it computes all the same
-        ({"call": "", "main_cores": 0.4, "stacks": ()}, "computes on the host"),
-        ({"stacks": ELSEWHERE}, "waiting in data.py:9 load"),
-    ],
-    ids=[
-        "stopped", "under a debugger", "died", "a file system that is away", "a server is silent",
-        "asleep", "a loop of Python", "a loop without stacks", "another collective",
-    ],
-)  # fmt: skip
-def test_the_rank_that_does_not_wait_with_the_others_is_behind(
-    odd: dict[str, Any], said: str
-) -> None:
-    found = job(odd)
-    assert found.behind == (2,)
-    assert found.node == "n2"
-    others = "3 other ranks waiting in train.py:40 main"
-    assert sentence(found.why) == f"rank 2 on n2 is behind: {said}; {others}"
-
-
+FOUR: dict[int, dict[str, Any]] = {rank: {} for rank in range(4)}
 READS = {"call": "recvfrom", "on": "10.0.0.3:7777"}
 FILE = {"call": "read", "on": "/data/shard-7"}
 LATE = {0: 9, 1: 9, 2: 7, 3: 9}
+OTHERS = "; 3 other ranks waiting in train.py:40 main"
+# what rank 2 of four does, while the others wait at one place -> what is said of it
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "stopped": ({"state": "T"}, "stopped by a signal or a debugger in train.py:40 main"),
+    "under a debugger": ({"state": "t", "stacks": ()}, "stopped by a signal or a debugger"),
+    "died": (
+        {"state": "Z", "threads": 1, "stacks": ()}, "its program has ended (how is unknown)"),
+    "a file system that is away": (
+        {"state": "D", "call": "openat", "channel": "rpc_wait_bit_killable"},
+        "in an uninterruptible wait of the kernel (rpc_wait_bit_killable) in train.py:40 main"),
+    "a server is silent": (
+        {"call": "recvfrom", "on": "10.0.0.7:443", "stacks": ELSEWHERE},
+        "waits for 10.0.0.7:443 in data.py:9 load"),
+    "asleep": ({"call": "clock_nanosleep", "stacks": ELSEWHERE}, "sleeps in data.py:9 load"),
+    "a loop of Python": (
+        {"call": "running", "state": "R", "stacks": ELSEWHERE},
+        "computes on the host in data.py:9 load"),
+    # between two samples it had no core; it computes all the same
+    "a loop without stacks": (
+        {"call": "", "main_cores": 0.4, "stacks": ()}, "computes on the host"),
+    "another collective": ({"stacks": ELSEWHERE}, "waiting in data.py:9 load"),
+}  # fmt: skip
+# what the ranks do, two on a node, and what else is known -> the ranks behind, and what is said
+JOBS: dict[
+    str, tuple[dict[int, dict[str, Any]], dict[str, Any], tuple[int, ...], str]
+] = {
+    **{name: ({**FOUR, 2: odd}, {}, (2,), f"rank 2 on n1 is behind: {said}{OTHERS}")
+       for name, (odd, said) in ODD.items()},
+    "two are enough where one waits": (
+        {0: {"call": "clock_nanosleep"}, 1: {}}, {}, (0,), "sleeps in train.py:40 main"),
+    "which of two that wait cannot be told": (
+        {0: {"stacks": ELSEWHERE}, 1: {}}, {}, (), "no rank of 2 stands out"),
+    "waits in a socket's read": (
+        {0: READS, 1: READS, 2: {}, 3: READS}, {}, (2,), "waiting in train.py:40 main"),
+    "a file that does not come holds most up": (
+        {0: FILE, 1: FILE, 2: {}, 3: FILE}, {}, (0, 1, 3), "waits for /data/shard-7"),
+    "a call of the driver is a wait": (
+        {0: {}, 1: {"call": "ioctl", "on": "/dev/kfd"}, 2: {}}, {}, (), "no rank stands out"),
+    "all alike": (FOUR, {}, (), "all 4 are waiting in train.py:40 main"),
+    "two steps behind": (FOUR, {"steps": LATE}, (2,), "is behind after step 7"),
+    "one step behind": (FOUR, {"steps": {**LATE, 2: 8}}, (), "no rank stands out"),
+    "a rank prints no steps": (FOUR, {"steps": {0: 9, 2: 3}}, (), "no rank stands out"),
+    "a rank ended": (
+        {0: {}, 1: {}, 3: {}}, {"ended": {2: "signal 9"}, "ranks": range(4)}, (2,),
+        "its program has ended (signal 9)"),
+    "a node is silent": (
+        {0: {}, 1: {}, 3: {}}, {"ranks": range(4)}, (2,), "its node did not answer"),
+    "all ranks of a node": (
+        {rank: FILE if rank in (2, 3) else {} for rank in range(6)}, {}, (2, 3),
+        "ranks 2, 3 on n1, the only node with such ranks, are behind"),
+    "one rank of a node": (
+        {rank: FILE if rank == 2 else {} for rank in range(6)}, {}, (2,), "rank 2 on n1 is"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("ranks", "more", "behind", "said"),
-    [
-        ({0: {"call": "clock_nanosleep"}, 1: {}}, {}, (0,), "sleeps in train.py:40 main"),
-        ({0: {"stacks": ELSEWHERE}, 1: {}}, {}, (), "no rank of 2 stands out"),
-        ({0: READS, 1: READS, 2: {}, 3: READS}, {}, (2,), "waiting in train.py:40 main"),
-        ({0: FILE, 1: FILE, 2: {}, 3: FILE}, {}, (0, 1, 3), "waits for /data/shard-7"),
-        ({0: {}, 1: {"call": "ioctl", "on": "/dev/kfd"}, 2: {}}, {}, (), "no rank stands out"),
-        ({rank: {} for rank in range(4)}, {}, (), "all 4 are waiting in train.py:40 main"),
-        ({rank: {} for rank in range(4)}, {"steps": LATE}, (2,), "is behind after step 7"),
-        ({rank: {} for rank in range(4)}, {"steps": {**LATE, 2: 8}}, (), "no rank stands out"),
-        ({rank: {} for rank in range(4)}, {"steps": {0: 9, 2: 3}}, (), "no rank stands out"),
-        ({0: {}, 1: {}, 3: {}}, {"ended": {2: "signal 9"}, "ranks": range(4)}, (2,),
-         "its program has ended (signal 9)"),
-        ({0: {}, 1: {}, 3: {}}, {"ranks": range(4)}, (2,), "its node did not answer"),
-        ({rank: FILE if rank in (2, 3) else {} for rank in range(6)}, {}, (2, 3),
-         "ranks 2, 3 on n1, the only node with such ranks, are behind"),
-        ({rank: FILE if rank == 2 else {} for rank in range(6)}, {}, (2,), "rank 2 on n1 is"),
-    ],
-    ids=[
-        "two are enough where one waits", "which of two that wait cannot be told",
-        "waits in a socket's read", "a file that does not come holds most up",
-        "a call of the driver is a wait", "all alike", "two steps behind", "one step behind",
-        "a rank prints no steps", "a rank ended", "a node is silent", "all ranks of a node",
-        "one rank of a node",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("ranks", "more", "behind", "said"), JOBS.values(), ids=JOBS)
 def test_who_is_behind(
     ranks: dict[int, dict[str, Any]], more: dict[str, Any], behind: tuple[int, ...], said: str
 ) -> None:
@@ -118,6 +106,11 @@ def test_who_is_behind(
     assert found.behind == behind
     assert said in sentence(found.why)
     assert bool(found.node) == ("only node" in said)
+    # a node of one rank is named
+    alone = standstill([look(rank, **odd) for rank, odd in ranks.items()], **more)
+    assert alone is not None
+    nodes = [f"n{rank}" for rank in behind if rank in ranks]
+    assert (alone.behind, alone.node) == (behind, nodes[0] if len(nodes) == 1 else "")
 
 
 def test_of_a_rank_s_processes_the_trainer_counts_and_not_the_shell_above_it() -> None:

@@ -8,88 +8,47 @@ from pytest_xlatune.logs import Phase
 from pytest_xlatune.model.result import Action
 from tests.helpers.log_lines import read_every_way, step, text_of
 
+EIGHT = [step(each, 1.0) for each in range(8)]
+NEW = [step(each, 2.0) for each in range(3)]
+MEMSTATS = "Memstats: After params initialized:"
+OF_NEW = [(0, 2.0), (1, 2.0), (2, 2.0)]
+# lines -> (step, TGS) of each step that counts, number of starts, and a part of the notes
+LOGS: dict[str, tuple[list[str], list[tuple[int, float]], int, str]] = {
+    "rank 0 by its label, even if it prints late": (
+        [f"{rank}: {step(at, 2.0 + rank)}" for at in range(3) for rank in (1, 0)],
+        OF_NEW, 1, "2 origins"),
+    "of Ray's actors the head's own": (
+        [f"0: (A pid={pid}{ip}) {step(at, tgs)}" for at in range(3)
+         for pid, ip, tgs in ((5, ", ip=10.0.0.2", 1.0), (4, "", 2.0))],
+        OF_NEW, 1, "2 origins"),
+    "without labels the first line of a step": (
+        [step(at, tgs) for at in range(3) for tgs in (2.0, 3.0, 4.0)], OF_NEW, 1, "several ranks"),
+    "a slower rank is no new start": (
+        [step(at, 1.0) for at in (0, 1, 2, 0, 3, 1, 2, 4, 3)],
+        [(at, 1.0) for at in range(5)], 1, "several ranks"),
+    "requeued after settings": (
+        [f"0: {line}" for line in (*EIGHT, "XLA_FLAGS=--xla_new=1", *NEW)], OF_NEW, 2, "2 starts"),
+    "requeued without a word": ([*EIGHT, *NEW], OF_NEW, 2, "2 starts"),
+    "restarted before the third step, after Memstats": (
+        [EIGHT[0], MEMSTATS, *NEW], OF_NEW, 2, "2 starts"),
+    "a resumed start": (
+        ["Config param steps: 20", *EIGHT, "Config param steps: 30", MEMSTATS, step(8, 2.0)],
+        [(8, 2.0)], 2, "2 starts"),
+    "a second start that hangs": ([*EIGHT, MEMSTATS], [], 2, "2 starts"),
+}  # fmt: skip
 
-def test_rank_0_is_read_by_its_label_even_when_it_prints_late() -> None:
-    lines = [
-        f"{rank}: {step(number, 100.0 * (rank + 1))}" for number in range(3) for rank in (1, 0)
-    ]
+
+@pytest.mark.parametrize(("lines", "steps", "starts", "note"), LOGS.values(), ids=LOGS)
+def test_one_rank_and_the_last_start_count(
+    lines: list[str], steps: list[tuple[int, float]], starts: int, note: str
+) -> None:
     report = read_every_way(text_of(lines))
-    assert [(each.step, each.tgs) for each in report.steps] == [(0, 100.0), (1, 100.0), (2, 100.0)]
-    assert report.starts == 1
-    assert any("2 origins" in note for note in report.notes)
-
-
-def test_of_ray_actors_the_head_s_own_is_read() -> None:
-    lines = [
-        f"0: (A pid={pid}{ip}) {step(number, tgs)}"
-        for number in range(3)
-        for pid, ip, tgs in ((5, ", ip=10.0.0.2", 200.0), (4, "", 100.0))
-    ]
-    report = read_every_way(text_of(lines))
-    assert [each.tgs for each in report.steps] == [100.0, 100.0, 100.0]
-
-
-def test_without_labels_the_first_line_of_a_step_counts_and_is_noted() -> None:
-    lines = [step(number, tgs) for number in range(6) for tgs in (100.0, 200.0, 300.0)]
-    report = read_every_way(text_of(lines))
-    assert [each.tgs for each in report.steps] == [100.0] * 6
-    assert report.starts == 1
-    assert any("several ranks" in note for note in report.notes)
-
-
-def test_a_slower_rank_is_no_new_start() -> None:
-    lines = [step(0), step(1), step(2), step(0), step(3), step(1), step(2), step(4), step(3)]
-    report = read_every_way(text_of(lines))
-    assert [each.step for each in report.steps] == [0, 1, 2, 3, 4]
-    assert report.starts == 1
-
-
-STARTS = {
-    "requeued after settings": [
-        *(f"0: {step(each, 1.0)}" for each in range(8)),
-        "0: XLA_FLAGS=--xla_new=1",
-        *(f"0: {step(each, 2.0)}" for each in range(3)),
-    ],
-    "requeued without a word": [
-        *(step(each, 1.0) for each in range(8)),
-        *(step(each, 2.0) for each in range(3)),
-    ],
-    "restarted before the third step, after Memstats": [
-        step(0, 1.0),
-        "Memstats: After params initialized:",
-        *(step(each, 2.0) for each in range(3)),
-    ],
-}
-
-
-@pytest.mark.parametrize("lines", STARTS.values(), ids=STARTS.keys())
-def test_the_last_start_counts(lines: list[str]) -> None:
-    report = read_every_way(text_of(lines))
-    assert [(each.step, each.tgs, each.start) for each in report.steps] == [
-        (0, 2.0, 1),
-        (1, 2.0, 1),
-        (2, 2.0, 1),
-    ]
-    assert report.starts == 2
-
-
-def test_a_resumed_start_keeps_its_own_steps_and_settings() -> None:
-    lines = [
-        "Config param steps: 20",
-        *(step(each, 1.0) for each in range(9)),
-        "Config param steps: 30",
-        "Memstats: After params initialized:",
-        *(step(each, 2.0) for each in range(9, 12)),
-    ]
-    report = read_every_way(text_of(lines))
-    assert [(each.step, each.tgs) for each in report.steps] == [(9, 2.0), (10, 2.0), (11, 2.0)]
-    assert report.config == {"steps": "30"}
-
-
-def test_a_second_start_that_hangs_shows_its_own_phase() -> None:
-    lines = [*(step(each) for each in range(9)), "Memstats: After params initialized:"]
-    report = read_every_way(text_of(lines))
-    assert (report.last_step, report.phase, report.starts) == (None, Phase.COMPILING, 2)
+    assert [(each.step, each.tgs) for each in report.steps] == steps
+    assert {each.start for each in report.steps} <= {starts - 1}
+    assert report.starts == starts
+    assert note in " ".join(report.notes)
+    assert report.phase is (Phase.TRAINING if steps else Phase.COMPILING)
+    assert report.config in ({}, {"steps": "30"})
 
 
 def test_findings_of_an_earlier_start_ask_for_nothing() -> None:

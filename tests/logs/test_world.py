@@ -205,14 +205,84 @@ TOGETHER: dict[str, tuple[list[str], str, int]] = {
        for line in OF_SCRIPTS
        for at, status in ((0, "ok"), (7, "ok"), (len(WHOLE), "soft-success"))},
 }  # fmt: skip
+CONFIG = ["Config param steps: 15", "Config param profiler: "]
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."
+# lines, of which a `<` at the end of the last is cut off with the end of its line -> what the log
+# is called, the exit status of `triage`, and what it says
+ENDS: dict[str, tuple[list[str], str, int, str]] = {
+    "all steps, and no word of an end": ([*CONFIG, *FIFTEEN], "ok", 0, "last step 14 of 15"),
+    "all steps, and a teardown with 143": (
+        [*CONFIG, *FIFTEEN, "== Training FAILED (exit=143, 84s) =="], "soft-success", 0,
+        "exit 143"),
+    "all steps, and a failed summary": (
+        [*CONFIG, *FIFTEEN, " Status:  FAILED (exit 1) - stage failed"], "soft-success", 0,
+        "exit 1"),
+    "the log ends at step 7": (
+        [*CONFIG, *FIFTEEN[:8]], "unfinished", 3, "at step 7 of 15 without an end: killed, or st"),
+    "a hang before Memstats": (
+        CONFIG, "unfinished", 3, "before its first step of 15 without an end"),
+    "a hang while compiling": (
+        [*CONFIG, "Memstats: After params initialized:"], "unfinished", 3, "phase compiling"),
+    "a time limit": (
+        [*CONFIG, *FIFTEEN[:8], LIMIT], "time-limit", 1, "Slurm: the time limit"),
+    "a time limit after the last step": (
+        [*CONFIG, *FIFTEEN, LIMIT], "soft-success", 0, "Slurm: the time limit"),
+    "a scancel": ([*CONFIG, *FIFTEEN[:8], SCANCEL], "cancelled", 1, "ended by a cancel (scancel"),
+    "a scancel, as maxtext-slurm sums it up": (
+        [*CONFIG, *FIFTEEN[:8], " Status: CANCELLED (scancel / SIGTERM)"], "cancelled", 1,
+        "a cancel"),
+    "OOM": (
+        [*CONFIG, *FIFTEEN[:2], OOM, "== Training FAILED (exit=1, 84s) =="], "oom-gpu", 1,
+        "last step 1 of 15"),
+    "OOM without a configuration or an end": ([*FIFTEEN[:2], OOM], "oom-gpu", 1, "last step 1"),
+    "a line of trouble that the job survived": (
+        [*CONFIG, *FIFTEEN[:2], OOM, *FIFTEEN[2:9]], "unfinished", 3, "at step 8 of 15"),
+    "srun's word alone": (
+        [*CONFIG, "srun: error: n2: task 1: Exited with exit code 3"], "exit-code", 1, "exit 3"),
+    "a requeued job whose first start died": (
+        [*CONFIG, OOM, *CONFIG, *FIFTEEN], "ok", 0, "last step 14 of 15"),
+    "a requeued job whose second start goes on": (
+        [*CONFIG, OOM, *CONFIG, *FIFTEEN[:3]], "unfinished", 3, "at step 2 of 15"),
+    "NaN to the end": (
+        [*CONFIG, *(step(each, loss="nan") for each in range(15))], "numerical-failure", 1, "14"),
+    "fewer steps than a score needs": (
+        ["Config param steps: 3", *FIFTEEN[:3], " Status: SUCCESS (exit 0)"], "no-score", 0,
+        "itself (exit 0)"),
+    "no line of it is a step": (
+        ["XLA_FLAGS=--xla_a=true", "round 1, 3 ms"], "unfinished", 3,
+        "of another trainer say how it prints a step: --step-"),
+    # of a log that ends within a line, nothing tells its steps
+    "torn within a step": (
+        [*FIFTEEN[:8], f"{step(8)[:60]}<"], "unfinished", 3, "at step 8 within a line without"),
+    "torn within a word": (
+        [*FIFTEEN[:8], "comple<"], "unfinished", 3, "at step 7 within a line without an end"),
+    "torn behind a whole line of a step": ([*FIFTEEN[:8], f"{step(8)}<"], "no-score", 0, "step 8"),
+    "a short line that is not torn": ([*FIFTEEN[:8], step(8)[:60]], "no-score", 0, "step 8"),
+    "torn behind the word of an end": (
+        [*FIFTEEN[:8], "== Training FAILED (exit=143, 84s) ==<"], "stage-fail", 1,
+        "stage-fail retry 9"),
+    **{name: (*row, "") for name, row in TOGETHER.items()},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("lines", "status", "code"), TOGETHER.values(), ids=TOGETHER)
-def test_lines_together(
-    lines: list[str], status: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("ending", ENDS)
+def test_log_and_end_are_read_together(
+    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry, found = triaged(tmp_path / "job.log", lines, capsys)
-    assert (entry["status"], found) == (status, code)
+    lines, status, code, said = ENDS[ending]
+    path = tmp_path / "job.log"
+    path.write_bytes(text_of(lines).removesuffix(b"<\n"))
+    assert main(["triage", str(path)]) == code
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"job.log: {status}" in shown
+    assert said in shown
+    assert main(["triage", "--json", str(path)]) == code
+    (entry,) = json.loads(capsys.readouterr().out)["logs"]
+    assert entry["status"] == status
+    assert entry["health"] == {0: "healthy", 1: "failed", 3: "unfinished"}[code]
+    assert entry.pop("behind") is None  # which triage alone asks
+    assert main(["steps", "--json", str(path)]) == (3 if code == 3 else 0)
+    assert json.loads(capsys.readouterr().out)["logs"] == [entry]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from tests.helpers.how_to import whole
 (ENTRY, COMMAND), PROJECT = whole("a command")
 
 
-@pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(autouse=True)
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     more = {
         "other": "xlatune_words:__doc__",
         "broken": "their_absence:COMMAND",
@@ -29,9 +29,9 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path / "there")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    yield tmp_path
-    for each in modules:
-        sys.modules.pop(each, None)
+    yield
+    for module in modules:
+        sys.modules.pop(module, None)
 
 
 def helped(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -41,19 +41,17 @@ def helped(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.usefixtures("theirs")
-def test_it_is_listed_beside_ours_and_its_own_module_is_not_loaded(
-    capsys: pytest.CaptureFixture[str],
+def test_it_is_listed_beside_ours_and_runs_as_ours_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert "score of logs" in helped(capsys, "steps")
+    assert "xlatune_words" not in sys.modules, "no other distribution can take a name of ours"
     said = helped(capsys)
     assert "words count the words of a file, 100 % of them" in said
     for name, (line, *_) in COMMANDS.items():
         assert f"{name} {line}" in said
-    assert "xlatune_words_command" not in sys.modules
-
-
-def test_it_runs_as_ours_do(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (theirs / "notes.txt").write_text("one two three")
+    assert "xlatune_words_command" not in sys.modules, "its own module is not loaded for that"
+    (tmp_path / "notes.txt").write_text("one two three")
     assert main(["words", "notes.txt"]) == 0
     assert capsys.readouterr().out == "3 words\n"
     assert main(["words", "notes.txt", "--json"]) == 0
@@ -62,9 +60,11 @@ def test_it_runs_as_ours_do(theirs: Path, capsys: pytest.CaptureFixture[str]) ->
     said = helped(capsys, "words")
     assert "Count the words of a file, 100 % of them." in said
     assert "examples: xlatune words notes.txt" in said
+    with pytest.raises(SystemExit, match="2"):
+        main(["word"])
+    assert "did you mean words?" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("theirs")
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -78,16 +78,3 @@ def test_one_that_is_none_says_so_and_the_others_are_there(
     assert main([name]) == 2
     assert why in capsys.readouterr().err
     assert why in helped(capsys)
-
-
-@pytest.mark.usefixtures("theirs")
-def test_no_name_of_ours_can_be_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "score of logs" in helped(capsys, "steps")
-    assert "xlatune_words" not in sys.modules, "no other distribution is looked at for it"
-
-
-@pytest.mark.usefixtures("theirs")
-def test_a_misspelt_one_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["word"])
-    assert "did you mean words?" in capsys.readouterr().err

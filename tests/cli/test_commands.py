@@ -1,9 +1,11 @@
-"""The command line: what it prints, and how it refuses."""
+"""The command line: what it prints, its help, and how it refuses."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,14 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune import ConfigError, __version__, load_sweep
-from pytest_xlatune.cli import main
+from pytest_xlatune.cli import COMMANDS, main
+from pytest_xlatune.cli import _parser as parser_of
+from pytest_xlatune.cli.parsers import command_table
+from pytest_xlatune.sweep.groups import OPTIONS
 
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+LAUNCHER = "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"
+Said = pytest.CaptureFixture[str]
 STEP = (
     "completed step: {}, seconds: 0.500, TFLOP/s/device: 1.5, Tokens/s/device: {:.3f}, "
     "total_weights: 512, loss: {}\n"
@@ -27,7 +35,10 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def test_steps_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# --- logs -----------------------------------------------------------------------------------------
+
+
+def test_steps_as_json(log: Path, tmp_path: Path, capsys: Said) -> None:
     assert main(["steps", "--json", str(log)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == 1
@@ -44,11 +55,7 @@ def test_steps_as_json(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry["score"]["window"] == [5, 14]
     assert (entry["status"], entry["no_score_reason"]) == ("ok", None)
     assert entry["xla_flags"] == "--xla_a=1"
-
-
-def test_absent_is_null_and_nan_is_a_word(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    # absent is null, and NaN is a word
     path = tmp_path / "nan.log"
     path.write_text(STEP.format(0, 1024, "nan"), encoding="utf-8")
     main(["steps", "--json", str(path)])
@@ -56,11 +63,10 @@ def test_absent_is_null_and_nan_is_a_word(
     assert entry["steps"][0]["loss"] == "nan"
     assert entry["score"] is None
     assert "not finite" in entry["no_score_reason"]
-    assert entry["status"] == "numerical-failure"
-    assert entry["findings"][0]["class"] == "numerical-failure"
+    assert (entry["status"], entry["findings"][0]["class"]) == ("numerical-failure",) * 2
 
 
-def test_steps_and_triage_as_text(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_and_triage_as_text(log: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["steps", str(log)]) == 0
     shown = capsys.readouterr().out
     assert "TGS 1024.0, 0.5000 s/step" in shown
@@ -73,19 +79,20 @@ def test_steps_and_triage_as_text(log: Path, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert "oom-gpu" in shown
     assert "171.96" in shown
-
-
-def test_a_trial_is_named_by_its_folder(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # a trial is named by its folder
     folder = log.parent / "fast-wave2.0-ac98cfcf49.1"
     folder.mkdir()
     log.rename(folder / "log.0.txt")
     (folder / "log.1.txt").write_text("completed step: 0, seconds: 9.0\n", encoding="utf-8")
     assert main(["steps", str(folder)]) == 0
     assert "log.0.txt" in capsys.readouterr().out
+    # an output that was closed from the start, as Python has it under `>&-`, is no trouble
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["steps", str(folder)]) == 0
 
 
 def test_what_is_no_log_is_named_and_the_others_are_still_read(
-    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    log: Path, tmp_path: Path, capsys: Said
 ) -> None:
     other = tmp_path / "picture.png"
     other.write_bytes(bytes(range(256)) * 40)
@@ -96,18 +103,42 @@ def test_what_is_no_log_is_named_and_the_others_are_still_read(
     assert "gone.log cannot be read: No such file" in said.err
 
 
-def test_reports_and_jobs_without_a_sweep_say_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def written_to(output: int, *given: str) -> tuple[str, int]:
+    """What a process of the command says on stderr, and its exit code; closes the output."""
+    code = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with os.fdopen(output, "w") as file:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, *given],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=buffered,
+        )
+    return ended.stderr, ended.returncode
+
+
+def test_an_output_that_cannot_be_written_is_one_message_and_no_traceback(
+    log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for command in ("report", "jobs"):
-        assert main([command]) == 2
-        assert "name another --workdir" in capsys.readouterr().err
-    assert main(["jobs", "pretend"]) == 2
-    assert "unknown sweep 'pretend'" in capsys.readouterr().err
+    reading, writing = os.pipe()
+    os.close(reading)  # `xlatune steps LOG | head`, and head has what it wants
+    assert written_to(writing, "steps", str(log)) == ("", 0)
+    for command in (["steps", str(log)], ["--help"]):
+        said, status = written_to(os.open("/dev/full", os.O_WRONLY), *command)
+        assert (said.count("\n"), status) == (1, 3)
+        assert said.startswith("xlatune: ")
+        assert "No space left" in said
+    # a sign that a terminal cannot show ends no command
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    shown, named = tmp_path / "shown", log.rename(log.with_name("größe.log"))
+    output = os.open(shown, os.O_WRONLY | os.O_CREAT)
+    assert written_to(output, "triage", str(named)) == ("", 0)
+    assert "gr\\xf6\\xdfe.log" in shown.read_text(encoding="ascii")
 
 
-SWEEPS = Path(__file__).parents[2] / "sweeps"
+# --- sweep files ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,160 +157,197 @@ def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(
     expected: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Said,
 ) -> None:
     """The command of the file's own docstring, and of its page: it has to be one that works."""
     monkeypatch.chdir(tmp_path)
     words = ["plan", str(SWEEPS / f"test_{kind}.py"), "--budget", "9000"]
     words += ["--nodelist", f"node[001-{nodes:03d}]", "--model", "llama2-70b"]
     words += ["--parallelism", axes, "--pdbs", "8", "--workdir", str(tmp_path / "work")]
-    words += ["--launcher", "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"]
-    assert main(words) == 0
+    assert main([*words, "--launcher", LAUNCHER]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert not [each for each in expected if each not in said], said
+    assert not [words for words in expected if words not in said], said
     assert not (tmp_path / "work").exists(), "a plan writes nothing"
 
 
-def test_a_plan_shows_the_trials_and_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = Path(__file__).parents[2] / "sweeps" / "test_quickstart.py"
-    assert main(["plan", str(sweep)]) == 0
-    shown = capsys.readouterr().out
-    assert "finds with 80 % power" in shown
-    assert "ici_fsdp_parallelism=2" in shown
-    assert main(["plan", str(sweep), "--parallelism", "FSDP=8"]) == 2
-    assert "multiply to 8, but the cell has 2 devices" in capsys.readouterr().err
-
-
-def test_an_option_is_named_as_it_is_typed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep = Path(__file__).parents[2] / "sweeps" / "test_quickstart.py"
-    assert main(["plan", str(sweep), "--budget", "many"]) == 2
-    assert "xlatune: --budget: found 'many'" in capsys.readouterr().err
-    assert main(["plan", str(sweep), "--budget", "90"]) == 0
-    assert "* budget: --budget" in capsys.readouterr().out
-    path = tmp_path / "test_x.py"
-    path.write_text(
-        "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
-        "SWEEP = Sweep(name='x', launcher=CommandLauncher(argv=('true',)),\n"
-        "              profiles=(profile('a', '--xla_a=1'),))\n",
-        encoding="utf-8",
-    )
-    assert main(["plan", str(path)]) == 2
-    assert "the model (--model)" in capsys.readouterr().err
+ONE_PROFILE = """
+SWEEP = Sweep(
+    name=NAME, launcher=CommandLauncher(argv=("true",)), profiles=(profile("a", "--xla_a=1"),)
+)
+"""
+IMPORTS = "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "no such file"),
-        ("X = 1\n", "declares no SWEEP"),
-        ("import nothing_of_that_name\nSWEEP = 1\n", "cannot be imported: ModuleNotFoundError"),
-        (
-            "from pytest_xlatune import profile\nSWEEP = profile('A')\n",
-            "cannot be imported: ConfigError: profile id 'A'",
+        pytest.param(None, "no such file", id="no file"),
+        pytest.param("X = 1\n", "declares no SWEEP", id="no sweep"),
+        pytest.param("open('ran', 'w').close()\n", "declares no SWEEP = Sweep(", id="a trainer"),
+        pytest.param(
+            "import nothing_of_that_name\nSWEEP = 1\n",
+            "cannot be imported: ModuleNotFoundError",
+            id="a failing import",
         ),
+        pytest.param(
+            "SWEEP = 1 / 0\n", "cannot be imported: ZeroDivisionError", id="a failing line"
+        ),
+        pytest.param(
+            f"{IMPORTS}SWEEP = profile('A')\n",
+            "cannot be imported: ConfigError: profile id 'A'",
+            id="a bad profile",
+        ),
+        pytest.param(f'{IMPORTS}NAME = "x"{ONE_PROFILE}', "the model (--model)", id="no model"),
     ],
-    ids=["no file", "no sweep", "a failing import", "a bad profile"],
 )
 def test_a_bad_sweep_file_is_one_message(
-    tmp_path: Path, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    text: str | None,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Said,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "test_x.py"
     if text is not None:
         path.write_text(text, encoding="utf-8")
     assert main(["plan", str(path)]) == 2
     assert message in capsys.readouterr().err
+    assert not Path("ran").exists(), "a trainer is not run as a sweep file"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from other import SWEEP", "from other import mine as SWEEP", "if 1:\n    SWEEP = 1",
+     "from other import *", "SWEEP: object = 2"],
+)  # fmt: skip
+def test_a_file_that_may_declare_a_sweep_is_imported(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "test_a.py"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_sweep(path)
+    assert "not run" not in str(refused.value)
+
+
+def modules_of(path: Path) -> list[str]:
+    modules = list(sys.modules.items())
+    return [name for name, module in modules if getattr(module, "__file__", None) == str(path)]
 
 
 def test_a_sweep_file_may_declare_a_dataclass(tmp_path: Path) -> None:
     path = tmp_path / "test.json.py"  # whatever its name: it shadows no module
-    path.write_text(
-        "from __future__ import annotations\n"
-        "from dataclasses import dataclass\n"
-        "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
-        "@dataclass\n"
-        "class Own:\n"
-        "    name: str\n"
-        "SWEEP = Sweep(name=Own('own').name, launcher=CommandLauncher(argv=('true',)),\n"
-        "              profiles=(profile('a', '--xla_a=1'),))\n",
-        encoding="utf-8",
-    )
+    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    own = "@dataclass\nclass Own:\n    name: str\nNAME = Own('own').name"
+    path.write_text(head + IMPORTS + own + ONE_PROFILE, encoding="utf-8")
     assert load_sweep(path).name == "own"
-    (added,) = (
-        name
-        for name, each in list(sys.modules.items())
-        if getattr(each, "__file__", None) == str(path)
-    )
+    assert len(modules_of(path)) == 1
     path.write_text("SWEEP = 1 / 0\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be imported: ZeroDivisionError"):
         load_sweep(path)
-    assert added not in sys.modules
+    assert modules_of(path) == []
 
 
-def written_to(output: int, *given: str) -> tuple[str, int]:
-    """What a process of the command says on stderr, and its exit code; closes the output."""
-    code = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
-    buffered = {name: each for name, each in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with os.fdopen(output, "w") as file:
-        ended = subprocess.run(
-            [sys.executable, "-c", code, *given],
-            stdout=file,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            env=buffered,
-        )
-    return ended.stderr, ended.returncode
-
-
-def test_a_reader_that_has_gone_is_no_trouble(log: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)  # `xlatune steps LOG | head`, and head has what it wants
-    assert written_to(writing, "steps", str(log)) == ("", 0)
-
-
-@pytest.mark.parametrize("command", [("steps", "LOG"), ("--help",)], ids=" ".join)
-def test_an_output_that_is_full_is_one_message(command: tuple[str, ...], log: Path) -> None:
-    given = [str(log) if each == "LOG" else each for each in command]
-    said, status = written_to(os.open("/dev/full", os.O_WRONLY), *given)
-    assert (said.count("\n"), status) == (1, 3)
-    assert said.startswith("xlatune: ")
-    assert "No space left" in said
-
-
-def test_a_sign_that_a_terminal_cannot_show_ends_no_command(
-    log: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_study_is_what_pytest_runs_with_the_same_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    shown, named = tmp_path / "shown", log.rename(log.with_name("größe.log"))
-    output = os.open(shown, os.O_WRONLY | os.O_CREAT)
-    assert written_to(output, "triage", str(named)) == ("", 0)
-    assert "gr\\xf6\\xdfe.log" in shown.read_text(encoding="ascii")
+    sweep = str(SWEEPS / "test_nodes.py")
+    cell = ["--nodelist", "node[001-004]", "--model", "m", "--parallelism", "FSDP=8"]
+    cell += ["--pdbs", "8", "--launcher", LAUNCHER]
+    started: list[list[str]] = []
+
+    def execv(program: str, words: list[str]) -> None:
+        started.append([program, *words])
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    with pytest.raises(SystemExit):
+        main(["study", "nodes", sweep, "--plan", *cell])
+    (words,) = started
+    assert words[:7] == [sys.executable, sys.executable, "-m", "pytest", sweep, "-m", "nodes"]
+    assert {"--xlatune-nodelist=node[001-004]", "--xlatune-pdbs=8"} <= {*words}
+    assert words[-1] == "--xlatune-plan"
+    assert main(["study", "gate", sweep, *cell]) == 2
+    assert "run it: xlatune study nodes" in capsys.readouterr().err
 
 
-def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["--version"])
-    assert left.value.code == 0
-    assert capsys.readouterr().out == f"xlatune {__version__}\n"
+# --- help and options -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_help_has_examples_that_the_command_takes(name: str, capsys: Said) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    said = capsys.readouterr().out
+    assert COMMANDS[name].examples
+    for example in COMMANDS[name].examples:
+        assert example in said
+        program, command, *words = shlex.split(example.partition(" > ")[0])  # the shell's own part
+        assert (program, command) == ("xlatune", name)
+        words = ["--against" if word == "--" else word for word in words]
+        if "--help" in words or name == "flags":  # it reads some words in a way of its own
+            continue
+        parser_of(name).parse_args([name, *words])
+
+
+def test_the_table_of_commands() -> None:
+    assert list(COMMANDS)[:2] == ["init", "plan"], "it begins with what a person needs first"
+    assert list(COMMANDS).index("report") < list(COMMANDS).index("steps")
+    settings = {option.name: option for option in OPTIONS}
+    for name in ("workdir", "config"):
+        row, option = command_table()["arguments"][name], settings[name]
+        declared = (row["dest"], row["metavar"], row["help"])
+        assert declared == (option.key, option.metavar, option.help)
+
+
+def options_of(name: str) -> set[str]:
+    """All options that a command takes, those that its help leaves out too."""
+    command = parser_of(name).command  # type: ignore[attr-defined]
+    return {*command._option_string_actions}
+
+
+def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(capsys: Said) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+    said = capsys.readouterr().out
+    shown = {*re.findall(r"^  --([a-z-]+)", said, re.MULTILINE)}
+    daily = "all model budget compile executor nodelist partition workdir"
+    assert shown == {*daily.split()}
+    assert "`pytest -v --help` lists them as --xlatune-NAME" in " ".join(said.split())
+    assert options_of("plan") >= {"--slots", "--slurm", "--container", "--node-hours"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("import", {"--slurm", "--partition", "--launcher", "--notify-file", "--negative"}),
+        ("plan", {"--notify-file", "--negative", "--log-level", "--reports"}),
+        ("calibrate", {"--notify-file", "--negative"}),
+    ],
+)
+def test_a_command_has_no_option_that_does_nothing_there(name: str, options: set[str]) -> None:
+    known = options_of(name)
+    assert "--model" in known
+    assert not known & options
 
 
 @pytest.mark.parametrize(
     ("argv", "near"),
-    [(["step"], "steps"), (["triag", "a.log"], "triage"), (["steps", "a.log", "--jsn"], "--json")],
+    [
+        ("step", "steps"),
+        ("triag a.log", "triage"),
+        ("steps a.log --jsn", "--json"),
+        ("plan sweep.py --queue-dapth 1", "--queue-depth"),  # which its help leaves out
+    ],
 )
-def test_a_mistyped_command_or_option_names_the_nearest(
-    argv: list[str], near: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistyped_command_or_option_names_the_nearest(argv: str, near: str, capsys: Said) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(argv)
+        main(argv.split())
     assert f"did you mean {near}?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["hlo .", "steps one/0.log", "drill h.trace.json", "jobs"])
 def test_a_misspelt_variable_is_told_by_every_command(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     monkeypatch.setenv("XLATUNE_WORKDIRR", "elsewhere")
     assert main(command.split()) == 2
@@ -289,35 +357,34 @@ def test_a_misspelt_variable_is_told_by_every_command(
     assert not said.out
 
 
-def test_an_output_that_was_closed_from_the_start_is_no_trouble(
-    log: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("argv", "status", "words"),
+    [
+        ("plan SWEEP", 0, ("finds with 80 % power", "ici_fsdp_parallelism=2")),
+        ("plan SWEEP --parallelism FSDP=8", 2, ("multiply to 8, but the cell has 2 devices",)),
+        ("plan SWEEP --budget many", 2, ("xlatune: --budget: found 'many'",)),
+        ("plan SWEEP --budget 90", 0, ("* budget: --budget",)),
+        ("report", 2, ("name another --workdir",)),
+        ("jobs", 2, ("name another --workdir",)),
+        ("jobs pretend", 2, ("unknown sweep 'pretend'",)),
+        ("--version", 0, (f"xlatune {__version__}\n",)),
+    ],
+)
+def test_a_command_ends_with(
+    *,
+    argv: str,
+    status: int,
+    words: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Said,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(sys, "stdout", None)  # as Python has it under `>&-`
-    assert main(["steps", str(log)]) == 0
-
-
-def test_a_study_is_what_pytest_runs_with_the_same_options(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep = str(SWEEPS / "test_nodes.py")
-    cell = ["--nodelist", "node[001-004]", "--model", "m", "--parallelism", "FSDP=8"]
-    cell += ["--launcher", "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"]
-    started: list[list[str]] = []
-
-    def execv(program: str, words: list[str]) -> None:
-        started.append([program, *words])
-        raise SystemExit(0)
-
-    monkeypatch.setattr(os, "execv", execv)
-    with pytest.raises(SystemExit):
-        main(["study", "nodes", sweep, "--plan", "--pdbs", "8", *cell])
-    ((program, *words),) = started
-    assert (program, words[:6]) == (
-        sys.executable,
-        [sys.executable, "-m", "pytest", sweep, "-m", "nodes"],
-    )
-    assert "--xlatune-nodelist=node[001-004]" in words
-    assert "--xlatune-pdbs=8" in words
-    assert words[-1] == "--xlatune-plan"
-    assert main(["study", "gate", sweep, "--pdbs", "8", *cell]) == 2
-    assert "run it: xlatune study nodes" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    sweep = str(SWEEPS / "test_quickstart.py")
+    try:
+        ended = main([sweep if word == "SWEEP" else word for word in argv.split()])
+    except SystemExit as left:
+        ended = int(left.code or 0)
+    assert ended == status
+    said = capsys.readouterr()
+    assert [each for each in words if each not in (said.err if status else said.out)] == []

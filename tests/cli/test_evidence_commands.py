@@ -47,11 +47,6 @@ def base(tmp_path: Path) -> Path:
     return captured(tmp_path / "base", node(gpus=4, unit=10**6))
 
 
-@pytest.fixture
-def faster(tmp_path: Path) -> Path:
-    return captured(tmp_path / "faster", node(gpus=4, unit=9 * 10**5))
-
-
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -85,16 +80,15 @@ def gpu_dump(folder: Path, name: str = "fsdp-ov") -> Path:
     return folder
 
 
-def test_a_dump_of_a_gpu_is_read_with_the_files_beside_it(run: Run, tmp_path: Path) -> None:
+def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
+    run: Run, tmp_path: Path
+) -> None:
     code, out, err = run("hlo", gpu_dump(tmp_path / "dump"))
     assert (code, err) == (0, "")
     assert "jit_train_step for sm_9.0" in out
     assert "4 x all-gather: 32 MiB, asynchronous" in out
     assert "memory " in out
     assert "option xla_gpu_enable_latency_hiding_scheduler=true" in out
-
-
-def test_two_dumps_are_a_difference(run: Run, tmp_path: Path) -> None:
     dumps = [gpu_dump(tmp_path / name, name) for name in ("fsdp", "fsdp-ag")]
     code, out, _ = run("hlo", *dumps)
     assert code == 0
@@ -108,11 +102,6 @@ def test_two_dumps_are_a_difference(run: Run, tmp_path: Path) -> None:
     assert document["before"]["source"].startswith(str(dumps[0]))
 
 
-def no_dump(folder: Path) -> Path:
-    (folder / "empty").mkdir()
-    return folder / "empty"
-
-
 def truncated_dump(folder: Path) -> Path:
     dump = gpu_dump(folder / "cut")
     (program,) = dump.glob("*step*after_optimizations.txt")
@@ -124,7 +113,9 @@ def truncated_dump(folder: Path) -> Path:
     ("make", "message"),
     [
         pytest.param(lambda folder: folder / "gone", "gone: no such file", id="missing"),
-        pytest.param(no_dump, "empty: no *_after_optimizations.txt", id="a folder without a dump"),
+        pytest.param(
+            lambda folder: folder, ": no *_after_optimizations.txt", id="a folder without a dump"
+        ),
         pytest.param(truncated_dump, "after_optimizations.txt: no readable HLO", id="truncated"),
         pytest.param(lambda _: Path("/dev/zero"), "/dev/zero: no such file", id="a device"),
     ],
@@ -132,14 +123,13 @@ def truncated_dump(folder: Path) -> Path:
 def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
     run: Run, tmp_path: Path, make: Callable[[Path], Path], message: str
 ) -> None:
-    bad = make(tmp_path)
-    code, out, err = run("hlo", bad)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
-    code, out, err = run("hlo", gpu_dump(tmp_path / "good"), bad)
-    assert (code, err.count("\n")) == (2, 1)
-    assert message in err
-    assert "jit_train_step for sm_9.0" in out
+    (tmp_path / "bad").mkdir()
+    bad, good = make(tmp_path / "bad"), gpu_dump(tmp_path / "good")
+    for argv in ((bad,), (good, bad)):
+        code, out, err = run("hlo", *argv)
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
+        assert ("jit_train_step for sm_9.0" in out) is (good in argv)
 
 
 # --- drill ----------------------------------------------------------------------------------------
@@ -154,14 +144,14 @@ def reconciles(document: dict[str, Any], steps: list[int], gpus: int) -> None:
     assert sum(row["sum_ps"] for row in drill["kernels"]) == total
 
 
-def test_a_trace_reconciles(run: Run, base: Path) -> None:
+@pytest.mark.parametrize("between", ["--", "--against"], ids=["two dashes", "the option"])
+def test_a_trace_reconciles_and_two_variants_are_compared(
+    run: Run, base: Path, tmp_path: Path, between: str
+) -> None:
     code, out, err = run("drill", base, "--json", "--steps", 3)
     assert (code, err) == (0, "")
     reconciles(json.loads(out), [5, 6, 7], 4)
-
-
-@pytest.mark.parametrize("between", ["--", "--against"], ids=["two dashes", "the option"])
-def test_two_variants_are_compared(run: Run, base: Path, faster: Path, between: str) -> None:
+    faster = captured(tmp_path / "faster", node(gpus=4, unit=9 * 10**5))
     argv = ["--steps", 3, base, between, faster, "--step-time", 0.5, "--step-time", 0.4]
     code, out, err = run("drill", *argv)
     assert (code, err) == (0, "")
@@ -188,46 +178,31 @@ def test_what_does_not_agree_is_refused(
     assert message in err
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("n2.xplane.pb", lambda good: good[: len(good) // 2]),
-        ("n2.trace.json.gz", lambda _: b"no gzip at all"),
-    ],
-    ids=["truncated", "foreign"],
-)
+@pytest.mark.parametrize("name", ["n2.xplane.pb", "n2.trace.json.gz"], ids=["cut", "foreign"])
 def test_a_bad_capture_is_named_and_the_others_are_still_read(
-    run: Run, base: Path, name: str, data: Callable[[bytes], bytes]
+    run: Run, base: Path, tmp_path: Path, name: str
 ) -> None:
     good = base / "n1.xplane.pb"
-    (base / name).write_bytes(data(good.read_bytes()))
-    code, out, err = run("drill", base)
-    assert (code, err.count("\n")) == (2, 1)
-    assert f"{name}: " in err
-    assert "steps 5, 6, 7" in out
+    data = good.read_bytes()
+    (base / name).write_bytes(data[: len(data) // 2] if "xplane" in name else b"no gzip at all")
+    for argv in ((base,), ("/gone", base), (base, "--", "/gone")):
+        code, out, err = run("drill", *argv)
+        assert code == 2
+        assert f"{name}: " in err
+        assert ("/gone: no such file" in err) is ("/gone" in argv)
+        assert "steps 5, 6, 7" in out
     good.unlink()
     code, out, err = run("drill", base)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{name}: " in err
-
-
-def test_a_missing_folder_is_named_and_the_others_are_still_read(run: Run, base: Path) -> None:
-    code, out, err = run("drill", "/gone", base)
-    assert code == 2
-    assert "/gone: no such file" in err
-    assert "steps 5, 6, 7" in out
-    code, out, err = run("drill", base, "--", "/gone")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "steps 5, 6, 7" in out
-
-
-def test_a_folder_without_captures_says_what_is_expected(run: Run, tmp_path: Path) -> None:
-    assert "no capture among 0 files" in run("drill", tmp_path)[2]
-    (tmp_path / "n1.xplane.riegeli").write_bytes(b"")
-    assert "riegeli capture" in run("drill", tmp_path)[2]
-    with pytest.raises(SystemExit) as ended:
-        main(["drill", str(tmp_path), "--gpus", "0"])
-    assert ended.value.code == 2
+    # a folder without captures says what is expected
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no capture among 0 files" in run("drill", empty)[2]
+    (empty / "n1.xplane.riegeli").write_bytes(b"")
+    assert "riegeli capture" in run("drill", empty)[2]
+    with pytest.raises(SystemExit, match="2"):
+        main(["drill", str(empty), "--gpus", "0"])
 
 
 # --- a real JAX -----------------------------------------------------------------------------------
@@ -261,7 +236,9 @@ def unfused(once: Once) -> Path:
 
 @pytest.mark.jax
 @pytest.mark.part("programs")
-def test_a_real_dump_of_the_cpu(run: Run, trained: Path, unfused: Path) -> None:
+def test_real_dumps_and_traces_of_the_cpu_are_compared(
+    run: Run, trained: Path, unfused: Path
+) -> None:
     code, out, _ = run("hlo", trained / "dump", "--json")
     program = json.loads(out)["program"]
     assert (code, program["module"], program["target"]) == (0, "jit_train_step", "cpu")
@@ -271,11 +248,7 @@ def test_a_real_dump_of_the_cpu(run: Run, trained: Path, unfused: Path) -> None:
     code, out, _ = run("hlo", trained / "dump", unfused / "dump")
     assert "xla_disable_hlo_passes acted: the program changed" in out
     assert "identical: the optimised" in run("hlo", trained / "dump", trained / "dump")[1]
-
-
-@pytest.mark.jax
-@pytest.mark.part("programs")
-def test_real_traces_reconcile_and_are_compared(run: Run, trained: Path, unfused: Path) -> None:
+    # its traces reconcile, and are compared
     code, out, err = run("drill", trained / "output", "--json", "--steps", 3)
     assert (code, err) == (0, "")
     reconciles(json.loads(out), [3, 4, 5], 4)

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.catalog.context import deployed_context, text_profile
+from pytest_xlatune.catalog.rules import RULES
 from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.tasks.lint_profiles import shape_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
-DOCS = Path(__file__).parents[2] / "docs" / "reference" / "flags.md"
-DATA = Path(__file__).parents[1] / "data" / "evidence"
-SWEEPS = Path(__file__).parents[2] / "sweeps"
+ROOT = Path(__file__).parents[2]
 Run = Callable[..., tuple[int, str, str]]
 SCHEDULER = "--xla_gpu_enable_latency_hiding_scheduler"
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
@@ -35,11 +34,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def test_the_document_names_every_rule() -> None:
-    from pytest_xlatune.catalog.rules import RULES
-
-    document = DOCS.read_text(encoding="utf-8")
-    missing = [rule.name for rule in RULES if f"| `{rule.name}` |" not in document]
-    assert missing == []
+    document = (ROOT / "docs" / "reference" / "flags.md").read_text(encoding="utf-8")
+    assert [rule.name for rule in RULES if f"| `{rule.name}` |" not in document] == []
 
 
 def test_list(run: Run) -> None:
@@ -47,20 +43,17 @@ def test_list(run: Run) -> None:
     assert code == 0
     assert "--xla_gpu_all_gather_combine_threshold_bytes = 268435456" in out
     entries = json.loads(run("list", "--json")[1])["entries"]
-    seen = {each["slug"]: each["seen_in"] for each in entries}
+    seen = {entry["slug"]: entry["seen_in"] for entry in entries}
     assert seen["ag"].startswith("HLO: number and sizes")
     assert seen["async-priority-off"] == "run time only"
     assert seen["channels"] == "NCCL_DEBUG=INFO"
-
-
-def test_list_of_an_axis_is_what_a_wave_would_take(run: Run) -> None:
+    # of an axis it is what a wave would take
     code, out, _ = run("list", "--axis", "pp", "--jaxlib", "0.10.2", "--device", "sm_90")
     assert code == 0
     assert "overlap-2 " in out
     assert "left out: pipeline-ag: --xla_gpu_pipeline_all_gather is accepted since" in out
     document = json.loads(run("list", "--axis", "PP", "--json")[1])
     assert document["profiles"][-1]["id"] == "control-async-priority"
-    assert run("list", "--axis", "XP")[0] == 2
 
 
 def test_show(run: Run) -> None:
@@ -72,9 +65,6 @@ def test_show(run: Run) -> None:
     assert "not in the catalog" in out, "a flag that only the releases know"
     document = json.loads(run("show", "ag", "--json")[1])
     assert document["entries"][0]["history"]["first"] == "0.4.30"
-    code, _, err = run("show", "xla_gpu_autotune_lvl")
-    assert code == 2
-    assert "did you mean" in err
 
 
 @pytest.mark.jax
@@ -88,17 +78,15 @@ def test_lint_of_words(run: Run) -> None:
     )  # fmt: skip
     assert code == 1
     document = json.loads(out)
-    assert [each["rule"] for each in document["objections"]] == [
-        "plain-integer",
-        "unknown-flag",
-        "adds-up",
-    ]
+    rules = [objection["rule"] for objection in document["objections"]]
+    assert rules == ["plain-integer", "unknown-flag", "adds-up"]
     assert document["jaxlib"]
 
 
 @pytest.mark.usefixtures("xla")
 def test_lint_of_a_sweep_file(run: Run) -> None:
-    code, out, _ = run("lint", SWEEPS / "test_quickstart.py", "--python", sys.executable)
+    sweep = ROOT / "sweeps" / "test_quickstart.py"
+    code, out, _ = run("lint", sweep, "--python", sys.executable)
     assert code == 1
     assert "profile warp-drive: unknown to this XLA: --xla_cpu_enable_warp_drive" in out
     assert re.search(r"^\d+ profiles, 1 objection, jaxlib", out, re.MULTILINE)
@@ -152,12 +140,11 @@ def test_lint_without_an_xla(
 ) -> None:
     code, out, _ = run("lint", "--json", *argv)
     document = json.loads(out)
-    assert [each["rule"] for each in document["objections"]] == rules
+    assert [objection["rule"] for objection in document["objections"]] == rules
     assert code == bool(rules)
     _, *said = document["unchecked"]  # the first says that no XLA was asked
-    assert [each.partition(":")[0] for each in said] == [
-        flag.partition("=")[0] for flag in unprobed
-    ]
+    names = [flag.partition("=")[0] for flag in unprobed]
+    assert [line.partition(":")[0] for line in said] == names
 
 
 @pytest.mark.parametrize(
@@ -171,8 +158,10 @@ def test_lint_without_an_xla(
         (("list", "--deployed", "'--xla_a=1"), "No closing quotation"),
         (("list", "--device", "v5e"), "or leave --device out"),
         (("list", "--device", "nope", "--axis", "DP"), "unknown device 'nope'"),
+        (("list", "--axis", "XP"), "XP"),
         (("lint", "--device", "nope", "--xla_a=1"), "unknown device 'nope'"),
         (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),
+        (("show", "xla_gpu_autotune_lvl"), "did you mean"),
     ],
 )
 def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: str) -> None:
@@ -183,31 +172,30 @@ def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: s
 
 def test_words_are_flags_and_variables() -> None:
     found = text_profile(["--xla_a='x y'", "NCCL_ALGO=Ring", " --xla_b"])
-    assert [str(each) for each in found.flags] == ['--xla_a="x y"', "--xla_b"]
+    assert [str(flag) for flag in found.flags] == ['--xla_a="x y"', "--xla_b"]
     assert found.env == {"NCCL_ALGO": "Ring"}
     context = deployed_context("--xla_a='x y' --xla_c='' NCCL_ALGO=Tree")
-    assert [(each.name, each.value) for each in context.deployed] == [
-        ("xla_a", "x y"),
-        ("xla_c", ""),
-    ]
+    assert {flag.name: flag.value for flag in context.deployed} == {"xla_a": "x y", "xla_c": ""}
     assert context.env == {"NCCL_ALGO": "Tree"}
 
 
 def test_a_program_as_the_rules_see_it() -> None:
-    permute = Collective(
-        name="p", kind="collective-permute", computation="body", size_bytes=64, is_async=True,
-        is_pipelined=False, groups="{{0,1},{1,0}}", executions=4, in_loop=True,
-    )  # fmt: skip
-    gathers = [
-        Collective(
-            name=f"g{at}", kind="all-gather", computation=computation, size_bytes=32,
-            is_async=True, is_pipelined=False, groups="", executions=1, in_loop=False,
-        )
-        for at, computation in enumerate(("body", "body", "entry"))
-    ]  # fmt: skip
+    def collective(name: str, kind: str, computation: str, size_bytes: int) -> Collective:
+        return Collective(
+            name=name, kind=kind, computation=computation, size_bytes=size_bytes, is_async=True,
+            is_pipelined=False, groups="{{0,1},{1,0}}" if name == "p" else "", executions=4,
+            in_loop=name == "p",
+        )  # fmt: skip
+
     program = Program(
         source="", module="", target="sm_90", fingerprint=None, digest="", unordered="",
-        instructions=0, opcodes={}, collectives=(permute, *gathers), in_flight=1,
+        instructions=0, opcodes={}, in_flight=1,
+        collectives=(
+            collective("p", "collective-permute", "body", 64),
+            collective("g0", "all-gather", "body", 32),
+            collective("g1", "all-gather", "body", 32),
+            collective("g2", "all-gather", "entry", 32),
+        ),
         loops=(Loop(name="w", body="body", trips=4, unrolled=1, executions=1),),
     )  # fmt: skip
     shape = shape_of(program)

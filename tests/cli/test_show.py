@@ -36,41 +36,26 @@ TABLE = Table(
 QUICK = brief("Where time went", lines("  as it `stands`", "2"), TABLE, Text(text="a `word`"))
 WHOLE = Document(title="A report", header=("of a cell",), sections=(section("Found", TABLE),))
 VALUES = {"schema": 1, "ms": [6.0, -12.5]}
+FOUND = Output(documents=(QUICK,), json=lambda: VALUES, source="traces")
+Said = pytest.CaptureFixture[str]
 
 
-def given(*documents: Document, status: int = 0, problems: tuple[str, ...] = ()) -> Output:
-    return Output(
-        documents=documents,
-        json=lambda: VALUES,
-        source="traces",
-        status=status,
-        problems=problems,
-    )
+def asked(*, is_json: bool = False, html: Path | None = None) -> argparse.Namespace:
+    return argparse.Namespace(json=is_json, html=html, write_page=write_page)
 
 
-def asked(**said: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"json": False, "html": None, "write_page": write_page, **said})
-
-
-def test_each_form_has_the_same_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert present(given(QUICK), asked()) == 0
+def test_each_form_has_the_same_figures(tmp_path: Path, capsys: Said) -> None:
+    assert present(FOUND, asked()) == 0
     text = capsys.readouterr().out
-    assert present(given(QUICK), asked(json=True)) == 0
-    assert json.loads(capsys.readouterr().out) == VALUES
     page = tmp_path / "pages" / "drill.html"
-    assert present(given(QUICK), asked(html=page)) == 0
+    assert present(FOUND, asked(is_json=True, html=page)) == 0
+    assert json.loads(capsys.readouterr().out) == VALUES, "a page leaves the document alone"
+    assert present(FOUND, asked(html=page)) == 0
     assert capsys.readouterr().out == f"{text}\nwritten: {page}\n"
-    shown = read(page.read_text(encoding="utf-8"))
-    assert shown.tables == [[["kernel", "family", "ms"], [LONG, "gemm", "6.000"], ["copy", "", "-12.500"]]]  # fmt: skip  # noqa: E501
-    assert all(row[2] in text for row in shown.tables[0][1:])
-
-
-def test_a_page_beside_json_leaves_the_document_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert present(given(WHOLE), asked(json=True, html=tmp_path / "a.html")) == 0
-    assert json.loads(capsys.readouterr().out) == VALUES
-    assert (tmp_path / "a.html").exists()
+    (table,) = read(page.read_text(encoding="utf-8")).tables
+    rows = [[LONG, "gemm", "6.000"], ["copy", "", "-12.500"]]
+    assert table == [["kernel", "family", "ms"], *rows]
+    assert all(row[2] in text for row in rows)
 
 
 def test_a_terminal_shows_of_a_brief_document_its_blocks_and_breaks_no_row() -> None:
@@ -85,34 +70,28 @@ def test_a_terminal_shows_of_a_brief_document_its_blocks_and_breaks_no_row() -> 
         "a word",
     ]
     assert terminal(WHOLE, width=40)[:4] == ["A report", "  * of a cell", "", "Found"]
-    assert markdown(QUICK).startswith(
-        "# Where time went\n\n## Where time went\n\n* as it `stands`\n"
-    )
+    title = "# Where time went\n\n## Where time went\n\n* as it `stands`\n"
+    assert markdown(QUICK).startswith(title)
 
 
-def test_a_problem_goes_to_stderr_and_decides_the_status(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert present(given(QUICK, status=10), asked()) == 10
-    assert present(given(QUICK, status=10, problems=("gone.log",)), asked()) == 2
-    said = capsys.readouterr()
-    assert said.err == "xlatune: gone.log\n"
-    noted = Output(notes=("a copy",), problems=(), problem_status=Exit.INTERNAL)
-    assert present(noted, asked()) == 0
-    assert capsys.readouterr().err == "xlatune: a copy\n"
-
-
-def test_no_page_is_written_of_what_was_not_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_problem_goes_to_stderr_and_decides_the_status(tmp_path: Path, capsys: Said) -> None:
     page = tmp_path / "cell.html"
-    for json_too in (False, True):
-        assert present(Output(problems=("unknown cell",)), asked(html=page, json=json_too)) == 2
-        assert capsys.readouterr() == ("", "xlatune: unknown cell\n")
-    assert not page.exists()
+    for output, status, said in (
+        (Output(documents=(QUICK,), status=10), 10, ""),
+        (Output(documents=(QUICK,), status=10, problems=("gone.log",)), 2, "gone.log"),
+        (Output(notes=("a copy",), problem_status=Exit.INTERNAL), 0, "a copy"),
+        (Output(problems=("unknown cell",)), 2, "unknown cell"),
+    ):
+        assert present(output, asked(html=None if output.documents else page)) == status
+        out, err = capsys.readouterr()
+        assert bool(out) == bool(output.documents)
+        assert err == (f"xlatune: {said}\n" if said else "")
+    assert present(Output(problems=("unknown cell",)), asked(is_json=True, html=page)) == 2
+    assert capsys.readouterr() == ("", "xlatune: unknown cell\n")
+    assert not page.exists(), "no page is written of what was not found"
 
 
-def test_what_was_found_is_shown_before_a_file_fails(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_found_is_shown_before_a_file_fails(capsys: Said) -> None:
     def documents() -> Iterator[Document]:
         yield QUICK
         raise ConfigError("the disk is full")
@@ -122,36 +101,32 @@ def test_what_was_found_is_shown_before_a_file_fails(capsys: pytest.CaptureFixtu
     assert "6.000" in capsys.readouterr().out
 
 
-def test_files_are_written_whole_and_named_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_are_written_whole_and_named_first(tmp_path: Path, capsys: Said) -> None:
     path = tmp_path / "gates" / "test_gate.py"
-    present(
-        Output(files={path: "SWEEP = 1\n"}, documents=(brief("Next", lines("run it")),)), asked()
-    )
+    next_step = brief("Next", lines("run it"))
+    present(Output(files={path: "SWEEP = 1\n"}, documents=(next_step,)), asked())
     assert path.read_text(encoding="utf-8") == "SWEEP = 1\n"
-    assert [each.name for each in path.parent.iterdir()] == ["test_gate.py"]
+    assert [file.name for file in path.parent.iterdir()] == ["test_gate.py"]
     assert capsys.readouterr().out == f"written: {path}\nrun it\n"
     with pytest.raises(ConfigError, match="name another place"):
         present(Output(files={path / "below": "x"}), asked())
 
 
 def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:
     made = scripted.campaign(tmp_path, scripted.FakeExecutor())
     scripted.run(made)
     monkeypatch.chdir(tmp_path)
-    folder = str(made.folder)
+    folder, gone = str(made.folder), str(tmp_path / "gone")
     assert main(["report", folder, "--no-files"]) == 0
     assert "FASTER" in capsys.readouterr().out
-    assert not (tmp_path / "reports").exists()
     assert main(["report", folder, folder, "--json"]) == 0
-    assert [each["schema"] for each in json.loads(capsys.readouterr().out)] == [3, 3]
-    assert not (tmp_path / "reports").exists()
-    assert main(["report", folder, str(tmp_path / "gone"), "--json"]) == 3
+    assert [report["schema"] for report in json.loads(capsys.readouterr().out)] == [3, 3]
+    assert main(["report", folder, gone, "--json"]) == 3
     said = capsys.readouterr()
     assert len(json.loads(said.out)) == 1, "a list where several were named"
     assert "gone does not exist" in said.err
-    assert main(["report", folder, str(tmp_path / "gone"), folder]) == 3
+    assert not (tmp_path / "reports").exists()
+    assert main(["report", folder, gone, folder]) == 3
     assert (tmp_path / "reports" / "pretend-tuning.md").exists()

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -34,7 +35,6 @@ from pytest_xlatune.logs._course import (
     STEPS_THAT_REFUTE,
     Course,
     Phase,
-    RankLog,
     RankLogs,
     rank_of,
 )
@@ -404,7 +404,8 @@ class LogReader:
         if _STEP_WORD not in line.low:
             return ()
         steps = grammar.parse_steps(text, label, is_torn=line.is_torn)
-        if len(steps) == 1 and course.is_cut(steps[0]):
+        usual_figures = course.start.figures_of(course.start.last)
+        if len(steps) == 1 and grammar.figures_in(steps[0]) < usual_figures:  # it may be cut
             steps = grammar.parse_steps(text, label, is_torn=True)
         front = text.partition(_STEP_WORD)[0].strip()
         course.has_front |= bool(steps and front) and "[Rampup" not in front
@@ -433,7 +434,7 @@ class LogReader:
         return any(
             facts.read(match, line, self._course)
             for facts in FACTS
-            if line.has(facts.words) and (match := facts.pattern.search(line.text)) is not None
+            if line.has(facts.words) and (match := re.search(facts.pattern, line.text)) is not None
         )
 
     def _block_findings(self) -> list[tuple[Finding, int]]:
@@ -484,7 +485,7 @@ def read_log(chunks: Iterable[bytes]) -> LogReport:
     return reader.report()
 
 
-class RankReader:
+class RankReader(RankLogs):
     """Reads the logs of one job, one after the other or while they grow.
 
     `pattern` describes the step lines of a trainer other than MaxText. Where a method takes a rank,
@@ -492,19 +493,18 @@ class RankReader:
     """
 
     def __init__(self, pattern: StepPattern | None = None) -> None:
+        super().__init__()
         self._pattern = pattern
         self._readers: dict[int | None, LogReader] = {}
-        self._logs = RankLogs()
-
-    @property
-    def ranks(self) -> Mapping[int, RankLog]:
-        """Rank -> what it printed so far, in the order of the ranks."""
-        return dict(sorted(self._logs.by_rank.items()))
 
     def seconds(self) -> dict[int, dict[int, float]]:
         """Return rank -> step -> seconds, for ranks whose lines have the seconds."""
         seconds = {
-            rank: {step: step_s for step, step_s in log.steps if step_s is not None}
+            rank: {
+                step: step_s
+                for step, step_s in zip(log.steps, log.seconds, strict=True)
+                if step_s is not None
+            }
             for rank, log in self.ranks.items()
         }
         return {rank: steps for rank, steps in seconds.items() if steps}
@@ -512,7 +512,7 @@ class RankReader:
     def log(self, rank: int | None = None) -> LogReader:
         """Return the reader of the log of a rank."""
         if rank not in self._readers:
-            self._readers[rank] = LogReader(self._pattern, ranks=self._logs, rank=rank)
+            self._readers[rank] = LogReader(self._pattern, ranks=self, rank=rank)
         return self._readers[rank]
 
     def is_known(self, rank: int | None) -> bool:
@@ -529,11 +529,10 @@ class RankReader:
             reader.close()
             for segment in reader.end():
                 rank = rank_of(grammar.split_origin(segment)[0], of_log)
-                if (log := self._logs.log_of(rank)) is not None:
+                if (log := self.log_of(rank)) is not None:
                     log.last_line = shortened(segment, _LINE_CHARS)
-        logs = self._logs
         return behind_by_logs(
-            {rank: (log.last_step, log.last_line) for rank, log in logs.by_rank.items()},
-            unheard=logs.unheard,
-            line=logs.unheard_line,
+            {rank: (log.last_step, log.last_line) for rank, log in self.ranks.items()},
+            unheard=self.unheard,
+            line=self.unheard_line,
         )

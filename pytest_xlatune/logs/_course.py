@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -119,62 +119,64 @@ class Start:
                 del self.steps[step]
             self.left_out += MORE_STEPS
 
-    @property
-    def label(self) -> str:
-        """The label of the counted origin in records."""
-        return self.home.label if self.home else ""
-
 
 @dataclass(slots=True)
 class RankLog:
     """What the lines of one rank show."""
 
-    # the last steps of the last start, with their seconds; None if the line has none
-    steps: deque[tuple[int, float | None]] = field(
-        default_factory=lambda: deque(maxlen=_KEPT_OF_RANK)
-    )
+    # the last steps of the last start
+    steps: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_OF_RANK))
+    # the seconds of each; None if its line has none
+    seconds: deque[float | None] = field(default_factory=lambda: deque(maxlen=_KEPT_OF_RANK))
     last_line: str = ""
 
     @property
     def last_step(self) -> int | None:
         """The highest step id; None before its first step."""
-        return max((step for step, _ in self.steps), default=None)
+        return max(self.steps, default=None)
 
 
 class RankLogs:
     """The steps of all ranks, from one log with labels of ranks, or a log for each."""
 
     def __init__(self) -> None:
-        self.by_rank: dict[int, RankLog] = {}
+        self._logs: dict[int, RankLog] = {}
         self.unheard: set[int] = set()  # ranks from which a coordination service did not hear
         self.unheard_line = ""
 
+    @property
+    def ranks(self) -> Mapping[int, RankLog]:
+        """Rank -> what it printed so far, in the order of the ranks."""
+        return dict(sorted(self._logs.items()))
+
     def log_of(self, rank: int | None) -> RankLog | None:
         """Return the log of a rank; None if lines name no rank, or too many."""
-        if rank is None or (rank not in self.by_rank and len(self.by_rank) >= _MOST_RANKS):
+        if rank is None or (rank not in self._logs and len(self._logs) >= _MOST_RANKS):
             return None
-        return self.by_rank.setdefault(rank, RankLog())
+        return self._logs.setdefault(rank, RankLog())
 
-    def take(
-        self,
-        ranks: Sequence[int | None],
-        steps: Sequence[int],
-        seconds: Sequence[float | None],
-    ) -> None:
-        """Add the steps of further lines: the rank, the step and its seconds in each.
+    def take(self, rank: int | None, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
+        """Add further steps of a rank.
 
         A line that repeats a step is ignored; one that goes back is a new start.
         """
-        logs = {rank: self.log_of(rank) for rank in dict.fromkeys(ranks)}
-        for rank, step, step_s in zip(ranks, steps, seconds, strict=True):
-            if (log := logs[rank]) is None:
-                continue
-            last = log.steps[-1][0] if log.steps else -1
+        log = self.log_of(rank)
+        if log is None:
+            return
+        last = log.steps[-1] if log.steps else -1
+        if last < steps[0] and _increases(steps):
+            log.steps.extend(steps)
+            log.seconds.extend(seconds)
+            return
+        for step, step_s in zip(steps, seconds, strict=True):
             if step < last:
                 self.unheard.clear()  # the program started again
                 log.steps.clear()
+                log.seconds.clear()
             if step != last:
-                log.steps.append((step, step_s))
+                log.steps.append(step)
+                log.seconds.append(step_s)
+            last = step
 
 
 class Course:
@@ -221,7 +223,7 @@ class Course:
     def step(self, record: StepRecord, origin: Origin) -> None:
         """Add a step that a line of an origin reports."""
         if self.ranks is not None:
-            self.ranks.take([rank_of(origin, self._rank)], [record.step], [record.step_s])
+            self.ranks.take(rank_of(origin, self._rank), (record.step,), (record.step_s,))
         if not self._is_at_home(origin):
             return
         start = self.start
@@ -239,33 +241,32 @@ class Course:
 
     def run(self, run: StepRun) -> bool:
         """Add a run of step lines as its single lines; return False if these must be read."""
-        start = self.start
+        start, home = self.start, self.start.home
         origins = {rank: Origin("" if rank is None else str(rank)) for rank in {*run.ranks}}
-        is_known = start.home is not None and {start.home, *start.others}.issuperset(
-            origins.values()
-        )
-        if not is_known or run.figures < start.figures_of(start.last):
+        if home is None or not {home, *start.others}.issuperset(origins.values()):
             return False
-        is_home = {rank: origin == start.home for rank, origin in origins.items()}
-        at_home = run.chosen(map(is_home.__getitem__, run.ranks))
-        if at_home.steps:
+        if run.figures < start.figures_of(start.last):
+            return False
+        rows_of: dict[int | None, Sequence[int]] = {run.ranks[0]: range(len(run.steps))}
+        if len(origins) > 1:
+            rows_of_rank = defaultdict[int | None, list[int]](list)
+            for row, rank in enumerate(run.ranks):
+                rows_of_rank[rank].append(row)
+            rows_of = {**rows_of_rank}
+        home_rows = next((rows for rank, rows in rows_of.items() if origins[rank] == home), None)
+        if home_rows is not None:
+            at_home = run.chosen(home_rows)
             if at_home.steps[0] <= start.last or not _increases(at_home.steps):
                 return False
-            at_home.label, at_home.start = start.label, start.index
+            at_home.label, at_home.start = home.label, start.index
             self._add(at_home.steps, itertools.repeat(at_home))
         if self.ranks is not None and (self._rank is not None or None not in origins):
-            ranks = run.ranks if self._rank is None else [self._rank] * len(run.steps)
-            self.ranks.take(ranks, run.steps, run.figure("step_s"))
+            seconds = run.figure("step_s")
+            for rank, rows in rows_of.items():
+                steps = [run.steps[row] for row in rows]
+                rank_seconds = [seconds[row] for row in rows]
+                self.ranks.take(rank_of(origins[rank], self._rank), steps, rank_seconds)
         return True
-
-    def is_cut(self, record: StepRecord) -> bool:
-        """Return whether a step line has fewer figures than the one before: it may be cut."""
-        return figures_in(record) < self.start.figures_of(self.start.last)
-
-    def compiles(self) -> None:
-        """Note that parameters are initialised, so that compilation follows."""
-        if self.start.phase is Phase.BEFORE_MEMSTATS:
-            self.start.phase, self.fatal = Phase.COMPILING, None
 
     def begin_if_trained(self, origin: Origin) -> None:
         """Begin a new start if its settings or Memstats are printed after a step."""
@@ -294,7 +295,7 @@ class Course:
         """Return remarks for a reader of the steps, one sentence each."""
         start = self.start
         dropped = start.left_out + max(len(start.steps) - MOST_STEPS, 0)
-        whose = start.label or "the one without a label"
+        whose = (start.home and start.home.label) or "the one without a label"
         timeless = steps.chosen([took_s is not None and took_s <= 0.0 for took_s in steps.step_s])
         example = f"e.g. step {timeless.step[0]} in {timeless.step_s[0]:g} s" if timeless else ""
         cases = (

@@ -164,12 +164,11 @@ class StepRun:
         self.figures = sum(name in layout for name in FIGURES)  # how many figures a line has
         self.label, self.start = "", 0  # of the records; set when the run is added to a start
 
-    def chosen(self, is_chosen: Iterable[bool]) -> StepRun:
-        """Return the run of some of the lines; `is_chosen` has one value for each line."""
-        mask = [*is_chosen]
-        if all(mask):
+    def chosen(self, rows: Sequence[int]) -> StepRun:
+        """Return the run of the lines with these indices."""
+        if len(rows) == len(self.steps):
             return self
-        begins = itertools.compress(range(0, len(self._lines), self._size), mask)
+        begins = [row * self._size for row in rows]
         lines = b"".join([self._lines[begin : begin + self._size] for begin in begins])
         return StepRun(self._layout, self._size, lines)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from pytest_xlatune.logs import grammar
-from pytest_xlatune.logs._course import Course
+from pytest_xlatune.logs._course import Course, Phase
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.model import channels
 from pytest_xlatune.model.text import shortened
@@ -42,31 +42,29 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 class LineClass(NamedTuple):
     """A class of lines: those with one of its words, in lower case, that its pattern matches.
 
-    `read` processes a line and returns whether no other class reads it.
+    The pattern is compiled when one of the words first occurs. `read` processes a line and returns
+    whether no other class reads it.
     """
 
     words: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: str | re.Pattern[str]
     read: Callable[[re.Match[str], LogLine, Course], bool]
 
 
 def _put(
     match: re.Match[str], line: LogLine, course: Course, *, kind: str, claims: bool = True
 ) -> bool:
-    """A setting with its value."""
     course.start.put(kind, match["name"], match["value"].strip(), line.origin)
     return claims
 
 
 def _config(match: re.Match[str], line: LogLine, course: Course) -> bool:
-    """A `Config param` line of MaxText."""
     course.begin_if_trained(line.origin)
     course.begin_if_configured_again(match["name"], line.origin)
     return _put(match, line, course, kind="config")
 
 
 def _environment(match: re.Match[str], line: LogLine, course: Course) -> bool:
-    """A line of `printenv`, or of a shell's `export`."""
     if match.start():  # a text that names a setting is none
         return False
     course.begin_if_trained(line.origin)
@@ -83,7 +81,6 @@ def _flag(_: re.Match[str], line: LogLine, course: Course) -> bool:
 
 
 def _memory(match: re.Match[str], _: LogLine, course: Course) -> bool:
-    """The memory of the compiled step on a device."""
     course.start.memory_gb = float(match[1])
     return True
 
@@ -91,7 +88,8 @@ def _memory(match: re.Match[str], _: LogLine, course: Course) -> bool:
 def _memstats(_: re.Match[str], line: LogLine, course: Course) -> bool:
     """`Memstats: After params initialized`: compilation follows."""
     course.begin_if_trained(line.origin)
-    course.compiles()
+    if course.start.phase is Phase.BEFORE_MEMSTATS:
+        course.start.phase, course.fatal = Phase.COMPILING, None
     return True
 
 
@@ -132,7 +130,6 @@ _ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
 
 
 def _asked(match: re.Match[str], _: LogLine, course: Course) -> bool:
-    """The arguments for MaxText in the head of a maxtext-slurm log."""
     for word in (match["passed"] or match["traced"] or "").strip().strip("\"'").split():
         if (argument := _ARGUMENT.fullmatch(word)) is not None:
             course.asked[argument["key"]] = argument["value"].strip("\"'")
@@ -195,38 +192,30 @@ _ENDS: tuple[tuple[str, str, int | None], ...] = (
 )
 
 
-def _row(
-    words: tuple[str, ...],
-    pattern: str,
-    read: Callable[[re.Match[str], LogLine, Course], bool],
-) -> LineClass:
-    return LineClass(words, re.compile(pattern), read)
-
-
 # in this order
 FACTS: tuple[LineClass, ...] = (
     # Exception ignored in: <function Writer.__del__ at 0x7f>     Exception ignored in atexit
     # callback: ...     before Python 3.13:  Error in atexit._run_exitfuncs:     then a traceback,
     # and at its end:  AttributeError: 'Writer' object has no attribute 'file'
-    _row(
+    LineClass(
         ("exception", "error", "interrupt", "traceback"),
         r"^(?:(?P<ignored>Exception ignored (?:in|on|when|while)\b|Error in atexit\.)"
         r"|Traceback \(most recent call last\):"
         r"|(?P<raised>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt)(?::|$)))",
         _ignored,
     ),
-    *(_row((word,), pattern, partial(_end, code=code)) for word, pattern, code in _ENDS),
+    *(LineClass((word,), pattern, partial(_end, code=code)) for word, pattern, code in _ENDS),
     # the version that a library prints when it is loaded (NVIDIA/nccl, src/init.cc, showVersion)
     #   gpu-2:49542:49542 [0] NCCL INFO NCCL version 2.29.2+cuda12.8
     #   node [0] NCCL INFO RCCL version : 2.27.7-HEAD:29e1567     ROCm version : 7.2.0.0-43-fc0010c
-    _row(
+    LineClass(
         ("ccl version", "rocm version"),
         r"(?:^|\bNCCL INFO )(?P<name>NCCL|RCCL|ROCm) version *:? *(?P<value>\d+\.\d[\w.+:/-]*)",
         partial(_put, kind="libraries", claims=False),
     ),
     # JAX's devices, as Python prints them (jax/_src/xla_bridge.py, devices)
     #   Devices: [CudaDevice(id=0), CudaDevice(id=1)]      jax.devices(): [CpuDevice(id=0)]
-    _row(
+    LineClass(
         _DEVICE_LISTS,
         r"^(?P<front>[^\[\]\n]{0,80}?)\[?(?:StreamExecutor)?"
         r"(?P<kind>Cpu|Cuda|Rocm|Gpu|Tpu)Device\(id=",
@@ -235,7 +224,7 @@ FACTS: tuple[LineClass, ...] = (
     # JAX's backend, of MaxText (max_utils.py, print_system_information)
     #   System Information: Jax Backend: PJRT C API      System Information: Jax Backend: cpu
     #   jax.default_backend(): gpu
-    _row(
+    LineClass(
         ("jax backend: ", "default_backend"),
         r"(?P<front>\bJax Backend|\bdefault_backend(?:\(\))?)[:=] *'?"
         r"(?P<kind>cpu|gpu|cuda|rocm|tpu|PJRT C API|TFRT TPU)\b",
@@ -246,7 +235,7 @@ FACTS: tuple[LineClass, ...] = (
     #   Found 100 instructions from the profile.
     #   Tried but failed to parse PGLE proto from text file '/shared/step.pbtxt'. Error message: ...
     #   PGLE profile file does not exist: /shared/step.pbtxt
-    _row(
+    LineClass(
         ("instructions from the profile", "parse pgle proto", "pgle profile file"),
         r"Found (?P<found>\d{1,9}) instructions from the profile"
         r"|(?:parse PGLE proto from (?:text|binary) file '|PGLE profile file does not exist: )"
@@ -255,7 +244,7 @@ FACTS: tuple[LineClass, ...] = (
     ),
     # PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
     # a shell that traces its commands prints:  + python3 -m MaxText.train base.yml steps=15
-    _row(
+    LineClass(
         ("passthrough_args=", "maxtext"),
         r"\bPASSTHROUGH_ARGS=(?P<passed>.*)"
         r"|^\++ (?:\S{1,200} )*?\S{0,200}python[\d.]* (?:-\S{1,99} )*"
@@ -263,20 +252,20 @@ FACTS: tuple[LineClass, ...] = (
         _asked,
     ),
     # Config param per_device_batch_size: 7.0
-    _row(("config param ",), r"Config param (?P<name>\w+): ?(?P<value>.*)", _config),
-    _row(("argv[",), r"\bargv\[", _flag),
+    LineClass(("config param ",), r"Config param (?P<name>\w+): ?(?P<value>.*)", _config),
+    LineClass(("argv[",), r"\bargv\[", _flag),
     # printed with NCCL_DEBUG=INFO (NVIDIA/nccl, src/misc/param.cc), with a full stop after a number
     #   gpu1:101:101 [0] NCCL INFO NCCL_ALGO set by environment to Ring
     #   gpu1:101:101 [0] NCCL INFO NCCL_MAX_NCHANNELS set by environment to 8.
     #   gpu1:101:101 [0] NCCL INFO NCCL_IB_HCA set to mlx5_0,mlx5_1
-    _row(
+    LineClass(
         ("nccl_", "rccl_"),
         r"\bNCCL INFO (?P<name>(?:NCCL|RCCL)_\w+) set (?:by environment )?to "
         r"(?P<value>-?\d+(?=\.\s*$)|.*)",
         partial(_put, kind="nccl"),
     ),
     # gpu1:101:101 [0] NCCL INFO Invalid value many for NCCL_MAX_NCHANNELS, using default -2.
-    _row(
+    LineClass(
         ("nccl_", "rccl_"),
         r"\bNCCL INFO Invalid value .* for (?P<name>(?:NCCL|RCCL)_\w+), "
         r"(?P<value>using default .*)",
@@ -284,16 +273,16 @@ FACTS: tuple[LineClass, ...] = (
     ),
     LineClass(_VARIABLES, grammar.ENVIRONMENT, _environment),
     # Total memory size: 71.3 GB, Output size: 31.0 GB, Temp size: 40.3 GB, Argument size: 31.0 GB
-    _row(
+    LineClass(
         ("total memory size: ",),
         r"(?i:total memory size: (\d{1,9}(?:\.\d{1,9})?) gb)",
         _memory,
     ),
-    _row(("memstats: after params",), r"(?i:memstats: after params)", _memstats),
+    LineClass(("memstats: after params",), r"(?i:memstats: after params)", _memstats),
     # The following tasks are unhealthy (stopped sending heartbeats): /job:x/replica:0/task:7
     # The first task at the barrier: /job:jax_worker/replica:0/task:13. Some timed out task names:
     # Task /job:jax_worker/replica:0/task:0 heartbeat timeout.
-    _row(
+    LineClass(
         ("/replica:", "task names:", "sending heartbeats):"),
         r"(?:timed out task names:|unhealthy \(stopped sending heartbeats\):)"
         rf"(?P<list>{_TASKS})\s*$|^(?P<more>{_TASKS})\s*$"

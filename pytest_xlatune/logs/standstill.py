@@ -118,10 +118,6 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""  # the node of all ranks in `behind`, if no other rank is on it; else ""
 
 
-# the ranks that are behind, and what they do; None if none is
-_Late = tuple[Sequence[RankState], Message] | None
-
-
 def standstill(
     looks: Iterable[HangLook],
     *,
@@ -141,13 +137,12 @@ def standstill(
     if not seen:
         return None
     states = _states(seen, steps or {}, ended or {}, ranks)
-    late = _gone(states)
-    if late is None and all(state.step is not None for state in states):
+    behind = _gone(states)
+    if not behind and all(state.step is not None for state in states):
         behind = _steps_behind(states)
-        late = (behind, behind[0].why) if behind else None
-    late = late or _elsewhere(states)
-    if late is not None:
-        return _named(states, *late)
+    behind = behind or _elsewhere(states)
+    if behind:
+        return _named(states, behind, behind[0].why)
     why = say("no rank of {ranks} stands out", ranks=len(states))
     if len({state.why for state in states}) == 1:
         why = say(
@@ -187,13 +182,13 @@ def behind_by_logs(
     return _named(states, behind, why, are_seen=False)
 
 
-def _gone(states: Sequence[RankState]) -> _Late:
+def _gone(states: Sequence[RankState]) -> Sequence[RankState]:
     """Return ranks that have ended, are stopped or were not heard of: the others cannot go on."""
     for doing in (Doing.GONE, Doing.STOPPED, Doing.SILENT):
-        late = [state for state in states if state.doing is doing]
-        if late and len(late) < len(states):
-            return late, late[0].why
-    return None
+        gone = [state for state in states if state.doing is doing]
+        if gone and len(gone) < len(states):
+            return gone
+    return ()
 
 
 def _steps_behind(states: Sequence[RankState]) -> Sequence[RankState]:
@@ -204,19 +199,18 @@ def _steps_behind(states: Sequence[RankState]) -> Sequence[RankState]:
     return [state for state in states if state.step == min(steps)]
 
 
-def _elsewhere(states: Sequence[RankState]) -> _Late:
+def _elsewhere(states: Sequence[RankState]) -> Sequence[RankState]:
     """Return ranks whose main thread is in a place where those of the others are not."""
     # if more than half read from a socket, they wait for a rank that does not
     peers = [s for s in states if s.doing is Doing.READS and _ADDRESS.fullmatch(s.on)]
     waiting = [state for state in states if state.doing is Doing.WAITS]
     for waits in (peers if 2 * len(peers) > len(states) else [], waiting):
         if waits and len(waits) < len(states):
-            others = [state for state in states if state not in waits]
-            return others, others[0].why
+            return [state for state in states if state not in waits]
     # else those that differ from more than half
     ((most, count),) = Counter((state.doing, state.at) for state in states).most_common(1)
-    late = [state for state in states if (state.doing, state.at) != most]
-    return (late, late[0].why) if late and 2 * count > len(states) else None
+    others = [state for state in states if (state.doing, state.at) != most]
+    return others if 2 * count > len(states) else ()
 
 
 def _states(

@@ -199,7 +199,7 @@ def test_the_last_steps_of_the_last_start_are_kept_of_each_rank_however_a_log_is
             reader.feed(data[at : at + cut])
         assert [*reader.ranks] == [*range(8)]
         for rank, log in reader.ranks.items():
-            assert [step for step, _ in log.steps] == [*range(first, last + 1)]
-            assert [step_s for _, step_s in log.steps] == [
+            assert [*log.steps] == [*range(first, last + 1)]
+            assert [*log.seconds] == [
                 float(f"{1 + rank}.{step % 7}") for step in range(first, last + 1)
             ]

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,31 +39,15 @@ def test_dunnett_is_the_published_table(arms: int, df: int, expected: float) -> 
 ALPHAS = (0.05, 0.04, 0.01)
 
 
-@pytest.mark.parametrize(("arms", "df"), [(2, 4), (3, 13), (4, 9)])
-def test_dunnett_leaves_alpha_of_the_multivariate_t(arms: int, df: int) -> None:
-    for control_weight, alpha in itertools.product((1, 2, 5), ALPHAS):
-        leaves_alpha(arms, df, control_weight, alpha)
-
-
-def leaves_alpha(arms: int, df: int, control_weight: int, alpha: float) -> None:
-    c = dunnett(arms, df, control_weight=control_weight, alpha=alpha)
-    shape = np.full((arms, arms), 1 / (1 + control_weight))
-    np.fill_diagonal(shape, 1)
-    inside = scipy.stats.multivariate_t.cdf(
-        np.full(arms, c), shape=shape, df=df, maxpts=200_000, random_state=7
-    )
-    slope = arms * scipy.stats.t.pdf(c, df)  # of the tail in c, at most
-    assert (1 - inside) == pytest.approx(alpha, abs=1e-3 * slope), (control_weight, alpha)
-
-
-def test_the_reference_design() -> None:
+def test_the_reference_design_and_its_ends() -> None:
     assert dunnett(3, 13, control_weight=2, alpha=0.05) == pytest.approx(2.311, abs=1e-3)
     assert bonferroni(3, 13, alpha=0.05) == pytest.approx(2.380, abs=1e-3)
     assert design_df(3, 2, 4) == 13
-
-
-def test_one_arm_is_student() -> None:
-    assert dunnett(1, 7, control_weight=2, alpha=0.05) == t_quantile(0.95, 7)
+    assert dunnett(1, 7, control_weight=2, alpha=0.05) == t_quantile(0.95, 7), "Student's"
+    assert math.isnan(t_quantile(0.95, 0))
+    assert math.isnan(dunnett(3, 0, control_weight=1, alpha=0.05))
+    for arms in (2, 3, 4):
+        assert dunnett(arms, 9, control_weight=2, alpha=0.05) < bonferroni(arms, 9, alpha=0.05)
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 13, 40, 250, math.inf])
@@ -105,95 +90,108 @@ def test_dunnett_leaves_alpha_by_scipys_densities(df: int, alpha: float) -> None
         assert left == pytest.approx(alpha, abs=1e-11), (arms, control_weight)
 
 
-def test_without_degrees_of_freedom_there_is_no_quantile() -> None:
-    assert math.isnan(t_quantile(0.95, 0))
-    assert math.isnan(dunnett(3, 0, control_weight=1, alpha=0.05))
+# profiles, budget, and what else is asked -> second runs, arms of each block, jobs (0: not told)
+PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
+    *((17, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, (4, 3, 3)), (50, (6, 4, 3, 3, 3)), (60, (6, 4, 3, 3, 3)))),
+    (17, 65, {}, 8, (5, 5, 4, 3, 3, 3), 63),
+    *((20, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, (3, 3, 3)), (50, (5, 3, 3, 3, 3)), (60, (6, 4, 3, 3, 3)), (65, (6, 4, 3, 3, 3, 3)))),
+    *((25, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, (2, 2, 2)), (50, (5, 3, 3, 3)), (60, (6, 4, 3, 3, 3)), (65, (6, 4, 3, 3, 3)))),
+    *((30, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, ()), (50, (4, 3, 3)), (60, (5, 3, 3, 3, 3)), (65, (6, 4, 3, 3, 3)))),
+    *((36, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, ()), (50, (2, 2, 2, 2)), (60, (4, 3, 3, 3)), (65, (5, 3, 3, 3)))),
+    *((40, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, ()), (50, (2, 2, 2)), (60, (4, 3, 3)), (65, (5, 3, 3, 3)))),
+    # where one run tells too little the best of the screen run twice, and blocks follow
+    (8, 25, {}, 0, (4, 3, 3), 25),
+    (25, 70, {}, 0, (6, 4, 3, 3, 3, 3), 62),
+    (25, 71, {}, 8, (5, 5, 4, 3, 3, 3), 71),
+    (25, 78, {}, 9, (6, 5, 4, 3, 3, 3, 3), 78),
+    (25, 80, {}, 11, (6, 5, 4, 3, 3, 3, 3), 80),
+    (25, 100, {}, 16, (6, 5, 5, 3, 3, 3, 3, 3, 3), 96),
+    (25, 141, {}, 25, (12, 8, 6, 5, 4, *[3] * 8), 138),
+    (25, 150, {}, 25, (12, 8, 6, 5, 4, *[3] * 10), 148),
+    (60, 120, {}, 16, (6, 5, 4, 3, 3, 3, 3), 120),
+    (12, 60, {}, 0, (6, 4, 3, 3, 3, 3), 49),
+    (12, 90, {}, 0, (6, 4, *[3] * 10), 79),
+    # so they do where there are slots for all blocks; each slot has a baseline
+    (25, 65, {"slots": 8}, 8, (4,) * 5, 7 + 25 + 8 + 25),
+    (25, 70, {"slots": 8}, 8, (4,) * 6, 7 + 25 + 8 + 30),
+    (24, 65, {"slots": 8}, 8, (4,) * 5, 8 + 24 + 8 + 25),
+    (25, 64, {"slots": 8}, 0, (6,) * 4, 7 + 25 + 4 * 8),
+    (25, 65, {"slots": 5}, 8, (4,) * 5, 5 + 25 + 8 + 25),
+    (25, 90, {"slots": 5}, 8, (4,) * 5, 5 + 25 + 8 + 25),
+    (25, 90, {"slots": 8}, 8, (4,) * 6, 7 + 25 + 8 + 30),
+    (25, 65, {"slots": 4}, 0, (6,) * 4, 4 + 25 + 4 * 8),
+    (15, 65, {"slots": 8}, 0, (6,) * 5, 7 + 15 + 5 * 8),
+    # behind rotations
+    (25, 25, {"turned": 25, "rotations": 3}, 0, (5, 3, 3, 3), 25),
+    (25, 50, {"turned": 25, "rotations": 3}, 0, (6, 4, *[3] * 6), 47),
+    (25, 33, {"turned": 20, "rotations": 3}, 0, (5, 3, 3, 3), 33),
+    (60, 25, {"turned": 60, "rotations": 3}, 0, (5, 3, 3, 3), 25),
+    (2, 20, {"turned": 2, "rotations": 3}, 0, (2,) * 4, 19),
+    (25, 18, {"turned": 25, "rotations": 3}, 0, (3, 3, 3), 18),
+    (25, 10, {"turned": 25, "rotations": 3}, 0, (), 0),
+]  # fmt: skip
 
 
-def test_dunnett_lies_under_bonferroni() -> None:
-    for arms in (2, 3, 4):
-        assert dunnett(arms, 9, control_weight=2, alpha=0.05) < bonferroni(arms, 9, alpha=0.05)
+@pytest.mark.parametrize("row", PLANS, ids=str)
+def test_a_plan_uses_its_budget(row: tuple[Any, ...]) -> None:
+    profiles, budget, asked, again, widths, jobs = row
+    found = plan(profiles, budget, **asked)
+    if not widths:
+        assert isinstance(found, Refusal)
+        assert f"{budget} jobs" in sentence(found.why)
+        return
+    assert isinstance(found, Plan)
+    assert (found.again, found.widths, found.jobs) == (again, widths, jobs or found.jobs)
+    assert found.jobs <= budget
+    assert found.df >= 3
+    if not asked.get("turned"):
+        screened = profiles + found.screen_baselines + found.again
+        assert found.jobs == screened + found.in_blocks
+        # the second stage and stated blocks have layouts of their own
+        assert plan(profiles, budget, may_repeat=False, **asked).again == 0  # type: ignore[union-attr]
 
 
-# profiles -> arms of each block at 36, 50, 60 and 65 jobs, beside two baselines; None refuses
-PLANNER: dict[int, list[tuple[int, ...] | None]] = {
-    17: [(4, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3), (5, 5, 4, 3, 3, 3)],
-    20: [(3, 3, 3), (5, 3, 3, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3, 3)],
-    25: [(2, 2, 2), (5, 3, 3, 3), (6, 4, 3, 3, 3), (6, 4, 3, 3, 3)],
-    30: [None, (4, 3, 3), (5, 3, 3, 3, 3), (6, 4, 3, 3, 3)],
-    36: [None, (2, 2, 2, 2), (4, 3, 3, 3), (5, 3, 3, 3)],
-    40: [None, (2, 2, 2), (4, 3, 3), (5, 3, 3, 3)],
-}
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        pytest.param(
+            {}, "5 finalists in the first block, the best 3 in 3 more, 2 baselines in each",
+            id="falling widths"),
+        pytest.param({"sigma": 0.003}, "5 finalists in 3 blocks, 2 baselines in each", id="alike"),
+        pytest.param({"budget": 65, "slots": 8},
+                     "the best 8 once more, then 4 finalists in 5 blocks, 1 baseline in each",
+                     id="second runs"),
+    ],
+)  # fmt: skip
+def test_a_plan_says_its_blocks(asked: dict[str, Any], said: str) -> None:
+    found = plan(**{"profiles": 25, "budget": 50} | asked)
+    assert isinstance(found, Plan)
+    assert sentence(found.shape) == said
 
 
-@pytest.mark.parametrize("profiles", PLANNER)
-def test_planner(profiles: int) -> None:
-    for budget, expected in zip((36, 50, 60, 65), PLANNER[profiles], strict=True):
-        found = plan(profiles, budget)
-        if expected is None:
-            assert isinstance(found, Refusal)
-            assert f"{budget} jobs screen {profiles} profiles" in sentence(found.why)
-        else:
-            assert isinstance(found, Plan)
-            assert found.widths == expected
-            assert found.jobs <= budget
-
-
-@pytest.mark.parametrize("slots", [1, 2])
-@pytest.mark.parametrize("profiles", [1, 2, 3, 12, 40])
-def test_the_least_budget_that_a_refusal_names_is_enough(profiles: int, slots: int) -> None:
-    refused = plan(profiles, 5, slots=slots)
+@pytest.mark.parametrize("asked", [{}, {"slots": 2}, {"turned": 25, "rotations": 3}])
+@pytest.mark.parametrize("profiles", [1, 2, 3, 12, 25, 40])
+def test_the_least_budget_that_a_refusal_names_is_enough(
+    profiles: int, asked: dict[str, Any]
+) -> None:
+    if asked.get("turned", profiles) > profiles:
+        return
+    refused = plan(profiles, 5, **asked)
     assert isinstance(refused, Refusal)
     said = re.search(r"ask for (\d+) jobs at least, (\d+) are recommended", sentence(refused.why))
     assert said is not None
     least, recommended = map(int, said.groups())
-    assert isinstance(plan(profiles, least, slots=slots), Plan)
-    assert isinstance(plan(profiles, least - 1, slots=slots), Refusal)
-    found = plan(profiles, recommended, slots=slots)
+    assert isinstance(plan(profiles, least, **asked), Plan)
+    assert isinstance(plan(profiles, least - 1, **asked), Refusal)
+    found = plan(profiles, recommended, **asked)
     assert isinstance(found, Plan)
     assert least <= recommended == found.jobs
-
-
-def test_a_plan_says_its_blocks() -> None:
-    found = plan(25, 50)
-    assert isinstance(found, Plan)
-    assert sentence(found.shape) == (
-        "5 finalists in the first block, the best 3 in 3 more, 2 baselines in each"
-    )
-    alike = plan(25, 50, sigma=0.003)
-    assert isinstance(alike, Plan)
-    assert sentence(alike.shape) == "5 finalists in 3 blocks, 2 baselines in each"
-    twice = plan(25, 65, slots=8)
-    assert isinstance(twice, Plan)
-    told = "the best 8 once more, then 4 finalists in 5 blocks, 1 baseline in each"
-    assert sentence(twice.shape) == told
-
-
-# profiles, budget -> second runs, arms of each block, jobs
-OF_BUDGETS: dict[tuple[int, int], tuple[int, tuple[int, ...], int]] = {
-    (8, 25): (0, (4, 3, 3), 25),
-    (25, 70): (0, (6, 4, 3, 3, 3, 3), 62),
-    (25, 71): (8, (5, 5, 4, 3, 3, 3), 71),
-    (25, 78): (9, (6, 5, 4, 3, 3, 3, 3), 78),
-    (25, 80): (11, (6, 5, 4, 3, 3, 3, 3), 80),
-    (25, 100): (16, (6, 5, 5, 3, 3, 3, 3, 3, 3), 96),
-    (25, 141): (25, (12, 8, 6, 5, 4, *[3] * 8), 138),
-    (25, 150): (25, (12, 8, 6, 5, 4, *[3] * 10), 148),
-    (60, 120): (16, (6, 5, 4, 3, 3, 3, 3), 120),
-    (12, 60): (0, (6, 4, 3, 3, 3, 3), 49),
-    (12, 90): (0, (6, 4, *[3] * 10), 79),
-}
-
-
-@pytest.mark.parametrize("asked", OF_BUDGETS)
-def test_a_budget_is_used(asked: tuple[int, int]) -> None:
-    """Where one run tells too little the best of the screen run twice, and blocks follow."""
-    profiles, budget = asked
-    found = plan(profiles, budget)
-    assert isinstance(found, Plan)
-    assert (found.again, found.widths, found.jobs) == OF_BUDGETS[asked]
-    # the second stage and stated blocks have layouts of their own
-    assert plan(profiles, budget, may_repeat=False).again == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -211,35 +209,6 @@ def test_what_a_plan_leaves_of_its_budget_is_said(asked: tuple[int, int], said: 
     found = plan(*asked)
     assert isinstance(found, Plan)
     assert said in (sentence(unused(found, asked[1])) or "0 jobs")
-
-
-# profiles, budget, slots -> baselines of the screen, second runs, arms of each block
-SLOTTED: dict[tuple[int, int, int], tuple[int, int, tuple[int, ...]]] = {
-    (25, 65, 8): (7, 8, (4,) * 5),
-    (25, 70, 8): (7, 8, (4,) * 6),
-    (24, 65, 8): (8, 8, (4,) * 5),
-    (25, 64, 8): (7, 0, (6,) * 4),
-    (25, 65, 5): (5, 8, (4,) * 5),
-    (25, 90, 5): (5, 8, (4,) * 5),
-    (25, 90, 8): (7, 8, (4,) * 6),
-    (25, 65, 4): (4, 0, (6,) * 4),
-    (15, 65, 8): (7, 0, (6,) * 5),
-}
-
-
-@pytest.mark.parametrize("asked", SLOTTED)
-def test_the_best_of_a_screen_run_again_where_there_are_slots_for_all_blocks(
-    asked: tuple[int, int, int],
-) -> None:
-    profiles, budget, slots = asked
-    found = plan(profiles, budget, slots=slots)
-    assert isinstance(found, Plan)
-    assert (found.screen_baselines, found.again, found.widths) == SLOTTED[asked]
-    assert found.jobs == profiles + found.screen_baselines + found.again + found.in_blocks
-    assert found.jobs <= budget
-    once = plan(profiles, budget, slots=slots, may_repeat=False)
-    assert isinstance(once, Plan)
-    assert once.again == 0
 
 
 def test_no_plan_costs_more_than_its_budget() -> None:

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import StepRecord
 from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec, Turn
 from pytest_xlatune.model.rotation_score import (
@@ -22,7 +21,6 @@ from pytest_xlatune.model.rotation_score import (
     copies,
     is_baseline,
 )
-from pytest_xlatune.stats.design import MAX_BLOCKS, Plan, Refusal, plan
 from pytest_xlatune.stats.rotations import JobPace, JobWork, TurnLayout
 from pytest_xlatune.stats.rounds import draw_turns, fit_turns, read_turns
 from tests.helpers.turned import at_call
@@ -219,6 +217,11 @@ def test_without_noise_the_fit_is_the_truth() -> None:
         assert each.change == pytest.approx(EFFECTS.get(each.program, 0.0), abs=1e-6)
         assert each.turns == 4
     assert [each.program for each in score.programs][:3] == list(copies(3))
+    once = scored(turns(EFFECTS, rounds=1))
+    assert all(each.error is None for each in once.programs), "one round has no errors"
+    assert isinstance(
+        fit_turns([e for e in turns(EFFECTS, rounds=2) if e.program in EFFECTS]), NoTurns
+    )
 
 
 # two rounds leave eight degrees of freedom, and weights take from them
@@ -254,19 +257,6 @@ def test_one_turn_far_off_moves_a_change_by_little() -> None:
     assert before
     assert after
     assert abs(after.change - before.change) < 0.003  # the plain mean moves by 0.19
-
-
-def test_one_round_has_changes_and_no_errors() -> None:
-    score = scored(turns(EFFECTS, rounds=1))
-    assert all(each.error is None for each in score.programs)
-    found = score.of("b")
-    assert found
-    assert found.change == pytest.approx(-0.20, abs=0.1)
-
-
-def test_turns_without_a_baseline_are_no_score() -> None:
-    found = fit_turns([each for each in turns(EFFECTS, rounds=2) if each.program in EFFECTS])
-    assert isinstance(found, NoTurns)
 
 
 # seconds of the four steps of a turn on an H200, to the millisecond: the first turn of a program,
@@ -335,33 +325,3 @@ def test_the_time_of_jobs_is_starts_steps_and_compilations() -> None:
     assert (pace.start_s, pace.step_s, pace.compile_s) == (500.0, 50.0, 200.0)
     work = JobWork(jobs=2, steps=20) + JobWork(jobs=1, steps=5, compilations=3)
     assert work.seconds(pace) == 3 * 500 + 25 * 50 + 3 * 200
-
-
-@pytest.mark.parametrize(
-    ("profiles", "alone", "budget", "widths", "jobs"),
-    [
-        pytest.param(25, 0, 25, (5, 3, 3, 3), 25, id="the usual sweep"),
-        pytest.param(25, 0, 50, (6, 4, *[3] * 6), 47, id="a budget buys blocks"),
-        pytest.param(25, 5, 33, (5, 3, 3, 3), 33, id="some stay jobs, with baselines"),
-        pytest.param(60, 0, 25, (5, 3, 3, 3), 25, id="more profiles are no more jobs"),
-        pytest.param(2, 0, 20, (2,) * 4, 19, id="few: all stand in all blocks"),
-        pytest.param(25, 0, 18, (3, 3, 3), 18, id="a small one"),
-    ],
-)
-def test_blocks_behind_rotations(
-    profiles: int, alone: int, budget: int, widths: tuple[int, ...], jobs: int
-) -> None:
-    found = plan(profiles, budget, turned=profiles - alone, rotations=3)
-    assert isinstance(found, Plan)
-    assert (found.widths, found.jobs) == (widths, jobs)
-    assert found.df >= 3
-    assert len(found.widths) <= max(MAX_BLOCKS, 20)
-
-
-def test_too_few_jobs_behind_rotations_only_rank_and_say_what_would_do() -> None:
-    found = plan(25, 10, turned=25, rotations=3)
-    assert isinstance(found, Refusal)
-    least = found.why.values["least"]
-    assert isinstance(plan(25, least, turned=25, rotations=3), Plan)
-    assert isinstance(plan(25, least - 1, turned=25, rotations=3), Refusal)
-    assert str(least) in sentence(found.why)

@@ -6,6 +6,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.batch_size import BEST_FILE
@@ -378,3 +379,36 @@ def test_it_ends_in_every_world_within_its_budget(
         assert ended.record.value in ended.record.same
         assert float(value) <= (CEILINGS[policy] if is_paired else ceiling)
         assert float(value) in probed(ended)
+
+
+@pytest.mark.parametrize(
+    ("losses", "sigma", "expected"),
+    [
+        pytest.param((0.0, 0.04, 0.05), 0.003, ("FASTER", "SLOWER", "SCREENED"), id="one leads"),
+        pytest.param((0.0, 0.001, 0.05), 0.001, ("INCONCLUSIVE", "EQUIVALENT", "SCREENED"),
+                     id="two are level"),
+        pytest.param((0.0, 0.004, 0.02), 0.02, ("INCONCLUSIVE",) * 3, id="noise hides all"),
+    ],
+)  # fmt: skip
+def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
+    losses: tuple[float, float, float], sigma: float, expected: tuple[str, ...]
+) -> None:
+    random = Random(1)
+
+    def run(trial: Trial) -> TrialResult:
+        loss = losses[(4.0, 8.0, 12.0).index(size_in(trial))]
+        return measured(trial, 7.0 - loss + random.gauss(0, sigma if trial.block else 0.0))
+
+    ended = drive(batch(sizes=(4, 8, 12), budget=30), run)
+    found = [ended.verdict(f"pdbs-{size}") for size in (4, 8, 12)]
+    assert tuple(str(each.kind) for each in found) == expected
+    best = ended.verdict(ended.record.arm)
+    for each in found:
+        low, high = each.ci95 or (-1.0, 1.0)
+        if each.kind is VerdictKind.FASTER:
+            assert 0 < low < (each.delta or 0.0) < high
+            assert sentence(each.against) == "the next, 8"
+        if each.kind is VerdictKind.EQUIVALENT:
+            assert -0.013 < low < high < 0.013
+        if each.against == say("the best") and each.delta is not None:
+            assert each.tgs == pytest.approx((best.tgs or 0.0) * (1 + each.delta))

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
 from pytest_xlatune.studies import Answered, Ask, Question, Study
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Load
+from pytest_xlatune.studies.verdicts import level_kind
 from tests.helpers import benchmarks
 from tests.helpers.cells import (
     CELL,
@@ -147,6 +148,22 @@ def test_sizes_are_compared_in_a_sweep_without_profiles() -> None:
     asked = dataclasses.replace(asked, profiles=(profile("fast", "--xla_fast=1"),))
     with pytest.raises(ConfigError, match="the sweep has profiles"):
         BatchSize(start=8).study(asked)
+
+
+@pytest.mark.parametrize(
+    ("n", "ci95", "kind"),
+    [
+        pytest.param(5, (-0.004, 0.006), VerdictKind.EQUIVALENT, id="a difference of 1 % excluded"),
+        pytest.param(5, (-0.03, 0.035), VerdictKind.SCREENED, id="a control that is not low"),
+        pytest.param(5, (-0.03, 0.004), VerdictKind.SCREENED, id="a loss is not excluded"),
+        pytest.param(1, None, VerdictKind.SCREENED, id="a single run"),
+    ],
+)
+def test_what_is_not_accused_passes_and_is_the_same_only_where_that_is_shown(
+    n: int, ci95: tuple[float, float] | None, kind: VerdictKind
+) -> None:
+    found = Verdict(arm="n1", kind=VerdictKind.SCREENED, n=n, delta=0.001, ci95=ci95)
+    assert level_kind(found) is kind
 
 
 def test_simulated_studies_keep_the_promised_rates() -> None:

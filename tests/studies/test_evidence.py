@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import EvidenceResult, Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.studies.evidence_run import EvidenceStudy, evidence_protocol
@@ -17,6 +17,7 @@ from tests.helpers.assessed import assess
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 ONE = profile("overlap-2", "--xla_a=2")
+STUDY = EvidenceStudy(cell=CELL, profile=BASELINE)
 
 
 def ended(study: EvidenceStudy, status: TrialStatus, *, is_read: bool = True) -> TrialResult:
@@ -25,51 +26,41 @@ def ended(study: EvidenceStudy, status: TrialStatus, *, is_read: bool = True) ->
 
 
 @pytest.mark.parametrize("each", [BASELINE, ONE], ids=lambda each: each.id)
-def test_one_run_and_no_verdict(each: object) -> None:
-    study = EvidenceStudy(cell=CELL, profile=each)  # type: ignore[arg-type]
+def test_one_run_and_no_verdict(each: Profile) -> None:
+    study = EvidenceStudy(cell=CELL, profile=each)
     (trial,) = study.decide(()).due
     assert not trial.protocol.is_scored
     assert study.outlook(()).left == 1
     for status in (TrialStatus.MEASURED, TrialStatus.DROPPED, TrialStatus.UNMEASURED):
-        history = (ended(study, status),)
-        assert study.decide(history).due == ()
-        assert study.decide(history).conclusion.complete
-        assert not study.decide(history).conclusion.verdicts
-    assert study.decide((ended(study, TrialStatus.RUNNING),)).due == (trial,)
-    assert study.decide((ended(study, TrialStatus.MEASURED, is_read=False),)).due == (trial,)
+        decision = study.decide((ended(study, status),))
+        assert decision.due == ()
+        assert decision.conclusion.complete
+        assert not decision.conclusion.verdicts
+    for unread in (TrialStatus.RUNNING, TrialStatus.MEASURED):
+        assert study.decide((ended(study, unread, is_read=False),)).due == (trial,)
+    # no tuning study takes it for a trial of its own
+    tuning = TuningStudy(cell=CELL, profiles=(ONE,))
+    before, after = tuning.decide(()), tuning.decide([ended(study, TrialStatus.MEASURED)])
+    assert after.due == before.due
+    assert after.conclusion.verdicts == before.conclusion.verdicts
 
 
 def test_the_study_is_named_by_what_the_profile_sets() -> None:
     study = EvidenceStudy(cell=CELL, profile=ONE)
-    reworded = msgspec.structs.replace(ONE, note="looks good", wave="wave4")
-    assert EvidenceStudy(cell=CELL, profile=reworded).name == study.name
-    assert EvidenceStudy(cell=CELL, profile=reworded).trial.id == study.trial.id
-    other = msgspec.structs.replace(ONE, env={"NCCL_ALGO": "Ring"})
-    assert EvidenceStudy(cell=CELL, profile=other).name != study.name
-    declared = study.to_json()
-    assert study_of(study.name, declared) == study
+    reworded = replace(study, profile=replace(ONE, note="looks good", wave="wave4"))
+    assert (reworded.name, reworded.trial.id) == (study.name, study.trial.id)
+    assert replace(study, profile=replace(ONE, env={"NCCL_ALGO": "Ring"})).name != study.name
+    assert study_of(study.name, study.to_json()) == study
 
 
-def test_the_run_is_as_long_as_its_window_needs() -> None:
+def test_the_run_is_as_long_as_its_window_needs_and_scores_nothing() -> None:
     told = Protocol(steps=40, skip_first_steps=12, profiler_steps=4, eval_interval=5)
     found = evidence_protocol(told)
     assert (found.profiler, found.steps, found.eval_interval) == ("xplane", 18, 0)
-    named = msgspec.structs.replace(told, profiler="nsys")
-    assert evidence_protocol(named).profiler == "nsys"
-
-
-def test_a_cell_that_is_scored_by_its_own_figure_has_evidence_runs_too() -> None:
+    assert evidence_protocol(replace(told, profiler="nsys")).profiler == "nsys"
     told = Protocol(metric="field:latency", metric_is_better="lower", metric_unit="ms")
     found = evidence_protocol(told)
     assert (found.metric, found.metric_is_better, found.metric_unit) == ("none", "", "")
-
-
-def test_no_tuning_study_takes_it_for_a_trial_of_its_own() -> None:
-    study = TuningStudy(cell=CELL, profiles=(ONE,))
-    foreign = [ended(EvidenceStudy(cell=CELL, profile=each), TrialStatus.MEASURED)
-               for each in (BASELINE, ONE)]  # fmt: skip
-    assert study.decide(foreign).due == study.decide(()).due
-    assert study.decide(foreign).conclusion.verdicts == study.decide(()).conclusion.verdicts
 
 
 STEPS = b"".join(
@@ -77,22 +68,15 @@ STEPS = b"".join(
     b"total_weights: 512, loss: 7.1\n" % step
     for step in range(15)
 )
+REFUSED = b"F0112 07:08:09.1 77 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --x\n"
+SCORED = replace(STUDY.trial, stage="wave1", protocol=CELL.protocol)
 
 
-def test_a_run_with_every_step_has_no_score() -> None:
-    trial = EvidenceStudy(cell=CELL, profile=BASELINE).trial
+def test_a_run_with_every_step_has_no_score_and_one_that_cannot_be_profiled_stops_nothing() -> None:
     outcome = Outcome(state=State.COMPLETED, exit_code=0)
-    found = assess(trial, CELL, outcome, read_log([STEPS]))
-    assert found.decision.next is Next.ACCEPT
-    assert found.score is None
-
-
-def test_a_baseline_that_cannot_be_profiled_stops_nothing() -> None:
-    trial = EvidenceStudy(cell=CELL, profile=BASELINE).trial
-    refused = b"F0112 07:08:09.1 77 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --x\n"
-    outcome = Outcome(state=State.FAILED, exit_code=1)
-    found = assess(trial, CELL, outcome, read_log([refused]), reference=BASELINE.id)
-    assert found.decision.next is Next.DROP
-    measured = msgspec.structs.replace(trial, stage="wave1", protocol=CELL.protocol)
-    found = assess(measured, CELL, outcome, read_log([refused]), reference=BASELINE.id)
-    assert found.decision.next is Next.STOP
+    found = assess(STUDY.trial, CELL, outcome, read_log([STEPS]))
+    assert (found.decision.next, found.score) == (Next.ACCEPT, None)
+    failed = Outcome(state=State.FAILED, exit_code=1)
+    for trial, then in ((STUDY.trial, Next.DROP), (SCORED, Next.STOP)):
+        found = assess(trial, CELL, failed, read_log([REFUSED]), reference=BASELINE.id)
+        assert found.decision.next is then

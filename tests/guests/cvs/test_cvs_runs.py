@@ -69,12 +69,16 @@ def run(
     return done, found
 
 
+def one_node() -> Any:
+    data = first()
+    data["config"]["nnodes"] = "1"
+    return data
+
+
 def test_generation_1_passes_by_the_mean_although_a_step_is_slow(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
-    data = first()
-    data["config"]["nnodes"] = "1"
-    write(folder, "gen1.json", data)
+    write(folder, "gen1.json", one_node())
     script = f"scripts={folder / 'train.py'}"
     done, _ = run(pytester, "gen1.json", launcher=script)
     done.assert_outcomes(passed=4)
@@ -116,7 +120,7 @@ def test_generation_4_tells_each_metric_and_resumes(
     assert ledger.read_text().count('"attempt-submitted"') == begun == 5
 
 
-def test_what_is_not_enforced_is_shown_and_fails_when_asked(
+def test_the_verdict_is_judged_at_the_threshold_and_fails_where_it_is_enforced(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
     fourth_here(folder, tflops=500, enforce=False)
@@ -125,9 +129,6 @@ def test_what_is_not_enforced_is_shown_and_fails_when_asked(
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"
     done, found = run(pytester, "gen4.json", "--cvs-set", "enforce_thresholds=true")
     done.assert_outcomes(passed=3, failed=1)
-
-
-def test_close_to_the_threshold_it_cannot_tell(pytester: pytest.Pytester, folder: Path) -> None:
     fourth_here(folder, tflops=389.7)
     done, found = run(pytester, "gen4.json")
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "cannot tell"
@@ -174,30 +175,24 @@ def test_from_cvs_is_a_cell_to_tune(tmp_path: Path) -> None:
     assert sweep.cell.deployed["NCCL_SOCKET_IFNAME"] == "eno1"
     assert sweep.cell.deployed["XLA_FLAGS"] == "--xla_gpu_autotune_level=4"
     assert sweep.launcher.describe().startswith("container docker mounts=")
-    with pytest.raises(ConfigError, match="4 open items"):
-        Sweep.from_cvs(path)
-    with pytest.raises(ConfigError, match="unknown cell 'other'"):
-        Sweep.from_cvs(path, cell="other", values=values)
-    with pytest.raises(ConfigError, match="the number of nodes"):
-        Sweep.from_cvs(path, values=values)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({}, "4 open items"),
+        ({"cell": "other", "values": values}, "unknown cell 'other'"),
+        ({"values": values}, "the number of nodes"),
+    ]
+    for given, words in refused:
+        with pytest.raises(ConfigError, match=words):
+            Sweep.from_cvs(path, **given)
+    for runtime in ("docker", "podman", "pyxis"):
+        said = Sweep.from_cvs(path, nodes=4, values=values, runtime=runtime).launcher.describe()
+        assert "/models:/models" in said
+        assert ("--privileged" in said) is (runtime != "pyxis")
     for steps, said in ((None, "does not say how many steps"), (9, "a run has 9 steps")):
         data = fourth()
         data["train_params"]["maxtext_config"]["steps"] = steps
         write(tmp_path, "gen4.json", data)
         with pytest.raises(ConfigError, match=said):
             Sweep.from_cvs(path, nodes=4, values=values)
-
-
-@pytest.mark.parametrize("runtime", ["docker", "podman", "pyxis"])
-def test_a_container_of_each_runtime_takes_what_has_a_place_in_it(
-    tmp_path: Path, runtime: str
-) -> None:
-    path = write(tmp_path, "gen4.json", fourth(multi=False))
-    values = {"container.image": f"x@sha256:{'0' * 64}", "threshold_json": "none.json"}
-    sweep = Sweep.from_cvs(path, values=values, runtime=runtime)
-    said = sweep.launcher.describe()
-    assert "/models:/models" in said
-    assert ("--privileged" in said) is (runtime in ("docker", "podman"))
 
 
 def demands(folder: Path, **metrics: Any) -> None:
@@ -325,9 +320,7 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
 
 
 def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
-    data = first()
-    data["config"]["nnodes"] = "1"
-    write(folder, "gen1.json", data)
+    write(folder, "gen1.json", one_node())
     launcher = f"python={sys.executable},scripts={folder / 'train.py'}"
     assert calibrate("gen1.json", "-o", "new.json", "--launcher", launcher) == 0
     (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))

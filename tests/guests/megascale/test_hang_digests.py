@@ -74,16 +74,3 @@ def test_a_link_is_tried_once_more_on_the_same_nodes(folder: Any) -> None:
     decided = [(each["next"], each["cls"]) for each in folder.events("decided") if each["cls"]]
     assert decided == [("retry", "network-link")]
     result.assert_outcomes(passed=2)
-
-
-def test_a_link_that_fails_twice_stops_the_sweep(folder: Any) -> None:
-    swept(folder, "link", "0.0.52", end="1")
-    decided = [(each["next"], each["cls"]) for each in folder.events("decided") if each["cls"]]
-    assert decided == [("retry", "network-link"), ("stop", "network-link")]
-
-
-@pytest.mark.parametrize("version", ["0.0.40", "0.0.52"])
-def test_a_job_that_a_person_ended_is_not_tried_again(folder: Any, version: str) -> None:
-    swept(folder, "cancelled", version, end="143")
-    decided = [(each["next"], each["cls"]) for each in folder.events("decided") if each["cls"]]
-    assert decided == [("give-up", "cancelled")]

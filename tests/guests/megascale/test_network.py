@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.guests.megascale.network import NetworkTraffic, measure
+from pytest_xlatune.guests.megascale.network import measure
 from pytest_xlatune.guests.megascale.traffic import parse_bytes, read_traffic
 from pytest_xlatune.tasks.artifacts import read_attempt
 from tests.helpers.captures import node
@@ -20,6 +20,9 @@ from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
 from tests.tasks.test_explained import WINNER, explained
 
 HOST = "MegascaleEM2_Worker/101"
+# no figure counts these: the first stays in its slice, the clocks of the second differ
+WITHIN = Message(end_ns=9 * MS, latency_us=7, source=(0, 0), to=(0, 1), size=64)
+EARLY = Message(end_ns=9 * MS, latency_us=0, source=(0, 0), to=(1, 0), size=64)
 
 
 def shown(tmp_path: Path, *made: Made, link: str = "100") -> dict[str, Any]:
@@ -88,19 +91,15 @@ def test_figures_are_those_of_brute_force(number: int, is_text: bool, tmp_path: 
     assert not found(document)
 
 
-def network_of(tmp_path: Path, made: Made, **options: float) -> NetworkTraffic:
-    path = tmp_path / "a.xplane.pb"
-    path.write_bytes(made.data())
-    return measure(read_traffic([path]), **options)
-
-
 def test_a_tail_is_told_by_pair(tmp_path: Path) -> None:
     messages = traffic(random.Random(6), count=400)
     valid = [m for m in messages if m.label and not m.drop and m.latency_us]
     late = [m for m in valid if m.source[0] != m.to[0]][::40]
     for each in late:
         each.latency_us += 200_000
-    network = network_of(tmp_path, Made(messages=messages))
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(Made(messages=messages).data())
+    network = measure(read_traffic([path]))
     told = {(pair.source, pair.destination): pair.tail for pair in network.pairs if pair.tail}
     assert sum(told.values()) == len(late)
     assert set(told) == {(name(m.source), name(m.to)) for m in late}
@@ -124,27 +123,44 @@ def test_what_was_planted_is_found_and_nothing_else(number: int, tmp_path: Path)
         assert found(document) == {"one_pair"}
 
 
-def test_files_of_two_hosts_are_as_one(tmp_path: Path) -> None:
+def test_files_of_two_hosts_are_as_one_and_one_that_is_named_twice_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     messages = traffic(random.Random(5), count=200)
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     whole = shown(tmp_path / "one", Made(messages=messages))
     # each fourth line of workers has its own clock: the halves keep theirs
     halves = shown(tmp_path / "two", *(Made(messages=messages[at : at + 100]) for at in (0, 100)))
-    halves["slack"] = whole["slack"]
-    assert halves == whole
+    assert halves | {"slack": whole["slack"]} == whole
+    folder = tmp_path / "one"
+    assert main(["network", *map(str, (*folder.iterdir(), folder, folder / ".")), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["messages"] == whole["messages"]
 
 
-def test_a_file_that_is_named_twice_counts_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("data", "has_traffic"),
+    [
+        pytest.param(Made().data(), False, id="a trace without messages"),
+        pytest.param(node().data(), False, id="a trace of a GPU"),
+        pytest.param(Made(messages=[WITHIN]).data(), True, id="a message within a slice"),
+        pytest.param(Made(messages=[EARLY]).data(), True, id="a message of clocks that differ"),
+    ],
+)
+def test_a_trace_without_a_message_that_counts_has_figures_of_none(
+    data: bytes, has_traffic: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "a.xplane.pb"
-    path.write_bytes(Made(messages=traffic(random.Random(5), count=200)).data())
-    said = []
-    for names in ([path], [path, tmp_path, tmp_path / "." / path.name]):
-        assert main(["network", *map(str, names), "--json"]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
+    path.write_bytes(data)
+    document = shown(tmp_path)
+    assert document["latency_us"] == dict.fromkeys(("p50", "p95", "p99", "max"))
+    assert document["messages"]["valid"] == 0
+    assert document["pairs"] == document["bursts"] == []
+    assert not found(document)
+    assert main(["network", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no traffic") is not has_traffic
+    assert measure(read_traffic([path])).has_traffic is has_traffic
 
 
 def test_late_buffers_are_told_from_early_ones_and_from_those_of_other_lines(
@@ -155,23 +171,13 @@ def test_late_buffers_are_told_from_early_ones_and_from_those_of_other_lines(
     decoys = [("pjrt-tpu-tasks/9", 8 * MS + at, 5 * MS, "32B") for at in range(40)]
     (tmp_path / "a").mkdir()
     document = shown(tmp_path / "a", Made(messages=messages, mapped=early + decoys))
-    assert document["map_dma"] == {
-        "early": 3,
-        "late": 0,
-        "late_us": 0,
-        "late_bytes": 0,
-        "shortage": False,
-    }
+    assert list(document["map_dma"].values()) == [3, 0, 0, 0, False]
     late = [(HOST, 7 * MS + at, 400_000, "64.5MB") for at in range(2)]
     (tmp_path / "b").mkdir()
     document = shown(tmp_path / "b", Made(messages=messages, mapped=early + decoys + late))
     assert document["map_dma"] == {
-        "early": 3,
-        "late": 2,
-        "late_us": 800,
-        "late_bytes": 129_000_000,
-        "shortage": True,
-    }
+        "early": 3, "late": 2, "late_us": 800, "late_bytes": 129_000_000, "shortage": True,
+    }  # fmt: skip
     assert found(document) == {"buffers"}
     [told] = [each["text"] for each in document["symptoms"] if each["found"]]
     assert "--megascale_grpc_premap_memory_bytes by at least 129000000" in told
@@ -231,29 +237,6 @@ def test_slack_and_stall_of_each_rendezvous(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("factor", [2, 10])
-def test_times_scale(factor: int, tmp_path: Path) -> None:
-    messages = traffic(random.Random(4), count=200)
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    plain = shown(tmp_path / "a", Made(messages=messages))
-    scaled = shown(
-        tmp_path / "b",
-        Made(
-            messages=[Message(**{**vars(m), "latency_us": m.latency_us * factor}) for m in messages]
-        ),
-    )
-    assert scaled["latency_us"] == {k: v * factor for k, v in plain["latency_us"].items()}
-    assert scaled["bytes"] == plain["bytes"]
-
-
-def test_a_trace_without_messages_has_figures_of_none(tmp_path: Path) -> None:
-    document = shown(tmp_path, Made())
-    assert document["latency_us"] == dict.fromkeys(("p50", "p95", "p99", "max"))
-    assert document["pairs"] == document["bursts"] == []
-    assert not found(document)
-
-
 def test_a_file_that_is_no_trace_is_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,24 +281,6 @@ def test_text_shows_symptoms_in_order_and_the_rows_of_the_document(
 )
 def test_amounts(said: str, size: int | None) -> None:
     assert parse_bytes(said) == size
-
-
-def test_traces_without_traffic_are_told_in_plain_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "gpu.xplane.pb").write_bytes(node().data())
-    assert main(["network", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("no traffic")
-    assert "median" not in said
-    assert shown(tmp_path)["messages"]["valid"] == 0
-
-
-def test_messages_that_enter_no_figure_are_traffic_all_the_same(tmp_path: Path) -> None:
-    for latency_us, to in ((0, (1, 0)), (7, (0, 1))):  # of clocks that differ, within a slice
-        within = Message(end_ns=9 * MS, latency_us=latency_us, source=(0, 0), to=to, size=64)
-        network = network_of(tmp_path, Made(messages=[within]))
-        assert (network.messages["valid"], network.has_traffic) == (0, True)
 
 
 def test_the_network_between_slices_explains_a_winner(tmp_path: Path) -> None:

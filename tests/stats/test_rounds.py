@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Collection
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -186,16 +187,12 @@ def turns(
     for at, index in enumerate(order):
         own = effects.get(names[index], 0.0) + drawn.gauss(0, noise) + (left or {}).get(before, 0.0)
         own += drift * at / len(order)
-        found.append(
-            MeasuredTurn(
-                program=names[index],
-                before=before,
-                round=at // len(names),
-                first_step=4 * at,
-                steps=2,
-                log_step_s=0.5 - own,
-            )
-        )
+        turn: dict[str, Any] = {
+            "program": names[index],
+            "before": before,
+            "round": at // len(names),
+        }
+        found.append(MeasuredTurn(**turn, first_step=4 * at, steps=2, log_step_s=0.5 - own))
         before = names[index]
     return found
 

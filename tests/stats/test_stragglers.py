@@ -31,19 +31,15 @@ def job(
 @pytest.mark.parametrize(
     ("slow", "ranks", "found"),
     [
-        ({3: 0.05}, 8, [3]),
-        ({3: 0.05}, 4, [3]),
-        ({3: 0.05, 6: 0.10}, 8, [6, 3]),
-        ({}, 8, []),
-        ({3: 0.01}, 64, []),
-        ({3: -0.2}, 8, []),
-        (dict.fromkeys(range(4), 0.1), 8, []),
+        pytest.param({3: 0.05}, 8, [3], id="one of eight"),
+        pytest.param({3: 0.05}, 4, [3], id="one of four"),
+        pytest.param({3: 0.05, 6: 0.10}, 8, [6, 3], id="two, the slower first"),
+        pytest.param({}, 8, [], id="none"),
+        pytest.param({3: 0.01}, 64, [], id="one percent is too little"),
+        pytest.param({3: -0.2}, 8, [], id="a fast rank is no straggler"),
+        pytest.param(dict.fromkeys(range(4), 0.1), 8, [], id="half of them are no outliers"),
     ],
-    ids=[
-        "one of eight", "one of four", "two, the slower first", "none", "one percent is too little",
-        "a fast rank is no straggler", "half of them are no outliers",
-    ],
-)  # fmt: skip
+)
 def test_a_rank_that_is_slower_than_its_like_stands_out(
     slow: dict[int, float], ranks: int, found: list[int]
 ) -> None:
@@ -55,30 +51,27 @@ def test_a_rank_that_is_slower_than_its_like_stands_out(
         assert each.slower == pytest.approx(slow[each.rank], abs=0.01)
 
 
-def test_a_rank_that_was_slow_for_one_window_is_not_named() -> None:
-    seconds = job({})
-    seconds[3] |= dict.fromkeys(range(16, 32), 0.7)
-    told = compare_ranks(seconds)
-    assert told is not None
-    assert told.stragglers == ()
-
-
 def test_too_few_ranks_or_steps_and_figures_that_are_no_time_tell_nothing() -> None:
     assert compare_ranks(job({}, ranks=3)) is None
     assert compare_ranks(job({}), first_step=10) is None
     assert compare_ranks({}) is None
     for bad in (0.0, -2.0, float("nan")):
         assert compare_ranks({**job({}), 3: dict.fromkeys(range(STEPS), bad)}) is None
+    assert outliers([0.0, 0.0, 9.0]) == set()
+    # equal to the digit
+    told = compare_ranks({rank: dict.fromkeys(range(32), 0.512) for rank in range(8)})
+    assert told is not None
+    assert (told.stragglers, told.spread) == ((), 0.0)
+    # slow for one window
+    seconds = job({})
+    seconds[3] |= dict.fromkeys(range(16, 32), 0.7)
+    told = compare_ranks(seconds)
+    assert told is not None
+    assert told.stragglers == ()
     # a rank whose lines are missing holds the others' up to where it printed
     short = job({2: 0.1})
     short[5] = {step: value for step, value in short[5].items() if step < 30}
     assert compare_ranks(short) is None
-
-
-def test_ranks_that_are_equal_to_the_digit_are_all_well() -> None:
-    told = compare_ranks({rank: dict.fromkeys(range(32), 0.512) for rank in range(8)})
-    assert told is not None
-    assert (told.stragglers, told.spread) == ((), 0.0)
 
 
 @given(st.permutations(range(8)), st.floats(0.001, 1000))
@@ -89,10 +82,6 @@ def test_names_and_units_change_nothing(order: list[int], unit: float) -> None:
     )
     assert told is not None
     assert [each.rank for each in told.stragglers] == [order[3]]
-
-
-def test_of_a_few_values_none_is_an_outlier() -> None:
-    assert outliers([0.0, 0.0, 9.0]) == set()
 
 
 def test_the_benchmark_of_the_rates_runs_the_code_that_the_commands_run() -> None:

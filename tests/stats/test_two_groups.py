@@ -11,8 +11,6 @@ from pytest_xlatune.ledger import CampaignOpened, EnvironmentSeen, Event, Ledger
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.noise import two_groups
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.tasks.run_record import record_of
@@ -53,25 +51,16 @@ CACHE = "/shared/tuned"
     [
         pytest.param("gpu", "", "not pinned", True, id="a GPU"),
         pytest.param("gpu", "--xla_gpu_autotune_level=0", "off", False, id="switched off"),
-        pytest.param(
-            "gpu",
-            "--xla_gpu_per_fusion_autotune_cache_dir=/shared/autotune",
-            "pinned (--xla_gpu_per_fusion_autotune_cache_dir)",
-            False,
-            id="pinned by a folder",
-        ),
-        pytest.param(
-            "gpu",
-            "--xla_gpu_load_autotune_results_from=/shared/a.pb",
-            "pinned",
-            False,
-            id="by file",
-        ),
+        pytest.param("gpu", "--xla_gpu_per_fusion_autotune_cache_dir=/shared/autotune",
+                     "pinned (--xla_gpu_per_fusion_autotune_cache_dir)", False,
+                     id="pinned by a folder"),
+        pytest.param("gpu", "--xla_gpu_load_autotune_results_from=/shared/a.pb", "pinned", False,
+                     id="by file"),
         pytest.param("gpu", CACHE, "pinned (autotune_cache=/shared/tuned)", False, id="protocol"),
         pytest.param("seen", "", "not pinned", True, id="a GPU that only its driver shows"),
         pytest.param("cpu", "", "", False, id="a CPU, which tunes none"),
     ],
-)
+)  # fmt: skip
 def test_autotuning_is_recorded_and_named_where_it_may_be_the_cause(
     platform: str, flags: str, autotuning: str, is_cause: bool
 ) -> None:
@@ -85,14 +74,13 @@ def test_autotuning_is_recorded_and_named_where_it_may_be_the_cause(
     node = NodeEnvironment(name="n1", devices={"platform": platform})
     if platform == "seen":
         node = NodeEnvironment(name="n1", node={"GPUs": "8 x gfx942"})
-    events: list[Event] = [CampaignOpened(cells=(cell,), study=study.name)]
-    events.append(EnvironmentSeen(trial_id="", cell_digest=cell.digest, nodes=(node,)))
-    for position, tgs in enumerate(TWO):
-        trial = Trial(
-            cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study=study.name,
-            stage="calibrate", position=position,
-        )  # fmt: skip
-        events.append(TrialEnded(result=measured(trial, math.log(tgs))))
+    trials = study.decide(()).due
+    results = [measured(each, math.log(tgs)) for each, tgs in zip(trials, TWO, strict=True)]
+    events: list[Event] = [
+        CampaignOpened(cells=(cell,), study=study.name),
+        EnvironmentSeen(trial_id="", cell_digest=cell.digest, nodes=(node,)),
+        *(TrialEnded(result=each) for each in results),
+    ]
     entries = [LedgerEntry(number=k, at_s=k, event=each) for k, each in enumerate(events, 1)]
     found = record_of(replay(entries), study, cell)
     assert found.autotuning.startswith(autotuning)

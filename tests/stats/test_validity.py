@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,112 +18,90 @@ DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler
 OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")
 
 
+def effects(found: Sequence[TrialSetting]) -> dict[str, str]:
+    return {each.label.lstrip("-"): str(each.effect) for each in found}
+
+
+SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"
+RINGS = profile("rings", env={"NCCL_ALGO": "Ring"})
+M_REMAT = profile("m", env={"M_REMAT_POLICY": "full"})
+
+
+def key(value: str) -> Profile:
+    return profile("keys", overrides={"remat_policy": value})
+
+
+def config(value: str) -> Witnesses:
+    return Witnesses(config={"remat_policy": value})
+
+
+@pytest.mark.parametrize(
+    ("of", "shown", "effect"),
+    [
+        pytest.param(OVERLAP, Witnesses(), "asked", id="a flag of which nothing is said"),
+        pytest.param(OVERLAP, Witnesses(expects_options=True), "not seen", id="XLA is silent"),
+        pytest.param(OVERLAP, Witnesses(flags="--xla_gpu='never closed"), "asked", id="a cut text"),
+        pytest.param(OVERLAP, Witnesses(flags="--xla_gpu='never closed", expects_options=True),
+                     "not seen", id="a cut text, and XLA is silent"),
+        pytest.param(OVERLAP, Witnesses(flags=f"--{SCHEDULER}=true", options=Options(
+                     values={SCHEDULER: "false"}, is_whole=True)), "in effect",
+                     id="a dump is a stronger witness than the environment"),
+        pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Ring"}), "asked", id="the environment"),
+        pytest.param(RINGS, Witnesses(nccl={"NCCL_ALGO": "ring"}), "in effect", id="NCCL says so"),
+        pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Tree"}), "contradicted", id="overwritten"),
+        pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Ring"}, nccl={"NCCL_ALGO": "Tree"}),
+                     "contradicted", id="NCCL says otherwise"),
+        pytest.param(RINGS, Witnesses(nccl={"NCCL_PROTO": "LL"}), "not seen",
+                     id="NCCL says nothing of it"),
+        pytest.param(RINGS, Witnesses(expects_readers=True), "not seen",
+                     id="NCCL was asked and says nothing"),
+        pytest.param(RINGS, Witnesses(), "asked", id="there is nothing that could say it"),
+        pytest.param(key("full"), config("full"), "in effect", id="a key as asked"),
+        pytest.param(key("full"), config("none"), "contradicted", id="another value of a key"),
+        pytest.param(key("true"), config("True"), "in effect", id="a truth"),
+        pytest.param(key("7"), config("7.0"), "in effect", id="a whole number"),
+        pytest.param(key("none"), config("ProfilerType.NONE"), "in effect", id="an enum"),
+        pytest.param(key("['data', 'fsdp']"), config('["data","fsdp"]'), "in effect", id="a list"),
+        pytest.param(key("-1"), config("8"), "asked", id="a value that the framework fills in"),
+        pytest.param(key("1e-3"), config("0.001"), "in effect", id="a number"),
+        pytest.param(key("false"), config("True"), "contradicted", id="another truth"),
+        pytest.param(key("(hidden)"), config("a-token"), "asked",
+                     id="a secret: two profiles with one stopped a sweep"),
+        pytest.param(key("full"), Witnesses(), "asked", id="no key is printed"),
+        pytest.param(key("full"), Witnesses(config={"steps": "15"}), "not seen",
+                     id="other keys are printed"),
+        pytest.param(M_REMAT, config("full"), "in effect", id="MaxText's variable is its key"),
+        pytest.param(M_REMAT, config("none"), "contradicted", id="and another value of it"),
+    ],
+)  # fmt: skip
+def test_what_a_witness_says_of_a_setting(of: Profile, shown: Witnesses, effect: str) -> None:
+    found = judge_settings(of, shown, deployed="", overrides=of.overrides)
+    assert [*effects(found).values()] == [effect]
+    assert judge_settings(profile("none"), Witnesses(), deployed="") == ()
+
+
 @pytest.mark.parametrize(
     ("of", "shown", "words"),
     [
         pytest.param(OVERLAP, f"{DEPLOYED} {OVERLAP.settings_text}", "", id="appended last"),
-        pytest.param(
-            OVERLAP,
-            f"{OVERLAP.settings_text} {DEPLOYED}",
-            "scheduler is 'true' in the log, expected 'false'",
-            id="an env file sourced later wins",
-        ),
-        pytest.param(
-            OVERLAP,
-            OVERLAP.settings_text,
-            "autotune_level is not set in the log, expected '4'",
-            id="what is deployed was lost",
-        ),
-        pytest.param(
-            OVERLAP,
-            "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=0 --xla_new=1",
-            "",
-            id="another spelling, and more than asked for",
-        ),
+        pytest.param(OVERLAP, f"{OVERLAP.settings_text} {DEPLOYED}",
+                     "scheduler is 'true' in the log, expected 'false'",
+                     id="an env file sourced later wins"),
+        pytest.param(OVERLAP, OVERLAP.settings_text,
+                     "autotune_level is not set in the log, expected '4'",
+                     id="what is deployed was lost"),
+        pytest.param(OVERLAP, f"--xla_gpu_autotune_level=4 --{SCHEDULER}=0 --xla_new=1", "",
+                     id="another spelling, and more than asked for"),
         pytest.param(profile("empty"), "", "not set", id="the baseline is checked as well"),
     ],
-)
-def test_flags_in_effect(of: Profile, shown: str, words: str) -> None:
+)  # fmt: skip
+def test_flags_against_a_list_of_the_environment(of: Profile, shown: str, words: str) -> None:
     found = judge_settings(of, Witnesses(flags=shown), deployed=DEPLOYED)
     reasons = contradictions(found)
     assert bool(reasons) == bool(words)
     assert words in " ".join(map(sentence, reasons))
-    assert all(each.effect in (Effect.ASKED, Effect.CONTRADICTED) for each in found), (
-        "a list of the environment proves nothing"
-    )
-
-
-def effects(found: tuple[TrialSetting, ...]) -> dict[str, str]:
-    return {each.label: str(each.effect) for each in found}
-
-
-@pytest.mark.parametrize("text", [None, "--xla_gpu='never closed"], ids=["silent", "cut"])
-def test_only_we_say_so_or_a_witness_is_silent(text: str | None) -> None:
-    quiet = judge_settings(OVERLAP, Witnesses(flags=text), deployed="")
-    assert effects(quiet) == {"--xla_gpu_enable_latency_hiding_scheduler": "asked"}
-    silent = judge_settings(OVERLAP, Witnesses(flags=text, expects_options=True), deployed="")
-    assert effects(silent) == {"--xla_gpu_enable_latency_hiding_scheduler": "not seen"}
-    assert judge_settings(profile("none"), Witnesses(), deployed="") == ()
-
-
-RINGS = profile("rings", env={"NCCL_ALGO": "Ring", "HSA_NO_SCRATCH_RECLAIM": "1"})
-
-
-@pytest.mark.parametrize(
-    ("shown", "algo"),
-    [
-        pytest.param(Witnesses(env={"NCCL_ALGO": "Ring"}), "asked", id="a list of the environment"),
-        pytest.param(Witnesses(nccl={"NCCL_ALGO": "ring"}), "in effect", id="NCCL says so"),
-        pytest.param(Witnesses(env={"NCCL_ALGO": "Tree"}), "contradicted", id="overwritten"),
-        pytest.param(
-            Witnesses(env={"NCCL_ALGO": "Ring"}, nccl={"NCCL_ALGO": "Tree"}), "contradicted",
-            id="NCCL says otherwise",
-        ),
-        pytest.param(
-            Witnesses(nccl={"NCCL_PROTO": "LL"}), "not seen", id="NCCL says nothing of it"
-        ),
-        pytest.param(
-            Witnesses(expects_readers=True), "not seen", id="NCCL was asked and says nothing"
-        ),
-        pytest.param(Witnesses(), "asked", id="there is nothing that could say it"),
-    ],
-)  # fmt: skip
-def test_variables(shown: Witnesses, algo: str) -> None:
-    assert effects(judge_settings(RINGS, shown)) == {
-        "NCCL_ALGO": algo,
-        "HSA_NO_SCRATCH_RECLAIM": "asked",
-    }
-
-
-@pytest.mark.parametrize(
-    ("asked", "printed", "effect"),
-    [
-        ("full", "full", "in effect"),
-        ("full", "none", "contradicted"),
-        ("true", "True", "in effect"),
-        ("7", "7.0", "in effect"),
-        ("none", "ProfilerType.NONE", "in effect"),
-        ("['data', 'fsdp']", '["data","fsdp"]', "in effect"),
-        ("-1", "8", "asked"),
-        ("1e-3", "0.001", "in effect"),
-        ("false", "True", "contradicted"),
-        ("(hidden)", "a-token", "asked"),  # a secret: two profiles with one stopped a sweep
-    ],
-)
-def test_overrides_against_the_lines_of_the_framework(
-    asked: str, printed: str, effect: str
-) -> None:
-    of = profile("keys", overrides={"remat_policy": asked})
-    found = judge_settings(of, Witnesses(config={"remat_policy": printed}), overrides=of.overrides)
-    assert effects(found) == {"remat_policy": effect}
-
-
-def test_a_key_that_the_framework_does_not_print() -> None:
-    of = profile("keys", overrides={"remat_policy": "full"})
-    assert effects(judge_settings(of, Witnesses())) == {"remat_policy": "asked"}
-    assert effects(judge_settings(of, Witnesses(config={"steps": "15"}))) == {
-        "remat_policy": "not seen"
-    }
+    # such a list proves nothing
+    assert {each.effect for each in found} <= {Effect.ASKED, Effect.CONTRADICTED}
 
 
 def test_a_key_of_the_cell_is_told_only_where_it_is_contradicted() -> None:
@@ -134,18 +113,9 @@ def test_a_key_of_the_cell_is_told_only_where_it_is_contradicted() -> None:
     )  # fmt: skip
 
 
-def test_a_variable_of_maxtext_is_a_key_of_its_configuration() -> None:
-    of = profile("m", env={"M_REMAT_POLICY": "full"})
-    assert effects(judge_settings(of, Witnesses(config={"remat_policy": "full"}))) == {
-        "M_REMAT_POLICY": "in effect"
-    }
-    assert effects(judge_settings(of, Witnesses(config={"remat_policy": "none"}))) == {
-        "M_REMAT_POLICY": "contradicted"
-    }
-
-
 def test_a_sweep_may_declare_that_nothing_can_show_a_variable() -> None:
-    hsa, algo = reversed(judge_settings(RINGS, Witnesses(), exempt=["HSA_*"]))
+    both = profile("both", env={"HSA_NO_SCRATCH_RECLAIM": "1", "NCCL_ALGO": "Ring"})
+    hsa, algo = judge_settings(both, Witnesses(), exempt=["HSA_*"])
     assert (hsa.is_proved, hsa.effect) == (True, Effect.ASKED)
     assert not algo.is_proved
     (lost,) = judge_settings(
@@ -154,24 +124,11 @@ def test_a_sweep_may_declare_that_nothing_can_show_a_variable() -> None:
     assert not lost.is_proved, "what is contradicted stays so"
 
 
-def test_the_dump_is_a_stronger_witness_than_a_list_of_the_environment() -> None:
-    name = "xla_gpu_enable_latency_hiding_scheduler"
-    whole = Options(values={name: "false"}, is_whole=True)
-    found = judge_settings(OVERLAP, Witnesses(flags=f"--{name}=true", options=whole), deployed="")
-    assert effects(found) == {f"--{name}": "in effect"}
-
-
-@pytest.mark.parametrize(
-    ("loss", "differs"),
-    [(10.0, False), (10.15, False), (10.3, True), (9.7, True), (math.nan, True)],
-)
-def test_loss_guard(loss: float, *, differs: bool) -> None:
-    assert bool(different_loss(loss, 10.0, tolerance=0.02)) is differs
-
-
 @pytest.mark.parametrize(
     ("loss", "reference", "others", "first", "differs"),
     [
+        *((loss, 10.0, [10.0], None, differs) for loss, differs in (
+            (10.0, False), (10.15, False), (10.3, True), (9.7, True), (math.nan, True))),
         pytest.param(0.0257, 0.0385, [0.0385, 0.0377], 9.509, False, id="by heart, on an H200"),
         pytest.param(0.0257, 0.0385, [0.0385, 0.0377], None, True, id="nothing says how it began"),
         pytest.param(0.2, 0.0385, [0.0385], 9.509, True, id="by heart, and far off"),
@@ -181,7 +138,7 @@ def test_loss_guard(loss: float, *, differs: bool) -> None:
         pytest.param(2.9, 3.374, [3.374, 2.487], 9.509, True, id="never five times the tolerance"),
         pytest.param(math.nan, 3.374, [3.374, 2.487], 9.509, True, id="not a number"),
     ],
-)
+)  # fmt: skip
 def test_a_loss_may_be_as_far_off_as_the_baselines_own(
     loss: float, reference: float, others: list[float], first: float | None, *, differs: bool
 ) -> None:
@@ -192,76 +149,46 @@ def test_a_loss_may_be_as_far_off_as_the_baselines_own(
 ON = "COLLECTIVE_PIPELINING_MODE_ON"
 
 
+GATHER = "xla_gpu_enable_pipelined_all_gather"
+
+
 @pytest.mark.parametrize(
-    ("of", "options", "lost"),
+    ("flags", "options", "lost"),
     [
-        pytest.param(
-            profile("a", "--xla_gpu_autotune_level=0"), {"xla_gpu_autotune_level": "0"}, False,
-            id="dumped as asked",
-        ),
-        pytest.param(
-            profile("b", "--xla_gpu_autotune_level=0"), {}, True, id="at its default: it was lost"
-        ),
-        pytest.param(
-            profile("c", "--xla_gpu_autotune_level=4"), {}, False, id="the default itself"
-        ),
-        pytest.param(
-            profile("d", "--xla_gpu_autotune_level=0"), {"xla_gpu_autotune_level": "2"}, True,
-            id="another value",
-        ),
-        pytest.param(
-            profile("e", "--xla_disable_hlo_passes=fusion"),
-            {"xla_disable_hlo_passes": "algsimp,fusion"}, False,
-            id="added to what is deployed",
-        ),
-        pytest.param(
-            profile("f", "--xla_disable_hlo_passes=fusion"),
-            {"xla_disable_hlo_passes": "algsimp"}, True,
-            id="not among what is disabled",
-        ),
-        pytest.param(
-            profile("g", "--xla_gpu_enable_pipelined_all_gather=true"),
-            {"xla_gpu_pipeline_all_gather": ON}, False,
-            id="under its newer name",
-        ),
-        pytest.param(
-            profile("h", "--xla_gpu_enable_pipelined_all_gather=false"),
-            {"xla_gpu_pipeline_all_gather": ON}, True,
-            id="under its newer name, and the other way",
-        ),
-        pytest.param(
-            profile("i", "--xla_gpu_pipeline_all_gather=on"),
-            {"xla_gpu_pipeline_all_gather": ON}, False,
-            id="a short word for an enum",
-        ),
-        pytest.param(
-            profile("j", "--xla_gpu_enable_command_buffer=''"), {}, False,
-            id="an emptied list is printed as a default is",
-        ),
-        pytest.param(
-            profile("k", "--xla_gpu_enable_command_buffer=+CONDITIONAL"), {}, False,
-            id="a list that is edited is not judged",
-        ),
-        pytest.param(
-            profile("l", "--xla_dump_to=/d --xla_force_host_platform_device_count=4"), {}, False,
-            id="what a dump does not tell",
-        ),
-        pytest.param(
-            profile("m", "--xla_never_heard_of=1"), {}, False, id="an unknown option"
-        ),
+        pytest.param("--xla_gpu_autotune_level=0", {"xla_gpu_autotune_level": "0"}, False,
+                     id="dumped as asked"),
+        pytest.param("--xla_gpu_autotune_level=0", {}, True, id="at its default: it was lost"),
+        pytest.param("--xla_gpu_autotune_level=4", {}, False, id="the default itself"),
+        pytest.param("--xla_gpu_autotune_level=0", {"xla_gpu_autotune_level": "2"}, True,
+                     id="another value"),
+        pytest.param("--xla_disable_hlo_passes=fusion",
+                     {"xla_disable_hlo_passes": "algsimp,fusion"}, False,
+                     id="added to what is deployed"),
+        pytest.param("--xla_disable_hlo_passes=fusion", {"xla_disable_hlo_passes": "algsimp"}, True,
+                     id="not among what is disabled"),
+        pytest.param(f"--{GATHER}=true", {"xla_gpu_pipeline_all_gather": ON}, False,
+                     id="under its newer name"),
+        pytest.param(f"--{GATHER}=false", {"xla_gpu_pipeline_all_gather": ON}, True,
+                     id="under its newer name, and the other way"),
+        pytest.param("--xla_gpu_pipeline_all_gather=on", {"xla_gpu_pipeline_all_gather": ON}, False,
+                     id="a short word for an enum"),
+        pytest.param("--xla_gpu_enable_command_buffer=''", {}, False,
+                     id="an emptied list is printed as a default is"),
+        pytest.param("--xla_gpu_enable_command_buffer=+CONDITIONAL", {}, False,
+                     id="a list that is edited is not judged"),
+        pytest.param("--xla_dump_to=/d --xla_force_host_platform_device_count=4", {}, False,
+                     id="what a dump does not tell"),
+        pytest.param("--xla_never_heard_of=1", {}, False, id="an unknown option"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("shown", [True, False], ids=["with a log line", "without"])
 def test_a_dump_contradicts_what_was_asked_for(
-    of: Profile, options: dict[str, str], *, lost: bool, shown: bool
+    flags: str, options: dict[str, str], *, lost: bool, shown: bool
 ) -> None:
-    log = of.settings_text if shown else None
-    found = judge_settings(
-        of,
-        Witnesses(flags=log, options=Options(values=options), expects_options=True),
-        deployed="",
-        defaults=history().defaults,
+    seen = Witnesses(
+        flags=flags if shown else None, options=Options(values=options), expects_options=True
     )
+    found = judge_settings(profile("p", flags), seen, deployed="", defaults=history().defaults)
     reasons = contradictions(found)
     assert bool(reasons) is lost, found
     assert all("dump" in sentence(reason) for reason in reasons)

@@ -194,7 +194,10 @@ def in_later_epoch(**other: Any) -> Answer:
             notes=["36 jobs: +"]),
         row("of settings that nothing shows nothing is ruled out", {},
             with_settings(cluster({}, 0.002), {}, Effect.NOT_SEEN), bound=None,
-            silent=["ruled out"]),
+            silent=["ruled out"], unseen=[]),
+        row("of one that nothing shows neither", {},
+            lambda e: with_settings(cluster({}, 0.002), {}, (Effect.IN_EFFECT, Effect.NOT_SEEN)[
+                e.arm == "p3"])(e), bound=SMALL_GAIN, unseen=[("p3",)]),
         row("an arm that is judged by its own noise is bounded by it", {"budget": 65}, shaky,
             method={"p3": "its own noise"}, notes=["the interval of p3"]),
         row("a loser of one run is told where noise hardly explains it", {},
@@ -212,7 +215,7 @@ def in_later_epoch(**other: Any) -> Answer:
         *(
             row(f"the control at {moved:+.0%}", SMALL,
                 cluster({**HURT, "p0": 0.02, "baseline-aa": moved}, 0.001),
-                kinds={"p0": "FASTER"}, moved=bool(moved), method={"p0": "K=1,"},
+                kinds={"p0": "FASTER"}, finalists=("p0",), moved=bool(moved), method={"p0": "K=1,"},
                 **{"silent" if moved else "notes": ["the baseline against itself"]})
             for moved in (-0.06, 0.0, 0.06)
         ),
@@ -261,11 +264,13 @@ def test_worlds(changes: dict[str, Any], run: Answer, expected: dict[str, Any]) 
         "arms": [*verdicts],
         "jobs": len(done),
         "sigma": found.noise.sigma,
+        "finalists": found.tuning.finalists,
         "bound": found.tuning.bound,
         "cannot_run": [each.arm for each in found.verdicts if not each.can_run],
         "likely_slower": [each.arm for each in found.verdicts if each.is_likely_slower],
         "stop": {each["arm"]: round(100 * each["change"]) for each in stop_rule},
         "moved": found.tuning.moved is not None,
+        "unseen": [each.values["arms"] for each in with_values(found.notes, "arms")],
         "uncounted": [each.values["profiles"] for each in with_values(found.notes, "profiles")],
     }
     assert {name: fact for name, fact in facts.items() if expected.get(name, fact) != fact} == {}
@@ -359,19 +364,6 @@ def test_m_excludes_nothing_that_the_page_allows_and_spare_runs_count(seed: int)
             if each.kind is not VerdictKind.EQUIVALENT:  # which shows the interval of 90 %
                 assert f"{100 * low:+.1f} % to {100 * high:+.1f} %" in sentence(each.reasons[0])
     assert bound is not None or any(each.kind is VerdictKind.FASTER for each in found.verdicts)
-
-
-def test_of_one_setting_that_was_not_seen_the_bound_is_told_without_it() -> None:
-    sweep = study()
-    silent = with_settings(cluster({}, 0.002), {}, Effect.NOT_SEEN)
-
-    def run(trial: Trial) -> TrialResult:
-        return silent(trial) if trial.arm == "p3" else cluster({}, 0.002)(trial)
-
-    found = sweep.decide(history(run, of=sweep)).conclusion
-    assert found.tuning.bound is not None
-    assert any(each.values.get("arms") == ("p3",) for each in found.notes)
-    assert sweep.decide(history(silent, of=sweep)).conclusion.nothing_in_effect
 
 
 def test_a_bound_below_zero_says_that_every_setting_loses() -> None:

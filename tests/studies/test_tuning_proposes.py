@@ -206,15 +206,6 @@ def test_a_larger_budget_does_not_prolong_a_begun_confirmation() -> None:
     assert before.verdict("p7") == after.verdict("p7")
 
 
-def test_few_candidates_are_joined_by_one_alias_of_the_baseline() -> None:
-    sweep = study(6, budget=40)
-    done = history({"p0": 0.02, **{f"p{at}": -0.05 for at in range(1, 6)}}, 0.001, of=sweep)
-    first = [r.trial for r in done if r.trial.design and r.trial.design.look == 1]
-    assert arms_of(first) == {"p0", "baseline-aa"}
-    assert sweep.decide(done).conclusion.tuning.finalists == ("p0",)
-    assert "A/A control" in notes_of(sweep.decide(done).conclusion)
-
-
 @pytest.mark.parametrize(
     ("distance", "sigma", "noise", "is_confirmed"),
     [

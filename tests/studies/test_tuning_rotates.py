@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
+from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -155,23 +155,6 @@ def test_a_rotation_that_a_time_limit_cut_is_told_in_the_notes() -> None:
     notes = [sentence(each) for each in sweep.decide(history(run, of=sweep)).conclusion.notes]
     (note,) = [each for each in notes if "time limit" in each]
     assert "30 of its 30 turns" in note
-
-
-@pytest.mark.parametrize(
-    ("compile_s", "turn_steps", "rounds", "rotations"), [(0.5, 5, 2, 1), (5.0, 6, 7, 2)]
-)
-def test_short_steps_take_more_rounds_and_a_second_rotation(
-    compile_s: float, turn_steps: int, rounds: int, rotations: int
-) -> None:
-    sweep, run = turning(12), paced(Machine(), step_s=0.1, compile_s=compile_s)
-    done = history(run, of=sweep)
-    found = [each.trial.rotation for each in done if each.trial.stage == TURNS]
-    assert len(found) == rotations
-    assert found[0]
-    spec = found[0].spec
-    assert (spec.turn_steps, len(spec.order) // len(spec.programs)) == (turn_steps, rounds)
-    assert spec.turn_steps - 2 >= 3, "two are left out, and three count"
-    assert sweep.outlook(done[:1]).left == len(done) - 1
 
 
 def dropped_in(stage: str) -> Callable[[Trial], TrialResult]:
@@ -379,15 +362,3 @@ def test_what_jobs_ranked_takes_no_turns_once_rotation_is_on() -> None:
     for done, due in ((screen, set()), (screen[:4], {LOOK_STAGE})):
         assert {each.stage for each in turning(12).decide(done).due if not each.block} == due
     assert turning(12).decide(whole).due == (), "a sweep that is over stays so"
-
-
-def test_relabelling_profiles_changes_no_verdict() -> None:
-    def kinds(own: tuple[Profile, ...]) -> Counter[VerdictKind]:
-        sweep = turning(profiles=own)
-        at = {f"--xla_gpu_knob={n}": 0.04 * (n == 3) for n in range(12)}
-        run = Machine({each.id: at[each.settings_text.split()[0]] for each in own}, sigma=0.001)
-        found = sweep.decide(history(run, of=sweep)).conclusion
-        return Counter(each.kind for each in found.verdicts)
-
-    named = tuple(profile(f"q{n * 7 % 12}", f"--xla_gpu_knob={n}", wave="wave2") for n in range(12))
-    assert kinds(knobs(12))[VerdictKind.FASTER] == kinds(named)[VerdictKind.FASTER] == 1

@@ -1,14 +1,10 @@
-"""Traces of Megascale with known messages, and all figures of them by brute force.
-
-The writer shares nothing with the reader; the figures are Python integers and fractions.
-"""
+"""Traces of Megascale with known messages. The writer shares nothing with the reader."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 from tests.helpers.captures import msg, named, num
@@ -127,80 +123,6 @@ class Made:
                 named(5, {at + 1: name for at, name in enumerate(STATS)}),
             )
         return planes
-
-
-def rank(values: list[int], numerator: int, denominator: int) -> int:
-    return sorted(values)[-(-numerator * len(values) // denominator) - 1]
-
-
-def figures(messages: list[Message], shift_ns: Any = None) -> dict[str, Any]:
-    """All figures of messages by brute force."""
-    bad = [m for m in messages if not m.label or m.drop]
-    rest = [m for m in messages if m.label and not m.drop]
-    skew = [m for m in rest if m.latency_us == 0]
-    rest = [m for m in rest if m.latency_us]
-    loop = [m for m in rest if m.source[0] == m.to[0]]
-    valid = [m for m in rest if m.source[0] != m.to[0]]
-    start = {id(m): m.end_ns - 1000 * m.latency_us for m in valid}
-    bursts: list[list[int]] = []
-    for m in sorted(valid, key=lambda m: start[id(m)]):
-        if bursts and start[id(m)] <= bursts[-1][1]:
-            bursts[-1][1] = max(bursts[-1][1], m.end_ns)
-            bursts[-1][2] += 1
-            bursts[-1][3] += m.size
-        else:
-            bursts.append([start[id(m)], m.end_ns, 1, m.size])
-    for burst in bursts:
-        inside = [m for m in valid if burst[0] <= start[id(m)] <= burst[1]]
-        burst.append(
-            max(sum(start[id(o)] <= start[id(m)] <= o.end_ns for o in inside) for m in inside)
-        )
-    bins: dict[Any, dict[int, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
-    for m in valid:
-        for at in range(start[id(m)] // MS, (m.end_ns - 1) // MS + 1):
-            part = min(m.end_ns, (at + 1) * MS) - max(start[id(m)], at * MS)
-            size = Fraction(m.size * part, m.end_ns - start[id(m)])
-            for key in ("all", ("tx", m.source), ("rx", m.to)):
-                bins[key][at] += size
-    latencies = [m.latency_us for m in valid]
-    pairs = defaultdict(list)
-    for m in valid:
-        pairs[m.source, m.to].append(m)
-    return {
-        "kinds": (len(valid), len(loop), len(skew), len(bad)),
-        "bytes": sum(m.size for m in valid),
-        "latency": (
-            rank(latencies, 1, 2),
-            rank(latencies, 19, 20),
-            rank(latencies, 99, 100),
-            max(latencies),
-        ),
-        "sizes": dict(Counter(m.size for m in valid)),
-        "bursts": [tuple(each) for each in bursts],
-        "pending": max(sum(start[id(o)] <= start[id(m)] <= o.end_ns for o in valid) for m in valid),
-        "pending_bytes": max(
-            sum(o.size for o in valid if start[id(o)] <= start[id(m)] <= o.end_ns) for m in valid
-        ),
-        "peaks": {k: float(max(each.values()) * 8 / 10**6) for k, each in bins.items()},
-        "rx": Counter({m.to: 0 for m in valid}) + _sums((m.to, m.size) for m in valid),
-        "tx": _sums((m.source, m.size) for m in valid),
-        "pairs": {
-            pair: (
-                len(each),
-                sum(m.size for m in each),
-                rank([m.latency_us for m in each], 1, 2),
-                max(m.latency_us for m in each),
-            )
-            for pair, each in pairs.items()
-        },
-    }
-
-
-def _sums(pairs: Any) -> Counter[Any]:
-    found: Counter[Any] = Counter()
-    for key, value in pairs:
-        found[key] += value
-    return found
 
 
 def traffic(

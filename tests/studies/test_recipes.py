@@ -30,7 +30,6 @@ from tests.helpers.knobs import CELL
 A, B, C = (profile(each, f"--xla_{each}=1") for each in "abc")
 AB, ABC = profile("a+b", "--xla_a=1 --xla_b=1"), profile("a+b+c", "--xla_a=1 --xla_b=1 --xla_c=1")
 AC = profile("a+c", "--xla_a=1 --xla_c=1")
-Gains = Mapping[frozenset[str], float]
 
 
 def gain_of(of: Profile, gains: Mapping[str, float]) -> float:
@@ -59,35 +58,55 @@ def recipe_of(conclusion: Conclusion) -> Recipe:
     return recipe
 
 
+SPARE = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(3))
+CONTROL = replace(A, is_control=True)
+ONLY_A = {("xla_a",): Needed.NEEDED}
+BOTH = {("xla_a",): Needed.NEEDED, ("xla_b",): Needed.NEEDED}
+
+
 @pytest.mark.parametrize(
-    ("gains", "recommended"),
+    ("profiles", "gains", "arm", "parts"),
     [
-        pytest.param({"a": 0.04}, "a", id="a passenger in every stack"),
-        pytest.param({"a": 0.04, "b": 0.03}, "a+b", id="both are needed"),
-        pytest.param({"a": 0.04, "b": 0.03, "a+b": -0.08}, "a", id="together they lose"),
-        pytest.param({"a+b": 0.04}, "a+b", id="they help together only"),
+        pytest.param((A, B, AB), {"a": 0.04}, "a", ONLY_A, id="a passenger in every stack"),
+        pytest.param((A, B, AB), {"a": 0.04, "b": 0.03}, "a+b", BOTH, id="both are needed"),
+        pytest.param((A, B, AB), {"a": 0.04, "b": 0.03, "a+b": -0.08}, "a", ONLY_A,
+                     id="together they lose"),
+        pytest.param((A, B, AB), {"a+b": 0.04}, "a+b", BOTH, id="they help together only"),
+        pytest.param((AB,), {"a": 0.04}, "a+b", {("xla_a", "xla_b"): Needed.NOT_TESTED},
+                     id="only measured together: not called needed"),
+        pytest.param((A, B), {"a": 0.06, "b": 0.03}, "a", ONLY_A, id="an alternative is slower"),
+        pytest.param((CONTROL, B), {"a": 0.05, "b": 0.02}, "b", {("xla_b",): Needed.NEEDED},
+                     id="a control is never recommended"),
     ],
-)
+)  # fmt: skip
 def test_the_recipe_is_the_smallest_set_that_is_shown_to_be_needed(
-    gains: Mapping[str, float], recommended: str
+    profiles: tuple[Profile, ...],
+    gains: Mapping[str, float],
+    arm: str,
+    parts: Mapping[tuple[str, ...], Needed],
 ) -> None:
     """Live: `baseline-no-env+chan-8` was recommended, while `chan-8` alone was as fast."""
-    study, done, conclusion = run((A, B, AB, *SPARE), gains)
+    study, done, conclusion = run((*profiles, *SPARE), gains)
     found = recipe_of(conclusion)
-    assert found.arm == recommended
-    assert conclusion.winner == conclusion.verdict(recommended)
+    assert (found.arm, found.ties) == (arm, ())
+    assert conclusion.winner == conclusion.verdict(arm)
     asked = study.answer(done, Question(about=Ask.BEST))
-    assert (asked.state, asked.arm and asked.arm.id) == (Answered.YES, recommended)
-    deployed = [each for each in found.parts if each.is_deployed]
-    if recommended == "a":
-        assert [(each.settings, each.need) for each in deployed] == [(("xla_a",), Needed.NEEDED)]
-    else:
-        assert {each.settings for each in deployed} == {("xla_a",), ("xla_b",)}
-        assert {each.need for each in deployed} == {Needed.NEEDED}
+    assert (asked.state, asked.arm and asked.arm.id) == (Answered.YES, arm)
+    assert {each.settings: each.need for each in found.parts if each.is_deployed} == parts
     assert TuningRecord.from_json(conclusion.tuning.to_json()) == conclusion.tuning
+    told = " ".join(str(each) for each in recipe_blocks(conclusion) if not isinstance(each, Table))
+    assert ("may do nothing" in told) is (Needed.NOT_TESTED in parts.values())
+    if CONTROL in profiles:
+        first = conclusion.verdict("a")
+        assert first is not None
+        assert first.kind is VerdictKind.FASTER
 
 
-SPARE = tuple(profile(f"idle-{at}", f"--xla_idle={at}") for at in range(3))
+def test_alternatives_that_are_as_fast_are_called_a_tie() -> None:
+    _, _, conclusion = run((A, B, *SPARE), {"a": 0.03, "b": 0.03}, seed=1)
+    found = recipe_of(conclusion)
+    assert {found.arm, *found.ties} == {"a", "b"}
+    assert any("A tie" in str(each) for each in recipe_blocks(conclusion))
 
 
 def test_what_the_largest_set_has_beyond_the_recipe_is_named_and_not_deployed() -> None:
@@ -118,29 +137,6 @@ def test_a_stack_does_not_win_in_the_place_of_its_part(gain: float, seed: int) -
     assert recipe_of(conclusion).arm == "a"
     assert conclusion.winner is None
     assert not list(recipe_blocks(conclusion))
-
-
-def test_settings_that_were_only_measured_together_are_not_called_needed() -> None:
-    _, _, conclusion = run((AB, *SPARE), {"a": 0.04})
-    (part,) = recipe_of(conclusion).parts
-    assert (part.settings, part.need) == (("xla_a", "xla_b"), Needed.NOT_TESTED)
-    said = [each for each in recipe_blocks(conclusion) if not isinstance(each, Table)]
-    assert any("may do nothing" in str(each) for each in said)
-
-
-def test_alternatives_that_are_as_fast_are_called_a_tie() -> None:
-    _, _, conclusion = run((A, B, *SPARE), {"a": 0.03, "b": 0.03}, seed=1)
-    found = recipe_of(conclusion)
-    assert {found.arm, *found.ties} == {"a", "b"}
-    assert any("A tie" in str(each) for each in recipe_blocks(conclusion))
-    _, _, apart = run((A, B, *SPARE), {"a": 0.06, "b": 0.03})
-    assert (recipe_of(apart).arm, recipe_of(apart).ties) == ("a", ())
-
-
-def test_a_control_is_never_recommended() -> None:
-    _, _, conclusion = run((replace(A, is_control=True), B, *SPARE), {"a": 0.05, "b": 0.02})
-    assert recipe_of(conclusion).arm == "b"
-    assert conclusion.verdict("a").kind is VerdictKind.FASTER  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Network figures are those of brute force over the messages that a trace was made of."""
+"""Network figures are those of the messages that a trace was made of."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_xlatune.guests.megascale.network import measure
 from pytest_xlatune.guests.megascale.traffic import parse_bytes, read_traffic
 from pytest_xlatune.tasks.artifacts import read_attempt
 from tests.helpers.captures import node
-from tests.helpers.megascale_traces import MS, Made, Message, figures, traffic
+from tests.helpers.megascale_traces import MS, Made, Message, traffic
 from tests.tasks.test_explained import WINNER, explained
 
 HOST = "MegascaleEM2_Worker/101"
@@ -44,49 +44,55 @@ def found(document: dict[str, Any]) -> set[str]:
     return {each["symptom"] for each in document["symptoms"] if each["found"]}
 
 
+# end in ms, latency in us, source, destination, bytes
+MESSAGES = [
+    (10.0, 1000, (0, 0), (1, 0), 1000),
+    (10.5, 1000, (0, 0), (1, 0), 3000),
+    (10.2, 400, (0, 1), (1, 1), 500),
+    (30.0, 2000, (1, 0), (0, 0), 8000),
+    (40.0, 700, (0, 0), (0, 1), 64),  # within a slice
+    (50.0, 0, (0, 0), (1, 0), 64),  # of clocks that differ
+]
+BAD = [{"label": None}, {"drop": "dcn_source_slice_id"}, {"drop": "payload_size_bytes"}]
+
+
 @pytest.mark.parametrize("is_text", [False, True])
-@pytest.mark.parametrize("number", range(4))
-def test_figures_are_those_of_brute_force(number: int, is_text: bool, tmp_path: Path) -> None:
-    rng = random.Random(number)
-    made = Made(messages=traffic(rng, count=300, slices=2 + number % 2), is_text=is_text)
-    workers = [13, 26, 39, 52]  # lines begin so many ns after the first one
-    document = shown(tmp_path, made)
-    least = 0  # the TPU's lines have the least time stamp
-    for at, each in enumerate(made.messages):
-        each.end_ns += workers[at % 4] - least
-    true = figures(made.messages)
-    kinds = document["messages"]
-    assert tuple(kinds[each] for each in ("valid", "loopback", "skew", "bad_key")) == true["kinds"]
-    assert document["bytes"] == true["bytes"]
-    assert tuple(document["latency_us"].values()) == true["latency"]
-    assert document["sizes"] == {str(size): n for size, n in true["sizes"].items()}
-    bursts = [
-        (
-            round(each["start_us"] * 1000),
-            round(each["end_us"] * 1000),
-            *(each[key] for key in ("messages", "bytes", "max_in_flight")),
-        )
-        for each in document["bursts"]
+def test_figures_are_those_that_are_worked_out_by_hand(is_text: bool, tmp_path: Path) -> None:
+    messages = [
+        Message(end_ns=int(end * MS), latency_us=latency, source=source, to=to, size=size)
+        for end, latency, source, to, size in MESSAGES
     ]
-    assert bursts == true["bursts"]
-    assert document["pending"] == {
-        "max_messages": true["pending"],
-        "max_bytes": true["pending_bytes"],
+    one: Any = {"end_ns": 60 * MS, "latency_us": 9, "source": (0, 0), "to": (1, 0), "size": 64}
+    messages += [Message(**one | bad) for bad in BAD]
+    document = shown(tmp_path, Made(messages=messages, is_text=is_text))
+    kinds = ("valid", "loopback", "skew", "bad_key")
+    assert [document["messages"][each] for each in kinds] == [4, 1, 1, 3]
+    assert document["bytes"] == 12_500
+    assert document["latency_us"] == {"p50": 1000, "p95": 2000, "p99": 2000, "max": 2000}
+    assert document["sizes"] == {"500": 1, "1000": 1, "3000": 1, "8000": 1}
+    # lines of workers begin up to 52 ns after the first one
+    for burst, start, end, *counts in (
+        (0, 9000, 10_500, 3, 4500, 3), (1, 28_000, 30_000, 1, 8000, 1),
+    ):  # fmt: skip
+        found_in = document["bursts"][burst]
+        assert (found_in["start_us"], found_in["end_us"]) == pytest.approx((start, end), abs=0.1)
+        assert [found_in[each] for each in ("messages", "bytes", "max_in_flight")] == counts
+    assert document["pending"] == {"max_messages": 3, "max_bytes": 8000}
+    assert document["throughput_gbit_s"]["peak"] == pytest.approx(0.032, rel=1e-4)
+    # bytes, and of the millisecond with the most: 4000, 2500 and 250 bytes
+    hosts = {each["host"]: each for each in document["hosts"]}
+    for host, way, size, peak in (
+        ("0-0", "tx", 4000, 0.020), ("0-0", "rx", 8000, 0.032), ("0-1", "tx", 500, 0.002),
+        ("0-1", "rx", 0, 0.0), ("1-0", "rx", 4000, 0.020), ("1-0", "tx", 8000, 0.032),
+        ("1-1", "rx", 500, 0.002), ("1-1", "tx", 0, 0.0),
+    ):  # fmt: skip
+        assert hosts[host][f"{way}_bytes"] == size, (host, way)
+        assert hosts[host][f"{way}_peak_gbit_s"] == pytest.approx(peak, rel=1e-3), (host, way)
+    assert {tuple(each.values())[:6] for each in document["pairs"]} == {
+        ("0-0", "1-0", 2, 4000, 1000, 1000),
+        ("0-1", "1-1", 1, 500, 400, 400),
+        ("1-0", "0-0", 1, 8000, 2000, 2000),
     }
-    peaks = true["peaks"]
-    assert document["throughput_gbit_s"]["peak"] == pytest.approx(peaks["all"], rel=1e-9)
-    for host in document["hosts"]:
-        key = tuple(map(int, host["host"].split("-")))
-        assert host["rx_bytes"] == true["rx"][key]
-        assert host["tx_bytes"] == true["tx"][key]
-        for way in ("rx", "tx"):
-            assert host[f"{way}_peak_gbit_s"] == pytest.approx(peaks.get((way, key), 0), rel=1e-9)
-    assert {
-        (each["source"], each["destination"]): (
-            *(each[key] for key in ("n", "bytes", "p50_us", "max_us")),
-        )
-        for each in document["pairs"]
-    } == {(name(a), name(b)): row for (a, b), row in true["pairs"].items()}
     assert document["slow_pairs"] == document["slow_hosts"] == []
     assert not found(document)
 

@@ -1,0 +1,30 @@
+"""What an export says where its client is not installed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_xlatune.cli import main
+from tests.helpers.scripted import FakeExecutor, campaign, run
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_alone_nothing_begins_and_beside_others_these_are_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    held = campaign(tmp_path, FakeExecutor())
+    run(held)
+    work, reports = str(held.folder.parents[1]), tmp_path / "r"
+    argv = ["report", "--workdir", work, "--reports", str(reports), "--export"]
+    assert main([*argv, name]) == 2
+    said = capsys.readouterr()
+    assert f"install pytest-xlatune[{name}]" in said.err
+    assert "--export" in said.err
+    assert (said.out, reports.exists()) == ("", False)
+    assert main([*argv, f"{name},csv"]) != 0
+    assert (reports / "pretend" / "leaderboard.arms.csv").exists()
+    assert capsys.readouterr().err.count(f"export {name}: ") == 1

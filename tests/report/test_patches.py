@@ -29,6 +29,7 @@ from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
 from pytest_xlatune.report.measured_cell import extended
 from pytest_xlatune.sweep.deployed import deployed_env
 from pytest_xlatune.tasks.reports import add_to_document
+from tests.helpers import texts
 from tests.helpers.deploying import (
     AG,
     DEPLOYED,
@@ -85,104 +86,29 @@ def test_git_applies_it_and_the_shell_then_deploys_what_was_measured(
     deployed(tmp_path, text, recipe)
 
 
-NO_ENV = profile(NO_ENV_ID, "--xla_a=3")
-SEVERAL = 'export XLA_FLAGS="--xla_b=2 \\\n  --xla_a=1 \\\n  --xla_c=1"\n'
-
-
-@pytest.mark.parametrize(
-    ("recipe", "text", "lines"),
-    [
-        pytest.param(
-            BOTH,
-            "export XLA_FLAGS=--xla_a=1\nexport NCCL_ALGO=Ring\n",
-            ["export XLA_FLAGS=--xla_a=3", "export NCCL_ALGO=Tree"],
-            id="one line each",
-        ),
-        pytest.param(
-            BOTH,
-            'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1 --xla_b=2"\n'
-            "export NCCL_ALGO='Ring'  # the old fabric\n",
-            [
-                'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=3 --xla_b=2"',
-                "export NCCL_ALGO=Tree  # the old fabric",
-            ],
-            id="quotes and a comment",
-        ),
-        pytest.param(
-            BOTH,
-            f'{SEVERAL}export NCCL_ALGO="Ring"',
-            [*SEVERAL.replace("_a=1", "_a=3").splitlines(), "export NCCL_ALGO=Tree"],
-            id="several lines, and no line feed at the end",
-        ),
-        pytest.param(
-            BOTH,
-            'export XLA_FLAGS=--xla_a\nexport XLA_FLAGS="$XLA_FLAGS --xla_b=2"\n'
-            "export NCCL_ALGO=\n",
-            [
-                "export XLA_FLAGS=--xla_a=3",
-                'export XLA_FLAGS="$XLA_FLAGS --xla_b=2"',
-                "export NCCL_ALGO=Tree",
-            ],
-            id="a bare flag that a later line keeps, an empty variable",
-        ),
-        pytest.param(
-            NO_ENV,
-            'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1"\nexport NCCL_ALGO=Ring\n',
-            ["export NCCL_ALGO=Ring"],
-            id="a line of the flag that the default of everything takes out",
-        ),
-        pytest.param(
-            NO_ENV,
-            SEVERAL,
-            ['export XLA_FLAGS="--xla_b=2 \\', '  --xla_c=1"'],
-            id="a flag of several that the default of everything takes out",
-        ),
-        pytest.param(
-            NO_ENV,
-            "export XLA_FLAGS=--xla_a=1\n",
-            ["export XLA_FLAGS="],
-            id="a line that takes away what is inherited",
-        ),
-    ],
+CHANGED, TAKEN_OUT, APPENDED = (
+    texts.rows("env_files.txt", part) for part in ("changed in place", "taken out", "appended to")
 )
-def test_what_stands_plainly_changes_where_it_stands(
-    tmp_path: Path, recipe: Profile, text: str, lines: list[str]
-) -> None:
-    after = deployed(tmp_path, text, recipe).splitlines()
-    assert [line for line in after if line and not line.startswith("#")] == lines
+NO_ENV = profile(NO_ENV_ID, "--xla_a=3")
 
 
-# what is not one plain assignment of a setting
-NOT_PLAIN = {
-    "twice": "export NCCL_ALGO=Ring\nexport NCCL_ALGO=Tree\n",
-    "in a block": "if true; then\nexport NCCL_ALGO=Ring\nexport XLA_FLAGS=--xla_a=1\nfi\n",
-    "on a condition": "true && export NCCL_ALGO=Ring\n",
-    "another one reads it": 'export NCCL_ALGO=Ring\nexport OTHER="x-$NCCL_ALGO"\n',
-    "a default": 'export NCCL_ALGO="${NCCL_ALGO:-Ring}"\n',
-    "taken back": "export NCCL_ALGO=Ring XLA_FLAGS=--xla_a=1\nunset NCCL_ALGO XLA_FLAGS\n",
-    "not exported": "NCCL_ALGO=Ring\nXLA_FLAGS=--xla_a=1\n",
-    "another file": "export NCCL_ALGO=Ring\n. /dev/null\n",
-    "a text of several lines": "export TEXT='\nexport NCCL_ALGO=Ring\n'\n",
-    "a document": "cat > /dev/null <<END\nexport NCCL_ALGO=Ring\nEND\n",
-    "a function": "set_it() {\nexport NCCL_ALGO=Ring\n}\nset_it\n",
-    "flags set anew": "export XLA_FLAGS=--xla_a=1\nexport XLA_FLAGS=--xla_b=2\n",
-    "flags cut": "export XLA_FLAGS='--xla_b=1 --xla_a=1'\nexport XLA_FLAGS=${XLA_FLAGS%--xla*}\n",
-    "a flag twice": 'export XLA_FLAGS="--xla_a=1 --xla_a=2"\n',
-    "a longer flag": "export XLA_FLAGS=--xla_a_more=1\n",
-    "a flag of another variable": "export MORE=--xla_a=1\n",
-    "flags read by another": 'export XLA_FLAGS=--xla_a=1\nexport KEPT="$XLA_FLAGS"\n',
-    "flags of a default": 'export XLA_FLAGS="${XLA_FLAGS:---xla_a=1}"\n',
-    "flags in single quotes": "export XLA_FLAGS=--xla_a=1\nexport XLA_FLAGS='--xla_b=$XLA_FLAGS'\n",
-    "a value with a variable": "export N=1\nexport XLA_FLAGS=--xla_a=$N\n",
-}
+@pytest.mark.parametrize("end", ["\n", ""], ids=["lines", "its last line does not end"])
+@pytest.mark.parametrize("name", [*CHANGED, *TAKEN_OUT])
+def test_what_stands_plainly_changes_where_it_stands(tmp_path: Path, name: str, end: str) -> None:
+    recipe, (text, expected) = (
+        (BOTH, CHANGED[name]) if name in CHANGED else (NO_ENV, TAKEN_OUT[name])
+    )
+    after = deployed(tmp_path, text.removesuffix("\n") + end, recipe).splitlines()
+    lines = [line for line in after if line and not line.startswith("#")]
+    assert lines == expected.splitlines()
 
 
-@pytest.mark.parametrize("name", NOT_PLAIN)
-def test_what_does_not_is_appended_to(tmp_path: Path, name: str) -> None:
-    after = deployed(tmp_path, NOT_PLAIN[name], BOTH)
-    assert after.startswith(NOT_PLAIN[name])
-    assert "export NCCL_ALGO=Tree\n" in after[len(NOT_PLAIN[name]) :]
-    assert "--xla_a=3" in after[len(NOT_PLAIN[name]) :]
+@pytest.mark.parametrize("text", [text for text, _ in APPENDED.values()], ids=APPENDED)
+def test_what_does_not_is_appended_to(tmp_path: Path, text: str) -> None:
+    after = deployed(tmp_path, text, BOTH)
+    assert after.startswith(text)
+    assert "export NCCL_ALGO=Tree\n" in after[len(text) :]
+    assert "--xla_a=3" in after[len(text) :]
 
 
 @pytest.mark.parametrize(
@@ -196,7 +122,7 @@ def test_lists_that_add_up_and_edits_of_a_list_are_appended(tmp_path: Path, flag
 TWO_SIGNS = 'export A="x # y"  # it\'s'
 PIECES = st.sampled_from(
     [
-        *(text.removesuffix("\n") for text in NOT_PLAIN.values()),
+        *(text.removesuffix("\n") for text, _ in APPENDED.values()),
         "export NCCL_ALGO=Ring",
         "export XLA_FLAGS=--xla_a=1",
         'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1 --xla_b=2"',
@@ -214,7 +140,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=tried(60), deadline=None)
 @example(lines=["export XLA_FLAGS=--xla_b=2 \\", "export MORE=--xla_a=1"])
-@example(lines=[TWO_SIGNS, NOT_PLAIN["a text of several lines"].removesuffix("\n")])
+@example(lines=[TWO_SIGNS, APPENDED["a text of several lines"][0].removesuffix("\n")])
 @given(lines=st.lists(PIECES, min_size=1, max_size=6))
 def test_whatever_the_file_is_it_comes_to_what_was_measured(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in [": the file", *lines])

@@ -34,6 +34,7 @@ from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.study_documents import command_of
 from tests.helpers import secrets_planted as planted
+from tests.helpers import texts
 
 SECRET = "hush-hush'\"$hush"
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -137,95 +138,20 @@ def test_a_value_inside_others_leaves_nothing() -> None:
     assert hide(f"bad line {'k' * 40}", redact.secrets_in_text(text)) == f"bad line {HIDDEN}"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        pytest.param("export HF_TOKEN='a b'\n", f"export HF_TOKEN={HIDDEN}\n", id="shell"),
-        pytest.param("A=1 HF_TOKEN=abc ./run\n", f"A=1 HF_TOKEN={HIDDEN}\n", id="second in a line"),
-        pytest.param(": ${HF_TOKEN:=abc}\n", f": ${{HF_TOKEN:{HIDDEN}\n", id="shell's default"),
-        pytest.param("setenv API_KEY abc\n", f"setenv API_KEY {HIDDEN}\n", id="C shell"),
-        pytest.param("run --api-key abc\n", f"run --api-key {HIDDEN}\n", id="option"),
-        pytest.param("run -e HF_TOKEN=abc\n", f"run -e HF_TOKEN={HIDDEN}\n", id="option of docker"),
-        pytest.param(f"export p={PROXY}", f"export p=http://{HIDDEN}@proxy.example:3128", id="URL"),
-        pytest.param(
-            'export KEY="a\nb \\" c" # d\nA=1\n',
-            f"export KEY={HIDDEN}\n{HIDDEN}\nA=1\n",
-            id="quotes",
-        ),
-        pytest.param("TOKEN=a\\\nb\nA=1\n", f"TOKEN={HIDDEN}\n{HIDDEN}\nA=1\n", id="continued"),
-        pytest.param("hf_token: a # it's\nb: it's\n", f"hf_token: {HIDDEN}\nb: it's\n", id="yml"),
-        pytest.param(
-            "- key: |\n    a\n\n    b\n  steps: 5\n",
-            f"- key: {HIDDEN}\n{HIDDEN}\n\n{HIDDEN}\n  steps: 5\n",
-            id="block of a yml",
-        ),
-        pytest.param(
-            "credentials:\n- a\n- b\nsteps: 5\n",
-            f"credentials:\n{HIDDEN}\n{HIDDEN}\nsteps: 5\n",
-            id="list of a yml",
-        ),
-        pytest.param(
-            "- name: HF_TOKEN\n  value: abc\n- name: A\n  value: b\n",
-            f"- name: HF_TOKEN\n  value: {HIDDEN}\n- name: A\n  value: b\n",
-            id="list of variables",
-        ),
-        pytest.param(
-            '{\n "api-key":"x",\n "steps": 5\n}',
-            f'{{\n "api-key":{HIDDEN}\n "steps": 5\n}}',
-            id="JSON",
-        ),
-        pytest.param('{"TOKEN": "x", "a": 5}', f'{{"TOKEN": {HIDDEN}', id="JSON in one line"),
-        pytest.param("-H 'Authorization: Bearer a'", f"-H 'Authorization: {HIDDEN}", id="header"),
-        pytest.param("https://h/x?token=abc", f"https://h/x?token={HIDDEN}", id="query"),
-        pytest.param("https://abcdef@h/x", f"https://{HIDDEN}@h/x", id="token of an address"),
-        pytest.param(
-            "-----BEGIN RSA PRIVATE KEY-----\na\n-----END RSA PRIVATE KEY-----\nA=1\n",
-            f"{HIDDEN}\n{HIDDEN}\n{HIDDEN}\nA=1\n",
-            id="private key",
-        ),
-        # what is no value of a secret stays
-        *(
-            pytest.param(text, text, id=repr(text))
-            for text in (
-                "# HF_TOKEN is set above\nNCCL_ALGO=Ring\n",
-                "export HF_TOKEN=\n  NCCL_ALGO=Ring\n",
-                "# the key:\n  steps: 5\n",
-                "docker run --token --rm\n",
-                'if [ "$KEY" == a ]; then :; fi\n',
-                "git: ssh://git@host/x\ntokenizer_path: x\nhf_token:\nsteps: 5\n",
-            )
-        ),
-    ],
-)
+FILES, QUOTATIONS = (texts.rows("secrets.txt", part) for part in ("files", "quotations"))
+
+
+@pytest.mark.parametrize(("text", "shown"), FILES.values(), ids=FILES)
 def test_the_value_of_a_secrets_name_is_hidden_in_a_file(text: str, shown: str) -> None:
     assert hide_assignments(text) == shown
     assert hide_assignments(shown) == shown
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("401 for token hf_abcdefghijklmnopqrst", f"401 for token {HIDDEN}"),
-        ("Config param hf_access_token: hunter2hunter2", f"Config param hf_access_token: {HIDDEN}"),
-        ("{'password': 'hunter2'}", f"{{'password': '{HIDDEN}'}}"),
-        ("Authorization: Bearer abcdefghij", f"Authorization: Bearer {HIDDEN}"),
-        ("{'Authorization': 'Basic YTpibG9n'}", f"{{'Authorization': '{HIDDEN}'}}"),
-        ("x_token='a b c d' y", f"x_token='{HIDDEN}' y"),
-        ("train --password hunter2 --steps 5", f"train --password {HIDDEN} --steps 5"),
-        ("GET https://h/x?sig=abc%3D&se=2 403", f"GET https://h/x?sig={HIDDEN}&se=2 403"),
-        (
-            "https://h/x?a=1&X-Amz-Signature=abc&X-Amz-Expires=1",
-            f"https://h/x?a=1&X-Amz-Signature={HIDDEN}&X-Amz-Expires=1",
-        ),
-        ("password=(hidden);x_token=abcdef", f"password={HIDDEN};x_token={HIDDEN}"),
-        ("GetKeyValue() timed out with key: cuda:local", None),
-        ("unexpected token: 1024 of 4096", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "shown"), QUOTATIONS.values(), ids=QUOTATIONS)
 def test_what_a_log_says_is_quoted_without_a_secret_that_is_not_declared(
-    text: str, shown: str | None
+    text: str, shown: str
 ) -> None:
-    assert redact.hide_quoted(text) == (shown or text)
+    assert redact.hide_quoted(text.rstrip("\n")) == shown.rstrip("\n")
 
 
 @pytest.mark.parametrize(

@@ -23,17 +23,6 @@ TO = ("--to", str(ROOT / "sweeps" / "test_quickstart.py"))
 Edit = Callable[[dict[str, Any]], object]
 
 
-def best(cell: dict[str, Any]) -> dict[str, Any]:
-    """The verdict on the recipe."""
-    found: dict[str, Any] = cell["conclusion"]["verdicts"][0]
-    return found
-
-
-def profile(cell: dict[str, Any]) -> dict[str, Any]:
-    """The settings of the recipe."""
-    return next(each for each in cell["profiles"] if each["id"] == best(cell)["arm"])
-
-
 def edited(path: Path, edit: Edit) -> Path:
     data = json.loads(EXAMPLE.read_text(encoding="utf-8"))
     edit(data["cells"][0])
@@ -52,8 +41,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def best(cell: dict[str, Any]) -> Any:
+    """The verdict on the recipe."""
+    return cell["conclusion"]["verdicts"][0]
+
+
+def with_secret(cell: dict[str, Any]) -> None:
+    recipe = next(each for each in cell["profiles"] if each["id"] == best(cell)["arm"])
+    recipe["env"].update(HF_TOKEN="(hidden)")
+
+
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("change", "said"),
     [
         pytest.param(
             lambda cell: cell["conclusion"].update(complete=False),
@@ -65,47 +64,36 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "has no recipe: no profile wins",
             id="a verdict that is none",
         ),
-        pytest.param(
-            lambda cell: profile(cell)["env"].update(HF_TOKEN="(hidden)"),
-            "the value of HF_TOKEN is secret",
-            id="a secret",
-        ),
+        pytest.param(with_secret, "the value of HF_TOKEN is secret", id="a secret"),
         pytest.param(
             lambda cell: cell["cells"][0].pop("model_tag"), "ask for it again", id="no model"
         ),
+        pytest.param(b"{}", "is not the data of", id="no document"),
+        pytest.param(
+            b'{"schema": 9, "cells": []}',
+            "schema 9, this version reads 4; ask for it again",
+            id="a newer one",
+        ),
+        pytest.param(b'{"schema": 4, "cells": []}', "holds several cells: none", id="no cell"),
+        pytest.param(b'{"schema": 4, "cells": [7]}', "ask for it again", id="a cell that is none"),
+        pytest.param(b"\xff\xfe", "it is not a text file", id="no text"),
+        pytest.param(EXAMPLE.read_bytes()[:9000], "is not the data of", id="cut short"),
     ],
-)  # fmt: skip
+)
 def test_a_file_without_a_recipe_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: Edit, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Edit | bytes, said: str
 ) -> None:
     assert recipe_of(EXAMPLE).profile.shown_text == SETTINGS
-    path = edited(tmp_path / "x-tuning.json", edit)
+    path = tmp_path / "x-tuning.json"
+    if isinstance(change, bytes):
+        path.write_bytes(change)
+    else:
+        edited(path, change)
     assert main(["recipe", "apply", str(path), *TO]) == 2
     out, err = capsys.readouterr()
     assert said in err
     assert err.count("xlatune:") == 1
     assert not out
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"{}", "is not the data of"),
-        (b'{"schema": 9, "cells": []}', "schema 9, this version reads 4; ask for it again"),
-        (b'{"schema": 4, "cells": []}', "holds several cells: none"),
-        (b'{"schema": 4, "cells": [7]}', "ask for it again"),
-        (b"\xff\xfe", "it is not a text file"),
-        (EXAMPLE.read_bytes()[:9000], "is not the data of"),
-    ],
-    ids=["no document", "a newer one", "no cell", "a cell that is none", "no text", "cut short"],
-)
-def test_a_file_that_is_none_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
-) -> None:
-    path = tmp_path / "x-tuning.json"
-    path.write_bytes(data)
-    assert main(["recipe", "apply", str(path), *TO]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_another_place_needs_a_word_and_says_in_what_it_is_another(

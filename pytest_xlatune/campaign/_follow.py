@@ -263,7 +263,7 @@ class Follower:
             *node_findings(folder),
             *_rank_behind(folder, watch, is_sure=stood_still),
         )
-        return dataclasses.replace(left, report=dataclasses.replace(report, findings=findings))
+        return dataclasses.replace(left, report=replace(report, findings=findings))
 
     def _read(self, submission: Submission, protocol: Protocol) -> _Watch:
         """Read on in the logs of all ranks; return the attempt's watch."""

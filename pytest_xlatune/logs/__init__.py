@@ -26,8 +26,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import grammar
@@ -63,19 +63,19 @@ _STEP_WORD = STEP_WORD.decode()
 _NO_ORIGIN = Origin()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogReport:
+class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a log shows about its last start and one rank."""
 
-    steps: Steps = field(default_factory=Steps)  # one record for each step id, in the order printed
+    # one record for each step id, in the order printed
+    steps: Steps = msgspec.field(default_factory=Steps)
     # in order of first appearance; those of an earlier start have no action
     findings: tuple[Finding, ...] = ()
     xla_flags: str | None = None  # XLA_FLAGS in the environment dump; None if not shown
     # other variables in the dump: NCCL_*, JAX_*, ...
-    env: dict[str, str] = field(default_factory=dict)
-    config: dict[str, str] = field(default_factory=dict)  # MaxText's `Config param` lines
+    env: dict[str, str] = msgspec.field(default_factory=dict)
+    config: dict[str, str] = msgspec.field(default_factory=dict)  # MaxText's `Config param` lines
     # variables that NCCL or RCCL reads according to NCCL_DEBUG=INFO, and flags of libtpu
-    nccl: dict[str, str] = field(default_factory=dict)
+    nccl: dict[str, str] = msgspec.field(default_factory=dict)
     phase: Phase = Phase.BEFORE_MEMSTATS  # how far the last start got
     lines: int = 0  # number of lines, including a torn last one
     size_bytes: int = 0
@@ -89,15 +89,15 @@ class LogReport:
     tail: tuple[str, ...] = ()  # the last lines that are neither steps nor known to be harmless
     notes: tuple[str, ...] = ()  # remarks for a reader of the steps, one sentence each
     # NCCL, RCCL, ROCm -> the version that the library prints when it is loaded
-    libraries: dict[str, str] = field(default_factory=dict)
+    libraries: dict[str, str] = msgspec.field(default_factory=dict)
     # memory of the last compiled step on a device, in units of 2^30 bytes
     memory_gb: float | None = None
     # the arguments for MaxText in the head of a maxtext-slurm log
-    asked: dict[str, str] = field(default_factory=dict)
+    asked: dict[str, str] = msgspec.field(default_factory=dict)
     goal_step: int | None = None  # id of the last step, if step lines show it: `12/ 40`
     origins: int = 1  # number of processes that print steps, as far as their lines differ
     # beginning of a line that names JAX's devices -> their platform
-    devices: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, str] = msgspec.field(default_factory=dict)
     # for an ended log without a step: the pattern that matches most of its first and last lines
     fits: str = ""
     # operations of a scheduler's profile that XLA found in a program, the largest number of all

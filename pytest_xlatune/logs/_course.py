@@ -14,10 +14,10 @@ import itertools
 import operator
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.logs._sieve import StepRun
@@ -52,16 +52,15 @@ class Phase(StrEnum):
 _Settings = dict[str, tuple[tuple[int, int], str]]
 
 
-@dataclass(slots=True)
-class Start:
+class Start(msgspec.Struct):
     """The state of one start of the program."""
 
     index: int = 0
     phase: Phase = Phase.BEFORE_MEMSTATS
     home: Origin | None = None  # the origin whose steps count; None before the first step
-    others: set[Origin] = field(default_factory=set)  # other origins that print steps
+    others: set[Origin] = msgspec.field(default_factory=set)  # other origins that print steps
     # step id -> its record, or the run of lines with it, in the order printed
-    steps: dict[int, StepRecord | StepRun] = field(default_factory=dict)
+    steps: dict[int, StepRecord | StepRun] = msgspec.field(default_factory=dict)
     left_out: int = 0  # number of first steps that were dropped
     last: int = -1  # highest step id; only valid if `steps` is not empty
     repeated: bool = False
@@ -72,8 +71,8 @@ class Start:
     after_trouble: int = 0
     exit_code: int | None = None
     memory_gb: float | None = None
-    settings: dict[str, _Settings] = field(default_factory=dict)  # by kind, e.g. "env"
-    devices: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, _Settings] = msgspec.field(default_factory=dict)  # by kind, e.g. "env"
+    devices: dict[str, str] = msgspec.field(default_factory=dict)
     pgle_found: int | None = None
     pgle_unread: str = ""
 
@@ -120,14 +119,15 @@ class Start:
             self.left_out += MORE_STEPS
 
 
-@dataclass(slots=True)
-class RankLog:
+class RankLog(msgspec.Struct):
     """What the lines of one rank show."""
 
     # the last steps of the last start
-    steps: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_OF_RANK))
+    steps: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=_KEPT_OF_RANK))
     # the seconds of each; None if its line has none
-    seconds: deque[float | None] = field(default_factory=lambda: deque(maxlen=_KEPT_OF_RANK))
+    seconds: deque[float | None] = msgspec.field(
+        default_factory=lambda: deque(maxlen=_KEPT_OF_RANK)
+    )
     last_line: str = ""
 
     @property

@@ -6,7 +6,6 @@ from the configuration lines of a log, or from its steps if there are no such li
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
@@ -207,7 +206,7 @@ def read_one(
         return replace(log, fits=report.fits)
     if not (report.steps or report.config) and (report.fits or not report.findings):
         notes.append(f"no line of it is a step; {_how_to_read(report, pattern)}")
-    report = dataclasses.replace(report, notes=(*report.notes, *notes))
+    report = replace(report, notes=(*report.notes, *notes))
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern))
     protocol, outcome = protocol_of(report), _outcome_of(path, report)

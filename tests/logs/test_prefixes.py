@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.logs import LogReport
 from tests.helpers.log_lines import read_every_way, step, text_of
@@ -124,7 +124,7 @@ def test_a_prefix_that_no_table_has_is_learnt_and_names_no_rank(prefix: str) -> 
     said = [*LINES[:3], "Config param dtype: x", "Config param remat: full", *LINES[3:]]
     lines = [prefix.format(rank, at) + line for at, line in enumerate(said) for rank in (1, 0)]
     report = read_every_way(text_of(lines))
-    holds_all(dataclasses.replace(report, config={"steps": report.config["steps"]}))
+    holds_all(replace(report, config={"steps": report.config["steps"]}))
     assert {each.label for each in report.steps} == {""}
     assert not [each for each in report.notes if "unknown text" in each]
 

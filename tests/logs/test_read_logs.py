@@ -63,18 +63,6 @@ CONFIG = ["Config param steps: 15", "Config param profiler: "]
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9.00GiB."
 
 
-def test_the_head_of_a_soft_success_names_nothing_that_asks_for_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "job.log"
-    path.write_bytes(text_of([*CONFIG, *ALL, "== Training FAILED (exit=1, 84s) =="]))
-    assert main(["triage", str(path)]) == 0
-    head, _, findings = capsys.readouterr().out.partition("Findings")
-    assert "soft-success: exit 1" in head
-    assert "stage-fail" not in head
-    assert "stage-fail" in findings
-
-
 @pytest.mark.parametrize("more", [0, 200], ids=["a short log", "a long one"])
 def test_of_a_log_without_an_end_the_last_lines_are_shown(
     tmp_path: Path, more: int, capsys: pytest.CaptureFixture[str]

@@ -91,12 +91,6 @@ def test_a_long_line_is_cut_alike_in_every_chunking(junk: int) -> None:
     assert next(each.step for each in whole[0].steps) == 3
 
 
-def test_steps_after_a_cancel_are_counted() -> None:
-    lines = [step(0), "W0112 07:08:09.1 9 p.cc:1] SIGTERM caught at 2026", step(1), step(2)]
-    report = read_every_way(text_of(lines))
-    assert (report.last_step, report.steps_after_cancel) == (2, 2)
-
-
 def test_the_tail_is_what_is_neither_step_nor_harmless() -> None:
     lines = ["first", step(0), "n1 NCCL INFO bye", "strange end", ""]
     assert read_log([text_of(lines)]).tail == ("first", "strange end")

@@ -151,12 +151,9 @@ def test_a_hang_is_named_by_its_phase_unless_it_has_a_cause_or_all_steps(
         assert (cause.detail == "700 s without a step") == cls.startswith("hang-")
 
 
-def test_all_findings_are_reported_with_the_cause() -> None:
+def test_all_findings_are_reported_and_an_unexplained_end_shows_the_last_lines() -> None:
     findings = diagnose(report_of([OOM, NCCL, BEAT]), FAILED, PROTOCOL)
     assert [each.cls for each in findings] == ["oom-gpu", "nccl-error", "heartbeat-timeout"]
-
-
-def test_an_unexplained_end_shows_the_last_lines() -> None:
     said = [f"line {at}" for at in range(9)]
     (finding,) = diagnose(report_of([*said, ALL[0]]), FAILED, PROTOCOL)
     assert (finding.text, finding.detail) == ("\n".join(said[-5:]), "exit 1")

@@ -231,9 +231,9 @@ class Drill(Record, frozen=True, kw_only=True):
     @property
     def spread(self) -> float:
         """The busiest device's compute time over the median one, minus one."""
-        compute_ps = [gpu.total.compute_ps for gpu in self.gpus]
-        middle_ps = float(np.median(compute_ps))
-        return max(compute_ps) / middle_ps - 1 if middle_ps else 0.0
+        compute_ps = sorted(gpu.total.compute_ps for gpu in self.gpus)
+        middle_ps = (compute_ps[(len(compute_ps) - 1) // 2] + compute_ps[len(compute_ps) // 2]) / 2
+        return compute_ps[-1] / middle_ps - 1 if middle_ps else 0.0
 
     @property
     def straggler(self) -> Gpu:
@@ -583,7 +583,8 @@ def _launched_in_vain(trace: Trace) -> int:
     They tell nothing where earlier launches have no kernels either.
     """
     ids, start_ps = trace.launches
-    has_kernel = np.isin(ids, np.concatenate([each.kernels["launch"] for each in trace.devices]))
+    launches = np.sort(np.concatenate([device.kernels["launch"] for device in trace.devices]))
+    has_kernel = np.searchsorted(launches, ids, "right") > np.searchsorted(launches, ids)
     if trace.devices[0].backend is Backend.CPU or not has_kernel.any():
         return 0
     is_behind = start_ps > start_ps[has_kernel].max()

@@ -144,7 +144,7 @@ class Watch:
         mine = mine.where(np.lexsort((mine["start_ps"], mine["step"])))
         columns = np.stack([mine["step"], mine["start_ps"], mine["duration_ps"]])
         for label in (mine["op"], mine["name"]):
-            for name_index in np.unique(label[label != ABSENT]).tolist():
+            for name_index in np.flatnonzero(np.bincount(label[label != ABSENT])).tolist():
                 runs = columns[:, label == name_index]
                 self._runs[trace.names[name_index]][trace.source, device.name] = runs
 

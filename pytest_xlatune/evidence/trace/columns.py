@@ -12,6 +12,7 @@ Format: tsl/profiler/protobuf/xplane.proto.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from pytest_xlatune.evidence.protobuf import (
 )
 from pytest_xlatune.evidence.trace import ABSENT, Columns, Names
 
-BLOCK = 1 << 14  # events per turn: fewer need more turns, more do not fit in the cache
+BLOCK = 1 << 15  # events per turn: fewer need more turns, more do not fit in the cache
 LIMIT_PS = 1 << 61  # 26 days, in picoseconds; the sum of two does not overflow
 _MAX_ID = 1 << 20  # a profiler counts the names of a plane from 0 or 1
 _NOWHERE = 1 << 62  # the end of a field whose event is to be decoded alone
@@ -46,6 +47,39 @@ _NUMBERS = (3 << 3 | VARINT, 4 << 3 | VARINT, 7 << 3 | VARINT)  # of a stat: uin
 _NAMED = 2 << 3 | LENGTH  # the name in metadata, and the metadata in an entry of a table
 # field numbers: XEvent.stats, XEvent.num_occurrences, XStat.str_value
 _STATS, _OCCURRENCES, _STRING = 4, 5, 5
+
+
+# the beginning of an event: its tag and length, the tag and the id of its name, the next tag
+_EVENT = re.compile(rb'"(?:[\x00-\x7f]|[\x80-\xff][\x00-\x7f])\x08[\x80-\xff]{0,3}[\x00-\x7f]\x10')
+_MANY_BYTES, _PLACES = 1 << 20, 1 << 10
+
+
+def follow_events(data: Bytes, start: int, end: int) -> tuple[Ints, int]:
+    """Follow events as `follow` does, but many of them from a thousand places at once.
+
+    A place looks like the beginning of an event. It is one if the events from the place before it
+    end there; from the first place at which they do not, events are followed one by one.
+    """
+    if end - start < _MANY_BYTES or data[start] != TAG:
+        return follow(data, start, end)
+    matches = (_EVENT.search(data, at, end) for at in range(start, end, (end - start) // _PLACES))
+    places = np.array(sorted({start, *(match.start() for match in matches if match)}))
+    octets = np.frombuffer(data[start : int(places[-1]) + 3], np.uint8)
+    at, stops = places[:-1] - start, places[1:] - start
+    rows = [at]
+    while (is_going := at < stops).any():
+        tag, length, more = (octets[by:].take(at, mode="clip") for by in range(3))
+        is_long = length >> 7
+        size = (length & 0x7F) + is_long * ((more.astype(np.int64) << 7) + 1) + 2
+        size[(tag != TAG) | (is_long & more >> 7 > 0)] = _NOWHERE
+        at = np.where(is_going, at + size, at)
+        rows.append(at)
+    ends_there = at == stops
+    count = len(stops) if ends_there.all() else int(ends_there.argmin())
+    table = np.stack(rows, axis=1)[:count]
+    positions = table[table < stops[:count, np.newaxis]] + start
+    rest, last = follow(data, int(places[count]), end)
+    return np.concatenate([positions, rest]), last
 
 
 def follow(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
@@ -267,9 +301,8 @@ class NameTable:
     def wanted(self, **columns: str) -> dict[str, int]:
         """Return column -> id of a name, for those names that the table has."""
         sizes = [len(name.encode()) for name in columns.values()]
-        rows = np.flatnonzero(np.isin(self._ends - self._begins, sizes))
-        near = np.flatnonzero(np.isin(self._row, rows)).tolist()
-        ids = {self.name(ident): ident for ident in near}
+        has_size = np.append(np.isin(self._ends - self._begins, sizes), False)  # last for ABSENT
+        ids = {self.name(ident): ident for ident in np.flatnonzero(has_size[self._row]).tolist()}
         return {column: ids[name] for column, name in columns.items() if name in ids}
 
     def intern(self, string: str) -> int:

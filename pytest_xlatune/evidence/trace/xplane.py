@@ -42,6 +42,7 @@ from pytest_xlatune.evidence.trace.columns import (
     TraceLine,
     decode,
     follow,
+    follow_events,
     read_stat,
 )
 from pytest_xlatune.model.errors import ParseError
@@ -241,8 +242,9 @@ def line_parts(
         file.load(at, min(until + _LONGEST, end))
         tags = [np.zeros(0, np.int64)]
         while at < until:
-            positions, at = follow(data, at, until)
-            tags.append(positions)
+            # a second try at many places would cost more than it saves
+            positions, at = (follow if len(tags) > 1 else follow_events)(data, at, until)
+            tags += [positions] if positions.size else []
             if at >= until:
                 break
             number, kind, first, stop = next(fields(data, at, end))

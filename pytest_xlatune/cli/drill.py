@@ -8,8 +8,13 @@ from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
-from pytest_xlatune.tasks.drill import drill_variants, read_families
-from pytest_xlatune.tasks.drill_document import NAME, drill_document, drill_json
+from pytest_xlatune.tasks.drill import (
+    NAME,
+    drill_document,
+    drill_json,
+    drill_variants,
+    read_families,
+)
 
 
 def run_drill(arguments: argparse.Namespace) -> Output:

@@ -15,8 +15,7 @@ from pytest_xlatune.evidence.trace.comparison import SPAN, TOTAL, compare_window
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
-from pytest_xlatune.tasks.drill import Drilled
-from pytest_xlatune.tasks.drill_document import drill_document
+from pytest_xlatune.tasks.drill import Drilled, drill_document
 from tests.helpers.captures import Space, lines_json, msg, node, num, reconciles
 
 

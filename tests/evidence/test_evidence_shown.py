@@ -13,8 +13,7 @@ from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
 from pytest_xlatune.evidence.trace.comparison import PART, SPAN, compare_windows
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.render import terminal
-from pytest_xlatune.tasks.drill import Drilled
-from pytest_xlatune.tasks.drill_document import NAME, TOP, drill_document, drill_json
+from pytest_xlatune.tasks.drill import NAME, TOP, Drilled, drill_document, drill_json
 from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers.captures import Space
 from tests.helpers.hlo_programs import DATA, program

@@ -1,10 +1,9 @@
 """Reduce traces to where the time of each GPU and step went.
 
-`drill` takes traces one by one, assigns a class and a step to each kernel, and keeps only sums, so
-that captures of many hosts fit into memory. A figure "per GPU per step" is always a sum over
-`devices x steps`. Truncated captures are reported and left out, never averaged.
-One sweep over the ends of intervals on a device gives busy, idle, overlap and exposed time. All
-times are integer picoseconds and add up exactly:
+`drill` takes traces one by one and keeps only sums, so that captures of many hosts fit into memory.
+A figure "per GPU per step" is always a sum over `devices x steps`. One sweep over the ends of
+intervals on a device gives busy, idle, overlap and exposed time. All times are integer picoseconds
+and add up exactly:
 
     sum  = busy + concurrency
     span = busy + idle
@@ -85,12 +84,8 @@ class Timeline(Record, frozen=True, kw_only=True):
         return self.sum_ps - self.busy_ps
 
     def __add__(self, other: Self) -> Timeline:
-        return Timeline(
-            **{
-                name: getattr(self, name) + getattr(other, name)
-                for name in Timeline.__struct_fields__
-            }
-        )
+        names = Timeline.__struct_fields__
+        return Timeline(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline, Ints]:
@@ -274,26 +269,22 @@ def drill(traces: Iterable[Trace | ParseError], window: CaptureWindow | None = N
 
 
 _FIGURES = ("count", "sum_ps", "alone_ps", "main_ps", "longest_ps")  # of a `TimeRow`
-_Rows = dict[tuple[str, Family], Ints]  # name of a row and its family -> its figures
 
 
-def _add_row(rows: _Rows, name: str, family: Family, figures: Ints) -> None:
-    row = rows.setdefault((name, family), np.zeros(len(_FIGURES), np.int64))
-    row[:-1] += figures[:-1]
-    row[-1] = max(row[-1], figures[-1])
+class _Rows(dict[tuple[str, Family], Ints]):
+    """Name of a row and its family -> its figures."""
 
+    def add(self, name: str, family: Family, figures: Ints) -> None:
+        row = self.setdefault((name, family), np.zeros(len(_FIGURES), np.int64))
+        row[:-1] += figures[:-1]
+        row[-1] = max(row[-1], figures[-1])
 
-def _by_time(rows: _Rows) -> tuple[TimeRow, ...]:
-    time_rows = [
-        TimeRow(
-            name=name,
-            family=family.name,
-            kind=family.kind,
-            **dict(zip(_FIGURES, figures.tolist(), strict=True)),
-        )
-        for (name, family), figures in rows.items()
-    ]
-    return tuple(sorted(time_rows, key=lambda row: (-row.sum_ps, row.name)))
+    def by_time(self) -> tuple[TimeRow, ...]:
+        rows = []
+        for (name, family), figures in self.items():
+            values = dict(zip(_FIGURES, figures.tolist(), strict=True))
+            rows.append(TimeRow(name=name, family=family.name, kind=family.kind, **values))
+        return tuple(sorted(rows, key=lambda row: (-row.sum_ps, row.name)))
 
 
 class _WindowSums:
@@ -301,8 +292,7 @@ class _WindowSums:
 
     def __init__(self, window: CaptureWindow) -> None:
         self._window = window
-        self._kernels: _Rows = {}
-        self._ops: _Rows = {}
+        self._kernels, self._ops = _Rows(), _Rows()
         self._gpus: list[Gpu] = []
         self._formats: set[str] = set()
         self._backends: set[Backend] = set()
@@ -344,14 +334,10 @@ class _WindowSums:
     def _working(self, trace: Trace) -> list[Device]:
         """Return the devices that do more than copy; a warning names the others."""
         _, kind_of = classify(trace.names, self._window.families)
-        working: list[Device] = []
-        copying: list[str] = []
         for device in trace.devices:
-            device.kernels["kind"] = kind = kind_of[device.kernels["name"]]
-            if (kind != MEMORY).any():
-                working.append(device)
-            else:
-                copying.append(device.name)
+            device.kernels["kind"] = kind_of[device.kernels["name"]]
+        working = [device for device in trace.devices if (device.kernels["kind"] != MEMORY).any()]
+        copying = [device.name for device in trace.devices if device not in working]
         self._copying += len(copying)
         if copying:
             self._warn(trace, f"{', '.join(copying)} only copied data, and no figure counts them")
@@ -385,12 +371,12 @@ class _WindowSums:
                     np.add.at(row, key, timed[figure])
                 np.maximum.at(sums[-1], key, timed["sum_ps"])
         for at in np.flatnonzero(of_kernels[0]).tolist():
-            _add_row(self._kernels, trace.names[at], families[family_of[at]], of_kernels[:, at])
+            self._kernels.add(trace.names[at], families[family_of[at]], of_kernels[:, at])
         for at in np.flatnonzero(of_ops[0]).tolist():
             op, family = divmod(at, len(families))  # 0 stands for no operation
             name_of_op = trace.names[op - 1]
             if op and not _GRAPH.fullmatch(name_of_op):
-                _add_row(self._ops, name_of_op, families[family], of_ops[:, at])
+                self._ops.add(name_of_op, families[family], of_ops[:, at])
 
     def result(self) -> Drill:
         """Return the sums over all captures, after checking that they belong together."""
@@ -400,10 +386,9 @@ class _WindowSums:
                 + ("; ".join([*self.excluded, *self._warnings]) or "no capture was given")
             )
         rule, numbers = self._check_steps()
-        families: _Rows = {}
+        families, ops = _Rows(), self._ops.by_time()
         for (_, family), figures in self._kernels.items():
-            _add_row(families, family.name, family, figures)
-        ops = _by_time(self._ops)
+            families.add(family.name, family, figures)
         return Drill(
             sources=tuple(self._steps),
             formats=tuple(sorted(self._formats)),
@@ -415,8 +400,8 @@ class _WindowSums:
             divided_by=(self._window.steps or 1) if rule is StepRule.WHOLE else len(numbers),
             gpus=tuple(self._gpus),
             planes_present=self._planes,
-            families=_by_time(families),
-            kernels=_by_time(self._kernels),
+            families=families.by_time(),
+            kernels=self._kernels.by_time(),
             ops=ops,
             attributed_ps=sum(row.sum_ps for row in ops),
             excluded=tuple(self.excluded),
@@ -504,7 +489,12 @@ def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
     """Return a device's time in each step, and the figures of its kernels that belong to a step."""
     kernels = device.kernels
     duration_ps = kernels["duration_ps"]
-    main, on_main = _main_stream(device)
+    # on the CPU backend a device has no stream, because operations move between threads
+    main, on_main = "all threads", np.ones(kernels.size, bool)
+    if device.backend is Backend.GPU:  # the stream that computes most
+        computing_ps = duration_ps * (kernels["kind"] == COMPUTE)
+        stream = int(np.bincount(kernels["stream"], weights=computing_ps).argmax())
+        main, on_main = device.streams[stream], kernels["stream"] == stream
     alone_ps = np.zeros(kernels.size, np.int64)
     timelines, begins = [], []
     for number in (*range(steps), ABSENT):
@@ -530,19 +520,6 @@ def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
         main_ps=duration_ps * on_main,
     )
     return gpu, timed.where(kernels["step"] != ABSENT)
-
-
-def _main_stream(device: Device) -> tuple[str, NDArray[np.bool_]]:
-    """Return the stream that computes most, and which kernels are on it.
-
-    On the CPU backend a device has no stream, because operations move between threads.
-    """
-    kernels = device.kernels
-    if device.backend is Backend.CPU:
-        return "all threads", np.ones(kernels.size, bool)
-    computing_ps = kernels["duration_ps"] * (kernels["kind"] == COMPUTE)
-    main = int(np.bincount(kernels["stream"], weights=computing_ps).argmax())
-    return device.streams[main], kernels["stream"] == main
 
 
 def _ended_early(trace: Trace, devices: Sequence[Device], steps: Steps) -> Iterator[str]:

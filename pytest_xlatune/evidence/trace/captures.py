@@ -91,7 +91,7 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     waiting, readers = deque(paths), deque[tuple[str, int, BinaryIO]]()
     try:
         while waiting or readers:
-            while waiting and len(readers) <= count:
+            while waiting and len(readers) < count:
                 readers.append(_reader(waiting.popleft()))
             path, _, pipe = readers[0]
             try:
@@ -108,16 +108,14 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
 def _reader(path: str) -> tuple[str, int, BinaryIO]:
     """Start a process that reads a capture; return its path, the process and the pipe to it."""
     out, into = os.pipe()
-    parent = os.getpid()
     if process := os.fork():
         os.close(into)
         return path, process, os.fdopen(out, "rb")
     try:
         # a process that waits for a file server would outlive a parent that is killed
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:
-            with os.fdopen(into, "wb") as pipe:
-                pickle.dump(_read_one(path), pipe, pickle.HIGHEST_PROTOCOL)
+        with os.fdopen(into, "wb") as pipe:
+            pickle.dump(_read_one(path), pipe, pickle.HIGHEST_PROTOCOL)
     finally:
         os._exit(0)
 
@@ -148,11 +146,8 @@ def read_window(paths: Sequence[Path], window: CaptureWindow) -> tuple[Drill, tu
     Raises:
         ParseError: there is nothing to drill, or the captures do not belong together.
     """
-    problems = [
-        absent(path, "captures, or a folder of them")
-        for path in paths
-        if not (path.is_dir() or path.is_file())
-    ]
+    missing = [path for path in paths if not (path.is_dir() or path.is_file())]
+    problems = [absent(path, "captures, or a folder of them") for path in missing]
     files = [file for path in paths for file in _files(path)]
     try:
         drilled = drill(_read(choose_captures(files)), window)

@@ -249,11 +249,7 @@ def _kind_of(name: str) -> str:
     return _KERNELS[match[0].lower()] if match else ""
 
 
-_CLASSES = {
-    Kind.COMPUTE: "compute",
-    Kind.COMMUNICATION: "communication",
-    Kind.MEMORY: "copies",
-}
+_CLASSES = {Kind.COMPUTE: "compute", Kind.COMMUNICATION: "communication", Kind.MEMORY: "copies"}
 _MOST_KERNELS = 3  # the most kernels that are named for a class
 _MOST_NAME_CHARS = 60  # the most characters of a kernel's name
 
@@ -262,10 +258,8 @@ def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
     """Return the shares of a step from a trace and a dump; None if both are missing."""
     kinds = None
     if program is not None:
-        program_kinds = {
-            _COUNTED_AS.get(collective.kind, collective.kind) for collective in program.collectives
-        }
-        kinds = tuple(kind for kind in COLLECTIVES if kind in program_kinds)
+        present = {_COUNTED_AS.get(row.kind, row.kind) for row in program.collectives}
+        kinds = tuple(kind for kind in COLLECTIVES if kind in present)
     if drill is None or drill.total.span_ps <= 0:
         return None if kinds is None else Shares(of_step={}, kinds=kinds)
     total = drill.total

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from msgspec.structs import replace
+
+from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Study
 from tests.helpers import cells
@@ -40,3 +45,18 @@ def network(count: int = 8) -> MeasuredCell:
 
 def commit(count: int = 17, first: int = 7) -> MeasuredCell:
     return subject(cells.commits(count), machine(level=cells.changing(first, -0.05)))
+
+
+def scored_with(results: Sequence[TrialResult], **changes: Any) -> tuple[TrialResult, ...]:
+    """Return the results with other fields of their scores."""
+    return tuple(
+        replace(result, score=replace(result.score, **changes)) if result.score else result
+        for result in results
+    )
+
+
+def used(subject: MeasuredCell, *, peak: float | None, **printed: Any) -> MeasuredCell:
+    """Return a subject whose runs print what they take, with a stated peak."""
+    record: Any = subject.conclusion.record
+    conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=peak))
+    return replace(subject, history=scored_with(subject.history, **printed), conclusion=conclusion)

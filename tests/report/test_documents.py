@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -171,17 +171,10 @@ def test_json_holds_the_records_themselves() -> None:
     assert leaderboard_json(replace(FINISHED, history=FINISHED.history[::-1])) == text
 
 
-def scored_with(results: Sequence[TrialResult], **changes: Any) -> tuple[TrialResult, ...]:
-    return tuple(
-        replace(result, score=replace(result.score, **changes)) if result.score else result
-        for result in results
-    )
-
-
 @pytest.mark.parametrize("steps", [100, 101])
 def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(steps: int) -> None:
     timings = tuple((at, 28.5) for at in range(steps))
-    subject = replace(FINISHED, history=scored_with(HISTORY, timings=timings))
+    subject = replace(FINISHED, history=of_studies.scored_with(HISTORY, timings=timings))
     scored = [each for each in json.loads(leaderboard_json(subject))["trials"] if each["score"]]
     assert {each["trial"]["arm"] for each in scored} > {BASELINE_ID}
     for each in scored:
@@ -189,52 +182,32 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
         assert each["score"]["timings"] == ([*map(list, timings)] if is_kept else [])
 
 
-def used(subject: MeasuredCell, *, peak: float | None, **printed: Any) -> MeasuredCell:
-    """Return a subject whose runs print what they take, with a stated peak."""
-    record: Any = subject.conclusion.record
-    conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=peak))
-    return replace(subject, history=scored_with(subject.history, **printed), conclusion=conclusion)
-
-
 @pytest.mark.parametrize(
-    "subject",
+    ("peak", "printed", "uses"),
     [
-        of_studies.nodes,
-        of_studies.network,
-        of_studies.batch,
-        of_studies.pairs_of_sizes,
-        of_studies.commit,
+        pytest.param(None, {"tflops": None, "memory_gb": None}, None, id="nothing is printed"),
+        pytest.param(
+            500.0,
+            {"tflops": 200.0, "mfu": 13.0, "memory_gb": 71.3},
+            {"tflops": 200.0, "mfu": 40.0, "memory_gb": 71.3},
+            id="of the stated peak",
+        ),
+        pytest.param(
+            None,
+            {"mfu": 13.0},
+            {"tflops": None, "mfu": 13.0, "memory_gb": None},
+            id="as the logs print it",
+        ),
     ],
 )
-def test_every_study_of_cells_has_the_same_parts_and_says_what_its_jobs_use(
-    subject: Callable[[], MeasuredCell],
+def test_a_study_of_cells_says_what_its_jobs_use(
+    peak: float | None, printed: dict[str, Any], uses: dict[str, Any] | None
 ) -> None:
-    bare = used(subject(), peak=None, memory_gb=None, tflops=None)
-    document = cell_document(bare)
-    parts = ("Answer", "Arms", "Pairs", "To deploy", "What this study can tell", "Jobs")
-    titles = [section.title for section in document.sections]
-    assert titles == [title for title in parts if title in titles]
-    assert {*titles} >= {*parts} - {"Pairs", "To deploy"}
-    assert not any(each in markdown(document) for each in ("MFU", "TFLOP/s", "memory (GB)"))
-    assert "uses" not in json.loads(leaderboard_json(bare))
-    if subject is of_studies.network:  # its trials are of pairs, its rows of nodes
-        return
-    told = used(bare, peak=500.0, tflops=200.0, mfu=13.0, memory_gb=71.3)
-    uses = json.loads(leaderboard_json(told))["uses"]
-    arm = next(verdict.arm for verdict in bare.conclusion.verdicts if verdict.arm in uses)
-    assert uses[arm] == {"tflops": 200.0, "mfu": 40.0, "memory_gb": 71.3}, "of the stated peak"
-    lines = markdown(cell_document(told)).splitlines()
-    head = next(line.split(" | ") for line in lines if "| MFU % |" in line)
-    row = next(line.split(" | ") for line in lines if f"| `{arm}`" in line)
-    columns = dict(zip(head, row, strict=True))
-    shown = [columns[name] for name in ("TFLOP/s", "MFU %", "compiled memory (GB)")]
-    assert shown == ["200.0", "40.00", "71.30"]
-    as_printed = json.loads(leaderboard_json(used(bare, peak=None, mfu=13.0)))["uses"]
-    assert as_printed[arm]["mfu"] == 13.0, "as the logs print it"
-
-
-def test_the_header_of_a_batch_study_names_the_sizes_that_were_measured() -> None:
-    assert "8 to 18 sequences" in markdown(cell_document(of_studies.batch()))
+    subject = of_studies.used(of_studies.nodes(), peak=peak, **printed)
+    found = json.loads(leaderboard_json(subject)).get("uses")
+    assert (found and found["node003"]) == uses
+    text = markdown(cell_document(subject))
+    assert ("MFU" in text) is (uses is not None)
 
 
 @pytest.mark.parametrize("declared", [BatchSize, Nodes, Network, Commits])

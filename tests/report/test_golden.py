@@ -12,13 +12,15 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.result import TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import in_columns, live_line, paragraph, progress_text, words
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
-from tests.helpers import golden
+from tests.helpers import golden, of_studies
 from tests.helpers.covered import (
     BEGUN,
     BEGUN_SUBJECT,
@@ -69,6 +71,12 @@ def in_terminal(width: int) -> str:
     return "\n".join(terminal(leaderboard(FINISHED), width=width)) + "\n"
 
 
+def study(made: Callable[[], MeasuredCell]) -> str:
+    """The document of a study of cells whose jobs print what they use."""
+    subject = of_studies.used(made(), peak=500.0, tflops=200.0, memory_gb=71.3)
+    return markdown(cell_document(subject))
+
+
 ARTEFACTS: Mapping[str, Callable[[], str]] = {
     "leaderboard.md": lambda: markdown(leaderboard(FINISHED)),
     "leaderboard-begun.md": lambda: markdown(leaderboard(BEGUN_SUBJECT)),
@@ -83,6 +91,11 @@ ARTEFACTS: Mapping[str, Callable[[], str]] = {
     "tuning-two.md": lambda: markdown(tuning([other_parallelism(), COVERED])),
     "tuning-two.patch": lambda: patch_of([other_parallelism(), COVERED]).text,
     "tuning-stopped.md": lambda: markdown(tuning([STOPPED])),
+    "nodes.md": lambda: study(of_studies.nodes),
+    "network.md": lambda: study(of_studies.network),
+    "batch.md": lambda: study(of_studies.batch),
+    "pairs-of-sizes.md": lambda: study(of_studies.pairs_of_sizes),
+    "commits.md": lambda: study(of_studies.commit),
     "live-lines.txt": live_lines,
     "paragraphs.txt": all_paragraphs,
 }

@@ -39,7 +39,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.text import points
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.document import Document, Table, Text, literal
+from pytest_xlatune.report.document import Document, Table, literal
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.measured_cell import MeasuredCell, write_cells
 from pytest_xlatune.report.page import html, page_of
@@ -240,37 +240,6 @@ def test_the_matrix_of_pairs_has_the_changes_of_the_json() -> None:
         for other, shown in zip(names[1:], row, strict=True):
             known = change.get(frozenset((one, other))) if one != other else None
             assert shown == ("" if known is None else points(known)), (one, other)
-
-
-@pytest.mark.parametrize(
-    ("subject", "said"),
-    [
-        pytest.param(
-            of_studies.batch,
-            r"recommended: per_device_batch_size=12 with [\d.]+ TGS\.",
-            id="a batch size",
-        ),
-        pytest.param(
-            of_studies.nodes,
-            r"12 nodes: slower: node003 -7\.\d % \(.* to .*\), node007 -\d\.\d % \(.* to .*\)\.",
-            id="slow nodes",
-        ),
-        pytest.param(
-            of_studies.network,
-            r"8 nodes, 16 of 28 pairs: slower: node004 -[56]\.\d % \(.* to .*\)\.",
-            id="a node in a network",
-        ),
-        pytest.param(
-            of_studies.commit,
-            r".* 0+8 change 7, -\d\.\d % \(.* to .*\)\.",
-            id="a slow commit",
-        ),
-    ],
-)
-def test_a_study_opens_with_a_sentence(subject: Callable[[], MeasuredCell], said: str) -> None:
-    first = cell_document(subject()).sections[0].blocks[0]
-    assert isinstance(first, Text)
-    assert re.fullmatch(said, first.text.replace("\\", "")), first.text
 
 
 def test_a_large_sweep_fits_a_page() -> None:

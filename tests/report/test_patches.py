@@ -169,33 +169,17 @@ def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
     assert "API_KEY" not in deployed_env(root / ENV)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("scan_layers: true\n", "scan_layers: false\n"),
-        ("a: 1\nscan_layers: true  # cheap\nb: 2\n", "a: 1\nscan_layers: false  # cheap\nb: 2\n"),
-        ('scan_layers: "yes"\n', "scan_layers: false\n"),
-        ("scan_layers:\nb: 1\n", "scan_layers: false\nb: 1\n"),
-        ("a: 1", "a: 1\nscan_layers: false\n"),
-        ("# scan_layers: true\na: 1\n", "# scan_layers: true\na: 1\nscan_layers: false\n"),
-        ("scan_layers:\n  - true\n", None),
-        ("scan_layers: [1]\n", None),
-        ("scan_layers: 1\nscan_layers: 2\n", None),
-    ],
-)
-def test_a_key_of_the_trainer_is_changed_where_it_has_a_single_value(
-    tmp_path: Path, before: str, after: str | None
-) -> None:
+def test_a_key_of_the_trainer_is_changed_where_it_has_a_single_value(tmp_path: Path) -> None:
     recipe = profile("unrolled", "--xla_b=2", overrides={"scan_layers": "false"})
-    made = patch_of([covered(recipe, yml=before)])
+    yml = "a: 1\nscan_layers: true  # cheap\nb: 2\n"
+    made = patch_of([covered(recipe, yml=yml)])
+    root = repository(tmp_path, {ENV: DEPLOYED, YML: yml})
+    apply(root, made.text)
+    assert (root / YML).read_text(encoding="utf-8") == yml.replace("true", "false")
+    made = patch_of([covered(recipe, yml="scan_layers: [1]\n")])
+    assert "has no single value" in next(iter(made.missing.values()))
+    assert YML not in made.paths
     assert ENV in made.paths, "its flags are deployed all the same"
-    assert (YML in made.paths) is (after is not None)
-    if after is None:
-        assert "has no single value" in next(iter(made.missing.values()))
-    else:
-        root = repository(tmp_path, {ENV: DEPLOYED, YML: before})
-        apply(root, made.text)
-        assert (root / YML).read_text(encoding="utf-8") == after
 
 
 def test_wave_six_is_kept_for_the_recipe_that_it_was_about() -> None:
@@ -278,17 +262,17 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
 
 
 SIZES = "axes: [1]\nper_device_batch_size: 4.0 # of 8\nremat_policy: 'full'\n"
+LARGER = SIZES.replace("4.0", "8")
 
 
 @pytest.mark.parametrize(
     ("setting", "yml", "env"),
     [
-        pytest.param("per_device_batch_size=6", SIZES.replace("4.0", "6"), "", id="in place"),
-        pytest.param("remat_policy=minimal", SIZES.replace("'full'", "minimal"), "", id="a word"),
+        pytest.param("per_device_batch_size=8", LARGER, "", id="in place"),
         pytest.param("new_key=6", f"{SIZES}new_key: 6\n", "", id="added"),
         pytest.param(
             "per_device_batch_size=8 remat_policy=minimal",
-            SIZES.replace("4.0", "8").replace("'full'", "minimal"),
+            LARGER.replace("'full'", "minimal"),
             "",
             id="two keys",
         ),
@@ -299,12 +283,7 @@ SIZES = "axes: [1]\nper_device_batch_size: 4.0 # of 8\nremat_policy: 'full'\n"
             id="of two keys the one that changes",
         ),
         pytest.param("NCCL_ALGO=0.93", "", "export NCCL_ALGO=0.93", id="a variable in place"),
-        pytest.param(
-            "XLA_PYTHON_CLIENT_MEM_FRACTION=0.93",
-            "",
-            "export XLA_PYTHON_CLIENT_MEM_FRACTION=0.93",
-            id="a new variable",
-        ),
+        pytest.param("XLA_FRACTION=0.93", "", "export XLA_FRACTION=0.93", id="a new variable"),
         pytest.param("per_device_batch_size=8 axes=2", "", "", id="never half of it"),
         pytest.param("per_device_batch_size=4", "", "", id="what stands there already"),
         pytest.param("", "", "", id="no setting"),

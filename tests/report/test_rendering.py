@@ -44,43 +44,26 @@ ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
 
 
 @pytest.mark.parametrize(
-    ("write", "value", "expected"),
+    ("write", "shown"),
     [
-        (figures.points, 0.034, "+3.4"),
-        (figures.points, -0.0214, "-2.1"),
-        (figures.points, 0.0, "+0.0"),
-        (figures.points, -0.0, "+0.0"),
-        (figures.points, 0.0002, "+0.02"),
-        (figures.points, -0.0004, "-0.04"),
-        (figures.points, -0.00001, "+0.0"),
-        (figures.points, math.nan, "nan"),
-        (figures.points, -math.inf, "-inf"),
-        (figures.percent, 0.034, "+3.4 %"),
-        (figures.size, 0.0129, "1.3 %"),
-        (figures.interval, (0.012, 0.034), "[+1.2, +3.4]"),
-        (figures.interval, (-0.0003, 0.2), "[-0.03, +20.0]"),
-        (figures.rate, 994.9, "994.9"),
-        (figures.rate, 15321.44, "15321.4"),
-        (figures.rate, 7.3, "7.300"),
-        (figures.significant, 28.8203, "28.82"),
-        (figures.significant, 0.07104, "0.07104"),
-        (figures.significant, 15321.4, "15321"),
-        (figures.significant, math.nan, "nan"),
-        (figures.duration, 7800, "2 h 10 min"),
-        (figures.duration, 7201, "2 h 1 min"),
-        (figures.duration, 7200, "2 h"),
-        (figures.duration, 61, "2 min"),
-        (figures.duration, 60, "1 min"),
-        (figures.duration, 0.2, "1 s"),
-        (figures.duration, -5, "0 s"),
-        (figures.duration, 97200, "1 d 3 h"),
-        (figures.duration, 86400, "1 d"),
+        (figures.points, [(0.034, "+3.4"), (-0.0214, "-2.1"), (0.0, "+0.0"), (-0.0, "+0.0")]),
+        (figures.points, [(0.0002, "+0.02"), (-0.0004, "-0.04"), (-0.00001, "+0.0")]),
+        (figures.points, [(math.nan, "nan"), (-math.inf, "-inf")]),
+        (figures.percent, [(0.034, "+3.4 %")]),
+        (figures.size, [(0.0129, "1.3 %")]),
+        (figures.interval, [((0.012, 0.034), "[+1.2, +3.4]"), ((-0.0003, 0.2), "[-0.03, +20.0]")]),
+        (figures.rate, [(994.9, "994.9"), (15321.44, "15321.4"), (7.3, "7.300")]),
+        (figures.significant, [(28.8203, "28.82"), (0.07104, "0.07104"), (15321.4, "15321")]),
+        (figures.duration, [(7800, "2 h 10 min"), (7201, "2 h 1 min"), (7200, "2 h")]),
+        (figures.duration, [(61, "2 min"), (60, "1 min"), (0.2, "1 s"), (-5, "0 s")]),
+        (figures.duration, [(97200, "1 d 3 h"), (86400, "1 d")]),
     ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    ids=lambda value: "" if callable(value) else ", ".join(text for _, text in value),
 )
-def test_figure(write: Callable[[Any], str], value: object, expected: str) -> None:
-    assert write(value) == expected
+def test_figures(write: Callable[[Any], str], shown: list[tuple[Any, str]]) -> None:
+    assert [write(value) for value, _ in shown] == [text for _, text in shown]
     assert write(None) == figures.ABSENT
+    assert figures.significant(math.nan) == "nan"
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,19 @@ def without_recipe(cell: MeasuredCell) -> MeasuredCell:
     return replace(cell, conclusion=replace(cell.conclusion, verdicts=(lost, *others)))
 
 
+def tuned(cell: MeasuredCell, gains: dict[str, tuple[float, float]]) -> MeasuredCell:
+    """The cell with AG as its recipe, and these changes and half widths of its arms."""
+    verdicts = []
+    for verdict in cell.conclusion.verdicts:
+        gain, width = gains.get(verdict.arm, (0.01, 0.001))
+        verdicts.append(replace(verdict, delta=gain, ci95=(gain - width, gain + width)))
+    recipe = Recipe(arm=AG.id, largest=AG.id, parts=())
+    record = TuningRecord(finalists=tuple(gains), recipe=recipe)
+    return replace(
+        cell, conclusion=replace(cell.conclusion, verdicts=tuple(verdicts), record=record)
+    )
+
+
 def patched(folder: Path, cells: Sequence[MeasuredCell]) -> Path:
     """Apply the patch of these cells in a repository; return the env file."""
     root = repository(folder, {ENV: DEPLOYED})
@@ -154,13 +167,7 @@ def test_a_gain_over_the_baseline_that_is_less_than_the_own_recipe_is_guarded(
     """AG and CHAN win on FSDP. On PP AG alone wins, and CHAN takes a part of what it gains."""
     first = covered(BOTH)
     second = covered(AG, parallelism="PP=8", others=((BOTH, FASTER),))
-    own, both = second.conclusion.verdicts
-    own = replace(own, delta=0.04, ci95=(0.035, 0.045))
-    both = replace(both, delta=delta, ci95=(delta - half_width, delta + half_width))
-    recipe = Recipe(arm=AG.id, largest=AG.id, parts=())
-    record = TuningRecord(finalists=(AG.id, BOTH.id), recipe=recipe)
-    tuned = replace(second.conclusion, verdicts=(own, both), record=record)
-    cells = [first, replace(second, conclusion=tuned)]
+    cells = [first, tuned(second, {AG.id: (0.04, 0.005), BOTH.id: (delta, half_width)})]
     assert cells[1].recipe == AG
     found = conflicts(first, cells)
     assert [conflict.doubt for conflict in found] == ([doubt] if doubt else [])
@@ -181,17 +188,9 @@ def test_small_losses_by_several_recipes_do_not_add_up_against_the_own_one() -> 
     both = profile("both", "--xla_b=1 --xla_c=1")
     more = profile("ag+b", "--xla_ag=1 --xla_b=1")
     most = profile("all", "--xla_ag=1 --xla_b=1 --xla_c=1")
-    pp = covered(
-        AG, parallelism="PP=8", others=tuple((each, FASTER) for each in (more, most, both, b, c))
-    )
-    gains = {"ag": 0.04, "ag+b": 0.032, "all": 0.024}
-    verdicts = [
-        replace(verdict, delta=gain, ci95=(gain - 0.001, gain + 0.001))
-        for verdict in pp.conclusion.verdicts
-        for gain in (gains.get(verdict.arm, 0.01),)
-    ]
-    record = TuningRecord(finalists=(AG.id,), recipe=Recipe(arm=AG.id, largest=AG.id, parts=()))
-    pp = replace(pp, conclusion=replace(pp.conclusion, verdicts=tuple(verdicts), record=record))
+    others = tuple((recipe, FASTER) for recipe in (more, most, both, b, c))
+    gains = {"ag": (0.04, 0.001), "ag+b": (0.032, 0.001), "all": (0.024, 0.001)}
+    pp = tuned(covered(AG, parallelism="PP=8", others=others), gains)
     fsdp, tp = covered(b), covered(c, parallelism="TP=8")
     cells = [pp, fsdp, tp]
     reach = [

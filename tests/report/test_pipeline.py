@@ -12,6 +12,7 @@ from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.report.bubble import NoPipeline, Pipeline, bubbles, config_of, pipeline_of
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.render import markdown
+from tests.helpers.texts import DATA
 
 LAYERS = "base_num_decoder_layers"
 PER_STAGE = "num_layers_per_pipeline_stage"
@@ -31,93 +32,29 @@ def shape(stages: int, microbatches: int, repeats: int, delay: int = 1) -> Pipel
     return Pipeline(stages=stages, microbatches=microbatches, repeats=repeats, delay=delay)
 
 
-@pytest.mark.parametrize(
-    ("axes", "overrides", "expected"),
-    [
-        pytest.param("PP=8", {LAYERS: "8"}, shape(8, 8, 1), id="as many microbatches as stages"),
-        pytest.param(
-            "PP=8", {LAYERS: "64", PER_STAGE: "2"}, shape(8, 8, 4), id="repeats of the layers"
-        ),
-        pytest.param(
-            "PP=8,FSDP=2",
-            {REPEATS: "2", MICROBATCHES: "32"},
-            shape(8, 32, 2),
-            id="as they are said",
-        ),
-        pytest.param(
-            "PP=4",
-            {LAYERS: "61", IN_PIPELINE: "56", PER_STAGE: "7"},
-            shape(4, 4, 2),
-            id="of the layers that are in the pipeline",
-        ),
-        pytest.param(
-            "PP=4",
-            {REPEATS: "1", "pipeline_delay_activation_forwarding": "True"},
-            shape(4, 8, 1, delay=2),
-            id="twice the delay",
-        ),
-        pytest.param(
-            "PP=2",
-            {PER_STAGE: "-1", MICROBATCHES: "4"},
-            shape(2, 4, 1),
-            id="all layers of a stage at once",
-        ),
-        pytest.param(
-            "PP=8", {"model_name": "mixtral-8x22b"}, shape(8, 8, 7), id="a model by its name"
-        ),
-        pytest.param(
-            "PP=8",
-            {"model_name": "llama3.1-405b", IN_PIPELINE: "120"},
-            shape(8, 8, 15),
-            id="a model of which some layers are in the pipeline",
-        ),
-        pytest.param(
-            "PP=2",
-            {"model_name": "deepseek3-671b", PER_STAGE: "29"},
-            shape(2, 2, 1),
-            id="the three dense layers of 61 come before the pipeline",
-        ),
-        pytest.param(
-            "PP=8",
-            {"model_name": "llama3.1-405b", LAYERS: "16"},
-            shape(8, 8, 2),
-            id="layers that are said win over the model's",
-        ),
-        pytest.param("FSDP=8", {}, "has no pipeline", id="no pipeline"),
-        pytest.param("PP=8", {}, "number of layers", id="unknown layers"),
-        pytest.param("PP=8", {"model_name": "{model_tag}"}, "number of layers", id="no such model"),
-        pytest.param("PP=8", {LAYERS: "61"}, "61 layers", id="do not divide"),
-        pytest.param("PP=8", {REPEATS: "many"}, "is not a number", id="no number"),
-        pytest.param("PP=8", {REPEATS: "0"}, "is 0", id="no repeats"),
-        pytest.param(
-            "PP=8",
-            {REPEATS: "1", MICROBATCHES: "9"},
-            "not a multiple of 8",
-            id="microbatches that do not divide",
-        ),
-        pytest.param(
-            "PP=8",
-            {LAYERS: "64", "global_parameter_scale": "4"},
-            "global_parameter_scale",
-            id="a scaled model",
-        ),
-    ],
+CELLS = dict(
+    line.split(": ", 1)
+    for line in (DATA / "pipelines.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
 )
-def test_the_shape_follows_from_the_cell_or_says_why_not(
-    axes: str, overrides: dict[str, str], expected: Pipeline | str
-) -> None:
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_shape_follows_from_the_cell_or_says_why_not(name: str) -> None:
+    words, _, expected = CELLS[name].partition(" -> ")
+    axes, *settings = words.split()
+    overrides = dict(setting.split("=") for setting in settings)
     found = pipeline_of(cell(axes, **overrides), BASELINE)
-    if isinstance(expected, Pipeline):
-        assert found == expected
-    else:
-        assert isinstance(found, NoPipeline)
+    if isinstance(found, NoPipeline):
         assert expected in found.reason
-    if "model_name" in overrides and isinstance(expected, Pipeline):
+    else:
+        assert found == shape(*map(int, expected.split()))
+    if "model_name" in overrides and isinstance(found, Pipeline):
         # the file that all models share says less than the model's name, and names it as well
-        assert pipeline_of(cell(axes, **overrides), BASELINE, BASE_YML) == expected
+        assert pipeline_of(cell(axes, **overrides), BASELINE, BASE_YML) == found
         named = overrides.pop("model_name")
         in_file = BASE_YML | {"model_name": named}
-        assert pipeline_of(cell(axes, **overrides), BASELINE, in_file) == expected
+        assert pipeline_of(cell(axes, **overrides), BASELINE, in_file) == found
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from pytest_xlatune.model.result import Effect
 from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
-from pytest_xlatune.report._deployed_files import with_settings
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.sweep.deployed import NoEnv
 from pytest_xlatune.tasks.known_settings import seen_in
@@ -163,13 +162,6 @@ def test_what_is_deployed_goes_back_where_its_default_is_stated() -> None:
     )
     how = NoEnv(defaults={"xla_tpu_scoped_vmem_limit_kib": "16384"})
     assert how.profile(COMMAND, cell).env == {TPU: "--xla_tpu_scoped_vmem_limit_kib=16384"}
-
-
-def test_a_recipe_is_appended_to_the_line_of_the_env_file() -> None:
-    text = f"export {TPU}=--xla_tpu_rwb_fusion=false\nexport NCCL_ALGO=Ring\n"
-    changed = with_settings(text, (), {**VMEM.env, "NCCL_ALGO": "Tree"})
-    assert changed.env == VMEM.env
-    assert "NCCL_ALGO=Tree" in changed.text
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ENTRY_FILE, ENV_FILE, HOST_FILE, ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests.helpers import golden
@@ -97,62 +96,22 @@ def rendered(launcher: ContainerLauncher, image: str) -> str:
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_the_command_is_as_recorded(name: str) -> None:
-    golden.check(GOLDEN / f"{name}.txt", rendered(*SITES[name]))
-
-
-def test_every_golden_file_belongs_to_a_site() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == SITES.keys()
-
-
-@pytest.mark.parametrize("name", SITES)
-def test_every_script_is_shell(name: str) -> None:
+def test_the_command_is_as_recorded_and_shows_no_value_of_the_environment(name: str) -> None:
     launcher, image = SITES[name]
-    cell = make_cell(image)
-    for text in launcher.launch(make_trial(cell, PROFILE), cell).files.values():
-        done = subprocess.run(
-            ["bash", "-n"], input=text, text=True, capture_output=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("name", SITES)
-def test_no_value_of_the_environment_stands_in_a_command_line(name: str) -> None:
-    launcher, image = SITES[name]
+    golden.check(GOLDEN / f"{name}.txt", rendered(launcher, image))
+    assert launcher.interpreter == "", "what is inside is asked inside"
     secret = "hunter2,with a blank"
     cell = make_cell(image, deployed={"SOME_TOKEN": secret})
     spec = launcher.launch(make_trial(cell, PROFILE), cell)
+    for text in spec.files.values():
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert spec.env == {}
     assert "hunter2" not in "".join(spec.argv) + spec.files[HOST_FILE] + spec.files[ENTRY_FILE]
     assert f"export SOME_TOKEN='{secret}'" in spec.files[ENV_FILE]
 
 
-def test_it_is_a_launcher_and_part_of_the_cell() -> None:
-    launcher: Launcher = container(gpus="amd")
-    assert launcher.describe() == (
-        f"container docker mounts=/shared gpus=amd around {maxtext().describe()}"
-    )
-    assert container().describe() != container(runtime="podman").describe()
-    assert make_cell(NAMED).digest != make_cell(NAMED.replace("0123", "1123")).digest
-    assert launcher.interpreter == "", "what is inside is asked inside"
-
-
-@pytest.mark.parametrize(
-    ("image", "runtime", "message"),
-    [
-        ("rocm/jax:26.4", "docker", "is not pinned.*RepoDigests"),
-        ("rocm/jax:26.4@sha256:abc", "podman", "is not pinned"),
-        ("/shared/jax.sqsh", "pyxis", "sha256sum FILE"),
-        ("", "docker", "names no image"),
-        (SQSH, "docker", "docker needs the name of an image"),
-        (NAMED, "pyxis", "the absolute path"),
-        (f"jax.sqsh@{SHA}", "pyxis", "absolute path"),
-    ],
-)
-def test_an_image_must_be_pinned_and_fit(image: str, runtime: str, message: str) -> None:
-    cell = make_cell(image)
-    with pytest.raises(ConfigError, match=message):
-        container(runtime=runtime).launch(make_trial(cell, PROFILE), cell)
+def test_every_golden_file_belongs_to_a_site() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == SITES.keys()
 
 
 def test_the_folder_of_autotuning_is_the_mounts() -> None:
@@ -161,34 +120,6 @@ def test_the_folder_of_autotuning_is_the_mounts() -> None:
     spec = container(mounts=("/data:/shared",)).launch(of, cell)
     assert spec.folders == (f"/data/tuned/{cell.digest}",), "the payload makes it outside"
     assert f"_cache_dir=/shared/tuned/{cell.digest}" in "".join(spec.files.values())
-    with pytest.raises(ConfigError, match=r"autotune_cache /shared/tuned/.* is in no mount"):
-        container(mounts=("/data",)).launch(of, cell)
-    kept = msgspec.structs.replace(cell.protocol, compile_cache="/elsewhere")
-    with pytest.raises(ConfigError, match=r"compile_cache /elsewhere/.* is in no mount"):
-        container(mounts=("/data:/shared",)).launch(
-            msgspec.structs.replace(of, protocol=kept), cell
-        )
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"runtime": "dokcer"}, "unknown runtime 'dokcer' in container; did you mean 'docker'"),
-        ({"gpus": "intel"}, "unknown gpus 'intel'.*Known: amd, nvidia"),
-        ({"mounts": ("data",)}, "mount 'data': expected"),
-        ({"mounts": ("/a:/b:rx",)}, "mount '/a:/b:rx'"),
-        ({"mounts": ("/a,b",)}, "without commas"),
-        ({"args": ("--env=A=1",)}, "take --env out of args, .*use the cell.s `deployed`"),
-        ({"args": ("-d",)}, "the harness waits for a trial"),
-        ({"program": "sudo 'docker"}, "program .* No closing quotation"),
-        ({"runtime": "apptainer"}, "unknown runtime 'apptainer'.*Known: docker, podman, pyxis"),
-        ({"runtime": "pyxis", "devices": ("/dev/x",)}, "devices means nothing to pyxis"),
-        ({"inner": container()}, "is a container too"),
-    ],
-)
-def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        container(**changes)
 
 
 def test_the_node_is_asked_for_what_it_has_and_not_for_what_the_image_has() -> None:
@@ -284,16 +215,10 @@ def test_the_environment_arrives_byte_for_byte(runtime: str, tmp_path: Path) -> 
     assert "LD_LIBRARY_PATH" not in env
     assert "SECRET_OF_THE_NODE" not in env
     assert not list(attempt.glob("container.node.*")), "what the node said does not stay"
-
-
-def test_the_container_is_named_by_its_attempt_and_removed(tmp_path: Path) -> None:
-    inner = CommandLauncher(argv=(sys.executable, "-c", PROBE))
-    launcher = ContainerLauncher(inner=inner, runtime="podman")
-    run_with_stand_in(launcher, NAMED, tmp_path, deployed={})
-    asked = json.loads((tmp_path / "asked.json").read_text())
-    assert "--name=xlt-session-1-trial.1-3" in asked
-    assert "--rm" in asked
-    assert (tmp_path / "asked.json.removed").read_text() == "xlt-session-1-trial.1-3"
+    if runtime == "podman":
+        asked = json.loads((tmp_path / "asked.json").read_text())
+        assert {"--name=xlt-session-1-trial.1-3", "--rm"} <= {*asked}
+        assert (tmp_path / "asked.json.removed").read_text() == "xlt-session-1-trial.1-3"
 
 
 def test_an_inner_launcher_of_another_kind_keeps_its_own_words() -> None:

@@ -9,7 +9,6 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.containers import PodmanSite, podman
 from tests.helpers.waiting import until
 
@@ -29,33 +29,25 @@ PROFILE = profile("p", "--xla_a=1,2", env={"TRICKY": 'two\nlines, it\'s "x" $HOM
 programs = pytest.mark.part("programs")
 
 
-@dataclass
 class Attempt:
     """One attempt on this machine."""
 
-    root: Path
-    job_id: str
-    name: str
-    run: str
-
-    @property
-    def folder(self) -> Path:
-        return self.root / self.run / self.name
+    def __init__(self, root: Path, run: str, name: str, spec: LaunchSpec) -> None:
+        self.root, self.folder = root, root / run / name
+        request = Request(folder=self.folder, job_name=name, comment=name, resources=Resources())
+        job_id = LocalExecutor(lock=root / "lock").submit(spec, request)
+        self.submission = Submission(
+            trial_id=name, attempt=1, executor="local", job_id=job_id, folder=f"{run}/{name}"
+        )
 
     @property
     def log(self) -> str:
         path = self.folder / "log.0.txt"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    @property
-    def submission(self) -> Submission:
-        return Submission(
-            trial_id=self.name, attempt=1, executor="local", job_id=self.job_id,
-            folder=f"{self.run}/{self.name}",
-        )  # fmt: skip
-
     def poll(self) -> Outcome:
-        return LocalExecutor().poll([self.submission], root=self.root)[self.job_id]
+        job_id = self.submission.job_id
+        return LocalExecutor().poll([self.submission], root=self.root)[job_id]
 
     def end(self) -> Outcome:
         until(lambda: self.poll().state.is_final)
@@ -65,39 +57,22 @@ class Attempt:
     def containers(self) -> list[str]:
         """The processes of the container of this attempt, as the machine itself sees them."""
         mark = f"{self.folder}/container.entry.sh".encode()
-        return [
-            path.parent.name
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if mark in _read(path) and b"podman" not in _read(path).split(b"\0")[0]
-            and b"conmon" not in _read(path).split(b"\0")[0]
-        ]  # fmt: skip
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            words = b""
+            with contextlib.suppress(OSError):
+                words = path.read_bytes()
+            program = words.split(b"\0")[0]
+            if mark in words and b"podman" not in program and b"conmon" not in program:
+                found.append(path.parent.name)
+        return found
 
 
 @pytest.fixture
 def submit(podman_site: PodmanSite, tmp_path: Path) -> Callable[..., Attempt]:
     # A container is named after its run and trial, and two test processes share one podman.
     run = f"run-{uuid.uuid4().hex[:8]}"
-
-    def submitted(name: str, *argv: str) -> Attempt:
-        job_id = LocalExecutor(lock=tmp_path / "lock").submit(
-            podman_site.spec(PROFILE, *argv),
-            Request(
-                folder=tmp_path / run / name,
-                job_name=name,
-                comment=name,
-                resources=Resources(),
-            ),
-        )
-        return Attempt(root=tmp_path, job_id=job_id, name=name, run=run)
-
-    return submitted
+    return lambda name, *argv: Attempt(tmp_path, run, name, podman_site.spec(PROFILE, *argv))
 
 
 def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None:
@@ -132,7 +107,8 @@ def test_a_cancelled_trial_hears_it_and_leaves_no_container(
     assert attempt.end().state is State.CANCELLED
     assert "heard" in attempt.log.splitlines()
     until(lambda: not attempt.containers)
-    named = podman("ps", "--format", "{{.Names}}", "--filter", f"name=xlt-{attempt.run}-sleeps-0")
+    name = f"name=xlt-{attempt.folder.parent.name}-sleeps-0"
+    named = podman("ps", "--format", "{{.Names}}", "--filter", name)
     assert named.stdout == b""
 
 

@@ -1,4 +1,4 @@
-"""maxtext-slurm: a job of a pretend checkout from end to end, and a whole sweep."""
+"""maxtext-slurm: the command, a job of a pretend checkout from end to end, and whole sweeps."""
 
 from __future__ import annotations
 
@@ -11,20 +11,116 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune import profile
+from pytest_xlatune import ConfigError, profile
 from pytest_xlatune.evidence.trace.captures import captures_below
 from pytest_xlatune.executors.folder import read_environments
+from pytest_xlatune.launchers.maxtext_slurm import JOB_NAME_BYTES
 from pytest_xlatune.model.environment import differing
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.tasks.read_logs import logs_of, read_one
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD, write_environments
+from tests.helpers import golden
 from tests.helpers.assessed import assess
-from tests.helpers.checkout import MODEL, Site, make_cell, make_trial
+from tests.helpers.checkout import (
+    DATA,
+    MODEL,
+    OVERLAP,
+    Site,
+    make_cell,
+    make_launcher,
+    make_trial,
+    name_of,
+)
+from tests.helpers.second_looks import BESIDE_THE_LAB
+
+SWEEPS = Path(__file__).parents[2] / "sweeps"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def rendered(spec: LaunchSpec) -> str:
+    words = shlex.join(spec.argv).replace(" -- ", " \\\n    -- ")
+    files = "".join(f"\n{name}:\n{text.strip()}\n" for name, text in spec.files.items())
+    return f"{spec.env}\n{words}\n{files}"
+
+
+def test_the_command_that_is_submitted() -> None:
+    cell = make_cell(overrides={"num_pipeline_microbatches": "16", "base_config": "/a b/base.yml"})
+    of = profile("overlap-2", OVERLAP, env={"NCCL_PROTO": "it's"})
+    launcher = make_launcher()
+    plain = rendered(launcher.launch(make_trial(cell, of), cell))
+    evidence = rendered(launcher.launch(make_trial(cell, of, evidence=True), cell))
+    golden.check(DATA / "command.txt", f"{launcher.describe()}\n\n{plain}\nevidence: {evidence}")
+    files = (
+        "/shared/maxtext-slurm/train_env.sh",
+        "/shared/maxtext-slurm/configs/deepseek3-671b.env.sh",
+    )
+    assert launcher.env_files_of(cell) == files
+    assert launcher.files(make_cell(image="/images/a.tar"))[-1] == "/images/a.tar"
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "nodes"),
+    [
+        pytest.param(("-N", "8", "-w", "node[001-008]"), 8, id="two words"),
+        pytest.param(("-N2", "-wnode[001-002]"), 2, id="one word"),
+        pytest.param(("--nodes=4", "--nodelist=node[001-008]"), 4, id="fewer than are named"),
+        pytest.param(("--nodelist=node[001-003]",), 3, id="the list alone"),
+    ],
+)
+def test_a_plan_counts_the_nodes_that_sbatch_is_asked_for(
+    sbatch: tuple[str, ...], nodes: int
+) -> None:
+    assert make_launcher(sbatch=sbatch).nodes == nodes
+
+
+def test_waiting_for_nodes_is_not_part_of_the_trials_deadline() -> None:
+    cell = make_cell()
+    spec = make_launcher(queue_s=3600).launch(make_trial(cell), cell)
+    assert "--time=45:00" in spec.argv
+    assert spec.deadline_s == 2700 + 3600
+    own = make_launcher(sbatch=("-w", "n1", "-t", "50:00")).launch(make_trial(cell), cell)
+    assert not [word for word in own.argv if word.startswith("--time")]
+
+
+def test_a_job_name_has_at_most_243_bytes_and_is_refused_before_anything_is_submitted() -> None:
+    launcher = make_launcher()
+    free = JOB_NAME_BYTES - len(name_of(launcher.launch(make_trial(make_cell()), make_cell())))
+    # the readable part of the tag goes first
+    free += len("baseline-deployed-")
+    fits = make_cell(overrides={"_env_K": "v" * (free - len("-_env_K_"))})
+    spec = launcher.launch(make_trial(fits), fits)
+    assert len(name_of(spec)) == JOB_NAME_BYTES
+    assert "baseline" not in name_of(spec)
+    # then the longest keys, which have another way to MaxText
+    keys = {f"a_long_key_{at}": "v" * 40 for at in range(9)} | {"k": "1"}
+    many = make_cell(overrides=keys)
+    spec = launcher.launch(make_trial(many), many)
+    assert len(name_of(spec)) <= JOB_NAME_BYTES
+    exported = {key for key in keys if f"M_{key.upper()}=" in "".join(spec.files.values())}
+    passed = {key for key in keys if f"{key}={keys[key]}" in spec.argv}
+    assert (bool(exported), bool(passed), exported & passed) == (True, True, set())
+    assert exported | passed == set(keys)
+    longer = make_cell(overrides={"_env_K": "v" * (free - len("-_env_K_") + 300)})
+    with pytest.raises(ConfigError, match=r"bytes, but .* room for 243: .*deepseek3-671b\.env\.sh"):
+        launcher.launch(make_trial(longer), longer)
+
+
+# --- jobs of a pretend checkout -------------------------------------------------------------------
+
+
+def files_of(site: Site) -> set[Path]:
+    return {path for path in site.checkout.rglob("*") if ".git/" not in str(path)}
 
 
 def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) -> None:
-    before = sorted(path for path in site.checkout.rglob("*") if ".git/" not in str(path))
+    before = files_of(site)
     of = profile("ag-8g", "--xla_all_gather=8 --xla_list='a b'", env={"NCCL_PROTO": "it's"})
     assert site.run(of) == 0
     read = read_one(site.log)
@@ -35,30 +131,31 @@ def test_a_profile_is_the_last_word_and_the_checkout_stays_as_it_is(site: Site) 
         "--xla_of_the_image=1 --xla_all_gather=8589934592 --xla_all_gather=1073741824 "
         '--xla_all_gather=8 --xla_list="a b"'
     )
-    assert read.report.env["NCCL_PROTO"] == "it's"
-    assert read.report.env["NCCL_NCHANNELS_PER_NET_PEER"] == "4"
+    env = read.report.env
+    assert (env["NCCL_PROTO"], env["NCCL_NCHANNELS_PER_NET_PEER"]) == ("it's", "4")
     assert [step.tgs for step in read.report.steps] == [994.9] * 12
-    outcome = Outcome(state=State.COMPLETED, exit_code=0)
     cell = make_cell()
-    found = assess(make_trial(cell, of), cell, outcome, read.report)
-    assert found.score is not None
-    assert found.score.tgs == pytest.approx(994.9, rel=1e-3)
+    outcome = Outcome(state=State.COMPLETED, exit_code=0)
+    assessment = assess(make_trial(cell, of), cell, outcome, read.report)
+    assert assessment.score is not None
+    assert assessment.score.tgs == pytest.approx(994.9, rel=1e-3)
+    assert {finding.action for finding in assessment.findings} <= {Action.NONE}
     name, sbatch, ray = (site.state / "submitted").read_text().splitlines()
     assert (sbatch, ray) == ("-N2 -wnode[001-002] --time=45:00", "RAY=1")
-    after = sorted(path for path in site.checkout.rglob("*") if ".git/" not in str(path))
-    made = [path for path in after if path not in before]
-    tops = {path.relative_to(site.outputs).parts[0] for path in made}
-    assert {each[:5] for each in tops} == {".arti", "4711-"}
+    assert f"JOB_NAME={name}\n" in site.log.read_text(encoding="utf-8")
+    tops = {path.relative_to(site.outputs).parts[0][:5] for path in files_of(site) - before}
+    assert tops == {".arti", "4711-"}
     frozen = site.outputs / ".artifacts" / "4711"
     assert (frozen / "submit.sh").is_file()
-    assert not (frozen / "outputs").exists()
-    assert not (frozen / "secret.local.sh").exists()
-    assert not (site.attempt / "checkout").exists()
-    assert f"JOB_NAME={name}\n" in site.log.read_text(encoding="utf-8")
-    assert found.findings == () or {each.action for each in found.findings} == {Action.NONE}
+    for absent in (frozen / "outputs", frozen / "secret.local.sh", site.attempt / "checkout"):
+        assert not absent.exists()
     (node,) = read_environments(site.attempt)
     assert node.node["kernel"] == platform.release()
     assert node.packages["python"]
+    folder = next(path for path in site.outputs.glob("4711-*") if path.is_dir())
+    for named in (site.outputs / "4711", folder, next(site.outputs.glob("4711-*.log"))):
+        found = read_one(*logs_of(named))
+        assert (found.report.last_step, found.path.suffix) == (11, ".log")
 
 
 def test_outputs_are_found_by_the_front_of_their_name_after_the_tagger_renamed_them(
@@ -70,41 +167,22 @@ def test_outputs_are_found_by_the_front_of_their_name_after_the_tagger_renamed_t
     assert record["folder"] == f"{site.outputs}/4711-JAX-{MODEL}-2N-pdbs7-TGS_994.900"
     dumped = "module_0025.jit_train_step.gfx950_gpu_after_optimizations.txt"
     assert (site.attempt / "xla_dump" / dumped).is_file()
-    captures = [each.name for each in captures_below(site.attempt)]
+    captures = [path.name for path in captures_below(site.attempt)]
     assert captures == ["node001.xplane.pb", "node002.xplane.pb"]
     log = site.log.read_text(encoding="utf-8")
-    for variable in ("M_PROFILER=xplane", "M_PROFILER_STEPS=3", "ENABLE_XLA_DUMP=1"):
-        assert f"0: {variable}\n" in log
-    assert "0: argument jax_cache_dir=\n" in log
+    variables = ("M_PROFILER=xplane", "M_PROFILER_STEPS=3", "ENABLE_XLA_DUMP=1")
+    for line in (*variables, "argument jax_cache_dir="):
+        assert f"0: {line}\n" in log
     assert log.endswith("JobState=COMPLETED ExitCode=0:0 NodeList=node[001-002]\n")
-
-
-@pytest.mark.parametrize(
-    "named",
-    [
-        lambda outputs: outputs / "4711",
-        lambda outputs: next(each for each in outputs.glob("4711-*") if each.is_dir()),
-        lambda outputs: next(outputs.glob("4711-*.log")),
-    ],
-    ids=["the id", "the folder", "the log"],
-)
-def test_a_job_is_read_by_its_id_its_folder_or_its_log(
-    site: Site, named: Callable[[Path], Path]
-) -> None:
-    assert site.run(BASELINE) == 0
-    read = read_one(*logs_of(named(site.outputs)))
-    assert read.report.last_step == 11
-    assert read.path.suffix == ".log"
 
 
 def test_a_failed_job_ends_as_it_did_and_is_diagnosed_from_its_own_log(site: Site) -> None:
     of = profile("bogus", "--xla_bogus=1")
     assert site.run(of) == 1
-    cell = make_cell()
-    outcome = Outcome(state=State.FAILED, exit_code=1)
-    found = assess(make_trial(cell, of), cell, outcome, read_one(site.log).report)
-    assert found.findings[0].cls == "unknown-flag"
-    assert found.findings[0].detail == "--xla_bogus=1"
+    cell, outcome = make_cell(), Outcome(state=State.FAILED, exit_code=1)
+    assessment = assess(make_trial(cell, of), cell, outcome, read_one(site.log).report)
+    first = assessment.findings[0]
+    assert (first.cls, first.detail) == ("unknown-flag", "--xla_bogus=1")
 
 
 def test_what_submit_says_when_it_fails_is_in_the_log(site: Site) -> None:
@@ -123,33 +201,14 @@ def test_a_job_that_submit_does_not_name_is_found_by_its_name(site: Site, ends_w
     assert "scancel" not in (site.state / "calls").read_text()
 
 
-def test_the_sweep_of_the_documentation_is_one() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "how-to" / "maxtext.md").read_text(
-        encoding="utf-8"
-    )
-    (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
-    names: dict[str, Any] = {}
-    exec(compile(block, "docs/how-to/maxtext.md", "exec"), names)
-    resolved = names["SWEEP"].resolve()
-    resolved.check()
-    (trial,) = [each for each in resolved.study().decide(()).due if not each.is_baseline]
-    argv = resolved.sweep.launcher.launch(trial, resolved.cell).argv
-    shown = shlex.join(("submit.sh", *argv[argv.index("--") + 1 :]))
-    digest = trial.id.rpartition("-")[2]
-    written = " ".join(text.partition("    submit.sh")[2].partition("\n\n")[0].split())
-    assert shown.removeprefix("submit.sh ").replace(digest, "784ebde6c2") == written.replace(
-        "\\ ", ""
-    )
-
-
 def test_each_node_of_a_job_tells_what_it_runs_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every container sources the model's file; the log mixes what they print."""
 
     def told(name: str, jaxlib: str) -> str:
-        found = {"name": name, "packages": {"jaxlib": jaxlib}, "problems": []}
-        return f"xlatune-environment: {json.dumps(found)}\n"
+        node = {"name": name, "packages": {"jaxlib": jaxlib}, "problems": []}
+        return f"xlatune-environment: {json.dumps(node)}\n"
 
     lines = [
         f"1: {told('node002', '0.9.1')}",
@@ -162,9 +221,107 @@ def test_each_node_of_a_job_tells_what_it_runs_on(
     (tmp_path / "outputs" / "4711-a.log").write_text("".join(lines), encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     write_environments("4711", tmp_path / "outputs", tmp_path / "no repository")
-    found = read_environments(tmp_path)
-    assert [(each.name, each.packages) for each in found] == [
-        ("node001", {"jaxlib": "0.9.0"}),
-        ("node002", {"jaxlib": "0.9.1"}),
-    ]
-    assert differing(found) == ("jaxlib: 0.9.0 on node001, 0.9.1 on node002",)
+    nodes = read_environments(tmp_path)
+    versions = {node.name: node.packages for node in nodes}
+    assert versions == {"node001": {"jaxlib": "0.9.0"}, "node002": {"jaxlib": "0.9.1"}}
+    assert differing(nodes) == ("jaxlib: 0.9.0 on node001, 0.9.1 on node002",)
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+
+def test_the_sweep_of_the_documentation_is_one() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "maxtext.md"
+    text = page.read_text(encoding="utf-8")
+    (block,) = [part.partition("```")[0] for part in text.split("```python\n")[1:]]
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/how-to/maxtext.md", "exec"), names)
+    resolved = names["SWEEP"].resolve()
+    resolved.check()
+    (trial,) = [each for each in resolved.study().decide(()).due if not each.is_baseline]
+    argv = resolved.sweep.launcher.launch(trial, resolved.cell).argv
+    shown = shlex.join(argv[argv.index("--") + 1 :])
+    written = " ".join(text.partition("    submit.sh")[2].partition("\n\n")[0].split())
+    digest = trial.id.rpartition("-")[2]
+    assert shown.replace(digest, "784ebde6c2") == written.replace("\\ ", "")
+
+
+# name -> a profile of its own, words of its passthroughs
+READY = {
+    "pp8": ("overlap-2", "dcn_pipeline_parallelism_8-dcn_fsdp_parallelism_1"),
+    "fsdp8": ("ag-1g", "dcn_fsdp_parallelism_8-dcn_pipeline_parallelism_1"),
+    "tp8": ("windowed-einsum", "ici_tensor_parallelism_8"),
+    "hybrid": ("ag-1g-overlap-2", "dcn_pipeline_parallelism_4-dcn_fsdp_parallelism_2"),
+}
+SETTINGS = """\
+model = "{model}"
+
+[launcher]
+checkout = "{checkout}"
+python = "{python}"
+sbatch = ["-N", "2", "-w", "node[001-002]"]
+inherit = ["PATH", "HOME", "SLURM_STANDIN"]
+
+[overrides]
+pipeline_parallel_layers = 56
+"""
+
+
+@pytest.fixture
+def run(
+    loaded: None, site: Site, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Runs a ready sweep by its name; returns what it shows."""
+    text = SETTINGS.format(model=MODEL, checkout=site.checkout, python=site.python)
+    (site.root / "xlatune.toml").write_text(text, encoding="utf-8")
+
+    def call(name: str, *options: str) -> str:
+        file = SWEEPS / "maxtext_slurm" / f"test_{name}_jobs.py"
+        words = (str(file), "-p", "no:cacheprovider", "--xlatune-config", "xlatune.toml")
+        return site.run_inside(pytester, monkeypatch, *words, *options)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "hybrid" else BESIDE_THE_LAB) for name in READY]
+)
+def test_a_ready_sweep_runs_through_a_checkout_to_its_report(
+    name: str, site: Site, run: Callable[..., str]
+) -> None:
+    own, passed = READY[name]
+    said = run(name, "-m", "wave2", "-k", f"[{own}]", "--xlatune-negative", "xfail")
+    assert "1 passed" in said
+    jobs = [path.name for path in site.outputs.glob("*.log")]
+    assert len(jobs) >= 2
+    assert all(passed in job for job in jobs)
+    assert not [job for job in jobs if "model_name" in job or "heartbeat" in job]
+    board = json.loads((site.root / "reports" / f"{name}-jobs" / "leaderboard.json").read_text())
+    assert own in {verdict["arm"] for verdict in board["conclusion"]["verdicts"]}
+    # Slurm's own ids and nodes, not those of the processes that follow its jobs
+    ids = {job for trial in board["trials"] for job in trial["job_ids"]}
+    assert ids == {job.partition("-")[0] for job in jobs}
+    assert all(trial["outcome"]["nodes"] == ["node001", "node002"] for trial in board["trials"])
+    assert board["cell"]["image"] == "rocm/jax-training:maxtext-v26.2"
+    document = (site.root / "reports" / f"{MODEL}-tuning.md").read_text(encoding="utf-8")
+    assert "MAXTEXT_PATCH_BRANCH=pipelines" in document
+    (node,) = board["record"]["nodes"]
+    assert node["node"]["kernel"] == platform.release()
+    assert node["packages"]["python"]
+    assert "devices: not asked" in node["problems"][0]
+
+
+@pytest.mark.parametrize(("name", "bubble"), [("pp8", "8 8 7 11.1 %"), ("hybrid", "4 4 14 5.1 %")])
+def test_the_bubble_is_a_number_by_the_models_name(
+    name: str, bubble: str, run: Callable[..., str]
+) -> None:
+    said = " ".join(run(name, "--xlatune-plan").split())
+    assert f"baseline-deployed {bubble}" in said
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_ready_sweep_asks_what_the_flagship_asks(name: str) -> None:
+    ready = load_sweep(SWEEPS / "maxtext_slurm" / f"test_{name}_jobs.py")
+    whole = load_sweep(SWEEPS / f"test_{name}.py")
+    assert (ready.profiles, ready.derived) == (whole.profiles, whole.derived)
+    assert not ready.cell.overrides, "the checkout's configuration names the model"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
-import pickle
 import tracemalloc
 from enum import StrEnum
 
@@ -15,13 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
 from pytest_xlatune.campaign.playbook import CLASS_RULES
-from pytest_xlatune.model import errors
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.metric import StepRecord, Steps
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.record import Real, Record, Timings, as_columns, canonical, digest
-from tests.helpers.source import MODULES, nodes_of
 
 
 class Colour(StrEnum):
@@ -86,19 +82,7 @@ GOOD = Outer(name="a", table={}).to_json()
         ({"flag": 1}, r"\$\.flag"),
         ({"words": "ab"}, r"\$\.words"),
     ],
-    ids=[
-        "an unknown field",
-        "a number for a text",
-        "a text for a number",
-        "a truth for a number",
-        "a short tuple",
-        "no list",
-        "deep inside",
-        "no such word",
-        "a list for a table",
-        "a number for a truth",
-        "a text for a set",
-    ],
+    ids=str,
 )
 def test_a_wrong_value_names_its_place(change: dict[str, object], message: str) -> None:
     with pytest.raises(LedgerError, match=message):
@@ -151,15 +135,6 @@ def test_a_trial_and_a_field_stand_on_a_line_each() -> None:
     assert [json.loads(each.strip(" ,")) for each in lines[7:10]] == trials
     assert lines[10:] == ["  ]", "}"]
     assert [*json.loads(pretty_json(value, keeps_order=True))] == [*value]
-    with pytest.raises(ValueError, match="Out of range"):
-        pretty_json({"found": math.nan})
-
-
-@pytest.mark.parametrize("name", ["ConfigError", "SubmissionError", "LedgerError"])
-def test_every_error_survives_pickling(name: str) -> None:
-    error = getattr(errors, name)("what was found")
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again)) == (type(error), "what was found")
 
 
 def test_an_unknown_name_comes_with_the_nearest() -> None:
@@ -208,9 +183,10 @@ def test_pairs_are_held_to_their_kinds(
     assert all(type(at) is int and type(took) is float for at, took in found)
 
 
-def test_rows_that_json_has_no_word_for_are_refused() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        pretty_json([[0, math.inf]] * 60)
+def test_numbers_that_json_has_no_word_for_are_refused_or_words() -> None:
+    for value in ({"found": math.nan}, [[0, math.inf]] * 60):
+        with pytest.raises(ValueError, match=r"JSON|Out of range"):
+            pretty_json(value)
     assert Timed(steps=((0, 1.5), (1, math.nan))).to_json() == {"steps": [[0, 1.5], [1, "nan"]]}
     assert Timed(steps=((0, 1.5), (1, 2.0))).to_json() == {"steps": [[0, 1.5], [1, 2.0]]}
 
@@ -227,16 +203,8 @@ def test_pairs_take_no_more_than_their_numbers() -> None:
     assert kept_bytes < 20 * 100_000  # 16 of each pair; a tuple of tuples takes 64
 
 
-def test_each_failure_class_that_code_names_is_a_row_of_the_table() -> None:
+def test_each_failure_class_has_its_row() -> None:
     assert {*CLASS_RULES} <= {*FailureClass}
-    named = {
-        node.attr
-        for path in MODULES
-        for node in nodes_of(path)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "FailureClass"
-    }
-    assert len(named) > 50
-    assert named <= {*FailureClass.__members__}
 
 
 def test_steps_are_a_sequence_of_records() -> None:

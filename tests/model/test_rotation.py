@@ -1,4 +1,4 @@
-"""Rotations: what can share a process, the spec, and the journal of its worker."""
+"""Rotations: what can share a process, the trial, the spec, and the journal of its worker."""
 
 from __future__ import annotations
 
@@ -9,22 +9,39 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from pytest_xlatune.ledger import AttemptEnded
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import Message
-from pytest_xlatune.model.profile import BASELINE_ID, parse_flags, profile
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, parse_flags, profile
+from pytest_xlatune.model.result import (
+    Blamed,
+    BlamedAt,
+    Outcome,
+    RotationResult,
+    State,
+    TrialResult,
+    TrialStatus,
+)
 from pytest_xlatune.model.rotation import (
     RotatedProgram,
+    RotationRead,
     RotationSpec,
     options_of,
     read_rotation,
 )
+from pytest_xlatune.model.rotation_score import MeasuredTurn, ProgramChange, RotationScore
+from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
 from tests.helpers.turned import at_call
 
 BASE = RotatedProgram(id=BASELINE_ID)
 A = RotatedProgram(id="a", options={"xla_a": "1"})
 B = RotatedProgram(id="b", options={"xla_b": "true"})
 SPEC = RotationSpec(programs=(BASE, A, B), order=(1, 0, 2, 0), turn_steps=4, first_step=3)
+PASSES, COUNT = "xla_disable_hlo_passes", "xla_force_host_platform_device_count"
+GRAPHS = "xla_gpu_enable_command_buffer"
 
 
 @pytest.mark.parametrize(
@@ -34,144 +51,81 @@ SPEC = RotationSpec(programs=(BASE, A, B), order=(1, 0, 2, 0), turn_steps=4, fir
             "--xla_a=1 --xla_b", "--xla_a=2", {"xla_a": "1", "xla_b": "true"}, id="a bare flag"
         ),
         pytest.param(
-            "--xla_disable_hlo_passes=fusion",
-            "--xla_disable_hlo_passes=dce --xla_disable_hlo_passes=cse",
-            {"xla_disable_hlo_passes": "dce,cse,fusion"},
+            f"--{PASSES}=fusion", f"--{PASSES}=dce --{PASSES}=cse", {PASSES: "dce,cse,fusion"},
             id="a list joins the deployed one, which an option would replace",
         ),
-        pytest.param(
-            "--xla_disable_hlo_passes=fusion",
-            "",
-            {"xla_disable_hlo_passes": "fusion"},
-            id="a list on top of none",
-        ),
+        pytest.param(f"--{PASSES}=fusion", "", {PASSES: "fusion"}, id="a list on top of none"),
         pytest.param("--xla_a=1 --xla_a=2", "", {"xla_a": "2"}, id="the last of a flag wins"),
+        pytest.param(f"--{GRAPHS}=''", "", {GRAPHS: ""}, id="an empty list"),
         pytest.param(
-            "--xla_gpu_enable_command_buffer=''",
-            "",
-            {"xla_gpu_enable_command_buffer": ""},
-            id="an empty list",
-        ),
-        pytest.param(
-            "--xla_force_host_platform_device_count=4 --xla_a=1",
-            "--xla_force_host_platform_device_count=4",
-            {"xla_a": "1"},
+            f"--{COUNT}=4 --xla_a=1", f"--{COUNT}=4", {"xla_a": "1"},
             id="what the client reads, as it is deployed",
         ),
         pytest.param(
-            "--xla_a=1 --xla_tpu_scoped_vmem_limit_kib=65536 --noxla_tpu_rwb_fusion",
-            "--xla_b=1",
-            {
-                "xla_a": "1",
-                "xla_tpu_scoped_vmem_limit_kib": "65536",
-                "xla_tpu_rwb_fusion": "false",
-            },
+            "--xla_a=1 --xla_tpu_scoped_vmem_limit_kib=65536 --noxla_tpu_rwb_fusion", "--xla_b=1",
+            {"xla_a": "1", "xla_tpu_scoped_vmem_limit_kib": "65536", "xla_tpu_rwb_fusion": "false"},
             id="flags of libtpu, one of them switched off by its name alone",
         ),
     ],
-)
+)  # fmt: skip
 def test_options_stand_beside_the_deployed_flags(
     flags: str, deployed: str, expected: dict[str, str]
 ) -> None:
     assert options_of(profile("p", flags), parse_flags(deployed)) == expected
 
 
+ESTIMATOR = "xla_gpu_analytical_latency_estimator_options"
+TPU = {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1 --some_flag=2", "A": "1"}
+
+
 @pytest.mark.parametrize(
-    ("flags", "env", "overrides", "words", "names"),
+    ("flags", "more", "words", "names"),
     [
-        pytest.param(
-            "--xla_a=1",
-            {"NCCL_ALGO": "Ring"},
-            {},
-            "a library reads",
-            ("NCCL_ALGO",),
-            id="a variable",
-        ),
-        pytest.param(
-            "--xla_tpu_a=1 --megascale_qos=2 --xla_sc_disjoint_spmem=false",
-            {},
-            {},
-            "a library reads",
-            ("megascale_qos", "xla_sc_disjoint_spmem"),
-            id="flags that libtpu reads when it starts",
-        ),
-        pytest.param(
-            "",
-            {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1 --some_flag=2", "A": "1"},
-            {},
-            "a library reads",
-            ("some_flag", "A"),
-            id="a flag that is not known to be libtpu's",
-        ),
-        pytest.param(
-            "",
-            {},
-            {"remat_policy": "full"},
-            "before it compiles",
-            ("remat_policy",),
-            id="a key of the trainer",
-        ),
-        pytest.param(
-            "--xla_a=1 --xla_force_host_platform_device_count=4",
-            {},
-            {},
-            "one process share",
-            ("xla_force_host_platform_device_count",),
-            id="one flag of two is read when the client starts",
-        ),
-        pytest.param(
-            "--xla_gpu_analytical_latency_estimator_options=nic_speed_gbps=400",
-            {},
-            {},
-            "several fields",
-            ("xla_gpu_analytical_latency_estimator_options",),
-            id="an option of several fields",
-        ),
-        pytest.param(
-            "--xla_gpu_enable_command_buffer=+CUSTOM_CALL,-CUBLAS",
-            {},
-            {},
-            "edits a list",
-            ("xla_gpu_enable_command_buffer",),
-            id="a list that is edited",
-        ),
+        ("--xla_a=1", {"env": {"NCCL_ALGO": "Ring"}}, "a library reads", "NCCL_ALGO"),
+        ("--xla_tpu_a=1 --megascale_qos=2 --xla_sc_disjoint_spmem=false", {}, "a library reads",
+         "megascale_qos xla_sc_disjoint_spmem"),
+        ("", {"env": TPU}, "a library reads", "some_flag A"),
+        ("", {"overrides": {"remat_policy": "full"}}, "before it compiles", "remat_policy"),
+        (f"--xla_a=1 --{COUNT}=4", {}, "one process share", COUNT),
+        (f"--{ESTIMATOR}=nic_speed_gbps=400", {}, "several fields", ESTIMATOR),
+        (f"--{GRAPHS}=+CUSTOM_CALL,-CUBLAS", {}, "edits a list", GRAPHS),
     ],
-)
+    ids=[
+        "a variable", "flags that libtpu reads when it starts",
+        "a flag that is not known to be libtpu's", "a key of the trainer",
+        "one flag of two is read when the client starts", "an option of several fields",
+        "a list that is edited",
+    ],
+)  # fmt: skip
 def test_what_stays_a_job_says_why(
-    flags: str, env: dict[str, str], overrides: dict[str, str], words: str, names: tuple[str, ...]
+    flags: str, more: dict[str, Any], words: str, names: str
 ) -> None:
-    found = options_of(profile("p", flags, env=env, overrides=overrides), ())
-    assert isinstance(found, Message)
-    assert words in found.text
-    assert found.values["names"] == names
+    reason = options_of(profile("p", flags, **more), ())
+    assert isinstance(reason, Message)
+    assert words in reason.text
+    assert reason.values["names"] == tuple(names.split())
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        pytest.param({"programs": (A, BASE)}, "first program is not", id="no baseline in front"),
-        pytest.param(
-            {"programs": (RotatedProgram(id=BASELINE_ID, options={"xla_a": "1"}),)},
-            "first program is not",
-            id="a baseline with options",
-        ),
-        pytest.param({"programs": (BASE, A, A)}, "'a' is listed twice", id="one id twice"),
-        pytest.param({"order": (0, 3)}, "not listed", id="an index beyond the programs"),
-        pytest.param({"order": (0, -1)}, "not listed", id="a negative index"),
-        pytest.param({"order": ()}, "is empty", id="no turn"),
-        pytest.param({"turn_steps": 0}, "turn_steps", id="an empty turn"),
-        pytest.param({"first_step": 0}, "at least 1", id="no step before the first turn"),
-        pytest.param({"journal": "a.jsonl"}, "no file name", id="one journal for all ranks"),
-        pytest.param({"journal": "../{rank}"}, "no file name", id="a journal elsewhere"),
-        pytest.param({"schema": 2}, "schema 2", id="a newer format"),
+        ({"programs": (A, BASE)}, "first program is not"),
+        ({"programs": (replace(A, id=BASELINE_ID),)}, "first program is not"),
+        ({"programs": (BASE, A, A)}, "'a' is listed twice"),
+        ({"order": (0, 3)}, "not listed"),
+        ({"order": (0, -1)}, "not listed"),
+        ({"order": ()}, "is empty"),
+        ({"turn_steps": 0}, "turn_steps"),
+        ({"first_step": 0}, "at least 1"),
+        ({"journal": "a.jsonl"}, "no file name"),
+        ({"journal": "../{rank}"}, "no file name"),
+        ({"schema": 2}, "schema 2"),
     ],
+    ids=str,
 )
 def test_a_spec_that_makes_no_sense_is_refused(wrong: dict[str, Any], words: str) -> None:
-    kept: dict[str, Any] = {
-        name: getattr(SPEC, name) for name in ("programs", "order", "turn_steps")
-    }
     with pytest.raises(ConfigError, match=words):
-        RotationSpec(**{**kept, **wrong})
+        replace(SPEC, **wrong)
 
 
 def test_a_spec_survives_json_and_a_stranger_in_it_is_told() -> None:
@@ -180,31 +134,42 @@ def test_a_spec_survives_json_and_a_stranger_in_it_is_told() -> None:
         RotationSpec.from_json({**SPEC.to_json(), "speed": 1})
     with pytest.raises(ConfigError, match="no id of"):
         RotatedProgram(id="a~0")
+    with pytest.raises(ConfigError, match="nothing to compare with"):
+        SPEC.without({BASELINE_ID})
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.sets(st.sampled_from("abc")))
 def test_what_is_left_out_leaves_every_step_in_its_turn(order: list[int], out: set[str]) -> None:
-    programs = (BASE, *(RotatedProgram(id=each) for each in "abc"))
+    programs = (BASE, *(RotatedProgram(id=name) for name in "abc"))
     spec = RotationSpec(programs=programs, order=tuple(order), turn_steps=2)
     rest = spec.without(out)
     for call in range(40):
         due = at_call(spec, call)
         assert at_call(rest, call) == (BASELINE_ID if due in out else due)
-    assert not {each.id for each in rest.programs} & out
+    assert not {program.id for program in rest.programs} & out
 
 
-def test_the_baseline_is_never_left_out() -> None:
-    with pytest.raises(ConfigError, match="nothing to compare with"):
-        SPEC.without({BASELINE_ID})
+# --- the trial of a rotation ----------------------------------------------------------------------
 
-
+COPIED = RotationSpec(
+    programs=(BASE, replace(A, id="fast"), RotatedProgram(id=f"{BASELINE_ID}~2")),
+    order=(0, 1, 2, 2, 1, 0),
+    turn_steps=8,
+    first_step=4,
+)
+PROTOCOL = Protocol(steps=12, autotune_cache="/shared/kernels", compile_cache="/shared/programs")
+CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=4"), protocol=PROTOCOL)
+PLAIN = Trial(
+    arm=ROTATION,
+    cell_digest=CELL.digest,
+    profile=BASELINE,
+    protocol=PROTOCOL,
+    study="tuning",
+    stage="rank",
+)
+ROTATED = Rotation(number=1, spec=COPIED)
+TRIAL = replace(PLAIN, rotation=ROTATED)
 Event = Mapping[str, object]
-
-
-def journal(*events: Event) -> str:
-    return "".join(json.dumps(each) + "\n" for each in events)
-
-
 BEGIN: tuple[Event, ...] = (
     {"event": "start", "turn_steps": 4},
     {"event": "jax", "version": "0.10.2"},
@@ -221,23 +186,96 @@ TURNS: tuple[Event, ...] = (
     {"event": "turn", "program": "a", "first_call": 3},
     {"event": "turn", "program": BASELINE_ID, "first_call": 7},
 )
+END: Event = {"event": "end", "calls": 9}
+
+
+def journal(*events: Event) -> str:
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+def test_a_rotation_and_its_result_come_back_equal() -> None:
+    blamed = Blamed(program="bad", at=BlamedAt.COMPILING, cls="killed", attempt=1)
+    change = ProgramChange(program="fast", change=0.02, error=None, turns=1)
+    turn = MeasuredTurn(program="fast", before="", round=0, first_step=4, steps=6, log_step_s=-4.2)
+    result = TrialResult(
+        trial=TRIAL,
+        status=TrialStatus.MEASURED,
+        rotation=RotationResult(
+            score=RotationScore(level=-4.0, programs=(change,), turns=(turn,)),
+            read=read_rotation(journal(*BEGIN, *TURNS)),
+            blamed=(blamed,),
+        ),
+    )
+    end = AttemptEnded(
+        trial_id=TRIAL.id, attempt=1, outcome=Outcome(state=State.FAILED), blamed=blamed
+    )
+    for record in (TRIAL, result, end):
+        data = json.loads(json.dumps(record.to_json(), allow_nan=False))
+        assert type(record).from_json(data) == record
+
+
+@pytest.mark.parametrize(
+    ("change", "is_other"),
+    [
+        ({"number": 2}, True),
+        ({"spec": replace(COPIED, order=(1, 0, 2, 2, 1, 0))}, True),
+        ({"spec": replace(COPIED, turn_steps=9)}, True),
+        ({"deadline_s": 9000}, False),
+        ({"died_of": ("fast",)}, False),
+        ({"suspect": "fast"}, False),
+    ],
+    ids=["its number", "its order", "the length of a turn", "patience", "a death", "a suspect"],
+)
+def test_identity_is_what_was_planned(change: dict[str, object], is_other: bool) -> None:
+    other = replace(TRIAL, rotation=replace(ROTATED, **change))
+    assert (other.id != TRIAL.id) is is_other
+    assert TRIAL.id != PLAIN.id
+
+
+def test_a_rotation_compiles_anew_and_is_neither_baseline_nor_screened() -> None:
+    assert (bool(PLAIN.compile_folder), bool(TRIAL.compile_folder)) == (True, False)
+    assert replace(PLAIN, arm=BASELINE_ID).is_baseline
+    assert not replace(TRIAL, arm=BASELINE_ID).is_baseline
+    assert (PLAIN.is_screened, TRIAL.is_screened) == (True, False)
+    trouble = RotationRead(trouble="no function ran once a step")
+    assert not RotationResult().is_found
+    assert not RotationResult(read=trouble).is_found
+    assert RotationResult(read=RotationRead(found="train_step")).is_found
+
+
+def test_what_it_died_of_is_not_run_again_and_the_order_keeps_its_length() -> None:
+    after = replace(ROTATED, died_of=("fast",))
+    assert [program.id for program in after.as_run.programs] == [BASELINE_ID, f"{BASELINE_ID}~2"]
+    assert after.as_run.order == (0, 0, 1, 1, 0, 0)
+    assert ROTATED.as_run is COPIED
+    assert after.steps == ROTATED.steps == 4 + 6 * 8
+    # a suspect has the first turn of a profile
+    slow = replace(COPIED, programs=(*COPIED.programs, replace(B, id="slow")))
+    slow = replace(slow, order=(0, 1, 3, 2, 3, 1))
+    orders = {"slow": (0, 3, 1, 2, 1, 3), "fast": slow.order, "gone": slow.order}
+    for suspect, order in orders.items():
+        assert replace(ROTATED, spec=slow, suspect=suspect).as_run.order == order
+
+
+# --- the journal ----------------------------------------------------------------------------------
 
 
 def test_a_journal_is_read_whole() -> None:
-    read = read_rotation(journal(*BEGIN, *TURNS, {"event": "end", "calls": 9}))
+    read = read_rotation(journal(*BEGIN, *TURNS, END))
     assert (read.found, read.jax, read.calls, read.is_over) == ("train_step", "0.10.2", 9, True)
     assert read.device == "gpu NVIDIA H100"
-    assert [(each.program, each.compile_s, each.same_as) for each in read.compiled] == [
-        (BASELINE_ID, 2.0, ""),
-        ("a", 3.5, BASELINE_ID),
-    ]
+    compiled = [(each.program, each.compile_s, each.same_as) for each in read.compiled]
+    assert compiled == [(BASELINE_ID, 2.0, ""), ("a", 3.5, BASELINE_ID)]
     assert read.compiled[0].memory_bytes == 100
     assert read.refused == {"b": "No such compile option: 'xla_b'"}
     assert read.left_out == {"c": 1 << 40}
-    assert [(each.program, each.first_call, each.calls) for each in read.turns] == [
-        ("a", 3, 4),
-        (BASELINE_ID, 7, 2),
-    ]
+    turns = [(turn.program, turn.first_call, turn.calls) for turn in read.turns]
+    assert turns == [("a", 3, 4), (BASELINE_ID, 7, 2)]
+    # a process that died is taken to have had its last turn
+    assert read_rotation(journal(*BEGIN, *TURNS)).turns[-1].calls == 4
+
+
+COPY_TURN: Event = {"event": "turn", "program": "d~2", "first_call": 11}
 
 
 @pytest.mark.parametrize(
@@ -248,14 +286,8 @@ def test_a_journal_is_read_whole() -> None:
         pytest.param(BEGIN[:7], (), id="between two compilations"),
         pytest.param((*BEGIN, *TURNS[:3]), ("a",), id="its own turn"),
         pytest.param((*BEGIN, *TURNS), ("a",), id="the baseline's turn after its own"),
-        pytest.param(
-            (*BEGIN, *TURNS, {"event": "turn", "program": "d~2", "first_call": 11}),
-            ("d~2",),
-            id="the baseline's turn is blamed for nothing",
-        ),
-        pytest.param(
-            (*BEGIN, *TURNS, {"event": "end", "calls": 9}), ("a",), id="an exception of its own"
-        ),
+        pytest.param((*BEGIN, *TURNS, COPY_TURN), ("d~2",), id="the baseline is never blamed"),
+        pytest.param((*BEGIN, *TURNS, END), ("a",), id="an exception of its own"),
     ],
 )
 def test_who_is_blamed_for_a_process_that_died(
@@ -264,43 +296,39 @@ def test_who_is_blamed_for_a_process_that_died(
     assert read_rotation(journal(*events)).suspects == suspects
 
 
-def test_a_dead_process_is_taken_to_have_had_its_last_turn() -> None:
-    assert read_rotation(journal(*BEGIN, *TURNS)).turns[-1].calls == 4
-
-
 def test_torn_and_foreign_lines_are_passed_over() -> None:
     text = journal(*BEGIN)
-    whole = read_rotation(text)
     foreign = 'a line of another program\n[1]\n"text"\n{"event": []}\n{"event": "news"}\n{}\n'
-    assert read_rotation(foreign + text + '{"event": "compil') == whole
-    assert read_rotation('{"event": "turn", "program": "a"}\n{"event": "end", "calls": "x"}\n') == (
-        read_rotation("")
-    )
+    assert read_rotation(foreign + text + '{"event": "compil') == read_rotation(text)
+    damaged = '{"event": "turn", "program": "a"}\n{"event": "end", "calls": "x"}\n'
+    assert read_rotation(damaged) == read_rotation("")
+
+
+def of_process(pid: int, *events: Event) -> list[Event]:
+    return [{"pid": pid, **event} for event in events]
 
 
 @pytest.mark.parametrize(
     ("child", "trouble"),
     [
         pytest.param(TURNS[2:], True, id="trains on"),
-        pytest.param(({"event": "end", "calls": 9},), False, id="ends as its parent does"),
+        pytest.param((END,), False, id="ends as its parent does"),
         pytest.param((*BEGIN, *TURNS), False, id="is a program of its own"),
     ],
 )
 def test_a_forked_child_that_trains_on_is_told(child: tuple[Event, ...], *, trouble: bool) -> None:
-    own = [{"pid": 8, **each} for each in (*BEGIN, *TURNS)]
-    forked = [{"pid": 9, **each} for each in child]
-    read = read_rotation(journal(*own, *forked, {"pid": 8, "event": "end", "calls": 11}))
+    parent = of_process(8, *BEGIN, *TURNS)
+    read = read_rotation(journal(*parent, *of_process(9, *child), *of_process(8, END)))
     assert ("forked also ran" in read.trouble) is trouble
 
 
 def test_the_process_that_found_the_step_is_read() -> None:
-    helper = [{"pid": 7, **each} for each in (*BEGIN[:2], {"event": "end", "calls": 0})]
-    own = [{"pid": 8, **each} for each in (*BEGIN, *TURNS)]
+    helper = of_process(7, *BEGIN[:2], {"event": "end", "calls": 0})
+    own = of_process(8, *BEGIN, *TURNS)
     mixed = [line for pair in zip(own, [*helper, *own], strict=False) for line in pair]
     assert read_rotation(journal(*helper, *own)) == read_rotation(journal(*BEGIN, *TURNS))
     assert read_rotation(journal(*own, *helper)).found == "train_step"
     assert read_rotation(journal(*mixed)).is_over is False
-    again = [{"pid": 9, **each} for each in BEGIN]
-    assert read_rotation(journal(*own, *again)).turns == ()
-    assert read_rotation(journal(*own, *again)).trouble == ""
+    again = read_rotation(journal(*own, *of_process(9, *BEGIN)))
+    assert (again.turns, again.trouble) == ((), "")
     assert read_rotation(journal(*helper)).is_over

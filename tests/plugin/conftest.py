@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import (
-    CellSettings,
-    CommandLauncher,
-    DesignSettings,
-    Protocol,
-    SiteSettings,
-    Sweep,
-    profile,
-)
+from pytest_xlatune import *
 
 SWEEP = Sweep(
     name="pretend",
@@ -109,6 +102,9 @@ def test_finalist(measure, finalist):
     measured = measure(finalist)
     assert measured.not_slower, measured.paragraph
 """
+# what stands in front of the tests, and a sweep file whose tests are the standard ones
+HEAD = SWEEP_FILE.partition("\n\n@pytest.mark")[0]
+STANDARD = f"{HEAD}\n\ntests = standard_tests(SWEEP)\n"
 
 PROFILES = """\
         profile("fast", "--xla_fast=1"),
@@ -144,11 +140,11 @@ class Folder:
         named = ["-p", "xlatune"] if plugin else []
         return self.pytester.runpytest_subprocess(*named, "test_sweep.py", *args, timeout=timeout_s)
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        """Every event of this kind in all ledgers, those moved aside included."""
+    def events(self, kind: str, *, sweep: str = "pretend") -> list[dict[str, Any]]:
+        """Every event of this kind in all ledgers of a sweep, those moved aside included."""
         return [
             line
-            for path in sorted(self.path.glob(".xlatune/pretend/*/ledger*.jsonl"))
+            for path in sorted(self.path.glob(f".xlatune/{sweep}/*/ledger*.jsonl"))
             for line in whole_lines(path)
             if line["event"] == kind
         ]
@@ -157,8 +153,28 @@ class Folder:
     def submitted(self) -> list[str]:
         return [line["submission"]["trial_id"] for line in self.events("attempt-submitted")]
 
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        return [line["result"] for line in self.events("trial-ended")]
+
     def read(self, name: str) -> str:
         return (self.path / name).read_text(encoding="utf-8")
+
+    def json(self, name: str) -> Any:
+        return json.loads(self.read(name))
+
+    def put(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def edit(self, name: str, *changes: tuple[str, str]) -> None:
+        """Put new texts in the place of old ones, which have to be there; "" is the end."""
+        text = self.read(name)
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new) if old else text + new
+        self.put(name, text)
 
 
 @pytest.fixture
@@ -171,9 +187,3 @@ def folder(
     made = Folder(pytester)
     made.write()
     return made
-
-
-@pytest.fixture
-def sweep_file() -> str:
-    """The text of the pretend sweep, with PROFILES where its profiles go."""
-    return SWEEP_FILE

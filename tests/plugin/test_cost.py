@@ -30,15 +30,7 @@ from pytest_xlatune.tasks.cost import (
     measured_elsewhere,
     refuse_expensive,
 )
-
-DESIGN = """\
-        screen_baselines=2,
-        finalists=2,
-        blocks=3,
-        block_baselines=1,
-        budget=40,
-"""
-
+from tests.plugin.conftest import Folder
 
 WALL = ("17 h 44 min one after", "waited 12 min")
 TRIAL_S = 720.0
@@ -66,27 +58,22 @@ def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
     assert cost(nodes=3.75, measured=0).lines[0] == "38 jobs to run, on 3.8 nodes each on average"
 
 
-@pytest.mark.parametrize(
-    ("limit_h", "is_agreed", "is_refused"),
-    [(None, False, False), (100.0, False, True), (100.0, True, False), (150.0, False, False)],
-)
-def test_a_person_is_asked_above_the_limit_of_the_site(
-    limit_h: float | None, is_agreed: bool, is_refused: bool
-) -> None:
-    def ask() -> None:
+def test_a_person_is_asked_above_the_limit_of_the_site() -> None:
+    for limit_h, is_agreed in ((None, False), (100.0, True), (150.0, False)):
         refuse_expensive(cost(), limit_h=limit_h, is_agreed=is_agreed, sweep="pp8")
+    with pytest.raises(ConfigError, match=r"at most 142 node-hours .*Above 100 .*-yes"):
+        refuse_expensive(cost(), limit_h=100.0, is_agreed=False, sweep="pp8")
 
-    if is_refused:
-        with pytest.raises(ConfigError, match=r"at most 142 node-hours .*Above 100 .*-yes"):
-            ask()
-    else:
-        ask()
+
+def plan_of_the_command(capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["plan", "test_sweep.py"]) == 0
+    return " ".join(capsys.readouterr().out.split())
 
 
 def test_nothing_is_submitted_before_a_person_says_yes(
-    folder: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder.path / "xlatune.toml").write_text("ask-above = 0.5\n", encoding="utf-8")
+    folder.put("xlatune.toml", "ask-above = 0.5\n")
     asked = folder.run("-k", "fast")
     assert asked.ret == Exit.USAGE
     asked.stdout.fnmatch_lines(["*would cost at most * node-hours*--xlatune-yes"])
@@ -95,33 +82,28 @@ def test_nothing_is_submitted_before_a_person_says_yes(
     assert len(folder.submitted) == 3
     # what trials really take is known now: seconds
     folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
-
     monkeypatch.chdir(folder.path)
-    assert main(["plan", "test_sweep.py"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"What it costs \* \d+ jobs to run, each on 1 node; 5 trials are", said)
-    assert re.search(r"about 0.\d node-hours: .* \d+ s, .* of \d+ here", said)
-    assert "wave2, measured" in said
-    assert "a job noise of" not in said, "single runs show none"
+    capsys.readouterr()
+    plan = plan_of_the_command(capsys)
+    assert re.search(r"What it costs \* \d+ jobs to run, each on 1 node; 5 trials are", plan)
+    assert re.search(r"about 0.\d node-hours: .* \d+ s, .* of \d+ here", plan)
+    assert "wave2, measured" in plan
+    assert "a job noise of" not in plan, "single runs show none"
     folder.run()
-    assert main(["plan", "test_sweep.py"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "a job noise of " in said
+    assert "a job noise of " in plan_of_the_command(capsys)
 
 
-def test_a_budget_that_can_only_rank_is_refused(folder: Any) -> None:
-    text = folder.read("test_sweep.py").replace(DESIGN, "        budget=8,\n")
-    assert "budget=8" in text
-    text = text.replace("def test_finalist", "def not_test_finalist")
-    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+def test_a_budget_that_can_only_rank_is_refused(folder: Folder) -> None:
+    text = folder.read("test_sweep.py")
+    design = text[text.index("        screen_baselines") : text.index("    ),\n)\n")]
+    finalist = ("def test_finalist", "def not_test_finalist")
+    folder.edit("test_sweep.py", (design, "        budget=8,\n"), finalist)
     refused = folder.run("-m", "wave2")
     assert refused.ret == Exit.USAGE
     refused.stdout.fnmatch_lines(["*only rank *: 8 jobs screen 3 profiles*"])
     assert not folder.submitted
-    plan = folder.run("--xlatune-plan")
-    plan.stdout.fnmatch_lines(["*ranking only*"])
-    ranked = folder.run("-m", "wave2", "--xlatune-yes")
-    ranked.assert_outcomes(passed=2, xfailed=1)
+    folder.run("--xlatune-plan").stdout.fnmatch_lines(["*ranking only*"])
+    folder.run("-m", "wave2", "--xlatune-yes").assert_outcomes(passed=2, xfailed=1)
 
 
 def test_trials_measured_from_another_folder_are_told(
@@ -160,13 +142,15 @@ def test_a_plan_that_may_rotate_says_the_hours_of_both_ways() -> None:
 
 
 def checked(study: Any, *, nodes: int) -> ResolvedSweep:
-    """A check of nodes, each of which runs jobs of its own."""
+    """A sweep of 25 profiles, or a check of nodes, each of which runs jobs of its own."""
+    profiles = tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(0 if study else 25))
     declared = Sweep(
         name="s",
         launcher=CommandLauncher(argv=("train.sh", "{steps}")),
+        profiles=profiles,
         study=study,
-        cell=CellSettings(model_tag="m", parallelism="FSDP=8"),
-        design=DesignSettings(budget=600),
+        cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
+        design=DesignSettings(budget=600 if study else 0),
     )
     names = tuple(f"node{at:03d}" for at in range(1, nodes + 1))
     return declared.resolve(UserOptions(values={"nodelist": names}))
@@ -191,16 +175,6 @@ def test_jobs_on_nodes_of_their_own_run_in_waves(
     assert cost.node_hours == pytest.approx(jobs * own * 0.75), "waves cost no less"
 
 
-def pinned(**said: Any) -> ResolvedSweep:
-    declared = Sweep(
-        name="s",
-        launcher=CommandLauncher(argv=("train.sh", "{steps}")),
-        profiles=tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(25)),
-        cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
-    )
-    return declared.resolve(UserOptions(values={"nodelist": ("node001", "node002"), **said}))
-
-
 def ran(waits_s: Sequence[float], *, executor: str = "slurm", depth: int = 2) -> list[LedgerEntry]:
     """The ledger of trials that follow one another, each handed in `depth` trials before."""
     starts: list[float] = []
@@ -223,15 +197,24 @@ def ran(waits_s: Sequence[float], *, executor: str = "slurm", depth: int = 2) ->
     ]
 
 
-def test_a_plan_names_the_mean_wait_of_the_jobs_of_this_cell() -> None:
-    # the second and third were handed in before, and begin once the one before is over
-    cost = cost_of(pinned(), pinned().study(), (), ran([60.0, 1000.0, 2000.0], depth=1))
-    assert cost.trial_s == TRIAL_S
-    assert cost.queue_s == pytest.approx((60.0 + 1000.0 + 2000.0) / 3)
-    assert cost.lines[-1].endswith("waited 17 min")
-
-
-def test_a_step_that_waits_for_its_turn_is_no_job_in_the_queue() -> None:
-    cost = cost_of(pinned(), pinned().study(), (), ran([1.0] * 9, executor="allocation"))
-    assert cost.queue_s is None
-    assert cost.lines[-1].endswith("unknown here")
+@pytest.mark.parametrize(
+    ("ledger", "queue_s", "end"),
+    [
+        # the second and third were handed in before, and begin once the one before is over
+        pytest.param(
+            ran([60.0, 1000.0, 2000.0], depth=1), 1020.0, "waited 17 min", id="the mean of jobs"
+        ),
+        pytest.param(
+            ran([1.0] * 9, executor="allocation"), None, "unknown here",
+            id="a step that waits for its turn is no job in the queue",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_names_the_mean_wait_of_the_jobs_of_this_cell(
+    ledger: list[LedgerEntry], queue_s: float | None, end: str
+) -> None:
+    sweep = checked(None, nodes=2)
+    known = cost_of(sweep, sweep.study(), (), ledger)
+    assert known.trial_s == TRIAL_S
+    assert known.queue_s == (queue_s and pytest.approx(queue_s))
+    assert known.lines[-1].endswith(end)

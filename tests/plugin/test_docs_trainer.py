@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.plugin.conftest import Folder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md").read_text(encoding="utf-8")
 LINE = "    completed step: 7, seconds: 0.5120, Tokens/s/device: 1000.0, loss: 7.103\n"
@@ -21,13 +22,12 @@ for step in range(int(sys.argv[1].removeprefix("--steps="))):
 @pytest.mark.parametrize(
     "line", [LINE, LINE.replace(" Tokens/s/device: 1000.0,", "")], ids=["whole", "without TGS"]
 )
-def test_the_example_runs(folder: Any, line: str) -> None:
+def test_the_example_runs(folder: Folder, line: str) -> None:
     assert LINE in PAGE
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (folder.path / "test_sweep.py").write_text(code, encoding="utf-8")
-    text = f"LINE = {line.strip()!r}\n{TRAINER}"
-    (folder.path / "train.py").write_text(text, encoding="utf-8")
+    folder.put("test_sweep.py", code)
+    folder.put("train.py", f"LINE = {line.strip()!r}\n{TRAINER}")
     folder.run("-k", "ring").assert_outcomes(passed=1)
-    report = (folder.path / "reports" / "mine" / "leaderboard.md").read_text(encoding="utf-8")
+    report = folder.read("reports/mine/leaderboard.md")
     assert "| `ring` | `NCCL_ALGO=Ring` | 1000.0 |" in report
     assert "not checked" not in report

@@ -1,36 +1,32 @@
-"""Evidence runs as tests: of the quickstart's trainer, of one that pretends, of a command."""
+"""Evidence runs as tests: of the quickstart's trainer, of one that pretends, of a command.
+
+And what they decide: who has a slot in a wave, and XLA's profile of latencies (PGLE). The trainer
+of the last one pretends to be the XLA of a GPU: it prints the lines of the CUDA compiler of jaxlib
+0.10.2, and is faster where the file that it was given is of its program.
+"""
 
 from __future__ import annotations
 
-import json
+import base64
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.model.profile import PGLE
 from tests.helpers.captures import node
 from tests.helpers.hlo_programs import text as hlo_text
+from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.words import in_words
-from tests.plugin.test_flagship_sweeps import TRAINER
+from tests.plugin.conftest import HEAD, SWEEP_FILE, Folder
+from tests.plugin.test_shipped_sweeps import FLAGSHIP_TRAINER
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
-
-
 REAL = f"""\
 import sys
-
 import pytest
-
-from pytest_xlatune import (
-    CellSettings,
-    DesignSettings,
-    MaxTextLauncher,
-    Protocol,
-    SiteSettings,
-    Sweep,
-    profile,
-)
+from pytest_xlatune import *
 
 SWEEP = Sweep(
     name="pretend",
@@ -59,10 +55,7 @@ SWEEP = Sweep(
         profile("bogus", "--xla_cpu_enable_warp_drive=true"),
     ),
     site=SiteSettings(executor="local"),
-    design=DesignSettings(
-        screen_baselines=2,
-        budget=40,
-    ),
+    design=DesignSettings(screen_baselines=2, budget=40),
 )
 
 
@@ -77,8 +70,6 @@ def test_why(evidence, profile):
 def test_of_what_cannot_run(evidence):
     evidence("bogus")
 """
-
-
 # a flag that no XLA knows ends it; without fusion it is another program, and slower
 UNKNOWN = """\
 if "warp_drive" in flags:
@@ -87,7 +78,7 @@ if "warp_drive" in flags:
 other = "other-" if "passes=fusion" in flags else ""
 """
 PRETENDS = (
-    TRAINER.replace("keys = dict", f"{UNKNOWN}keys = dict", 1)
+    FLAGSHIP_TRAINER.replace("keys = dict", f"{UNKNOWN}keys = dict", 1)
     .replace('here / "program.txt"', 'here / f"{other}program.txt"')
     .replace('here / "capture.pb"', 'here / f"{other}capture.pb"')
 )
@@ -104,44 +95,35 @@ PRETENDS = (
     ],
 )  # fmt: skip
 def test_evidence_is_recorded_once_and_found_by_name(
-    folder: Any, capsys: pytest.CaptureFixture[str], *, is_real: bool, target: str, steps: str
+    folder: Folder, capsys: pytest.CaptureFixture[str], *, is_real: bool, target: str, steps: str
 ) -> None:
-    module = str(folder.path / "train.py")
-    for name, text, unit in (("", "fsdp", 10**6), ("other-", "pp", 2 * 10**6)):
-        program, capture = folder.path / f"{name}program.txt", folder.path / f"{name}capture.pb"
-        program.write_text(hlo_text("0.12.0", text), encoding="utf-8")
-        capture.write_bytes(node(unit=unit).data())
-    Path(module).write_text(PRETENDS, encoding="utf-8")
+    for name, program, unit in (("", "fsdp", 10**6), ("other-", "pp", 2 * 10**6)):
+        folder.put(f"{name}program.txt", hlo_text("0.12.0", program))
+        (folder.path / f"{name}capture.pb").write_bytes(node(unit=unit).data())
+    module = folder.put("train.py", PRETENDS)
     real = repr(str(QUICKSTART / "train.py"))
-    folder.write(text=REAL if is_real else REAL.replace(real, repr(module)))
+    folder.write(text=REAL if is_real else REAL.replace(real, repr(str(module))))
     done = folder.run("-m", "wave1_5", "-s")
     done.assert_outcomes(passed=2)
-    done.stdout.fnmatch_lines(
-        [
-            "*baseline-deployed (job *) ran with*",
-            f"*jit_train_step for {target}: * instructions, * collectives*",
-            f"*{steps}: a step spans * ms: compute *",
-        ]
-    )
+    program = f"*jit_train_step for {target}: * instructions, * collectives*"
+    step = f"*{steps}: a step spans * ms: compute *"
+    done.stdout.fnmatch_lines(["*baseline-deployed (job *) ran with*", program, step])
     assert len(folder.submitted) == 2
     recorded = folder.events("evidence-recorded")
     cell = next(folder.path.glob(".xlatune/pretend/*/ledger.jsonl")).parent
-    for each in recorded:
-        assert (cell / each["dump"]).is_dir()
-        assert all((cell / capture).is_file() for capture in each["captures"])
-        assert not each["problems"]
-    assert all(each["result"]["score"] is None for each in folder.events("trial-ended"))
-
+    for event in recorded:
+        assert (cell / event["dump"]).is_dir()
+        assert all((cell / capture).is_file() for capture in event["captures"])
+        assert not event["problems"]
+    assert all(result["score"] is None for result in folder.results)
     folder.run("-m", "wave1_5").assert_outcomes(passed=2)
-    assert len(folder.submitted) == 2
-    assert len(folder.events("evidence-recorded")) == 2
+    assert len(folder.submitted) == len(folder.events("evidence-recorded")) == 2
 
     there = ["--workdir", str(folder.path / ".xlatune")]
     capsys.readouterr()  # what pytester printed
     assert main(["hlo", "pretend:baseline-deployed", "pretend:unfused", "--json", *there]) == 0
-    assert json.loads(capsys.readouterr().out)["difference"]["change"] == "other program"
-    trial = recorded[0]["trial_id"]
-    assert main(["drill", trial, "--", "pretend:unfused", *there]) == 0
+    assert '"change": "other program"' in capsys.readouterr().out
+    assert main(["drill", recorded[0]["trial_id"], "--", "pretend:unfused", *there]) == 0
     assert "a step takes" in capsys.readouterr().out
     assert main(["hlo", "pretend:unfusd", *there]) == 2
     assert "recorded are baseline-deployed, unfused" in capsys.readouterr().err
@@ -150,10 +132,12 @@ def test_evidence_is_recorded_once_and_found_by_name(
     refused = folder.run("-m", "wave2")
     refused.assert_outcomes(failed=1)
     refused.stdout.fnmatch_lines(["*bogus left no evidence: unknown-flag*"])
-    assert not [each for each in folder.events("decided") if each["next"] == "stop"]
+    assert not [event for event in folder.events("decided") if event["next"] == "stop"]
 
 
-DUMPING = """\
+def dumping(body: str) -> str:
+    """A trainer's first lines, which write a program of these operations where it is asked for."""
+    return f"""\
 import os, pathlib, re
 dump = re.search('--xla_dump_to="?([^" ]+)', os.environ["XLA_FLAGS"])
 if dump:
@@ -161,11 +145,14 @@ if dump:
     name = "module_1.jit_train_step.cpu_after_optimizations.txt"
     (folder / name).write_text('''HloModule jit_train_step, is_scheduled=true
 
-ENTRY %main.1 (a: f32[4]) -> f32[4] {
+{body}''')
+"""
+
+
+ADDS = """ENTRY %main.1 (a: f32[4]) -> f32[4] {
   %a = f32[4]{0} parameter(0)
   ROOT %add.1 = f32[4]{0} add(%a, %a)
 }
-''')
 """
 TESTS = """
 
@@ -181,19 +168,15 @@ def test_why_the_winner_wins(evidence, winner):
 
 
 def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
-    folder: Any, capsys: pytest.CaptureFixture[str]
+    folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder.write()
-    (folder.path / "trainer.py").write_text(DUMPING + folder.read("trainer.py"), encoding="utf-8")
-    text = folder.read("test_sweep.py")
-    (folder.path / "test_sweep.py").write_text(text + TESTS, encoding="utf-8")
+    folder.put("trainer.py", dumping(ADDS) + folder.read("trainer.py"))
+    folder.edit("test_sweep.py", ("", TESTS))
     folder.run().assert_outcomes(passed=7, xfailed=1)
     studies = [trial.rpartition("-")[0] for trial in folder.submitted]
-    assert sorted(each for each in studies if "-evidence." in each) == [
-        "baseline-deployed-evidence.0",
-        "fast-evidence.0",
-    ]
-    board = json.loads(folder.read("reports/pretend/leaderboard.json"))
+    evidence = sorted(each for each in studies if "-evidence." in each)
+    assert evidence == ["baseline-deployed-evidence.0", "fast-evidence.0"]
+    board = folder.json("reports/pretend/leaderboard.json")
     assert not [each for each in board["trials"] if each["trial"]["stage"] == "evidence"]
     assert "ignored" not in in_words(board["conclusion"]["notes"])
 
@@ -201,8 +184,8 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     there = ["--workdir", str(folder.path / ".xlatune")]
     assert main(["drill", "pretend:fast", *there]) == 2
     assert "left no capture: no capture among" in capsys.readouterr().err
-    swept = [str(folder.path / "test_sweep.py"), *there]
-    assert main(["evidence", *swept, "--reports", str(folder.path / "reports")]) == 2
+    reports = ["--reports", str(folder.path / "reports")]
+    assert main(["evidence", str(folder.path / "test_sweep.py"), *there, *reports]) == 2
     out, err = capsys.readouterr()
     assert out.index("baseline-deployed: trial") < out.index("fast: trial")
     assert "jit_train_step for cpu: 2 instructions" in out
@@ -212,3 +195,202 @@ def test_the_winner_leaves_its_evidence_and_no_score_is_touched(
     measured = next(each for each in folder.submitted if each.startswith("fast-wave2"))
     assert main(["hlo", measured, *there]) == 2
     assert "left no dump" in capsys.readouterr().err
+
+
+# --- what the program can feel decides which candidates have a slot -------------------------------
+
+RAGGED = "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"
+# a program that gathers and does nothing else between devices
+GATHERS = """ENTRY %main.1 (a: f32[4]) -> f32[8] {
+  %a = f32[4]{0} parameter(0)
+  ROOT %all-gather.1 = f32[8]{0} all-gather(%a), replica_groups={{0,1}}, dimensions={0}
+}
+"""
+CANDIDATES = f"""\
+    derived=(
+        Singles(
+            slots=2,
+            candidates=(
+                profile("ragged-off", "{RAGGED}"),
+                profile("permute", "--xla_gpu_collective_permute_combine_threshold_bytes=9"),
+                profile("deployed", "--xla_deployed=1"),
+                profile("fast", "--xla_fast=1"),
+                profile("gather", "--xla_gpu_all_gather_combine_threshold_bytes=9"),
+            ),
+        ),
+    ),
+    site="""
+ORDERED_TESTS = """
+
+
+@pytest.mark.wave1
+def test_declared(measure, profile):
+    assert measure(profile).not_slower
+
+
+@pytest.mark.wave1_5
+def test_evidence(evidence):
+    assert evidence("baseline-deployed").dump
+
+
+@pytest.mark.wave2
+def test_single(measure, derived):
+    assert measure(derived).n == 1
+
+
+@pytest.mark.confirm
+def test_finalist(measure, finalist):
+    assert measure(finalist).not_slower
+"""
+
+
+@pytest.fixture
+def ordered(folder: Folder) -> Folder:
+    early = '        profile("early", "--xla_early=1", wave="wave1"),\n'
+    folder.write(profiles=early, text=HEAD + ORDERED_TESTS)
+    folder.edit(
+        "test_sweep.py",
+        ("FSDP=4", "FSDP=2"),
+        ("    site=", CANDIDATES),
+        ("finalists=2", "finalists=1"),
+        ("block_baselines=1", "block_baselines=2"),
+    )
+    folder.put("trainer.py", dumping(GATHERS) + folder.read("trainer.py"))
+    return folder
+
+
+def screened(folder: Folder) -> list[str]:
+    trials = [result["trial"] for result in folder.results]
+    ids = {trial["profile"]["id"] for trial in trials if trial["stage"] == "wave2"}
+    return sorted(ids - {"baseline-deployed"})
+
+
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
+def test_the_program_decides_which_candidates_have_a_slot(ordered: Folder, run: str) -> None:
+    alone = getattr(ordered, run)("-m", "wave2")
+    alone.assert_outcomes(passed=2)
+    alone.stdout.fnmatch_lines(["*baseline-deployed* ran with*"])
+    # declared last, and first of what the program can feel
+    assert screened(ordered) == ["fast", "gather"]
+    submitted = len(ordered.submitted)
+    ordered.run("-m", "wave1_5 or wave2").assert_outcomes(passed=3)
+    assert len(ordered.submitted) == submitted, "later waves reuse the evidence"
+    ordered.run().assert_outcomes(passed=5)
+    assert screened(ordered) == ["fast", "gather"]
+    assert sum("-evidence." in trial for trial in ordered.submitted) == 1
+    (recorded,) = ordered.events("evidence-recorded")
+    assert recorded["shares"] == {"of_step": {}, "kinds": ["all-gather"], "kernels": {}}
+    board = ordered.json("reports/pretend/leaderboard.json")
+    notes = in_words(board["conclusion"]["notes"])
+    assert "the evidence of baseline-deployed-evidence.0-" in notes
+    assert re.search(r"wave2: cut\b[^;]* 2 slots", notes)
+    assert "ragged-off (the program has no all-to-all)" in notes
+    assert "wave2: left out: deployed (the same settings as baseline-deployed)" in notes
+    assert "ignored" not in notes
+    assert "by the evidence" in ordered.read("reports/pretend-tuning.md")
+
+
+# --- a profile for XLA's scheduler ----------------------------------------------------------------
+
+OURS, OTHER = "70caf7744d6db14c500bc2be2259cefc", "0" * 32
+XLA = f"""\
+import base64, os, pathlib, re, sys
+flags = os.environ.get("XLA_FLAGS", "")
+fingerprint = {OURS!r}
+dump = re.search('--xla_dump_to="?([^" ]*xla_dump)', flags)
+if dump:
+    folder = pathlib.Path(dump.group(1)); folder.mkdir(parents=True)
+    (folder / "module_1.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_text(
+        'HloModule jit_train_step, is_scheduled=true, frontend_attributes='
+        '{{fingerprint_before_lhs="' + fingerprint + '"}}\\n'
+        '\\nENTRY %main.1 (a: f32[4]) -> f32[4] {{\\n'
+        '  ROOT %a = f32[4]{{0}} parameter(0)\\n}}\\n')
+    capture = folder.parent / "plugins" / "profile" / "1"; capture.mkdir(parents=True)
+    (capture / "n.xplane.pb").write_bytes(base64.b85decode({base64.b85encode(node().data())!r}))
+named = re.search('--{PGLE}=([^" ]+)', flags)
+if named and not dump:
+    file = pathlib.Path(named.group(1))
+    text = file.read_text() if file.exists() else ""
+    names = re.findall('costs {{ name: "([^"]*)" cost_us: [0-9.]+ }}', text)
+    own = [each for each in names if "::" not in each or each.startswith(fingerprint + "::")]
+    at = "1127 16:36:10.700590   25644 "
+    if not file.exists():
+        print("E" + at + f"gpu_hlo_schedule.cc:384] PGLE profile file does not exist: {{file}}")
+    elif not names:
+        print("E" + at + "gpu_hlo_schedule.cc:380] Tried but failed to parse PGLE proto from text "
+              f"file '{{file}}'. Error message: Can't parse {{file}} as text proto")
+    else:
+        for some in (own, []):  # another program is always there: that of the parameters
+            print("W" + at + "profile_guided_latency_estimator.cc:192] "
+                  f"Found {{len(some)}} instructions from the profile.")
+            print("W" + at + "profile_guided_latency_estimator.cc:194] "
+                  "Missing 1 instructions from the profile.")
+    if own:
+        os.environ["XLA_FLAGS"] = flags + " --xla_fast=1"
+"""
+
+
+@pytest.fixture
+def guided(folder: Folder) -> Folder:
+    """A sweep whose one candidate is the profile of its own evidence run."""
+    folder.write(profiles="", text=SWEEP_FILE.replace("test_flag", "test_single"))
+    folder.edit(
+        "test_sweep.py",
+        ("    site=", "    derived=(Singles(slots=1, pgle=True),),\n    site="),
+        ("block_baselines=1", "block_baselines=2"),
+        ("(measure, profile)", "(measure, derived)"),
+        ("(profile)", "(derived)"),
+    )
+    folder.put("trainer.py", XLA + folder.read("trainer.py"))
+    return folder
+
+
+def test_the_file_of_an_evidence_run_wins_and_is_no_recipe_of_another_place(
+    guided: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guided.run()
+    (recorded,) = guided.events("evidence-recorded")
+    head, *costs = Path(recorded["pgle"]).read_text(encoding="utf-8").splitlines()
+    assert head == "# of jit_train_step for sm_9.0"
+    # the shortest operation is left out, so that XLA says how many it found
+    operations = ("input_scatter_fusion_2.kd", "ncclDevKernel_AllGather", "nvjet_gemm")
+    assert {line.split('"')[1] for line in costs} == {f"{OURS}::{name}" for name in operations}
+    (verdict,) = guided.json("reports/pretend/leaderboard.json")["conclusion"]["verdicts"]
+    assert (verdict["arm"], verdict["kind"]) == ("pgle-profile", "FASTER")
+
+    # the file is of the program that was measured: another place makes its own
+    monkeypatch.chdir(guided.path)
+    asked = ["recipe", "apply", "reports/pretend-tuning.json", "--to", "test_sweep.py"]
+    assert main(asked) == 2
+    assert "Singles(..., pgle=True) makes" in capsys.readouterr().err
+    assert not [*guided.path.glob("test_sweep_recipe*")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        pytest.param(
+            "if named and not dump:",
+            f"fingerprint = fingerprint if dump else {OTHER!r}\nif named and not dump:",
+            "belongs to another program", id="another program",
+        ),
+        pytest.param(
+            "text = file.read_text() if file.exists() else",
+            "text = 'costs {' if file.exists() else", "could not read {file}", id="a damaged file",
+        ),
+        pytest.param(
+            "file = pathlib.Path(named.group(1))",
+            "file = pathlib.Path(named.group(1)); file.unlink()",
+            "could not read {file}", id="a file that is gone",
+        ),
+    ],
+)  # fmt: skip
+def test_a_profile_that_xla_did_not_take_is_invalid(
+    guided: Folder, old: str, new: str, words: str
+) -> None:
+    guided.edit("trainer.py", (old, new))
+    guided.run("-m", "wave2").assert_outcomes(xfailed=1)
+    (recorded,) = guided.events("evidence-recorded")
+    (verdict,) = guided.json("reports/pretend/leaderboard.json")["conclusion"]["verdicts"]
+    assert (verdict["arm"], verdict["kind"]) == ("pgle-profile", "INVALID")
+    assert words.format(file=recorded["pgle"]) in in_words(verdict["reasons"])

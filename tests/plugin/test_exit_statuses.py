@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ from pytest_xlatune.sweep.groups import BRIEF_HELP, OPTIONS, SWITCHES
 from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.waiting import until
+from tests.plugin.conftest import Folder
 
 COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
-ORDINARY = "def test_ordinary():\n    assert 1 == 2\n"
 
 
 def test_the_first_of_several_in_the_written_order_is_the_end() -> None:
@@ -35,38 +34,35 @@ def test_the_first_of_several_in_the_written_order_is_the_end() -> None:
     assert worst([Exit.OK]) is Exit.OK
 
 
-def test_every_help_says_the_same(folder: Any, capsys: pytest.CaptureFixture[str]) -> None:
+OURS = re.compile(r"(?m)^  (?:--xlatune-([a-z-]+)|--(no-xlatune)|xlatune_(\w+) \()")
+
+
+def test_help_has_the_statuses_and_ten_options_and_says_where_all_are(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
-    said = capsys.readouterr().out
-    for each in Exit:
-        shown = f"{of_command(each):>5}  {each.meaning}"
-        assert (shown in said) is (each is not Exit.NOTHING_SELECTED)
-    done = folder.run("--help")
-    assert done.ret == 0
-    assert "\n".join(help_lines()) in done.stdout.str()
-
-
-def test_help_shows_ten_options_and_says_where_all_are(folder: Any) -> None:
-    own = re.compile(r"^  (?:--xlatune-([a-z-]+)|--(no-xlatune)|xlatune_(\w+) \()", re.MULTILINE)
+    of_the_command = capsys.readouterr().out
+    for status in Exit:
+        line = f"{of_command(status):>5}  {status.meaning}"
+        assert (line in of_the_command) is (status is not Exit.NOTHING_SELECTED)
     brief = folder.run("--help").stdout.str()
-    shown = [found[1] for found in own.finditer(brief) if found[1]]
-    assert sorted(shown) == sorted(BRIEF_HELP)
-    assert len(shown) == 10
+    assert "\n".join(help_lines()) in brief
+    options = [match[1] for match in OURS.finditer(brief) if match[1]]
+    keys = {match[3] for match in OURS.finditer(brief) if match[3]}
+    assert (sorted(options), len(options)) == (sorted(BRIEF_HELP), 10)
+    assert keys == set(BRIEF_HELP) - {"plan", "fresh", "yes"}
     count = len(OPTIONS) + len(SWITCHES)
     assert f"10 for daily use; `pytest -v --help` lists all {count}" in " ".join(brief.split())
-    keys = [found[3] for found in own.finditer(brief) if found[3]]
-    assert set(keys) == set(BRIEF_HELP) - {"plan", "fresh", "yes"}
-    whole = folder.run("-v", "--help").stdout.str()
-    said = {found[1] or found[2] for found in own.finditer(whole)} - {None}
-    assert said == {each.name for each in OPTIONS} | {
-        each.removeprefix("xlatune-") for each in SWITCHES
-    }
-    assert len([found for found in own.finditer(whole) if found[3]]) == len(OPTIONS)
+    whole = [*OURS.finditer(folder.run("-v", "--help").stdout.str())]
+    switches = {name.removeprefix("xlatune-") for name in SWITCHES}
+    shown = {match[1] or match[2] for match in whole} - {None}
+    assert shown == {option.name for option in OPTIONS} | switches
+    assert len([match for match in whole if match[3]]) == len(OPTIONS)
 
 
-def test_an_option_and_an_ini_key_that_help_leaves_out_are_taken(folder: Any) -> None:
-    (folder.path / "pytest.ini").write_text("[pytest]\nxlatune_seed = many\n", encoding="utf-8")
+def test_an_option_and_an_ini_key_that_help_leaves_out_are_taken(folder: Folder) -> None:
+    folder.put("pytest.ini", "[pytest]\nxlatune_seed = many\n")
     done = folder.run("--collect-only")
     assert done.ret == Exit.USAGE
     done.stderr.fnmatch_lines(["*ini key xlatune_seed: found 'many'*"])
@@ -147,7 +143,7 @@ def test_a_claim_says_whether_it_is_refuted_or_open(
     assert measured.exit is ends
 
 
-def test_a_session_of_nothing_that_runs_has_measured_nothing(folder: Any) -> None:
+def test_a_session_of_nothing_that_runs_has_measured_nothing(folder: Folder) -> None:
     done = folder.run("-m", "wave2", "-k", "unknown")
     done.assert_outcomes(xfailed=1)
     assert done.ret == Exit.NOT_MEASURED
@@ -155,47 +151,32 @@ def test_a_session_of_nothing_that_runs_has_measured_nothing(folder: Any) -> Non
 
 
 @pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
-def test_an_ordinary_failure_beside_a_sweep_is_status_1(folder: Any, run: str) -> None:
-    (folder.path / "test_mine.py").write_text(ORDINARY, encoding="utf-8")
-    chosen = ("test_mine.py", "-k", "fast or ordinary")
-    if run == "run":
-        done = folder.run(*chosen)
-        assert done.ret == 1
-    else:
-        done = folder.run_with_workers(*chosen, "-x")
-        assert done.ret in (1, 2), "pytest-xdist's own status of -x is 2"
+def test_an_ordinary_failure_beside_a_sweep_is_status_1(folder: Folder, run: str) -> None:
+    folder.put("test_mine.py", "def test_ordinary():\n    assert 1 == 2\n")
+    stop = () if run == "run" else ("-x",)
+    done = getattr(folder, run)("test_mine.py", "-k", "fast or ordinary", *stop)
+    assert done.ret in (1, 2 if stop else 1), "pytest-xdist's own status of -x is 2"
     done.stdout.no_fnmatch_line("exit status *")
 
 
-@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
-def test_a_sweep_that_ends_at_the_first_failure_is_no_interrupt(folder: Any, run: str) -> None:
-    text = folder.read("test_sweep.py").replace('"trainer.py"', '"trainr.py"')
-    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    assert getattr(folder, run)("-x").ret == Exit.USAGE
-
-
-def test_ctrl_c_is_status_130_on_the_command_line(folder: Any) -> None:
+def test_ctrl_c_is_status_130_on_the_command_line(folder: Folder) -> None:
     """The trials of the sweep wait for a file, so one is surely at it."""
-    hold = folder.path / "hold"
-    hold.touch()
-    env = {**os.environ, "HOLD": str(hold), "PYTHONUNBUFFERED": "1"}
-    text = folder.read("test_sweep.py").replace(
-        'deployed={"XLA', f'deployed={{"HOLD": "{hold}", "XLA'
-    )
-    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    hold = folder.put("hold", "")
+    folder.edit("test_sweep.py", ('deployed={"XLA', f'deployed={{"HOLD": "{hold}", "XLA'))
     with subprocess.Popen(
         [sys.executable, "-c", COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"],
-        cwd=folder.path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        cwd=folder.path, env={**os.environ, "HOLD": str(hold), "PYTHONUNBUFFERED": "1"},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as running:  # fmt: skip
         try:
             until(lambda: folder.events("attempt-submitted"))
         finally:
             running.send_signal(signal.SIGINT)
-        said, _ = running.communicate()
-    assert running.returncode == 130, said
-    assert "Traceback" not in said
-    assert "no other session waits" in said
-    assert "xlatune: ended " in said
+        shown, _ = running.communicate()
+    assert running.returncode == 130, shown
+    assert "Traceback" not in shown
+    assert "no other session waits" in shown
+    assert "xlatune: ended " in shown
 
 
 LOST_IN_A_FINALIZER = """
@@ -212,26 +193,23 @@ def test_interrupted(baseline_deployed):
 """
 
 
-def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Any) -> None:
+def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Folder) -> None:
     """Python passes what a finalizer raises to no caller."""
-    text = folder.read("test_sweep.py") + LOST_IN_A_FINALIZER
-    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+    folder.edit("test_sweep.py", ("", LOST_IN_A_FINALIZER))
     folder.run("-k", "interrupted").assert_outcomes(passed=1)
 
 
-def test_a_person_who_interrupts_a_sweep_with_figures_reads_three_lines(folder: Any) -> None:
-    text = folder.read("test_sweep.py")
+def test_a_person_who_interrupts_a_sweep_with_figures_reads_three_lines(folder: Folder) -> None:
     last = "\n\ndef test_last(baseline_deployed):\n    raise KeyboardInterrupt\n"
-    (folder.path / "test_sweep.py").write_text(text + last, encoding="utf-8")
+    folder.edit("test_sweep.py", ("", last))
     done = folder.run_apart("-n0", "-k", "baseline or last")
     assert done.ret == pytest.ExitCode.INTERRUPTED
-    _, _, said = done.stdout.str().partition("xlatune: pretend =")
-    lines = said.splitlines()[1:4]
+    _, _, shown = done.stdout.str().partition("xlatune: pretend =")
+    lines = shown.splitlines()[1:4]
     assert lines[0].startswith("pretend FSDP=4: interrupted. "), lines
     assert "2 of " in lines[0]
     assert re.fullmatch(r"written: reports/pretend/\S+ and \d+ more", lines[1])
-    assert "Confirmed" not in said
-    assert "Screened" not in said
+    assert not {"Confirmed", "Screened"} & {*shown.split()}
 
 
 def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(

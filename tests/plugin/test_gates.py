@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
-from typing import Any
 
 import pytest
 
 from tests.helpers.words import in_words
+from tests.plugin.conftest import HEAD, SWEEP_FILE, Folder
 
-GATE_FILE = """\
-import sys
-from pathlib import Path
-
-import pytest
-
-from pytest_xlatune import (
-    CellSettings,
-    CommandLauncher,
-    Gate,
-    Protocol,
-    SiteSettings,
-    Sweep,
-    profile,
-)
-
-SWEEP = Sweep(
-    name="pretend",
-    cell=CellSettings(
-        model_tag="pretend",
-        parallelism="FSDP=4",
-        deployed={"XLA_FLAGS": "--xla_deployed=1"},
-        protocol=Protocol(steps=12),
-    ),
-    launcher=CommandLauncher(
-        argv=(sys.executable, str(Path(__file__).parent / "trainer.py"), "{steps}", "{trial}")
-    ),
-    profiles=(
-        PROFILES
-    ),
-    site=SiteSettings(executor="local"),
-    gate=Gate(margin=0.01, blocks=4, block_baselines=1),
-)
+TESTS = """
 
 
 @pytest.mark.gate
@@ -64,15 +31,16 @@ WILD = 'speed *= 1 + (0.2 if "--xla_wild" in flags else 0.002) * noise'
 
 
 @pytest.fixture
-def gate(folder: Any) -> Any:
-    folder.write(text=GATE_FILE, profiles=CANDIDATES)
-    trainer = folder.read("trainer.py").replace("speed *= 1 + 0.002 * noise", WILD)
-    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+def gate(folder: Folder) -> Folder:
+    design = HEAD[HEAD.index("    design=") : HEAD.rindex(")")]
+    declared = "    gate=Gate(margin=0.01, blocks=4, block_baselines=1),\n"
+    folder.write(text=HEAD.replace(design, declared) + TESTS, profiles=CANDIDATES)
+    folder.edit("trainer.py", ("speed *= 1 + 0.002 * noise", WILD))
     return folder
 
 
 @pytest.mark.part("sweeps")
-def test_each_candidate_has_its_own_end(gate: Any) -> None:
+def test_each_candidate_has_its_own_end(gate: Folder) -> None:
     done = gate.run("-m", "gate", "-k", "good or slow", "--xlatune-negative=xfail")
     done.assert_outcomes(passed=1, failed=1, deselected=2)
     assert done.ret == 1
@@ -91,26 +59,26 @@ def test_each_candidate_has_its_own_end(gate: Any) -> None:
     )
     assert "Captured log" not in wild.stdout.str(), "it lies beside the ledger, without secrets"
     (case,) = ET.parse(gate.path / "junit.xml").iter("testcase")
-    said = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
-    assert said["xlatune.verdict"] == "INCONCLUSIVE"
+    told = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
+    assert told["xlatune.verdict"] == "INCONCLUSIVE"
     (failure,) = case.iter("failure")
     assert "cannot tell: wild" in failure.attrib["message"]
-    assert "would decide it" in in_words(json.loads(said["xlatune"])["reasons"])
-    conclusion = json.loads(gate.read("reports/pretend/gate.json"))["conclusion"]
-    assert [each["kind"] for each in conclusion["verdicts"]] == ["INCONCLUSIVE"]
-    assert not (gate.path / "reports" / "pretend-tuning.md").exists()
+    (verdict,) = gate.json("reports/pretend/gate.json")["conclusion"]["verdicts"]
+    assert verdict["kind"] == "INCONCLUSIVE"
+    assert "would decide it" in in_words(verdict["reasons"])
+    assert not (gate.path / "reports/pretend-tuning.md").exists()
 
 
-def test_a_calibration_is_kept_for_the_next_plan(gate: Any, sweep_file: str) -> None:
+def test_a_calibration_is_kept_for_the_next_plan(gate: Folder) -> None:
     done = gate.run("-m", "calibrate")
     done.assert_outcomes(passed=1, deselected=3)
     (path,) = gate.path.glob(".xlatune/pretend/*/calibration.json")
-    noise = json.loads(path.read_text(encoding="utf-8"))["noise"]
+    noise = gate.json(str(path))["noise"]
     assert 0 < noise["sigma_job"] < 0.01
     assert (noise["jobs"], noise["straggler_rate"]) == (4, 0)
     assert len(gate.submitted) == 4
     done.stdout.fnmatch_lines(["*job noise: * % (95 % interval *", "*65 jobs: *"])
-    gate.write(text=sweep_file, profiles=CANDIDATES)
+    gate.write(text=SWEEP_FILE, profiles=CANDIDATES)
     planned = " ".join(gate.run("--xlatune-plan").stdout.str().split())
     assert f"{100 * noise['sigma_job']:.2f} % job noise" in planned
     assert "is assumed" not in planned

@@ -2,105 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from tests.plugin.conftest import Folder
 
 CRASHES = """\
         profile("crash", env={"MARK": "MARK_FILE"}),
         profile("same", "--xla_other=1"),
 """
-POLICY = """\
+SIZED = '        profile("sized", env={"NCCL_BUFFSIZE": "16M"}),\n'
+
+
+def fixture(name: str, value: str, *asked: str) -> str:
+    """A conftest with one fixture."""
+    return f"""\
 import pytest
-from pytest_xlatune import RetryPolicy
+from pytest_xlatune import Preflight, RetryPolicy
 
 @pytest.fixture(scope="module")
-def retry_policy():
-    return RetryPolicy(max_attempts=ATTEMPTS)
-"""
-LOOK = """\
-import pytest
-from pytest_xlatune import Preflight
-
-@pytest.fixture(scope="module")
-def preflight(preflight):
-    assert not preflight.faults
-    return Preflight(FOUND)
+def {name}({", ".join(asked)}):
+    return {value}
 """
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_a_retry_policy_of_the_project_decides(folder: Any, attempts: int) -> None:
+def test_a_retry_policy_of_the_project_decides(folder: Folder, attempts: int) -> None:
     mark = str(folder.path / "mark")  # the first attempt dies, the second one would not
     folder.write(profiles=CRASHES.replace("MARK_FILE", mark))
-    (folder.path / "conftest.py").write_text(POLICY.replace("ATTEMPTS", str(attempts)), "utf-8")
-    folder.run("-m", "wave2")
-    crashes = [each for each in folder.submitted if each.startswith("crash-")]
-    assert len(crashes) == attempts
+    folder.put("conftest.py", fixture("retry_policy", f"RetryPolicy(max_attempts={attempts})"))
+    folder.run("-k", "crash")
+    assert len([trial for trial in folder.submitted if trial.startswith("crash-")]) == attempts
 
 
-def test_a_fault_of_the_projects_look_keeps_all_from_running(folder: Any) -> None:
-    text = LOOK.replace("FOUND", 'faults=("the fabric is in maintenance",)')
-    (folder.path / "conftest.py").write_text(text, "utf-8")
-    done = folder.run("-m", "wave2")
-    done.assert_outcomes(errors=3)
-    done.stdout.fnmatch_lines(["*nothing was submitted:*"])
-    assert "the fabric is in maintenance" in done.stdout.str()
+def test_the_projects_look_adds_to_ours_or_takes_its_place(folder: Folder) -> None:
+    fault = 'Preflight(faults=(*preflight.faults, "the fabric is in maintenance"))'
+    folder.put("conftest.py", fixture("preflight", fault, "preflight"))
+    refused = folder.run("-m", "wave2")
+    refused.assert_outcomes(errors=3)
+    refused.stdout.fnmatch_lines(["*nothing was submitted:*"])
+    assert "the fabric is in maintenance" in refused.stdout.str()
     assert folder.submitted == []
-    text = LOOK.replace("FOUND", 'notes=("the fabric was tested",)')
-    (folder.path / "conftest.py").write_text(text, "utf-8")
+    note = 'Preflight(notes=("the fabric was tested",))'
+    folder.put("conftest.py", fixture("preflight", note, "preflight"))
     folder.run("-m", "wave1").assert_outcomes(passed=1, deselected=5)
-    assert "the fabric was tested" in [each["text"] for each in folder.events("noted")]
-
-
-def test_the_projects_look_takes_the_place_of_ours(folder: Any) -> None:
+    assert "the fabric was tested" in [event["text"] for event in folder.events("noted")]
     # a rule of the catalog forbids this profile, and the project knows better
-    sized = '        profile("sized", env={"NCCL_BUFFSIZE": "16M"}),\n'
-    folder.write(profiles=CRASHES.replace("MARK_FILE", "mark") + sized)
+    folder.write(profiles=f'        profile("fast", "--xla_fast=1"),\n{SIZED}')
+    folder.put("conftest.py", "")
     assert folder.run("-k", "sized").ret != 0
-    assert folder.submitted == []
-    text = LOOK.replace("preflight(preflight)", "preflight()").replace("    assert not", "    #")
-    (folder.path / "conftest.py").write_text(text.replace("FOUND", ""), "utf-8")
-    folder.run("-k", "sized").assert_outcomes(passed=1, deselected=5)
+    assert not [trial for trial in folder.submitted if trial.startswith("sized")]
+    folder.put("conftest.py", fixture("preflight", "Preflight()"))
+    folder.run("-k", "sized").assert_outcomes(passed=1, deselected=4)
 
 
-def test_nodes_of_the_project_are_the_cells(folder: Any) -> None:
-    own = (
-        'import pytest\n\n@pytest.fixture(scope="module")\ndef pinned_nodes():\n    return NODES\n'
-    )
-    (folder.path / "conftest.py").write_text(own.replace("NODES", '("n1", "n2")'), "utf-8")
-    # this machine is neither: the executor says so, and nothing runs
-    done = folder.run("-m", "wave1")
-    done.assert_outcomes(errors=1, deselected=5)
-    done.stdout.fnmatch_lines(["*found nodes n1, n2*"])
+def test_nodes_of_the_project_are_the_cells(folder: Folder) -> None:
+    # this machine is neither node: the executor says so, and nothing runs
+    for nodes, message in (
+        ('("n1", "n2")', "*found nodes n1, n2*"),
+        ('("n1", "other")', "*another cell: nodelist was*"),
+    ):
+        folder.put("conftest.py", fixture("pinned_nodes", nodes))
+        refused = folder.run("-m", "wave1")
+        refused.assert_outcomes(errors=1, deselected=5)
+        refused.stdout.fnmatch_lines([message])
     (opened, *_) = folder.events("campaign-opened")
-    assert [each["nodelist"] for each in opened["cells"]] == [["n1", "n2"]]
-    (folder.path / "conftest.py").write_text(own.replace("NODES", '("n1", "other")'), "utf-8")
-    done = folder.run("-m", "wave1")
-    done.assert_outcomes(errors=1, deselected=5)
-    done.stdout.fnmatch_lines(["*another cell: nodelist was*"])
+    assert [cell["nodelist"] for cell in opened["cells"]] == [["n1", "n2"]]
 
 
-def test_a_fixture_of_another_kind_is_told(folder: Any) -> None:
-    text = POLICY.replace("RetryPolicy(max_attempts=ATTEMPTS)", "1")
-    (folder.path / "conftest.py").write_text(text, "utf-8")
-    done = folder.run("-m", "wave1")
-    done.assert_outcomes(errors=1, deselected=5)
-    done.stdout.fnmatch_lines(["*retry_policy gives 1, expected RetryPolicy*"])
+def test_a_fixture_of_another_kind_is_told(folder: Folder) -> None:
+    folder.put("conftest.py", fixture("retry_policy", "1"))
+    refused = folder.run("-m", "wave1")
+    refused.assert_outcomes(errors=1, deselected=5)
+    refused.stdout.fnmatch_lines(["*retry_policy gives 1, expected RetryPolicy*"])
 
 
-def test_a_verdict_has_its_figures(folder: Any) -> None:
-    test = """\
+def test_a_verdict_has_its_figures(folder: Folder) -> None:
+    test = """
 
 
 def test_figures(measure):
     fast = measure("fast")
-    assert fast.tgs > 1000
-    assert fast.delta > 0.05
-    assert fast.n == 1
-    assert fast.ci95 is None
-    assert fast.verdict.arm == "fast"
-    assert len(fast.jobs) == 1
+    assert (fast.n, fast.ci95, fast.verdict.arm, len(fast.jobs)) == (1, None, "fast", 1)
+    assert fast.tgs > 1000 and fast.delta > 0.05
 """
-    (folder.path / "test_sweep.py").write_text(folder.read("test_sweep.py") + test, "utf-8")
+    folder.edit("test_sweep.py", ("", test))
     folder.run("-k", "figures or test_flag").assert_outcomes(passed=3, xfailed=1, deselected=3)

@@ -17,11 +17,11 @@ import pytest
 
 from pytest_xlatune.executors.folder import read_outcomes, with_probe, write_spec
 from pytest_xlatune.launchers.program import PROBE_FILE
-from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers.probe_environment import code_digest
-from tests.plugin.conftest import PROFILES, SWEEP_FILE
+from tests.helpers.words import in_words
+from tests.plugin.conftest import PROFILES, SWEEP_FILE, Folder
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
 # the packages of the trainer: an upgrade is another folder's name
@@ -29,10 +29,7 @@ SITE_OF = '"PYTHONPATH": str(Path(__file__).parent / "site"), '
 PRETEND = SWEEP_FILE.replace("deployed={", "deployed={" + SITE_OF)
 REAL = """\
 import sys
-from pytest_xlatune import (
-    CellSettings, DesignSettings, MaxTextLauncher, Protocol, SiteSettings, Sweep, profile,
-    standard_tests,
-)
+from pytest_xlatune import *
 
 HERE = "QUICKSTART"
 SWEEP = Sweep(
@@ -59,7 +56,7 @@ tests = standard_tests(SWEEP)
 """
 
 
-def install(folder: Any, **versions: str) -> None:
+def install(folder: Folder, **versions: str) -> None:
     """Let the trainer's interpreter find these packages first."""
     site = folder.path / "site"
     for old in site.glob("*.dist-info"):
@@ -68,93 +65,76 @@ def install(folder: Any, **versions: str) -> None:
         (site / f"{name}-{version}.dist-info").mkdir(parents=True)
 
 
-def record(folder: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(folder.read("reports/pretend/leaderboard.json"))["record"]
+def record(folder: Folder) -> dict[str, Any]:
+    found: dict[str, Any] = folder.json("reports/pretend/leaderboard.json")["record"]
     return found
 
 
-def epochs(folder: Any) -> list[int]:
-    return [each["result"]["epoch"] for each in folder.events("trial-ended")]
-
-
 @pytest.mark.jax
-def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Any) -> None:
+def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Folder) -> None:
     folder.write(text=REAL.replace("QUICKSTART", str(QUICKSTART)))
     done = folder.run_apart("-m", "wave1 or wave2", "--junitxml=junit.xml", "--xlatune-yes")
     assert done.ret == 0, done.stdout.str()
-    found = record(folder)
-    (node,) = found["nodes"]
+    told = record(folder)
+    (node,) = told["nodes"]
     assert node["packages"].keys() >= {"python", "jax", "jaxlib", "numpy"}
     assert node["packages"]["python"] == platform.python_version()
     assert node["devices"]["devices"] == "2 x cpu", "as many as the cell's flag forces"
     assert node["node"]["kernel"] == platform.release()
-    assert node["problems"] == []
-    assert list(node["code"]) == [str(QUICKSTART)]
-    head = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=QUICKSTART, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    assert head
-    assert [each[:40] for each in node["repositories"].values()] == [head]
-    assert found["commands"][0].endswith("wave2' --junitxml=junit.xml --xlatune-yes")
-    assert found["seed"] == 0
-    assert found["started_s"] < found["ended_s"]
-    took_s = found["ended_s"] - found["started_s"]
-    assert 0 < found["node_hours"] * 3600 < took_s
-    (told,) = [e for e in folder.events("environment-seen") if e["is_whole"]]
-    assert told["nodes"][0]["packages"] == node["packages"]
-    assert len(folder.events("environment-seen")) == 1, "the other told the same"
+    assert (node["problems"], list(node["code"])) == ([], [str(QUICKSTART)])
+    argv = ["git", "-C", str(QUICKSTART), "rev-parse", "HEAD"]
+    head = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    assert [text[:40] for text in node["repositories"].values()] == [head]
+    assert told["commands"][0].endswith("wave2' --junitxml=junit.xml --xlatune-yes")
+    assert told["seed"] == 0
+    assert 0 < told["node_hours"] * 3600 < told["ended_s"] - told["started_s"]
+    (seen,) = [event for event in folder.events("environment-seen") if event["is_whole"]]
+    assert len(folder.events("environment-seen")) == 1, "the other trials told the same"
+    assert seen["nodes"][0]["packages"] == node["packages"]
 
     header = folder.read("reports/pretend/leaderboard.md").partition("\n## ")[0]
-    jax = node["packages"]["jax"]
+    jax, kernel = f"jax {node['packages']['jax']}", f"kernel {platform.release()}"
+    words = (jax, "devices 2 x cpu", kernel, head, "Random seed of the", "node-hours", "Command: ")
     for document in (header, folder.read("reports/quickstart-tuning.md")):
-        assert f"jax {jax}" in document
-        assert "devices 2 x cpu" in document
-        assert f"kernel {platform.release()}" in document
-        assert head in document
-        assert "Random seed of the" in document
-        assert "node-hours" in document
-        assert "Command: " in document
-    told = ET.parse(folder.path / "junit.xml").iter("property")
-    said = {each.attrib["name"]: each.attrib["value"] for each in told}
-    assert json.loads(said["xlatune.record"])["nodes"][0]["packages"]["jax"] == jax
+        assert [word for word in words if word not in document] == []
+    junit = ET.parse(folder.path / "junit.xml").iter("property")
+    kept = {each.attrib["name"]: each.attrib["value"] for each in junit}
+    assert json.loads(kept["xlatune.record"])["nodes"][0]["packages"] == node["packages"]
 
 
 @pytest.mark.parametrize(
     "run", ["run", pytest.param("run_with_workers", marks=pytest.mark.part("sweeps"))]
 )
-def test_an_upgrade_over_night_begins_an_epoch_and_is_said(folder: Any, run: str) -> None:
+def test_an_upgrade_and_an_edit_of_the_trainer_begin_epochs_and_are_told(
+    folder: Folder, run: str
+) -> None:
     folder.write(text=PRETEND)
     install(folder, jax="0.9.0", jaxlib="0.9.0")
-    folder.run("-m", "wave1 or wave2")
-    assert set(epochs(folder)) == {0}
-    assert record(folder)["nodes"][0]["packages"]["jaxlib"] == "0.9.0"
-    install(folder, jax="0.9.0", jaxlib="0.10.2")
-    done = getattr(folder, run)("-m", "confirm")
-    (began,) = folder.events("epoch-began")
-    assert began["cause"] == "changed"
-    was = {"name": "jaxlib", "was": "0.9.0", "now": "0.10.2"}
-    assert [each["values"] for each in began["changes"]] == [was]
-    assert set(epochs(folder)) == {0, 1}
-    changed = f"on {began['nodes'][0]} changed: jaxlib 0.9.0 -> 0.10.2"
-    assert [sentence(Message.from_json(each)) for each in record(folder)["changes"]] == [changed]
-    text = folder.read("reports/pretend-tuning.md")
-    assert f"on the way: {changed}:" in text.replace("\\", "")
-    assert "a new epoch: on" in done.stdout.str()
-
-
-def test_an_edit_of_the_trainer_is_a_change_and_one_of_the_sweep_file_is_none(folder: Any) -> None:
-    install(folder, jax="0.9.0")
-    folder.write(text=PRETEND)
     folder.run("-m", "wave1")
     more = PROFILES + '        profile("later", "--xla_other=2"),\n'
     folder.write(text=PRETEND, profiles=more)
     folder.run("-m", "wave2")
-    assert not folder.events("epoch-began")
-    with (folder.path / "trainer.py").open("a", encoding="utf-8") as trainer:
-        trainer.write("# a change\n")
-    folder.run("-m", "confirm")
+    assert not folder.events("epoch-began"), "an edit of the sweep file is no change"
+    assert {result["epoch"] for result in folder.results} == {0}
+    assert record(folder)["nodes"][0]["packages"]["jaxlib"] == "0.9.0"
+
+    install(folder, jax="0.9.0", jaxlib="0.10.2")
+    done = getattr(folder, run)("-m", "confirm")
     (began,) = folder.events("epoch-began")
-    assert [each["values"] for each in began["changes"]] == [{"folder": str(folder.path)}]
+    assert began["cause"] == "changed"
+    upgrade = {"name": "jaxlib", "was": "0.9.0", "now": "0.10.2"}
+    assert [change["values"] for change in began["changes"]] == [upgrade]
+    assert {result["epoch"] for result in folder.results} == {0, 1}
+    changed = f"on {began['nodes'][0]} changed: jaxlib 0.9.0 -> 0.10.2"
+    assert in_words(record(folder)["changes"]) == changed
+    assert f"on the way: {changed}:" in folder.read("reports/pretend-tuning.md").replace("\\", "")
+    assert "a new epoch: on" in done.stdout.str()
+
+    folder.write(text=PRETEND, profiles=f'{more}        profile("last", "--xla_other=3"),\n')
+    folder.edit("trainer.py", ("", "# a change\n"))
+    folder.run("-m", "wave2")
+    (*_, edited) = folder.events("epoch-began")
+    assert [change["values"] for change in edited["changes"]] == [{"folder": str(folder.path)}]
 
 
 @pytest.mark.parametrize(

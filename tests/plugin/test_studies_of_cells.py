@@ -1,20 +1,18 @@
-"""The studies of cells through pytest: their tests, reports and files, a second run, refusals."""
+"""The studies of cells through pytest: their tests, reports and files, and a second run."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable
-from fnmatch import fnmatch
-from typing import Any
 
 import pytest
 
 from tests.helpers.repositories import Repository
+from tests.plugin.conftest import STANDARD, SWEEP_FILE, Folder
 
 # this machine stands for every node
-CONFTEST = """\
+EVERY_NODE = """\
 import msgspec
 from pytest_xlatune.executors.local import LocalExecutor
 
@@ -38,12 +36,16 @@ if size > 9:
 print(f"Total memory size: {2 + size / 2:.3f} GB, Output size: 1.0 GB", flush=True)
 speed = 1500.0 * size / (size + 2) * (1 - 0.05 * max(0, size - 6))
 """
+OF_SIZES = (
+    ('"{trial}")', '"{trial}", "{per_device_batch_size}")'),
+    ('parallelism="FSDP=4",', 'parallelism="FSDP=4", per_device_batch_size=4,'),
+)
 CONFIGURED = """\
 class Configured(CommandLauncher):
     def files(self, cell):
         return (*CommandLauncher.files(self, cell), str(Path(__file__).parent / "pretend.yml"))
 
-"""
+SWEEP = """
 OF_ITS_COMMIT = """\
 from speed import SPEED as speed, LOSS, BROKEN
 if sys.argv[3] in BROKEN:
@@ -56,43 +58,27 @@ def of_checkouts(argv):
     inner = CommandLauncher(argv=(argv[0], "train.py", *argv[2:], "{model_tag}"), cwd=TRAINER)
     return CheckoutLauncher(repository=TRAINER, inner=inner)
 
-"""
-
-
-def launched(name: str, text: str) -> tuple[tuple[str, str], ...]:
-    """Return the edits that put a launcher of a sweep's own into its file."""
-    return (("launcher=CommandLauncher", f"launcher={name}"), ("SWEEP = ", f"{text}SWEEP = "))
-
-
+SWEEP = """
+COMMITS = (("launcher=CommandLauncher", "launcher=of_checkouts"), ("SWEEP = ", OF_CHECKOUTS))
 Write = Callable[..., None]
-COMMITS = launched("of_checkouts", OF_CHECKOUTS)
 
 
 @pytest.fixture
-def write(folder: Any, sweep_file: str) -> Write:
+def write(folder: Folder) -> Write:
     """Return what writes a sweep file of a study, with edits, and the speed of its trainer."""
-    (folder.path / "conftest.py").write_text(CONFTEST, encoding="utf-8")
-    steady = folder.read("trainer.py")
+    folder.put("conftest.py", EVERY_NODE)
 
     def write(study: str, *edits: tuple[str, str], speed: str = "speed = 1000.0\n") -> None:
-        text, _, _ = sweep_file.partition("@pytest.mark")
-        text = text.replace("profiles=(\n        PROFILES\n    )", f"study={study}")
-        text = text.replace("import (\n", "import *\nfrom pytest_xlatune import (\n")
-        for before, after in edits:
-            text = text.replace(before, after)
-        folder.write(text=f"{text}tests = standard_tests(SWEEP)\n")
-        trainer = steady.replace("speed = 1000.0\n", speed)
-        (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+        profiles = "profiles=(\n        PROFILES\n    )"
+        folder.write(text=STANDARD.replace(profiles, f"study={study}"))
+        folder.edit("test_sweep.py", *edits)
+        folder.edit("trainer.py", ("speed = 1000.0\n", speed))
 
     return write
 
 
-def conclusion_of(folder: Any, name: str) -> Any:
-    return json.loads(folder.read(f"reports/pretend/{name}.json"))["conclusion"]
-
-
 def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
-    folder: Any, write: Write, sweep_file: str
+    folder: Folder, write: Write
 ) -> None:
     write("Nodes()", speed='speed = 700.0 if "node002" in sys.argv[2] else 1000.0\n')
     done = folder.run("-m", "nodes", "-v", *NODES)
@@ -103,47 +89,21 @@ def test_a_slow_node_fails_its_test_and_a_sweep_takes_the_others(
     report = folder.read("reports/pretend/nodes.md")
     assert "| `node002` | SLOWER | " in report
     assert "--xlatune-nodelist=@healthy" in report
-    listed = folder.read(".xlatune/healthy.nodes").splitlines()
-    assert listed[-1] == "node001,node003,node004"
+    assert folder.read(".xlatune/healthy.nodes").splitlines()[-1] == "node001,node003,node004"
     again = folder.run("-k", "node003", "--xlatune-nodelist=@healthy", "--collect-only", "-q")
     again.stdout.fnmatch_lines(["*test_arm?node003?"])
     again.stdout.no_fnmatch_line("*node002*")
 
-    profiles = "".join(f'profile("{name}", "--xla_{name}=1"),' for name in ("fast", "same"))
-    sweep = sweep_file.replace("PROFILES", profiles).replace("FSDP=4", "FSDP=3")
-    (folder.path / "test_sweep.py").write_text(sweep, encoding="utf-8")
+    profiles = "".join(f'        profile("{name}", "--xla_{name}=1"),\n' for name in ("a", "b"))
+    folder.write(profiles=profiles, text=SWEEP_FILE.replace("FSDP=4", "FSDP=3"))
     swept = folder.run("--xlatune-nodelist=@healthy", "-m", "wave1 or wave2", "-v")
     swept.assert_outcomes(passed=3)
-    swept.stdout.fnmatch_lines(["*fast*screened +*"])
     assert len(folder.submitted) == 20 + 4, "two baselines, two profiles"
-    named = "Nodes: `node001`, `node003`, `node004`"
-    assert named in folder.read("reports/pretend/leaderboard.md")
+    nodes = "Nodes: `node001`, `node003`, `node004`"
+    assert nodes in folder.read("reports/pretend/leaderboard.md")
 
 
-@pytest.mark.parametrize(
-    ("study", "options", "why"),
-    [
-        ("Nodes()", (), "compares nodes"),
-        ("Nodes()", ("--xlatune-nodelist=@healthy",),
-         "'@healthy', but *healthy.nodes cannot be read"),
-        ("Commits()", (), "(--xlatune-commits main..HEAD)"),
-        ("Commits()", ("--xlatune-commits", "main..HEAD"), "is no range of 1 to 511"),
-        ("Commits()", ("--xlatune-commits", "main,HEAD"), "names one commit twice"),
-        ("BatchSize(start=4)", (), "launcher does not pass per_device_batch_size"),
-    ],
-)  # fmt: skip
-def test_what_compares_nothing_ends_in_one_message(
-    folder: Any, write: Write, study: str, options: tuple[str, ...], why: str
-) -> None:
-    write(study, *(COMMITS if study == "Commits()" else ()))
-    commit(folder, "one")
-    done = folder.run(*options)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    lines = [*done.outlines, *done.errlines]
-    assert any(fnmatch(line, f"*{why}*") for line in lines)
-
-
-def test_a_slow_link_fails_the_conclusion_and_no_node(folder: Any, write: Write) -> None:
+def test_a_slow_link_fails_the_conclusion_and_no_node(folder: Folder, write: Write) -> None:
     write("Nodes()", ('name="pretend"', 'name="alone"'))
     folder.run(*NODES).assert_outcomes(passed=5)
     write("Network()", speed='speed = 700.0 if "node002+node003" in sys.argv[2] else 1000.0\n')
@@ -155,49 +115,37 @@ def test_a_slow_link_fails_the_conclusion_and_no_node(folder: Any, write: Write)
     assert "slower than both" in report
     alone = r"^\* .* checked alone, 20.* UTC, `alone`: 4 nodes: none .*$"
     assert re.search(alone, report, re.MULTILINE)
-    assert conclusion_of(folder, "network")["verdicts"][0]["arm"] == "node002+node003"
+    (first, *_) = folder.json("reports/pretend/network.json")["conclusion"]["verdicts"]
+    assert first["arm"] == "node002+node003"
     assert len(folder.submitted) <= 4 + 6 + 4 + 12
 
 
-OF_SIZES = (
-    ('"{trial}")', '"{trial}", "{per_device_batch_size}")'),
-    ('parallelism="FSDP=4",', 'parallelism="FSDP=4", per_device_batch_size=4,'),
-)
-
-
-def test_a_search_has_one_test_and_says_size_and_ceiling(folder: Any, write: Write) -> None:
+def test_a_search_has_one_test_and_says_size_and_ceiling(folder: Folder, write: Write) -> None:
     write("BatchSize(start=4, sigma=0.003)", *OF_SIZES, speed=OF_ITS_SIZE)
     done = folder.run("-m", "batch", "-v", "--junitxml=junit.xml")
     done.assert_outcomes(passed=1)
-    recommended = "*recommended: per_device_batch_size=6 with * TGS*"
-    done.stdout.fnmatch_lines(["*test_conclusion*", recommended])
-    record = conclusion_of(folder, "batch")["record"]
+    recommended = "recommended: per_device_batch_size=6"
+    done.stdout.fnmatch_lines(["*test_conclusion*", f"*{recommended} with * TGS*"])
+    done.stdout.fnmatch_lines(["*pdbs-10*dropped*"])
+    assert recommended in folder.read("junit.xml")
+    record = folder.json("reports/pretend/batch.json")["conclusion"]["record"]
     assert (record["value"], record["largest"], record["unfit"]) == ("6", "9", "10")
     report = folder.read("reports/pretend/batch.md")
-    for words in (
-        "| `pdbs-6` | ",
-        "* Software of the trainer: ",  # by a size that ran: 1 did not
-        "| `pdbs-10` | dropped | ",
-        "5.00 GiB",
-        "compiled memory (GB)",
-        "ceiling: 9 ran, 10 did not fit",
-    ):
+    software = "* Software of the trainer: "  # by a size that ran: 1 did not
+    for words in ("| `pdbs-6` | ", software, "| `pdbs-10` | dropped | ", "5.00 GiB", "(GB)"):
         assert words in report
     assert folder.read(".xlatune/batch.best") == "per_device_batch_size=6\n"
-    assert "recommended: per_device_batch_size=6" in folder.read("junit.xml")
-    done.stdout.fnmatch_lines(["*pdbs-10*dropped*"])
     before = len(folder.submitted)
     assert before == len(set(folder.submitted)), "no run that does not fit is tried again"
     folder.run("-m", "batch").assert_outcomes(passed=1)
     assert len(folder.submitted) == before, "what was measured is reused"
 
 
-def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Any, write: Write) -> None:
-    configured = launched("Configured", CONFIGURED)
+def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Folder, write: Write) -> None:
+    configured = (("launcher=CommandLauncher", "launcher=Configured"), ("SWEEP = ", CONFIGURED))
     study = "BatchSize(sizes=(2, 6, 10, 12), sigma=0.003)"
     write(study, *OF_SIZES, *configured, speed=OF_ITS_SIZE)
-    config = folder.path / "pretend.yml"
-    config.write_text("steps: 9\nper_device_batch_size: 4\n", encoding="utf-8")
+    config = folder.put("pretend.yml", "steps: 9\nper_device_batch_size: 4\n")
     subprocess.run(["git", "init", "-q"], cwd=folder.path, check=True, timeout=240)
     done = folder.run("-m", "batch", "-v", "-rxs")
     done.assert_outcomes(passed=3, xfailed=1, skipped=1)
@@ -212,16 +160,15 @@ def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Any, write: Wr
 
 
 def commit(
-    folder: Any, note: str, *, speed: float = 1000.0, loss: str = "7.1", broken: str = ""
+    folder: Folder, note: str, *, speed: float = 1000.0, loss: str = "7.1", broken: str = ""
 ) -> str:
     """Commit a speed to the trainer's repository; return the hash."""
-    repository = Repository(folder.path / "trainer")
     train = folder.read("trainer.py").replace('"7.1"', "LOSS")
     text = f"# {note}\nSPEED, LOSS, BROKEN = {speed}, {loss!r}, {broken.split()!r}\n"
-    return repository.commit(note, train=train, speed=text)
+    return Repository(folder.path / "trainer").commit(note, train=train, speed=text)
 
 
-def test_the_slow_one_of_nine_commits_is_found(folder: Any, write: Write) -> None:
+def test_the_slow_one_of_nine_commits_is_found(folder: Folder, write: Write) -> None:
     write("Commits()", *COMMITS, speed=OF_ITS_COMMIT)
     speeds = [1000.0] * 6 + [950.0] * 3
     hashes = [commit(folder, f"change {at}", speed=speed) for at, speed in enumerate(speeds)]
@@ -232,25 +179,25 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Any, write: Write) -> Non
     done = folder.run(*span, "-m", "commits", "-v", "--junitxml=junit.xml")
     done.assert_outcomes(passed=1, failed=2)
     done.stdout.fnmatch_lines([f"*{slow} change 6, -[45]*%*"])
-    record = conclusion_of(folder, "commits")["record"]
+    record = folder.json("reports/pretend/commits.json")["conclusion"]["record"]
     assert (record["found"], record["first"]) == ("FIRST", slow)
     assert 8 + 3 + 8 <= len(folder.submitted) <= 8 + 6 + 8
     assert "the first slower commit" in folder.read("junit.xml")
     assert f"| `{slow}` change 6 | SLOWER |" in folder.read("reports/pretend/commits.md")
 
 
-def test_a_table_tells_new_breakage_from_old_and_a_slow_model(folder: Any, write: Write) -> None:
+def test_a_table_tells_new_breakage_from_old_and_a_slow_model(folder: Folder, write: Write) -> None:
     loads = ", ".join(f"Load(model='{name}')" for name in "abcd")
     write(f"Commits(loads=({loads}))", *COMMITS, speed=OF_ITS_COMMIT)
     commit(folder, "one", broken="a")
     Repository(folder.path / "trainer").git("tag", "v1")
     short = commit(folder, "two", speed=940.0, loss="9.9", broken="a b")[:12]
     done = folder.run("--xlatune-commits", "v1,main", "-v")
-    verdicts = conclusion_of(folder, "commits")["verdicts"]
-    found = {each["arm"]: (each["kind"], each["can_run"]) for each in verdicts}
-    assert found[f"a-{short}"] == ("INVALID", True), "it did not run before either"
-    assert found[f"b-{short}"] == ("INVALID", False)
-    assert found[f"c-{short}"] == found[f"d-{short}"] == ("SLOWER", True)
+    verdicts = folder.json("reports/pretend/commits.json")["conclusion"]["verdicts"]
+    kinds = {verdict["arm"]: (verdict["kind"], verdict["can_run"]) for verdict in verdicts}
+    assert kinds[f"a-{short}"] == ("INVALID", True), "it did not run before either"
+    assert kinds[f"b-{short}"] == ("INVALID", False)
+    assert kinds[f"c-{short}"] == kinds[f"d-{short}"] == ("SLOWER", True)
     assert "computes something else" in folder.read("reports/pretend/commits.md")
     done.assert_outcomes(passed=5, failed=4)
     assert done.ret == pytest.ExitCode.TESTS_FAILED

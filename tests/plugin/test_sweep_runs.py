@@ -1,93 +1,78 @@
-"""A sweep as a pytest run: the outcomes, the ledger, the exit codes, with and without workers."""
+"""A sweep as a pytest run: the outcomes, the ledger, the reports, with and without workers."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_xlatune.cli import main
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
+from tests.plugin.conftest import Folder
 
 SCREEN, BLOCKS = 2 + 3, 3 * 3
+LEFT = pytest.mark.part("sweeps")
 
 
-def test_a_sweep_measures_once_and_concludes_the_same_again(folder: Any) -> None:
-    first = folder.run("--junitxml=junit.xml")
-    assert_concluded(folder, first)
-    first.stdout.fnmatch_lines(["*fast (job *) * TGS * s/step screened +*% so far*"])
-    assert_reused(folder)
-
-
-@pytest.mark.part("sweeps")
-def test_two_workers_share_what_is_left_and_one_process_reuses_it(folder: Any) -> None:
-    """Real trials: none is run twice."""
-    folder.run("-k", "fast").assert_outcomes(passed=1)
-    begun = len(folder.submitted)
-    assert_concluded(folder, folder.run_apart("-n2", "--junitxml=junit.xml"))
-    assert begun == 2 + 1
-    assert_reused(folder)
-
-
-def assert_concluded(folder: Any, done: pytest.RunResult) -> None:
-    done.assert_outcomes(passed=5, xfailed=1)
-    assert done.ret == 0
+def concluded(folder: Folder) -> dict[str, object]:
     assert len(folder.submitted) == len(set(folder.submitted)) == SCREEN + BLOCKS
-    conclusion = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
-    assert [each["kind"] for each in conclusion["verdicts"]][:2] == ["FASTER", "EQUIVALENT"]
+    conclusion: dict[str, object] = folder.json("reports/pretend/leaderboard.json")["conclusion"]
+    return conclusion
+
+
+@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
+def test_a_sweep_is_selected_in_parts_and_measures_each_trial_once(
+    folder: Folder, run: str
+) -> None:
+    first = folder.run("-k", "fast")
+    first.assert_outcomes(passed=1)
+    names = sorted(trial.split("-wave2")[0] for trial in folder.submitted)
+    assert names == ["baseline-deployed", "baseline-deployed", "fast"]
+    text = first.stdout.str()
+    assert "\x1b" not in text, "a file has no line that is rewritten"
+    assert len(re.findall("pretend FSDP=4: .* to run", text)) == 1, "the cell is named once"
+    assert len([line for line in text.splitlines() if "(job" in line and "TGS" in line]) == 3
+    first.stdout.fnmatch_lines(["*fast (job *) * TGS * s/step screened +*% so far*"])
+
+    folder.run("-m", "wave2", "--junitxml=junit.xml").assert_outcomes(passed=2, xfailed=1)
+    assert len(folder.submitted) == SCREEN
+    figures = {
+        case.attrib["name"]: {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
+        for case in ET.parse(folder.path / "junit.xml").iter("testcase")
+    }
+    fast = figures["test_flag[fast]"]
+    assert (fast["xlatune.verdict"], fast["xlatune.profile"]) == ("SCREENED", "fast")
+    assert float(fast["xlatune.delta_pct"]) == pytest.approx(10, abs=0.5)
+    assert json.loads(fast["xlatune"])["n"] == int(fast["xlatune.n"]) == 1
+    assert "xlatune.ci95" not in fast
+    assert figures["test_flag[unknown]"]["xlatune.verdict"] == "INVALID"
+
+    getattr(folder, run)("-m", "confirm").assert_outcomes(passed=2)
+    conclusion = concluded(folder)
+    kinds = [verdict["kind"] for verdict in conclusion["verdicts"]]  # type: ignore[attr-defined]
+    assert kinds[:2] == ["FASTER", "EQUIVALENT"]
     assert conclusion["complete"]
     assert "FASTER" in folder.read("reports/pretend-tuning.md")
 
-
-def assert_reused(folder: Any) -> None:
-    before = json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"]
     again = folder.run("-v")
-    assert_concluded(folder, again)
+    again.assert_outcomes(passed=5, xfailed=1)
+    assert again.ret == 0
+    assert concluded(folder) == conclusion
     assert len(folder.events("attempt-ended")) == SCREEN + BLOCKS
-    assert json.loads(folder.read("reports/pretend/leaderboard.json"))["conclusion"] == before
     again.stdout.fnmatch_lines(["*14 trials are reused from the ledger*"])
     again.stdout.fnmatch_lines(["*PASSED fast FASTER +1*.* %*"])
 
 
-def test_junit_carries_the_figures(folder: Any) -> None:
-    folder.run("-m", "wave2", "--junitxml=junit.xml")
-    cases = ET.parse(folder.path / "junit.xml").iter("testcase")
-    figures = {
-        case.attrib["name"]: {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
-        for case in cases
-    }
-    fast = figures["test_flag[fast]"]
-    assert fast["xlatune.verdict"] == "SCREENED"
-    assert fast["xlatune.profile"] == "fast"
-    assert float(fast["xlatune.delta_pct"]) == pytest.approx(10, abs=0.5)
-    assert json.loads(fast["xlatune"])["n"] == int(fast["xlatune.n"]) == 1
-    assert "ci95" not in fast
-    assert figures["test_flag[unknown]"]["xlatune.verdict"] == "INVALID"
-
-
-def test_a_selection_keeps_the_baselines_and_a_later_one_reuses(folder: Any) -> None:
-    folder.run("-k", "fast").assert_outcomes(passed=1)
-    names = [trial.split("-wave2")[0] for trial in folder.submitted]
-    assert sorted(names) == ["baseline-deployed", "baseline-deployed", "fast"]
-    folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
-    assert len(folder.submitted) == len(set(folder.submitted)) == SCREEN
-
-
-def test_the_confirmation_alone_screens_what_is_missing(folder: Any) -> None:
-    folder.run("-m", "confirm").assert_outcomes(passed=2)
-    assert len(folder.submitted) == SCREEN + BLOCKS
-
-
 @pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
-def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any, run: str) -> None:
+def test_fresh_measures_everything_again_and_deletes_nothing(folder: Folder, run: str) -> None:
     folder.run("-k", "fast or same")
     before = folder.submitted
     # once, although each of two workers and their controller has the option
@@ -95,31 +80,23 @@ def test_fresh_measures_everything_again_and_deletes_nothing(folder: Any, run: s
     assert sorted(folder.submitted) == sorted([*before, *before])
 
 
-def test_what_nothing_may_submit(folder: Any) -> None:
+def test_what_nothing_may_submit(folder: Folder) -> None:
     collected = folder.run("--collect-only", "-q")
     collected.stdout.fnmatch_lines(["*test_flag?fast?*", "*test_finalist?finalist-1?*"])
-    off = folder.run("--no-xlatune")
-    off.assert_outcomes(deselected=6)
+    folder.run("--no-xlatune").assert_outcomes(deselected=6)
     plan = folder.run_with_workers("--xlatune-plan")
-    plan.stdout.fnmatch_lines(
-        [
-            "*5 trials of the screen, then 2 finalists in 3 blocks*",
-            "*--xla_deployed=1 --xla_fast=1*",
-        ]
-    )
+    screen = "*5 trials of the screen, then 2 finalists in 3 blocks*"
+    plan.stdout.fnmatch_lines([screen, "*--xla_deployed=1 --xla_fast=1*"])
     assert not folder.submitted
     assert not (folder.path / ".xlatune").exists()
 
 
-def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any) -> None:
+def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Folder) -> None:
     # it looked fast once: the screen's run of it was lucky
     folder.write(profiles='        profile("slow", "--xla_slow=1"),\n')
-    text = folder.read("test_sweep.py").replace("blocks=3", "blocks=4")
-    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
-    trainer = folder.read("trainer.py").replace(
-        "speed *= 1 +", 'speed *= 1.5 if sys.argv[2].startswith("slow-wave2") else 1\nspeed *= 1 +'
-    )
-    (folder.path / "trainer.py").write_text(trainer, encoding="utf-8")
+    folder.edit("test_sweep.py", ("blocks=3", "blocks=4"))
+    lucky = 'speed *= 1.5 if sys.argv[2].startswith("slow-wave2") else 1\n'
+    folder.edit("trainer.py", ("speed *= 1 +", f"{lucky}speed *= 1 +"))
     done = folder.run()
     done.assert_outcomes(passed=2, failed=1)
     assert done.ret == 1
@@ -127,13 +104,10 @@ def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Any) -> None:
     folder.run("--xlatune-negative=xfail").assert_outcomes(passed=2, xfailed=1)
 
 
-def test_what_was_not_measured_is_an_error_and_is_tried_again(folder: Any) -> None:
-    late = (
-        '        profile("late", env={"SLEEP_S": "60"}),\n        profile("fast", "--xla_fast"),\n'
-    )
-    folder.write(profiles=late)
-    text = folder.read("test_sweep.py").replace("steps=12", "steps=12, deadline_s=10")
-    (folder.path / "test_sweep.py").write_text(text, encoding="utf-8")
+def test_what_was_not_measured_is_an_error_and_is_tried_again(folder: Folder) -> None:
+    late = '        profile("late", env={"SLEEP_S": "60"}),\n'
+    folder.write(profiles=f'{late}        profile("fast", "--xla_fast"),\n')
+    folder.edit("test_sweep.py", ("steps=12", "steps=12, deadline_s=10"))
     done = folder.run("-m", "wave2")
     done.assert_outcomes(passed=1, errors=1)
     assert done.ret == 11
@@ -142,54 +116,29 @@ def test_what_was_not_measured_is_an_error_and_is_tried_again(folder: Any) -> No
     assert sum(trial.startswith("late") for trial in folder.submitted) == 2
 
 
-if TYPE_CHECKING:
-    from tests.plugin.conftest import Folder
-
-
-def test_without_jinja2_a_session_says_so_in_one_line(
+def test_extras_that_are_not_installed_are_told_once_and_at_the_end(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hide("jinja2", monkeypatch)
-    result = folder.run()
-    result.assert_outcomes(passed=5, xfailed=1)
-    said = result.stdout.str()
-    assert said.count("jinja2 is not installed") == 1
-    assert "pytest-xlatune[page]" in said
-    assert "written: reports/pretend/leaderboard.md" in said
-    assert not list(folder.path.rglob("*.html"))
-
-
-def test_an_export_that_cannot_be_had_is_told_at_the_end_as_well(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hide("mlflow", monkeypatch)
-    said = folder.run("-q", "-k", "fast", "--xlatune-export", "csv,mlflow").stdout.str()
-    assert said.count("xlatune: export mlflow: the client") == 1  # no header  # no header
-    assert "written: reports/pretend/leaderboard.arms.csv" in said
-
-
-def hide(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a module not installed."""
     find = importlib.util.find_spec
 
     def without(name: str, package: str | None = None) -> ModuleSpec | None:
-        return None if name == module else find(name, package)
+        return None if name in ("jinja2", "mlflow") else find(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", without)
-
-
-if TYPE_CHECKING:
-    from tests.plugin.conftest import Folder
+    shown = folder.run("-q", "-k", "fast", "--xlatune-export", "csv,mlflow").stdout.str()
+    assert shown.count("jinja2 is not installed") == 1
+    assert shown.count("xlatune: export mlflow: the client") == 1
+    assert "written: reports/pretend/leaderboard.arms.csv" in shown
+    assert not list(folder.path.rglob("*.html"))
 
 
 @pytest.fixture
-def reports(folder: Folder) -> Iterator[Path]:
-    """A directory on a file system of its own with space for one small file."""
+def small_disk(folder: Folder) -> Iterator[Path]:
+    """The directory of reports, on a file system of its own with space for one small file."""
     path = folder.path / "reports"
     path.mkdir()
-    options = ["-o", "size=8k"]
-    done = subprocess.run(["mount", "-t", "tmpfs", *options, "full", path], check=False)
-    if done.returncode:
+    argv = ["mount", "-t", "tmpfs", "-o", "size=8k", "full", str(path)]
+    if subprocess.run(argv, check=False).returncode:
         if os.environ.get("CI"):
             pytest.fail("CI runs this test and does not skip it, but nothing can be mounted")
         pytest.skip("no file system can be mounted here: that needs CAP_SYS_ADMIN")
@@ -197,32 +146,26 @@ def reports(folder: Folder) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", path], check=True)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.part("sweeps"))])
+@pytest.mark.parametrize("run", ["run", pytest.param("run_with_workers", marks=LEFT)])
 def test_reports_that_cannot_be_written_lose_nothing(
-    folder: Folder, reports: Path, workers: int, capsys: pytest.CaptureFixture[str]
+    folder: Folder, small_disk: Path, run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = folder.run_with_workers if workers else folder.run
-    result = run()
-    said = result.stdout.str()
-    assert "reports cannot be written: [Errno 28] No space left on device" in said
-    assert "run `xlatune report`" in said
-    assert "Traceback" not in said
-    assert "fast is faster than baseline-deployed" in said, "the summary is there all the same"
-    assert result.ret == pytest.ExitCode.INTERNAL_ERROR
-    assert not [path for path in reports.rglob("*") if path.name.startswith(".")], "no half a file"
-    measured = len(folder.events("trial-ended"))
-    jobs = len(folder.submitted)
+    full = getattr(folder, run)()
+    shown = full.stdout.str()
+    assert "reports cannot be written: [Errno 28] No space left on device" in shown
+    assert "Traceback" not in shown
+    assert "fast is faster than baseline-deployed" in shown, "the summary is there all the same"
+    assert full.ret == pytest.ExitCode.INTERNAL_ERROR
+    assert not [path for path in small_disk.rglob("*") if path.name.startswith(".")]
+    measured, jobs = len(folder.results), len(folder.submitted)
 
-    places = ["--workdir", str(folder.path / ".xlatune"), "--reports", str(reports)]
+    report = ["report", "pretend", "--workdir", str(folder.path / ".xlatune")]
+    report += ["--reports", str(small_disk)]
     capsys.readouterr()
-    assert main(["report", "pretend", *places]) == 3, "still full"
+    assert main(report) == 3, "still full"
     assert "No space left on device" in capsys.readouterr().err
-    subprocess.run(["mount", "-o", "remount,size=16m", reports], check=True)
-    assert main(["report", "pretend", *places]) == 0
-    assert "fast" in (reports / "pretend" / "leaderboard.md").read_text(encoding="utf-8")
-    assert "FASTER" in (reports / "pretend-tuning.md").read_text(encoding="utf-8")
-
-    again = run()
-    assert again.ret == pytest.ExitCode.OK
-    assert len(folder.events("trial-ended")) == measured
-    assert len(folder.submitted) == jobs, "nothing was measured twice"
+    subprocess.run(["mount", "-o", "remount,size=16m", small_disk], check=True)
+    assert main(report) == 0
+    assert "FASTER" in folder.read("reports/pretend-tuning.md")
+    assert getattr(folder, run)().ret == pytest.ExitCode.OK
+    assert (len(folder.results), len(folder.submitted)) == (measured, jobs)

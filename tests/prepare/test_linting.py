@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -251,9 +250,3 @@ def test_a_foreign_description_is_refused(foreign: bytes) -> None:
     with pytest.raises(ParseError):
         read_schema(foreign)
     assert not Schema().options
-
-
-def test_the_worker_imports_nothing_of_ours() -> None:
-    import pytest_xlatune.workers.xla_lint as worker
-
-    assert "pytest_xlatune" not in Path(worker.__file__).read_text(encoding="utf-8")

@@ -57,9 +57,6 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("a file in its place")
     faults = check_site(site(tmp_path)).faults
     assert any("cannot be written" in fault for fault in faults)
-
-
-def test_nothing_wrong_is_silent() -> None:
     Preflight(notes=("a note",)).raise_faults("sweep 's'")
 
 
@@ -70,16 +67,12 @@ class Choosy(CommandLauncher):
         return (("exit 0", "never said"), ("exit 1", "no runtime here"))
 
 
-def test_this_machine_starts_one_rank(tmp_path: Path) -> None:
-    clean = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
-    two = dataclasses.replace(clean, resources=Resources(tasks_per_node=2))
-    (fault,) = {*check_site(two).faults} - {*check_site(clean).faults}
-    assert "tasks_per_node is 2" in fault
-
-
 def test_what_a_launcher_asks_of_the_machine_is_tried(tmp_path: Path) -> None:
     choosy = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
     assert check_site(choosy).faults == ("this machine: no runtime here",)
+    two = dataclasses.replace(choosy, resources=Resources(tasks_per_node=2))
+    (fault,) = {*check_site(two).faults} - {*check_site(choosy).faults}
+    assert "tasks_per_node is 2" in fault
 
 
 def test_caches_that_cannot_be_made_are_faults_before_a_trial_is_lost(tmp_path: Path) -> None:
@@ -113,21 +106,14 @@ def test_an_image_file_that_was_written_over_is_a_fault(tmp_path: Path) -> None:
     assert hashlib.sha256(b"other").hexdigest() in fault
     image.unlink()
     assert image_faults(cell, tmp_path) == (), "whether it is there is asked elsewhere"
-
-
-def test_an_image_by_name_is_the_runtimes_business(tmp_path: Path) -> None:
-    cell = Cell(
-        model_tag="m",
-        parallelism=Parallelism.parse("FSDP=4"),
-        image=f"rocm/jax:26.4@sha256:{'0' * 64}",
-    )
-    assert image_file(cell) == ""
-    assert image_faults(cell, tmp_path) == ()
+    named = msgspec.structs.replace(cell, image=f"rocm/jax:26.4@sha256:{'0' * 64}")
+    assert (image_file(named), image_faults(named, tmp_path)) == ("", ())
 
 
 KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
 UNKNOWN = profile("unknown", "--xla_cpu_enable_warp_drive=true")
 BAD_VALUE = profile("bad-value", "--xla_cpu_enable_fast_math=maybe")
+THRESHOLD = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")
 BLOCKED = profile("inflated", "--xla_gpu_collective_inflation_factor=0")
 
 
@@ -171,24 +157,14 @@ def test_the_trainers_own_xla_says_which_flags_it_knows(
 @pytest.mark.usefixtures("xla")
 def test_where_one_was_measured_that_another_is_refused_is_a_note() -> None:
     # a measured sweep with a profile of an unknown flag could not be asked again
-    profiles, taken = [KNOWN, UNKNOWN], {KNOWN.id}
-    found = check_flags(
-        profiles, Context(), python=sys.executable, environ=os.environ, accepted=taken
-    )
+    here = {"python": sys.executable, "environ": os.environ}
+    found = check_flags([KNOWN, UNKNOWN], Context(), **here, accepted={KNOWN.id})  # type: ignore[arg-type]
     assert not found.faults
-    assert [each.partition(":")[0] for each in found.notes] == ["profile unknown"]
-
-
-def test_of_what_was_measured_nothing_is_asked() -> None:
-    found = check_flags(
-        [KNOWN, BLOCKED],
-        Context(),
-        python="/no/such/python",
-        environ={},
-        accepted={KNOWN.id, BLOCKED.id},
-    )
-    assert not found.faults
-    assert not found.notes
+    assert [note.partition(":")[0] for note in found.notes] == ["profile unknown"]
+    # of what was measured nothing is asked
+    ids, nowhere = {KNOWN.id, BLOCKED.id}, "/no/such/python"
+    found = check_flags([KNOWN, BLOCKED], Context(), python=nowhere, environ={}, accepted=ids)
+    assert (found.faults, found.notes) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -216,8 +192,7 @@ def test_env_files_are_part_of_what_is_deployed(tmp_path: Path) -> None:
         "xla_gpu_autotune_level",
         "xla_gpu_enable_pipelined_p2p",
     ]
-    threshold = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")
-    found = check_rules([threshold], context)
+    found = check_rules([THRESHOLD], context)
     (fault,) = found.faults
     assert fault.startswith("deployed: NCCL_BUFFSIZE=4M is read as 4, ")
     assert "4194304" in fault
@@ -229,13 +204,8 @@ def test_an_env_file_that_only_the_nodes_can_read_makes_an_absent_partner_a_note
     env_file = tmp_path / "node.env.sh"
     env_file.write_text("test -e /dev/kfd.absent\n")
     launcher = CommandLauncher(argv=("/bin/true",), env_files=(str(env_file),))
-    context = context_of(cell(), launcher)
-    threshold = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")
-    found = check_rules([threshold, BLOCKED], context)
+    found = check_rules([THRESHOLD, BLOCKED], context_of(cell(), launcher))
     assert [fault.partition(":")[0] for fault in found.faults] == ["profile inflated"]
     assert "[partner]" in found.notes[0]
-
-
-def test_deployed_flags_that_end_early_are_refused_with_what_is_lost() -> None:
     with pytest.raises(ConfigError, match="silently drops"):
         context_of(cell(XLA_FLAGS="--xla_a=1 , --xla_b=2"), CommandLauncher(argv=("/bin/true",)))

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pytest_xlatune import Gate
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.plan import plan_of
@@ -34,12 +35,6 @@ def test_the_example_is_a_sweep(tmp_path: Path) -> None:
     text = markdown(plan_of(resolved, resolved.study(), workdir=tmp_path))
     assert "| `m-16` | 8 | 16 | 8 | 5.2 % |" in text
     assert "`baseline-no-env`" in text
-    there = resolved.elsewhere("sparse", sweep.profiles[:1], sweep.gate or _gate())
+    there = resolved.elsewhere("sparse", sweep.profiles[:1], Gate())
     assert there.cell.overrides["sparse_matmul"] == "true"
     assert there.folder != resolved.folder
-
-
-def _gate() -> Any:
-    from pytest_xlatune import Gate
-
-    return Gate()

@@ -37,54 +37,39 @@ def test_a_name_is_loaded_from_its_module(path: Path) -> None:
     assert TOOLS.load("join", where="here")("a", "b") == "a/b"
 
 
+BAD = "tool 'pool' in x.toml: door_bad:POOL of their-bad 1.2 cannot be loaded: "
+
+
 @pytest.mark.parametrize(
-    ("name", "module", "said"),
+    ("name", "module", "message"),
     [
-        pytest.param(
-            "pol", "", "unknown tool 'pol' in x.toml; did you mean 'pool'? Known: join, pool",
-            id="a name that is nearly known",
-        ),
-        pytest.param(
-            "pool", "import not_there_at_all",
-            "tool 'pool' in x.toml: door_bad:POOL of their-bad 1.2 cannot be loaded: "
-            "ModuleNotFoundError: No module named 'not_there_at_all'",
-            id="a module that cannot be imported",
-        ),
-        pytest.param(
-            "pool", "raise SystemError('of theirs')",
-            "tool 'pool' in x.toml: door_bad:POOL of their-bad 1.2 cannot be loaded: "
-            "SystemError: of theirs",
-            id="a module that raises what it likes",
-        ),
-        pytest.param(
-            "pool", "",
-            "tool 'pool' in x.toml: door_bad:POOL of their-bad 1.2 cannot be loaded: "
-            "AttributeError: module 'door_bad' has no attribute 'POOL'",
-            id="an attribute that is not there",
-        ),
+        ("pol", "", "unknown tool 'pol' in x.toml; did you mean 'pool'? Known: join, pool"),
+        ("pool", "import not_there_at_all",
+         f"{BAD}ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("pool", "raise SystemError('of theirs')", f"{BAD}SystemError: of theirs"),
+        ("pool", "", f"{BAD}AttributeError: module 'door_bad' has no attribute 'POOL'"),
     ],
+    ids=["a name that is nearly known", "a module that cannot be imported",
+         "a module that raises what it likes", "an attribute that is not there"],
 )  # fmt: skip
 def test_a_refusal_names_the_distribution(
-    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, said: str
+    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str, message: str
 ) -> None:
     install(path, "their-bad", {GROUP: {"pool": "door_bad:POOL"}}, {"door_bad": module})
     monkeypatch.delitem(sys.modules, "door_bad", raising=False)
     with pytest.raises(ConfigError) as caught:
         TOOLS.load(name, where="x.toml")
-    assert str(caught.value) == said
+    assert str(caught.value) == message
     monkeypatch.delitem(sys.modules, "door_bad", raising=False)
 
 
 @pytest.mark.parametrize("text", ["POOL = 7", "class POOL:\n    def __init__(self, size): ..."])
-def test_what_is_of_another_class_is_refused(path: Path, text: str) -> None:
+def test_what_is_of_another_class_or_brought_twice_is_refused(path: Path, text: str) -> None:
     install(path, "their-odd", {GROUP: {"pool": "door_odd:POOL"}}, {"door_odd": text})
     sys.modules.pop("door_odd", None)
     with pytest.raises(ConfigError, match=r"'pool' of their-odd 1\.2 is (int|POOL), expected a "):
         TOOLS.load_as("pool", EntryPointGroup, where="here")
-
-
-def test_a_name_that_two_distributions_bring_is_refused(path: Path) -> None:
-    install(path, "first", {GROUP: {"pool": "door_a:POOL"}})
     install(path, "second", {GROUP: {"pool": "door_b:POOL"}})
-    with pytest.raises(ConfigError, match=r"is brought by first 1\.2, second 1\.2: expected one"):
+    brought = r"is brought by (second|their-odd) 1\.2, (second|their-odd) 1\.2: expected one"
+    with pytest.raises(ConfigError, match=brought):
         TOOLS.load("pool", where="x.toml")

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SWEEP = "sweeps/test_quickstart.py"
+PROGRAMS = pytest.mark.part("programs")
 
 
 @pytest.fixture
@@ -31,74 +32,54 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path)}
 
 
-programs = pytest.mark.part("programs")
+def run_pytest(folder: Path, *argv: str, env: dict[str, str] | None = None) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *argv],
+        cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert "Traceback (most" not in done.stdout + done.stderr
+    return done.returncode, done.stdout
 
 
 @pytest.mark.parametrize(
-    ("argv", "status", "said"),
+    ("argv", "status", "shown"),
     [
-        pytest.param(("--help",), 0, "--xlatune-model", id="its help", marks=programs),
-        pytest.param(("--markers",), 0, "@pytest.mark.wave1_5", id="its markers", marks=programs),
+        pytest.param(("--help",), 0, "--xlatune-model", id="its help", marks=PROGRAMS),
+        pytest.param(("--markers",), 0, "@pytest.mark.wave1_5", id="its markers", marks=PROGRAMS),
         pytest.param((), 5, "hypothesis is not installed here", id="without a word"),
         pytest.param(("--collect-only", "-q", SWEEP), 0, "opt-level-1", id="a sweep"),
     ],
-)  # fmt: skip
+)
 def test_pytest_starts_in_the_checkout_with_what_a_sweep_needs(
-    bare: dict[str, str], argv: tuple[str, ...], status: int, said: str
+    bare: dict[str, str], argv: tuple[str, ...], status: int, shown: str
 ) -> None:
     no = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *no, *argv],
-        cwd=ROOT, env=bare, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    assert said in done.stdout
-    assert "Traceback (most" not in done.stdout + done.stderr
+    ended, out = run_pytest(ROOT, *no, *argv, env=bare)
+    assert ended == status, out
+    assert shown in out
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "shown"),
     [
-        pytest.param((), "1 passed", id="without a word", marks=programs),
-        pytest.param(("--help",), "--xlatune-model", id="its help", marks=programs),
-        pytest.param(("--markers",), "@pytest.mark.wave1_5", id="its markers", marks=programs),
+        pytest.param((), "1 passed", id="without a word", marks=PROGRAMS),
+        pytest.param(("--help",), "--xlatune-model", id="its help", marks=PROGRAMS),
         pytest.param(("-n", "2"), "1 passed", id="with workers"),
         pytest.param(("-p", "no:xlatune"), "1 passed", id="without the plugin"),
     ],
 )
 def test_a_project_that_merely_has_the_plugin_notices_nothing(
-    tmp_path: Path, argv: tuple[str, ...], said: str
+    tmp_path: Path, argv: tuple[str, ...], shown: str
 ) -> None:
     """Its warnings are errors, and its markers strict; what a sweep left lies about."""
-    (tmp_path / "pytest.ini").write_text(
-        "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
-    )
+    strict = "addopts = --strict-markers --strict-config\nfilterwarnings = error\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\n{strict}")
     (tmp_path / "test_own.py").write_text("def test_own():\n    assert True\n", encoding="utf-8")
     (tmp_path / ".xlatune" / "own" / "cell").mkdir(parents=True)
     (tmp_path / ".xlatune" / "own" / "cell" / "ledger.jsonl").write_text("{}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *argv],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert said in done.stdout
-    assert "Traceback (most" not in done.stdout + done.stderr
-
-
-def test_what_a_sweep_writes_into_the_checkout_is_ignored_by_git() -> None:
-    # tox writes a file .venv where there is no folder of that name
-    files = [*(f"{each}/quickstart/x" for each in ("reports", ".xlatune")), ".venv", ".tox/x"]
-    done = subprocess.run(
-        ["git", "check-ignore", *files], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode == 128:
-        pytest.skip("no checkout of git")
-    assert done.stdout.split() == files
-    listed = subprocess.run(
-        ["git", "ls-files", "reports"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert all(each.startswith("reports/example/") for each in listed.stdout.split())
-    assert "reports/example/quickstart/leaderboard.md" in listed.stdout
+    ended, out = run_pytest(tmp_path, *argv)
+    assert ended == 0, out
+    assert shown in out
 
 
 def test_documents_pages_readme_tutorial_and_picture_show_the_committed_example() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 import pytest_xlatune
 
@@ -24,12 +25,6 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(enco
 VERSION: str = PROJECT["project"]["version"]
 # of the checkout alone: what a pipeline, a forge or an editor reads
 NOT_PUBLISHED = {".ci", ".github", ".gitlab", ".pre-commit-config.yaml", ".gitignore"}
-
-
-def yaml(path: Path) -> Any:
-    from ruamel.yaml import YAML
-
-    return YAML(typ="safe").load(path)
 
 
 def lines_of(*argv: str) -> list[str]:
@@ -47,12 +42,6 @@ def need(*programs: str) -> None:
         pytest.skip(f"no {', '.join(missing)}: `pip install --group package` installs them")
 
 
-def to_be_published() -> set[str]:
-    """Every file of the checkout but those of a pipeline."""
-    tracked = lines_of("git", "ls-files")
-    return {each for each in tracked if each.split("/")[0] not in NOT_PUBLISHED}
-
-
 def test_the_builder_takes_every_file_of_the_checkout_but_those_of_a_pipeline() -> None:
     """What the built archives hold, asked of the builder alone, which takes no second."""
     need("hatchling")
@@ -64,7 +53,9 @@ def test_the_builder_takes_every_file_of_the_checkout_but_those_of_a_pipeline() 
         for builder in (SdistBuilder, WheelBuilder)
     }
     of_itself = {"LICENSE", "pyproject.toml"}  # which the builder adds when it builds
-    assert to_be_published() - taken[SdistBuilder] == of_itself
+    tracked = set(lines_of("git", "ls-files"))
+    published = {name for name in tracked if name.split("/")[0] not in NOT_PUBLISHED}
+    assert published - taken[SdistBuilder] == of_itself
     assert set(lines_of("git", "ls-files", "pytest_xlatune")) - taken[WheelBuilder] == set()
     assert {each.split("/")[0] for each in taken[WheelBuilder]} == {"pytest_xlatune"}
 
@@ -109,38 +100,18 @@ def test_what_is_installed_has_the_entry_points_of_this_checkout() -> None:
     assert installed == declared, "install again: pip install -e ."
 
 
-def released(changelog: str) -> list[str]:
-    """The headings of a changelog:  ## 0.2.0 (2027-01-31)  ->  0.2.0"""
-    return re.findall(r"(?m)^## (\S+)", changelog)
-
-
 def test_one_version_stands_everywhere() -> None:
     assert pytest_xlatune.__version__ == VERSION
-    cited = yaml(ROOT / "CITATION.cff")
+    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
     assert cited["version"] == VERSION
     assert cited["license"] == PROJECT["project"]["license"]
-    first, *earlier = released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    # ## 0.2.0 (2027-01-31)  ->  0.2.0
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    first, *earlier = re.findall(r"(?m)^## (\S+)", changelog)
     assert first in ("Unreleased", VERSION), f"the changelog begins with {first}"
     if first == "Unreleased" and earlier:
         assert earlier[0] == VERSION, "the version is that of the last release until the next one"
     assert first == "Unreleased" or VERSION not in earlier
-
-
-# extend.md is for people who extend the package, and shows what is inside
-PAGES = [
-    ROOT / "README.md",
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.stem != "extend"),
-]
-SWEEPS = sorted((ROOT / "sweeps").glob("test_*.py"))
-
-
-def test_examples_import_from_the_package_alone() -> None:
-    for path in (*PAGES, *SWEEPS):
-        text = path.read_text(encoding="utf-8")
-        code = [text] if path in SWEEPS else re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        for example in code:
-            inner = re.findall(r"^ *(?:from|import) pytest_xlatune\..*", example, re.MULTILINE)
-            assert not inner, path
 
 
 def test_every_public_name_is_there_and_costs_nothing_before() -> None:

@@ -10,9 +10,8 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -49,8 +48,7 @@ STEP = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     code: int
     out: str
     err: str
@@ -67,35 +65,14 @@ def environment(devices: int, flags: str, variables: dict[str, str]) -> dict[str
     return kept | {"XLA_FLAGS": f"{forced} {quick_compile.flags()} {flags}".strip()} | variables
 
 
-def start(
-    *args: str, devices: int = 1, flags: str = "", variables: dict[str, str] | None = None
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(TRAINER), *args],
-        env=environment(devices, flags, variables or {}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> Ended:
-    out, err = process.communicate(timeout=300)
-    return Ended(code=process.returncode, out=out, err=err)
-
-
 def train(
     *args: str, devices: int = 1, flags: str = "", variables: dict[str, str] | None = None
 ) -> Ended:
-    return finish(start(*args, devices=devices, flags=flags, variables=variables))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    ended: Ended
-    folder: Path
-    records: list[dict[str, object]]
+    done = subprocess.run(
+        [sys.executable, str(TRAINER), *args], env=environment(devices, flags, variables or {}),
+        capture_output=True, text=True, encoding="utf-8", check=False, timeout=300,
+    )  # fmt: skip
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def run_with_evidence(folder: Path) -> None:
@@ -118,21 +95,17 @@ def run_with_evidence(folder: Path) -> None:
 
 def keep(ended: Ended, folder: Path) -> None:
     assert ended.code == 0, ended.err
-    text = json.dumps({"code": ended.code, "out": ended.out, "err": ended.err})
-    (folder / "ended.json").write_text(text, encoding="utf-8")
+    (folder / "ended.json").write_text(json.dumps(ended), encoding="utf-8")
 
 
 def kept(folder: Path) -> Ended:
-    return Ended(**json.loads((folder / "ended.json").read_text(encoding="utf-8")))
+    return Ended(*json.loads((folder / "ended.json").read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="session")
-def evidence(once: Once) -> Evidence:
+def evidence(once: Once) -> Path:
     """One FSDP=4 run with everything on: metrics, profiler, dump, and a full cache to defeat it."""
-    folder = once("trained-with-evidence", run_with_evidence)
-    text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-    records = [json.loads(line) for line in text.splitlines()]
-    return Evidence(ended=kept(folder), folder=folder, records=records)
+    return once("trained-with-evidence", run_with_evidence)
 
 
 # words that begin in capital letters are variables
@@ -212,12 +185,14 @@ def test_an_unknown_flag_ends_the_run_with_the_message_of_xla() -> None:
     assert not ended.losses
 
 
-def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: Evidence) -> None:
-    lines = list(STEP.finditer(evidence.ended.err))
+def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: Path) -> None:
+    ended = kept(evidence)
+    lines = list(STEP.finditer(ended.err))
+    text = (evidence / "metrics.jsonl").read_text(encoding="utf-8")
+    records = [json.loads(line) for line in text.splitlines()]
     assert [int(line["step"]) for line in lines] == list(range(6))
-    for line, record in zip(lines, evidence.records, strict=True):
-        assert record["step"] == int(line["step"])
-        assert record["run_name"] == "seen"
+    for line, record in zip(lines, records, strict=True):
+        assert (record["step"], record["run_name"]) == (int(line["step"]), "seen")
         assert record["learning/total_weights"] == int(line["weights"]) == 2 * 4 * 16
         for key, field in (
             ("perf/step_time_seconds", "seconds"),
@@ -226,36 +201,35 @@ def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: E
             ("learning/loss", "loss"),
         ):
             assert f"{record[key]:.3f}" == line[field]
-    # tokens per second times seconds is the batch of a device
-    for record in evidence.records:
-        seconds, tgs = record["perf/step_time_seconds"], record["perf/per_device_tokens_per_sec"]
-        assert isinstance(seconds, float)
-        assert isinstance(tgs, float)
-        assert seconds * tgs == pytest.approx(2 * 16)
-    head, _, rest = evidence.ended.out.partition("Show all environment variables:\n")
+        # tokens per second times seconds is the batch of a device
+        tokens = record["perf/step_time_seconds"] * record["perf/per_device_tokens_per_sec"]
+        assert tokens == pytest.approx(2 * 16)
+    head, _, rest = ended.out.partition("Show all environment variables:\n")
     shown = rest.partition("Per train step:")[0].splitlines()
-    assert not head
+    assert (head, shown) == ("", sorted(shown))
     assert "NCCL_DEBUG=WARN" in shown
     assert any(line.startswith("XLA_FLAGS=--xla_force_host") for line in shown)
-    assert shown == sorted(shown)
-    assert "hush" not in evidence.ended.out + evidence.ended.err
-    assert "Num_devices: 4, shape (1, 1, 4, 1)" in evidence.ended.err
-    assert "Memstats: After params initialized:" in evidence.ended.err
-    assert "number parameters: 0.000 billion" in evidence.ended.err
+    assert "hush" not in ended.out + ended.err
+    for words in (
+        "Num_devices: 4, shape (1, 1, 4, 1)",
+        "Memstats: After params initialized:",
+        "number parameters: 0.000 billion",
+    ):
+        assert words in ended.err
 
 
 def test_a_small_program_is_compiled_beside_which_every_xla_writes_its_options(
-    evidence: Evidence,
+    evidence: Path,
 ) -> None:
     """Before the step: most releases of jaxlib write none down beside it unless it is dumped."""
-    log = (evidence.folder / "compiled.txt").read_text(encoding="utf-8")
+    log = (evidence / "compiled.txt").read_text(encoding="utf-8")
     # Finished XLA compilation of jit(train_step) in 1.234 sec
     compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", log)
     flags = program._DUMP_OPTIONS_FLAGS
     (named,) = (each.value for each in flags if each.name.endswith("module_re"))
-    assert [each for each in compiled if re.search(str(named), f"jit_{each}")]
+    assert [name for name in compiled if re.search(str(named), f"jit_{name}")]
     assert compiled[-1] == "train_step"
-    assert any("train_step" in each.name for each in evidence.folder.glob("cache/*"))
+    assert any("train_step" in path.name for path in evidence.glob("cache/*"))
 
 
 LAYOUTS = {

@@ -12,65 +12,62 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.deployed import deployed_env, with_sourced
 
 
-def written(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def test_files_append_to_one_another(tmp_path: Path) -> None:
-    first = written(tmp_path, "train_env.sh", "export XLA_FLAGS=--xla_a=1 NCCL_IB_HCA='a:1,^b'\n")
-    second = written(
-        tmp_path,
-        "model.env.sh",
-        'XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_b=x\\ y"\nNOT_EXPORTED=1\necho chatter\n',
-    )
-    assert deployed_env(first, second) == {
-        "XLA_FLAGS": "--xla_a=1 --xla_b=x\\ y",
-        "NCCL_IB_HCA": "a:1,^b",
-    }
-
-
-def test_a_file_that_exports_all_from_then_on_adds_no_variable_of_ours(tmp_path: Path) -> None:
-    first = written(tmp_path, "train_env.sh", "set -a\nfile=mine\n")
-    second = written(tmp_path, "model.env.sh", 'B="$file"\n')
-    assert deployed_env(first, second) == {"file": "mine", "B": "mine"}
-
-
-def test_only_what_differs_from_the_image(tmp_path: Path) -> None:
-    file = written(tmp_path, "env.sh", "export A=1 B=2\nexport C=$'new\\nline'\n")
-    assert deployed_env(file, base={"A": "1", "Z": "9"}) == {"B": "2", "C": "new\nline"}
-
-
-def test_the_environment_of_the_caller_stays_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("texts", "base", "expected"),
+    [
+        pytest.param(
+            ("export XLA_FLAGS=--xla_a=1 NCCL_IB_HCA='a:1,^b'\n",
+             'XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_b=x\\ y"\nNOT_EXPORTED=1\necho chatter\n'),
+            {}, {"XLA_FLAGS": "--xla_a=1 --xla_b=x\\ y", "NCCL_IB_HCA": "a:1,^b"},
+            id="files append to one another",
+        ),
+        pytest.param(
+            ("set -a\nfile=mine\n", 'B="$file"\n'), {}, {"file": "mine", "B": "mine"},
+            id="a file that exports all from then on adds no variable of ours",
+        ),
+        pytest.param(
+            ("export A=1 B=2\nexport C=$'new\\nline'\n",), {"A": "1", "Z": "9"},
+            {"B": "2", "C": "new\nline"}, id="only what differs from the image",
+        ),
+        pytest.param(
+            ('export SEEN="${SECRET_TOKEN:-nothing}"\n',), {}, {"SEEN": "nothing"},
+            id="the environment of the caller stays out",
+        ),
+    ],
+)  # fmt: skip
+def test_files_are_sourced_in_their_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    texts: tuple[str, ...],
+    base: dict[str, str],
+    expected: dict[str, str],
 ) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s")
-    file = written(tmp_path, "env.sh", 'export SEEN="${SECRET_TOKEN:-nothing}"\n')
-    assert deployed_env(file) == {"SEEN": "nothing"}
+    monkeypatch.chdir(tmp_path)
+    for number, text in enumerate(texts):
+        Path(f"{number}.env.sh").write_text(text, encoding="utf-8")
+    names = [f"{number}.env.sh" for number in range(len(texts))]
+    assert deployed_env(*names, base=base) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("false\n", "exit code 1"), ("exit 3\n", "exit code 3"), ("if\n", "exit code")],
-    ids=["a failing command", "an exit", "a syntax error"],
+    [
+        ("false\n", "exit code 1"),
+        ("exit 3\n", "exit code 3"),
+        ("if\n", "exit code"),
+        (None, r"env\.sh does not exist"),
+    ],
+    ids=["a failing command", "an exit", "a syntax error", "no file"],
 )
 def test_a_file_that_does_not_run_to_its_end_is_an_error(
-    tmp_path: Path, text: str, message: str
+    tmp_path: Path, text: str | None, message: str
 ) -> None:
+    path = tmp_path / "env.sh"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        deployed_env(written(tmp_path, "env.sh", text))
-
-
-def test_a_file_may_be_named_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "deployed.env.sh").write_text("export A=1\n", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert deployed_env("deployed.env.sh") == {"A": "1"}
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.sh does not exist"):
-        deployed_env(tmp_path / "nowhere.sh")
+        deployed_env(path)
 
 
 def test_what_env_files_come_to_is_the_cells_without_secrets_and_without_what_varies(
@@ -87,10 +84,10 @@ export RUN=$(date +%s%N)
     launcher = CommandLauncher(argv=("train", "{steps}"), env_files=(str(file),))
     axes = Parallelism.parse("FSDP=4")
     cell = Cell(model_tag="m", parallelism=axes, deployed={"XLA_FLAGS": "--xla_a=1"})
-    found = with_sourced(cell, launcher)
-    assert found.sourced == (("XLA_FLAGS", "--xla_a=1 --xla_b=2"),)
-    assert found.digest == with_sourced(cell, launcher).digest
+    sourced = with_sourced(cell, launcher)
+    assert sourced.sourced == (("XLA_FLAGS", "--xla_a=1 --xla_b=2"),)
+    assert sourced.digest == with_sourced(cell, launcher).digest
     file.write_text(text.replace("=2", "=3"), encoding="utf-8")
-    assert with_sourced(cell, launcher).digest != found.digest
+    assert with_sourced(cell, launcher).digest != sourced.digest
     file.unlink()
     assert with_sourced(cell, launcher) == cell

@@ -46,10 +46,7 @@ def declared(**changed: Any) -> Sweep:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (
-            {"overrides": {"w": 512}},
-            "'kinds', cell: overrides['w'] is 512 (int), expected a text",
-        ),
+        ({"overrides": {"w": 512}}, "'kinds', cell: overrides['w'] is 512 (int), expected a text"),
         ({"deployed": {"DEBUG": True}}, "deployed['DEBUG'] is True (bool), expected a text"),
         ({"config_tags": {"fp8": {"bits": 8}}}, "config_tags['fp8']['bits'] is 8 (int)"),
         ({"budget": "30"}, "budget is '30' (str), expected a whole number"),
@@ -58,33 +55,18 @@ def declared(**changed: Any) -> Sweep:
         ({"profiles": ("slow",)}, "profiles[0] is 'slow' (str), expected Profile"),
         ({"profiles": SLOW}, "expected a tuple: write (..., )"),
         ({"derived": Stacks(wave="wave3", slots=1)}, "tuple: write (..., )"),
-        (
-            {"executor": "locl"},
-            "'locl' in sweep 'kinds', site; did you mean 'local'",
-        ),
+        ({"executor": "locl"}, "'locl' in sweep 'kinds', site; did you mean 'local'"),
         ({"protocol": 15}, "protocol is 15 (int), expected Protocol"),
         ({"protocol": Protocol(steps=15.0)}, "'kinds', protocol: steps is 15.0 (float)"),  # type: ignore[arg-type]
         ({"launcher": CommandLauncher(argv="train x")}, "launcher: argv is 'train x' (str)"),  # type: ignore[arg-type]
         ({"resources": Resources(patience=60)}, "resources: patience is 60 (int)"),  # type: ignore[arg-type]
-        (
-            lambda: xl.Protocol(steps="12"),
-            "protocol: steps is '12' (str), expected a whole number",
-        ),
-        (
-            lambda: xl.Protocol(compile_cache=5),
-            "protocol: compile_cache is 5 (int), expected",
-        ),
+        (lambda: xl.Protocol(steps="12"), "protocol: steps is '12' (str), expected a whole number"),
+        (lambda: xl.Protocol(compile_cache=5), "protocol: compile_cache is 5 (int), expected"),
         (lambda: xl.Protocol(first_step=-1), "protocol: first_step is -1, expected at least 0"),
         (lambda: xl.Protocol(stpes=12), "'stpes' in Protocol(...); did you mean 'steps'?"),
-        (
-            lambda: xl.Patience(training_s="9"),
-            "patience: training_s is '9' (str), expected",
-        ),
+        (lambda: xl.Patience(training_s="9"), "patience: training_s is '9' (str), expected"),
         (lambda: xl.Resources(tasks_per_node=0), "tasks_per_node is 0, expected at least 1"),
-        (
-            lambda: xl.Resources(time_limit_s="1:00"),
-            "time_limit_s is '1:00' (str), expected",
-        ),
+        (lambda: xl.Resources(time_limit_s="1:00"), "time_limit_s is '1:00' (str), expected"),
         (lambda: xl.Resources(node=2), "'node' in Resources(...); did you mean 'nodes'?"),
         (lambda: xl.RetryPolicy(max_attempts="3"), "max_attempts is '3' (str), expected a whole"),
         (lambda: xl.Gate(margin="1 %"), "gate: margin is '1 %' (str), expected a number"),
@@ -101,10 +83,7 @@ def declared(**changed: Any) -> Sweep:
             lambda: xl.CommandLauncher(argv=("a", 5)),
             "argv[1] is 5 (int), expected a text: write '5'",
         ),
-        (
-            lambda: xl.profile("p", ["--xla_a=1"]),
-            "['--xla_a=1'] (list), expected one text",
-        ),
+        (lambda: xl.profile("p", ["--xla_a=1"]), "['--xla_a=1'] (list), expected one text"),
         (lambda: xl.profile("p", None), "None (NoneType), expected one text"),
         (lambda: xl.profile(5), "profile: id is 5 (int), expected a text: write '5'"),
         (
@@ -131,10 +110,7 @@ def declared(**changed: Any) -> Sweep:
             {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
             "nothing but its profiles; leave derived",
         ),
-        (
-            {"gate": Gate(margin=0.01), "no_env": NoEnv()},
-            "nothing but its profiles; leave no_env",
-        ),
+        ({"gate": Gate(margin=0.01), "no_env": NoEnv()}, "nothing but its profiles; leave no_env"),
     ],
     ids=lambda said: said if isinstance(said, str) else "",
 )
@@ -145,6 +121,9 @@ def test_what_a_sweep_file_says_wrong_is_refused_with_its_place(said: Any, messa
     assert message in str(told.value)
 
 
+DERIVED = (Stacks(wave="wave3", slots=1),)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -152,7 +131,8 @@ def test_what_a_sweep_file_says_wrong_is_refused_with_its_place(said: Any, messa
         {"nodelist": ["node1", "node2"]},
         {"per_device_batch_size": 8},
         {"per_device_batch_size": None},
-        {"config_tags": {"fp8": {"bits": "8"}}, "derived": (Stacks(wave="wave3", slots=1),)},
+        {"config_tags": {"fp8": {"bits": "8"}}, "derived": DERIVED},
+        {"profiles": (), "derived": DERIVED},
         {"resources": Resources(patience=Patience(training_s=60))},
     ],
     ids=str,
@@ -161,7 +141,7 @@ def test_what_means_the_same_is_taken(changed: dict[str, Any]) -> None:
     assert declared(**changed).name == "kinds"
 
 
-_NUMBERS: dict[str, tuple[Any, ...]] = {
+NUMBERS: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("budget", "screen_baselines", "finalists", "blocks", "block_baselines"),
         (-1, 2.5, math.nan, None),
@@ -174,22 +154,11 @@ _NUMBERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        pytest.param(name, value, id=f"{name} is never {value!r}")
-        for name, values in _NUMBERS.items()
-        for value in values
-    ],
-)
-def test_a_number_is_in_its_range_in_a_sweep_file_too(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"{name} is .*, expected (a|more than 0) "):
-        declared(**{name: value})
-
-
-def test_derived_waves_alone_are_a_sweep() -> None:
-    rules = (Stacks(wave="wave3", slots=1),)
-    assert declared(profiles=(), derived=rules).derived == rules
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_is_in_its_range_in_a_sweep_file_too(name: str) -> None:
+    for value in NUMBERS[name]:
+        with pytest.raises(ConfigError, match=rf"{name} is .*, expected (a|more than 0) "):
+            declared(**{name: value})
 
 
 def sweep(**config_tags: dict[str, str]) -> Sweep:
@@ -226,12 +195,9 @@ def test_another_configuration_is_another_cell() -> None:
         (first, *_) = each.study().decide(()).due
         argv = declared.launcher.launch(first, each.cell).argv
         assert ("sparse_matmul=true" in argv) is is_sparse
-
-
-def test_a_configuration_that_cannot_be_launched_is_told_before_the_first_trial() -> None:
-    resolved = sweep(long={"max_target_length": "32"}).resolve()
+    # one that cannot be launched is told before the first trial
     with pytest.raises(ConfigError, match=r"long.* overrides max_target_length=32"):
-        resolved.check()
+        sweep(long={"max_target_length": "32"}).resolve().check()
 
 
 @pytest.mark.parametrize(

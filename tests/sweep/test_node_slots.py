@@ -74,6 +74,7 @@ def test_the_option_is_read_from_the_command_line_and_the_sweep_file() -> None:
             {"nodelist": SIXTEEN[:4]}, r"4 nodes cannot be split into 8 equal slots; ask for 2 or 4"
             , id="fewer nodes than slots",
         ),
+        pytest.param({"slots": 10**12}, "be split into 1000000000000 equal slots", id="too many"),
         pytest.param({"nodelist": None}, r"nodes of all slots", id="no node list"),
         pytest.param({"nodelist": None, "nodes": 8}, r"name the nodes", id="a number of nodes"),
         pytest.param({"nodes": 16}, r"16 nodes .*2 for each of 8", id="of all nodes"),
@@ -138,40 +139,35 @@ def test_as_many_finalists_are_collected_as_the_study_has() -> None:
     assert DECLARED.finalist_count(slots=8) == layout.finalists
     own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=8))
     assert own.finalist_count() == layout.finalists
-    # no node list is needed to collect
+    # no node list is needed to collect, and no work that grows with the number
     assert replace(DECLARED, site=SiteSettings(slots=8)).finalist_count() == layout.finalists
-
-
-def test_a_number_of_slots_beyond_all_nodes_is_refused_at_once() -> None:
     assert DECLARED.finalist_count(slots=10**12) > 0
-    with pytest.raises(ConfigError, match="cannot be split into 1000000000000 equal slots"):
-        resolved(slots=10**12)
+
+
+def planned(resolved: ResolvedSweep, workdir: Path) -> str:
+    plan = plan_of(resolved, resolved.tuning(), workdir=workdir, shows_all=True)
+    return "\n".join(terminal(plan))
 
 
 def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:
-    found = resolved()
-    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path, shows_all=True)))
-    one = resolved(nodelist=SIXTEEN[:2], slots=1)
-    alone = "\n".join(terminal(plan_of(one, one.tuning(), workdir=tmp_path)))
-    said = " ".join(text.split())
-    assert "8 slots of 2 nodes side by side: 5 rounds" in said
-    assert "65 jobs to run, each on 2 nodes" in said
-    # ten trials of 45 min follow one another
-    assert "at most 7 h 30 min on 8 slots side by side" in said
-    assert "nodes: node[001-002]; node[003-004]; " in said
+    text = planned(resolved(), tmp_path)
+    alone = planned(resolved(nodelist=SIXTEEN[:2], slots=1), tmp_path)
+    step = planned(resolved(executor="allocation"), tmp_path)
+    for words in (
+        "8 slots of 2 nodes side by side: 5 rounds",
+        "65 jobs to run, each on 2 nodes",
+        "at most 7 h 30 min on 8 slots side by side",  # ten trials of 45 min
+        "nodes: node[001-002]; node[003-004]; ",
+        "differ in the trial's name and its nodes only",
+    ):
+        assert words in " ".join(text.split())
+    assert "#SBATCH --nodelist='node[001-002]'" in text
+    assert "one after the other" in alone
     assert "side by side" not in alone
     assert "may disturb" not in alone
-    assert "one after the other" in alone
-    assert "#SBATCH --nodelist='node[001-002]'" in text
-    assert "differ in the trial's name and its nodes only" in said
-
-
-def test_a_plan_of_an_allocation_shows_the_step_of_a_trial(tmp_path: Path) -> None:
-    found = resolved(executor="allocation")
-    text = "\n".join(terminal(plan_of(found, found.tuning(), workdir=tmp_path, shows_all=True)))
-    assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 " in text
-    assert "'--nodelist=node[001-002]'" in text
-    assert "#SBATCH" not in text
+    assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 " in step
+    assert "'--nodelist=node[001-002]'" in step
+    assert "#SBATCH" not in step
     assert not list(tmp_path.iterdir())
 
 

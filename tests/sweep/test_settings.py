@@ -88,6 +88,9 @@ def test_command_line_then_environment_then_ini_then_the_file(root: Path) -> Non
     assert resolve(root, ini=ini).for_sweeps.values["budget"] == 1
     assert resolve(root, environ={"budget": ""}, ini=ini).for_sweeps.values["budget"] == 1
     assert resolve(root, ini={"budget": ""}).for_sweeps.values["budget"] == 40
+    overruled = {"budget": "x", "nodelist": "n["}  # what is overruled is not read
+    found = resolve(root, line={"budget": "3", "nodes": "2"}, ini=overruled)
+    assert found.for_sweeps.values["budget"] == 3
     (root / "xlatune.toml").unlink()
     assert "budget" not in resolve(root).for_sweeps.values, "the sweep file decides"
 
@@ -108,12 +111,6 @@ def test_every_place_is_known(root: Path) -> None:
     }
     assert options.sweeps["pp8"].places["nodes"] == "xlatune.toml [sweeps.pp8]"
     assert options.sweeps["pp8"].places["budget"] == "--xlatune-budget"
-
-
-def test_a_list_in_an_ini_file_is_one_message(root: Path) -> None:
-    ini: Any = {"launcher": ["a=b"]}  # as pytest hands it on from a pyproject.toml
-    with pytest.raises(ConfigError, match=r"ini key xlatune_launcher: found \['a=b'\], expected"):
-        resolve(root, ini=ini)
 
 
 def test_a_sweeps_own_table_stands_above_what_is_said_of_all(root: Path) -> None:
@@ -233,55 +230,43 @@ def test_a_switch_is_off_unless_it_is_given() -> None:
     assert (options.is_off, options.fresh, options.keep_jobs) == (True, False, False)
 
 
+BELONGS = r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings\(budget=...\)\)"
+
+
 @pytest.mark.parametrize(
-    ("group", "said", "message"),
+    ("group", "keyword", "message"),
     [
-        (
-            Sweep,
-            {"buget": 30},
-            r"keyword 'buget' in Sweep\(...\); did you mean 'budget'",
-        ),
-        (
-            Sweep,
-            {"budget": 30},
-            r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings\(budget=...\)\)",
-        ),
-        (DesignSettings, {"buget": 30}, r"'buget' in DesignSettings.*did you mean 'budget'"),
-        (
-            CellSettings,
-            {"nodelist": ("n1",)},
-            r"write Sweep\(site=SiteSettings\(nodelist=...\)\)",
-        ),
-        (Limits, {"node_hour": 1}, r"'node_hour' in Limits.*did you mean 'node_hours'"),
+        (Sweep, "buget", r"keyword 'buget' in Sweep\(...\); did you mean 'budget'"),
+        (Sweep, "budget", BELONGS),
+        (DesignSettings, "buget", r"'buget' in DesignSettings.*did you mean 'budget'"),
+        (CellSettings, "nodelist", r"write Sweep\(site=SiteSettings\(nodelist=...\)\)"),
+        (Limits, "node_hour", r"'node_hour' in Limits.*did you mean 'node_hours'"),
     ],
 )
 def test_an_unknown_keyword_is_told_where_it_belongs(
-    group: Any, said: dict[str, Any], message: str
+    group: Any, keyword: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        group(**said)
+        group(**{keyword: 1})
 
 
 def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None:
-    (root / "xlatune.toml").write_text("budget = 12\n", encoding="utf-8-sig")
+    file = root / "xlatune.toml"
+    file.write_text("budget = 12\n", encoding="utf-8-sig")
     assert resolve(root).for_sweeps.values["budget"] == 12
-
-
-def test_a_secret_of_another_name_is_not_repeated(root: Path) -> None:
-    (root / "xlatune.toml").write_bytes(b"model = \xff\n")
+    file.write_bytes(b"model = \xff\n")
     with pytest.raises(ConfigError, match="is not valid TOML"):
         resolve(root)
+    ini: Any = {"launcher": ["a=b"]}  # as pytest hands it on from a pyproject.toml
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"ini key xlatune_launcher: found \['a=b'\], expected"):
+        resolve(root, ini=ini)
 
 
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:
-    texts = {"executor": "local", "negative": "xfail", "log-level": "debug"}
-    texts |= {"access": "group"}
-    texts["parallelism"] = "PP=3"
-    texts |= {
-        "step-pattern": "torchtitan",
-        "export": "csv,github-benchmark",
-        "rotate": "off",
-    }
+    texts = {"executor": "local", "negative": "xfail", "log-level": "debug", "access": "group"}
+    texts |= {"parallelism": "PP=3", "step-pattern": "torchtitan", "rotate": "off"}
+    texts["export"] = "csv,github-benchmark"
     tables = {"slurm", "launcher", "container"}
     names = [option.name for option in OPTIONS if option.name not in {*tables, "config"}]
     lines = [f'{name} = "{texts.get(name, 3)}"' for name in names]
@@ -312,33 +297,19 @@ def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
     assert outside.cell.image == ""
 
 
-def _one_setting(name: str, text: str, place: str, root: Path) -> dict[str, dict[str, str]]:
-    """Say it at one place: an argument of `resolve`, or a line of the file."""
-    if place == "file":
-        (root / "xlatune.toml").write_text(f'{name} = "{text}"\n')
-        return {}
-    return {place: {name: text}}
+TWO = (2, ("n1", "n2"))
 
 
 @pytest.mark.parametrize("place", ["environ", "ini", "file", "the sweep file"])
 @pytest.mark.parametrize(
     ("line", "below", "site", "count"),
     [
-        pytest.param(
-            {"nodes": "4"}, ("nodelist", "n[1-2]"), {"nodelist": ("a", "b")}, (4, None),
-            id="a number replaces a node list said in",
-        ),
-        pytest.param(
-            {"nodelist": "n[1-2]"}, ("nodes", "8"), {"nodes": 8}, (2, ("n1", "n2")),
-            id="a node list replaces a number said in",
-        ),
-        pytest.param(
-            {"nodelist": "n[1-2]"}, ("nodes", "8"), {"resources": Resources(nodes=8)},
-            (2, ("n1", "n2")),
-            id="a node list replaces the resources and a number said in",
-        ),
+        ({"nodes": "4"}, ("nodelist", "n[1-2]"), {"nodelist": ("a", "b")}, (4, None)),
+        ({"nodelist": "n[1-2]"}, ("nodes", "8"), {"nodes": 8}, TWO),
+        ({"nodelist": "n[1-2]"}, ("nodes", "8"), {"resources": Resources(nodes=8)}, TWO),
     ],
-)  # fmt: skip
+    ids=["a number replaces a node list", "a list a number", "a list resources"],
+)
 def test_who_says_the_node_slot_last_says_all_of_it(
     tmp_path: Path,
     *,
@@ -349,7 +320,10 @@ def test_who_says_the_node_slot_last_says_all_of_it(
     place: str,
 ) -> None:
     (tmp_path / ".git").mkdir()
-    other = {} if place == "the sweep file" else _one_setting(*below, place, tmp_path)
+    name, text = below
+    if place == "file":
+        (tmp_path / "xlatune.toml").write_text(f'{name} = "{text}"\n')
+    other = {place: {name: text}} if place in ("environ", "ini") else {}
     made = sweep(
         site=SiteSettings(**site if place == "the sweep file" else {}),
         cell=CellSettings(model_tag="m", parallelism="PP=8"),
@@ -380,11 +354,6 @@ def test_a_table_adds_up_over_all_places(root: Path) -> None:
     }
     names = "--xlatune-slurm, XLATUNE_SLURM, ini key xlatune_slurm, xlatune.toml"
     assert said.places["slurm"] == names
-
-
-def test_a_place_that_is_overruled_is_not_read(root: Path) -> None:
-    found = resolve(root, line={"budget": "3", "nodes": "2"}, ini={"budget": "x", "nodelist": "n["})
-    assert found.for_sweeps.values["budget"] == 3
 
 
 # --- what a sweep makes of it ---------------------------------------------------------------------

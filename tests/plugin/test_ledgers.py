@@ -1,0 +1,133 @@
+"""What is kept of a sweep: a patch that is deployed, a recipe elsewhere, a ledger that was lost."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune.cli import main
+from pytest_xlatune.prepare.lint import Linted
+from pytest_xlatune.tasks.cell_report import read_cell_report
+from tests.helpers.sessions import run_inside
+from tests.plugin.conftest import Folder
+
+SECRET = "hush-hush-hush"
+ENV_FILE = """\
+# what is deployed for the pretend cell
+export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_deployed=1"
+"""
+PROFILES = f"""\
+        profile("fast", "--xla_fast=1", env={{"PRETEND_TOKEN": "{SECRET}"}}),
+        profile("same", "--xla_other=1"),
+"""
+SITE = 'SiteSettings(executor="local", env_file=str(ENV_FILE), unseen=("PRETEND_*",))'
+
+
+def test_the_recommended_patch_deploys_the_win_and_the_next_run_shows_it(folder: Folder) -> None:
+    folder.write(profiles=PROFILES)
+    folder.edit(
+        "test_sweep.py",
+        ('deployed={"XLA_FLAGS": "--xla_deployed=1"}', "deployed=deployed_env(ENV_FILE)"),
+        ('SiteSettings(executor="local")', SITE),
+        ("SWEEP = ", 'ENV_FILE = Path(__file__).parent / "pretend.env.sh"\nSWEEP = '),
+    )
+    folder.put("pretend.env.sh", ENV_FILE)
+    subprocess.run(["git", "init", "-q"], cwd=folder.path, check=True, timeout=240)
+    assert folder.run("--xlatune-zh").ret == 0
+    assert (folder.path / "reports/pretend-tuning.zh.md").is_file()
+    assert "★ `fast`" in folder.read("reports/pretend-tuning.md")
+    for path in (folder.path / "reports").rglob("*"):
+        assert path.is_dir() or SECRET not in path.read_text(encoding="utf-8"), path
+
+    apply = ["git", "apply", "reports/pretend-tuning.patch"]
+    subprocess.run(apply, cwd=folder.path, check=True, timeout=240)
+    assert folder.run().ret == 0
+    ledgers = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    reports = [read_cell_report(path.parent) for path in ledgers]
+    before, after = sorted(reports, key=lambda report: report.at_s)
+    won = before.conclusion.verdict("fast")
+    was, now = before.conclusion.baseline.tgs, after.conclusion.baseline.tgs
+    assert won is not None
+    assert (won.tgs and was and now) is not None
+    assert abs(now / won.tgs - 1) < 0.01, "what was measured is what is deployed"  # type: ignore[operator]
+    assert now > 1.08 * was  # type: ignore[operator]
+
+
+def test_the_gate_of_a_recipe_passes_where_it_holds_and_fails_where_it_does_nothing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.run().assert_outcomes(passed=5, xfailed=1)
+    monkeypatch.chdir(folder.path)
+    monkeypatch.setattr("pytest_xlatune.tasks.recipe.lint", lambda *_: Linted())
+    apply = ["recipe", "apply", "reports/pretend-tuning.json", "--to", "test_sweep.py"]
+    assert main([*apply, "--workdir", ".xlatune"]) == 0
+    run_inside(folder.pytester, "test_sweep_recipe.py").assert_outcomes(passed=1)
+    folder.edit("test_sweep_recipe.py", ("--xla_fast=1", "--xla_other=1"))
+    done = run_inside(folder.pytester, "test_sweep_recipe.py")
+    done.assert_outcomes(failed=1)
+    assert done.ret == 1
+
+
+RANK = ("-m", "wave2")
+
+
+def ledger_of(folder: Folder) -> Path:
+    (path,) = folder.path.glob(".xlatune/pretend/*/ledger.jsonl")
+    return path
+
+
+def figures(folder: Folder) -> dict[str, Any]:
+    """Every score of the ledger, by trial: to the last digit."""
+    kept = ("score", "status", "findings", "job_ids", "outcome", "settings")
+    return {
+        f"{result['trial']['arm']} {result['trial']['position']}": {n: result[n] for n in kept}
+        for result in folder.results
+    }
+
+
+@pytest.mark.parametrize("gone", ["deleted", "emptied"])
+def test_a_ledger_that_is_gone_is_told_and_what_was_measured_is_read_again(
+    folder: Folder, gone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.run(*RANK)
+    path = ledger_of(folder)
+    before, submitted = figures(folder), sorted(folder.submitted)
+    assert before
+    attempts = sorted(path.parent.glob("*/*/spec.json"))
+    if gone == "deleted":
+        path.unlink()
+    else:
+        path.write_bytes(b"")
+        assert main(["jobs", "--workdir", str(folder.path / ".xlatune")]) == 3
+        assert "finished attempts of session" in capsys.readouterr().err
+
+    shown = " ".join(folder.run(*RANK).stdout.str().split())
+    finished = f"holds {len(attempts)} finished attempts of session"
+    for words in (finished, "deleted or emptied", "--xlatune-rebuild", "--xlatune-fresh"):
+        assert words in shown
+    rebuilt = folder.run(*RANK, "--xlatune-rebuild")
+    assert figures(folder) == before
+    assert sorted(path.parent.glob("*/*/spec.json")) == attempts, "nothing was started"
+    board = " ".join(folder.read("reports/pretend/leaderboard.md").split())
+    assert "its attempts were read again" in board
+    assert folder.run(*RANK).parseoutcomes() == rebuilt.parseoutcomes()
+    assert sorted(folder.submitted) == submitted, "a later session goes on with it"
+
+
+def test_a_last_attempt_counts_and_a_later_one_follows(folder: Folder) -> None:
+    chosen = (*RANK, "-k", "unknown or same")
+    folder.run(*chosen)
+    path = ledger_of(folder)
+    (first,) = path.parent.glob("*/same-*.1")
+    second = first.with_name(first.name.replace(".1", ".2"))
+    shutil.copytree(first, second)
+    job = second / "job.json"
+    job.write_text(job.read_text("utf-8").replace(first.name, second.name), "utf-8")
+    path.unlink()
+    folder.run(*chosen, "--xlatune-rebuild")
+    jobs = [event["submission"] for event in folder.events("attempt-submitted")]
+    assert [job["attempt"] for job in jobs if job["trial_id"].startswith("same")] == [2]

@@ -189,7 +189,6 @@ def test_the_payload_runs_alone() -> None:
         ("executors/payload.py", {"pytest_xlatune.secure_files"}),
         ("executors/look_at_hang.py", set()),
         ("secure_files.py", set()),
-        ("workers/xla_lint.py", set()),
     )
     for name, may in alone:
         found = {full for _, full in imports(PACKAGE / name)}

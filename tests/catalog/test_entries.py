@@ -11,7 +11,6 @@ from pytest_xlatune.catalog.candidates import candidates, ladders_of, profiles_f
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import Status, history, load, names_of, release
 from pytest_xlatune.evidence.hlo.difference import expectations
-from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import APPENDING, PGLE, check_unique, parse_flags, profile
 from pytest_xlatune.studies.derived import Around, Leader
@@ -85,14 +84,6 @@ def test_names_are_forgiving_and_unknown_ones_have_a_neighbour() -> None:
             refused("FSPD")
     with pytest.raises(ConfigError, match="found 'PP=4;FSDP=2', expected AXIS=DEGREE such as"):
         profiles_for("PP=4;FSDP=2")
-
-
-def test_an_axis_begins_with_its_own_entries() -> None:
-    for axis in Axis.__members__:
-        axes = [entry.axes for entry in load().of_axis(axis)]
-        first_any = next(at for at, each in enumerate(axes) if "any" in each)
-        assert all(axis in each for each in axes[:first_any])
-        assert all("any" in each for each in axes[first_any:])
 
 
 @pytest.mark.parametrize("axis", ["FSDP", "PP", "TP"])
@@ -180,6 +171,8 @@ def test_a_variable_at_the_default_of_the_vendors_nccl_is_left_out_where_none_se
     for each in ("gdrcopy-0", "dmabuf-1", "split-on-qps", "pxn-0"):
         assert "or the default" in found[each]
     assert not found.keys() & {"gdrcopy-1", "dmabuf-0", "pxn-1"}
+    twice = left_out("FSDP", Context(jaxlib="0.12.0.1"))
+    assert twice["pipeline-ag"] == "the same settings as pipelined-ag", "two names of one option"
     of_amd = left_out("EP", Context(device="gfx942"))
     assert "or the default" in of_amd["gdrcopy-1"]
     assert not of_amd.keys() & {"gdrcopy-0", "dmabuf-1"}, "RCCL's are other ones"
@@ -189,11 +182,6 @@ def test_a_variable_at_the_default_of_the_vendors_nccl_is_left_out_where_none_se
     for unknown in (replace(plain, is_complete=False), replace(plain, knows_env=False)):
         assert "gdrcopy-0" not in left_out("EP", unknown)
     assert "gdrcopy-0" in {each.id for each in profiles_for("EP", device="sm_90")}
-
-
-def test_two_names_of_one_option_are_tried_once() -> None:
-    found = left_out("FSDP", Context(jaxlib="0.12.0.1"))
-    assert found["pipeline-ag"] == "the same settings as pipelined-ag"
 
 
 def test_latency_hiding_is_a_candidate_where_it_is_the_lever() -> None:
@@ -208,12 +196,6 @@ def test_latency_hiding_is_a_candidate_where_it_is_the_lever() -> None:
     deployed = parse_flags("--xla_gpu_enable_latency_hiding_scheduler=true")
     on = Context(jaxlib="0.8.3", device="gfx942", deployed=deployed)
     assert "overlap-2" not in left_out("PP", on)
-
-
-def test_stacks_are_of_a_later_wave() -> None:
-    found = candidates("FSDP", Context(), wave="wave3").profiles
-    assert [each.id for each in found] == ["ag-rs-256m", "ag-rs-1g"]
-    assert all(len(each.flags) == 2 for each in found)
 
 
 def test_a_vendors_settings_need_its_device() -> None:
@@ -262,16 +244,13 @@ def test_the_keys_of_maxtext_are_a_wave_of_their_own_and_say_what_they_do_to_the
         says = "changes numerics" in each.note
         assert says == any(KEYS.get(key, False) for key in each.overrides), each.id
     assert not any(each.overrides for each in profiles_for("PP", device="sm_90"))
-
-
-def test_joint_keys_set_two_of_them_at_once() -> None:
-    found = {each.id: each.overrides for each in profiles_for("FSDP", wave="wave5")}
-    assert found["remat-minimal"] == {"remat_policy": "minimal"}
-    assert found["attention-te-remat"] == {
-        "attention": "cudnn_flash_te",
-        "remat_policy": "minimal",
-    }
-    assert "scan-inside-stage" not in found, "of pipelines alone"
+    joint = {each.id: each.overrides for each in profiles_for("FSDP", wave="wave5")}
+    both = {"attention": "cudnn_flash_te", "remat_policy": "minimal"}
+    assert joint["attention-te-remat"] == both
+    assert "scan-inside-stage" not in joint, "of pipelines alone"
+    stacks = candidates("FSDP", Context(), wave="wave3").profiles
+    assert [each.id for each in stacks] == ["ag-rs-256m", "ag-rs-1g"]
+    assert all(len(each.flags) == 2 for each in stacks)
 
 
 def test_keys_of_a_vendor_need_its_device() -> None:

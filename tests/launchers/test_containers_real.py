@@ -94,39 +94,34 @@ POLITE = "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 0.2; done"
 
 
 @pytest.mark.parametrize(
-    "script",
-    [pytest.param(POLITE, id="polite"), pytest.param(STUBBORN, id="stubborn", marks=programs)],
+    ("script", "by"),
+    [
+        pytest.param(POLITE, "cancel", id="polite"),
+        pytest.param(STUBBORN, "cancel", id="stubborn", marks=programs),
+        pytest.param(STUBBORN, "the shell around it", id="its shell is killed"),
+        pytest.param(STUBBORN, "all below the payload", id="all are killed", marks=programs),
+    ],
 )
-def test_a_cancelled_trial_hears_it_and_leaves_no_container(
-    submit: Callable[..., Attempt], script: str
+def test_a_trial_that_ends_early_leaves_no_container(
+    submit: Callable[..., Attempt], script: str, by: str
 ) -> None:
     attempt = submit("sleeps", "bash", "-c", script)
-    until(lambda: "up" in attempt.log.splitlines())
-    assert attempt.containers
-    LocalExecutor().cancel([attempt.submission], root=attempt.root)
-    assert attempt.end().state is State.CANCELLED
-    assert "heard" in attempt.log.splitlines()
-    until(lambda: not attempt.containers)
-    name = f"name=xlt-{attempt.folder.parent.name}-sleeps-0"
-    named = podman("ps", "--format", "{{.Names}}", "--filter", name)
-    assert named.stdout == b""
-
-
-@pytest.mark.parametrize(
-    "victim", ["the shell around it", pytest.param("payload and all below it", marks=programs)]
-)
-def test_sigkill_leaves_no_container_running(submit: Callable[..., Attempt], victim: str) -> None:
-    attempt = submit("killed", "bash", "-c", STUBBORN)
     until(lambda: "up" in attempt.log.splitlines())
     started, claim = read_started(attempt.folder), read_claim(attempt.folder)
     assert started is not None
     assert claim is not None
-    inside = attempt.containers
-    assert inside
-    if victim == "the shell around it":
+    assert attempt.containers
+    if by == "cancel":
+        LocalExecutor().cancel([attempt.submission], root=attempt.root)
+        assert attempt.end().state is State.CANCELLED
+        assert "heard" in attempt.log.splitlines()
+    elif by == "the shell around it":
         os.kill(started.pid, signal.SIGKILL)
     else:
         os.kill(claim.pid, signal.SIGKILL)
         with contextlib.suppress(ProcessLookupError):  # the kernel and the container were quicker
             os.killpg(started.pid, signal.SIGKILL)
     until(lambda: not attempt.containers)
+    if by == "cancel":
+        name = f"name=xlt-{attempt.folder.parent.name}-sleeps-0"
+        assert podman("ps", "--format", "{{.Names}}", "--filter", name).stdout == b""

@@ -46,16 +46,18 @@ SIGNS = {
 RUN = "import sys; from pytest_xlatune.executors.payload import run; run(*sys.argv[1:])"
 
 
+def flags_in(line: str) -> dict[str, str]:
+    """The flags of a line of the probe."""
+    return effective_values(parse_flags(json.loads(line)[0]["XLA_FLAGS"]))
+
+
 def seen(folder: Path) -> dict[str, str]:
     """Run the spec in a folder as the payload does; return the flags as its program reads them."""
-    outcome = folder / payload.name_of("outcome")
-    subprocess.run(
-        [sys.executable, "-c", RUN, str(folder)], env={**os.environ, "SLURM_PROCID": "0"},
-        check=False, timeout=120,
-    )  # fmt: skip
-    assert json.loads(outcome.read_text(encoding="utf-8"))["state"] == "completed"
-    said = (folder / payload.log_name()).read_text(encoding="utf-8").splitlines()[-1]
-    return effective_values(parse_flags(json.loads(said)[0]["XLA_FLAGS"]))
+    run = [sys.executable, "-c", RUN, str(folder)]
+    subprocess.run(run, env={**os.environ, "SLURM_PROCID": "0"}, check=False, timeout=120)
+    outcome = (folder / payload.name_of("outcome")).read_text(encoding="utf-8")
+    assert json.loads(outcome)["state"] == "completed"
+    return flags_in((folder / payload.log_name()).read_text(encoding="utf-8").splitlines()[-1])
 
 
 @pytest.mark.parametrize("sign", SIGNS)
@@ -100,7 +102,7 @@ def test_the_folder_of_a_job_of_maxtext_slurm_arrives(tmp_path: Path, sign: str)
         env={**PATH, "OUTPUT_PATH": f"/outputs/{SIGNS[sign]}", "XLA_FLAGS": "--xla_image=1"},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    flags = effective_values(parse_flags(json.loads(told.stdout)[0]["XLA_FLAGS"]))
+    flags = flags_in(told.stdout)
     assert flags["xla_dump_to"] == f"/outputs/{SIGNS[sign]}/{OPTIONS_FOLDER}"
     assert (flags["xla_image"], flags["xla_a"]) == ("1", SIGNS[sign])
 

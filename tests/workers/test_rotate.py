@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -29,7 +30,9 @@ from tests.helpers.rotating import (
 )
 
 pytestmark = pytest.mark.jax
-programs = pytest.mark.part("programs")
+PROGRAMS = pytest.mark.part("programs")
+TURNS = [(BASELINE_ID, 2, 3), ("opt-0", 5, 3), (f"{BASELINE_ID}~2", 8, 3)]
+FAST = RotatedProgram(id="fast", options={"xla_cpu_enable_fast_math": "True"})
 
 
 def version() -> str:
@@ -44,27 +47,24 @@ def jit_decorates() -> bool:
     return inspect.signature(jax.jit).parameters["fun"].default is not inspect.Parameter.empty
 
 
-TURNS = [(BASELINE_ID, 2, 3), ("opt-0", 5, 3), (f"{BASELINE_ID}~2", 8, 3)]
-KINDS = [pytest.param(kind, marks=() if kind == "called" else programs, id=kind) for kind in STEPS]
-
-
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[str]]:
     """What the trainer says without a rotation, for the two scales of its step."""
-    found = {}
+    texts = {}
     for is_scaled, kind in ((False, "called"), (True, "partial")):
-        folder = tmp_path_factory.mktemp("plain")
-        plain = run_plain(write_trainer(folder, kind))
+        plain = run_plain(write_trainer(tmp_path_factory.mktemp("plain"), kind))
         assert plain.status == 0, plain.said
-        found[is_scaled] = plain.losses
-    return found
+        texts[is_scaled] = plain.losses
+    return texts
 
 
 def numbers(losses: list[str]) -> list[float]:
-    return [float.fromhex(each) for each in losses]
+    return [float.fromhex(text) for text in losses]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "called" else PROGRAMS) for kind in STEPS]
+)
 def test_a_step_of_each_kind_takes_turns(
     kind: str, losses: dict[bool, list[str]], tmp_path: Path
 ) -> None:
@@ -76,13 +76,14 @@ def test_a_step_of_each_kind_takes_turns(
     assert (read.found, read.calls, read.odd_calls, rotated.turns) == ("train_step", 11, (), TURNS)
     same = {each.program: each.same_as for each in read.compiled}
     assert same == {BASELINE_ID: "", "opt-0": "", f"{BASELINE_ID}~2": BASELINE_ID}
-    assert all(each.memory_bytes for each in read.compiled)
-    assert all(each.compile_s > 0 for each in read.compiled)
+    assert all(each.memory_bytes and each.compile_s > 0 for each in read.compiled)
     expected = losses[kind in ("partial", "static by name", "static by place")]
     # the first steps are the trainer's own; later ones sum in another order
     assert rotated.losses[:2] == expected[:2]
     assert numbers(rotated.losses) == pytest.approx(numbers(expected), rel=1e-4)
 
+
+# --- trainers that end or do something else: what is read of their rotations ----------------------
 
 FULL = """
     import resource
@@ -90,29 +91,186 @@ FULL = """
     if number in (5, 8):  # in the turn of a profile, and not for ever
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
 """
+MADE_ANEW = """
+jitted = []
+def step(state, batch):
+    if number % EVERY == 0:
+        def anew(state, batch): return train_step(state, batch, SCALE)
+        anew.__name__ = "train_step"
+        jitted.append(jax.jit(anew, donate_argnums=0))
+    return jitted[-1](state, batch)
+"""
+BY_STATE = """
+small = jax.jit(lambda batch: batch * 1.0)
+loss_of = jax.jit(lambda state, batch: train_step(state, batch)[1])
+def step_of(state, batch): return train_step(state, batch)
+large = jax.jit(step_of)
+step = lambda state, batch: (loss_of(state, batch), large(state, small(batch)))[1]
+"""
+STATIC = """
+jitted = jax.jit(train_step, static_argnames='scale')
+step = lambda state, batch: jitted(state, batch, scale=1.0 + (number == 6))
+"""
+# a call in front of the turns raises, and one within them
+RAISED = """
+inner = jax.jit(train_step)
+raised = set()
+def step(state, batch):
+    if number in (1, 6) and number not in raised:
+        raised.add(number)
+        worker = inner._xlatune
+        def fails(*args, **more): raise RuntimeError('INTERNAL: once')
+        program, plain = worker._program, worker.plain
+        worker._program = worker.plain = fails
+        try: inner(state, batch)
+        except RuntimeError: print('caught')
+        worker._program, worker.plain = program, plain
+    return inner(state, batch)
+"""
+GRADIENTS = """
+grads = jax.jit(jax.value_and_grad(lambda s, b: train_step(s, b)[1]))
+def applied(state, gradient): return [state['w'] - 0.1 * gradient['w'], 0.0]
+apply = jax.jit(applied)
+def step(state, batch):
+    loss, gradient = grads(state, batch)
+    return {'w': apply(state, gradient)[0]}, loss
+"""
+OUTSIDE = """
+loss_of = jax.jit(lambda state, batch: train_step(state, batch)[1])
+def applied(state, gradient): return {'w': state['w'] - 0.1 * gradient['w']}
+apply = jax.jit(applied)
+def step(state, batch):
+    loss, gradient = jax.value_and_grad(loss_of)(state, batch)
+    return apply(state, gradient), loss
+"""
+PMAP = """
+pmapped = jax.pmap(train_step)
+one = lambda tree: jax.tree_util.tree_map(lambda each: each[0], tree)
+step = lambda s, b: one(pmapped({'w': s['w'][None]}, b[None]))
+"""
+PART = "inner = jax.jit(train_step)\nstep = jax.jit(lambda state, batch: inner(state, batch))"
+OTHER_NAME = "step = jax.jit(lambda state, batch: train_step(state, batch))"
+SHORT = "    batch = batch[:4] if number == 6 else jnp.concatenate([batch[:4]] * 2)"
+# the call after the first ones is that of a short batch
+MOSTLY_LONG = "    batch = jnp.ones((3 if number % 4 == 2 else 8, 32))"
+ANY: dict[str, str] = {"step_function": ""}
+ODD = "argument [0][1] was float32[8,32], and is float32[3,32]"
+NO_TURN: dict[str, Any] = {"turns": (), "compiled": ()}
+SEVERAL = "several programs: <lambda>, applied"
 
 
-def test_a_journal_ends_with_the_first_line_that_a_full_disk_did_not_take(tmp_path: Path) -> None:
-    """The lines behind a lost one would give its steps to the program before."""
-    rotated = run_rotated(
-        write_trainer(tmp_path, "called", in_loop=FULL), spec_of(SLOWER, COPY, order=(0, 1, 2, 0))
-    )
-    assert (rotated.status, len(rotated.losses)) == (0, 11), rotated.said
-    assert rotated.turns == TURNS[:1]
-    assert rotated.read.calls is None
+@pytest.mark.parametrize(
+    ("step", "in_loop", "spec", "status", "turns", "read"),
+    [
+        pytest.param(
+            "called", FULL, {"order": (0, 1, 2, 0)}, 0, TURNS[:1], {"calls": None},
+            id="the journal ends with the first line that a full disk did not take",
+        ),
+        pytest.param(
+            "called", "    if number == 9: os._exit(3)", {}, 3, None,
+            {"suspects": ("opt-0",), "calls": None, "is_over": False}, marks=PROGRAMS,
+            id="a process that dies in a turn names it and the one before",
+        ),
+        pytest.param(
+            "called", SHORT, {}, 0, TURNS, {"odd_calls": (6,)}, marks=PROGRAMS,
+            id="arguments of another shape run the trainer's own program",
+        ),
+        pytest.param(
+            STATIC, "", {}, 0, None, {"odd_calls": (6,)}, marks=PROGRAMS,
+            id="and so does another static argument",
+        ),
+        pytest.param(
+            "called", MOSTLY_LONG, {}, 0, [(BASELINE_ID, 3, 2), ("opt-0", 5, 3), (COPY.id, 8, 3)],
+            {"odd_calls": (6, 10), "odd_words": ODD}, marks=PROGRAMS,
+            id="programs are compiled for the arguments that come most often",
+        ),
+        pytest.param(
+            RAISED, "", {}, 0, [(BASELINE_ID, 2, 3), ("opt-0", 5, 1)],
+            {"raised_call": 6, "calls": 12}, marks=PROGRAMS,
+            id="a call that raises is no step, and ends the turns that have begun",
+        ),
+        *(
+            pytest.param(
+                MADE_ANEW.replace("EVERY", every).replace("SCALE", "1.0"), "", ANY, 0, TURNS,
+                {"calls": 11, "another_call": None}, marks=PROGRAMS,
+                id=f"a step that is made anew in {every} steps takes turns on",
+            )
+            for every in ("1", "5")
+        ),
+        pytest.param(
+            BY_STATE, "", ANY, 0, TURNS, {"found": "step_of"}, marks=PROGRAMS,
+            id="without a name the function with the state is the step",
+        ),
+        pytest.param(
+            GRADIENTS, "", ANY, 0, [], {"trouble": SEVERAL, "found": ""}, marks=PROGRAMS,
+            id="gradients that another program applies",
+        ),
+        pytest.param(
+            OUTSIDE, "", ANY, 0, [], {"trouble": SEVERAL, "found": ""}, marks=PROGRAMS,
+            id="a loss that is differentiated outside of any program",
+        ),
+        pytest.param(
+            OTHER_NAME, "", {}, 0, [], NO_TURN | {"trouble": "functions seen: none"},
+            marks=PROGRAMS, id="a step of another name",
+        ),
+        pytest.param(
+            "called", "", {"first_step": 20}, 0, [],
+            NO_TURN | {"trouble": "was due; functions seen: train_step"}, marks=PROGRAMS,
+            id="too few steps",
+        ),
+        pytest.param(
+            PART, "", {}, 0, [], NO_TURN | {"trouble": "was due; functions seen: train_step"},
+            marks=PROGRAMS, id="a part of the step",
+        ),
+        pytest.param(
+            "step = train_step", "", {}, 0, [], NO_TURN | {"trouble": "functions seen: none"},
+            marks=PROGRAMS, id="no jit at all",
+        ),
+        pytest.param(
+            PMAP, "", {}, 0, [], NO_TURN | {"trouble": "made by jax.pmap"}, marks=PROGRAMS,
+            id="a pmap",
+        ),
+    ],
+)  # fmt: skip
+def test_a_trainer_runs_on_whatever_becomes_of_its_rotation(
+    *,
+    step: str,
+    in_loop: str,
+    spec: dict[str, Any],
+    status: int,
+    turns: list[tuple[str, int, int]] | None,
+    read: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    trainer = write_trainer(tmp_path, step, in_loop=in_loop)
+    rotated = run_rotated(trainer, spec_of(SLOWER, COPY, **spec))
+    assert rotated.status == status, rotated.said
+    assert status or len(rotated.losses) == 11
+    assert turns is None or rotated.turns == turns
+    assert read.pop("trouble", "") in rotated.read.trouble
+    assert {name: getattr(rotated.read, name) for name in read} == read
+    assert rotated.read.jax
+    assert rotated.said.count("caught") == (2 if step is RAISED else 0)
 
 
-@programs
+@PROGRAMS
+def test_another_program_of_the_same_name_is_the_trainers_own(tmp_path: Path) -> None:
+    step = MADE_ANEW.replace("EVERY", "5").replace("SCALE", "1.0 + number")
+    trainer = write_trainer(tmp_path, step)
+    rotated = run_rotated(trainer, spec_of(SLOWER, COPY))
+    assert (rotated.status, rotated.read.calls, rotated.read.another_call) == (0, 5, 5)
+    assert rotated.losses[4:] == run_plain(trainer).losses[4:], "no stale program ran"
+
+
+@PROGRAMS
 def test_a_sitecustomize_lets_the_next_one_run(tmp_path: Path) -> None:
     behind = tmp_path / "behind"
     behind.mkdir()
     (behind / "sitecustomize.py").write_text("print('the next one')\n", encoding="utf-8")
-    trainer = write_trainer(
-        tmp_path, "called", before="import sitecustomize as s; print(s.__file__)"
-    )
-    rotated = run_rotated(
-        trainer, spec_of(SLOWER, COPY), is_customized=True, env={"PYTHONPATH": str(behind)}
-    )
+    shows = "import sitecustomize as s; print(s.__file__)"
+    trainer = write_trainer(tmp_path, "called", before=shows)
+    env = {"PYTHONPATH": str(behind)}
+    rotated = run_rotated(trainer, spec_of(SLOWER, COPY), is_customized=True, env=env)
     assert (rotated.status, rotated.turns) == (0, TURNS), rotated.said
     assert rotated.said.splitlines()[:2] == ["the next one", f"{behind}/sitecustomize.py"]
 
@@ -132,7 +290,7 @@ def test_a_sitecustomize_without_a_rotation_does_nothing(tmp_path: Path) -> None
 def test_wrong_words_end_before_the_trainer_starts(tmp_path: Path) -> None:
     spec = tmp_path / "rotation.json"
     spec.write_text("{}", encoding="utf-8")
-    for words, said in (
+    for words, message in (
         ([], "usage: rotate.py"),
         ([str(spec), "--", "-m"], "usage: rotate.py"),
         ([str(spec), "trainer.py"], "usage: rotate.py"),
@@ -143,15 +301,26 @@ def test_wrong_words_end_before_the_trainer_starts(tmp_path: Path) -> None:
             [sys.executable, str(ROTATE), *words], capture_output=True, text=True, check=False
         )
         assert done.returncode == 1
-        assert said in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr
 
 
-@programs
+def test_a_journal_that_cannot_be_written_costs_the_rotation_and_not_the_trainer(
+    tmp_path: Path,
+) -> None:
+    trainer = write_trainer(tmp_path, "called")
+    (tmp_path / "rotation.0.jsonl").symlink_to(tmp_path / "elsewhere")
+    rotated = run_rotated(trainer, spec_of(COPY))
+    assert (rotated.status, len(rotated.losses)) == (0, 11)
+    assert "nothing rotates: OSError" in rotated.said
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@PROGRAMS
 def test_what_a_compiler_refuses_costs_its_own_turns_only(tmp_path: Path) -> None:
     unknown = RotatedProgram(id="unknown", options={"xla_no_such_flag": "1"})
     wrong = RotatedProgram(id="wrong", options={"xla_backend_optimization_level": "zero"})
-    large = RotatedProgram(id="large", options=SLOWER.options)
+    large = replace(SLOWER, id="large")
     switch = RotatedProgram(id="switch", options={"xla_cpu_enable_fast_math": "true"})
     spec = spec_of(unknown, wrong, large, switch, memory_limit_bytes=12_000)
     read = run_rotated(write_trainer(tmp_path, "called"), spec, steps=17).read
@@ -160,48 +329,11 @@ def test_what_a_compiler_refuses_costs_its_own_turns_only(tmp_path: Path) -> Non
     assert read.refused == {}
     assert read.left_out.keys() == {"large"}
     assert read.left_out["large"] > 12_000
-    assert [each.program for each in read.turns] == [BASELINE_ID] * 4 + ["switch"]
+    assert [turn.program for turn in read.turns] == [BASELINE_ID] * 4 + ["switch"]
 
 
-# a compiler that aborts where this option is on
-ABORTS = """
-from jax._src.interpreters import pxla
-real = pxla.MeshComputation.compile
-def dying(self, compiler_options=None, **more):
-    if "xla_cpu_enable_fast_math" in (compiler_options or {}):
-        os.abort()
-    return real(self, compiler_options, **more)
-pxla.MeshComputation.compile = dying
-"""
-FAST = RotatedProgram(id="fast", options={"xla_cpu_enable_fast_math": "True"})
-
-
-# an option of XLA's own tests that makes every compilation here end with an F-line
-CRASH = RotatedProgram(
-    id="crash", options={"xla_unsupported_crash_on_hlo_pass_noop_change": "true"}
-)
-
-
-@programs
-def test_a_compilation_that_ends_the_process_is_named(tmp_path: Path) -> None:
-    is_real = history().is_accepted(next(iter(CRASH.options)), version())
-    crash = CRASH if is_real else replace(FAST, id="crash")
-    trainer = write_trainer(tmp_path, "called", before="" if is_real else ABORTS)
-    spec = spec_of(COPY, SLOWER, crash)
-    rotated = run_rotated(trainer, spec)
-    assert rotated.status == -6, rotated.said
-    assert rotated.read.suspects == ("crash",)
-    # a copy cannot abort, and is compiled behind what can
-    assert [each.program for each in rotated.read.compiled] == [BASELINE_ID, "opt-0"]
-    # and again without it: each step stays in its turn
-    again = run_rotated(trainer, spec.without(rotated.read.suspects), steps=14)
-    assert again.turns == [
-        (BASELINE_ID, 2, 3), (COPY.id, 5, 3), ("opt-0", 8, 3), (BASELINE_ID, 11, 3),
-    ]  # fmt: skip
-
-
-# a program of one option raises when it runs, as one that finds no memory does
-RAISES = """
+# a compiler that does something else where an option is on
+COMPILER = """
 from jax._src.interpreters import pxla
 real = pxla.MeshComputation.compile
 class Raising:
@@ -210,17 +342,41 @@ class Raising:
     def create_cpp_call(self, *args): return self.call
     def call(self, *args, **more): raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 def compiling(self, compiler_options=None, **more):
+    is_fast = "xla_cpu_enable_fast_math" in (compiler_options or {})
+    if is_fast: BEFORE
     program = real(self, compiler_options, **more)
-    return Raising(program) if "xla_cpu_enable_fast_math" in (compiler_options or {}) else program
+    return Raising(program) if is_fast else program
 pxla.MeshComputation.compile = compiling
 """
+ABORTS = COMPILER.replace("BEFORE", "os.abort()")
+# one that ends every compilation here with an F-line, of XLA's own tests
+CRASH = RotatedProgram(
+    id="crash", options={"xla_unsupported_crash_on_hlo_pass_noop_change": "true"}
+)
 
 
-@programs
+@PROGRAMS
+def test_a_compilation_that_ends_the_process_is_named(tmp_path: Path) -> None:
+    is_real = history().is_accepted(next(iter(CRASH.options)), version())
+    crash = CRASH if is_real else replace(FAST, id="crash")
+    trainer = write_trainer(tmp_path, "called", before="" if is_real else ABORTS)
+    spec = spec_of(COPY, SLOWER, crash)
+    rotated = run_rotated(trainer, spec)
+    assert (rotated.status, rotated.read.suspects) == (-6, ("crash",)), rotated.said
+    # a copy cannot abort, and is compiled behind what can
+    assert [each.program for each in rotated.read.compiled] == [BASELINE_ID, "opt-0"]
+    # and again without it: each step stays in its turn
+    again = run_rotated(trainer, spec.without(rotated.read.suspects), steps=14)
+    turns = [(BASELINE_ID, 2, 3), (COPY.id, 5, 3), ("opt-0", 8, 3), (BASELINE_ID, 11, 3)]
+    assert again.turns == turns
+
+
+@PROGRAMS
 def test_a_program_that_raises_at_its_first_call_is_out_and_the_trainer_goes_on(
     losses: dict[bool, list[str]], tmp_path: Path
 ) -> None:
-    trainer = write_trainer(tmp_path, "called", before=RAISES)
+    # as one that finds no memory when it runs
+    trainer = write_trainer(tmp_path, "called", before=COMPILER.replace("BEFORE", "pass"))
     rotated = run_rotated(trainer, spec_of(FAST, COPY))
     assert rotated.status == 0, rotated.said
     assert rotated.read.refused == {"fast": "its first call: RESOURCE_EXHAUSTED: Out of memory"}
@@ -228,184 +384,7 @@ def test_a_program_that_raises_at_its_first_call_is_out_and_the_trainer_goes_on(
     assert numbers(rotated.losses) == pytest.approx(numbers(losses[False]), rel=1e-4)
 
 
-@programs
-def test_a_process_that_dies_in_a_turn_names_it_and_the_one_before(tmp_path: Path) -> None:
-    in_loop = "    if number == 9: os._exit(3)"
-    rotated = run_rotated(write_trainer(tmp_path, "called", in_loop=in_loop), spec_of(SLOWER, COPY))
-    assert rotated.status == 3
-    assert rotated.read.suspects == ("opt-0",)
-    assert rotated.read.calls is None
-    assert not rotated.read.is_over
-
-
-@programs
-def test_other_arguments_run_the_trainers_own_program(tmp_path: Path) -> None:
-    in_loop = "    batch = batch[:4] if number == 6 else jnp.concatenate([batch[:4]] * 2)"
-    rotated = run_rotated(write_trainer(tmp_path, "called", in_loop=in_loop), spec_of(SLOWER, COPY))
-    assert (rotated.status, rotated.turns) == (0, TURNS), rotated.said
-    assert rotated.read.odd_calls == (6,)
-    static = (
-        "jitted = jax.jit(train_step, static_argnames='scale')\n"
-        "step = lambda state, batch: jitted(state, batch, scale=1.0 + (number == 6))"
-    )
-    read = run_rotated(write_trainer(tmp_path, static), spec_of(SLOWER, COPY)).read
-    assert read.odd_calls == (6,)
-
-
-@programs
-def test_a_call_that_raises_is_no_step_and_ends_the_turns(tmp_path: Path) -> None:
-    step = (
-        "inner = jax.jit(train_step)\n"
-        "raised = set()\n"
-        "def step(state, batch):\n"
-        "    if number in (1, 6) and number not in raised:\n"
-        "        raised.add(number)\n"
-        "        kept, worker = batch, inner._xlatune\n"
-        "        def fails(*args, **more): raise RuntimeError('INTERNAL: once')\n"
-        "        program, plain = worker._program, worker.plain\n"
-        "        worker._program = worker.plain = fails\n"
-        "        try: inner(state, batch)\n"
-        "        except RuntimeError: print('caught')\n"
-        "        worker._program, worker.plain = program, plain\n"
-        "    return inner(state, batch)"
-    )
-    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY))
-    assert rotated.status == 0, rotated.said
-    assert rotated.said.count("caught") == 2
-    # the one before the turns is not counted, with the one in them they end
-    assert rotated.turns == [(BASELINE_ID, 2, 3), ("opt-0", 5, 1)]
-    assert (rotated.read.raised_call, rotated.read.calls) == (6, 12)
-
-
-MADE_ANEW = """
-jitted = []
-def step(state, batch):
-    if number % {every} == 0:
-        def anew(state, batch): return train_step(state, batch, {scale})
-        anew.__name__ = "train_step"
-        jitted.append(jax.jit(anew, donate_argnums=0))
-    return jitted[-1](state, batch)
-"""
-
-
-@programs
-@pytest.mark.parametrize("every", [1, 5])
-def test_a_step_that_is_made_anew_takes_turns_on(every: int, tmp_path: Path) -> None:
-    trainer = write_trainer(tmp_path, MADE_ANEW.format(every=every, scale="1.0"))
-    rotated = run_rotated(trainer, spec_of(SLOWER, COPY, step_function=""))
-    assert (rotated.status, rotated.turns) == (0, TURNS), rotated.said
-    assert (rotated.read.calls, rotated.read.another_call) == (11, None)
-
-
-@programs
-def test_another_program_of_the_same_name_is_the_trainers_own(tmp_path: Path) -> None:
-    trainer = write_trainer(tmp_path, MADE_ANEW.format(every=5, scale="1.0 + number"))
-    rotated = run_rotated(trainer, spec_of(SLOWER, COPY))
-    assert (rotated.status, rotated.read.calls, rotated.read.another_call) == (0, 5, 5)
-    assert rotated.losses[4:] == run_plain(trainer).losses[4:], "no stale program ran"
-
-
-@programs
-def test_programs_are_compiled_for_the_arguments_that_come_most_often(tmp_path: Path) -> None:
-    # the call after the first ones is that of a short batch
-    in_loop = "    batch = jnp.ones((3 if number % 4 == 2 else 8, 32))"
-    read = run_rotated(write_trainer(tmp_path, "called", in_loop=in_loop), spec_of(SLOWER)).read
-    assert [each.first_call for each in read.turns] == [3, 5, 8]
-    assert read.odd_calls == (6, 10)
-    assert read.odd_words == "argument [0][1] was float32[8,32], and is float32[3,32]"
-
-
-@programs
-@pytest.mark.parametrize(
-    ("step", "said", "trouble"),
-    [
-        pytest.param(
-            "step = jax.jit(lambda state, batch: train_step(state, batch))",
-            {},
-            "functions seen: none",
-            id="another name",
-        ),
-        pytest.param(
-            "step = jax.jit(train_step)",
-            {"first_step": 20},
-            "was due; functions seen: train_step",
-            id="too few steps",
-        ),
-        pytest.param(
-            "inner = jax.jit(train_step)\nstep = jax.jit(lambda state, batch: inner(state, batch))",
-            {},
-            "was due; functions seen: train_step",
-            id="a part of the step",
-        ),
-        pytest.param("step = train_step", {}, "functions seen: none", id="no jit at all"),
-        pytest.param(
-            "pmapped = jax.pmap(train_step)\n"
-            "one = lambda tree: jax.tree_util.tree_map(lambda each: each[0], tree)\n"
-            "step = lambda s, b: one(pmapped({'w': s['w'][None]}, b[None]))",
-            {},
-            "made by jax.pmap",
-            id="a pmap",
-        ),
-    ],
-)
-def test_a_step_that_is_not_found_is_said_and_the_trainer_runs(
-    step: str, said: dict[str, int], trouble: str, tmp_path: Path
-) -> None:
-    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(COPY, **said), steps=6)
-    assert rotated.status == 0, rotated.said
-    assert len(rotated.losses) == 6
-    assert trouble in rotated.read.trouble
-    assert (rotated.read.turns, rotated.read.compiled) == ((), ())
-    assert rotated.read.jax
-
-
-@programs
-def test_without_a_name_the_function_with_the_state_is_the_step(tmp_path: Path) -> None:
-    step = (
-        "small = jax.jit(lambda batch: batch * 1.0)\n"
-        "loss_of = jax.jit(lambda state, batch: train_step(state, batch)[1])\n"
-        "def step_of(state, batch): return train_step(state, batch)\n"
-        "large = jax.jit(step_of)\n"
-        "step = lambda state, batch: (loss_of(state, batch), large(state, small(batch)))[1]"
-    )
-    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY, step_function=""))
-    assert (rotated.read.found, rotated.turns) == ("step_of", TURNS), rotated.said
-
-
-@programs
-@pytest.mark.parametrize(
-    ("step", "named"),
-    [
-        pytest.param(
-            "grads = jax.jit(jax.value_and_grad(lambda s, b: train_step(s, b)[1]))\n"
-            "def applied(state, gradient): return [state['w'] - 0.1 * gradient['w'], 0.0]\n"
-            "apply = jax.jit(applied)\n"
-            "def step(state, batch):\n"
-            "    loss, gradient = grads(state, batch)\n"
-            "    return {'w': apply(state, gradient)[0]}, loss",
-            "<lambda>, applied",
-            id="gradients that another program applies",
-        ),
-        pytest.param(
-            "loss_of = jax.jit(lambda state, batch: train_step(state, batch)[1])\n"
-            "def applied(state, gradient): return {'w': state['w'] - 0.1 * gradient['w']}\n"
-            "apply = jax.jit(applied)\n"
-            "def step(state, batch):\n"
-            "    loss, gradient = jax.value_and_grad(loss_of)(state, batch)\n"
-            "    return apply(state, gradient), loss",
-            "<lambda>, applied",
-            id="a loss that is differentiated outside of any program",
-        ),
-    ],
-)
-def test_a_step_of_several_programs_is_left_alone(step: str, named: str, tmp_path: Path) -> None:
-    rotated = run_rotated(write_trainer(tmp_path, step), spec_of(SLOWER, COPY, step_function=""))
-    assert (rotated.status, len(rotated.losses)) == (0, 11), rotated.said
-    assert f"several programs: {named}" in rotated.read.trouble
-    assert (rotated.read.found, rotated.turns) == ("", [])
-
-
-@programs
+@PROGRAMS
 def test_each_rotation_compiles_anew_and_leaves_the_cache_alone(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     env = {
@@ -415,24 +394,12 @@ def test_each_rotation_compiles_anew_and_leaves_the_cache_alone(tmp_path: Path) 
     }
     trainer = write_trainer(tmp_path, "compiled and called")
     assert run_plain(trainer, env=env).status == 0
-    kept = sorted(each.name for each in cache.iterdir() if "train_step" in each.name)
+    kept = sorted(path.name for path in cache.iterdir() if "train_step" in path.name)
     assert kept
     rotated = run_rotated(trainer, spec_of(SLOWER, COPY), env=env)
     assert rotated.turns == TURNS
     assert all(each.compile_s > 0 for each in rotated.read.compiled)
-    assert kept == sorted(each.name for each in cache.iterdir() if "train_step" in each.name)
-
-
-def test_a_journal_that_cannot_be_written_costs_the_rotation_and_not_the_trainer(
-    tmp_path: Path,
-) -> None:
-    trainer = write_trainer(tmp_path, "called")
-    (tmp_path / "rotation.0.jsonl").symlink_to(tmp_path / "elsewhere")
-    rotated = run_rotated(trainer, spec_of(COPY))
-    assert rotated.status == 0
-    assert len(rotated.losses) == 11
-    assert "nothing rotates: OSError" in rotated.said
-    assert not (tmp_path / "elsewhere").exists()
+    assert kept == sorted(path.name for path in cache.iterdir() if "train_step" in path.name)
 
 
 GLOO = """
@@ -449,14 +416,14 @@ step = jax.jit(train_step, donate_argnums=0)
 """
 
 
-@programs
+@PROGRAMS
 @pytest.mark.parametrize("is_refused_by_one", [False, True])
 def test_processes_over_gloo_stay_in_step(is_refused_by_one: bool, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         before = GLOO.replace("{port}", str(probe.getsockname()[1]))
     if is_refused_by_one:  # e.g. a node with another library
-        dying = ABORTS.replace("os.abort()", "raise RuntimeError('not here')")
+        dying = COMPILER.replace("BEFORE", "raise RuntimeError('not here')")
         before += f"if os.environ['RANK'] == '1':\n    exec({dying!r})\n"
     trainer = write_trainer(tmp_path, SHARDED, before=before)
     spec = tmp_path / "rotation.json"

@@ -347,18 +347,15 @@ def _read_side(
         raise ConfigError(f"{path} does not exist; {_EXPECTED}")
     jobs, left_out = list[JobLog](), list[tuple[Path, str]]()
     for file, problem in _entries(path):
-        reason = problem
-        if not reason:
-            try:
-                log = read_log(file)
-            except UnreadableLogError as error:
-                reason = error.reason
-            else:
-                reason = _why_not_counted(log, name, seen)
-                if not reason:
-                    jobs.append(log)
-        if reason:
+        try:
+            log = None if problem else read_log(file)
+            reason = problem if log is None else _why_not_counted(log, name, seen)
+        except UnreadableLogError as error:
+            log, reason = None, error.reason
+        if log is None or reason:
             left_out.append((file, reason))
+        else:
+            jobs.append(log)
     if not jobs and not left_out:
         raise ConfigError(f"{path} is empty: no log of a training job; {_EXPECTED}")
     if not jobs:

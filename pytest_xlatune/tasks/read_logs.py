@@ -279,8 +279,7 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
         return by_log
     ranks = read_outcomes(path.parent)
     failed = [outcome for outcome in ranks.values() if outcome.state is not State.COMPLETED]
-    first = min(failed, key=lambda outcome: outcome.end_s or math.inf) if failed else ranks.get(0)
-    return first or by_log
+    return min(failed, key=lambda outcome: outcome.end_s or math.inf, default=ranks.get(0, by_log))
 
 
 def _is_torn(reader: LogReader, report: LogReport, pattern: StepPattern | None) -> bool:

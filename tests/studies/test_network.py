@@ -141,14 +141,15 @@ def test_rounds_hold_every_pair_once_and_each_node_once_a_round(count: int) -> N
 
 
 @pytest.mark.parametrize("cls", [FailureClass.HANG_INIT, FailureClass.NODE_FAIL])
-def test_a_node_that_cannot_communicate_ends_its_rounds(cls: FailureClass) -> None:
+def test_a_node_that_cannot_communicate_with_two_partners_ends_its_rounds(
+    cls: FailureClass,
+) -> None:
     study = network(8)
     results = history(machine(lost={"node003": cls}), of=study, one_by_one=True)
-    assert len([each for each in results if each.score is None]) == 2, "two partners are enough"
+    assert sum(each.score is None for each in results) == 2
     ended = Ended(conclusion=study.decide(results).conclusion, history=tuple(results))
     assert whole(ended) == "INVALID node003"
     assert cls.meaning in ended.why("node003")
-    assert not ended.verdict("node003").can_run
     assert set(ended.kinds.values()) == {INVALID, NOT_ACCUSED}
 
 

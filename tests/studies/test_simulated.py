@@ -28,10 +28,8 @@ from tests.helpers.words import with_values
 
 simulated: Any = load("simcluster")
 worlds: Any = load("simworlds")
-tallies: Any = load("tallies")
 rates: Any = load("error_rates")
 recipes: Any = load("recipes")
-slots: Any = load("slot_rates")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "error_rates.md"
 TOKENS = simulated.TOKENS
 
@@ -161,17 +159,6 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
     assert not any(with_values(each.reasons, "excess") for each in plain.verdicts)
 
 
-def test_evidence_chooses_what_is_measured_and_is_no_job_of_the_budget() -> None:
-    world = simulated.World(name="chosen", profiles=75, slots=25)
-    conclusion, history = simulated.sweep(world, 3)
-    assert [each.trial.protocol.is_scored for each in history].count(False) == 1
-    assert world.budget - 1 <= len(history) <= 1 + world.budget
-    screened = {each.trial.arm for each in history if each.trial.is_screened}
-    assert len(screened - {"baseline-deployed"}) == world.slots
-    assert screened != {"baseline-deployed", *(f"p{at:03d}" for at in range(25))}
-    assert simulated.sweep(world, 3)[0] == conclusion
-
-
 # --- rates ------------------------------------------------------------------------------------
 
 
@@ -240,19 +227,6 @@ def test_a_job_score_is_close_to_the_job(pauses: float, close: float) -> None:
 # --- the page ---------------------------------------------------------------------------------
 
 
-def test_only_the_rows_of_what_was_measured_are_new() -> None:
-    measured = rates.pages.part(PAGE).lstrip()
-    assert rates.merged(measured, {}, 1000) == measured
-    name = worlds.CHOSEN.name
-    tally = tallies.Tally(sweeps=1000, false_sweeps=33, confirmed=3000, covered=2850)
-    after = rates.merged(measured, {name: tally}, 1000)
-    lines = zip(measured.splitlines(), after.splitlines(), strict=True)
-    assert [new for old, new in lines if old != new] == [
-        "| 4c | false winner, slots by evidence | <= 7.0 % | 3.3 % | ok |",
-        f"| {name} | 1000 | 3.3 (0.6) | - | - | 95.0 (0.4) | - |",
-    ]
-
-
 def first(cell: str) -> float:
     """The percentage of a cell, without its Monte-Carlo error."""
     return float(cell.partition(" ")[0])
@@ -310,14 +284,3 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page() -> None:
     for _, sweeps, _, useless, harmful, gain, count, _ in rows.values():
         assert (int(sweeps), int(count) <= recipes.PLAIN.budget) == (1000, True)
         assert (first(useless) <= 8, first(harmful) <= 2, first(gain) >= 90) == (True, True, True)
-
-
-def test_slots_stand_on_the_page_with_the_jobs_of_one_slot_and_with_more() -> None:
-    """Eight slots need more trials than one: the page has the figures of both."""
-    three = slots.TABLE.worlds[-1].name
-    rows = table_of(slots.pages.part(PAGE, "node slots").strip())[2:]
-    found = {(row[0], row[1]): (int(row[3]), first(row[7])) for row in rows if row[2] == three}
-    spreads = [f"8, {100 * each:g} %" for each in slots.SPREADS]
-    assert list(found) == [("one", "50"), *((e, jobs) for jobs in ("65", "50") for e in spreads)]
-    assert all(found[each, "50"][0] >= 1000 for each in spreads)
-    assert all(found[each, "65"][1] > found[each, "50"][1] for each in spreads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -46,34 +46,40 @@ def warming(
     return [scored(each, protocol) for each in every], protocol
 
 
-def timings(tau: float, **how: Any) -> list[Sequence[tuple[int, float]]]:
+Timings = list[Sequence[tuple[int, float]]]
+
+
+def timings(tau: float, **how: Any) -> Timings:
     return [each.timings for each in warming(tau, **how)[0]]
 
 
-STALLED = [
-    scored([*seconds(0.9, steps=10), 45.0 + job, *[30.0] * 9], Protocol(steps=20)).timings
-    for job in range(12)
-]
+def stalled() -> Timings:
+    """A slow step of every job."""
+    jobs = ([*seconds(0.9, steps=10), 45.0 + job, *[30.0] * 9] for job in range(12))
+    return [scored(each, Protocol(steps=20)).timings for each in jobs]
+
+
+def in_turn() -> Timings:
+    return [[(step, 45.0 if step in (0, 2, 5) else 30.0) for step in range(15)]] * 12
 
 
 @pytest.mark.parametrize(
     ("jobs", "starts"),
     [
-        pytest.param(timings(0.9), {4}, id="a short warm-up"),
-        pytest.param(timings(2.5), {8, 9, 10}, id="a long one"),
-        pytest.param(timings(0.9, jobs=11), {None}, id="too few jobs to say"),
+        pytest.param(lambda: timings(0.9), {4}, id="a short warm-up"),
+        pytest.param(lambda: timings(2.5), {8, 9, 10}, id="a long one"),
+        pytest.param(lambda: timings(0.9, jobs=11), {None}, id="too few jobs to say"),
         # 105 steps are 105 chances to be slow by chance: none of them may push the start away
-        pytest.param(timings(0.9, steps=105, noise=0.02), {*range(6)}, id="noise alone"),
-        pytest.param(timings(0.9, steps=105, noise=0.25), {*range(6)}, id="loud noise alone"),
-        pytest.param(STALLED, {4}, id="a slow step of every job"),
-        pytest.param([[(step, 45.0 if step in (0, 2, 5) else 30.0) for step in range(15)]] * 12,
-                     {6}, id="level steps make a steady state only in a row"),
+        pytest.param(lambda: timings(0.9, steps=105, noise=0.02), {*range(6)}, id="noise alone"),
+        pytest.param(lambda: timings(0.9, steps=105, noise=0.25), {*range(6)}, id="loud noise"),
+        pytest.param(stalled, {4}, id="a slow step of every job"),
+        pytest.param(in_turn, {6}, id="level steps make a steady state only in a row"),
     ],
-)  # fmt: skip
+)
 def test_the_pooled_start_finds_the_warm_up(
-    jobs: list[Sequence[tuple[int, float]]], starts: set[int | None]
+    jobs: Callable[[], Timings], starts: set[int | None]
 ) -> None:
-    assert steady_start(jobs) in starts
+    assert steady_start(jobs()) in starts
 
 
 def test_a_cell_that_slows_down_has_no_warm_up() -> None:

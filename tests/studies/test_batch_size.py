@@ -295,6 +295,8 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
     assert all(each.score for each in ended.jobs), "no job that does not fit"
     top = min(ceiling, 32)
     assert max(probed(ended)) == top
+    if ceiling < 32:  # the first job is at three quarters of what fits
+        assert probed(ended)[0] == min(range(1, top + 1), key=lambda size: abs(size - 0.75 * top))
     assert (ended.record.largest, ended.record.unfit) == (str(top), "")
     assert ended.summary[-1].endswith("no larger one may be tried")
     assert "of 80 GiB, by jaxlib 1: " in ended.notes

@@ -99,6 +99,9 @@ def test_loads_of_less_than_all_nodes_are_disjoint_and_keep_their_nodes() -> Non
     assert [len(each) for each in nodes] == [1, 2, 4]
     assert len(set.union(*nodes)) == 1 + 2 + 4
     assert {load.cell(CELL).nodelist for load in WHOLE[3:]} == {CELL.nodelist}
+    # the order alternates, else a drift would look like a regression of all loads
+    order = [int(each.arm[-1]) for each in commits(2, loads=WHOLE).decide(()).due]
+    assert order == [1, 2, 2, 1, 1, 2, 2, 1, 1, 2]
     with pytest.raises(ConfigError, match="needs 9 nodes, the node list names 8"):
         Load(model="a", nodes=9).cell(CELL)
 

@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -162,18 +162,6 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
 # --- rates ------------------------------------------------------------------------------------
 
 
-def test_stacks_find_what_adds_up() -> None:
-    world = simulated.World(name="any", effects=(0.02, 0.02, 0.02), stacks=4)
-    verdicts = [each for seed in range(10) for each in simulated.sweep(world, seed)[0].verdicts]
-    found = [each for each in verdicts if each.kind is VerdictKind.FASTER]
-    truths = [world.truth_of(each.arm) for each in found]
-    assert max(truths) == pytest.approx(1.02**3 - 1)
-    # beside the stacks stand their parts
-    assert sum(truth > 0.039 for truth in truths) > 12
-    inside = [e.ci95[0] <= t <= e.ci95[1] for e, t in zip(found, truths, strict=True)]
-    assert sum(inside) / len(inside) > 0.85
-
-
 @pytest.mark.parametrize(
     ("world", "sweeps", "most"),
     [
@@ -199,29 +187,6 @@ def test_three_winners_of_2_percent_are_found_in_50_jobs() -> None:
         faster = {v.arm for v in conclusion.verdicts if v.kind is VerdictKind.FASTER}
         found += len(faster & {"p000", "p001", "p002"})
     assert found / (3 * sweeps) > 0.80 - 3 * math.sqrt(0.8 * 0.2 / (3 * sweeps))
-
-
-@pytest.mark.parametrize(
-    ("pauses", "close"),
-    [
-        pytest.param(0.0, 1.0, id="without pauses"),
-        # a pause at an edge of the window is paid back outside: 3.7 % of 1,100 jobs
-        pytest.param(0.1, 0.93, id="pauses that are paid back"),
-    ],
-)
-def test_a_job_score_is_close_to_the_job(pauses: float, close: float) -> None:
-    """Neither stragglers nor pauses that are paid back move the score by more than its noise."""
-    world = simulated.World(name="one", sigma_job=0.0, drift="none", pauses=pauses)
-    study = simulated.TuningStudy(cell=world.cell(), profiles=world.declared())
-    protocol, errors = study.cell.protocol, []
-    for number in range(10):
-        for records in simulated.Cluster(world, number).steps(study.decide([]).due):
-            found = score(records, protocol=protocol, tokens_per_device_step=TOKENS)
-            if isinstance(found, Score):
-                errors.append(found.value - math.log(TOKENS / simulated.BASE_STEP_S))
-    assert len(errors) >= 250
-    assert abs(median(errors)) < 0.002
-    assert sum(abs(error) < 0.015 for error in errors) >= close * len(errors)
 
 
 # --- the page ---------------------------------------------------------------------------------

@@ -133,14 +133,16 @@ def arm(*names: str, blocks: Collection[int] = range(99)) -> Callable[[Trial], b
     return lambda trial: trial.arm in names and trial.block in blocks
 
 
-def changed(run: Answer, when: Callable[[Trial], bool], **score: object) -> Answer:
-    """Return a machine on which some of the scores have other fields."""
+def changed(run: Answer, when: Callable[[Trial], bool], **fields: object) -> Answer:
+    """Return a machine on which some of the scores have other fields; a function gets the score."""
 
     def answer(trial: Trial) -> TrialResult:
         result = run(trial)
         if result.score is None or not when(trial):
             return result
-        return replace(result, score=replace(result.score, **score))
+        score = result.score
+        values = {name: each(score) if callable(each) else each for name, each in fields.items()}
+        return replace(result, score=replace(score, **values))
 
     return answer
 

@@ -160,6 +160,7 @@ def test_a_selection_is_a_filter_and_who_selects_all_asks_for_the_whole_sweep(
     due = whole.decide([]).due
     assert list(some) == [t for t in due if t.is_baseline or t.profile.id in chosen]
     every = study(seed=seed, selected=frozenset(NAMES))
+    assert TuningStudy.from_json(every.to_json()) == every
     assert every.decide(done).due == whole.decide(done).due
     assert every.decide(done).conclusion == whole.decide(done).conclusion
     for other in ({}, {"selected": frozenset(NAMES[1:])}, {"confirm": False}):

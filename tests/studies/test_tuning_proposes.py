@@ -342,6 +342,8 @@ def spare(done: list[TrialResult]) -> list[Trial]:
 
 def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     sweep = study(budget=65)
+    plan = [sentence(each) for each in sweep.outlook([]).lines]
+    assert any("keeps 8 jobs of 65 for spare blocks" in each for each in plan)
     done = history({}, 0.006, of=sweep, seed=2)
     own = spare(done)
     assert len(done) <= 65
@@ -446,9 +448,8 @@ def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank
     assert 8 <= len(arms_of(second)) == len(second) <= 11
     # another hour in which all is 5 % slower moves no rank
     for shift in (0.0, 0.05):
-        runs = [changed(run, lambda _: True, value=r.score.value - shift)(r.trial)
-                for r in map(run, second) if r.score]  # fmt: skip
-        results = [*first, *runs]
+        later = changed(run, lambda _: True, value=lambda score, by=shift: score.value - by)
+        results = [*first, *map(later, second)]
         blocks = sweep.decide(results).due
         assert blocks[0].block == 1, shift
         assert arms_of(blocks) < arms_of(second), "only what ran twice enters"

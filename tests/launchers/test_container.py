@@ -13,13 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ENTRY_FILE, ENV_FILE, HOST_FILE, ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests.helpers import golden
 from tests.helpers.probes import PROBE, make_trial
 
@@ -219,30 +217,3 @@ def test_the_environment_arrives_byte_for_byte(runtime: str, tmp_path: Path) -> 
         asked = json.loads((tmp_path / "asked.json").read_text())
         assert {"--name=xlt-session-1-trial.1-3", "--rm"} <= {*asked}
         assert (tmp_path / "asked.json.removed").read_text() == "xlt-session-1-trial.1-3"
-
-
-def test_an_inner_launcher_of_another_kind_keeps_its_own_words() -> None:
-    class Other(Launcher):
-        interpreter = "python"
-
-        def describe(self) -> str:
-            return "other"
-
-        def env_files_of(self, cell: Cell) -> tuple[str, ...]:
-            return ()
-
-        def files(self, cell: Cell) -> tuple[str, ...]:
-            return ("/in/the/image",)
-
-        def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-            return LaunchSpec(
-                argv=("run", "{xlatune.folder}"), env={"A": "1"}, unset=("B",), cwd="/w"
-            )
-
-    cell = make_cell()
-    launcher = ContainerLauncher(inner=Other())
-    spec = launcher.launch(make_trial(cell, PROFILE), cell)
-    assert spec.argv[-4:] == ("{xlatune.folder}", "{xlatune.rank}", "run", "{xlatune.folder}")
-    assert spec.files[ENV_FILE] == "export A=1\nunset B\n"
-    assert "--workdir=/w" in spec.files[HOST_FILE]
-    assert launcher.files(cell) == ()

@@ -15,7 +15,6 @@ from msgspec.structs import force_setattr
 from pytest_xlatune.campaign.playbook import CLASS_RULES
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.metric import StepRecord, Steps
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.record import Real, Record, Timings, as_columns, canonical, digest
 
@@ -123,20 +122,6 @@ def test_json_that_is_laid_out_is_the_same_json(value: object) -> None:
     assert json.loads(pretty_json(value)) == value
 
 
-def test_a_trial_and_a_field_stand_on_a_line_each() -> None:
-    trials = [{"id": at, "steps": [[each, 0.5] for each in range(99)]} for at in range(3)]
-    value = {"trials": trials, "none": {}, "cell": {"model": {"tag": "m"}, "axes": ["PP"]}}
-    lines = pretty_json(value).splitlines()
-    assert lines[:6] == [
-        *("{", '  "cell": {', '    "axes": ["PP"],', '    "model": {"tag": "m"}', "  },"),
-        '  "none": {},',
-    ]
-    assert lines[6] == '  "trials": ['
-    assert [json.loads(each.strip(" ,")) for each in lines[7:10]] == trials
-    assert lines[10:] == ["  ]", "}"]
-    assert [*json.loads(pretty_json(value, keeps_order=True))] == [*value]
-
-
 def test_an_unknown_name_comes_with_the_nearest() -> None:
     message = str(ConfigError.unknown("wave", "wave22", valid=["wave2", "confirm"], where="-m"))
     assert message == "unknown wave 'wave22' in -m; did you mean 'wave2'? Known: confirm, wave2"
@@ -205,12 +190,3 @@ def test_pairs_take_no_more_than_their_numbers() -> None:
 
 def test_each_failure_class_has_its_row() -> None:
     assert {*CLASS_RULES} <= {*FailureClass}
-
-
-def test_steps_are_a_sequence_of_records() -> None:
-    records = [StepRecord(step=at, tgs=9.0 + at) for at in range(10)]
-    steps = Steps.of(iter(records))
-    assert [*steps] == records
-    assert (steps[3], steps[-1], steps == records) == (records[3], records[-1], True)
-    assert (steps[2:5] == records[2:5], steps == records[1:]) == (True, False)
-    assert Steps.of([]) == Steps()

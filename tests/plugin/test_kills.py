@@ -76,7 +76,7 @@ def start(folder: Folder) -> Iterator[Start]:
         ),
         pytest.param((), signal.SIGTERM, False, id="told to end", marks=pytest.mark.part("sweeps")),
         pytest.param(("--xlatune-keep-jobs",), signal.SIGINT, False, id="Ctrl-C that keeps jobs"),
-        pytest.param((), signal.SIGINT, True, id="Ctrl-C ends what none waits for"),
+        pytest.param((), signal.SIGINT, True, id="Ctrl-C ends jobs"),
     ],
 )
 def test_a_session_that_ends_early_is_gone_on_with(

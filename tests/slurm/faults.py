@@ -141,8 +141,10 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("sbatch outlives its session", "waited for"),
     f"{_E}slurm_poller.py::test_who_cancels_too_late_ends_nothing":
         ("cancelled after its end", "its result stands"),
-    f"{_P}kills.py::test_ctrl_c_ends_what_none_waits_for": ("Ctrl-C", "says so, ends the jobs"),
-    f"{_P}kills.py::test_ctrl_c_can_leave_it_running": ("Ctrl-C, --xlatune-keep-jobs", "runs on"),
+    f"{_P}kills.py::test_a_session_that_ends_early_is_gone_on_with[Ctrl-C ends jobs]":
+        ("Ctrl-C", "says so, ends the jobs"),
+    f"{_P}kills.py::test_a_session_that_ends_early_is_gone_on_with[Ctrl-C that keeps jobs]":
+        ("Ctrl-C, --xlatune-keep-jobs", "runs on"),
 }  # fmt: skip
 
 

@@ -224,12 +224,6 @@ def test_a_misspelt_variable_is_not_passed_over() -> None:
         resolve_options({}, {**others, "XLATUNE_MODLE": "x"}, {}, root=Path("/project"))
 
 
-def test_a_switch_is_off_unless_it_is_given() -> None:
-    given = {"no_xlatune": True, "xlatune_fresh": False}
-    options = resolve_options(given, {}, {}, root=Path("/project"))
-    assert (options.is_off, options.fresh, options.keep_jobs) == (True, False, False)
-
-
 BELONGS = r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings\(budget=...\)\)"
 
 
@@ -276,25 +270,6 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     assert options.for_sweeps.places == dict.fromkeys((*names, *tables), "xlatune.toml")
     assert (options.negative, options.log_level) == ("xfail", "debug")
     assert options.notify_file == root / "3"
-
-
-def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "how-to" / "site.md").read_text(encoding="utf-8")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / "xlatune.toml").write_text(text.split("```toml\n")[1].split("```")[0])
-    found = resolved(tmp_path, sweep())
-    found.check()
-    assert resolve(tmp_path).notify_file == Path("/home/me/.notify")
-    assert (found.cell.model_tag, found.cell.deployed["NCCL_DEBUG"]) == ("deepseek3-671b", "WARN")
-    assert found.sweep.site.resources.options == {
-        "account": "perf",
-        "partition": "long",
-        "qos": "high",
-    }
-    assert found.cell.launcher.startswith("container docker mounts=/shared /data:/data:ro gpus=amd")
-    outside = resolved(tmp_path, sweep("smoke"), model="m")
-    assert isinstance(outside.sweep.launcher, MaxTextLauncher)
-    assert outside.cell.image == ""
 
 
 TWO = (2, ("n1", "n2"))

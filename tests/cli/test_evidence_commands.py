@@ -102,13 +102,6 @@ def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
     assert document["before"]["source"].startswith(str(dumps[0]))
 
 
-def truncated_dump(folder: Path) -> Path:
-    dump = gpu_dump(folder / "cut")
-    (program,) = dump.glob("*step*after_optimizations.txt")
-    program.write_bytes(program.read_bytes().partition(b"\nENTRY ")[0][:-300])
-    return dump
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -116,7 +109,6 @@ def truncated_dump(folder: Path) -> Path:
         pytest.param(
             lambda folder: folder, ": no *_after_optimizations.txt", id="a folder without a dump"
         ),
-        pytest.param(truncated_dump, "after_optimizations.txt: no readable HLO", id="truncated"),
         pytest.param(lambda _: Path("/dev/zero"), "/dev/zero: no such file", id="a device"),
     ],
 )
@@ -163,12 +155,11 @@ def test_a_trace_reconciles_and_two_variants_are_compared(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--steps", 5), "3 steps found (5, 6, 7"),
         (("--gpus", 16), "4 devices with kernels in 1 capture, 16 expected"),
         (("--step-time", 1, "--step-time", 2), "2 times for 1 variant;"),
         (("--families", "/nope.json"), "/nope.json: no JSON file"),
     ],
-    ids=["other steps", "other devices", "a time too many", "no families"],
+    ids=["other devices", "a time too many", "no families"],
 )
 def test_what_does_not_agree_is_refused(
     run: Run, base: Path, options: tuple[object, ...], message: str
@@ -180,7 +171,7 @@ def test_what_does_not_agree_is_refused(
 
 @pytest.mark.parametrize("name", ["n2.xplane.pb", "n2.trace.json.gz"], ids=["cut", "foreign"])
 def test_a_bad_capture_is_named_and_the_others_are_still_read(
-    run: Run, base: Path, tmp_path: Path, name: str
+    run: Run, base: Path, name: str
 ) -> None:
     good = base / "n1.xplane.pb"
     data = good.read_bytes()
@@ -195,14 +186,8 @@ def test_a_bad_capture_is_named_and_the_others_are_still_read(
     code, out, err = run("drill", base)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{name}: " in err
-    # a folder without captures says what is expected
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "no capture among 0 files" in run("drill", empty)[2]
-    (empty / "n1.xplane.riegeli").write_bytes(b"")
-    assert "riegeli capture" in run("drill", empty)[2]
     with pytest.raises(SystemExit, match="2"):
-        main(["drill", str(empty), "--gpus", "0"])
+        main(["drill", str(base), "--gpus", "0"])
 
 
 # --- a real JAX -----------------------------------------------------------------------------------

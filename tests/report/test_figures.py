@@ -11,7 +11,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -53,8 +53,9 @@ def noise(*name: object) -> float:
 class Played(scripted.FakeExecutor):
     """Runs trials whose steps take the seconds that their names say, and remembers those."""
 
-    def __init__(self) -> None:
+    def __init__(self, effects: Mapping[str, float]) -> None:
         super().__init__()
+        self.effects = effects
         self.jobs: dict[str, Any] = {}  # `ring-confirm1.0` -> the seconds of its steps
         self.turns: dict[str, list[float]] = {}  # program -> log seconds of a step in each turn
         self.took_s: list[float] = []  # of each job, with 30 s around its steps
@@ -88,7 +89,7 @@ class Played(scripted.FakeExecutor):
 
     def job(self, name: str) -> Any:
         arm = re.split("-(?:wave|confirm)", name)[0]
-        speed = EFFECTS.get(arm, 0.0) + 0.002 * noise(name)
+        speed = self.effects.get(arm, 0.0) + 0.002 * noise(name)
         seconds = 0.5 * np.exp([0.004 * noise(name, at) - speed for at in range(STEPS)])
         seconds[0] *= 6
         if name == STRAGGLED:
@@ -101,7 +102,7 @@ class Played(scripted.FakeExecutor):
         for at in range(spec.first_step, len(seconds)):
             program = at_call(spec, at)
             turn, step = divmod(at - spec.first_step, spec.turn_steps)
-            speed = EFFECTS.get(program, 0.0) + 0.001 * noise(name, program)
+            speed = self.effects.get(program, 0.0) + 0.001 * noise(name, program)
             speed += 0.003 * noise(name) + 1e-7 * noise(name, turn)
             seconds[at] *= math.exp(-speed)
             if step == spec.turn_steps - 1:
@@ -139,7 +140,9 @@ def dunnett(df: int, alpha: float) -> float:
 class Report:
     """What ran, what is said of it, and what numpy makes of the seconds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, effects: Mapping[str, float], rotation: RotationRule | None
+    ) -> None:
         options = [profile(name, f"--xla_{name}=1") for name in ("good", "fair", "same", "slow")]
         variables = [
             profile(name, env={f"NCCL_{name.upper()}": "1"}) for name in ("ring", "tree", "chan")
@@ -152,9 +155,9 @@ class Report:
             block_baselines=COPIES,
             screen_baselines=2,
             finalists=FAMILY,
-            rotation=RotationRule(),
+            rotation=rotation,
         )
-        self.ran = Played()
+        self.ran = Played(effects)
         made = scripted.campaign(folder, self.ran, cell=CELL, study=study)
         scripted.run(made)
         reports = folder / "reports"
@@ -163,20 +166,25 @@ class Report:
         self.page = (reports / "pretend/leaderboard.md").read_text("utf-8")
         self.tuning = (reports / "pretend-tuning.md").read_text("utf-8")
         self.html = (reports / "pretend/leaderboard.html").read_text("utf-8")
-        self.record = self.board["conclusion"]["record"]
         self.scores = {name: score(seconds) for name, seconds in self.ran.jobs.items()}
         # of fresh jobs: `ring-confirm1.0` is one of the first block
         names = [(re.split(r"-confirm|\.", name), value) for name, value in self.scores.items()]
         self.fresh = [(name[1], name[0], value) for name, value in names if len(name) == 3]
         self.blocks = sorted({block for block, _, _ in self.fresh})
 
-    def verdict(self, arm: str) -> Any:
-        verdicts = self.board["conclusion"]["verdicts"]
-        return next(verdict for verdict in verdicts if verdict["arm"] == arm)
-
-    def shown_score(self, name: str) -> Any:
-        trials = self.board["trials"]
-        return next(trial["score"] for trial in trials if trial["id"].startswith(f"{name}-"))
+    def shown(self, place: str) -> Any:
+        """What the JSON has at a place: `verdict/good/tgs`, of an arm, a job or the record."""
+        found: Any = {
+            "verdict": {each["arm"]: each for each in self.board["conclusion"]["verdicts"]},
+            "score": {
+                each["id"].rpartition("-")[0]: each["score"] for each in self.board["trials"]
+            },
+            "record": self.board["conclusion"]["record"],
+            "hours": self.board["record"]["node_hours"],
+        }
+        for name in place.split("/"):
+            found = found[int(name) if isinstance(found, list) else name]
+        return found
 
     @property
     def level(self) -> float:
@@ -224,6 +232,10 @@ class Report:
         low, high = dunnett(self.fit[1], 0.025) * spread, t(0.95, self.fit[1]) * spread
         return [math.expm1(mean + end) for end in (0, -low, high)]
 
+    @property
+    def mde80(self) -> float:
+        return math.expm1((dunnett(self.fit[1], 0.05) + t(0.8, self.fit[1])) * self.error)
+
     def in_turns(self, arm: str) -> float:
         """Change of a program in the rotation that ranked, by its turns and the copies'."""
         speed = {name: -fmean(turns) for name, turns in self.ran.turns.items()}
@@ -245,81 +257,66 @@ class Report:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return Report(tmp_path_factory.mktemp("sweep"))
+    return Report(tmp_path_factory.mktemp("sweep"), EFFECTS, RotationRule())
 
 
 Figure = Callable[[Report], Any]
 # what it is, where the JSON has it, what numpy makes of it, and what it was
-FIGURES: Sequence[tuple[str, Figure, Figure, Any]] = (
+FIGURES: Sequence[tuple[str, str, Figure, Any]] = (
     (
         "TGS of a job with a pause",
-        lambda it: it.shown_score(STRAGGLED)["tgs"],
+        f"score/{STRAGGLED}/tgs",
         lambda it: math.exp(it.scores[STRAGGLED]),
         1059.57309,
     ),
     (
         "TGS of a winner: the baseline's with its change",
-        lambda it: it.verdict("good")["tgs"],
+        "verdict/good/tgs",
         lambda it: math.exp(it.level + it.change("good")),
         1075.48681,
     ),
     (
-        "change of a winner of fresh blocks, and its interval",
-        lambda it: [it.verdict("ring")["delta"], *it.verdict("ring")["ci95"]],
-        lambda it: [math.expm1(it.change("ring")), *it.interval_of_winner("ring")],
-        (0.0342088447, 0.0310469448, 0.0359631288),
+        "interval of a winner",
+        "verdict/ring/ci95",
+        lambda it: it.interval_of_winner("ring"),
+        (0.0310469448, 0.0359631288),
     ),
     (
-        "interval of an equivalent of blocks",
-        lambda it: it.verdict("tree")["ci95"],
+        "interval of an equivalent",
+        "verdict/tree/ci95",
         lambda it: it.interval("tree", 0.95),
         (-0.00163956509, 0.0024651034),
     ),
     (
         "interval by which it is one",
-        lambda it: [it.verdict("tree")["reasons"][0]["values"][end] for end in ("low", "high")],
-        lambda it: it.interval("tree", 0.90),
-        (-0.00128341614, 0.0021076177),
+        "verdict/tree/reasons/0/values/low",
+        lambda it: it.interval("tree", 0.90)[0],
+        -0.00128341614,
     ),
     (
         "what a small winner is likely to gain",
-        lambda it: it.verdict("fair")["likely"],
+        "verdict/fair/likely",
         lambda it: it.likely("fair"),
         (0.0101191386, 0.00736640563, 0.0118243818),
     ),
-    (
-        "effect of a finalist that blocks find",
-        lambda it: it.record["mde80"],
-        lambda it: math.expm1((dunnett(it.fit[1], 0.05) + t(0.8, it.fit[1])) * it.error),
-        0.00325569944,
-    ),
-    (
-        "change of what only took turns",
-        lambda it: it.verdict("slow")["delta"],
-        lambda it: it.in_turns("slow"),
-        -0.0386862567,
-    ),
-    (
-        "noise of a job, by blocks",
-        lambda it: it.record["sigma"],
-        lambda it: it.fit[0],
-        0.00160058824,
-    ),
+    ("effect that blocks find", "record/mde80", lambda it: it.mde80, 0.00325569944),
+    ("what only took turns", "verdict/slow/delta", lambda it: it.in_turns("slow"), -0.0386862567),
+    ("noise of a job, by blocks", "record/sigma", lambda it: it.fit[0], 0.00160058824),
     (
         "gain in the recipe",
-        lambda it: it.record["recipe"]["parts"][0]["gain"],
+        "record/recipe/parts/0/gain",
         lambda it: math.expm1(it.change("good")),
         0.0504720014,
     ),
     (
-        "change of a screened job, off a line of two",
-        lambda it: it.verdict("chan")["delta"],
+        "a job off a line of two",
+        "verdict/chan/delta",
         lambda it: it.off_line("chan"),
         -0.0291860821,
     ),
     (
         "hours of the nodes",
-        lambda it: it.board["record"]["node_hours"],
+        "hours",
         lambda it: len(NODES) * sum(it.ran.took_s) / 3600,
         0.837080246,
     ),
@@ -327,13 +324,23 @@ FIGURES: Sequence[tuple[str, Figure, Figure, Any]] = (
 
 
 @pytest.mark.parametrize(
-    ("shown", "by_numpy", "number"), [pytest.param(*row[1:], id=row[0]) for row in FIGURES]
+    ("place", "by_numpy", "number"), [pytest.param(*row[1:], id=row[0]) for row in FIGURES]
 )
 def test_a_figure_follows_from_the_seconds(
-    report: Report, shown: Figure, by_numpy: Figure, number: Any
+    report: Report, place: str, by_numpy: Figure, number: Any
 ) -> None:
-    assert shown(report) == pytest.approx(by_numpy(report), rel=4e-6, abs=5e-8)
-    assert shown(report) == pytest.approx(number, rel=1e-6), "it was another"
+    shown = report.shown(place)
+    assert shown == pytest.approx(by_numpy(report), rel=4e-6, abs=5e-8)
+    assert shown == pytest.approx(number, rel=1e-6), "it was another"
+
+
+def test_where_nothing_wins_m_is_the_highest_end_of_an_interval(tmp_path: Path) -> None:
+    report = Report(tmp_path, {"slow": -0.04, "ring": -0.03}, None)
+    ends = [report.interval(arm, 0.95)[1] for _, arm, _ in report.fresh if arm != BASE]
+    assert report.shown("record/bound") == pytest.approx(max(ends), rel=4e-6)
+    words = f"more than {100 * max(ends):.1f} % (M, at 95 %)"
+    assert words in report.page
+    assert words in report.tuning
 
 
 # each stands in the leaderboard and in the tuning document

@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,7 +46,7 @@ from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.reports import publish
-from tests.helpers.history import measured
+from tests.helpers.history import measured, noise
 
 SECRET = "hf_hushHushHushHushHush"  # the ledger itself holds no other
 PP = Cell(
@@ -136,10 +134,10 @@ class Measuring:
                 outcome=Outcome(state=State.FAILED, exit_code=1),
                 job_ids=jobs,
             )
-        noise = int(hashlib.sha256(jobs[0].encode()).hexdigest()[:8], 16) / 2**32 - 0.5
-        tgs = 960.0 * self.speed.get(trial.profile.id, 1.0) * (1 + 0.004 * noise)
+        tgs = 960.0 * self.speed.get(trial.profile.id, 1.0)
+        score = math.log(tgs) + noise(trial, 0.001)
         ended = replace(COMPLETED, start_s=self.at_s)
-        return replace(measured(trial, math.log(tgs), loss=7.0), job_ids=jobs, outcome=ended)
+        return replace(measured(trial, score, loss=7.0), job_ids=jobs, outcome=ended)
 
 
 def table_rows(markdown: str, title: str) -> list[list[str]]:
@@ -284,69 +282,64 @@ def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path:
 
 # -- a job of the document without a score says why ------------------------------------------------
 
-Events = Callable[[Submission, Outcome], tuple[Event, ...]]
+
+def events_of(fate: str, of: Submission, outcome: Outcome) -> tuple[Event, ...]:
+    """What a campaign writes of a job that was to be cancelled with this outcome."""
+    let_go = AttemptLetGo(trial_id=of.trial_id, attempt=of.attempt)
+    ended_by_us = (let_go, *interrupted_events(of, outcome))
+    if fate == "it runs":
+        return ()
+    if fate == "let go":
+        return (let_go,)
+    if fate == "over before we could end it":
+        ended = AttemptEnded(trial_id=of.trial_id, attempt=of.attempt, outcome=COMPLETED)
+        return let_go, ended
+    if fate == "killed":
+        died = replace(outcome, state=State.FAILED, signal=9)
+        retried = Decided(
+            trial_id=of.trial_id, attempt=1, next=Next.RETRY, cls="killed", detail="signal 9"
+        )
+        return retried, AttemptEnded(trial_id=of.trial_id, attempt=of.attempt, outcome=died)
+    if fate == "stopped":
+        stop = Decided(
+            trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail="no job is left"
+        )
+        return (stop, *ended_by_us)
+    return ended_by_us
 
 
-def attempt(measuring: Measuring, trial: Trial, number: int, events: Events, *, job: str) -> None:
-    """Submit a trial, and tell what became of it."""
-    submission = Submission(
-        trial_id=trial.id, attempt=number, executor="slurm", job_id=job, folder=f"t/{number}"
+def attempt(measuring: Measuring, trial: Trial, number: int, fate: str) -> None:
+    """Submit a trial as job 15000 and so on, and tell what became of it."""
+    job = Submission(
+        trial_id=trial.id,
+        attempt=number,
+        executor="slurm",
+        job_id=str(14999 + number),
+        folder=f"t/{number}",
     )
     measuring.write(
         TrialPlanned(trial=trial),
         AttemptIntended(trial_id=trial.id, attempt=number, comment="c"),
-        AttemptSubmitted(submission=submission),
+        AttemptSubmitted(submission=job),
     )
     cancelled = Outcome(state=State.CANCELLED, nodes=PP.nodelist, start_s=measuring.at_s)
-    if told := events(submission, cancelled):
-        measuring.write(*told)
-
-
-def nothing_yet(_: Submission, __: Outcome) -> tuple[Event, ...]:
-    return ()
-
-
-def let_go(of: Submission, _: Outcome) -> tuple[Event, ...]:
-    return (AttemptLetGo(trial_id=of.trial_id, attempt=of.attempt),)
-
-
-def ended_by_us(of: Submission, outcome: Outcome) -> tuple[Event, ...]:
-    return (*let_go(of, outcome), *interrupted_events(of, outcome))
-
-
-def let_go_too_late(of: Submission, _: Outcome) -> tuple[Event, ...]:
-    ended = AttemptEnded(trial_id=of.trial_id, attempt=of.attempt, outcome=COMPLETED)
-    return (*let_go(of, COMPLETED), ended)
-
-
-def killed(of: Submission, outcome: Outcome) -> tuple[Event, ...]:
-    died = replace(outcome, state=State.FAILED, signal=9)
-    decided = Decided(
-        trial_id=of.trial_id, attempt=of.attempt, next=Next.RETRY, cls="killed", detail="signal 9"
-    )
-    return decided, AttemptEnded(trial_id=of.trial_id, attempt=of.attempt, outcome=died)
-
-
-def after_a_stop(of: Submission, outcome: Outcome) -> tuple[Event, ...]:
-    stop = Decided(
-        trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail="no job is left"
-    )
-    return (stop, *ended_by_us(of, outcome))
+    if events := events_of(fate, job, cancelled):
+        measuring.write(*events)
 
 
 @pytest.mark.parametrize(
-    ("events", "state", "remark"),
+    ("fate", "state", "remark"),
     [
-        pytest.param(nothing_yet, "running", "–", id="it runs"),
-        pytest.param(let_go, "running", "let go: ", id="let go"),
-        pytest.param(ended_by_us, "cancelled", "no session waits", id="ended by us"),
-        pytest.param(let_go_too_late, "completed", "–", id="over before we could end it"),
-        pytest.param(killed, "failed, signal 9", "killed (signal 9): retried", id="tried again"),
-        pytest.param(after_a_stop, "cancelled", "after the stop", id="stopped"),
+        ("it runs", "running", "–"),
+        ("let go", "running", "let go: "),
+        ("ended by us", "cancelled", "no session waits"),
+        ("over before we could end it", "completed", "–"),
+        ("killed", "failed, signal 9", "killed (signal 9): retried"),
+        ("stopped", "cancelled", "after the stop"),
     ],
 )
 def test_a_job_without_a_result_says_why(
-    tmp_path: Path, events: Events, state: str, remark: str
+    tmp_path: Path, fate: str, state: str, remark: str
 ) -> None:
     measuring = Measuring(tmp_path, job=14600)
     measuring.open()
@@ -360,20 +353,20 @@ def test_a_job_without_a_result_says_why(
         return {row[0]: (row[4], row[6]) for row in table_rows(appendix, "Job")}
 
     trial = measuring.study.decide(tuple(measuring.history)).due[0]
-    attempt(measuring, trial, 1, events, job="15000")
+    attempt(measuring, trial, 1, fate)
     shown = jobs()
     assert shown["15000"][0] == state
     assert remark in shown["15000"][1]
     assert shown["14601"] == ("completed", "–")
     # a later session ends its own job, whatever stopped the one before
     measuring.open("s2")
-    attempt(measuring, trial, 2, ended_by_us, job="15001")
+    attempt(measuring, trial, 2, "ended by us")
     if state != "running":
         assert jobs()["15001"][0] == "cancelled"
     assert "no session waits" in jobs()["15001"][1]
     # measured by a third one, the jobs before keep their reasons
     measuring.open("s3")
-    attempt(measuring, trial, 3, nothing_yet, job="15002")
+    attempt(measuring, trial, 3, "it runs")
     assert jobs()["15002"] == ("running", "–")
     measuring.end(measuring.result(trial, "15000", "15001", "15002"))
     measuring.write(AttemptEnded(trial_id=trial.id, attempt=3, outcome=COMPLETED))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,12 +18,12 @@ from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from tests.evidence.test_real_captures import both
-from tests.helpers.captures import Space, node, on_stream
+from tests.helpers.captures import node, on_stream
+from tests.helpers.hlo_programs import write_dump
 
 if TYPE_CHECKING:
     from tests.conftest import Once
 
-DATA = Path(__file__).parents[1] / "data" / "evidence"
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
 TINY = (
     "steps=9", "max_target_length=16", "base_emb_dim=32", "base_num_decoder_layers=2",
@@ -35,16 +33,16 @@ TINY = (
 )  # fmt: skip
 
 
-def captured(folder: Path, space: Space) -> Path:
+def captured(folder: Path, unit: int) -> Path:
+    """A folder with the capture of a node with four devices, steps 5, 6 and 7."""
     folder.mkdir()
-    (folder / "n1.xplane.pb").write_bytes(space.data())
+    (folder / "n1.xplane.pb").write_bytes(node(gpus=4, unit=unit).data())
     return folder
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    """A folder with the capture of a node with four devices, steps 5, 6 and 7."""
-    return captured(tmp_path / "base", node(gpus=4, unit=10**6))
+    return captured(tmp_path / "base", 10**6)
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -63,33 +61,16 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 # --- hlo ------------------------------------------------------------------------------------------
 
 
-def gpu_dump(folder: Path, name: str = "fsdp-ov") -> Path:
-    """Lay a kept program out as XLA's dump does."""
-    folder.mkdir()
-    kept = DATA / "jaxlib-0.12.0"
-    program = f"module_0007.jit_train_step.sm_9.0_gpu_after_optimizations{'{}'}.txt"
-    text = gzip.decompress((kept / f"{name}.txt.gz").read_bytes())
-    (folder / program.format("")).write_bytes(text)
-    (folder / "module_0003.jit_small.sm_9.0_gpu_after_optimizations.txt").write_text("HloModule x")
-    for suffix, target in (
-        ("memory-usage-report.txt", program.format("-memory-usage-report")),
-        ("debug_options", "module_0007.jit_train_step.debug_options"),
-    ):
-        if (kept / f"{name}.{suffix}").exists():
-            shutil.copy(kept / f"{name}.{suffix}", folder / target)
-    return folder
-
-
 def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
     run: Run, tmp_path: Path
 ) -> None:
-    code, out, err = run("hlo", gpu_dump(tmp_path / "dump"))
+    code, out, err = run("hlo", write_dump(tmp_path / "dump", "fsdp-ov"))
     assert (code, err) == (0, "")
     assert "jit_train_step for sm_9.0" in out
     assert "4 x all-gather: 32 MiB, asynchronous" in out
     assert "memory " in out
     assert "option xla_gpu_enable_latency_hiding_scheduler=true" in out
-    dumps = [gpu_dump(tmp_path / name, name) for name in ("fsdp", "fsdp-ag")]
+    dumps = [write_dump(tmp_path / name, name) for name in ("fsdp", "fsdp-ag")]
     code, out, _ = run("hlo", *dumps)
     assert code == 0
     assert (
@@ -116,7 +97,7 @@ def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
     run: Run, tmp_path: Path, make: Callable[[Path], Path], message: str
 ) -> None:
     (tmp_path / "bad").mkdir()
-    bad, good = make(tmp_path / "bad"), gpu_dump(tmp_path / "good")
+    bad, good = make(tmp_path / "bad"), write_dump(tmp_path / "good", "fsdp-ov")
     for argv in ((bad,), (good, bad)):
         code, out, err = run("hlo", *argv)
         assert (code, err.count("\n")) == (2, 1)
@@ -143,7 +124,7 @@ def test_a_trace_reconciles_and_two_variants_are_compared(
     code, out, err = run("drill", base, "--json", "--steps", 3)
     assert (code, err) == (0, "")
     reconciles(json.loads(out), [5, 6, 7], 4)
-    faster = captured(tmp_path / "faster", node(gpus=4, unit=9 * 10**5))
+    faster = captured(tmp_path / "faster", 9 * 10**5)
     argv = ["--steps", 3, base, between, faster, "--step-time", 0.5, "--step-time", 0.4]
     code, out, err = run("drill", *argv)
     assert (code, err) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import shutil
 from pathlib import Path
 
 from pytest_xlatune.evidence.hlo import Program, read_hlo
@@ -18,6 +19,22 @@ MIB = 1 << 20
 def text(version: str, name: str) -> str:
     packed = (DATA / f"jaxlib-{version}" / f"{name}.txt.gz").read_bytes()
     return gzip.decompress(packed).decode()
+
+
+def write_dump(folder: Path, name: str, version: str = "0.12.0") -> Path:
+    """Lay a kept program out as XLA's dump does, with the files beside it; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    module, step = DATA / f"jaxlib-{version}", "module_0007.jit_train_step"
+    program = f"{step}.sm_9.0_gpu_after_optimizations"
+    (folder / f"{program}.txt").write_text(text(version, name))
+    (folder / "module_0003.jit_small.sm_9.0_gpu_after_optimizations.txt").write_text("HloModule x")
+    for kept, target in (
+        (module / f"{name}.memory-usage-report.txt", f"{program}-memory-usage-report.txt"),
+        (module / f"{name}.debug_options", f"{step}.debug_options"),
+    ):
+        if kept.exists():
+            shutil.copy(kept, folder / target)
+    return folder
 
 
 @functools.cache

@@ -22,19 +22,10 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.tuning_document import why
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.artifacts import explain
+from tests.helpers.hlo_programs import write_dump
 
-DUMPS = Path(__file__).parents[1] / "data" / "evidence" / "jaxlib-0.12.0"
 CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
 WINNER = profile("ag-1g", "--xla_gpu_all_gather_combine_threshold_bytes=1073741824")
-
-
-def dump(folder: Path, name: str) -> str:
-    """A dump as XLA leaves it: a real program of the GPU compiler."""
-    place = folder / "run" / name / "xla_dump"
-    place.mkdir(parents=True, exist_ok=True)
-    text = gzip.decompress((DUMPS / f"{name}.txt.gz").read_bytes())
-    (place / "module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt").write_bytes(text)
-    return str(place.relative_to(folder))
 
 
 def capture(folder: Path, name: str, wait_us: float) -> str:
@@ -71,7 +62,10 @@ def explained(
             captures = (f"run/{at}/host.xplane.pb",)
             (folder / captures[0]).parent.mkdir(parents=True)
             (folder / captures[0]).write_bytes(traces[at])
-        place = dump(folder, dumps[at]) if dumps else ""
+        place = ""
+        if dumps:
+            place = f"run/{dumps[at]}/xla_dump"
+            write_dump(folder / place, dumps[at])
         recorded = EvidenceRecorded(trial_id=trial.id, dump=place, captures=captures)
         for event in (TrialPlanned(trial=trial), TrialEnded(result=ended), recorded):
             entries.append(LedgerEntry(number=len(entries) + 1, at_s=0.0, event=event))

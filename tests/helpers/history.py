@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Action,
@@ -52,6 +52,18 @@ def knobs(count: int, *, wave: str = "wave2") -> tuple[Profile, ...]:
 def study(count: int = 25, **changes: object) -> TuningStudy:
     values = {"cell": CELL, "profiles": knobs(count), "sigma_prior": 0.006} | changes
     return TuningStudy(**values)  # type: ignore[arg-type]
+
+
+def trial_of(cell: Cell, arm: Profile = BASELINE, **changes: object) -> Trial:
+    """Return a trial of an arm, of the first wave of tuning unless it is said."""
+    values = {
+        "cell_digest": cell.digest,
+        "profile": arm,
+        "protocol": cell.protocol,
+        "study": "tuning",
+        "stage": "wave1",
+    } | changes
+    return Trial(**values)  # type: ignore[arg-type]
 
 
 def measured(trial: Trial, value: float, **changes: object) -> TrialResult:

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.program import FOLDER
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.profile import BASELINE, Profile, effective_values, parse_flags, profile
+from pytest_xlatune.model.profile import Profile, effective_values, parse_flags, profile
 from pytest_xlatune.model.result import Recipe, TuningRecord, Verdict, VerdictKind
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import Doubt, conflicts, sign
 from pytest_xlatune.report.language import Language
@@ -33,6 +32,7 @@ from tests.helpers.deploying import (
     elsewhere,
     repository,
 )
+from tests.helpers.history import trial_of
 
 FASTER, SLOWER, SAME = VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT
 ONCE, UNTOLD, INVALID = VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE, VerdictKind.INVALID
@@ -248,14 +248,7 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     env = patched(tmp_path, (first, second))
     launcher = CommandLauncher(argv=("bash", "-c", "echo found:$XLA_FLAGS"), env_files=(str(env),))
     cell = Cell(model_tag="tiny", parallelism=Parallelism.parse(axes))
-    trial = Trial(
-        cell_digest=cell.digest,
-        profile=BASELINE,
-        protocol=cell.protocol,
-        study="tuning",
-        stage="wave1",
-    )
-    spec = launcher.launch(trial, cell)
+    spec = launcher.launch(trial_of(cell), cell)
     folder = tmp_path / "trial"
     folder.mkdir()
     for name, text in spec.files.items():

@@ -22,13 +22,11 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy
 from pytest_xlatune.studies.node_check import Nodes, NodeStudy
 from pytest_xlatune.tasks.run_record import record_of, record_of_study
-from tests.helpers.history import measured
+from tests.helpers.history import measured, trial_of
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 
@@ -38,10 +36,7 @@ def ran(study: NodeStudy | CommitStudy, seen: Sequence[NodeEnvironment]) -> Ledg
     timed: list[tuple[float, Event]] = [(0.0, CampaignOpened(cells=study.cells, study=study.name))]
     for at, (cell, node) in enumerate(zip(study.cells, seen, strict=False)):
         began_s = 1000 + 5000.0 * at
-        trial = Trial(
-            cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study=study.name,
-            stage="first", position=at,
-        )  # fmt: skip
+        trial = trial_of(cell, study=study.name, stage="first", position=at)
         job = Submission(trial_id=trial.id, attempt=1, executor="slurm", job_id="1", folder="f")
         outcome = Outcome(state=State.COMPLETED, start_s=began_s, end_s=began_s + 360)
         result = measured(trial, math.log(9.0), step_s=10.0, timings=((0, 10.0),) * 20)

@@ -37,7 +37,7 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.text import points
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.document import Document, Table, literal
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
@@ -53,6 +53,7 @@ from pytest_xlatune.tasks.reports import publish
 from tests.helpers import of_studies, scripted
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
+from tests.helpers.history import trial_of
 from tests.helpers.pages import read
 from tests.helpers.scripted import FAILED, UNKNOWN_FLAG, FakeExecutor, campaign, failing, run
 
@@ -246,12 +247,9 @@ def test_a_large_sweep_fits_a_page() -> None:
     timings = tuple((at, 0.5 + 0.01 * math.sin(at * at)) for at in range(500))
     history = tuple(
         TrialResult(
-            trial=Trial(
-                cell_digest=CELL.digest,
-                profile=BASELINE if at % 10 == 0 else profile(f"arm-{at}", f"--xla_a{at}=1"),
-                protocol=CELL.protocol,
-                study="tuning",
-                stage="wave2",
+            trial=trial_of(
+                CELL,
+                BASELINE if at % 10 == 0 else profile(f"arm-{at}", f"--xla_a{at}=1"),
                 position=at,
             ),
             status=TrialStatus.MEASURED,

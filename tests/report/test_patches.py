@@ -24,7 +24,6 @@ from pytest_xlatune.model.profile import (
     profile,
 )
 from pytest_xlatune.model.result import Verdict, VerdictKind
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
 from pytest_xlatune.report.measured_cell import extended
 from pytest_xlatune.sweep.deployed import deployed_env
@@ -42,7 +41,7 @@ from tests.helpers.deploying import (
     repository,
 )
 from tests.helpers.examples import tried
-from tests.helpers.history import measured
+from tests.helpers.history import measured, trial_of
 
 BOTH = profile("fast", "--xla_a=3", env={"NCCL_ALGO": "Tree"})
 VARIABLES = profile("variables", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "^LL128"})
@@ -212,17 +211,7 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
         text = (root / ENV).read_text(encoding="utf-8")
         made = covered(profile(f"gain-{at}", flag), text=text, written_s=1e9 + at)
         cell = replace(made.cell, deployed=deployed_env(root / ENV))
-        trials = [
-            Trial(
-                cell_digest=cell.digest,
-                profile=BASELINE,
-                protocol=cell.protocol,
-                study="tuning",
-                stage="confirm",
-                block=block,
-            )
-            for block in range(1, 5)
-        ]
+        trials = [trial_of(cell, stage="confirm", block=block) for block in range(1, 5)]
         history = [
             replace(measured(trial, math.log(tgs * (1 + 0.001 * at))), job_ids=(f"{tgs}-{at}",))
             for at, trial in enumerate(trials)

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model import text as figures
-from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.model.trial import CompiledMemory, Trial
+from pytest_xlatune.model.trial import CompiledMemory
 from pytest_xlatune.report.document import (
     Bullets,
     Code,
@@ -37,6 +36,7 @@ from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.lines import live_line, progress_text, words
 from pytest_xlatune.report.render import markdown, terminal
 from tests.helpers.finished import FINISHED
+from tests.helpers.history import CELL, trial_of
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
     ["|", "a|b`c|d`", "`", "``", "\n## x", "<b>*x*", "\\|", "--f=a|b", "\r\n\x0b\x85\u2028"]
@@ -86,14 +86,8 @@ def test_words(verdict: dict[str, Any], expected: str) -> None:
 
 
 def landed(status: TrialStatus, *, stage: str = "wave1", **changes: Any) -> TrialResult:
-    trial = Trial(
-        cell_digest="d",
-        profile=profile("overlap-2", "--xla_a=2"),
-        protocol=Protocol(),
-        study="tuning",
-        stage=stage,
-        block=int(stage == "confirm"),
-    )
+    arm = profile("overlap-2", "--xla_a=2")
+    trial = trial_of(CELL, arm, stage=stage, block=int(stage == "confirm"))
     return TrialResult(trial=trial, status=status, **changes)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -18,10 +18,10 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.lines import ending_text, stop_message, summary_message
 from tests.helpers import golden
+from tests.helpers.history import trial_of
 
 RECORDED = Path(__file__).parents[1] / "data" / "stop.txt"
 NODES = ("node001", "node002")
@@ -46,13 +46,7 @@ CONCLUSION = Conclusion(
 
 
 def result(name: str, status: TrialStatus, *job_ids: str) -> TrialResult:
-    trial = Trial(
-        cell_digest="d",
-        profile=profile(name, "--xla_a=1"),
-        protocol=Protocol(),
-        study="tuning",
-        stage="wave1",
-    )
+    trial = trial_of(CELL, profile(name, "--xla_a=1"))
     return TrialResult(trial=trial, status=status, job_ids=job_ids)
 
 

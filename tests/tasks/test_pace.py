@@ -8,13 +8,11 @@ from typing import NamedTuple
 import pytest
 
 from pytest_xlatune.ledger import AttemptSubmitted, CampaignOpened, Event, LedgerEntry, TrialEnded
-from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Outcome, State, Submission, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.tasks.running import Pace, Running
+from tests.helpers.history import CELL, trial_of
 
-CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 STEPS_S = 0.7  # share of a trial that its steps take
 
 
@@ -39,10 +37,7 @@ def lay(
     free = [1000.0] * lanes
     jobs: list[Job] = []
     for number, run_s in enumerate(runs):
-        trial = Trial(
-            cell_digest=CELL.digest, profile=BASELINE, protocol=CELL.protocol, study="tuning",
-            stage="wave1", position=number,
-        )  # fmt: skip
+        trial = trial_of(CELL, position=number)
         lane = free.index(min(free))
         for is_lost in (True, False) if number in lost else (False,):
             began_s = free[lane] + waits[number % len(waits)]

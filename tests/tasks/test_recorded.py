@@ -24,10 +24,9 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.shares import Shares
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.recorded import find_recorded, recorded_files
-from tests.helpers.history import measured
+from tests.helpers.history import measured, trial_of
 
 ONE = profile("overlap-2", "--xla_a=2")
 
@@ -104,14 +103,7 @@ def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_trial_that_was_only_measured_has_none(tmp_path: Path) -> None:
-    subject = cell("PP=8")
-    trial = Trial(
-        cell_digest=subject.digest,
-        profile=ONE,
-        protocol=subject.protocol,
-        study="tuning",
-        stage="wave1",
-    )
+    trial = trial_of(cell("PP=8"), ONE)
     write(tmp_path, "PP=8", TrialEnded(result=measured(trial, 0.7)))
     with pytest.raises(ConfigError, match="left no dump"):
         find_recorded(trial.id, tmp_path)

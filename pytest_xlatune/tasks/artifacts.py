@@ -22,12 +22,7 @@ from pytest_xlatune.evidence.trace import comparison
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.collectives import shares_of
-from pytest_xlatune.evidence.trace.comparison import (
-    TraceComparison,
-    compare_windows,
-    figures,
-    milliseconds,
-)
+from pytest_xlatune.evidence.trace.comparison import TraceComparison, milliseconds
 from pytest_xlatune.ledger import EvidenceRecorded
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.channels import DUMP_FOLDER
@@ -139,7 +134,7 @@ def drill_fact(drill: Drill) -> str:
     span_s = drill.seconds(drill.total.span_ps)
     shown = ", ".join(
         f"{name} {milliseconds(spent):.3f}"
-        for name, spent in figures(drill)[comparison.PART].items()
+        for name, spent in comparison.figures(drill)[comparison.PART].items()
     )
     return (
         f"{counted(len(drill.gpus), 'device')}, {counted(drill.divided_by, 'step')}: a step spans "
@@ -181,7 +176,9 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         steps = results[0].trial.protocol.profiler_steps or None
         traces = _read(
             problems,
-            lambda: compare_windows(*(_window(side, steps, problems) for side in captures)),
+            lambda: comparison.compare_windows(
+                *(_window(side, steps, problems) for side in captures)
+            ),
         )
     else:
         problems.append("the ledger does not have a trace of each side")

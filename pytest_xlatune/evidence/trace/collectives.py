@@ -123,13 +123,6 @@ def ranks_of(groups: str, devices: int) -> int | None:
     return None
 
 
-def size_of(collective: Collective, ranks: int | None) -> int | None:
-    """Return the bytes of a collective as nccl-tests counts them."""
-    if collective.kind == "reduce-scatter":  # its result is one rank's part
-        return None if ranks is None else collective.size_bytes * ranks
-    return None if collective.kind == "ragged-all-to-all" else collective.size_bytes
-
-
 class Watch:
     """Records the time of each execution of a collective on each device while a trace is read."""
 
@@ -172,7 +165,10 @@ def communication_of(drill: Drill, program: Program | None, watch: Watch) -> Com
         kind, ranks, size_bytes = _kind_of(row.name), None, None
         if of_program is not None:
             kind, ranks = of_program.kind, ranks_of(of_program.groups, devices)
-            size_bytes = size_of(of_program, ranks)
+            if kind == "reduce-scatter":  # its result is one rank's part
+                size_bytes = None if ranks is None else of_program.size_bytes * ranks
+            elif kind != "ragged-all-to-all":
+                size_bytes = of_program.size_bytes
         elif program is not None:
             unmatched.append(row.name)
         transfer_s = None

@@ -33,7 +33,7 @@ from pytest_xlatune.evidence.protobuf import (
 )
 from pytest_xlatune.evidence.trace import ABSENT, Columns, Names
 
-BLOCK = 1 << 15  # events per turn: fewer need more turns, more do not fit in the cache
+BLOCK = 1 << 14  # events per turn: fewer need more turns, more do not fit in the cache
 LIMIT_PS = 1 << 61  # 26 days, in picoseconds; the sum of two does not overflow
 _MAX_ID = 1 << 20  # a profiler counts the names of a plane from 0 or 1
 _NOWHERE = 1 << 62  # the end of a field whose event is to be decoded alone

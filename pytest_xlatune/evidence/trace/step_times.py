@@ -74,8 +74,13 @@ def assign(trace: Trace, devices: Sequence[Device], *, steps: int | None = None)
                 if mine.any() or main == ABSENT
             ]
         )
-        even = bool((counts == counts[0, 0]).all())
-        found = Steps(rule=rule, numbers=numbers, even=even, cut=_cut(numbers, counts))
+        usual = counts[0, 0]
+        even = bool((counts == usual).all())
+        # the first step of another size: all kernels may end early in it
+        at = int((counts != usual).any(axis=0).argmax())
+        is_cut = at > 0 and (counts[:, at] <= usual).all() and not counts[:, at + 1 :].any()
+        cut = numbers[at] if is_cut else None
+        found = Steps(rule=rule, numbers=numbers, even=even, cut=cut)
         if found.even or (best is None and any((step != ABSENT).any() for step in step_columns)):
             best = found, step_columns
         if found.even:
@@ -122,14 +127,6 @@ def _candidates(
     if marked:
         inside = [_inside(marks, columns["start_ps"]) for columns in kernels]
         yield StepRule.WINDOWS, marked, inside
-
-
-def _cut(numbers: Sequence[int], counts: Ints) -> int | None:
-    """Return the step within which the kernels of all devices end early; None if none is."""
-    usual = counts[0, 0]
-    at = int((counts != usual).any(axis=0).argmax())
-    ends = (counts[:, at] <= usual).all() and not counts[:, at + 1 :].any()
-    return numbers[at] if at and ends else None
 
 
 def _main_module(kernels: Sequence[Columns], names: int) -> int:

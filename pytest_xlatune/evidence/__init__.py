@@ -25,6 +25,19 @@ from pytest_xlatune.model.errors import ParseError, XlatuneError
 _Source = TypeVar("_Source")
 _Read = TypeVar("_Read")
 
+# the kinds of collectives, in the order of reports
+KINDS = (
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+    "send",
+    "recv",
+)
+
 
 def read_each(
     read: Callable[[_Source], _Read], sources: Iterable[_Source]

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.evidence import read_each
-from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace import Family, comparison, parse_families, shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import read_window
@@ -41,6 +41,9 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
+
+if TYPE_CHECKING:  # most captures are drilled without a program
+    from pytest_xlatune.evidence.hlo import Program
 
 SCHEMA = 1
 ALIKE = 0.01  # share of the median device's compute; a smaller difference makes no straggler
@@ -77,7 +80,7 @@ def drill_variants(
     window: CaptureWindow,
     *,
     step_times_s: Sequence[float] = (),
-    dumps: Sequence[Path] = (),
+    programs: Sequence[Program] = (),
     collectives: bool = False,
 ) -> Drilled:
     """Drill variants; each is a list of captures, and of folders with captures.
@@ -86,21 +89,20 @@ def drill_variants(
         variants: the captures of each variant.
         window: what is known about each capture.
         step_times_s: the seconds of a step without a profiler, one for each variant; () if unknown.
-        dumps: dumps of the compiled program, one for each variant; they imply `collectives`.
+        programs: the compiled programs, one for each variant; they imply `collectives`.
         collectives: whether collectives are requested, even without a program.
 
     Raises:
         ConfigError: the arguments do not fit the variants.
         ParseError: no variant has a readable capture with one window.
     """
-    for option, values in (("--program", dumps), ("--step-time", step_times_s)):
+    for option, values in (("--program", programs), ("--step-time", step_times_s)):
         if values and len(values) != len(variants):
             raise ConfigError(
                 f"{option} was given {len(values)} times for {counted(len(variants), 'variant')}; "
                 "give it once for each, in their order, or not at all"
             )
-    programs = [read_program(dump) for dump in dumps]
-    talks = collectives or bool(dumps)
+    talks = collectives or bool(programs)
 
     def drilled(place: int) -> tuple[Drill, tuple[str, ...], Communication | None]:
         watch, program = Watch(), programs[place] if programs else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from pytest_xlatune.evidence.hlo import KINDS, Collective, Loop, Program
+from pytest_xlatune.evidence import KINDS
+from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.evidence.hlo.difference import difference, size
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.record import Json

@@ -20,21 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from pytest_xlatune.evidence import KINDS
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.record import Record
-
-# the kinds of collectives, in the order of reports
-KINDS = (
-    "all-gather",
-    "reduce-scatter",
-    "all-reduce",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-    "send",
-    "recv",
-)
 
 
 class Collective(Record, frozen=True, kw_only=True):

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
+from pytest_xlatune.evidence import KINDS
+from pytest_xlatune.evidence.hlo import Collective, Program
 from pytest_xlatune.model.message import Message, Value, say, verbatim
 from pytest_xlatune.model.record import Record
 

@@ -31,15 +31,19 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_xlatune.evidence.hlo import KINDS, Collective, Program
+from pytest_xlatune.evidence import KINDS
 from pytest_xlatune.evidence.trace import ABSENT, COMMUNICATION, Device, Ints, Kind, Trace
 from pytest_xlatune.evidence.trace.breakdown import Drill, TimeRow
 from pytest_xlatune.model.channels import COLLECTIVES
 from pytest_xlatune.model.record import Real, Record
 from pytest_xlatune.model.shares import Shares
+
+if TYPE_CHECKING:  # most captures are drilled without a program
+    from pytest_xlatune.evidence.hlo import Collective, Program
 
 
 class CollectiveTime(Record, frozen=True, kw_only=True):

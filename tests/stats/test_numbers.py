@@ -135,7 +135,12 @@ PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", PLANS, ids=str)
+def sentence_of(row: tuple[Any, ...]) -> str:
+    more = "".join(f", {count} {what}" for what, count in row[2].items())
+    return f"{row[0]} profiles in {row[1]} jobs{more}"
+
+
+@pytest.mark.parametrize("row", PLANS, ids=sentence_of)
 def test_a_plan_uses_its_budget(row: tuple[Any, ...]) -> None:
     profiles, budget, asked, again, widths, jobs = row
     found = plan(profiles, budget, **asked)

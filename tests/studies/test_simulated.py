@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import scipy  # its parts are loaded where they are used
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import read_log
@@ -73,7 +74,11 @@ def test_noise_is_recovered() -> None:
     assert found.steady_from in {4, 5}
     dozen = estimate_noise(jobs(12, drift="none"))
     assert dozen is not None
-    assert dozen.sigma_low < 0.0066 < dozen.sigma_high < 2 * dozen.sigma_job
+    assert dozen.sigma_low < 0.0066 < dozen.sigma_high
+    # a line through twelve jobs leaves ten degrees of freedom
+    for end, p in ((dozen.sigma_low, 0.975), (dozen.sigma_high, 0.025)):
+        factor = math.sqrt(10 / scipy.stats.chi2.ppf(p, 10))
+        assert end == pytest.approx(dozen.sigma_job * factor)
     bare = estimate_noise([replace(each, timings=()) for each in jobs(8)])
     assert bare is not None
     assert (bare.step_sd, bare.lag1, bare.steady_from) == (None, None, None)

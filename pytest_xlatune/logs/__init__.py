@@ -235,7 +235,7 @@ class LogReader:
     def report(self) -> LogReport:
         """Return the report so far; before `close` without an unfinished last line."""
         course, start = self._course, self._course.start
-        steps = Steps.of(start.records())
+        steps = start.last_steps()
         env = start.plain("env")
         last = [part for part in self.end() if _STEP_WORD not in part and not is_harmless(part)]
         blocks = self._block_findings()

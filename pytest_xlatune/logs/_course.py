@@ -96,27 +96,23 @@ class Start(msgspec.Struct):
             return kept.figures
         return figures_in(kept) if kept is not None else 0
 
-    def records(self) -> list[StepRecord]:
-        """Return the records of the last steps."""
-        records: dict[int, Any] = {}
-        for run in {kept for kept in self.steps.values() if isinstance(kept, StepRun)}:
-            records.update(zip(run.steps, run.records(), strict=True))
-        kept_records = (
-            (k, kept) for k, kept in self.steps.items() if not isinstance(kept, StepRun)
-        )
-        records.update(kept_records)
-        return [*map(records.__getitem__, [*self.steps][-MOST_STEPS:])]
+    def last_steps(self) -> Steps:
+        """Return the last steps that are kept."""
+        last = [*self.steps.items()][-MOST_STEPS:]
+        parts: list[Iterable[Sequence[Any]]] = []
+        for run, group in itertools.groupby(last, _run_of):
+            items = [*group]
+            if run is None:
+                parts.append(zip(*(record for _, record in items), strict=True))
+            else:
+                first = run.steps.index(items[0][0])
+                parts.append([column[first : first + len(items)] for column in run.columns()])
+        columns = (tuple(itertools.chain(*pieces)) for pieces in zip(*parts, strict=True))
+        return Steps(**dict(zip(StepRecord._fields, columns, strict=False)))
 
-    def add(self, steps: Sequence[int], records: Iterable[StepRecord | StepRun]) -> None:
-        """Add further steps with increasing ids, or one of any new id."""
-        self.phase = Phase.TRAINING
-        self.last = max(self.last, steps[-1]) if self.steps else steps[-1]
-        self.steps.update(zip(steps, records, strict=False))
-        self.count += len(steps)
-        while len(self.steps) > MOST_STEPS + MORE_STEPS:
-            for step in [*itertools.islice(self.steps, MORE_STEPS)]:
-                del self.steps[step]
-            self.left_out += MORE_STEPS
+
+def _run_of(item: tuple[int, StepRecord | StepRun]) -> StepRun | None:
+    return item[1] if isinstance(item[1], StepRun) else None
 
 
 class RankLog(msgspec.Struct):
@@ -311,8 +307,16 @@ class Course:
         return tuple(text for is_so, text in cases if is_so)
 
     def _add(self, steps: Sequence[int], records: Iterable[StepRecord | StepRun]) -> None:
+        """Add further steps with increasing ids, or one of any new id."""
         start = self.start
-        start.add(steps, records)
+        start.phase = Phase.TRAINING
+        start.last = max(start.last, steps[-1]) if start.steps else steps[-1]
+        start.steps.update(zip(steps, records, strict=False))
+        while len(start.steps) > MOST_STEPS + MORE_STEPS:
+            for step in [*itertools.islice(start.steps, MORE_STEPS)]:
+                del start.steps[step]
+            start.left_out += MORE_STEPS
+        start.count += len(steps)
         start.after_cancel += self._is_cancelled * len(steps)
         start.after_trouble += len(steps)
         self._steps_since_fatal += len(steps)

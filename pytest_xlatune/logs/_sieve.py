@@ -7,7 +7,6 @@ A log has few shapes of lines, each repeated many times with other numbers. `Lin
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -176,10 +175,10 @@ class StepRun:
         """Return a figure of each line; None if the lines do not have it."""
         return self._column(name, _FLOATS) if name in self._layout else [None] * len(self.steps)
 
-    def records(self) -> Iterator[Any]:
-        """Return the values of the record of each line."""
-        same_for_all = map(itertools.repeat, (self.label, self.start, "step"))
-        return zip(self.steps, *map(self.figure, FIGURES), *same_for_all, strict=False)
+    def columns(self) -> list[Sequence[Any]]:
+        """Return the columns of the lines' records."""
+        same_for_all = ([value] * len(self.steps) for value in (self.label, self.start, "step"))
+        return [self.steps, *map(self.figure, FIGURES), *same_for_all]
 
     def _column(self, name: str, decoder: msgspec.json.Decoder[list[Any]]) -> list[Any]:
         """Return a number of each line.

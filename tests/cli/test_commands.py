@@ -17,10 +17,10 @@ from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
 from pytest_xlatune.cli.parsers import command_table
 from pytest_xlatune.sweep.groups import OPTIONS
+from tests.cli.conftest import Run
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 LAUNCHER = "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"
-Said = pytest.CaptureFixture[str]
 STEP = (
     "completed step: {}, seconds: 0.500, TFLOP/s/device: 1.5, Tokens/s/device: {:.3f}, "
     "total_weights: 512, loss: {}\n"
@@ -38,10 +38,10 @@ def log(tmp_path: Path) -> Path:
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def test_steps_as_json(log: Path, tmp_path: Path, capsys: Said) -> None:
-    assert main(["steps", "--json", str(log)]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == 1
+def test_steps_as_json(log: Path, tmp_path: Path, run: Run) -> None:
+    status, out, _ = run("steps", "--json", log)
+    document = json.loads(out)
+    assert (status, document["schema"]) == (0, 1)
     (entry,) = document["logs"]
     assert list(entry) == [
         "path", "status", "health", "phase", "last_step", "steps_wanted", "ended_by", "exit_code",
@@ -58,49 +58,50 @@ def test_steps_as_json(log: Path, tmp_path: Path, capsys: Said) -> None:
     # absent is null, and NaN is a word
     path = tmp_path / "nan.log"
     path.write_text(STEP.format(0, 1024, "nan"), encoding="utf-8")
-    main(["steps", "--json", str(path)])
-    (entry,) = json.loads(capsys.readouterr().out)["logs"]
+    (entry,) = json.loads(run("steps", "--json", path)[1])["logs"]
     assert entry["steps"][0]["loss"] == "nan"
     assert entry["score"] is None
     assert "not finite" in entry["no_score_reason"]
     assert (entry["status"], entry["findings"][0]["class"]) == ("numerical-failure",) * 2
 
 
-def test_steps_and_triage_as_text(log: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["steps", str(log)]) == 0
-    shown = capsys.readouterr().out
-    assert "TGS 1024.0, 0.5000 s/step" in shown
-    assert "  14" in shown
-    assert main(["triage", str(log)]) == 0
-    assert "no known failure" in capsys.readouterr().out
+def test_steps_and_triage_as_text(log: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, out, _ = run("steps", log)
+    assert status == 0
+    assert "TGS 1024.0, 0.5000 s/step" in out
+    assert "  14" in out
+    status, out, _ = run("triage", log)
+    assert status == 0
+    assert "no known failure" in out
     with log.open("a", encoding="utf-8") as file:
         file.write("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB\n")
-    assert main(["triage", str(log)]) == 1
-    shown = capsys.readouterr().out
-    assert "oom-gpu" in shown
-    assert "171.96" in shown
+    status, out, _ = run("triage", log)
+    assert status == 1
+    assert "oom-gpu" in out
+    assert "171.96" in out
     # a trial is named by its folder
     folder = log.parent / "fast-wave2.0-ac98cfcf49.1"
     folder.mkdir()
     log.rename(folder / "log.0.txt")
     (folder / "log.1.txt").write_text("completed step: 0, seconds: 9.0\n", encoding="utf-8")
-    assert main(["steps", str(folder)]) == 0
-    assert "log.0.txt" in capsys.readouterr().out
+    status, out, _ = run("steps", folder)
+    assert status == 0
+    assert "log.0.txt" in out
     # an output that was closed from the start, as Python has it under `>&-`, is no trouble
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["steps", str(folder)]) == 0
 
 
 def test_what_is_no_log_is_named_and_the_others_are_still_read(
-    log: Path, tmp_path: Path, capsys: Said
+    log: Path, tmp_path: Path, run: Run
 ) -> None:
     other = tmp_path / "picture.png"
     other.write_bytes(bytes(range(256)) * 40)
-    assert main(["steps", "--json", str(other), str(tmp_path / "gone.log"), str(log)]) == 2
-    said = capsys.readouterr()
-    assert [Path(each["path"]).name for each in json.loads(said.out)["logs"]] == ["job.log"]
-    assert "picture.png is not the log" in said.err
-    assert "gone.log cannot be read: No such file" in said.err
+    status, out, err = run("steps", "--json", other, tmp_path / "gone.log", log)
+    assert status == 2
+    assert [Path(each["path"]).name for each in json.loads(out)["logs"]] == ["job.log"]
+    assert "picture.png is not the log" in err
+    assert "gone.log cannot be read: No such file" in err
 
 
 def written_to(output: int, *given: str) -> tuple[str, int]:
@@ -157,15 +158,16 @@ def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(
     expected: tuple[str, ...],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: Said,
+    run: Run,
 ) -> None:
     """The command of the file's own docstring, and of its page: it has to be one that works."""
     monkeypatch.chdir(tmp_path)
-    words = ["plan", str(SWEEPS / f"test_{kind}.py"), "--budget", "9000"]
+    words = ["plan", SWEEPS / f"test_{kind}.py", "--budget", "9000", "--launcher", LAUNCHER]
     words += ["--nodelist", f"node[001-{nodes:03d}]", "--model", "llama2-70b"]
-    words += ["--parallelism", axes, "--pdbs", "8", "--workdir", str(tmp_path / "work")]
-    assert main([*words, "--launcher", LAUNCHER]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    words += ["--parallelism", axes, "--pdbs", "8", "--workdir", tmp_path / "work"]
+    status, out, _ = run(*words)
+    assert status == 0
+    said = " ".join(out.split())
     assert not [words for words in expected if words not in said], said
     assert not (tmp_path / "work").exists(), "a plan writes nothing"
 
@@ -201,18 +203,15 @@ IMPORTS = "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
     ],
 )
 def test_a_bad_sweep_file_is_one_message(
-    tmp_path: Path,
-    text: str | None,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Said,
+    tmp_path: Path, text: str | None, message: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "test_x.py"
     if text is not None:
         path.write_text(text, encoding="utf-8")
-    assert main(["plan", str(path)]) == 2
-    assert message in capsys.readouterr().err
+    status, _, err = run("plan", path)
+    assert status == 2
+    assert message in err
     assert not Path("ran").exists(), "a trainer is not run as a sweep file"
 
 
@@ -248,7 +247,7 @@ def test_a_sweep_file_may_declare_a_dataclass(tmp_path: Path) -> None:
 
 
 def test_a_study_is_what_pytest_runs_with_the_same_options(
-    monkeypatch: pytest.MonkeyPatch, capsys: Said
+    monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     sweep = str(SWEEPS / "test_nodes.py")
     cell = ["--nodelist", "node[001-004]", "--model", "m", "--parallelism", "FSDP=8"]
@@ -260,24 +259,22 @@ def test_a_study_is_what_pytest_runs_with_the_same_options(
         raise SystemExit(0)
 
     monkeypatch.setattr(os, "execv", execv)
-    with pytest.raises(SystemExit):
-        main(["study", "nodes", sweep, "--plan", *cell])
+    assert run("study", "nodes", sweep, "--plan", *cell)[0] == 0
     (words,) = started
     assert words[:7] == [sys.executable, sys.executable, "-m", "pytest", sweep, "-m", "nodes"]
     assert {"--xlatune-nodelist=node[001-004]", "--xlatune-pdbs=8"} <= {*words}
     assert words[-1] == "--xlatune-plan"
-    assert main(["study", "gate", sweep, *cell]) == 2
-    assert "run it: xlatune study nodes" in capsys.readouterr().err
+    status, _, err = run("study", "gate", sweep, *cell)
+    assert status == 2
+    assert "run it: xlatune study nodes" in err
 
 
 # --- help and options -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_help_has_examples_that_the_command_takes(name: str, capsys: Said) -> None:
-    with pytest.raises(SystemExit):
-        main([name, "--help"])
-    said = capsys.readouterr().out
+def test_a_help_has_examples_that_the_command_takes(name: str, run: Run) -> None:
+    _, said, _ = run(name, "--help")
     assert COMMANDS[name].examples
     for example in COMMANDS[name].examples:
         assert example in said
@@ -305,10 +302,8 @@ def options_of(name: str) -> set[str]:
     return {*command._option_string_actions}
 
 
-def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(capsys: Said) -> None:
-    with pytest.raises(SystemExit):
-        main(["plan", "--help"])
-    said = capsys.readouterr().out
+def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(run: Run) -> None:
+    _, said, _ = run("plan", "--help")
     shown = {*re.findall(r"^  --([a-z-]+)", said, re.MULTILINE)}
     daily = "all model budget compile executor nodelist partition workdir"
     assert shown == {*daily.split()}
@@ -339,22 +334,21 @@ def test_a_command_has_no_option_that_does_nothing_there(name: str, options: set
         ("plan sweep.py --queue-dapth 1", "--queue-depth"),  # which its help leaves out
     ],
 )
-def test_a_mistyped_command_or_option_names_the_nearest(argv: str, near: str, capsys: Said) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(argv.split())
-    assert f"did you mean {near}?" in capsys.readouterr().err
+def test_a_mistyped_command_or_option_names_the_nearest(argv: str, near: str, run: Run) -> None:
+    status, _, err = run(*argv.split())
+    assert status == 2
+    assert f"did you mean {near}?" in err
 
 
 @pytest.mark.parametrize("command", ["hlo .", "steps one/0.log", "drill h.trace.json", "jobs"])
 def test_a_misspelt_variable_is_told_by_every_command(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    command: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLATUNE_WORKDIRR", "elsewhere")
-    assert main(command.split()) == 2
-    said = capsys.readouterr()
-    assert "XLATUNE_WORKDIRR" in said.err
-    assert "XLATUNE_WORKDIR" in said.err.replace("XLATUNE_WORKDIRR", "")
-    assert not said.out
+    status, out, err = run(*command.split())
+    assert (status, out) == (2, "")
+    assert "XLATUNE_WORKDIRR" in err
+    assert "XLATUNE_WORKDIR" in err.replace("XLATUNE_WORKDIRR", "")
 
 
 @pytest.mark.parametrize(
@@ -370,21 +364,8 @@ def test_a_misspelt_variable_is_told_by_every_command(
         ("--version", 0, (f"xlatune {__version__}\n",)),
     ],
 )
-def test_a_command_ends_with(
-    *,
-    argv: str,
-    status: int,
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Said,
-    tmp_path: Path,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    sweep = str(SWEEPS / "test_quickstart.py")
-    try:
-        ended = main([sweep if word == "SWEEP" else word for word in argv.split()])
-    except SystemExit as left:
-        ended = int(left.code or 0)
+def test_a_command_ends_with(argv: str, status: int, words: tuple[str, ...], run: Run) -> None:
+    sweep = SWEEPS / "test_quickstart.py"
+    ended, out, err = run(*(sweep if word == "SWEEP" else word for word in argv.split()))
     assert ended == status
-    said = capsys.readouterr()
-    assert [each for each in words if each not in (said.err if status else said.out)] == []
+    assert [each for each in words if each not in (err if status else out)] == []

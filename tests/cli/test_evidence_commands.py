@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.evidence.trace.step_times import StepRule
+from tests.cli.conftest import Run
 from tests.evidence.test_real_captures import both
 from tests.helpers.captures import node, on_stream
 from tests.helpers.hlo_programs import write_dump
@@ -43,19 +43,6 @@ def captured(folder: Path, unit: int) -> Path:
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
     return captured(tmp_path / "base", 10**6)
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*argv: object) -> tuple[int, str, str]:
-        code = main([str(each) for each in argv])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
 
 
 # --- hlo ------------------------------------------------------------------------------------------
@@ -167,8 +154,7 @@ def test_a_bad_capture_is_named_and_the_others_are_still_read(
     code, out, err = run("drill", base)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{name}: " in err
-    with pytest.raises(SystemExit, match="2"):
-        main(["drill", str(base), "--gpus", "0"])
+    assert run("drill", base, "--gpus", "0")[0] == 2
 
 
 # --- a real JAX -----------------------------------------------------------------------------------

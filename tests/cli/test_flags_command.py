@@ -5,32 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.catalog.context import deployed_context, text_profile
 from pytest_xlatune.catalog.rules import RULES
-from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.tasks.lint_profiles import shape_of
+from tests.cli.conftest import Run
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 ROOT = Path(__file__).parents[2]
-Run = Callable[..., tuple[int, str, str]]
 SCHEDULER = "--xla_gpu_enable_latency_hiding_scheduler"
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*argv: object) -> tuple[int, str, str]:
-        code = main(["flags", *map(str, argv)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
 
 
 def test_the_document_names_every_rule() -> None:
@@ -39,42 +27,42 @@ def test_the_document_names_every_rule() -> None:
 
 
 def test_list(run: Run) -> None:
-    code, out, _ = run("list")
+    code, out, _ = run("flags", "list")
     assert code == 0
     assert "--xla_gpu_all_gather_combine_threshold_bytes = 268435456" in out
-    entries = json.loads(run("list", "--json")[1])["entries"]
+    entries = json.loads(run("flags", "list", "--json")[1])["entries"]
     seen = {entry["slug"]: entry["seen_in"] for entry in entries}
     assert seen["ag"].startswith("HLO: number and sizes")
     assert seen["async-priority-off"] == "run time only"
     assert seen["channels"] == "NCCL_DEBUG=INFO"
     # of an axis it is what a wave would take
-    code, out, _ = run("list", "--axis", "pp", "--jaxlib", "0.10.2", "--device", "sm_90")
+    code, out, _ = run("flags", "list", "--axis", "pp", "--jaxlib", "0.10.2", "--device", "sm_90")
     assert code == 0
     assert "overlap-2 " in out
     assert "left out: pipeline-ag: --xla_gpu_pipeline_all_gather is accepted since" in out
-    document = json.loads(run("list", "--axis", "PP", "--json")[1])
+    document = json.loads(run("flags", "list", "--axis", "PP", "--json")[1])
     assert document["profiles"][-1]["id"] == "control-async-priority"
 
 
 def test_show(run: Run) -> None:
-    code, out, _ = run("show", "--xla_gpu_collective_inflation_factor", "NCCL_BUFFSIZE")
+    code, out, _ = run("flags", "show", "--xla_gpu_collective_inflation_factor", "NCCL_BUFFSIZE")
     assert code == 0
     assert "collective-inflation: --xla_gpu_collective_inflation_factor (blocked)" in out
     assert "recipes write 16M" in out
-    code, out, _ = run("show", "xla_gpu_graph_min_graph_size")
+    code, out, _ = run("flags", "show", "xla_gpu_graph_min_graph_size")
     assert "not in the catalog" in out, "a flag that only the releases know"
-    document = json.loads(run("show", "ag", "--json")[1])
+    document = json.loads(run("flags", "show", "ag", "--json")[1])
     assert document["entries"][0]["history"]["first"] == "0.4.30"
 
 
 @pytest.mark.jax
 def test_lint_of_words(run: Run) -> None:
-    code, out, _ = run("lint", "--xla_gpu_enable_triton_gemm=false")
+    code, out, _ = run("flags", "lint", "--xla_gpu_enable_triton_gemm=false")
     assert code == 0
     assert out.splitlines()[-1].startswith("1 profile, no objection, jaxlib ")
     code, out, _ = run(
-        "lint", "--json", "--xla_gpu_no_such=1 --xla_disable_hlo_passes=x", "NCCL_BUFFSIZE=16M",
-        "--deployed", "--xla_disable_hlo_passes=y",
+        "flags", "lint", "--json", "--xla_gpu_no_such=1 --xla_disable_hlo_passes=x",
+        "NCCL_BUFFSIZE=16M", "--deployed", "--xla_disable_hlo_passes=y",
     )  # fmt: skip
     assert code == 1
     document = json.loads(out)
@@ -86,7 +74,7 @@ def test_lint_of_words(run: Run) -> None:
 @pytest.mark.usefixtures("xla")
 def test_lint_of_a_sweep_file(run: Run) -> None:
     sweep = ROOT / "sweeps" / "test_quickstart.py"
-    code, out, _ = run("lint", sweep, "--python", sys.executable)
+    code, out, _ = run("flags", "lint", sweep, "--python", sys.executable)
     assert code == 1
     assert "profile warp-drive: unknown to this XLA: --xla_cpu_enable_warp_drive" in out
     assert re.search(r"^\d+ profiles, 1 objection, jaxlib", out, re.MULTILINE)
@@ -104,7 +92,7 @@ def test_lint_of_a_sweep_file(run: Run) -> None:
 def test_a_text_that_xla_would_not_read_to_its_end_is_found(
     run: Run, words: str, found: str
 ) -> None:
-    code, out, _ = run("lint", words)
+    code, out, _ = run("flags", "lint", words)
     assert code == 1
     assert found in out
     assert "[syntax]" in out
@@ -138,7 +126,7 @@ def test_a_text_that_xla_would_not_read_to_its_end_is_found(
 def test_lint_without_an_xla(
     run: Run, argv: tuple[str, ...], rules: list[str], unprobed: list[str]
 ) -> None:
-    code, out, _ = run("lint", "--json", *argv)
+    code, out, _ = run("flags", "lint", "--json", *argv)
     document = json.loads(out)
     assert [objection["rule"] for objection in document["objections"]] == rules
     assert code == bool(rules)
@@ -165,7 +153,7 @@ def test_lint_without_an_xla(
     ],
 )
 def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: str) -> None:
-    code, out, err = run(*argv)
+    code, out, err = run("flags", *argv)
     assert (code, out) == (2, "")
     assert words in err
 

@@ -75,6 +75,8 @@ def test_a_metrics_file_counts_where_it_tells_as_much_as_the_log() -> None:
     text = BOTH + log(1000.0, steps=STEPS)
     assert tgs(assessed(text)) == pytest.approx(1000.0)
     assert tgs(assessed(text, file=metrics(1000.0004))) == pytest.approx(1000.0004, abs=1e-6)
+    for hostile in ("[" * 100_000, '{"step": 1%s}' % ("0" * 400), '{"step": 1%s}' % ("0" * 5000)):
+        assert tgs(assessed(text, file=hostile)) == pytest.approx(1000.0)
     cut = assessed(text, file=metrics(900.0, steps=12))
     assert tgs(cut) == pytest.approx(1000.0)
     assert cut.score is not None

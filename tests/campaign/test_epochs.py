@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,96 +10,118 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Resumed
+from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult, VerdictKind
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Conclusion, Outcome, State
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks.cell_report import read_cell_report
+from pytest_xlatune.tasks.run_record import record_of_study
 from tests.helpers import scripted
+from tests.helpers.tables import rows
 
 OLD, NEW = ("node001", "node002"), ("node001", "node009")
 NODE_FAIL = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=OLD)
 
 
-class Machine:
-    """Runs every trial alike, and 20 % faster from trial number `change` on."""
+def swept(folder: Path, change: int, *, fails: bool = False) -> Campaign:
+    """Run a sweep whose trials are all alike, and 20 % faster from trial number `change` on."""
+    count = 0
 
-    def __init__(self, change: int, *, fails: bool) -> None:
-        self.change = change
-        self.fails = fails
-        self.count = 0
-
-    def __call__(self, trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        self.count += 1
-        if self.fails and self.count == self.change:
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        nonlocal count
+        count += 1
+        if fails and count == change:
             return scripted.log(steps=3), NODE_FAIL
-        is_new = self.count >= self.change
+        is_new = count >= change
         speed = 1000 * (1.2 if is_new else 1.0) * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)
-        nodes = NEW if is_new and not self.fails else OLD
-        outcome = Outcome(state=State.COMPLETED, exit_code=0, nodes=nodes, start_s=self.count)
-        return scripted.log(speed), outcome
+        same = OLD if count % 2 else OLD[::-1]  # the same nodes, in another order
+        nodes = NEW if is_new and not fails else same
+        return scripted.log(speed), replace(scripted.OK, nodes=nodes, start_s=count, end_s=None)
 
-
-def swept(folder: Path, machine: Machine) -> Campaign:
-    executor = scripted.FakeExecutor(machine)
+    executor = scripted.FakeExecutor(script)
     executor.revival = Resumed(nodes=("node002",))
-    each: Campaign = scripted.campaign(folder, executor)
-    scripted.run(each)
-    assert each.conclude().complete
-    return each
+    made = scripted.campaign(folder, executor)
+    scripted.run(made)
+    assert made.conclude().complete
+    return made
 
 
-def changes(conclusion: Conclusion) -> list[float]:
-    return [abs(each.delta) for each in conclusion.verdicts if each.delta is not None]
-
-
-def blocks(history: Sequence[TrialResult]) -> list[tuple[int, int]]:
-    confirmed = (each for each in history if each.trial.block)
-    return sorted({(each.trial.block, each.epoch) for each in confirmed})
+def largest_change(conclusion: Conclusion) -> float:
+    return max(abs(each.delta) for each in conclusion.verdicts if each.delta is not None)
 
 
 # 4 trials are the screen, 9 the three blocks
-@pytest.mark.parametrize("fails", [False, True], ids=["a node was swapped", "a node came back"])
+@rows("fails", {"a node was swapped": False, "a node came back": True})
 def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool) -> None:
-    each = swept(tmp_path, Machine(9, fails=fails))
-    history = each.view().history
-    assert blocks(history) == [(1, 0), (2, 0), (2, 1), (3, 1)]
-    conclusion = each.conclude()
-    assert all(v.kind is not VerdictKind.FASTER for v in conclusion.verdicts)
-    assert max(changes(conclusion)) < 0.005
+    made = swept(tmp_path, 9, fails=fails)
+    history, conclusion = made.view().history, made.conclude()
+    blocks = {(each.trial.block, each.epoch) for each in history if each.trial.block}
+    assert blocks == {(1, 0), (2, 0), (2, 1), (3, 1)}
+    assert all(verdict.kind != "FASTER" for verdict in conclusion.verdicts)
+    assert largest_change(conclusion) < 0.005
     # what the same trials would say without epochs: they prevent just this
-    as_one = each.study.decide([replace(result, epoch=0) for result in history]).conclusion
-    assert max(changes(as_one)) > 0.05
+    as_one = made.study.decide([replace(result, epoch=0) for result in history]).conclusion
+    assert largest_change(as_one) > 0.05
+    # it is told, and concluded again from the ledger alone
+    notes = " ".join(map(sentence, made.view().state.notes))
+    assert ("node001, node009, were node001, node002" in notes) is not fails
+    known = read_cell_report(made.folder)
+    assert known.conclusion == conclusion
+    assert "2 epochs" in markdown(known.document)
 
 
 @pytest.mark.parametrize("change", [2, 3, 4])
 def test_a_change_in_the_screen_parts_its_line(tmp_path: Path, change: int) -> None:
-    each = swept(tmp_path, Machine(change, fails=False))
-    ranked = [result for result in each.view().history if not result.trial.block]
-    screened = each.study.decide(ranked).conclusion
-    assert max(changes(screened)) < 0.005
-    assert {result.epoch for result in each.view().history} == {0, 1}
+    made = swept(tmp_path, change)
+    history = made.view().history
+    screened = made.study.decide([each for each in history if not each.trial.block]).conclusion
+    assert largest_change(screened) < 0.005
+    assert {result.epoch for result in history} == {0, 1}
 
 
-def test_a_change_is_told_and_concluded_again_from_the_ledger_alone(tmp_path: Path) -> None:
-    each = swept(tmp_path, Machine(9, fails=False))
-    assert any(
-        "node001, node009, were node001, node002" in sentence(note)
-        for note in each.view().state.notes
+# -- what trials tell of their nodes ---------------------------------------------------------------
+
+OTHER = profile("other", "--xla_other=1", env={"LD_LIBRARY_PATH": "/opt/other"})
+
+
+def node(name: str, jaxlib: str = "0.9", kernel: str = "6.8") -> NodeEnvironment:
+    return NodeEnvironment(name=name, node={"kernel": kernel}, packages={"jaxlib": jaxlib})
+
+
+# of a trial's number and its profile's name: what its nodes tell
+Tells = Callable[[int, str], Sequence[NodeEnvironment]]
+TABLE: dict[str, tuple[Tells, list[str], list[str]]] = {
+    "nodes that differ": (
+        lambda *_: [node("n1"), node("n2", "0.10", "6.9")], [],
+        ["kernel: 6.8 on n1, 6.9 on n2", "jaxlib: 0.9 on n1, 0.10 on n2"]),
+    "a node that tells nothing once is as it was": (
+        lambda number, _: [node("n1"), *[node("n2")] * (number != 3)], [], []),
+    "and may be upgraded meanwhile": (
+        lambda number, _: [node("n1"), *[node("n2", "0.10" if number > 3 else "0.9")]
+                           * (number != 3)],
+        ["on n2 changed: jaxlib 0.9 -> 0.10"], ["jaxlib: 0.9 on n1, 0.10 on n2"]),
+    "a profile that asks for other libraries": (
+        lambda _, name: [node("n1", "0.11" if name == "other" else "0.9"), node("n2")], [], []),
+    "a driver that changes below such a profile": (
+        lambda number, _: [node(name, kernel="6.8" if number < 3 else "6.9") for name in
+                           ("n1", "n2")],
+        ["on n1, n2 changed: kernel 6.8 -> 6.9"], []),
+}  # fmt: skip
+
+
+@rows("tells, changes, differing", TABLE)
+def test_what_nodes_tell_begins_an_epoch_where_it_changed(
+    tmp_path: Path, tells: Tells, changes: list[str], differing: list[str]
+) -> None:
+    """A profile of other libraries would be alone in an epoch, and so would all after it."""
+    executor = scripted.FakeExecutor(
+        lambda *trial: (scripted.ordinary(*trial)[0], replace(scripted.OK, nodes=("n1", "n2")))
     )
-    known = read_cell_report(each.folder)
-    assert known.conclusion == each.conclude()
-    assert "2 epochs" in " ".join(map(sentence, known.conclusion.notes))
-    assert "2 epochs" in markdown(known.document)
-
-
-def test_the_same_nodes_in_another_order_are_the_same(tmp_path: Path) -> None:
-    machine = Machine(99, fails=False)
-
-    def turning(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        text, outcome = machine(trial_id, attempt)
-        return text, replace(outcome, nodes=OLD if machine.count % 2 else OLD[::-1])
-
-    each = scripted.campaign(tmp_path, scripted.FakeExecutor(turning))
-    scripted.run(each)
-    assert {result.epoch for result in each.view().history} == {0}
-    assert each.conclude().complete
+    executor.tells = lambda trial_id: tells(len(executor.submitted) + 1, trial_id.partition("-")[0])
+    made = scripted.campaign(tmp_path, executor, profiles=(*scripted.PROFILES, OTHER))
+    scripted.run(made)
+    record = record_of_study(made.view().state, made.study)
+    assert [sentence(each) for each in record.changes] == changes
+    assert list(record.differing) == differing
+    assert {each.epoch for each in made.view().history} == ({0, 1} if changes else {0})

@@ -16,137 +16,108 @@ from pytest_xlatune.sweep.groups import Limits, UserOptions
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers.scripted import FakeExecutor, campaign, ordinary, run
+from tests.helpers.tables import rows
 
 HOUR_S = 3600.0
 
 
 def spent(*events: tuple[float, AttemptIntended | AttemptEnded | Noted]) -> Spending:
+    """What a cell on eight nodes has spent, by the hours of its events."""
     spending = Spending(nodes=8)
     spending.feed(
-        LedgerEntry(number=number, at_s=at_s, event=event)
-        for number, (at_s, event) in enumerate(events, start=1)
+        LedgerEntry(number=number, at_s=at_h * HOUR_S, event=event)
+        for number, (at_h, event) in enumerate(events, start=1)
     )
     return spending
 
 
-def began(trial: str, attempt: int = 1) -> AttemptIntended:
-    return AttemptIntended(trial_id=trial, attempt=attempt, comment="c")
+def began(trial: str) -> AttemptIntended:
+    return AttemptIntended(trial_id=trial, attempt=1, comment="c")
 
 
 def ended(
-    trial: str,
-    attempt: int = 1,
-    *,
-    nodes: tuple[str, ...] = (),
-    start_s: float | None = None,
-    end_s: float | None = None,
+    trial: str, *nodes: str, start_h: float | None = None, end_h: float | None = None
 ) -> AttemptEnded:
+    start_s, end_s = (None if hour is None else hour * HOUR_S for hour in (start_h, end_h))
     outcome = Outcome(state=State.COMPLETED, nodes=nodes, start_s=start_s, end_s=end_s)
-    return AttemptEnded(trial_id=trial, attempt=attempt, outcome=outcome)
+    return AttemptEnded(trial_id=trial, attempt=1, outcome=outcome)
 
 
 def test_node_hours_are_those_that_ran() -> None:
     spending = spent(
-        (0.0, began("a")),
-        (HOUR_S, ended("a", nodes=("n1", "n2"), start_s=HOUR_S / 2, end_s=HOUR_S)),
-        (10 * HOUR_S, began("b")),  # between them nothing was with the scheduler
-        (11 * HOUR_S, ended("b")),  # when it ran is unknown: from its submission, on all nodes
+        (0, began("a")),
+        (1, ended("a", "n1", "n2", start_h=0.5, end_h=1)),
+        (10, began("b")),  # between them nothing was with the scheduler
+        (11, ended("b")),  # when it ran is unknown: from its submission, on all nodes
     )
-    assert spending.node_s == pytest.approx(1 * HOUR_S + 8 * HOUR_S)
+    assert spending.node_s == pytest.approx((1 + 8) * HOUR_S)
     assert spending.ended == 2
 
 
 def test_hours_of_the_clock_are_those_in_which_a_trial_was_with_the_scheduler() -> None:
     spending = spent(
-        (0.0, began("a")),
-        (HOUR_S, began("b")),
-        (2 * HOUR_S, ended("a")),
-        (10 * HOUR_S, Noted(text="a session after a night away")),
-        (10 * HOUR_S, ended("b", start_s=HOUR_S, end_s=3 * HOUR_S)),
-        (12 * HOUR_S, began("c")),
-        (13 * HOUR_S, Noted(text="it waits")),
+        (0, began("a")),
+        (1, began("b")),
+        (2, ended("a")),
+        (10, Noted(text="a session after a night away")),
+        (10, ended("b", start_h=1, end_h=3)),
+        (12, began("c")),
+        (13, Noted(text="it waits")),
     )
     assert spending.busy_s == 4 * HOUR_S
 
 
 def test_an_event_that_is_told_twice_and_a_clock_that_runs_back_cost_nothing() -> None:
     spending = spent(
-        (HOUR_S, began("a")),
-        (HOUR_S, began("a")),
-        (0.0, ended("a", start_s=HOUR_S, end_s=0.0)),
-        (9 * HOUR_S, ended("a")),
+        (1, began("a")), (1, began("a")), (0, ended("a", start_h=1, end_h=0)), (9, ended("a"))
     )
     assert spending.node_s == 0.0
 
 
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        (Limits(), ""),
-        (
-            Limits(node_hours=20.0),
-            "16 of 20 node-hours are spent",
-        ),
-        (Limits(node_hours=24.0), ""),
-        (Limits(hours=2.5), "2 of 2.5 hours are spent"),
-        (Limits(hours=3.0), ""),
-    ],
+@rows(
+    "limits, reason",
+    {
+        "none": (Limits(), ""),
+        "20 node-hours": (Limits(node_hours=20.0), "16 of 20 node-hours are spent"),
+        "24 node-hours": (Limits(node_hours=24.0), ""),
+        "2.5 hours": (Limits(hours=2.5), "2 of 2.5 hours are spent"),
+        "3 hours": (Limits(hours=3.0), ""),
+    },
 )
 def test_another_trial_must_fit(limits: Limits, reason: str) -> None:
-    spending = spent(
-        (0.0, began("a")), (HOUR_S, ended("a")), (HOUR_S, began("b")), (2 * HOUR_S, ended("b"))
-    )
+    spending = spent((0, began("a")), (1, ended("a")), (1, began("b")), (2, ended("b")))
     found = spending.exhausted(limits)
     assert (found is None) == (not reason)
     assert found is None or sentence(found).startswith(reason)
+    unknown = spent((0, began("a")))
+    assert unknown.exhausted(Limits(node_hours=0.001)) is None, "no trial has ended"
 
 
-def test_before_the_first_trial_has_ended_nothing_is_known() -> None:
-    assert spent((0.0, began("a"))).exhausted(Limits(node_hours=0.001)) is None
-
-
-def test_limits_of_the_user_go_over_those_of_the_sweep() -> None:
+def test_limits_of_the_user_go_over_those_of_the_sweep(tmp_path: Path) -> None:
     sweep = Limits(node_hours=10.0)
     assert UserOptions(values={"node_hours": 2.0}).applied_to(sweep) == Limits(node_hours=2.0)
     assert UserOptions(values={"budget": 2}).applied_to(sweep) == sweep
-
-
-@pytest.mark.parametrize("hours", [0.0, -1.0, float("nan")])
-def test_a_limit_that_is_none_is_refused(hours: float, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"node_hours is .*, expected more than 0 hours"):
-        Limits(node_hours=hours)
-    with pytest.raises(
-        ConfigError, match=r"--xlatune-node-hours: found .* expected more than 0 hours"
-    ):
-        resolve_options({"xlatune_node_hours": str(hours)}, {}, {}, root=tmp_path)
-
-
-# -- through a campaign ----------------------------------------------------------------------------
-
-ONE_HOUR = Outcome(state=State.COMPLETED, exit_code=0, nodes=("n1",), start_s=0.0, end_s=HOUR_S)
-
-
-def one_hour(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-    """Every trial ran one hour on one node, by the node's clock."""
-    return ordinary(trial_id, attempt)[0], ONE_HOUR
+    for hours in (0.0, -1.0, float("nan")):
+        with pytest.raises(ConfigError, match=r"node_hours is .*, expected more than 0 hours"):
+            Limits(node_hours=hours)
+        with pytest.raises(ConfigError, match=r"--xlatune-node-hours: found .* more than 0 hours"):
+            resolve_options({"xlatune_node_hours": str(hours)}, {}, {}, root=tmp_path)
 
 
 def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_path: Path) -> None:
-    executor = FakeExecutor(one_hour)
-    first = campaign(tmp_path, executor, session="first", limits=Limits(node_hours=3.5))
-    run(first)
-    assert len(executor.submitted) == 3, "the fourth would cost 4 of 3.5 node-hours"
+    """Every trial runs one hour on one node, by the node's clock."""
+    hour = Outcome(state=State.COMPLETED, exit_code=0, nodes=("n1",), start_s=0.0, end_s=HOUR_S)
+    executor = FakeExecutor(lambda trial_id, attempt: (ordinary(trial_id, attempt)[0], hour))
+    for session in ("first", "second"):  # what was spent in another session is spent
+        made = campaign(tmp_path, executor, session=session, limits=Limits(node_hours=3.5))
+        run(made)
+        assert len(executor.submitted) == 3, "the fourth would cost 4 of 3.5 node-hours"
     with pytest.raises(CampaignStopped, match=r"budget: 3 of 3\.5 node-hours are spent"):
-        first.wait(lambda _: False)
-    known = read_cell_report(first.folder)
+        made.wait(lambda _: False)
+    known = read_cell_report(made.folder)
     assert known.stop_reason.startswith("budget: 3 of 3.5 node-hours")
     assert "halted" in known.stopped
     assert not known.conclusion.complete
-
-    again = campaign(tmp_path, executor, session="second", limits=Limits(node_hours=3.5))
-    run(again)
-    assert len(executor.submitted) == 3, "spent in another session is spent"
-
     more = campaign(tmp_path, executor, session="third", limits=Limits(node_hours=100))
     run(more)
     assert more.conclude().complete

@@ -10,23 +10,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
-from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.tables import rows
 
 SECRET = "hush-hush-1234"
-FOUR = tuple(
-    replace(on(f"node00{n}"), deployed={**scripted.CELL.deployed, "HF_TOKEN": SECRET})
-    for n in range(1, 5)
-)
-KILLED = Outcome(state=State.FAILED, signal=9)
+DEPLOYED = {**scripted.CELL.deployed, "HF_TOKEN": SECRET}
+ONE, TWO = (replace(on(name), deployed=DEPLOYED) for name in ("node001", "node002"))
 
 
 def lines_of(path: Path) -> list[str]:
@@ -34,67 +31,52 @@ def lines_of(path: Path) -> list[str]:
 
 
 def test_the_log_says_who_drives_what_was_submitted_and_why_no_more_is(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR[:2], repeats=6)
-    cluster = Cluster()
-    each = campaign(tmp_path, cluster, study)
-    with write_log(each.folder, "info") as path:
+    study, cluster, other = CellsStudy(cells=(ONE, TWO), repeats=6), Cluster(), Cluster()
+    made = campaign(tmp_path, cluster, study)
+    beside = campaign(tmp_path / "other", other, CellsStudy(cells=(on("node003"),)))
+    with write_log(made.folder, "info") as path, write_log(beside.folder, "info") as path_beside:
         for _ in range(20):
-            each.turn()
+            made.turn()
             cluster.now_s += 1
-    assert path == each.folder / LOG
+        run(beside, other)
+    assert path == made.folder / LOG
     said = lines_of(path)
     assert sum(f"process {os.getpid()} (this one) drives" in line for line in said) == 1
     assert sum("submitted node00" in line for line in said) == len(cluster.submitted)
     full = [line for line in said if "2 submissions are ahead on node001" in line]
     assert len(full) == 2, "before anything was seen to run, and after"
-    assert f"{study.trial(FOUR[0], 3).id} is not submitted yet" in full[1]
-    run(each, cluster)
+    assert f"{study.trial(ONE, 3).id} is not submitted yet" in full[1]
+    run(made, cluster)
     assert lines_of(path) == said, "the log is written in its context only"
+    # each has the lines of its own campaign
+    text_beside = "\n".join(lines_of(path_beside))
+    assert "submitted node003" in text_beside
+    assert "node001" not in text_beside
+    assert "node003" not in "\n".join(said)
 
 
 def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR[:1], repeats=4)
-    victim = study.trial(FOUR[0], 0).id
-
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        if trial_id == victim and attempt == 1:
-            return scripted.log(steps=2), KILLED
-        return scripted.ordinary(trial_id, attempt)
-
-    cluster = Cluster(script)
+    study = CellsStudy(cells=(ONE,), repeats=4)
+    short, victim = scripted.log(steps=2), study.trial(ONE, 0).id
+    cluster = Cluster(scripted.failing(victim, short, scripted.KILLED, times=1), took_s=360.0)
     rules = RetryPolicy(rules={"killed": RetryRule(retries=1, backoff_s=300.0)})
-    each = campaign(tmp_path, cluster, study, rules=rules)
-    with write_log(each.folder, "info") as path:
-        run(each, cluster)
-    said = lines_of(path)
-    waits = [line for line in said if "it waits after killed" in line]
-    assert len(waits) == 1, "once, not at every turn of five minutes"
-    assert any("on the same nodes" in line for line in said)
-
-
-def test_a_limit_and_the_stop_that_follows_are_told_once(tmp_path: Path) -> None:
-    cluster = Cluster(took_s=360.0)
-    study = CellsStudy(cells=FOUR[:1], repeats=9)
-    each = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.15))
-    with write_log(each.folder, "info") as path:
-        run(each, cluster, step_s=10.0)
-        each.turn()
+    made = campaign(tmp_path, cluster, study, rules=rules, limits=Limits(node_hours=0.35))
+    with write_log(made.folder, "info") as path:
+        run(made, cluster)
+        made.turn()
     said = "\n".join(lines_of(path))
-    assert said.count("nothing more is submitted: budget: 0.1 of 0.15 node-hours are spent") == 1
+    assert said.count("it waits after killed") == 1, "not at every turn of five minutes"
+    assert "on the same nodes" in said
+    assert said.count("nothing more is submitted: budget: 0.3 of 0.35 node-hours are spent") == 1
     assert said.count("nothing is submitted: budget:") == 1
 
 
 def test_no_secret_is_in_the_log_whatever_says_it(tmp_path: Path) -> None:
-    study = CellsStudy(cells=FOUR[:1])
-    leak = f"NET/IB : no token {SECRET}: IBV_WC_RETRY_EXC_ERR"
-
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        return scripted.log(steps=2, last=leak), scripted.FAILED
-
-    cluster = Cluster(script)
-    each = campaign(tmp_path, cluster, study)
-    with write_log(each.folder, "debug") as path:
-        run(each, cluster)
+    leak = scripted.log(steps=2, last=f"NET/IB : no token {SECRET}: IBV_WC_RETRY_EXC_ERR")
+    cluster = Cluster(lambda *_: (leak, scripted.FAILED))
+    made = campaign(tmp_path, cluster, CellsStudy(cells=(ONE,)))
+    with write_log(made.folder, "debug") as path:
+        run(made, cluster)
         logging.getLogger("pytest_xlatune.executors").warning("sbatch said %r", SECRET)
         try:
             int(SECRET)
@@ -106,29 +88,26 @@ def test_no_secret_is_in_the_log_whatever_says_it(tmp_path: Path) -> None:
     assert SECRET not in text
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"), [("a folder", "cannot be written: .*Is a dir"), ("a link", "is a link")]
+)
 def test_a_log_that_cannot_be_written_is_warned_of_once_and_the_sweep_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, kind: str, words: str
 ) -> None:
     cluster = Cluster()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:1]))
-    (each.folder / LOG).mkdir()
-    with (
-        pytest.warns(UserWarning, match=r"xlatune.log cannot be written: .*Is a directory") as said,
-        write_log(each.folder, "info"),
-    ):
-        run(each, cluster)
-    assert len(said) == 1
-    assert all(result.score for result in each.view().history)
-
-
-def test_a_link_at_the_log_is_warned_of_and_not_written(tmp_path: Path) -> None:
+    made = campaign(tmp_path, cluster, CellsStudy(cells=(ONE,)))
     (tmp_path / "diary").write_text("dear diary\n")
-    (tmp_path / LOG).symlink_to(tmp_path / "diary")
+    if kind == "a folder":
+        (made.folder / LOG).mkdir()
+    else:
+        (made.folder / LOG).symlink_to(tmp_path / "diary")
     with (
-        pytest.warns(UserWarning, match=r"xlatune.log is a link"),
-        write_log(tmp_path, "info"),
+        pytest.warns(UserWarning, match=f"xlatune.log {words}") as said,
+        write_log(made.folder, "info"),
     ):
-        logging.getLogger("pytest_xlatune.campaign").info("a line")
+        run(made, cluster)
+    assert len(said) == 1
+    assert all(result.score for result in made.view().history)
     assert (tmp_path / "diary").read_text() == "dear diary\n"
 
 
@@ -146,46 +125,20 @@ class Shy(Cluster):
         return seen
 
 
-def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(tmp_path: Path) -> None:
+@rows("away_s, is_news", {"a few seconds are no news": (10, False), "a minute is": (60, True)})
+def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(
+    tmp_path: Path, away_s: int, is_news: bool
+) -> None:
     cluster = Shy()
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], repeats=2))
-    with write_log(each.folder, "warning") as path:
-        run(each, cluster)
-    away, back = lines_of(path)
-    assert "scheduler does not answer" in away
-    assert "the scheduler answers again" in back
-    assert all(result.score for result in each.view().history)
-    assert notes(each) == [], "a few seconds are no news"
-
-
-def test_people_are_told_of_a_scheduler_that_stays_away(tmp_path: Path) -> None:
-    cluster = Shy()
-    cluster.away_s = 60
-    each = campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:2], repeats=2))
-    run(each, cluster)
-    away, back = notes(each)
-    assert "scheduler does not answer" in away
-    assert back == "the scheduler answers again"
-
-
-def notes(each: Campaign) -> list[str]:
-    """What people are told besides how trials end."""
-    entries = Ledger(each.folder / LEDGER).refresh()
-    return [sentence(entry.event.remark) for entry in entries if isinstance(entry.event, Noted)]
-
-
-def test_a_log_has_the_lines_of_its_own_campaign(tmp_path: Path) -> None:
-    clusters = Cluster(), Cluster()
-    each = [
-        campaign(tmp_path / name, cluster, CellsStudy(cells=(on(f"node00{n}"),)))
-        for n, (name, cluster) in enumerate(zip("ab", clusters, strict=True), start=1)
-    ]
-    logs = [write_log(one.folder, "info") for one in each]
-    with logs[0] as path_a, logs[1] as path_b:
-        for one, cluster in zip(each, clusters, strict=True):
-            run(one, cluster)
-    text_a, text_b = (path.read_text(encoding="utf-8") for path in (path_a, path_b))
-    assert "submitted node001" in text_a
-    assert "submitted node002" in text_b
-    assert "node002" not in text_a
-    assert "node001" not in text_b
+    cluster.away_s = away_s
+    made = campaign(tmp_path, cluster, CellsStudy(cells=(ONE, TWO), repeats=2))
+    with write_log(made.folder, "warning") as path:
+        run(made, cluster)
+    assert all(result.score for result in made.view().history)
+    events = [entry.event for entry in Ledger(made.folder / LEDGER).refresh()]
+    notes = [sentence(event.remark) for event in events if isinstance(event, Noted)]
+    for said in (lines_of(path), *[notes] * is_news):
+        away, back = said
+        assert "scheduler does not answer" in away
+        assert "the scheduler answers again" in back
+    assert bool(notes) is is_news

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.evidence.hlo.dump import keep_options, seen_devices
 from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.command import CommandLauncher
@@ -23,100 +22,83 @@ from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, profile
-from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests.helpers import scripted
 from tests.helpers.assessed import assess
+from tests.helpers.tables import rows
 
-GPU, CPU = "sm_9.0a_gpu", "cpu"
+GPU = "sm_9.0a_gpu"
 SMALL = "module_0000.jit_convert_element_type.{}_after_optimizations.txt"
+Where = Callable[[str, int], str]  # of a trial and an attempt: the device as XLA writes it
 
 
 class Somewhere(scripted.FakeExecutor):
     """Writes the files that XLA would write on the device of each attempt; "" is none."""
 
-    def __init__(self, where: Callable[[str, int], str]) -> None:
+    def __init__(self, where: Where) -> None:
         super().__init__()
         self.where = where
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         job_id = super().submit(spec, request)
         trial_id, _, attempt = request.folder.name.rpartition(".")
-        device = self.where(trial_id, int(attempt))
-        if device:
+        if device := self.where(trial_id, int(attempt)):
             folder = request.folder / OPTIONS_FOLDER
             folder.mkdir(exist_ok=True)
             (folder / SMALL.format(device)).write_text("HloModule jit_convert_element_type\n")
         return job_id
 
 
-def swept(folder: Path, executor: scripted.FakeExecutor) -> tuple[Campaign, LedgerState]:
-    made = scripted.campaign(folder, executor)
+def swept(folder: Path, executor: Somewhere, **said: str) -> LedgerState:
+    made = scripted.campaign(folder, executor, **said)  # type: ignore[arg-type]
     scripted.run(made)
-    return made, made.view().state
+    return made.view().state
 
 
-def results(state: LedgerState, arm: str) -> list[TrialResult]:
-    return [each.result for each in state.trials.values() if each.trial.arm == arm]
+def only(which: str, device: str, *, attempts: int = 99) -> Where:
+    return lambda trial_id, attempt: (
+        device if trial_id.startswith(which) and attempt <= attempts else GPU
+    )
 
 
-def only(which: str, device: str, *, attempts: int = 99) -> Callable[[str, int], str]:
-    def where(trial_id: str, attempt: int) -> str:
-        return device if trial_id.startswith(which) and attempt <= attempts else GPU
-
-    return where
-
-
-@pytest.mark.parametrize(
-    ("device", "shown"),
-    [(CPU, "cpu"), ("sm_8.0_gpu", "cuda sm_8.0"), ("gfx942_gpu", "rocm gfx942")],
-)
+@rows(
+    "device, shown", {"a CPU": ("cpu", "cpu"), "another GPU": ("sm_8.0_gpu", "cuda sm_8.0"),
+                      "another maker's": ("gfx942_gpu", "rocm gfx942")},
+)  # fmt: skip
 def test_a_profile_that_runs_elsewhere_has_no_score(
     device: str, shown: str, tmp_path: Path
 ) -> None:
-    _, state = swept(tmp_path, Somewhere(only("fast", device)))
-    fast = results(state, "fast")
-    assert fast
-    assert all(each.score is None for each in fast)
-    (dropped,) = {each.status for each in fast if each.job_ids}
-    assert dropped is TrialStatus.DROPPED
-    told = next(each for each in fast if each.reason is not None)
-    assert told.reason is not None
+    state = swept(tmp_path, Somewhere(only("fast", device)))
+    ran = [each.result for each in state.trials.values() if each.result.job_ids]
+    ended = {(each.trial.arm, each.status, each.score is None) for each in ran}
+    assert {each for each in ended if each[0] == "fast"} == {("fast", "dropped", True)}
+    assert ("same", "measured", False) in ended
+    why = next(each.reason for each in ran if each.trial.arm == "fast")
     assert (
         f"it ran on {shown} and baseline-deployed on cuda sm_9.0, as module "
         "jit_convert_element_type shows"
-    ) in sentence(told.reason)
-    assert any(each.score is not None for each in results(state, "same"))
+    ) in sentence(why)
 
 
-def test_one_that_fell_back_once_is_measured_in_its_next_attempt(tmp_path: Path) -> None:
-    _, state = swept(tmp_path, Somewhere(only("fast", CPU, attempts=1)))
-    scored = [each for each in results(state, "fast") if each.score is not None]
-    assert scored
-    assert all(
-        each.devices == {"module jit_convert_element_type": "cuda sm_9.0"} for each in scored
-    )
-    assert {each.cls for each in scored[0].findings} >= {"other-device"}
-
-
-@pytest.mark.parametrize(
-    "where",
-    [
-        pytest.param(lambda *_: "", id="no dump at all"),
-        pytest.param(lambda *_: CPU, id="a sweep of CPUs"),
-        pytest.param(only("fast", ""), id="a profile whose dump is missing"),
-        pytest.param(only("baseline", ""), id="a baseline whose dump is missing"),
-        pytest.param(only("fast", "sm_9.0_gpu"), id="the device as an older release writes it"),
-    ],
+@rows(
+    "where, is_other",
+    {
+        "no dump at all": (lambda *_: "", False),
+        "a sweep of CPUs": (lambda *_: "cpu", False),
+        "a profile whose dump is missing": (only("fast", ""), False),
+        "a baseline whose dump is missing": (only("baseline", ""), False),
+        "the device as an older release writes it": (only("fast", "sm_9.0_gpu"), False),
+        "a profile that fell back once": (only("fast", "cpu", attempts=1), True),
+    },
 )
-def test_no_run_is_refused_without_evidence(
-    where: Callable[[str, int], str], tmp_path: Path
-) -> None:
+def test_no_run_is_refused_without_evidence(where: Where, is_other: bool, tmp_path: Path) -> None:
     executor = Somewhere(where)
-    _, state = swept(tmp_path, executor)
-    assert len(executor.submitted) == len({*executor.submitted}), "a trial was run again"
-    ran = [each for each in state.trials.values() if each.result.job_ids]
-    assert all(each.result.score is not None for each in ran)
+    state = swept(tmp_path, executor)
+    assert (len(executor.submitted) > len({*executor.submitted})) is is_other
+    ran = [each.result for each in state.trials.values() if each.result.job_ids]
+    assert all(each.score is not None for each in ran)
+    findings = {finding.cls for each in ran for finding in each.findings}
+    assert ("other-device" in findings) is is_other
 
 
 def test_a_baseline_that_falls_back_later_stops_the_sweep_with_both_platforms(
@@ -126,32 +108,42 @@ def test_a_baseline_that_falls_back_later_stops_the_sweep_with_both_platforms(
 
     def where(trial_id: str, attempt: int) -> str:
         seen.append(trial_id)
-        later = trial_id.startswith("baseline") and len({*seen}) > 1
-        return CPU if later else GPU
+        return "cpu" if trial_id.startswith("baseline") and len({*seen}) > 1 else GPU
 
-    made, state = swept(tmp_path, Somewhere(where))
-    said = [sentence(each.why) for each in state.decisions if each.cls == "other-device"]
-    assert said
-    assert "it ran on cpu" in said[-1]
-    assert "cuda sm_9.0" in said[-1]
-    assert made.view().stopped
+    state = swept(tmp_path, Somewhere(where))
+    assert state.stop is not None
+    assert state.stop.cls == "other-device"
+    assert "it ran on cpu" in sentence(state.stop.why)
+    assert "cuda sm_9.0" in sentence(state.stop.why)
+
+
+def telling(nodes: tuple[NodeEnvironment, ...]) -> Callable[[str], tuple[NodeEnvironment, ...]]:
+    return lambda _: nodes
 
 
 def test_a_node_whose_gpus_were_replaced_begins_anew(tmp_path: Path) -> None:
     """What the kernel's files tell of a node is the node's; a fallback does not change it."""
-    executor = Somewhere(lambda *_: GPU)
-    executor.tells = lambda _: (NodeEnvironment(name="n1", node={"GPUs": "8 x H100"}),)
-    swept(tmp_path, executor)
-    later = Somewhere(lambda *_: "sm_10.0_gpu")
-    later.tells = lambda _: (NodeEnvironment(name="n1", node={"GPUs": "8 x B200"}),)
-    made = scripted.campaign(tmp_path, later, session="second", profiles=(
-        *scripted.PROFILES, profile("third", "--xla_third=1"),
-    ))  # fmt: skip
-    scripted.run(made)
-    assert later.submitted
+    more = (*scripted.PROFILES, profile("third", "--xla_third=1"))
+    for session, gpus, device, profiles in (
+        ("first", "8 x H100", GPU, scripted.PROFILES),
+        ("second", "8 x B200", "sm_10.0_gpu", more),
+    ):
+        executor = Somewhere(lambda *_, device=device: device)
+        nodes = (NodeEnvironment(name="n1", node={"GPUs": gpus}),)
+        executor.tells = telling(nodes)
+        made = scripted.campaign(tmp_path, executor, session=session, profiles=profiles)
+        scripted.run(made)
+        assert executor.submitted
     assert not [each for each in made.view().state.decisions if each.cls == "other-device"]
 
 
+TRIAL = Trial(
+    cell_digest=scripted.CELL.digest,
+    profile=scripted.PROFILES[0],
+    protocol=scripted.CELL.protocol,
+    study="tuning",
+    stage="a",
+)
 REAL = """
 import jax, jax.numpy as jnp
 @jax.jit
@@ -166,13 +158,8 @@ for n in range(12):
 
 @pytest.mark.jax
 def test_real_jax_tells_where_it_ran_and_a_gpu_beside_it_refuses_that(tmp_path: Path) -> None:
-    cell, only_one = scripted.CELL, scripted.PROFILES[0]
-    trial = Trial(
-        cell_digest=cell.digest, profile=only_one, protocol=cell.protocol, study="tuning", stage="a"
-    )
-    launched = CommandLauncher(argv=("trainer", "{steps}")).launch(trial, cell)
+    launched = CommandLauncher(argv=("trainer", "{steps}")).launch(TRIAL, scripted.CELL)
     asked = launched.first_env["XLA_FLAGS"].partition(" --xla_deployed")[0]
-    folder = tmp_path / OPTIONS_FOLDER
     flags = asked.replace("{xlatune.quoted_folder}", str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-c", REAL],
@@ -181,41 +168,40 @@ def test_real_jax_tells_where_it_ran_and_a_gpu_beside_it_refuses_that(tmp_path: 
         capture_output=True,
         timeout=240,
     )
-    devices = seen_devices(folder)
-    assert devices
+    devices = seen_devices(tmp_path / OPTIONS_FOLDER)
     assert {*devices.values()} == {"cpu"}
-    keep_options(folder)
-    assert seen_devices(folder) == devices, "an attempt is assessed again to the same"
+    keep_options(tmp_path / OPTIONS_FOLDER)
+    assert seen_devices(tmp_path / OPTIONS_FOLDER) == devices, "it is assessed again to the same"
 
-    def assessed(**beside: Mapping[str, str]) -> tuple[str, bool]:
-        found = assess(
-            *(trial, cell, scripted.OK, read_log([done.stdout])), devices=devices, ran_on=beside
-        )
+    def assessed(beside: Mapping[str, str]) -> tuple[str, bool]:
+        report, ran_on = read_log([done.stdout]), {"baseline": beside}
+        found = assess(TRIAL, scripted.CELL, scripted.OK, report, devices=devices, ran_on=ran_on)
         return found.decision.cls, found.score is not None
 
-    assert assessed(baseline=dict.fromkeys(devices, "cuda sm_9.0")) == ("other-device", False)
-    assert assessed(baseline=devices) == ("", True)
-    assert assessed(baseline={"module jit_of_another": "cuda sm_9.0"}) == ("", True)
+    assert assessed(dict.fromkeys(devices, "cuda sm_9.0")) == ("other-device", False)
+    assert assessed(devices) == ("", True)
+    assert assessed({"module jit_of_another": "cuda sm_9.0"}) == ("", True)
 
 
-def test_a_log_alone_tells_the_devices_of_jax(tmp_path: Path) -> None:
-    cell, one = scripted.CELL, scripted.PROFILES[0]
-    trial = Trial(
-        cell_digest=cell.digest, profile=one, protocol=cell.protocol, study="tuning", stage="a"
-    )
-
-    def said(head: str) -> dict[str, str]:
-        report = read_log([f"{head}\n{scripted.log()}".encode()])
-        return assess(trial, cell, scripted.OK, report).devices
-
-    line = "log:Devices"
-    assert said("Devices: [CudaDevice(id=0), CudaDevice(id=1)]") == {line: "cuda"}
-    assert said("Devices: [CpuDevice(id=0)]\nDevices: [CudaDevice(id=0)]") == {}
-    assert said("System Information: Jax Backend: cpu") == {"log:Jax Backend": "cpu"}
-    accelerator = {"log:Jax Backend": "an accelerator"}
-    assert said("System Information: Jax Backend: PJRT C API\nrocm 60300") == accelerator
-    report = read_log([f"Devices: [CpuDevice(id=0)]\n{scripted.log()}".encode()])
-    refused = assess(*(trial, cell, scripted.OK, report), ran_on={"baseline": {line: "cuda"}})
-    assert refused.score is None
-    assert refused.why_none is not None
-    assert "it ran on cpu and baseline on cuda, as log:Devices shows" in sentence(refused.why_none)
+@rows(
+    "head, devices",
+    {
+        "GPUs": ("Devices: [CudaDevice(id=0), CudaDevice(id=1)]", {"log:Devices": "cuda"}),
+        "two that differ": ("Devices: [CpuDevice(id=0)]\nDevices: [CudaDevice(id=0)]", {}),
+        "a CPU": ("System Information: Jax Backend: cpu", {"log:Jax Backend": "cpu"}),
+        "a plugin": (
+            "System Information: Jax Backend: PJRT C API\nrocm 60300",
+            {"log:Jax Backend": "an accelerator"}),
+        "a CPU beside GPUs": ("Devices: [CpuDevice(id=0)]", {"log:Devices": "cpu"}),
+    },
+)  # fmt: skip
+def test_a_log_alone_tells_the_devices_of_jax(head: str, devices: dict[str, str]) -> None:
+    report = read_log([f"{head}\n{scripted.log()}".encode()])
+    beside = {"baseline": {"log:Devices": "cuda"}}
+    found = assess(TRIAL, scripted.CELL, scripted.OK, report, ran_on=beside)
+    assert found.devices == devices
+    is_refused = devices == {"log:Devices": "cpu"}
+    assert (found.score is None) is is_refused
+    if is_refused:
+        said = "it ran on cpu and baseline on cuda, as log:Devices shows"
+        assert said in sentence(found.why_none)

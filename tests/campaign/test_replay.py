@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration
-from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
 from tests.helpers.quick_trials import QuickExecutor
 from tests.helpers.resolved import campaign_of
+from tests.helpers.tables import rows
 
 CELL, PROFILES = scripted.CELL, scripted.PROFILES
 
 
-def campaign(
-    folder: Path, study: Study, *, session: str = "first", executor: Any = None
-) -> Campaign:
-    executor = executor or scripted.FakeExecutor()
-    made = campaign_of(folder / "pretend" / "cell", executor, study, session=session)
+def calibrating(folder: Path, study: Study, executor: scripted.FakeExecutor) -> Campaign:
+    made = campaign_of(folder / "pretend" / "cell", executor, study, session="later")
     made.open()
+    scripted.run(made)
     return made
 
 
@@ -64,15 +59,15 @@ def test_a_ledger_concludes_to_what_its_reports_say(
     assert capsys.readouterr().out == published
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        pytest.param("gone", "gone does not exist", id="nothing"),
-        pytest.param("empty.jsonl", "is no ledger of a sweep: it is empty", id="empty file"),
-        pytest.param("empty", "empty holds no ledger.jsonl; name the ledger", id="empty folder"),
-        pytest.param(".", "below it 1 cell does; name one of", id="the work directory"),
-        pytest.param("pretend", "below it 1 cell does; name one of", id="the sweep's folder"),
-    ],
+@rows(
+    "name, words",
+    {
+        "nothing": ("gone", "gone does not exist"),
+        "an empty file": ("empty.jsonl", "is no ledger of a sweep: it is empty"),
+        "an empty folder": ("empty", "empty holds no ledger.jsonl; name the ledger"),
+        "the work directory": (".", "below it 1 cell does; name one of"),
+        "the sweep's folder": ("pretend", "below it 1 cell does; name one of"),
+    },
 )
 def test_what_is_no_ledger_is_refused_and_says_what_to_name(
     swept: Path, tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str]
@@ -91,10 +86,8 @@ def test_scores_that_are_no_numbers_conclude_to_nothing(swept: Path) -> None:
     for line in lines:
         if line["event"] == "trial-ended":
             line["result"]["score"]["value"] = "nan"
-    ledger.write_text(
-        "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines),
-        encoding="utf-8",
-    )
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    ledger.write_text(text, encoding="utf-8")
     conclusion = read_cell_report(swept).conclusion
     assert {each.kind for each in conclusion.verdicts} == {"INVALID"}
     assert all("not finite" in sentence(each.reasons[0]) for each in conclusion.verdicts)
@@ -106,9 +99,7 @@ def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
 ) -> None:
     before = read_cell_report(swept)
     executor = scripted.FakeExecutor()
-    each = campaign(tmp_path, CalibrationStudy(cell=CELL, jobs=6), session="later",
-                    executor=executor)  # fmt: skip
-    scripted.run(each)
+    each = calibrating(tmp_path, CalibrationStudy(cell=CELL, jobs=6), executor)
     found = calibrate(each, lambda: None)
     assert len(executor.submitted) == 6
     assert found.noise.jobs == 6
@@ -117,19 +108,18 @@ def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
     assert "36 jobs" in sentence(found.outlook)
     assert read_calibration(swept, CELL) == found
     assert read_cell_report(swept).conclusion == before.conclusion
-    other = type(CELL).from_json(CELL.to_json() | {"config_tag": "sparse"})
-    assert read_calibration(swept, other) is None
+    assert read_calibration(swept, replace(CELL, config_tag="sparse")) is None
     (swept / CALIBRATION).write_text("{", encoding="utf-8")
     with pytest.raises(LedgerError, match="calibrate again"):
         read_calibration(swept, CELL)
 
 
-@pytest.mark.parametrize(
-    ("slots", "jobs", "scored", "words"),
-    [
-        pytest.param(0, 4, 0, r"0 jobs .* 4 are needed", id="none"),
-        pytest.param(6, 12, 7, r"7 jobs .* 8 are needed", id="one of each slot, and a second one"),
-    ],
+@rows(
+    "slots, jobs, scored, words",
+    {
+        "none": (0, 4, 0, r"0 jobs .* 4 are needed"),
+        "one of each slot, and a second one": (6, 12, 7, r"7 jobs .* 8 are needed"),
+    },
 )
 def test_a_calibration_without_scores_says_why(
     tmp_path: Path, slots: int, jobs: int, scored: int, words: str
@@ -144,21 +134,9 @@ def test_a_calibration_without_scores_says_why(
     nodes = tuple((f"node{at}",) for at in range(slots))
     cell = replace(CELL, nodelist=nodes[0]) if nodes else CELL
     study = CalibrationStudy(cell=cell, jobs=jobs, slots=nodes)
-    each = campaign(tmp_path, study, executor=scripted.FakeExecutor(script))
-    scripted.run(each)
+    each = calibrating(tmp_path, study, scripted.FakeExecutor(script))
     with pytest.raises(NotCalibrated, match=words):
         calibrate(each, lambda: None)
-
-
-def test_the_noise_that_a_calibration_found_is_the_prior() -> None:
-    sweep = Sweep(
-        name="pretend",
-        cell=CellSettings(model_tag="pretend", parallelism="FSDP=4"),
-        launcher=CommandLauncher(argv=("trainer",)),
-        profiles=PROFILES,
-        site=SiteSettings(executor="local"),
-    )
-    assert sweep.resolve().tuning(sigma=0.004).sigma_prior == 0.004
 
 
 def test_calibrate_as_a_command(

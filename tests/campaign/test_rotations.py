@@ -25,7 +25,6 @@ from tests.helpers.tables import rows
 from tests.helpers.turned import (
     COPY,
     RotationsStudy,
-    at_call,
     ids,
     journal,
     line,
@@ -345,20 +344,6 @@ def test_the_profile_that_an_end_is_of_is_blamed_and_not_its_neighbour(
     assert {*ran.changes} == {*ids(SPEC.programs)} - {guilty}
 
 
-def test_ends_of_several_programs_in_turn_blame_none_of_them(tmp_path: Path) -> None:
-    ends = ["slow", "fast", COPY, "slow"]
-
-    def play(spec: RotationSpec, attempt: int) -> Told:
-        if attempt > len(ends):
-            return whole(spec)
-        call = NAMES.index(ends[attempt - 1]) * spec.turn_steps + 4
-        told = journal(spec, turns=call // spec.turn_steps + 1, is_over=False)
-        return step_lines(spec, SPEEDS, until=spec.first_step + call), KILLED, (told,)
-
-    ran = run(tmp_path, play)
-    assert (ran.blamed, ran.result.status) == ([], "measured")
-
-
 @rows("count, status", {"six of seven": (6, "measured"), "again and again": (20, "dropped")})
 def test_many_programs_may_die_but_not_without_end(tmp_path: Path, count: int, status: str) -> None:
     bad = [f"bad{at}" for at in range(count)]
@@ -405,12 +390,26 @@ def losing(spec: RotationSpec, _: int) -> Told:
     return step_lines(spec, SPEEDS, until=spec.first_step + 15) + NAN, RAISED, (told,)
 
 
+def at_a_limit(thirds: int) -> Play:
+    """Reach the time limit behind so many thirds of the turns."""
+
+    def play(spec: RotationSpec, _: int) -> Told:
+        turns = thirds * len(spec.order) // 3
+        until = spec.first_step + turns * spec.turn_steps
+        told = journal(spec, turns=turns, is_over=False)
+        return step_lines(spec, SPEEDS, until=until), TIMED_OUT, (told,)
+
+    return play
+
+
 @rows("spec", {"a look": replace(LOOK, order=(0, 0, 0)), "a rotation": SPEC})
 @rows(
     "play, status, stops",
     {
         "a cancel": (dying(CANCELLED, times=9), "unmeasured", True),
         "a time limit": (dying(TIMED_OUT, times=9), "unmeasured", True),
+        "a time limit behind few turns": (at_a_limit(1), "unmeasured", True),
+        "a time limit behind most turns": (at_a_limit(2), "measured", False),
         "a trainer that ends by itself": (
             dying(Outcome(state=State.FAILED, exit_code=3), times=9), "dropped", False),
         "one kill": (dying(KILLED), "measured", False),
@@ -549,21 +548,6 @@ def test_a_trainer_whose_lines_tell_no_turn_is_told_what_to_do(
         assert words in sentence(ran.rotation.reason)
 
 
-def test_a_line_now_and_then_is_of_one_turn_alone(tmp_path: Path) -> None:
-    """Its seconds may be the mean of the steps since the line before."""
-    spec = replace(SPEC, turn_steps=10)
-    calls = spec.first_step + len(spec.order) * spec.turn_steps
-    step_s = [512 / SPEEDS.get(at_call(spec, call), 1000.0) for call in range(calls)]
-    text = ""
-    for call in range(1, calls, 2):
-        mean_s = (step_s[call - 1] + step_s[call]) / 2
-        figures = f"seconds: {mean_s:.6f}, Tokens/s/device: {512 / mean_s:.3f}, loss: 7.1"
-        text += f"completed step: {call}, {figures}\n"
-    ran = run(tmp_path, lambda told, _: (text, OK, (journal(told),)), spec)
-    assert ran.changes["slow"] == pytest.approx(-0.1054, abs=0.0005)
-    assert ran.changes["fast"] == pytest.approx(0.0488, abs=0.0005)
-
-
 def test_the_turns_end_with_a_call_that_raises(tmp_path: Path) -> None:
     """A trainer that catches it and goes on has a line for that call, or has none."""
     call = SPEC.first_step + (len(SPEC.order) - 3) * SPEC.turn_steps + 2
@@ -574,18 +558,6 @@ def test_the_turns_end_with_a_call_that_raises(tmp_path: Path) -> None:
     last = ran.rotation.score.turns[-1]
     assert last.first_step + last.steps + 2 <= call
     assert ran.changes["slow"] == pytest.approx(-0.105, abs=0.003)
-
-
-@rows("turns, status", {"most": (len(SPEC.order) - 4, "measured"), "few": (6, "unmeasured")})
-def test_a_time_limit_keeps_what_more_than_half_of_the_turns_say(
-    tmp_path: Path, turns: int, status: str
-) -> None:
-    told = journal(SPEC, turns=turns, is_over=False)
-    lines = step_lines(SPEC, SPEEDS, until=SPEC.first_step + turns * SPEC.turn_steps)
-    ran = run(tmp_path, lambda *_: (lines, TIMED_OUT, (told,)))
-    assert (ran.result.status, ran.blamed) == (status, [])
-    if status == "measured":
-        assert ran.changes["slow"] == pytest.approx(-0.105, abs=0.003)
 
 
 @rows("compiling", {"in a turn": "", "in a compilation": "slow"})

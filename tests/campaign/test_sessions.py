@@ -1,35 +1,73 @@
-"""A campaign is journalled, adopted by the next session, and told from the ledger alone."""
+"""A campaign over several sessions and processes: nothing is lost, nothing is measured twice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.jobs import cancel_unwaited
-from pytest_xlatune.executors import JOB_NAME_PREFIX
-from pytest_xlatune.ledger import LEDGER, Ledger, find_ledgers
-from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.executors import JOB_NAME_PREFIX, Request
+from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger
+from pytest_xlatune.ledger.driver_lock import DriverLock
+from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Outcome, State, VerdictKind
-from pytest_xlatune.tasks.cell_report import read_cell_report
-from pytest_xlatune.tasks.reports import publish
+from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers.cluster import CellsStudy, Cluster, on
+from tests.helpers.cluster import campaign as on_cluster
 from tests.helpers.resolved import again
 from tests.helpers.scripted import (
     CELL,
+    KILLED,
     FakeExecutor,
     campaign,
     failing,
+    log,
+    make_impatient,
     ordinary,
     run,
 )
+from tests.helpers.second_looks import BESIDE_THE_LAB
+from tests.helpers.tables import rows
+
+
+@pytest.fixture(autouse=True)
+def look_shortly_whether_another_session_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_impatient(monkeypatch)
+
+
+class GoneError(BaseException):
+    """The process is gone."""
+
+
+def held(executor: FakeExecutor | None = None) -> FakeExecutor:
+    """An executor whose jobs go on running."""
+    executor = executor or FakeExecutor()
+    executor.holds = True
+    return executor
+
+
+def state_of(folder: Path) -> LedgerState:
+    return replay(Ledger(folder / LEDGER).refresh())
+
+
+def is_faster(made: Campaign) -> bool:
+    verdict = made.conclude().verdict("fast")
+    return verdict is not None and verdict.kind == "FASTER"
 
 
 def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) -> None:
@@ -37,53 +75,19 @@ def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) ->
     first = campaign(tmp_path, executor)
     run(first)
     conclusion = first.conclude()
-    verdict = conclusion.verdict("fast")
-    assert verdict is not None
-    assert verdict.kind is VerdictKind.FASTER
+    assert is_faster(first)
     assert conclusion.complete
-    count = len(executor.submitted)
-    assert count == len(set(executor.submitted)) == 2 + 2 + 3 * 3
-
-    again = campaign(tmp_path, executor, session="second")
-    run(again)
-    assert len(executor.submitted) == count
-    assert again.conclude() == conclusion
-
-
-def test_the_order_is_the_same_however_many_are_in_flight(tmp_path: Path) -> None:
-    one, four = FakeExecutor(), FakeExecutor(max_in_flight=4)
-    run(campaign(tmp_path / "one", one))
-    run(campaign(tmp_path / "four", four))
-    assert one.submitted == four.submitted
-
-
-def test_an_attempt_is_in_the_ledger_before_it_is_submitted(tmp_path: Path) -> None:
-    executor = FakeExecutor()
-    executor.die_after_submit = True
-    with pytest.raises(KeyboardInterrupt):
-        campaign(tmp_path, executor).turn()
-    executor.die_after_submit = False
+    submitted = executor.submitted
+    assert len(submitted) == len({*submitted}) == 2 + 2 + 3 * 3
     second = campaign(tmp_path, executor, session="second")
     run(second)
-    assert len(executor.submitted) == len(set(executor.submitted))
-    assert second.conclude().complete
-
-
-@pytest.mark.parametrize(("ended_s", "stops"), [(50.0, False), (1e6, True)])
-def test_a_full_disk_of_an_earlier_session_does_not_stop_the_next_one(
-    tmp_path: Path, ended_s: float, *, stops: bool
-) -> None:
-    """It had filled the ledger's disk as well, so that nobody read how the job ended."""
-    full = "OSError: [Errno 28] No space left on device: '/scratch/run7'\n"
-    ended = Outcome(state=State.FAILED, exit_code=1, end_s=ended_s)
-    executor = FakeExecutor(failing("baseline", full, ended, times=1))
-    executor.holds = True
-    first = campaign(tmp_path, executor, clocks={"now": lambda: 10.0})
-    first.turn()
-    executor.holds = False
-    second = campaign(tmp_path, executor, session="second", clocks={"now": lambda: 100.0})
-    run(second)
-    assert (second.view().stopped is not None) is stops
+    assert (executor.submitted, second.conclude()) == (submitted, conclusion)
+    four = FakeExecutor(max_in_flight=4)
+    run(campaign(tmp_path / "four", four))
+    assert four.submitted == submitted, "the order is the same however many are in flight"
+    moved = replace(CELL, nodelist=("node002",))
+    with pytest.raises(ConfigError, match=r"nodelist was \[\], is \['node002'\].*--xlatune-fresh"):
+        campaign(tmp_path, executor, session="third", cell=moved)
 
 
 def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_one_planned(
@@ -99,162 +103,122 @@ def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_on
     first = campaign(tmp_path, executor)
     run(first)
     assert "step_pattern=" in sentence(first.view().stopped)
-    protocol = replace(
-        CELL.protocol,
-        step_pattern=r"my iteration (?P<step>\d+), seconds: (?P<seconds>[\d.]+), .*"
-        r"Tokens/s/device: (?P<tgs>[\d.]+)",
-        deadline_s=60,
-    )
+    shape = r"my iteration (?P<step>\d+), seconds: (?P<seconds>[\d.]+), .*device: (?P<tgs>[\d.]+)"
+    protocol = replace(CELL.protocol, step_pattern=shape, deadline_s=60)
     second = campaign(tmp_path, executor, session="second", cell=replace(CELL, protocol=protocol))
     assert {each.trial.protocol.deadline_s for each in second.view().history} == {60}
     run(second)
-    verdict = second.conclude().verdict("fast")
-    assert verdict is not None
-    assert verdict.kind is VerdictKind.FASTER
+    assert is_faster(second)
 
 
-def test_other_nodes_are_refused_and_fresh_starts_over(tmp_path: Path) -> None:
-    executor = FakeExecutor()
-    run(campaign(tmp_path, executor))
-    count = len(executor.submitted)
-    moved = Cell.from_json(CELL.to_json() | {"nodelist": ["node002"]})
-    with pytest.raises(ConfigError, match=r"nodelist was \[\], is \['node002'\].*--xlatune-fresh"):
-        campaign(tmp_path, executor, session="second", cell=moved)
-    run(campaign(tmp_path, executor, session="third", cell=moved, fresh=True))
-    assert len(executor.submitted) == 2 * count
-    assert len(list(tmp_path.glob("pretend/cell/ledger*.jsonl"))) == 2
-    # a later process of the same session does not start over again
-    run(campaign(tmp_path, executor, session="third", cell=moved, fresh=True))
-    assert len(executor.submitted) == 2 * count
-
-
-class Stopped(BaseException):
-    """The process is gone."""
+# -- what this user ends, or lets go ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("last", ["cancel", "poll"])
 def test_killed_between_our_cancel_and_writing_it_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
 ) -> None:
-    executor = FakeExecutor()
-    executor.holds = True
+    executor = held()
+    folder = campaign(tmp_path, executor).folder
     campaign(tmp_path, executor).turn()
-    (folder,) = find_ledgers(tmp_path)
-
-    asked = getattr(executor, last)
+    real = getattr(executor, last)
 
     def gone(*args: object, **named: object) -> None:
-        asked(*args, **named)
-        raise Stopped
+        real(*args, **named)
+        raise GoneError
 
     with monkeypatch.context() as patched:
         patched.setattr(executor, last, gone)
-        with pytest.raises(Stopped):
+        with pytest.raises(GoneError):
             cancel_unwaited(folder, executors=lambda _: executor)
     assert len(executor.cancelled) == 1
     executor.holds = False
     # the next session does not take it for a user's cancel: it measures all
-    run(campaign(tmp_path, executor, session="second"))
-    state = replay(Ledger(folder / LEDGER).refresh())
-    assert [each.next for each in state.decisions] == [Next.INTERRUPTED]
-    assert read_cell_report(folder).conclusion.complete
-
-
-def test_the_ledger_alone_lists_ends_and_reports(tmp_path: Path) -> None:
-    executor = FakeExecutor()
-    executor.holds = True
-    each = campaign(tmp_path, executor)
-    each.turn()
-    (folder,) = find_ledgers(tmp_path)
-    state = replay(Ledger(folder / LEDGER).refresh())
-    (planned,) = [each for each in state.trials.values() if each.attempts]
-    assert [attempt.outcome for attempt in planned.attempts.values()] == [None]
-    (ended,) = cancel_unwaited(folder, executors=lambda _: executor)
-    assert executor.cancelled == [ended.job_id]
-    assert not cancel_unwaited(folder, executors=lambda _: executor)
-
-    # a trial that was ended so has no result: the next session runs it again
-    executor.holds = False
-    run(campaign(tmp_path, executor, session="second"))
-    known = read_cell_report(folder)
-    assert known.conclusion.complete
-    paths = publish(known.folder, tmp_path / "reports")
-    assert [path.relative_to(tmp_path / "reports").as_posix() for path in paths] == [
-        "pretend/leaderboard.md",
-        "pretend/leaderboard.json",
-        "pretend-tuning.md",
-        "pretend-tuning.json",
-        "pretend/leaderboard.html",
-    ]
-    assert all(BASELINE_ID in path.read_text(encoding="utf-8") for path in paths)
-
-
-def test_a_ledger_of_another_schema_is_refused_and_fresh_moves_it_aside(tmp_path: Path) -> None:
-    executor = FakeExecutor()
-    run(campaign(tmp_path, executor))
-    (folder,) = find_ledgers(tmp_path)
-    ledger = folder / LEDGER
-    old = ledger.read_bytes().replace(b'{"schema":4', b'{"schema":3')
-    ledger.write_bytes(old)
-    said = (
-        rf"{ledger}:1: found schema 3, .* pytest-xlatune '[0-9.]+'; this version "
-        r"reads 4.*--xlatune-fresh"
-    )
-    with pytest.raises(LedgerError, match=said):
-        campaign(tmp_path, executor, session="second")
-    assert ledger.read_bytes() == old
-
-    second = campaign(tmp_path, executor, session="second", fresh=True)
-    (note,) = map(sentence, second.view().state.notes)
-    assert "its job ids" in note
-    assert "ended none of" in note
-    assert "End them with scancel" in note
-    assert f"their names begin with {JOB_NAME_PREFIX}" in note
+    second = campaign(tmp_path, executor, session="second")
     run(second)
+    assert [each.next for each in state_of(folder).decisions] == ["interrupted"]
     assert second.conclude().complete
+
+
+class Ending(FakeExecutor):
+    """Its jobs are over when a process asks for their end."""
+
+    def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
+        self.holds = False
+
+
+class Losing(FakeExecutor):
+    """Its jobs are lost when a process has ended them."""
+
+    def standing(self, job_id: str) -> Outcome:
+        found = super().standing(job_id)
+        return replace(found, state=State.LOST) if found.state is State.CANCELLED else found
+
+
+@rows("kind, ended", {"it ends before our cancel": (Ending, 0), "it is lost": (Losing, 1)})
+def test_a_trial_that_was_let_go_is_measured_once(
+    tmp_path: Path, kind: type[FakeExecutor], ended: int
+) -> None:
+    executor = held(kind())
+    first = campaign(tmp_path, executor)
+    first.turn()
+    assert len(cancel_unwaited(first.folder, executors=lambda _: executor)) == ended
+    assert len(state_of(first.folder).decisions) == ended
+    assert not cancel_unwaited(first.folder, executors=lambda _: executor)
+    executor.holds = False
+    second = campaign(tmp_path, executor, session="second")
+    run(second)
+    assert {each.status for each in second.view().history} == {"measured"}
+    assert len(executor.submitted) == len({*executor.submitted}) + ended
+
+
+def test_no_process_ends_a_job_or_moves_a_ledger_that_another_session_waits_for(
+    tmp_path: Path,
+) -> None:
+    executor = held()
+    first = campaign(tmp_path, executor)
+    first.turn()
+    with first.attending():  # it waits for nothing now: its next test has not begun
+        assert cancel_unwaited(first.folder, executors=lambda _: executor) == ()
+        with pytest.raises(LedgerError, match="another session is measuring"):
+            campaign(tmp_path, executor, session="second", fresh=True)
     assert executor.cancelled == []
-    (aside,) = folder.glob("ledger-*.jsonl")
-    assert aside.read_bytes() == old, "nothing is deleted"
-    # a later process of the same session does not start over again
-    assert campaign(tmp_path, executor, session="second", fresh=True).view().pending == ()
+    assert len(first.view().state.in_flight()) == 1, "it goes on"
+    campaign(tmp_path, executor, session="second", fresh=True)
+    assert executor.cancelled == ["1"]
+    (aside,) = first.folder.glob("ledger-*.jsonl")
+    assert [each.next for each in replay(Ledger(aside).refresh()).decisions] == ["interrupted"]
 
 
 class Foreign(FakeExecutor):
-    """An executor of another distribution, with a job that runs."""
+    """An executor of another distribution."""
 
     name = "pool"
-
-    def __init__(self) -> None:
-        super().__init__(max_in_flight=2)
-        self.holds = True
 
 
 def test_each_executor_is_asked_for_its_own_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign, ours = Foreign(), FakeExecutor(max_in_flight=3)
-    campaign(tmp_path, foreign).turn()
-    (folder,) = find_ledgers(tmp_path)
-    monkeypatch.setattr(
-        "pytest_xlatune.executors.named.class_named", lambda *_, **__: lambda: foreign
-    )
+    foreign, ours = held(Foreign(max_in_flight=2)), FakeExecutor(max_in_flight=3)
+    first = campaign(tmp_path, foreign)
+    first.turn()
+    said = rf"unknown executor 'pool' .*{first.folder}.* cannot be watched"
+    with pytest.raises(LedgerError, match=said):  # it is not installed
+        campaign(tmp_path, ours, session="second").turn()
+    with pytest.raises(LedgerError, match=said):
+        cancel_unwaited(first.folder)
+    assert {each.executor for each in state_of(first.folder).in_flight()} == {"pool"}
+    named = "pytest_xlatune.executors.named.class_named"
+    monkeypatch.setattr(named, lambda *_, **__: lambda: foreign)
     foreign.holds = False
-    run(campaign(tmp_path, ours, session="second"))
-    assert read_cell_report(folder).conclusion.complete
+    second = campaign(tmp_path, ours, session="second")
+    run(second)
+    assert second.conclude().complete
     assert len(foreign.submitted) == 2, "adopted, and measured where they ran"
-    assert not set(foreign.submitted) & set(ours.submitted)
+    assert not {*foreign.submitted} & {*ours.submitted}
 
 
-def test_jobs_of_an_executor_that_is_not_installed_end_in_one_message(tmp_path: Path) -> None:
-    campaign(tmp_path, Foreign()).turn()
-    (folder,) = find_ledgers(tmp_path)
-    said = rf"unknown executor 'pool' .*{folder}.* cannot be watched"
-    with pytest.raises(LedgerError, match=said):
-        campaign(tmp_path, FakeExecutor(), session="second").turn()
-    with pytest.raises(LedgerError, match=said):
-        cancel_unwaited(folder)
-    state = replay(Ledger(folder / LEDGER).refresh())
-    assert {each.executor for each in state.in_flight()} == {"pool"}, "listed as before"
+# -- a ledger that cannot be trusted ---------------------------------------------------------------
 
 
 def without_an_intention(content: bytes) -> bytes:
@@ -264,53 +228,238 @@ def without_an_intention(content: bytes) -> bytes:
     return b"".join((*lines[:at], *lines[at + 1 :]))
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> Campaign:
-    """A campaign that came to its end."""
-    made = campaign(tmp_path, FakeExecutor())
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    made = campaign(tmp_path_factory.mktemp("finished"), FakeExecutor())
     run(made)
-    return made
+    return made.ledger.path.read_bytes()
 
 
-def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(whole: Campaign) -> None:
-    path = whole.ledger.path
-    path.write_bytes(without_an_intention(path.read_bytes()))
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "another schema": lambda content: content.replace(b'{"schema":4', b'{"schema":3'),
+    "an attempt that no process intended": without_an_intention,
+    "binary": lambda _: bytes(range(256)) * 2,
+}
+
+
+@rows("damage", DAMAGES)
+def test_a_damaged_ledger_is_refused_and_starting_over_moves_it_aside(
+    tmp_path: Path, finished: bytes, damage: Callable[[bytes], bytes]
+) -> None:
     executor = FakeExecutor()
-    more = again(whole, whole.study, session="second", executor=executor)
+    made = campaign(tmp_path, executor)
+    path, content = made.ledger.path, damage(finished)
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=rf"^{path}[: ].*") as error:
+        campaign(tmp_path, executor, session="second")
+    assert "--xlatune-fresh" in str(error.value)
+    assert "deletes nothing" in str(error.value)
+    assert path.read_bytes() == content
+
+    second = campaign(tmp_path, executor, session="second", fresh=True)
+    (aside,) = path.parent.glob("ledger-*.jsonl")
+    assert aside.read_bytes() == content
+    (note,) = map(sentence, second.view().state.notes)
+    assert "ended none of" in note
+    assert f"their names begin with {JOB_NAME_PREFIX}" in note
+    second.turn()
+    # a later process of the same session does not start over again
+    third = campaign(tmp_path, executor, session="second", fresh=True)
+    assert len(third.view().state.in_flight()) == 1
+    assert executor.cancelled == []
+
+
+def test_no_campaign_goes_on_with_a_part_of_a_damaged_ledger(
+    tmp_path: Path, finished: bytes
+) -> None:
+    executor = FakeExecutor()
+    made = campaign(tmp_path, executor)
+    made.ledger.path.write_bytes(without_an_intention(finished))
+    more = again(made, made.study, session="second", executor=executor)
     for ask in (more.open, more.open, more.view, more.turn, more.conclude):
         with pytest.raises(LedgerError, match="attempt-submitted cannot follow"):
             ask()
     assert executor.submitted == []
 
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "an inner line is torn": lambda content: content.replace(b'"event":"trial-planned"', b"\n", 1),
-    "an attempt that no process intended": without_an_intention,
-    "the same file twice": lambda content: content * 2,
-    "binary": lambda _: bytes(range(256)) * 2,
-    "a newline and no more": lambda _: b"\n",
-    "a byte order mark": lambda content: b"\xef\xbb\xbf" + content,
-    "a line without a schema": lambda content: content.replace(b'{"schema":4,', b"{"),
-    "an unknown event": lambda content: content.replace(b'"trial-planned"', b'"trial-dreamt"'),
-}
+# -- two processes at once -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_starting_over_moves_a_damaged_ledger_aside(whole: Campaign, damage: str) -> None:
-    path, work_dir = whole.ledger.path, whole.folder.parent.parent
-    content = DAMAGES[damage](path.read_bytes())
-    path.write_bytes(content)
+def test_a_decision_that_is_written_twice_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = Ledger.append
+
+    def cut(self: Ledger, *batch: Event, at_s: float) -> None:
+        """Write what a kill leaves of the one write: all lines but the last."""
+        if isinstance(batch[-1], AttemptEnded) and any(isinstance(e, Decided) for e in batch):
+            append(self, *batch[:-1], at_s=at_s)
+            raise GoneError
+        append(self, *batch, at_s=at_s)
+
+    attempts = []
+    for name in ("whole", "cut"):  # of a trial that never comes to its end
+        executor = FakeExecutor(failing("same-wave", log(steps=3), KILLED))
+        if name == "cut":
+            with monkeypatch.context() as patched:
+                patched.setattr(Ledger, "append", cut)
+                with pytest.raises(GoneError):
+                    run(campaign(tmp_path / name, executor))
+        run(campaign(tmp_path / name, executor))  # another process of the same session
+        attempts.append(sum(each.startswith("same-wave") for each in executor.submitted))
+    assert attempts[0] == attempts[1] > 1
+
+
+def test_all_processes_of_a_session_plan_with_what_its_first_one_knew(tmp_path: Path) -> None:
     executor = FakeExecutor()
-    with pytest.raises(LedgerError, match=rf"^{path}[: ]") as error:
-        campaign(work_dir, executor, session="second")
-    assert "--xlatune-fresh" in str(error.value)
-    assert "deletes nothing" in str(error.value)
-    assert path.read_bytes() == content
+    first = campaign(tmp_path, executor)
+    assert isinstance(first.study, TuningStudy)
+    calibrated = replace(first.study, sigma_prior=0.05)  # it ended before the second one came
+    for session, known in (("first", first.study), ("second", calibrated)):
+        other = again(first, calibrated, session=session, executor=executor)
+        other.open()
+        assert other.study == known
 
-    again = campaign(work_dir, executor, session="second", fresh=True)
-    (aside,) = path.parent.glob("ledger-*.jsonl")
-    assert aside.read_bytes() == content
-    assert any("its job ids" in note for note in map(sentence, again.view().state.notes))
-    run(again)
-    assert again.conclude().complete
-    assert campaign(work_dir, executor, session="second", fresh=True).view().pending == ()
+
+class Shared(Cluster):
+    """In the middle of a question or a submission another process gets on too, or ours is killed.
+
+    `meanwhile` is the other process; `kills` are the submissions after which the process that asked
+    for them is gone, before it could write down the job's name.
+    """
+
+    def __init__(self, *, kills: set[int]) -> None:
+        super().__init__()
+        self.kills = kills
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Any:
+        self.meanwhile()
+        return super().poll(submissions, root=root)
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        self.meanwhile()
+        job_id = super().submit(spec, request)
+        if len(self.submitted) in self.kills:
+            self.kills.remove(len(self.submitted))
+            raise GoneError
+        return job_id
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(each, marks=BESIDE_THE_LAB) for each in range(2, 8))]
+)
+def test_two_processes_drive_all_cells_together_and_double_nothing(
+    tmp_path: Path, seed: int
+) -> None:
+    """Either may take any turn, tries to in the midst of the other's, and may be killed in it."""
+    drawn = random.Random(seed)
+    nodes = ("node001", "node002", "node003")
+    study = CellsStudy(cells=(on(*nodes[:2]), *map(on, nodes)), repeats=4)
+    cluster = Shared(kills={*drawn.sample(range(1, 17), 3)})
+    sessions = (f"session{number}" for number in itertools.count(1))
+    both = [on_cluster(tmp_path, cluster, study, session=next(sessions)) for _ in range(2)]
+    began_s = cluster.now_s
+    while both[0].view().pending or both[1].view().pending:
+        mine = drawn.randrange(2)
+
+        def other(made: Campaign = both[1 - mine]) -> None:
+            cluster.meanwhile, before = lambda: None, len(cluster.submitted)
+            made.turn()
+            assert len(cluster.submitted) == before, "one at a time"
+            cluster.meanwhile = other
+
+        cluster.meanwhile = other
+        try:
+            both[mine].turn()
+        except GoneError:
+            both[mine] = on_cluster(tmp_path, cluster, study, session=next(sessions))
+        cluster.now_s += 1
+        assert cluster.now_s - began_s < 9000, "the study does not end"
+
+    assert not cluster.kills
+    trials = [trial.id for trial in study.decide(()).due]
+    assert sorted(cluster.submitted) == sorted(trials), "each once"
+    for node in nodes:
+        ran = [name for name, used in cluster.ran if node in used]
+        assert ran == [name for name in trials if name in ran], "in the order of the study"
+    history = both[0].view().history
+    assert {each.status for each in history} == {"measured"}
+    assert history == both[1].view().history
+    # four rounds of a trial on two nodes and of one on each node: two after another in each
+    assert cluster.now_s - began_s <= 4 * 2 * cluster.took_s + 20
+
+
+# -- who takes the next turn -----------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pytest_xlatune.ledger.driver_lock import DriverLock
+turns = DriverLock(Path(sys.argv[1]))
+with getattr(turns, sys.argv[2])(**({"wait_s": 60} if sys.argv[2] == "mine" else {})) as given:
+    print("holding", given, flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def other(folder: Path, what: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lock in this way, until it is killed."""
+    argv = [sys.executable, "-c", HOLD, str(folder), what]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("holding")
+        yield process
+        process.kill()
+
+
+def is_mine(folder: Path) -> bool:
+    with DriverLock(folder).next() as found:
+        return found
+
+
+def test_a_turn_is_given_once_and_to_another_when_its_process_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [is_mine(tmp_path) for _ in range(3)] == [True] * 3
+    silence_s = 3600.0  # however long this machine takes to get here, it was a moment
+    monkeypatch.setattr("pytest_xlatune.ledger.driver_lock.SILENCE_S", silence_s)
+    with other(tmp_path, "next"):
+        assert not is_mine(tmp_path)
+    assert not is_mine(tmp_path)
+    old_s = time.time() - silence_s - 1
+    os.utime(tmp_path / "turn.beat", (old_s, old_s))
+    assert is_mine(tmp_path)
+
+
+def test_a_clock_that_jumps_back_stops_no_process(tmp_path: Path) -> None:
+    (tmp_path / "turn.beat").write_text("1\n", encoding="utf-8")
+    future_s = time.time() + 3600
+    os.utime(tmp_path / "turn.beat", (future_s, future_s))
+    assert is_mine(tmp_path)
+
+
+def test_who_stops_waiting_hands_over_at_once(tmp_path: Path) -> None:
+    turns = DriverLock(tmp_path)
+    with turns.waiting():
+        assert is_mine(tmp_path)
+    assert (tmp_path / "turn.beat").read_text(encoding="utf-8") == "0\n"
+
+
+def test_mine_waits_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:
+    turns = DriverLock(tmp_path)
+    with other(tmp_path, "mine") as process:
+        with pytest.raises(LedgerError, match="in use by"), turns.mine(wait_s=0.2):
+            pass
+        process.kill()
+        with turns.mine(wait_s=60):
+            pass
+
+
+def test_a_process_waits(tmp_path: Path) -> None:
+    turns = DriverLock(tmp_path)
+    with other(tmp_path, "waiting"), turns.none_waits(patience_s=0.2) as alone:
+        assert not alone
+    with turns.none_waits(patience_s=0.2) as alone:
+        assert alone

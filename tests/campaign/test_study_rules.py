@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,31 +11,53 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign, Clock
+from pytest_xlatune.launchers.checkout import CheckoutLauncher
+from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptCutShort, Ledger
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Patience
-from pytest_xlatune.model.result import Outcome, State, Verdict, VerdictKind
+from pytest_xlatune.model.result import Outcome, State, Verdict
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
-from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
+from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
+from pytest_xlatune.sweep import checkouts
 from tests.helpers.benchmarks import load
+from tests.helpers.repositories import Repository
 from tests.helpers.resolved import campaign_of
-from tests.helpers.scripted import CELL, FAILED, KILLED, FakeExecutor, Ticking, failing, run
+from tests.helpers.scripted import (
+    CELL,
+    FAILED,
+    KILLED,
+    OK,
+    FakeExecutor,
+    Ticking,
+    failing,
+    log,
+    run,
+)
+from tests.helpers.tables import rows
 
 HOST_MEMORY = Outcome(state=State.OUT_OF_MEMORY, exit_code=1)
 MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found: manifest unknown."
 
 
-def campaign(
+def swept(
     folder: Path,
     executor: FakeExecutor,
     study: Study,
-    *,
     ticks: Callable[[], float] = time.monotonic,
 ) -> Campaign:
     made = campaign_of(folder / "cell", executor, study, clock=Clock(ticks=ticks))
     made.open()
     run(made, turns=2000)
+    assert not made.view().stopped
     return made
+
+
+def verdict(made: Campaign, arm: str) -> Verdict:
+    found = made.conclude().verdict(arm)
+    assert found is not None
+    return found
 
 
 def batch() -> Study:
@@ -42,38 +65,22 @@ def batch() -> Study:
     return BatchSize(sizes=(4, 6, 8)).study(load("batch_rates").asked_of(cell, 30))
 
 
-def attempts_of(executor: FakeExecutor, arm: str) -> int:
-    return sum(each.startswith(arm) for each in executor.submitted)
-
-
-def verdict(made: Campaign, arm: str) -> Verdict:
-    view = made.view()
-    assert not view.stopped
-    found = view.study.decide(view.history).conclusion.verdict(arm)
-    assert found is not None
-    return found
-
-
-@pytest.mark.parametrize(
-    ("outcome", "tries"),
-    [
-        pytest.param(HOST_MEMORY, 1, id="the host's memory is not tried again"),
-        pytest.param(KILLED, 2, id="SIGKILL is tried once more, and counts as memory then"),
-    ],
+@rows(
+    "outcome, times, tries, fits",
+    {
+        "the host's memory is not tried again": (HOST_MEMORY, 99, 1, False),
+        "SIGKILL is tried once more, and counts as memory then": (KILLED, 99, 2, False),
+        "a size that is killed once is measured": (KILLED, 1, 2, True),
+    },
 )
 def test_a_size_that_the_kernel_refuses_does_not_fit(
-    tmp_path: Path, outcome: Outcome, tries: int
+    tmp_path: Path, outcome: Outcome, times: int, tries: int, *, fits: bool
 ) -> None:
-    executor = FakeExecutor(failing("pdbs-8", "", outcome))
-    made = campaign(tmp_path, executor, batch())
-    assert not verdict(made, "pdbs-8").can_run
-    assert attempts_of(executor, "pdbs-8") == tries
-
-
-def test_a_size_that_is_killed_once_is_measured(tmp_path: Path) -> None:
-    executor = FakeExecutor(failing("pdbs-8", "", KILLED, times=1))
-    made = campaign(tmp_path, executor, batch())
-    assert verdict(made, "pdbs-8").n >= 1
+    executor = FakeExecutor(failing("pdbs-8", "", outcome, times=times))
+    made = swept(tmp_path, executor, batch())
+    assert verdict(made, "pdbs-8").can_run is fits
+    submitted = [each for each in executor.submitted if each.startswith("pdbs-8")]
+    assert submitted.count(submitted[0]) == tries
 
 
 def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
@@ -81,15 +88,13 @@ def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
 ) -> None:
     text = "Memstats: After params initialized:\n"
     executor = FakeExecutor(failing("pdbs-8", text, Outcome(state=State.RUNNING)))
-    made = campaign(tmp_path, executor, batch(), ticks=Ticking())
+    made = swept(tmp_path, executor, batch(), Ticking())
     assert not verdict(made, "pdbs-8").can_run
-    assert attempts_of(executor, "pdbs-8") == 2
-    cut = [each.event for each in Ledger(made.ledger.path).refresh()]
-    waited_s = [each.still_s for each in cut if isinstance(each, AttemptCutShort)]
+    events = [entry.event for entry in Ledger(made.ledger.path).refresh()]
+    once_s, twice_s = (each.still_s for each in events if isinstance(each, AttemptCutShort))
     patience_s = Patience().compiling_s
-    assert len(waited_s) == 2
-    assert patience_s < waited_s[0] < 1.5 * patience_s
-    assert 2 * patience_s < waited_s[1] < 2.5 * patience_s
+    assert patience_s < once_s < 1.5 * patience_s
+    assert 2 * patience_s < twice_s < 2.5 * patience_s
 
 
 def test_a_missing_image_breaks_its_commit_and_the_others_go_on(tmp_path: Path) -> None:
@@ -101,10 +106,101 @@ def test_a_missing_image_breaks_its_commit_and_the_others_go_on(tmp_path: Path) 
         asked=Commits(loads=loads),
         budget=60,
     )
-    middle = study.ids[1]
+    first, middle, last = study.ids
     executor = FakeExecutor(failing(middle, MISSING, FAILED))
-    made = campaign(tmp_path, executor, study)
+    made = swept(tmp_path, executor, study)
     assert not verdict(made, middle).can_run
-    assert attempts_of(executor, middle) == 1
-    others = [verdict(made, each) for each in study.ids if each != middle]
-    assert {each.kind for each in others} <= {VerdictKind.EQUIVALENT, VerdictKind.SCREENED}
+    assert sum(each.startswith(middle) for each in executor.submitted) == 1
+    kinds = {verdict(made, arm).kind for arm in (first, last)}
+    assert kinds <= {"EQUIVALENT", "SCREENED"}
+
+
+# -- commits that cannot be checked out ------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "trainer")
+
+
+def commits(repository: Repository, count: int) -> list[str]:
+    return [repository.commit(f"# {at}", train=f"# {at}\n") for at in range(count)]
+
+
+def lose(repository: Repository, commit: str) -> Path:
+    """Remove the file of a commit, as a damaged or partial clone has it."""
+    blob = repository.git("rev-parse", f"{commit}:train.py")
+    path = repository.path / ".git" / "objects" / blob[:2] / blob[2:]
+    path.unlink()
+    return path
+
+
+def searching(repository: Repository, hashes: list[str], executor: FakeExecutor) -> Campaign:
+    argv = ("python", "train.py", "{steps}")
+    launcher = CheckoutLauncher(
+        repository=str(repository.path),
+        inner=CommandLauncher(argv=argv, cwd=str(repository.path)),
+    )
+    cell = replace(CELL, deployed={})
+    study = CommitStudy(
+        cells=tuple(replace(cell, code=each) for each in hashes),
+        labels=tuple(f"{each[:12]} change" for each in hashes),
+        is_search=True,
+        budget=80,
+    )
+    ticks = Ticking()
+    clock = Clock(now=ticks, ticks=ticks)
+    folder = repository.path.parent / "commits"
+    made = campaign_of(folder, executor, study, launcher=launcher, clock=clock)
+    made.open()
+    return made
+
+
+def record_of(made: Campaign) -> CommitsRecord:
+    assert not made.view().stopped
+    record = made.conclude().record
+    assert isinstance(record, CommitsRecord)
+    return record
+
+
+def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(repository: Repository) -> None:
+    hashes = commits(repository, 9)
+    short = [each[:12] for each in hashes]
+    for at in (4, 5):
+        lose(repository, hashes[at])
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        speed = 1000.0 if short.index(trial_id.partition("-")[0]) < 6 else 950.0
+        return log(speed * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)), OK
+
+    executor = FakeExecutor(script)
+    made = searching(repository, hashes, executor)
+    run(made, turns=2000)
+    record = record_of(made)
+    assert record.skipped, "the search came by one of them"
+    assert {*record.skipped} <= {short[4], short[5]}
+    assert record.last == short[6]
+    broken = made.conclude().verdict(record.skipped[0])
+    assert broken is not None
+    assert (broken.kind, broken.can_run) == ("INVALID", False)
+    assert f"checkout of {record.skipped[0]} cannot be made" in sentence(broken.reasons[0])
+    assert "2 times in a row" in sentence(broken.reasons[0]), "it was tried again a minute later"
+    assert not [each for each in executor.submitted if each.startswith((short[4], short[5]))]
+
+
+def test_a_full_disk_is_no_commit_s_fault(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkouts._run
+
+    def full(path: str, *words: str) -> subprocess.CompletedProcess[str]:
+        if words[:2] != ("worktree", "add"):
+            return real(path, *words)
+        said = "fatal: cannot create directory: No space left on device"
+        return subprocess.CompletedProcess(words, 128, "", said)
+
+    monkeypatch.setattr(checkouts, "_run", full)
+    made = searching(repository, commits(repository, 3), FakeExecutor())
+    run(made)
+    assert "No space left on device" in sentence(made.view().stopped)
+    assert all(each.can_run for each in made.conclude().verdicts)

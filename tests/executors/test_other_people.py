@@ -30,6 +30,7 @@ from pytest_xlatune.workers import probe_environment
 from tests.helpers import people as of_machine
 from tests.helpers.payloads import PATH
 from tests.helpers.people import People, Person
+from tests.helpers.tables import rows
 
 CELL = "sweep/cell"
 
@@ -74,41 +75,36 @@ def modes(folder: Path) -> str:
 
 # -- who made a folder on the way, and what it is --------------------------------------------------
 
-BY_GROUP, NOT_HERS = "may be written by group", "belongs to user"
+BY_GROUP = "may be written by group"
 
 
-@pytest.mark.parametrize(
-    ("owner", "group", "mode", "kind", "words"),
-    [
-        pytest.param("ann", "team", 0o2775, "a folder", BY_GROUP, id="a group may write in it"),
-        pytest.param("ann", "team", 0o2755, "a folder", "", id="a group may read it"),
-        pytest.param("ann", "team", 0o3775, "a folder", "", id="sticky, of a group"),
-        pytest.param("ann", "team", 0o1777, "a folder", "", id="sticky, of all"),
-        pytest.param("ann", "ann", 0o775, "a folder", "", id="a group of the user alone"),
-        pytest.param("stranger", "stranger", 0o777, "a folder", NOT_HERS, id="a stranger's folder"),
-        pytest.param("stranger", "stranger", 0o777, "a link", "is a link", id="a stranger's link"),
+@rows(
+    "owner, group, mode, words",
+    {
+        "a group may write in it": ("ann", "team", 0o2775, BY_GROUP),
+        "a group may read it": ("ann", "team", 0o2755, ""),
+        "sticky, of a group": ("ann", "team", 0o3775, ""),
+        "sticky, of all": ("ann", "team", 0o1777, ""),
+        "a group of the user alone": ("ann", "ann", 0o775, ""),
+        "a stranger's folder": ("stranger", "stranger", 0o777, "belongs to user"),
+        "a stranger's link": ("stranger", "stranger", 0, "is a link"),
         # a site's administrators made it: its mode is not hers to change, and it may lack setgid
-        *(
-            pytest.param("root", "team", mode, "a folder", BY_GROUP, id=f"root's, {mode:o}")
-            for mode in (0o770, 0o2770, 0o775)
-        ),
-    ],
+        **{f"root's, {mode:o}": ("root", "team", mode, BY_GROUP) for mode in (0o770, 0o2770)},
+    },
 )
 def test_who_made_a_folder_on_the_way_says_whether_a_session_begins(
-    people: People, *, owner: str, group: str, mode: int, kind: str, words: str
+    people: People, owner: str, group: str, mode: int, words: str
 ) -> None:
     project = people.root / "project"
-    ids = {"root": (0, 0), "team": (0, people.team)}
-    for each in ("ann", "stranger"):
-        ids[each] = (getattr(people, each).uid, getattr(people, each).gid)
-    if kind == "a link":
-        project.symlink_to("/tmp")
-    else:
+    uids = {"root": 0, "ann": people.ann.uid, "stranger": people.stranger.uid}
+    gids = {"team": people.team, "ann": people.ann.gid, "stranger": people.stranger.gid}
+    if mode:
         project.mkdir()
+    else:
+        project.symlink_to("/tmp")
+    os.chown(project, uids[owner], gids[group], follow_symlinks=False)
+    if mode:
         project.chmod(mode)
-    os.chown(project, ids[owner][0], ids[group][1], follow_symlinks=False)
-    if kind != "a link":
-        project.chmod(mode)  # which a change of the owner may have cleared
     said = people.ann.does(opened(project))
     if not words:
         assert said == project / ".xlatune" / CELL
@@ -134,6 +130,14 @@ def test_who_made_a_folder_on_the_way_says_whether_a_session_begins(
         assert (modes(made_by_her), made_by_her.stat().st_gid) == ("2770", people.team)
 
 
+def said_by(people: People) -> Path:
+    """Return a file that every user may write."""
+    said = people.root / "said"
+    said.touch()
+    said.chmod(0o666)
+    return said
+
+
 def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, str]:
     """Return the folder of an attempt, and the digest that its job's script has."""
     folder = cell / "session" / "trial.1"
@@ -141,53 +145,41 @@ def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, st
     return folder, digest
 
 
-def test_a_colleague_who_puts_a_folder_in_the_place_of_ours_runs_nothing_as_us(
-    people: People,
+WORDS = {"a folder in its place": "{folder} belongs to user {ben}", "a link": "is a link",
+         "opened to all": "by every user"}  # fmt: skip
+
+
+@rows("way", {way: way for way in WORDS})
+def test_an_attempt_that_a_colleague_could_change_runs_nothing_as_us(
+    people: People, way: str
 ) -> None:
     """The project was closed when the job was submitted, and is open while the job waits."""
-    project, said = people.project(mode=0o2755), people.root / "said"
-    said.touch()
-    said.chmod(0o666)
+    said = said_by(people)
+    project = people.project(mode=0o2755)
     cell = people.ann.does(opened(project))
     folder, digest = submitted(people.ann, cell, "ann", said)
     project.chmod(0o2775)
+    link = project / "link"
 
     def swap() -> None:
         (project / ".xlatune").rename(project / "aside")
         folder.mkdir(parents=True)
         write_spec(folder, leaves("ben", said))
+        (cell / LEDGER).write_text('{"schema":4}\n')
 
-    assert people.ben.does(swap) is None
-    answer = people.ann.does(ran(folder, digest))
-    assert answer.startswith(f"NotOursError: {folder} belongs to user {people.ben.name}")
+    if way == "opened to all":
+        folder.chmod(0o777)
+    else:
+        assert people.ben.does(swap if way != "a link" else lambda: link.symlink_to(folder)) is None
+    answer = people.ann.does(ran(link if way == "a link" else folder, digest))
+    assert WORDS[way].format(folder=folder, ben=people.ben.name) in str(answer)
     assert said.read_text() == ""
+    if way != "a folder in its place":
+        return
     assert [each.name for each in folder.iterdir()] == ["spec.json"], "nothing was written there"
     assert people.ann.does(lambda: read_spec(folder)) is None
     assert "belongs to user" in people.ann.does(lambda: read_outcomes(folder)[0].reason)
-    people.ben.does(lambda: (cell / LEDGER).write_text('{"schema":4}\n'))
     assert "belongs to user" in people.ann.does(lambda: Ledger(cell / LEDGER).refresh())
-
-
-def test_a_folder_that_was_opened_to_every_user_runs_nothing(people: People) -> None:
-    """Another user could put a program of theirs beside what the payload writes there."""
-    said = people.root / "said"
-    said.touch()
-    said.chmod(0o666)
-    cell = people.ann.does(opened(people.project(mode=0o2755)))
-    folder, digest = submitted(people.ann, cell, "ann", said)
-    folder.chmod(0o777)
-    assert "by every user" in people.ann.does(ran(folder, digest))
-    assert said.read_text() == ""
-
-
-def test_a_folder_of_ours_behind_a_link_is_not_opened(people: People) -> None:
-    project, said = people.project(mode=0o2755), people.root / "said"
-    cell = people.ann.does(opened(project))
-    folder, digest = submitted(people.ann, cell, "ann", said)
-    project.chmod(0o2775)
-    link = project / "link"
-    people.ben.does(lambda: link.symlink_to(folder))
-    assert "is a link" in people.ann.does(ran(link, digest))
 
 
 @pytest.mark.parametrize("has_secret", [False, True], ids=["spec.json", "secrets.json"])
@@ -378,9 +370,7 @@ def test_a_runtime_folder_that_a_stranger_made_is_refused(
 
 def attempt_of(people: People, word: str = "ann") -> tuple[Path, str, Path]:
     """Return the attempt of a job of Ann's, its digest, and the file that its trainer writes."""
-    said = people.root / "said"
-    said.touch()
-    said.chmod(0o666)
+    said = said_by(people)
     cell = people.ann.does(opened(people.project(mode=0o755)))
     return *submitted(people.ann, cell, word, said), said
 
@@ -435,9 +425,7 @@ def test_a_forged_start_ends_no_process_of_ours(people: People, forger: str) -> 
 
 
 def test_members_of_a_group_read_and_go_on_and_the_group_is_kept(people: People) -> None:
-    project, said = people.project(), people.root / "said"
-    said.touch()
-    said.chmod(0o666)
+    project, said = people.project(), said_by(people)
     cell = people.ann.does(opened(project, "group"), umask=0o077)
     folder, digest = submitted(people.ann, cell, "ann", said)
     people.ann.does(ran(folder, digest))

@@ -14,6 +14,7 @@ from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.payloads import PATH, Start, is_gone, outcome, python, trainer
+from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S, until
 
 # a trainer with a child in its group, and one that left it for a session of its own
@@ -39,19 +40,20 @@ while not (os.path.exists("near") and os.path.exists("far")):
 WAIT, DEAF = "time.sleep(300)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
-def family(folder: Path, *, deaf: str = "", then: str = WAIT, deadline_s: int = 300) -> LaunchSpec:
-    spec = LaunchSpec(argv=python(FAMILY.format(deaf=deaf, then=then)), deadline_s=deadline_s)
-    write_spec(folder, spec)
-    return spec
+def family(folder: Path, *, deaf: str = "", then: str = WAIT, deadline_s: int = 300) -> None:
+    argv = python(FAMILY.format(deaf=deaf, then=then))
+    write_spec(folder, LaunchSpec(argv=argv, deadline_s=deadline_s))
 
 
 def relatives(folder: Path) -> list[int]:
+    """Wait for the trainer and its children; return their ids."""
     files = [folder / "near", folder / "far"]
     until(lambda: all(each.exists() for each in files))
-    return [int(each.read_text()) for each in files]
+    # on a busy machine the trainer is told after its children run
+    return [trainer(folder).pid, *(int(each.read_text()) for each in files)]
 
 
-@pytest.mark.parametrize("deaf", ["", DEAF], ids=["obedient", "deaf to SIGTERM"])
+@rows("deaf", {"obedient": "", "deaf to SIGTERM": DEAF})
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_a_signal_to_the_payload_ends_the_trainer_and_all_it_started(
     tmp_path: Path, start: Start, deaf: str, number: signal.Signals
@@ -59,49 +61,40 @@ def test_a_signal_to_the_payload_ends_the_trainer_and_all_it_started(
     family(tmp_path, deaf=deaf)
     # who obeys has as long as a busy machine takes
     running = start(tmp_path, grace_s=0.3 if deaf else LIMIT_S)
-    pids = [trainer(tmp_path).pid, *relatives(tmp_path)]
+    pids = relatives(tmp_path)
     running.send_signal(number)
     assert running.wait(LIMIT_S) == 0
     found = outcome(tmp_path)
-    assert found.state is State.CANCELLED
-    assert found.reason == f"cancelled by {number.name}"
+    assert (found.state, found.reason) == (State.CANCELLED, f"cancelled by {number.name}")
     assert found.signal == (signal.SIGKILL if deaf else signal.SIGTERM)
-    assert all(is_gone(pid) for pid in pids)
+    assert all(map(is_gone, pids))
 
 
-def test_a_trainer_past_its_deadline_is_killed_with_all_it_started(
-    tmp_path: Path, start: Start
+@rows(
+    "deadline_s, then, state",
+    {
+        "its deadline": (5, WAIT, State.TIMEOUT),
+        "its own end": (300, "", State.COMPLETED),
+        "a kill from outside": (300, WAIT, State.FAILED),
+    },
+)
+def test_what_a_trainer_started_is_ended_at(
+    tmp_path: Path, start: Start, deadline_s: int, then: str, state: State
 ) -> None:
-    family(tmp_path, deaf=DEAF, deadline_s=5)
+    family(tmp_path, deaf=DEAF, then=then, deadline_s=deadline_s)
     running = start(tmp_path, grace_s=0.3)
-    pids = [trainer(tmp_path).pid, *relatives(tmp_path)]
+    pids = relatives(tmp_path)
+    if state is State.FAILED:
+        os.kill(pids[0], signal.SIGKILL)
     running.wait(LIMIT_S)
     found = outcome(tmp_path)
-    assert found.state is State.TIMEOUT
-    assert "after 5 s, the trial's deadline" in found.reason
-    assert found.start_s is not None
-    assert found.end_s is not None
-    assert found.end_s - found.start_s >= 5
-    assert all(is_gone(pid) for pid in pids)
-
-
-def test_what_a_finished_trainer_leaves_behind_is_ended(tmp_path: Path, start: Start) -> None:
-    family(tmp_path, then="")
-    start(tmp_path).wait(LIMIT_S)
-    assert outcome(tmp_path).state is State.COMPLETED
-    assert all(is_gone(pid) for pid in relatives(tmp_path))
-
-
-def test_a_trainer_killed_from_outside_has_failed_with_that_signal(
-    tmp_path: Path, start: Start
-) -> None:
-    family(tmp_path)
-    running = start(tmp_path)
-    pids = relatives(tmp_path)
-    os.kill(trainer(tmp_path).pid, signal.SIGKILL)
-    running.wait(LIMIT_S)
-    assert (outcome(tmp_path).state, outcome(tmp_path).signal) == (State.FAILED, 9)
-    assert all(is_gone(pid) for pid in pids)
+    assert (found.state, found.signal) == (state, 9 if then else None)
+    assert all(map(is_gone, pids))
+    if state is State.TIMEOUT:
+        assert "after 5 s, the trial's deadline" in found.reason
+        assert found.start_s is not None
+        assert found.end_s is not None
+        assert found.end_s - found.start_s >= 5
 
 
 # a trainer that a scheduler tells to end; its child lives on and is the payload's when it is gone
@@ -116,12 +109,12 @@ while os.getppid() == trainer:
 """
 
 
-@pytest.mark.parametrize(
-    ("then", "late_signal_s", "state"),
-    [
-        pytest.param("os.kill(os.getppid(), 15)", LIMIT_S, State.CANCELLED, id="then so are we"),
-        pytest.param("", 0.3, State.FAILED, id="by another process"),
-    ],
+@rows(
+    "then, late_signal_s, state",
+    {
+        "then so are we": ("os.kill(os.getppid(), 15)", LIMIT_S, State.CANCELLED),
+        "by another process": ("", 0.3, State.FAILED),
+    },
 )
 def test_a_trainer_that_is_told_to_end_before_we_are(
     tmp_path: Path, start: Start, then: str, late_signal_s: float, state: State
@@ -158,8 +151,7 @@ def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
     lock = str(tmp_path / "lock")
     family(tmp_path / "first", deaf=DEAF)
     running = start(tmp_path / "first", lock=lock)
-    near, far = relatives(tmp_path / "first")
-    first = trainer(tmp_path / "first").pid  # on a busy machine it is told after its children run
+    first, near, far = relatives(tmp_path / "first")
     running.kill()
     until(lambda: is_gone(first))
     assert not is_gone(near)
@@ -171,24 +163,16 @@ def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
     assert (tmp_path / "second" / "log.0.txt").read_text() == "alone\n"
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"token": "00ff"},
-        {"token": ""},
-    ],
-    ids=["of another start", "of no start that is known"],
-)
-def test_leftovers_are_sought_only_where_they_can_be(other: dict[str, object]) -> None:
+def test_leftovers_are_sought_only_where_they_can_be() -> None:
     token = {payload.TOKEN: "c0ffee"}
     with subprocess.Popen(["sleep", "300"], start_new_session=True, env=token) as stranger:
         try:
-            mine: dict[str, object] = {"pid": stranger.pid, "token": "c0ffee"}
             # the kernel shows a program's environment a moment after its start
             until(lambda: payload._has_variable(stranger.pid, b"XLATUNE_START=c0ffee"))
-            payload.end_leftovers({**mine, **other})
-            assert stranger.poll() is None
-            payload.end_leftovers(mine)
+            for other in ("00ff", ""):  # of another start, and of none that is known
+                payload.end_leftovers({"pid": stranger.pid, "token": other})
+                assert stranger.poll() is None
+            payload.end_leftovers({"pid": stranger.pid, "token": "c0ffee"})
             assert stranger.wait(LIMIT_S) == -signal.SIGKILL
         finally:
             stranger.kill()

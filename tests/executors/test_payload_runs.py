@@ -26,6 +26,7 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 from pytest_xlatune.workers.probe_environment import code_digest
 from tests.helpers.payloads import PATH, Start, outcome, trainer
+from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S, until
 
 AWKWARD = {
@@ -40,81 +41,49 @@ AWKWARD = {
 }
 
 
-def environment_of(log: Path) -> dict[bytes, bytes]:
-    lines = log.read_bytes().removesuffix(b"\0").split(b"\0")
-    pairs = (line.partition(b"=") for line in lines)
-    return {name: value for name, _, value in pairs}
+def runs(*argv: str) -> LaunchSpec:
+    return LaunchSpec(argv=argv, env=PATH)
 
 
-@pytest.mark.parametrize(
-    ("argv", "end", "reason"),
-    [
-        pytest.param(("true",), (State.COMPLETED, 0, None), "", id="exit 0"),
-        pytest.param(("sh", "-c", "exit 3"), (State.FAILED, 3, None), "", id="exit 3"),
-        pytest.param(("sh", "-c", "kill -9 $$"), (State.FAILED, None, 9), "", id="killed inside"),
-        pytest.param(
-            ("no-such-program",),
-            (State.FAILED, None, None),
-            "no-such-program could not be started",
-            id="no such program",
-        ),
-        pytest.param(
-            ("~/bin/python",),
-            (State.FAILED, None, None),
-            "only a shell reads ~",
-            id="a home that a shell would know",
-        ),
-        pytest.param(
-            ("/etc",),
-            (State.FAILED, None, None),
-            "/etc could not be started: Permission denied",
-            id="a folder is no program",
-        ),
-        pytest.param(("a\0b",), (State.FAILED, None, None), "null byte", id="a NUL in an argument"),
-    ],
-)
+@rows(
+    "spec, code, signal, reason",
+    {
+        "exit 0": (runs("true"), 0, None, ""),
+        "exit 3": (runs("sh", "-c", "exit 3"), 3, None, ""),
+        "killed inside": (runs("sh", "-c", "kill -9 $$"), None, 9, ""),
+        "no such program": (runs("no-program"), None, None, "no-program could not be started"),
+        "a home that a shell would know": (
+            runs("~/bin/python"), None, None, "only a shell reads ~"),
+        "a folder is no program": (
+            runs("/etc"), None, None, "/etc could not be started: Permission denied"),
+        "a NUL in an argument": (runs("a\0b"), None, None, "null byte"),
+        "no working directory": (
+            LaunchSpec(argv=("true",), cwd="/no/such/place"), None, None, "/no/such/place"),
+        "a file above the folder": (
+            LaunchSpec(argv=("true",), files={"../out.txt": ""}), None, None, "leads out of"),
+        "an absolute file": (
+            LaunchSpec(argv=("true",), files={"/tmp/out.txt": ""}), None, None, "leads out of"),
+        "no spec": (None, None, None, "spec.json"),
+    },
+)  # fmt: skip
 def test_however_the_trainer_ends_there_is_an_outcome(
-    tmp_path: Path,
-    start: Start,
-    argv: tuple[str, ...],
-    end: tuple[State, int | None, int | None],
-    reason: str,
+    tmp_path: Path, spec: LaunchSpec | None, code: int | None, signal: int | None, reason: str
 ) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH))
     before_s = time.time()
-    assert start(tmp_path).wait(LIMIT_S) == 0
-    found = outcome(tmp_path)
-    assert (found.state, found.exit_code, found.signal) == end
-    assert found.is_started is (end != (State.FAILED, None, None))
-    assert reason in found.reason
-    assert found.start_s is not None
-    assert found.end_s is not None
-    assert before_s <= found.start_s <= found.end_s <= time.time()
-    assert len(found.nodes) == 1
-
-
-@pytest.mark.parametrize(
-    ("spec", "reason"),
-    [
-        (LaunchSpec(argv=("true",), cwd="/no/such/place"), "/no/such/place"),
-        (LaunchSpec(argv=("true",), files={"../out.txt": ""}), "leads out of"),
-        (
-            LaunchSpec(argv=("true",), files={"/tmp/out.txt": ""}),
-            "leads out of",
-        ),
-        (None, "spec.json"),
-    ],
-    ids=["no working directory", "a file above the folder", "an absolute file", "no spec"],
-)
-def test_a_spec_that_cannot_be_run_fails_with_its_reason(
-    tmp_path: Path, start: Start, spec: LaunchSpec | None, reason: str
-) -> None:
     if spec is not None:
-        write_spec(tmp_path / "a", spec)
-    (tmp_path / "a").mkdir(exist_ok=True)
-    start(tmp_path / "a").wait(LIMIT_S)
-    assert outcome(tmp_path / "a").state is State.FAILED
-    assert reason in outcome(tmp_path / "a").reason
+        write_spec(tmp_path, spec)
+    command = [sys.executable, "-S", payload.__file__, str(tmp_path)]
+    assert subprocess.run(command, check=False).returncode in (0, code)
+    found = outcome(tmp_path)
+    assert found.state is (State.COMPLETED if code == 0 else State.FAILED)
+    assert (found.exit_code, found.signal) == (code, signal)
+    is_refused = spec is None or bool(spec.files)
+    assert found.is_started is (reason == "" or is_refused)
+    assert reason in found.reason
+    assert (found.start_s is None) is is_refused
+    assert found.end_s is not None
+    assert before_s <= (found.start_s or before_s) <= found.end_s <= time.time()
+    assert len(found.nodes) == 1
 
 
 def test_the_environment_is_what_the_spec_says_and_the_token_of_the_start(
@@ -129,21 +98,14 @@ def test_the_environment_is_what_the_spec_says_and_the_token_of_the_start(
     write_spec(tmp_path, spec)
     ours = {"SITE_A": "1, 2", "SITE_B": "b", "GONE": "g", "SECRET_TOKEN": "s3cret", "SITEX": "x"}
     start(tmp_path, environ=ours).wait(LIMIT_S)
-    expected = {name: value.encode("utf-8", "surrogateescape") for name, value in AWKWARD.items()}
-    expected |= {"PATH": PATH["PATH"].encode(), "SITE_A": b"1, 2"}
-    found = environment_of(tmp_path / "log.0.txt")
+    lines = (tmp_path / "log.0.txt").read_bytes().removesuffix(b"\0").split(b"\0")
+    found = dict(line.split(b"=", 1) for line in lines)
     started = read_started(tmp_path)
     assert started is not None
-    assert found.pop(b"XLATUNE_START") == started.token.encode()
-    assert found == {name.encode(): value for name, value in expected.items()}
-
-
-def test_a_node_has_the_name_that_slurm_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials are pinned by these names, and a host may call itself otherwise."""
-    monkeypatch.setenv("SLURMD_NODENAME", "node042")
-    assert payload._node() == "node042"
-    monkeypatch.delenv("SLURMD_NODENAME")
-    assert payload._node() == platform.node()
+    expected = {**AWKWARD, **PATH, "SITE_A": "1, 2", "XLATUNE_START": started.token}
+    assert found == {
+        name.encode(): value.encode("utf-8", "surrogateescape") for name, value in expected.items()
+    }
 
 
 def test_a_secret_is_in_no_part_of_the_spec_that_stays(tmp_path: Path) -> None:
@@ -160,44 +122,16 @@ def test_a_secret_is_in_no_part_of_the_spec_that_stays(tmp_path: Path) -> None:
     assert (tmp_path / payload.SECRETS).read_text().count(secret) == 4
 
 
-def test_folder_and_rank_are_filled_in_where_the_spec_asks_for_them(
-    tmp_path: Path, start: Start
-) -> None:
-    argv = ("sh", "-c", 'echo "$1 $XLA_FLAGS"', "sh", "{xlatune.folder}/metrics.{xlatune.rank}")
-    env = {**PATH, "XLA_FLAGS": "--xla_dump_to={xlatune.folder}/dump.{xlatune.rank}"}
-    write_spec(tmp_path, LaunchSpec(argv=argv, env=env))
-    start(tmp_path, environ={"SLURM_PROCID": "3"}).wait(LIMIT_S)
-    expected = f"{tmp_path}/metrics.3 --xla_dump_to={tmp_path}/dump.3\n"
-    assert (tmp_path / "log.3.txt").read_text() == expected
-
-
-def test_files_are_there_before_the_trainer_starts_in_the_folder(
-    tmp_path: Path, start: Start
-) -> None:
-    files = {"env.sh": "export A='☃'\n", "configs/model.yml": "steps: 15\n"}
-    argv = ("cat", "env.sh", "configs/model.yml")
-    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH, files=files))
-    start(tmp_path).wait(LIMIT_S)
-    assert (tmp_path / "log.0.txt").read_text(encoding="utf-8") == "".join(files.values())
-
-
-def test_output_and_errors_are_in_one_log_while_the_trainer_runs(
-    tmp_path: Path, start: Start
-) -> None:
-    argv = ("sh", "-c", "echo out; echo err >&2; echo out2; exec sleep 60")
-    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH))
-    start(tmp_path)
-    log = tmp_path / "log.0.txt"
-    until(lambda: log.exists() and log.read_text() == "out\nerr\nout2\n")
-    assert trainer(tmp_path).is_alive
-    assert not read_outcomes(tmp_path)
-
-
 def test_each_rank_has_its_own_files_and_ends_its_process_as_its_trainer_ended(
     tmp_path: Path, start: Start
 ) -> None:
-    argv = ("sh", "-c", "echo rank {xlatune.rank}; exit $(( {xlatune.rank} * 7 ))")
-    write_spec(tmp_path, LaunchSpec(argv=argv, env=PATH))
+    script = 'cat a/☃.sh; echo "$1 $DUMP" >&2; exit $(( {xlatune.rank} * 7 ))'
+    spec = LaunchSpec(
+        argv=("sh", "-c", script, "sh", "{xlatune.folder}/metrics.{xlatune.rank}"),
+        env={**PATH, "DUMP": "--xla_dump_to={xlatune.folder}/dump.{xlatune.rank}"},
+        files={"a/☃.sh": "export A='☃'\n"},
+    )
+    write_spec(tmp_path, spec)
     ranks = [
         start(tmp_path, environ={"SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"node00{rank}"})
         for rank in range(3)
@@ -206,91 +140,86 @@ def test_each_rank_has_its_own_files_and_ends_its_process_as_its_trainer_ended(
     found = read_outcomes(tmp_path)
     assert {rank: each.exit_code for rank, each in found.items()} == {0: 0, 1: 7, 2: 14}
     assert [each.nodes for each in found.values()] == [("node000",), ("node001",), ("node002",)]
-    assert {rank: log.read_text() for rank, log in log_files(tmp_path).items()} == {
-        rank: f"rank {rank}\n" for rank in range(3)
+    assert {rank: log.read_text(encoding="utf-8") for rank, log in log_files(tmp_path).items()} == {
+        rank: f"export A='☃'\n{tmp_path}/metrics.{rank} --xla_dump_to={tmp_path}/dump.{rank}\n"
+        for rank in range(3)
     }
-    assert {each.name for each in tmp_path.glob("outcome*")} == {
-        "outcome.json", "outcome.1.json", "outcome.2.json"
-    }  # fmt: skip
+    names = {each.name for each in tmp_path.glob("outcome*")}
+    assert names == {"outcome.json", "outcome.1.json", "outcome.2.json"}
 
 
-def test_an_attempt_is_run_once_however_often_it_is_started(tmp_path: Path, start: Start) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=("sh", "-c", "echo run >> runs"), env=PATH))
-    started = [start(tmp_path) for _ in range(3)]
-    assert [each.wait(LIMIT_S) for each in started] == [0, 0, 0]
+def test_output_is_in_the_log_while_the_trainer_runs_and_it_is_run_once(
+    tmp_path: Path, start: Start
+) -> None:
+    write_spec(tmp_path, runs("sh", "-c", "echo run >> runs; echo out; echo err >&2; sleep 60"))
+    for _ in range(3):
+        start(tmp_path)
+    log = tmp_path / "log.0.txt"
+    until(lambda: log.exists() and log.read_text() == "out\nerr\n")
+    assert trainer(tmp_path).is_alive
+    assert not read_outcomes(tmp_path)
     assert (tmp_path / "runs").read_text() == "run\n"
-    assert outcome(tmp_path).state is State.COMPLETED
 
+
+# -- what a site's command tells of the node -------------------------------------------------------
 
 HARD = "echo hard: Xid 79 on GPU 3; echo 2 corrected errors"
 
 
-@pytest.mark.parametrize("trainer_ends", ["true", "exit 3"])
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("exit 0", []),
-        (HARD, [("node-fault", "Xid 79 on GPU 3"), ("node-said", "2 corrected errors")]),
-        (
-            f"{HARD}; exit 4",
-            [("node-unasked", "exit 4: 2 corrected errors"), ("node-fault", "Xid 79 on GPU 3")],
-        ),
-        ("exec sleep 60", [("node-unasked", "no answer in 1 s")]),
-        ("kill -9 $$", [("node-unasked", "signal 9")]),
-        ("printf '\\377\\000'", [("node-said", "\ufffd\x00")]),
-        ('echo "$XLA_FLAGS$SECRET"', []),
-    ],
-    ids=["silent", "hard", "hard and failed", "hangs", "killed", "no text", "environment"],
-)
+def sh(script: str) -> tuple[str, ...]:
+    return ("sh", "-c", script)
+
+
+@rows(
+    "command, code, expected",
+    {
+        "silent": (sh("exit 0"), 0, []),
+        "hard": (sh(HARD), 3, ["node-fault: Xid 79 on GPU 3", "node-said: 2 corrected errors"]),
+        "hard and failed": (
+            sh(f"{HARD}; exit 4"), 0,
+            ["node-unasked: exit 4: 2 corrected errors", "node-fault: Xid 79 on GPU 3"]),
+        "hangs": (sh("exec sleep 60"), 3, ["node-unasked: no answer in 1 s"]),
+        "killed": (sh("kill -9 $$"), 0, ["node-unasked: signal 9"]),
+        "no text": (sh("printf '\\377\\000'"), 0, ["node-said: \ufffd\x00"]),
+        "the trainer's environment": (sh('echo "$XLA_FLAGS$SECRET"'), 0, []),
+        "missing": (("no-such-command",), 0, [
+            "node-unasked: no-such-command could not be started: No such file or directory"]),
+    },
+)  # fmt: skip
 def test_a_sites_command_tells_of_the_node_and_costs_no_trial(
-    tmp_path: Path,
-    script: str,
-    expected: list[tuple[str, str]],
-    trainer_ends: str,
+    tmp_path: Path, command: tuple[str, ...], code: int, expected: list[str]
 ) -> None:
-    spec = LaunchSpec(
-        argv=("sh", "-c", f"echo of the trainer; {trainer_ends}"),
-        env={**PATH, "XLA_FLAGS": "--a", "SECRET": "b"},
-        node_health=("sh", "-c", script),
-    )
-    write_spec(tmp_path, spec)
+    env = {**PATH, "XLA_FLAGS": "--a", "SECRET": "b"}
+    argv = sh(f"echo of the trainer; exit {code}")
+    write_spec(tmp_path, LaunchSpec(argv=argv, env=env, node_health=command))
     program = (
         "from pytest_xlatune.executors import payload; payload.HEALTH_S = 1.0; "
         f"payload.run({str(tmp_path)!r})"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0
-    assert outcome(tmp_path).state is (
-        State.COMPLETED if trainer_ends == "true" else State.FAILED
-    ), "the command decides nothing of the trial"
+    assert outcome(tmp_path).exit_code == code, "the command decides nothing of the trial"
     found = node_findings(tmp_path)
-    assert [(each.cls, each.text) for each in found] == expected
-    assert {each.source for each in found} <= set(outcome(tmp_path).nodes)
+    assert [f"{each.cls}: {each.text}" for each in found] == expected
+    assert {each.source for each in found} <= {*outcome(tmp_path).nodes}
     assert (tmp_path / "log.0.txt").read_text() == "of the trainer\n"
 
 
-def test_a_command_that_is_missing_or_writes_without_end_is_told(
+def test_a_command_that_writes_without_end_or_was_not_run_is_told(
     tmp_path: Path, start: Start
 ) -> None:
-    for name, command in (("missing", ("no-such-command",)), ("endless", ("yes",))):
-        folder = tmp_path / name
-        write_spec(folder, LaunchSpec(argv=("true",), env=PATH, node_health=command))
-        assert start(folder).wait(LIMIT_S) == 0
-        assert outcome(folder).state is State.COMPLETED
-    (missing,) = node_findings(tmp_path / "missing")
-    assert missing.cls == "node-unasked"
-    assert "no-such-command could not be started: No such file" in missing.text
-    endless = node_findings(tmp_path / "endless")
-    assert endless[0].cls == "node-unasked"
-    assert (tmp_path / "endless" / "health.txt").stat().st_size <= 1 << 20
-
-
-def test_a_job_that_is_ended_asks_no_command_and_that_is_told(tmp_path: Path) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH, node_health=("true",)))
+    write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH, node_health=("yes",)))
     (found,) = node_findings(tmp_path)
     assert (found.cls, found.source) == ("node-unasked", "")
     assert "was not run" in found.text
-    write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH))
-    assert node_findings(tmp_path) == ()
+    start(tmp_path).wait(LIMIT_S)
+    assert outcome(tmp_path).state is State.COMPLETED
+    assert node_findings(tmp_path)[0].cls == "node-unasked"
+    assert (tmp_path / "health.txt").stat().st_size <= 1 << 20
+    write_spec(tmp_path / "unasked", runs("true"))
+    assert node_findings(tmp_path / "unasked") == ()
+
+
+# -- what a trial runs on --------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(60)
@@ -298,32 +227,29 @@ def test_a_job_that_is_ended_asks_no_command_and_that_is_told(tmp_path: Path) ->
 def test_a_pipe_among_the_files_of_a_trainer_is_not_waited_for(
     tmp_path: Path, imports: str
 ) -> None:
+    trainer = str(tmp_path / "train.py")
     (tmp_path / "train.py").write_text(f"{imports}\n")
     os.mkfifo(tmp_path / "model.py")
-    assert code_digest(str(tmp_path), str(tmp_path / "train.py")).endswith(" Python files")
+    assert code_digest(str(tmp_path), trainer).endswith(" Python files")
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git" / "HEAD")
-    assert probe_environment.repositories([str(tmp_path), str(tmp_path / "train.py")]) == {}
+    assert probe_environment.repositories([str(tmp_path), trainer]) == {}
 
 
-@pytest.mark.parametrize("verb", ["trainer", "devices"])
+@rows("devices", {"of the trainer": False, "of devices too": True})
 def test_what_a_trial_runs_on_is_asked_before_its_trainer_edits_anything(
-    tmp_path: Path, start: Start, verb: str
+    tmp_path: Path, start: Start, devices: bool
 ) -> None:
-    (tmp_path / "train.py").write_text(
-        "import pathlib\nimport model\npathlib.Path('model.py').write_text('x = 2\\n')\n"
-    )
-    (tmp_path / "model.py").write_text("x = 1\n")
-    before = code_digest(str(tmp_path), str(tmp_path / "train.py"))
-    asks = (sys.executable, "{xlatune.folder}/xlatune_environment.py", "trainer",
-            str(tmp_path / "train.py"))  # fmt: skip
-    spec = LaunchSpec(
-        argv=(sys.executable, str(tmp_path / "train.py")), env=PATH, probe=asks, paths=()
-    )
-    write_spec(tmp_path, with_probe(spec, devices=verb == "devices"))
+    trainer = str(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text("import model; open('model.py', 'w').write('x = 2')")
+    (tmp_path / "model.py").write_text("x = 1")
+    before = code_digest(str(tmp_path), trainer)
+    asks = (sys.executable, "{xlatune.folder}/xlatune_environment.py", "trainer", trainer)
+    spec = LaunchSpec(argv=(sys.executable, trainer), env=PATH, probe=asks, paths=())
+    write_spec(tmp_path, with_probe(spec, devices=devices))
     start(tmp_path).wait(LIMIT_S)
     assert outcome(tmp_path).state is State.COMPLETED
     told = json.loads((tmp_path / "environment.json").read_text())
     assert told["node"]["kernel"] == platform.release()
     assert told["code"] == {str(tmp_path): before}, told
-    assert code_digest(str(tmp_path), str(tmp_path / "train.py")) != before
+    assert code_digest(str(tmp_path), trainer) != before

@@ -7,16 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.executors.slurm import LOGIN
+from tests.helpers.tables import rows
 
 POSIX_PROFILE = """\
 echo 'Welcome; you have mail'
 echo complaint >&2
+(sleep 60; touch ~/slept) &
 export FROM_PROFILE='one
 two' SLURM_JOB_ID=profile PATH="$PATH:/site/bin"
 cd /
@@ -36,38 +38,36 @@ PROFILES = {
     "zsh": (".zprofile", POSIX_PROFILE, "one\ntwo"),
     "tcsh": (".login", C_PROFILE, "csh"),
 }
-Start = Callable[..., subprocess.CompletedProcess[str]]
+TELL = "import json, os; u = os.umask(0); print(json.dumps([u, os.getcwd(), dict(os.environ)]))"
+GIVEN = {"SLURM_JOB_ID": "31", "SLURM_JWT": "hush-hush", "GIVEN": "a\nb"}
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Start:
-    """Start a job's script as Slurm would, for a user with this login shell."""
+class Account:
+    """A user with a login shell, and a job's script that Slurm starts for them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home, self.bin = folder, folder / "home of ada", folder / "bin"
+        for each in (self.home, self.bin):
+            each.mkdir()
 
     def start(
-        shell: str, *, last: str = "", environ: dict[str, str] | None = None
+        self, shell: str, last: str, *, login: Path = LOGIN, environ: Mapping[str, str] = GIVEN
     ) -> subprocess.CompletedProcess[str]:
-        commands = tmp_path / "bin"
-        commands.mkdir()
-        home = tmp_path / "home of ada"
-        home.mkdir(exist_ok=True)
-        passwd = f"ada:x:4711:4711:Ada, Countess:{home}:{shell}"
-        (commands / "getent").write_text(f"#!/bin/sh\necho '{passwd}'\n")
-        (commands / "getent").chmod(0o755)
-        script = tmp_path / "slurm script"
-        tell = "import json, os; u = os.umask(0); print(json.dumps([u, os.getcwd(), *os.environ]))"
-        last = last or f"{sys.executable} -c '{tell.replace('*os.environ', 'dict(os.environ)')}'"
-        script.write_text(f"#!/bin/bash\n. {LOGIN}\n{last}\n")
-        script.chmod(0o755)
+        """Run a script that logs in and ends with this line, as Slurm would."""
+        passwd = f"ada:x:4711:4711:Ada, Countess:{self.home}:{shell}"
+        script = self.folder / "slurm script"
+        for path, text in (
+            (self.bin / "getent", f"#!/bin/sh\necho '{passwd}'\n"),
+            (script, f"#!/bin/bash\n. '{login}'\n{last}\n"),
+        ):
+            path.write_text(text)
+            path.chmod(0o755)
+        programs = f"{self.bin}:{os.environ['PATH']}"
+        of_submitter = {"HOME": "/theirs", "LD_LIBRARY_PATH": "/theirs", "USER": "submitter"}
         return subprocess.run(
             [script],
-            env={
-                "PATH": f"{commands}:{os.environ['PATH']}",
-                "HOME": "/of/the/submitter",
-                "LD_LIBRARY_PATH": "/of/the/submitter",
-                "USER": "submitter",
-                **(environ or {}),
-            },
-            cwd=tmp_path,
+            env={"PATH": programs, **of_submitter, **environ},
+            cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
@@ -75,94 +75,73 @@ def start(tmp_path: Path) -> Start:
             timeout=240,
         )
 
-    return start
+
+@pytest.fixture
+def account(tmp_path: Path) -> Account:
+    return Account(tmp_path)
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_job_has_the_environment_of_a_login(start: Start, tmp_path: Path, name: str) -> None:
+def test_a_job_has_the_environment_of_a_login(account: Account, name: str) -> None:
     shell = shutil.which(name)
     if shell is None:
         pytest.skip(f"no {name} is installed")
     file, profile, told = PROFILES[name]
-    (tmp_path / "home of ada").mkdir()
-    (tmp_path / "home of ada" / file).write_text(profile)
-    done = start(shell, environ={"SLURM_JOB_ID": "31", "SLURM_JWT": "hush-hush", "GIVEN": "a\nb"})
+    (account.home / file).write_text(profile)
+    done = account.start(shell, f"{sys.executable} -c '{TELL}'")
     assert done.returncode == 0, done.stderr
     umask, cwd, environ = json.loads(done.stdout)
     assert environ["FROM_PROFILE"] == told
     assert environ["PATH"].endswith(":/site/bin")
-    assert environ["HOME"] == str(tmp_path / "home of ada")
+    assert environ["HOME"] == str(account.home)
     assert (environ["USER"], environ["LOGNAME"], environ["SHELL"]) == ("ada", "ada", shell)
     assert environ["SLURM_JOB_ID"] == "31", "Slurm's word counts before the profile's"
     assert environ["GIVEN"] == "a\nb"
     assert not {"XLATUNE_LOGIN", "SLURM_JWT"} & environ.keys()
-    assert environ.get("LD_LIBRARY_PATH") != "/of/the/submitter"
-    assert (umask, cwd) == (0o027, str(tmp_path)), "a login changes nothing but the environment"
+    assert environ.get("LD_LIBRARY_PATH") != "/theirs"
+    assert (umask, cwd) == (0o027, str(account.folder)), "it changes nothing but the environment"
+    assert not (account.home / "slept").exists(), "what a profile leaves running"
 
 
-def test_functions_that_a_profile_exports_are_there(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "home of ada").mkdir()
-    (tmp_path / "home of ada" / ".bash_profile").write_text(
-        'module() { echo "loaded $2"; }\nexport -f module\n'
-    )
-    done = start("/bin/bash", last="module load rocm")
-    assert done.stdout == "loaded rocm\n", done.stderr
+def test_functions_that_a_profile_exports_are_there(account: Account) -> None:
+    profile = 'module() { echo "loaded $2"; }\nexport -f module\n'
+    (account.home / ".bash_profile").write_text(profile)
+    assert account.start("/bin/bash", "module load rocm").stdout == "loaded rocm\n"
 
 
-def test_what_a_profile_leaves_running_is_not_waited_for(start: Start, tmp_path: Path) -> None:
-    home = tmp_path / "home of ada"
-    home.mkdir()
-    (home / ".bash_profile").write_text("(sleep 60; touch ~/slept) &\n")
-    done = start("/bin/bash", last="echo started")
-    assert done.stdout == "started\n", done.stderr
-    assert not (home / "slept").exists()
-
-
-def test_what_a_shell_is_told_by_the_site_is_there(start: Start, tmp_path: Path) -> None:
+def test_what_a_shell_is_told_by_the_site_is_there(account: Account) -> None:
     # neither file may be changed by a test, so the script reads copies of its own
-    text = LOGIN.read_text(encoding="utf-8")
-    site = tmp_path / "environment"
+    site, login, shell = (account.folder / name for name in ("environment", "login.sh", "sh"))
     site.write_text(
         "# comment\nexport EDITOR=vi\nLANG=\"C.UTF-8\"\nPATH='/first:/usr/bin:/bin'\n"
         "no assignment\n2BAD=1\nA B=1\nLAST=x=y"
     )
-    assert "/etc/environment /etc/default/locale" in text
-    own = tmp_path / "login.sh"
-    own.write_text(text.replace("/etc/environment /etc/default/locale", f"'{site}' /no/such/file"))
-    script = tmp_path / "sh"
-    script.write_text('#!/bin/sh\n[ "$1" = -c ] && eval "$2"\n')  # reads no profile
-    script.chmod(0o755)
-    names = "EDITOR LANG PATH LAST"
-    done = start(str(script), last=f'for name in {names}; do echo "${{!name}}"; done')
-    assert done.returncode == 0, done.stderr
-    whole = (tmp_path / "slurm script").read_text().replace(str(LOGIN), str(own))
-    (tmp_path / "slurm script").write_text(whole)
-    done = subprocess.run(
-        [tmp_path / "slurm script"], env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"},
-        capture_output=True, text=True, check=True, timeout=240,
-    )  # fmt: skip
-    assert done.stdout.splitlines() == ["vi", "C.UTF-8", "/first:/usr/bin:/bin", "x=y"]
+    files = "/etc/environment /etc/default/locale"
+    text = LOGIN.read_text(encoding="utf-8")
+    assert files in text
+    login.write_text(text.replace(files, f"'{site}' /no/such/file"))
+    shell.write_text('#!/bin/sh\n[ "$1" = -c ] && eval "$2"\n')  # reads no profile
+    shell.chmod(0o755)
+    last = 'for name in EDITOR LANG PATH LAST; do echo "${!name}"; done'
+    done = account.start(str(shell), last, login=login, environ={})
+    assert done.stdout.splitlines() == ["vi", "C.UTF-8", "/first:/usr/bin:/bin", "x=y"], done.stderr
 
 
-@pytest.mark.parametrize(
-    ("shell", "profile"),
-    [
-        pytest.param("/bin/bash", "exit 0", id="a profile that ends the shell"),
-        pytest.param(
-            "/bin/bash",
-            "env() { exit 1; }; printf '\\0xlatune begin\\0A=1\\0'; exit 0",
-            id="a profile that ends in the middle",
-        ),
-        pytest.param("/bin/false", "", id="an account without a shell"),
-        pytest.param("/no/such/shell", "", id="a shell that is not there"),
-    ],
+IN_THE_MIDDLE = "env() { exit 1; }; printf '\\0xlatune begin\\0A=1\\0'; exit 0"
+
+
+@rows(
+    "shell, profile",
+    {
+        "a profile that ends the shell": ("/bin/bash", "exit 0"),
+        "a profile that ends in the middle": ("/bin/bash", IN_THE_MIDDLE),
+        "an account without a shell": ("/bin/false", ""),
+        "a shell that is not there": ("/no/such/shell", ""),
+    },
 )
-def test_without_a_login_no_trial_starts(
-    start: Start, tmp_path: Path, shell: str, profile: str
-) -> None:
-    (tmp_path / "home of ada").mkdir()
-    (tmp_path / "home of ada" / ".bash_profile").write_text(profile)
-    done = start(shell, last="echo started")
+def test_without_a_login_no_trial_starts(account: Account, shell: str, profile: str) -> None:
+    (account.home / ".bash_profile").write_text(profile)
+    done = account.start(shell, "echo started")
     assert done.returncode == 1
     assert "started" not in done.stdout
     assert f"the login shell {shell} of ada gave no environment" in done.stderr

@@ -21,7 +21,6 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import (
     EVENTS,
     Event,
-    LedgerEntry,
     Noted,
     TrialPlanned,
     _entry,
@@ -30,7 +29,6 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.now import NOW, Now, read_now
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import Message, verbatim
 from pytest_xlatune.model.record import (
@@ -44,11 +42,10 @@ from pytest_xlatune.model.record import (
     Timings,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.noise import Noise
-from pytest_xlatune.sweep.earlier import CALIBRATION, Calibration, read_calibration
 from tests.helpers.probes import make_cell
 from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.stories import STORY
+from tests.helpers.tables import rows
 
 MARK = "the hostile value"
 # as they stand in a text of JSON; the last three are none of ours
@@ -140,16 +137,6 @@ def test_a_ledger_gives_no_orders_to_a_terminal_a_document_or_a_pipeline(
     assert {name for name, text in found.items() if AN_ORDER.search(text)} == set()
 
 
-@pytest.mark.parametrize("at", ["NaN", "-1", "1e999", "1e15", '"1.0"', "true", "null", "[]"])
-def test_a_line_has_a_time_of_the_calendar(at: str) -> None:
-    line = _line(STORY[0], 1.0).replace(b'"at":1.0', b'"at":' + at.encode())
-    with pytest.raises(LedgerError, match=r"^ledger.jsonl:7: "):
-        _entry(line, number=7, path=Path("ledger.jsonl"))
-    good = _entry(_line(STORY[0], 1.0), number=7, path=Path("ledger.jsonl"))
-    assert isinstance(good, LedgerEntry)
-    replay([good])
-
-
 def records(cls: type[Record] = Record) -> list[type[Record]]:
     return [each for sub in cls.__subclasses__() for each in (sub, *records(sub))]
 
@@ -174,29 +161,6 @@ def test_a_file_beside_the_ledger_that_cannot_be_read_says_nothing(tmp_path: Pat
     for text in ("", "[" * 100_000, '{"at_s": NaN}', '{"at_s": "x"}', "[]", job):
         (tmp_path / NOW).write_text(text, encoding="utf-8")
         assert read_now(tmp_path) == Now()
-
-
-NOISE = Noise(sigma_job=0.01, sigma_low=0.005, sigma_high=0.02, slot_sd=None,
-              allocation_sd=None, step_sd=None, lag1=None,
-              straggler_rate=0.0, drift=0.0, steady_from=None, jobs=5)  # fmt: skip
-
-
-@pytest.mark.parametrize("level", ["NaN", '"nan"', '"inf"', "1e999", "-0.1", '"0.01"', "null"])
-def test_a_calibration_is_of_a_level_that_jobs_can_have(tmp_path: Path, level: str) -> None:
-    cell: Cell = make_cell()
-    made = Calibration(cell_digest=cell.digest, noise=NOISE, outlook=verbatim(""), written="2026")
-    text = json.dumps(made.to_json())
-    (tmp_path / CALIBRATION).write_text(text, encoding="utf-8")
-    assert read_calibration(tmp_path, cell) == made
-    bad = text.replace('"sigma_job": 0.01', f'"sigma_job": {level}')
-    (tmp_path / CALIBRATION).write_text(bad, encoding="utf-8")
-    with pytest.raises(LedgerError, match="calibrate again"):
-        read_calibration(tmp_path, cell)
-
-
-def test_an_environment_keeps_its_kinds() -> None:
-    with pytest.raises(LedgerError):
-        NodeEnvironment.from_json({"name": ["n1"]})
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
@@ -259,32 +223,30 @@ def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read() -> None:
 NOTED = '{"schema":4,"at":1.0,"event":"noted","text":%s}\n'
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        pytest.param(NOTED % '"a"', None, id="whole"),
-        pytest.param((NOTED % '"a"')[:-3] + "\n", "unreadable line", id="cut"),
-        pytest.param(NOTED % ("[" * 10_000), "noted: ", id="nested 10,000 deep"),
-        pytest.param(
-            NOTED % ('"a","why":{"text":"b","values":' + '{"c":' * 10_000),
-            "unreadable line",
-            id="deep in a message",
-        ),
-        pytest.param(
-            NOTED % 1, r"noted: Expected `str`, got `int` - at `\$.text`", id="wrong kind"
-        ),
-        pytest.param(NOTED % '"a","b":1', "noted: .*nknown field `b`", id="unknown field"),
-        pytest.param(NOTED % "NaN", "unreadable line", id="NaN"),
-        pytest.param((NOTED % '"a"').replace("noted", "sung"), "sung: no event", id="foreign"),
-        pytest.param((NOTED % '"a"').replace("1.0", "9" * 30), "noted: ", id="no time"),
-        pytest.param("[1]\n", "unreadable line", id="no mapping"),
-        pytest.param("\0" * 99 + "\n", "unreadable line", id="zeros of a file system"),
-    ],
+WHOLE = NOTED % '"a"'
+DEEP = NOTED % ('"a","why":{"text":"b","values":' + '{"c":' * 10_000)
+
+
+@rows(
+    "line, said",
+    {
+        "cut": (WHOLE[:-3] + "\n", "unreadable line"),
+        "nested 10,000 deep": (NOTED % ("[" * 10_000), "noted: "),
+        "deep in a message": (DEEP, "unreadable line"),
+        "wrong kind": (NOTED % 1, r"noted: Expected `str`, got `int` - at `\$.text`"),
+        "unknown field": (NOTED % '"a","b":1', "noted: .*nknown field `b`"),
+        "NaN": (NOTED % "NaN", "unreadable line"),
+        "foreign": (WHOLE.replace("noted", "sung"), "sung: no event"),
+        "no mapping": ("[1]\n", "unreadable line"),
+        "zeros of a file system": ("\0" * 99 + "\n", "unreadable line"),
+        **{
+            f"a time of {at}": (WHOLE.replace("1.0", at), "")
+            for at in ("NaN", "-1", "1e999", "1e15", '"1.0"', "true", "null", "[]", "9" * 30)
+        },
+    },
 )
-def test_a_damaged_line_is_refused_with_its_place(line: str, said: str | None) -> None:
-    if said is None:
-        assert _entry(line.encode(), number=3, path=Path("ledger.jsonl")).number == 3
-        return
+def test_a_damaged_line_is_refused_with_its_place(line: str, said: str) -> None:
+    replay([_entry(WHOLE.encode(), number=3, path=Path("ledger.jsonl"))])
     with pytest.raises(LedgerError, match=f"^ledger.jsonl:3: {said}"):
         _entry(line.encode(), number=3, path=Path("ledger.jsonl"))
 

@@ -1,10 +1,14 @@
-"""The journal comes back as it was written, from any prefix, and says what it cannot trust."""
+"""The journal comes back as it was written, from any prefix, whoever else writes or is killed."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import resource
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,35 +19,42 @@ from pytest_xlatune.ledger import Ledger, Noted
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
 from tests.helpers.stories import STORY, write_story
+from tests.helpers.tables import rows
+from tests.helpers.waiting import LIMIT_S
+
+LINE = b'{"schema":4,"at":1.0,"event":"noted","text":"fine"}\n'
+
+
+def noted(*texts: str) -> list[Noted]:
+    return [Noted(text=text) for text in texts]
+
+
+# -- reading ---------------------------------------------------------------------------------------
 
 
 def test_a_reader_gets_only_what_is_new(ledger: Ledger) -> None:
     reader = Ledger(ledger.path)
     assert reader.refresh() == ()
-    ledger.append(*STORY[:2], at_s=1.0)
-    assert [entry.event for entry in reader.refresh()] == list(STORY[:2])
-    assert reader.refresh() == ()
-    ledger.append(STORY[2], at_s=2.0)
-    assert [entry.event for entry in reader.refresh()] == [STORY[2]]
+    for batch in (STORY[:2], STORY[2:3]):
+        ledger.append(*batch, at_s=1.0)
+        assert tuple(entry.event for entry in reader.refresh()) == batch
+        assert reader.refresh() == ()
 
 
 def test_a_line_that_was_read_before_is_no_memory_of_its_file(ledger: Ledger) -> None:
-    ledger.append(Noted(text="one"), Noted(text="two"), Noted(text="one"), at_s=1.0)
+    ledger.append(*noted("one", "two", "one"), at_s=1.0)
     assert [entry.number for entry in Ledger(ledger.path).refresh()] == [1, 2, 3]
     before = ledger.path.read_bytes()
     one, two = before.splitlines(keepends=True)[:2]
-    for text, numbers in ((two + one, [1, 2]), (before[:-1], [1, 2]), (two + two + one, [1, 2, 3])):
+    for text, texts in (
+        (two + one, ["two", "one"]),
+        (before[:-1], ["one", "two"]),
+        (two + two + one, ["two", "two", "one"]),
+    ):
         ledger.path.write_bytes(text)  # cut in place, and grown again: the same file to `stat`
         entries = Ledger(ledger.path).refresh()
-        assert [entry.number for entry in entries] == numbers
-        assert [entry.event for entry in entries] == [
-            Noted(text=json.loads(line)["text"]) for line in text.splitlines(True)[: len(numbers)]
-        ]
-    damaged = one.replace(b"noted", b"nosed")
-    for text, where in ((damaged, ":1: "), (one + damaged, ":2: ")):
-        ledger.path.write_bytes(text)
-        with pytest.raises(LedgerError, match=f"{ledger.path}{where}nosed: no event"):
-            Ledger(ledger.path).refresh()
+        assert [entry.event for entry in entries] == noted(*texts)
+        assert [entry.number for entry in entries] == list(range(1, len(texts) + 1))
 
 
 @given(data=st.data())
@@ -58,11 +69,10 @@ def test_any_prefix_is_readable_and_can_be_gone_on_with(
     reader = Ledger(path)
     assert tuple(entry.event for entry in reader.refresh()) == STORY[:complete]
     replay(Ledger(path).refresh())
-
-    Ledger(path).append(Noted(text="after the kill"), at_s=9.0)
-    assert [entry.event for entry in reader.refresh()] == [Noted(text="after the kill")]
-    events = tuple(entry.event for entry in Ledger(path).refresh())
-    assert events == (*STORY[:complete], Noted(text="after the kill"))
+    after = noted("after the kill")
+    Ledger(path).append(*after, at_s=9.0)
+    assert [entry.event for entry in reader.refresh()] == after
+    assert [entry.event for entry in Ledger(path).refresh()] == [*STORY[:complete], *after]
 
 
 @given(splits=st.lists(st.integers(0, len(STORY)), max_size=4))
@@ -73,38 +83,28 @@ def test_replaying_in_parts_is_the_same_as_in_one_go(
     write_story(ledger)
     entries = ledger.refresh()
     state: LedgerState | None = None
-    at = [0, *sorted(splits), len(entries)]
-    for begin, end in itertools.pairwise(at):
+    for begin, end in itertools.pairwise([0, *sorted(splits), len(entries)]):
         state = replay(entries[begin:end], onto=state)
     assert state == replay(entries)
 
 
-LINE = b'{"schema":4,"at":1.0,"event":"noted","text":"fine"}\n'
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (LINE + LINE[:20] + b"\n" + LINE, r":2: unreadable line .* Restore the file"),
-        (LINE + LINE[:20] + LINE, r":2: unreadable line"),
-        (LINE.replace(b'"schema":4', b'"schema":3'), r":1: found schema 3, written by another ver"),
-        (b"step: 4, loss: 3.1\n", r"is not a ledger: .*found b'step: 4"),
-        (b"step: 4", r"is not a ledger"),
-        (LINE + LINE.replace(b"noted", b"sung"), r":2: sung: no event"),
-        (LINE.replace(b"text", b"words"), r":1: noted: .*nknown field `words`"),
-        (LINE.replace(b"1.0", b'"noon"'), r":1: unreadable line "),
-    ],
-    ids=[
-        "a torn inner line that no writer marked",
-        "two lines glued together",
-        "another schema",
-        "a log",
-        "a log without a newline",
-        "an unknown event",
-        "an unknown field",
-        "a time that is none",
-    ],
-)
+@rows(
+    "content, message",
+    {
+        "a torn inner line that no writer marked": (
+            LINE + LINE[:20] + b"\n" + LINE, r":2: unreadable line .* Restore the file"),
+        "two lines glued together": (LINE + LINE[:20] + LINE, r":2: unreadable line"),
+        "another schema": (
+            LINE.replace(b'"schema":4', b'"schema":3'),
+            r":1: found schema 3, written by another ver"),
+        "a log": (b"step: 4, loss: 3.1\n", r"is not a ledger: .*found b'step: 4"),
+        "a log without a newline": (b"step: 4", r"is not a ledger"),
+        "an unknown event": (LINE + LINE.replace(b"noted", b"sung"), r":2: sung: no event"),
+        "an unknown field": (
+            LINE.replace(b"text", b"words"), r":1: noted: .*nknown field `words`"),
+        "a time that is none": (LINE.replace(b"1.0", b'"noon"'), r":1: unreadable line "),
+    },
+)  # fmt: skip
 def test_a_file_that_cannot_be_trusted_is_refused(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
@@ -118,21 +118,140 @@ def test_a_file_that_cannot_be_trusted_is_refused(
 
 
 def test_a_torn_line_is_marked_by_the_next_writer_and_skipped(ledger: Ledger) -> None:
-    ledger.append(Noted(text="a"), at_s=0.0)
+    first, second = noted("a", "b")
+    ledger.append(first, at_s=12.5)
+    (line,) = ledger.path.read_text(encoding="ascii").splitlines()
+    assert list(json.loads(line)) == ["schema", "at", "event", "about", "text", "why"]
     with ledger.path.open("ab") as file:
         file.write(LINE[:30])
-    ledger.append(Noted(text="b"), at_s=0.0)
-    lines = ledger.path.read_bytes().splitlines()
-    assert lines[1].startswith(LINE[:30])
-    assert b"# torn" in lines[1]
-    assert [(entry.number, entry.event) for entry in ledger.refresh()] == [
-        (1, Noted(text="a")),
-        (3, Noted(text="b")),
-    ]
+    ledger.append(second, at_s=0.0)
+    torn = ledger.path.read_bytes().splitlines()[1]
+    assert torn.startswith(LINE[:30])
+    assert b"# torn" in torn
+    entries = ledger.refresh()
+    assert [(entry.number, entry.event) for entry in entries] == [(1, first), (3, second)]
 
 
-def test_a_line_is_json_with_schema_time_and_event_first(ledger: Ledger) -> None:
-    ledger.append(Noted(text="hello"), at_s=12.5)
-    line = ledger.path.read_text(encoding="ascii")
-    assert list(json.loads(line)) == ["schema", "at", "event", "about", "text", "why"]
-    assert os.linesep not in line[:-1]
+# -- writing ---------------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from pathlib import Path
+from pytest_xlatune.ledger import Ledger, Noted
+ledger = Ledger(Path(sys.argv[1]))
+for number in range(int(sys.argv[3])):
+    ledger.append(Noted(text=f"{sys.argv[2]}:{number}:" + "x" * 3000), at_s=float(number))
+    print(number, flush=True)
+"""
+
+
+def writer(ledger: Ledger, name: str, count: int) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-c", WRITER, str(ledger.path), name, str(count)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE)
+
+
+def numbers_of(ledger: Ledger, name: str) -> list[int]:
+    texts = [entry.event.text for entry in ledger.refresh() if isinstance(entry.event, Noted)]
+    return [int(text.split(":")[1]) for text in texts if text.startswith(f"{name}:")]
+
+
+def test_what_is_appended_is_on_the_disk_before_it_is_acted_on(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill loses nothing that was written; a power cut loses what was not synced."""
+    synced: list[tuple[int, int]] = []
+
+    def sync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    for count, event in enumerate(STORY[:3], 1):
+        ledger.append(event, at_s=0.0)
+        found = ledger.path.stat()
+        assert synced[-1] == (found.st_ino, found.st_size)
+        assert len(synced) == count
+
+
+def test_four_processes_append_at_once_and_no_line_is_lost(ledger: Ledger) -> None:
+    writers = [writer(ledger, name, 40) for name in "abcd"]
+    for each in writers:
+        each.communicate(timeout=LIMIT_S)
+    for name in "abcd":
+        assert numbers_of(Ledger(ledger.path), name) == list(range(40))
+
+
+def test_a_writer_killed_at_any_moment_loses_nothing_that_it_was_told_is_written(
+    ledger: Ledger,
+) -> None:
+    for at_least in range(3, 12, 2):
+        with writer(ledger, str(at_least), 100_000) as process:
+            assert process.stdout is not None
+            for _ in range(at_least):
+                process.stdout.readline()
+            process.kill()
+            acknowledged = at_least + len(process.stdout.read().splitlines())
+        assert process.returncode == -signal.SIGKILL
+        written = numbers_of(ledger, str(at_least))
+        assert written == list(range(len(written)))
+        assert len(written) - acknowledged in (0, 1)
+
+
+def test_a_full_disk_names_the_file_and_the_ledger_goes_on_later(ledger: Ledger) -> None:
+    write_story(ledger)
+    limit_bytes = ledger.path.stat().st_size + 40
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, str(ledger.path), "a", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
+    )
+    assert done.returncode == 1
+    assert f"LedgerError: {ledger.path} cannot be written" in done.stderr
+    later = noted("space again")
+    ledger.append(*later, at_s=0.0)
+    assert [entry.event for entry in ledger.refresh()] == [*STORY, *later]
+
+
+def test_a_place_that_cannot_be_written_or_locked_is_one_clear_error(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match=r"cannot be locked: .*must be writable"):
+        Ledger(tmp_path / "file" / "ledger.jsonl").append(*noted("x"), at_s=0.0)
+    ledger.append(*noted("x"), at_s=0.0)
+    monkeypatch.setattr("pytest_xlatune.ledger._LOCK_TIMEOUT_S", 0.05)
+    hold = (
+        "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, 2); "
+        "print(flush=True); sys.stdin.read()"
+    )
+    argv = [sys.executable, "-c", hold, f"{ledger.path}.lock"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(LedgerError, match="locked by another"):
+            ledger.append(*noted("y"), at_s=0.0)
+        holder.kill()
+
+
+def test_archiving_moves_the_ledger_aside_deletes_nothing_and_a_reader_is_told(
+    ledger: Ledger,
+) -> None:
+    assert ledger.archive(at_s=0.0) is None
+    content, reader = write_story(ledger), Ledger(ledger.path)
+    reader.refresh()
+    aside = ledger.archive(at_s=0.0)
+    assert aside is not None
+    assert (aside.name, aside.read_bytes()) == ("ledger-19700101T000000Z.jsonl", content)
+    assert ledger.refresh() == ()
+    with pytest.raises(LedgerError, match="cannot be read"):
+        reader.refresh()
+    for events in (noted("afresh"), STORY):  # a shorter one; one that has outgrown what was read
+        ledger.append(*events, at_s=0.0)
+        with pytest.raises(LedgerError, match="was replaced while"):
+            reader.refresh()
+    again = ledger.archive(at_s=0.0)
+    assert again is not None
+    assert again.name == "ledger-19700101T000000Z-2.jsonl"
+    assert aside.read_bytes() == content

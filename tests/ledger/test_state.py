@@ -2,117 +2,191 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import re
+
 import pytest
 
-from pytest_xlatune.ledger import CampaignOpened, Ledger, Noted, TrialEnded, TrialPlanned
-from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.ledger import (
+    AttemptCutShort,
+    AttemptEnded,
+    AttemptIntended,
+    AttemptLetGo,
+    AttemptSubmitted,
+    CampaignOpened,
+    Decided,
+    EpochBegan,
+    EpochCause,
+    Event,
+    Ledger,
+    Noted,
+    TrialEnded,
+    TrialPlanned,
+    word_of,
+)
+from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.result import State, TrialStatus
-from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, trial
+from pytest_xlatune.model.message import say, sentence, verbatim
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Action, Outcome, State, TrialStatus
+from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, submission, trial
+from tests.helpers.tables import rows
 
 
-def story_until(ledger: Ledger, events: int) -> LedgerState:
-    ledger.append(*STORY[:events], at_s=1.0)
+def state_of(ledger: Ledger, *events: Event) -> LedgerState:
+    ledger.append(*events, at_s=1.0)
     return replay(ledger.refresh())
 
 
-@pytest.mark.parametrize(
-    ("events", "statuses", "in_flight", "unresolved"),
-    [
-        pytest.param(3, ["planned", "planned"], [], [], id="planned"),
-        pytest.param(4, ["running", "planned"], [], [1], id="intended, perhaps submitted"),
-        pytest.param(5, ["running", "planned"], ["711"], [], id="submitted"),
-        pytest.param(7, ["planned", "planned"], [], [], id="ended, to be tried again"),
-        pytest.param(9, ["running", "planned"], ["712"], [], id="submitted again"),
-        pytest.param(11, ["measured", "planned"], [], [], id="measured"),
-    ],
+@rows(
+    "events, statuses, in_flight, unresolved",
+    {
+        "planned": (3, ["planned", "planned"], [], []),
+        "intended, perhaps submitted": (4, ["running", "planned"], [], [1]),
+        "submitted": (5, ["running", "planned"], ["711"], []),
+        "ended, to be tried again": (7, ["planned", "planned"], [], []),
+        "submitted again": (9, ["running", "planned"], ["712"], []),
+        "measured": (11, ["measured", "planned"], [], []),
+    },
 )
 def test_state_tells_where_each_trial_stands(
     ledger: Ledger, events: int, statuses: list[str], in_flight: list[str], unresolved: list[int]
 ) -> None:
-    state = story_until(ledger, events)
-    assert [each.status.value for each in state.history("tuning")] == statuses
-    assert [each.trial for each in state.history("tuning")] == [trial(0), trial(1)]
+    state = state_of(ledger, *STORY[:events])
+    history = state.history("tuning")
+    assert [each.status for each in history] == statuses
+    assert [each.trial for each in history] == [trial(0), trial(1)]
     assert [each.job_id for each in state.in_flight()] == in_flight
     assert [attempt.number for _, attempt in state.unresolved()] == unresolved
-
-
-def test_a_trial_without_a_result_tells_its_jobs_findings_and_last_outcome(ledger: Ledger) -> None:
-    first = story_until(ledger, 9).history("tuning")[0]
-    assert first.job_ids == ("711", "712")
-    assert first.findings == (OOM,)
-    assert first.outcome is not None
-    assert first.outcome.state is State.NODE_FAIL
+    if events == 9:  # without a result a trial tells its jobs, findings and last outcome
+        assert (history[0].job_ids, history[0].findings) == (("711", "712"), (OOM,))
+        assert history[0].outcome is not None
+        assert history[0].outcome.state is State.NODE_FAIL
 
 
 def test_state_keeps_sessions_decisions_and_notes(ledger: Ledger) -> None:
-    state = story_until(ledger, len(STORY))
+    other = trial(study="network")
+    state = state_of(ledger, *STORY, TrialPlanned(trial=other))
     assert [each.cells for each in state.opened] == [(CELL,)]
     assert [each.evidence for each in state.decisions] == ["node001 died"]
     assert state.nodes_of(CELL) == ("node001", "node002")
-    assert [each.remark for each in state.remarks if isinstance(each, Noted)] == [
-        verbatim("torn\nlines, \u2028 and ünïcode")
-    ]
+    notes = [each.remark for each in state.remarks if isinstance(each, Noted)]
+    assert notes == [verbatim("torn\nlines, \u2028 and ünïcode")]
+    assert [each.trial for each in state.history("network")] == [other], "of one study"
 
 
-def test_history_is_of_one_study(ledger: Ledger) -> None:
-    ledger.append(TrialPlanned(trial=trial(study="network")), at_s=0.0)
-    ledger.append(TrialPlanned(trial=trial(study="tuning")), at_s=0.0)
-    assert [each.trial.study for each in replay(ledger.refresh()).history("network")] == ["network"]
+def with_result(status: str) -> TrialEnded:
+    return TrialEnded(result=result(trial(), TrialStatus(status)))
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "stands"),
-    [
-        (TrialStatus.MEASURED, TrialStatus.UNMEASURED, TrialStatus.MEASURED),
-        (TrialStatus.DROPPED, TrialStatus.MEASURED, TrialStatus.DROPPED),
-        (TrialStatus.UNMEASURED, TrialStatus.MEASURED, TrialStatus.MEASURED),
-    ],
-    ids=["measured stays", "dropped stays", "unmeasured gives way"],
-)
-def test_a_later_result_replaces_only_a_missing_measurement(
-    ledger: Ledger, first: TrialStatus, then: TrialStatus, stands: TrialStatus
+ONCE = (TrialPlanned(trial=trial()), intended(trial()), ended(trial()))
+OPENED = [CampaignOpened(cells=(CELL,), study="tuning", session=each) for each in ("s1", "s2")]
+
+
+@rows(
+    "events, status, decisions",
+    {
+        "measured stays": ((with_result("measured"), with_result("unmeasured")), "measured", 0),
+        "dropped stays": ((with_result("dropped"), with_result("measured")), "dropped", 0),
+        "unmeasured gives way": (
+            (with_result("unmeasured"), with_result("measured")), "measured", 0),
+        "an unmeasured trial is open again": (
+            (*ONCE, with_result("unmeasured"), intended(trial(), 2)), "running", 0),
+        "a measured one keeps its score": (
+            (*ONCE, with_result("measured"), intended(trial(), 2)), "measured", 0),
+        "a later session may try again": (
+            (*STORY[:7], with_result("unmeasured"), OPENED[1]), "planned", 0),
+        "another process of the same session does not": (
+            (*STORY[:7], with_result("unmeasured"), OPENED[0]), "unmeasured", 1),
+    },
+)  # fmt: skip
+def test_what_a_trial_comes_to(
+    ledger: Ledger, events: tuple[Event, ...], status: str, decisions: int
 ) -> None:
-    for status in (first, then):
-        ledger.append(TrialEnded(result=result(trial(), status)), at_s=0.0)
-    assert [each.status for each in replay(ledger.refresh()).history("tuning")] == [stands]
-
-
-@pytest.mark.parametrize(
-    ("status", "after"),
-    [
-        (TrialStatus.UNMEASURED, TrialStatus.RUNNING),
-        (TrialStatus.MEASURED, TrialStatus.MEASURED),
-    ],
-    ids=["an unmeasured trial is open again", "a measured one keeps its score"],
-)
-def test_a_further_attempt_after_the_result(
-    ledger: Ledger, status: TrialStatus, after: TrialStatus
-) -> None:
-    ledger.append(TrialPlanned(trial=trial()), intended(trial()), ended(trial()), at_s=0.0)
-    ledger.append(TrialEnded(result=result(trial(), status)), at_s=0.0)
-    ledger.append(intended(trial(), 2), at_s=0.0)
-    assert replay(ledger.refresh()).history("tuning")[0].status is after
-
-
-@pytest.mark.parametrize(
-    ("session", "status", "decisions"),
-    [("s2", TrialStatus.PLANNED, 0), ("s1", TrialStatus.UNMEASURED, 1)],
-    ids=["a later session may try again", "another process of the same session does not"],
-)
-def test_what_was_never_measured_when_a_campaign_opens_again(
-    ledger: Ledger, session: str, status: TrialStatus, decisions: int
-) -> None:
-    ledger.append(*STORY[:7], at_s=0.0)
-    ledger.append(TrialEnded(result=result(trial(), TrialStatus.UNMEASURED)), at_s=0.0)
-    ledger.append(CampaignOpened(cells=(CELL,), study="tuning", session=session), at_s=0.0)
-    state = replay(ledger.refresh())
-    assert state.history("tuning")[0].status is status
+    state = state_of(ledger, *events)
+    assert state.history("tuning")[0].status == status
     assert len(state.decisions) == decisions
 
 
 def test_an_attempt_of_an_unplanned_trial_is_refused(ledger: Ledger) -> None:
-    ledger.append(intended(trial()), at_s=0.0)
     with pytest.raises(LedgerError, match=r"line 1: attempt-intended names trial .*never planned"):
-        replay(ledger.refresh())
+        state_of(ledger, intended(trial()))
+
+
+# -- the table of an attempt's states --------------------------------------------------------------
+
+OF = trial().id
+OUTCOME = Outcome(state=State.COMPLETED, exit_code=0)
+INTENDED = AttemptIntended(trial_id=OF, attempt=1, comment="c")
+SUBMITTED = AttemptSubmitted(submission=submission(trial()))
+CUT_SHORT = AttemptCutShort(trial_id=OF, attempt=1, still_s=9.0)
+LET_GO = AttemptLetGo(trial_id=OF, attempt=1)
+ENDED = AttemptEnded(trial_id=OF, attempt=1, outcome=OUTCOME)
+EVENTS: tuple[Event, ...] = (INTENDED, SUBMITTED, CUT_SHORT, LET_GO, ENDED)
+# the shortest way into each state
+WAYS: dict[AttemptState, tuple[Event, ...]] = {
+    AttemptState.UNKNOWN: (),
+    AttemptState.INTENDED: (INTENDED,),
+    AttemptState.SUBMITTED: (INTENDED, SUBMITTED),
+    AttemptState.CUT_SHORT: (INTENDED, SUBMITTED, CUT_SHORT),
+    AttemptState.LET_GO: (INTENDED, SUBMITTED, LET_GO),
+    AttemptState.ENDED: (INTENDED, SUBMITTED, ENDED),
+}
+FOLLOWS = {AttemptState.UNKNOWN: "attempt-intended can", AttemptState.ENDED: "nothing can"}
+
+
+def test_the_table_has_every_state_and_every_event_of_an_attempt() -> None:
+    assert TRANSITIONS.keys() == WAYS.keys() == {*AttemptState}
+    assert {event for row in TRANSITIONS.values() for event in row} == {*map(type, EVENTS)}
+    into = itertools.chain(*(row.values() for row in TRANSITIONS.values()))
+    assert {*into} == {*AttemptState} - {AttemptState.UNKNOWN}
+
+
+@pytest.mark.parametrize("state", list(AttemptState))
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: word_of(type(event)))
+def test_what_the_table_does_not_allow_is_refused_with_its_line(
+    ledger: Ledger, state: AttemptState, event: Event
+) -> None:
+    ledger.append(TrialPlanned(trial=trial()), *WAYS[state], event, at_s=0.0)
+    line = len(WAYS[state]) + 2
+    allowed = TRANSITIONS[state].get(type(event))
+    if allowed is None:
+        why = rf"line {line}: the attempt is {state}, where.*\({FOLLOWS.get(state, '.*')}\)"
+        with pytest.raises(LedgerError, match=why):
+            replay(ledger.refresh())
+        return
+    found = replay(ledger.refresh())
+    assert found.trials[OF].attempts[1].state is allowed
+    assert [each.attempt for each in found.in_flight()] == [1] * allowed.is_in_flight
+    assert len(found.unresolved()) == (allowed is AttemptState.INTENDED)
+
+
+STEPS = say("the last step is {step} of {steps}", step=2, steps=15)
+IN_VAIN = ("resumed 2 times without a measured trial since",)
+
+
+@rows(
+    "event, said",
+    {
+        "a scheduler's words, and how far it came": (
+            Decided(trial_id="t", attempt=1, next=Next.RETRY, evidence="local: 9", shown=STEPS),
+            "local: 9; the last step is 2 of 15"),
+        "nodes that were resumed in vain": (
+            Decided(trial_id="t", attempt=1, next=Next.STOP, cls="node-drain", faults=IN_VAIN),
+            "node-drain: resumed 2 times"),
+        "what a site did": (
+            EpochBegan(cause=EpochCause.HOOK, cls="nic-fault", nodes=("n1",), action=Action.HOOK,
+                       faults=("n1 is down",)), "nic-fault: the site did hook; .*n1 is down"),
+        "other nodes": (
+            EpochBegan(cause=EpochCause.SWAPPED, nodes=("n2",), were=("n1",)),
+            "nodes are n2, were n1"),
+    },
+)  # fmt: skip
+def test_an_event_tells_reasons_and_is_the_same_after_a_way_through_json(
+    event: Decided | EpochBegan, said: str
+) -> None:
+    again = type(event).from_json(json.loads(json.dumps(event.to_json())))
+    assert again == event
+    names = [name for name in ("proof", "remark", "why") if hasattr(again, name)]
+    assert any(re.match(said, sentence(getattr(again, name))) for name in names)

@@ -1,0 +1,151 @@
+"""Trials on disjoint nodes run at the same time; those that share a node keep their order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_xlatune.ledger import EpochCause
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.resources import RetryPolicy, RetryRule
+from pytest_xlatune.model.result import Outcome, State
+from pytest_xlatune.studies import OnNodeFailure
+from pytest_xlatune.sweep.groups import Limits
+from tests.helpers import scripted
+from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.tables import rows
+
+FOUR = tuple(on(f"node00{n}") for n in range(1, 5))
+TWENTY = tuple(on(f"node{n:03d}") for n in range(1, 21))
+KILLED = Outcome(state=State.FAILED, signal=9)
+NODE_FAIL = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)")
+
+
+def nodes_of(cluster: Cluster) -> list[tuple[str, ...]]:
+    return [nodes for _, nodes in cluster.ran]
+
+
+def failing_once(study: CellsStudy, number: int, outcome: Outcome) -> Cluster:
+    """A cluster on which the first attempt of a trial of the first cell fails."""
+    victim = study.trial(study.cells[0], number).id
+    return Cluster(scripted.failing(victim, scripted.log(steps=2), outcome, times=1))
+
+
+def test_a_trial_that_backs_off_delays_its_own_nodes_only(tmp_path: Path) -> None:
+    study = CellsStudy(cells=FOUR[:2], repeats=4)
+    cluster = failing_once(study, 0, KILLED)
+    rules = RetryPolicy(rules={"killed": RetryRule(retries=2, backoff_s=500.0)})
+    made = campaign(tmp_path, cluster, study, rules=rules)
+
+    def measured() -> list[int]:
+        done = Counter(
+            each.trial.cell_digest for each in made.view().history if each.status == "measured"
+        )
+        return [done[cell.digest] for cell in study.cells]
+
+    for _ in range(int(4.2 * cluster.took_s)):
+        made.turn()
+        cluster.now_s += 1
+    # the other node goes on; what was submitted before the failure was known runs to its end
+    assert measured() == [2, 4]
+    run(made, cluster)
+    assert measured() == [4, 4]
+    order = [study.trial(study.cells[0], number).id for number in (0, 1, 2, 0, 3)]
+    assert [name for name, nodes in cluster.ran if nodes == ("node001",)] == order
+
+
+def test_a_cell_whose_nodes_are_still_picked_has_one_trial_until_they_are(tmp_path: Path) -> None:
+    free, cluster = scripted.CELL, Cluster()
+    study = CellsStudy(cells=(free, on("node003")), repeats=3)
+    made = campaign(tmp_path, cluster, study, nodes=1)
+    made.turn()
+    assert nodes_of(cluster) == [("any0",), ("node003",), ("node003",)]
+    assert [*made.nodes] == ["node003"]
+    cluster.now_s += 1
+    made.turn()
+    assert made.view().state.nodes_of(free) == ("any0",)
+    assert [*made.nodes] == ["any0", "node003"]
+    run(made, cluster)
+    assert {*nodes_of(cluster)} == {("any0",), ("node003",)}
+
+
+@pytest.mark.parametrize("wants", [OnNodeFailure.STOP, OnNodeFailure.VERDICT])
+def test_a_node_that_takes_no_job_stops_the_study_or_is_a_verdict(
+    tmp_path: Path, wants: OnNodeFailure
+) -> None:
+    cluster = Cluster()
+    cluster.sick = {"node002"}
+    made = campaign(tmp_path, cluster, CellsStudy(cells=FOUR, on_node_failure=wants))
+    run(made, cluster)
+    stop = made.view().state.stop
+    if wants is OnNodeFailure.STOP:
+        assert stop is not None
+        assert (stop.cls, stop.nodes) == ("node-drain", ("node002",))
+        assert stop.faults == ("node002 is drained: bad nic",)
+        return
+    assert stop is None
+    nodes = {cell.digest: cell.nodelist[0] for cell in FOUR}
+    results = {nodes[each.trial.cell_digest]: each for each in made.view().history}
+    lost = results.pop("node002")
+    assert (lost.status, lost.findings[-1].cls) == ("unmeasured", "node-drain")
+    assert "node002 is drained: bad nic" in sentence(lost.reason)
+    assert {each.status for each in results.values()} == {"measured"}
+    made.turn()
+    assert len(cluster.cancelled) == 1, "its job does not stay in the queue"
+    made.turn()
+    assert made.view().state.in_flight() == ()
+
+
+def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None:
+    study = CellsStudy(cells=FOUR[:2], repeats=2)
+    cluster = failing_once(study, 1, NODE_FAIL)
+    made = campaign(tmp_path, cluster, study)
+    run(made, cluster)
+    (began,) = made.view().state.epochs
+    assert (began.cause, began.nodes) == (EpochCause.FIT_AGAIN, ("node001",))
+    assert sentence(began.why).endswith(": fit again: node001")
+    epochs = {(r.trial.cell_digest, r.trial.block): r.epoch for r in made.view().history}
+    assert [epochs[cell.digest, n] for cell in FOUR[:2] for n in (1, 2)] == [0, 1, 0, 0]
+
+
+def test_other_cells_of_a_family_join_its_ledger_and_another_family_is_refused(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster()
+    run(campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:3])), cluster)
+    run(campaign(tmp_path, cluster, CellsStudy(cells=FOUR), session="second"), cluster)
+    assert len(cluster.submitted) == 4, "three are reused"
+    other = tuple(replace(cell, image="other.sif") for cell in FOUR)
+    with pytest.raises(ConfigError, match=r"image was '', is 'other.sif'.*--xlatune-fresh"):
+        campaign(tmp_path, cluster, CellsStudy(cells=other), session="third")
+
+
+@rows(
+    "nodes, trials",
+    # before the first end the cost is unknown: every node gets one trial, and none ahead
+    {"one node": (1, 12), "four nodes": (4, 12), "the first trial of each": (20, 20)},
+)
+def test_trials_that_have_begun_count_against_the_node_hours(
+    nodes: int, trials: int, tmp_path: Path
+) -> None:
+    cluster = Cluster()
+    study = CellsStudy(cells=TWENTY[:nodes], repeats=20)
+    made = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.201))  # twelve trials
+    run(made, cluster)
+    assert len(cluster.submitted) == trials
+    assert sentence(made.view().stopped).startswith("budget: ")
+
+
+def test_a_cell_that_no_longer_fits_stops_no_smaller_one(tmp_path: Path) -> None:
+    big, cluster = on(*(f"node{n:03d}" for n in range(1, 17))), Cluster()
+    study = CellsStudy(cells=(TWENTY[0], big, TWENTY[19]), repeats=6)
+    limits = Limits(node_hours=0.6)  # 36 minutes of a node; a trial of the big cell takes 16
+    made = campaign(tmp_path, cluster, study, limits=limits)
+    run(made, cluster)
+    ran = Counter(nodes_of(cluster))
+    assert [ran[cell.nodelist] for cell in study.cells] == [6, 1, 6]
+    assert sentence(made.view().stopped).startswith("budget: ")

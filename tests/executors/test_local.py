@@ -1,0 +1,234 @@
+"""The local executor: a job runs once, one at a time, outlives its submitter, ends when told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_xlatune import secure_files
+from pytest_xlatune.executors import LOCK_VARIABLE, machine_lock, payload
+from pytest_xlatune.executors.folder import read_outcomes, read_started
+from pytest_xlatune.executors.local import LocalExecutor
+from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import State, Submission
+from pytest_xlatune.model.trial import LaunchSpec
+from tests.helpers.machine import HELD, SLEEP, Machine, job_id_of, log, submitter
+from tests.helpers.payloads import PATH, TIMED
+from tests.helpers.tables import rows
+from tests.helpers.waiting import LIMIT_S, until
+
+
+def sh(script: str, **said: Any) -> LaunchSpec:
+    return LaunchSpec(argv=("sh", "-c", script), **{"env": PATH, **said})
+
+
+# -- what is submitted -----------------------------------------------------------------------------
+
+
+@rows("code, state", {"exit 0": (0, State.COMPLETED), "exit 5": (5, State.FAILED)})
+def test_a_trial_runs_once_and_its_outcome_is_seen(
+    machine: Machine, code: int, state: State
+) -> None:
+    spec = sh(f"echo run >> runs; echo done; exit {code}")
+    job = machine.submit("a", spec)
+    assert machine.submit("a", spec) == job
+    found = machine.final(job)
+    assert (found.state, found.exit_code, found.nodes) == (state, code, (payload.boot()[0],))
+    assert machine.submit("a", spec) == job
+    assert log(machine, job) == "done\n"
+    assert (machine.root / "a" / "runs").read_text() == "run\n"
+    machine.cancel(job)
+    assert machine.poll(job) == found, "a cancel of what is over changes nothing"
+    assert not (machine.root / "a" / payload.CANCEL).exists()
+    with pytest.raises(SubmissionError, match=r"already holds the attempt 'a', expected 'b'"):
+        machine.executor.submit(SLEEP, machine.request("a", comment="b"))
+
+
+def test_the_environment_of_the_submitter_stays_with_the_submitter(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
+    monkeypatch.setenv("SITE_A", "a b,c")
+    spec = sh("env -0; sleep 300", inherit=("PATH", "SITE_*"), env={"B": "x,'y' ^z"})
+    job = machine.submit("a", spec)
+    claim, _ = machine.running(job)
+    until(lambda: "PATH" in log(machine, job))
+    names = dict(line.split("=", 1) for line in log(machine, job).split("\0") if line)
+    assert (names["SITE_A"], names["B"]) == ("a b,c", "x,'y' ^z")
+    assert "SECRET_TOKEN" not in names
+    files = [each for each in (machine.root / "a").rglob("*") if each.is_file()]
+    for path in (*files, Path(f"/proc/{claim.pid}/environ")):
+        assert b"s3cret" not in path.read_bytes()
+
+
+@rows("nodelist, nodes", {"another node": (("node001",), 0), "two nodes": ((), 2)})
+def test_what_needs_another_machine_is_refused(
+    machine: Machine, nodelist: tuple[str, ...], nodes: int
+) -> None:
+    request = machine.request("a", nodelist=nodelist, resources=Resources(nodes=nodes))
+    with pytest.raises(SubmissionError, match=r"the local executor .* use Slurm"):
+        machine.executor.submit(SLEEP, request)
+    assert not (machine.root / "a").exists()
+
+
+def test_a_submission_that_fails_says_why(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = machine.root / "python"
+    broken.write_text("#!/bin/sh\necho no interpreter here\nexit 9\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(SubmissionError, match=r"exit status 9, 'no interpreter here'"):
+        machine.submit("a", SLEEP)
+
+
+# -- one at a time ---------------------------------------------------------------------------------
+
+
+def test_two_sessions_at_once_never_run_two_trials_at_once(machine: Machine) -> None:
+    argv = (sys.executable, "-S", "-c", TIMED)
+    with submitter(machine, "a", *argv) as first, submitter(machine, "b", *argv) as second:
+        both = (("a", first), ("b", second))
+        jobs = [machine.submission(name, job_id_of(process)) for name, process in both]
+        assert [machine.final(job).state for job in jobs] == [State.COMPLETED] * 2
+    spans = sorted(tuple(map(float, log(machine, job).split())) for job in jobs)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(spans))
+
+
+def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None:
+    first = machine.submit("a", SLEEP)
+    machine.running(first)
+    second = machine.submit("b", SLEEP)
+    until(lambda: machine.poll(second).reason.startswith("waits for the machine: a has it"))
+    assert machine.poll(second).state is State.PENDING
+    machine.cancel(second)
+    assert machine.final(second).state is State.CANCELLED
+    assert not read_outcomes(machine.root / "a")
+
+
+def test_who_has_the_machine_and_for_how_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt that runs; a changed second is no news."""
+    name = "fast-wave2.0-0123456789.1"
+    holder, lock = tmp_path / ".xlatune" / "s1" / name, tmp_path / "machine.lock"
+    now_s = 1_790_000_000.0
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    for folder, ago_s in ((holder, 3600.0), (tmp_path / "waiting", 130.0)):
+        folder.mkdir(parents=True)
+        (folder / payload.SPEC).write_text("{}", encoding="utf-8")
+        claim = {**payload.identity(os.getpid()), "at_s": now_s - ago_s}
+        secure_files.write_json(folder / payload.name_of("claimed"), claim)
+    job = Submission(trial_id="w", attempt=1, executor="local", job_id="1.1", folder="waiting")
+
+    def said() -> str:
+        return LocalExecutor(lock=lock).poll([job], root=tmp_path)["1.1"].reason
+
+    waits = "waits for the machine, for 3 min already"
+    lock.write_text(str(holder), encoding="utf-8")
+    assert said() == f"{waits}: {name} has it"
+    now_s += 20.0
+    assert said() == f"{waits}: {name} has it"
+    for content in ("", "/no/such/folder", "\0", "x" * 5000):
+        lock.write_text(content, encoding="utf-8")
+        assert said() == waits
+    lock.unlink()
+    assert said() == waits
+
+
+def test_the_machines_lock_is_one_whatever_tmpdir_says(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(LOCK_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    if not Path(f"/run/user/{os.getuid()}").is_dir():
+        assert machine_lock() == Path(f"/tmp/xlatune-{os.getuid()}/machine.lock")
+    monkeypatch.setenv(LOCK_VARIABLE, "/somewhere/gpu0.lock")
+    assert machine_lock() == Path("/somewhere/gpu0.lock")
+
+
+# -- how a job ends --------------------------------------------------------------------------------
+
+
+def test_a_submitter_that_is_killed_leaves_a_job_that_others_see_to_its_end(
+    machine: Machine,
+) -> None:
+    with submitter(machine, "a", "sh", "-c", HELD) as process:
+        job = machine.submission("a", job_id_of(process))
+        claim, trainer = machine.running(job)
+        os.killpg(process.pid, signal.SIGINT)  # Ctrl-C in its terminal does not reach the job
+        process.kill()
+        process.wait(LIMIT_S)
+    # the job is the payload in a session of its own, and nothing stands between
+    assert job.job_id == f"{claim.pid}.{claim.start_ticks}"
+    assert os.getsid(claim.pid) == claim.pid
+    stat = payload._stat(trainer.pid)
+    assert stat is not None
+    assert stat.parent == claim.pid
+    machine.running(job)
+    (machine.root / "a" / "go").touch()
+    assert machine.final(job).exit_code == 4
+
+
+def test_cancel_right_after_submission_starts_nothing_or_ends_it(machine: Machine) -> None:
+    job = machine.submit("a", SLEEP)
+    machine.cancel(job)
+    assert machine.final(job).state is State.CANCELLED
+    started = read_started(machine.root / "a")
+    assert started is None or not started.is_alive
+
+
+def test_a_killed_payload_is_lost_its_trainer_dead_and_a_cancel_ends_what_it_left(
+    machine: Machine,
+) -> None:
+    job = machine.submit("a", sh("sleep 300 & echo $! > child; wait"))
+    claim, trainer = machine.running(job)
+    file = machine.root / "a" / "child"
+    child = int(until(lambda: file.read_text() if file.exists() else ""))
+    os.kill(claim.pid, signal.SIGKILL)
+    found = machine.final(job)
+    assert found.state is State.LOST
+    assert found.start_s is not None
+    until(lambda: not trainer.is_alive)
+    assert payload.start_ticks(child) is not None
+    machine.cancel(job)
+    assert payload.start_ticks(child) is None
+
+
+@rows(
+    "change, state",
+    {
+        "this process": ({}, State.RUNNING),
+        "an id used again": ({"start_ticks": 1}, State.LOST),
+        "the machine was restarted": ({"boot_id": "the-last-boot"}, State.LOST),
+        "on another machine": ({"host": "elsewhere"}, State.RUNNING),
+    },
+)
+def test_a_payload_is_known_by_more_than_its_process_id(
+    tmp_path: Path, change: dict[str, object], state: State
+) -> None:
+    folder, found = tmp_path / "a", Machine(tmp_path)
+    folder.mkdir()
+    ours = f"{os.getpid()}.{payload.start_ticks(os.getpid())}"
+    mine, init, reused = (
+        Submission(trial_id="t", attempt=1, executor="local", job_id=job_id, folder="a")
+        for job_id in (ours, "1.999999999", f"{os.getpid()}.1")
+    )
+    assert [found.poll(job).state for job in (init, reused)] == [State.LOST] * 2
+    (folder / payload.name_of("claimed")).touch()
+    assert found.poll(mine).state is State.PENDING, "its claim is being written"
+    for name in ("claimed", "started"):
+        record = {**payload.identity(os.getpid()), "at_s": 1.0, **change}
+        secure_files.write_json(folder / payload.name_of(name), record)
+    outcome = found.poll(mine)
+    assert outcome.state is state
+    assert ("only that machine" in outcome.reason) == ("host" in change)

@@ -410,8 +410,10 @@ def other(folder: Path, what: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("holding")
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def is_mine(folder: Path) -> bool:
@@ -422,7 +424,9 @@ def is_mine(folder: Path) -> bool:
 def test_a_turn_is_given_once_and_to_another_when_its_process_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [is_mine(tmp_path) for _ in range(3)] == [True] * 3
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert [is_mine(alone) for _ in range(3)] == [True] * 3
     silence_s = 3600.0  # however long this machine takes to get here, it was a moment
     monkeypatch.setattr("pytest_xlatune.ledger.driver_lock.SILENCE_S", silence_s)
     with other(tmp_path, "next"):
@@ -442,8 +446,8 @@ def test_a_clock_that_jumps_back_stops_no_process(tmp_path: Path) -> None:
 
 def test_who_stops_waiting_hands_over_at_once(tmp_path: Path) -> None:
     turns = DriverLock(tmp_path)
-    with turns.waiting():
-        assert is_mine(tmp_path)
+    with turns.waiting(), turns.next() as found:
+        assert found
     assert (tmp_path / "turn.beat").read_text(encoding="utf-8") == "0\n"
 
 

@@ -89,7 +89,6 @@ for number in range(steps):
 {in_loop}
     state, loss = step(state, batch)
     print("completed step:", number, "loss:", float(loss).hex(), flush=True)
-{after}
 '''
 
 
@@ -124,9 +123,7 @@ def spec_of(*programs: RotatedProgram, **said: Any) -> RotationSpec:
     return replace(spec, **said)
 
 
-def write_trainer(
-    folder: Path, step: str, *, before: str = "", in_loop: str = "", after: str = ""
-) -> Path:
+def write_trainer(folder: Path, step: str, *, before: str = "", in_loop: str = "") -> Path:
     """Write a trainer whose step is one of `STEPS`, or a text."""
     path = folder / "trainer.py"
     text = TRAINER.format(
@@ -134,7 +131,6 @@ def write_trainer(
         step=STEPS.get(step, step),
         before=before,
         in_loop=in_loop or "    pass",
-        after=after,
     )
     path.write_text(text, encoding="utf-8")
     return path
@@ -156,14 +152,13 @@ def run_rotated(
     *,
     steps: int = 11,
     is_customized: bool = False,
-    python: str = sys.executable,
     env: Mapping[str, str] = {},
 ) -> Rotated:
     """Run a trainer below the worker; with `is_customized` as the interpreter's sitecustomize."""
     folder = trainer.parent
     path = folder / "rotation.json"
     path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
-    command = [python, str(ROTATE), str(path), "--", str(trainer), str(steps)]
+    command = [sys.executable, str(ROTATE), str(path), "--", str(trainer), str(steps)]
     env = dict(env)
     if is_customized:
         custom = folder / "hook"
@@ -172,7 +167,7 @@ def run_rotated(
         behind = env.get("PYTHONPATH", "")
         env["PYTHONPATH"] = f"{custom}:{behind}" if behind else str(custom)
         env["XLATUNE_ROTATION"] = str(path)
-        command = [python, str(trainer), str(steps)]
+        command = [sys.executable, str(trainer), str(steps)]
     return _ended(command, folder, environment(**env))
 
 

@@ -20,19 +20,19 @@ def wave2(new: str) -> tuple[str, str]:
     return "@pytest.mark.wave2", new
 
 
-def study(text: str, more: str = "") -> str:
+def study(text: str) -> str:
     """A sweep file of a study of cells."""
-    head = HEAD.replace("profiles=(\n        PROFILES\n    )", f"study={text}")
-    return f"{more or head}\n\ntests = standard_tests(SWEEP)\n"
+    return STANDARD.replace("profiles=(\n        PROFILES\n    )", f"study={text}")
 
 
-def commits(words: str = "Commits()") -> str:
+def commits() -> str:
+    """A sweep file of a study of the commits of a trainer's repository."""
+    text = study("Commits()")
+    launcher = text[text.index("    launcher=") : text.index("    study=")]
     inner = 'CommandLauncher(argv=("python3", "train.py", "{steps}"), cwd=TRAINER)'
-    made = f"CheckoutLauncher(repository=TRAINER, inner={inner})"
-    head, _, rest = study(words).partition("    launcher=")
-    rest = rest[rest.index("    study=") :]
-    named = 'TRAINER = str(Path(__file__).parent / "trainer")\nSWEEP = '
-    return f"{head}    launcher={made},\n{rest}".replace("SWEEP = ", named, 1)
+    of_commits = f"    launcher=CheckoutLauncher(repository=TRAINER, inner={inner}),\n"
+    trainer = 'TRAINER = str(Path(__file__).parent / "trainer")\nSWEEP = '
+    return text.replace(launcher, of_commits).replace("SWEEP = ", trainer, 1)
 
 
 SECOND = "from msgspec.structs import replace\nOTHER = replace(SWEEP, name='other')\n"

@@ -21,23 +21,17 @@ from pytest_xlatune.prepare import compile_check as compiling
 from pytest_xlatune.prepare.compile_check import Compiled, compile_next, compiled
 from pytest_xlatune.sweep.declaration import CompileCheck
 
-SIZES = (4, 8, 16)
-CELLS = {
-    each.digest: each
-    for size in SIZES
-    for each in [
-        Cell(
-            model_tag="m",
-            parallelism=Parallelism.parse("FSDP=1"),
-            per_device_batch_size=float(size),
-        )
-    ]
-}
 GIB = 1 << 30
+AXES = Parallelism.parse("FSDP=1")
+OF_SIZE = {
+    size: Cell(model_tag="m", parallelism=AXES, per_device_batch_size=float(size))
+    for size in (4, 8, 16)
+}
+CELLS = {cell.digest: cell for cell in OF_SIZE.values()}
 
 
 def trial(size: int) -> Trial:
-    cell = next(each for each in CELLS.values() if each.per_device_batch_size == size)
+    cell = OF_SIZE[size]
     return Trial(
         arm=f"pdbs-{size}",
         cell_digest=cell.digest,
@@ -135,11 +129,10 @@ def test_a_resumed_session_compiles_nothing_again(machine: Machine) -> None:
 def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(
     machine: Machine, needed: int | None
 ) -> None:
-    machine.answers["8"] = Compiled(
-        needed_bytes=needed, trouble="RESOURCE_EXHAUSTED", is_out_of_memory=True
-    )
+    trouble = "RESOURCE_EXHAUSTED"
+    machine.answers["8"] = Compiled(needed_bytes=needed, trouble=trouble, is_out_of_memory=True)
     memory = memory_in(machine.asked(LedgerState(), 8)[1])
-    assert (memory.fits, memory.said) == (False, "RESOURCE_EXHAUSTED")
+    assert (memory.fits, memory.said) == (False, trouble)
 
 
 def test_where_none_can_answer_it_says_why_and_starts_nothing(machine: Machine) -> None:

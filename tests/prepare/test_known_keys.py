@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -65,29 +64,33 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def look(
+def maxtext(
     checkout: Path,
-    *profiles: Profile,
-    overrides: Mapping[str, str] | None = None,
+    *,
     prefix: str = "ici",
     python: str = sys.executable,
     module: str = "maxtext.trainers.pre_train.train",
-    environ: Mapping[str, str] = os.environ,
-) -> Preflight:
-    launcher = MaxTextLauncher(
+) -> MaxTextLauncher:
+    axes = {"FSDP": prefix, "PP": prefix}
+    return MaxTextLauncher(
         config="{model_tag}.gpu.yml",
         cwd=str(checkout),
         python=python,
         module=module,
-        axis_prefix={"FSDP": prefix, "PP": prefix},
+        axis_prefix=axes,
     )
+
+
+def look(
+    checkout: Path, *profiles: Profile, overrides: dict[str, str] | None = None, **launcher: str
+) -> Preflight:
     cell = Cell(
         model_tag="tiny",
         parallelism=Parallelism.parse("FSDP=2"),
         per_device_batch_size=4,
-        overrides=dict(overrides or {}),
+        overrides=overrides or {},
     )
-    return check_keys(launcher, cell, profiles, environ=environ)
+    return check_keys(maxtext(checkout, **launcher), cell, profiles, environ=os.environ)
 
 
 def test_keys_of_the_base_and_fields_of_the_types_are_known(checkout: Path) -> None:
@@ -177,21 +180,23 @@ def test_a_key_that_the_yml_of_an_own_trainer_does_not_list_is_told(
 def test_a_release_that_cannot_be_asked_is_a_note(
     checkout: Path, changes: dict[str, str], note: str
 ) -> None:
-    found = look(checkout, overrides={"nonsense": "1"}, **changes)  # type: ignore[arg-type]
+    found = look(checkout, overrides={"nonsense": "1"}, **changes)
     assert found.faults == ()
     assert len(found.notes) == 1
     assert "were not checked" in found.notes[0]
     assert note in found.notes[0]
 
 
+VALUES = ("full", "none")
+
+
 @pytest.mark.parametrize(
     "study",
     [
-        pytest.param(BatchSize(key="remat_polcy", sizes=("full", "none")), id="one key"),
-        pytest.param(
-            BatchSize(sizes=(4, 8), by="remat_polcy", by_values=("full", "none")), id="a second key"
-        ),
+        BatchSize(key="remat_polcy", sizes=VALUES),
+        BatchSize(sizes=(4, 8), by="remat_polcy", by_values=VALUES),
     ],
+    ids=["one key", "a second key"],
 )
 def test_a_key_that_a_study_varies_is_held_against_the_release_too(
     checkout: Path, study: BatchSize
@@ -199,19 +204,13 @@ def test_a_key_that_a_study_varies_is_held_against_the_release_too(
     sweep = Sweep(
         name="s",
         cell=CellSettings(model_tag="tiny", parallelism="FSDP=2", per_device_batch_size=4),
-        launcher=MaxTextLauncher(
-            config="{model_tag}.gpu.yml",
-            cwd=str(checkout),
-            python=sys.executable,
-            module="maxtext.trainers.pre_train.train",
-            axis_prefix={"FSDP": "ici", "PP": "ici"},
-        ),
+        launcher=maxtext(checkout),
         site=SiteSettings(executor="local"),
         study=study,
         compile_check=CompileCheck(memory_limit_gib=1),
     )
-    found = run_preflight(sweep.resolve(), checkout, is_first=True, is_busy=False, cells=())
-    (fault,) = found.faults
+    preflight = run_preflight(sweep.resolve(), checkout, is_first=True, is_busy=False, cells=())
+    (fault,) = preflight.faults
     assert fault.startswith("unknown key 'remat_polcy' in cell ")
     assert "did you mean 'remat_policy'?" in fault
 

@@ -247,8 +247,9 @@ def test_a_trainer_runs_on_whatever_becomes_of_its_rotation(
     assert rotated.status == status, rotated.said
     assert status or len(rotated.losses) == 11
     assert turns is None or rotated.turns == turns
-    assert read.pop("trouble", "") in rotated.read.trouble
-    assert {name: getattr(rotated.read, name) for name in read} == read
+    assert read.get("trouble", "") in rotated.read.trouble
+    for name, value in read.items():
+        assert name == "trouble" or getattr(rotated.read, name) == value
     assert rotated.read.jax
     assert rotated.said.count("caught") == (2 if step is RAISED else 0)
 

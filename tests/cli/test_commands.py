@@ -180,28 +180,24 @@ SWEEP = Sweep(
 IMPORTS = "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        pytest.param(None, "no such file", id="no file"),
-        pytest.param("X = 1\n", "declares no SWEEP", id="no sweep"),
-        pytest.param("open('ran', 'w').close()\n", "declares no SWEEP = Sweep(", id="a trainer"),
-        pytest.param(
-            "import nothing_of_that_name\nSWEEP = 1\n",
-            "cannot be imported: ModuleNotFoundError",
-            id="a failing import",
-        ),
-        pytest.param(
-            "SWEEP = 1 / 0\n", "cannot be imported: ZeroDivisionError", id="a failing line"
-        ),
-        pytest.param(
-            f"{IMPORTS}SWEEP = profile('A')\n",
-            "cannot be imported: ConfigError: profile id 'A'",
-            id="a bad profile",
-        ),
-        pytest.param(f'{IMPORTS}NAME = "x"{ONE_PROFILE}', "the model (--model)", id="no model"),
-    ],
-)
+BAD_FILES = {
+    "no file": (None, "no such file"),
+    "no sweep": ("X = 1\n", "declares no SWEEP"),
+    "a trainer": ("open('ran', 'w').close()\n", "declares no SWEEP = Sweep("),
+    "a failing import": (
+        "import nothing_of_that_name\nSWEEP = 1\n",
+        "cannot be imported: ModuleNotFoundError",
+    ),
+    "a failing line": ("SWEEP = 1 / 0\n", "cannot be imported: ZeroDivisionError"),
+    "a bad profile": (
+        f"{IMPORTS}SWEEP = profile('A')\n",
+        "cannot be imported: ConfigError: profile id 'A'",
+    ),
+    "no model": (f'{IMPORTS}NAME = "x"{ONE_PROFILE}', "the model (--model)"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_FILES.values(), ids=BAD_FILES)
 def test_a_bad_sweep_file_is_one_message(
     tmp_path: Path, text: str | None, message: str, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

@@ -266,50 +266,44 @@ def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
     )
 
 
-@pytest.mark.parametrize(
-    ("program", "shown", "written"),
-    [
-        pytest.param(
-            "print(f'completed step: {i}, seconds: 0.25, Tokens/s/device: 80.0, loss: {9 - i}')",
-            ("(exit 0)", "TGS 80.0", "0.2500 s/step", "14      0.250  80.000", "-5.000  yes"),
-            "# step_pattern=",
-            id="MaxText's lines",
+TRAINERS = {
+    "MaxText's lines": (
+        "print(f'completed step: {i}, seconds: 0.25, Tokens/s/device: 80.0, loss: {9 - i}')",
+        ("(exit 0)", "TGS 80.0", "0.2500 s/step", "14      0.250  80.000", "-5.000  yes"),
+        "# step_pattern=",
+    ),
+    "JSON lines without a rate": (
+        'print(\'{"step": %d, "step_time": 0.5, "loss": 3.5}\' % i)',
+        (
+            *("    14      0.500      ", "no score: no step of the"),
+            "per_device_batch_size and max_target_length of the cell; xlatune steps",
         ),
-        pytest.param(
-            'print(\'{"step": %d, "step_time": 0.5, "loss": 3.5}\' % i)',
-            (
-                *("    14      0.500      ", "no score: no step of the"),
-                "per_device_batch_size and max_target_length of the cell; xlatune steps",
-            ),
-            "        step_pattern='json',\n        # if its step lines have no Tokens/s/device",
-            id="JSON lines without a rate",
-        ),
-        pytest.param(
-            'print(\'{"step": %d, "step_time": 0.5, "tps": 80.0}\' % i)',
-            ("TGS 80.0", "5-14"),
-            "        step_pattern='json',",
-            id="JSON lines with a rate",
-        ),
-        pytest.param(
-            "print('once more')",
-            ("15 lines, none of them a step", "the last one is 'once more'", "levanter"),
-            "# step_pattern=",
-            id="lines of no known format",
-        ),
-        pytest.param(
-            "raise SystemExit('no config')",
-            ("(exit 1)", "the last one is 'no config'", "test_a.py is written all the same"),
-            "argv=",
-            id="it fails with a line",
-        ),
-        pytest.param(
-            "raise SystemExit(3)",
-            ("ended by itself (exit 3), and its output is empty",),
-            "argv=",
-            id="it ends at once",
-        ),
-    ],
-)
+        "        step_pattern='json',\n        # if its step lines have no Tokens/s/device",
+    ),
+    "JSON lines with a rate": (
+        'print(\'{"step": %d, "step_time": 0.5, "tps": 80.0}\' % i)',
+        ("TGS 80.0", "5-14"),
+        "        step_pattern='json',",
+    ),
+    "lines of no known format": (
+        "print('once more')",
+        ("15 lines, none of them a step", "the last one is 'once more'", "levanter"),
+        "# step_pattern=",
+    ),
+    "it fails with a line": (
+        "raise SystemExit('no config')",
+        ("(exit 1)", "the last one is 'no config'", "test_a.py is written all the same"),
+        "argv=",
+    ),
+    "it ends at once": (
+        "raise SystemExit(3)",
+        ("ended by itself (exit 3), and its output is empty",),
+        "argv=",
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "shown", "written"), TRAINERS.values(), ids=TRAINERS)
 def test_one_trial_is_run_if_it_is_asked_for_and_what_was_read_is_shown(
     program: str, shown: tuple[str, ...], written: str, init: Init
 ) -> None:

@@ -107,46 +107,41 @@ BEST = Verdict(arm="microbatches-16", kind=VerdictKind.FASTER, delta=0.02, n=4)
 NO_ENV = Verdict(arm=NO_ENV_ID, kind=VerdictKind.SCREENED, delta=-0.2, n=2)
 
 
-@pytest.mark.parametrize(
-    ("cell", "section", "shown", "hidden"),
-    [
-        pytest.param(
-            concluded(replace(COVERED, files=(ENV_FILE,)), BEST),
-            "Recommended deployment",
-            "\n\n```\nnum_pipeline_microbatches=16\n```",
-            "export",
-            id="overrides of the winner are for the trainer",
-        ),
-        pytest.param(
-            replace(COVERED, cells=(BARE,), files=(YML,)),
-            "",
-            "8 sequences per device and step, 8192 tokens",
-            "own batch",
-            id="a load that only the yml knows stands in the header",
-        ),
-        pytest.param(
-            concluded(COVERED, replace(NO_ENV, is_likely_slower=True)),
-            "Effect of ",
-            "very likely slower",
-            "does not show whether",
-            id="single runs that tell of the deployed flags are one statement",
-        ),
-        pytest.param(
-            concluded(COVERED, NO_ENV),
-            "Effect of ",
-            "does not show whether",
-            "very likely slower",
-            id="single runs that do not tell are one statement",
-        ),
-        pytest.param(
-            replace(COVERED, profiles=()),
-            "",
-            "settings of `overlap-2`.",
-            "Leave the deployed environment",
-            id="a winner whose settings are gone is not read as no winner",
-        ),
-    ],
-)
+SECTIONS = {
+    "overrides of the winner are for the trainer": (
+        concluded(replace(COVERED, files=(ENV_FILE,)), BEST),
+        "Recommended deployment",
+        "\n\n```\nnum_pipeline_microbatches=16\n```",
+        "export",
+    ),
+    "a load that only the yml knows stands in the header": (
+        replace(COVERED, cells=(BARE,), files=(YML,)),
+        "",
+        "8 sequences per device and step, 8192 tokens",
+        "own batch",
+    ),
+    "single runs that tell of the deployed flags are one statement": (
+        concluded(COVERED, replace(NO_ENV, is_likely_slower=True)),
+        "Effect of ",
+        "very likely slower",
+        "does not show whether",
+    ),
+    "single runs that do not tell are one statement": (
+        concluded(COVERED, NO_ENV),
+        "Effect of ",
+        "does not show whether",
+        "very likely slower",
+    ),
+    "a winner whose settings are gone is not read as no winner": (
+        replace(COVERED, profiles=()),
+        "",
+        "settings of `overlap-2`.",
+        "Leave the deployed environment",
+    ),
+}
+
+
+@pytest.mark.parametrize(("cell", "section", "shown", "hidden"), SECTIONS.values(), ids=SECTIONS)
 def test_what_a_section_of_the_tuning_document_says(
     cell: MeasuredCell, section: str, shown: str, hidden: str
 ) -> None:
@@ -182,24 +177,18 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
         assert each["score"]["timings"] == ([*map(list, timings)] if is_kept else [])
 
 
-@pytest.mark.parametrize(
-    ("peak", "printed", "uses"),
-    [
-        pytest.param(None, {"tflops": None, "memory_gb": None}, None, id="nothing is printed"),
-        pytest.param(
-            500.0,
-            {"tflops": 200.0, "mfu": 13.0, "memory_gb": 71.3},
-            {"tflops": 200.0, "mfu": 40.0, "memory_gb": 71.3},
-            id="of the stated peak",
-        ),
-        pytest.param(
-            None,
-            {"mfu": 13.0},
-            {"tflops": None, "mfu": 13.0, "memory_gb": None},
-            id="as the logs print it",
-        ),
-    ],
-)
+USES = {
+    "nothing is printed": (None, {"tflops": None, "memory_gb": None}, None),
+    "of the stated peak": (
+        500.0,
+        {"tflops": 200.0, "mfu": 13.0, "memory_gb": 71.3},
+        {"tflops": 200.0, "mfu": 40.0, "memory_gb": 71.3},
+    ),
+    "as the logs print it": (None, {"mfu": 13.0}, {"tflops": None, "mfu": 13.0, "memory_gb": None}),
+}
+
+
+@pytest.mark.parametrize(("peak", "printed", "uses"), USES.values(), ids=USES)
 def test_a_study_of_cells_says_what_its_jobs_use(
     peak: float | None, printed: dict[str, Any], uses: dict[str, Any] | None
 ) -> None:

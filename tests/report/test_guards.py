@@ -95,43 +95,35 @@ def test_recipes_that_conflict_are_guarded_by_the_parallelism(tmp_path: Path) ->
         assert (found.other, found.guard) == (other, f'"${{MAXTEXT_DCN_PP:-1}}" -eq {pp}')
 
 
-@pytest.mark.parametrize(
-    ("there", "doubt", "words"),
-    [
-        pytest.param(
-            ((ANOTHER_NAME, SLOWER),), Doubt.HARMFUL, "slower there, -10.0 %", id="it hurts there"
-        ),
-        pytest.param(
-            ((AG, INVALID),),
-            Doubt.HARMFUL,
-            "NOT for PP=8: xla_ag: cannot run there: out of memory",
-            id="a part of it cannot run there",
-        ),
-        pytest.param(
-            ((CHAN, SLOWER), (AG, SAME)),
-            Doubt.HARMFUL,
-            "NOT for PP=8: NCCL_NCHANNELS_PER_NET_PEER: slower there",
-            id="a part of it is slower there",
-        ),
-        pytest.param(
-            ((AG, SAME), (CHAN, SAME)),
-            Doubt.UNMEASURED,
-            "NOT verified on PP=8: xla_ag, NCCL_NCHANNELS_PER_NET_PEER",
-            id="both parts are harmless there, and were not measured together",
-        ),
-        pytest.param(
-            ((BOTH, UNTOLD),), Doubt.UNDECIDED, "not decided there", id="it is not decided there"
-        ),
-        pytest.param(((BOTH, ONCE),), Doubt.UNDECIDED, "proves nothing", id="one run there"),
-        pytest.param((), Doubt.UNMEASURED, "not measured there", id="nothing was measured there"),
-        pytest.param(
-            ((BOTH, SAME), (AG, INVALID)),
-            None,
-            "",
-            id="the whole was measured there, whatever its parts do alone",
-        ),
-    ],
-)
+MEASURED_THERE = {
+    "it hurts there": (((ANOTHER_NAME, SLOWER),), Doubt.HARMFUL, "slower there, -10.0 %"),
+    "a part of it cannot run there": (
+        ((AG, INVALID),),
+        Doubt.HARMFUL,
+        "NOT for PP=8: xla_ag: cannot run there: out of memory",
+    ),
+    "a part of it is slower there": (
+        ((CHAN, SLOWER), (AG, SAME)),
+        Doubt.HARMFUL,
+        "NOT for PP=8: NCCL_NCHANNELS_PER_NET_PEER: slower there",
+    ),
+    "both parts are harmless there, and were not measured together": (
+        ((AG, SAME), (CHAN, SAME)),
+        Doubt.UNMEASURED,
+        "NOT verified on PP=8: xla_ag, NCCL_NCHANNELS_PER_NET_PEER",
+    ),
+    "it is not decided there": (((BOTH, UNTOLD),), Doubt.UNDECIDED, "not decided there"),
+    "one run there": (((BOTH, ONCE),), Doubt.UNDECIDED, "proves nothing"),
+    "nothing was measured there": ((), Doubt.UNMEASURED, "not measured there"),
+    "the whole was measured there, whatever its parts do alone": (
+        ((BOTH, SAME), (AG, INVALID)),
+        None,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("there", "doubt", "words"), MEASURED_THERE.values(), ids=MEASURED_THERE)
 def test_every_part_of_a_recipe_that_was_measured_elsewhere_counts(
     tmp_path: Path,
     there: tuple[tuple[Profile, VerdictKind], ...],
@@ -291,30 +283,27 @@ def deployment_of(cell: MeasuredCell, language: Language = Language.ENGLISH) -> 
     return text.partition("Recommended deployment")[2].partition("## Appendix")[0]
 
 
-@pytest.mark.parametrize(
-    ("found", "words", "remark"),
-    [
-        pytest.param((), "another configuration", "", id="wave 6 did not run"),
-        pytest.param(
-            (("long", SAME), ("wide", FASTER)),
-            "exclude a loss with `long`, `wide` too (`sweep-long/gate.md`, `sweep-wide/gate.md`)",
-            "",
-            id="no loss",
-        ),
-        pytest.param(
-            (("dense", SLOWER), ("long", SAME)),
-            "cannot run (`sweep-dense/gate.md`)",
-            "NOT for dense:",
-            id="harmful in one",
-        ),
-        pytest.param(
-            (("dense", UNTOLD),),
-            "with `dense` and cannot tell",
-            "NOT verified on dense",
-            id="cannot be told",
-        ),
-    ],
-)
+CONFIGURATIONS = {
+    "wave 6 did not run": ((), "another configuration", ""),
+    "no loss": (
+        (("long", SAME), ("wide", FASTER)),
+        "exclude a loss with `long`, `wide` too (`sweep-long/gate.md`, `sweep-wide/gate.md`)",
+        "",
+    ),
+    "harmful in one": (
+        (("dense", SLOWER), ("long", SAME)),
+        "cannot run (`sweep-dense/gate.md`)",
+        "NOT for dense:",
+    ),
+    "cannot be told": (
+        (("dense", UNTOLD),),
+        "with `dense` and cannot tell",
+        "NOT verified on dense",
+    ),
+}
+
+
+@pytest.mark.parametrize(("found", "words", "remark"), CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 def test_a_recipe_says_for_which_configurations_it_is_shown(
     found: tuple[tuple[str, VerdictKind], ...], words: str, remark: str
 ) -> None:

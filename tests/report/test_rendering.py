@@ -94,27 +94,23 @@ def landed(status: TrialStatus, *, stage: str = "wave1", **changes: Any) -> Tria
 MEASURED, PLANNED = landed(TrialStatus.MEASURED), landed(TrialStatus.PLANNED, stage="confirm")
 
 
-@pytest.mark.parametrize(
-    ("history", "given", "said"),
-    [
-        pytest.param([], {}, "0 of 0 jobs", id="nothing"),
-        pytest.param(
-            [landed(TrialStatus.RUNNING), MEASURED, landed(TrialStatus.DROPPED)],
-            {"step": 0, "left_s": (90, 90)},
-            "2 of 3 jobs, 1 running step 0/15, about 2 min left",
-            id="one runs",
-        ),
-        pytest.param(
-            [MEASURED, PLANNED], {"left": (4, 9)}, "1 of 5 to 10 jobs", id="more may be added"
-        ),
-        pytest.param(
-            [landed(TrialStatus.DROPPED, memory=CompiledMemory()), PLANNED],
-            {},
-            "0 of 1 jobs",
-            id="what was compiled alone is no job",
-        ),
-    ],
-)
+STANDS = {
+    "nothing": ([], {}, "0 of 0 jobs"),
+    "one runs": (
+        [landed(TrialStatus.RUNNING), MEASURED, landed(TrialStatus.DROPPED)],
+        {"step": 0, "left_s": (90, 90)},
+        "2 of 3 jobs, 1 running step 0/15, about 2 min left",
+    ),
+    "more may be added": ([MEASURED, PLANNED], {"left": (4, 9)}, "1 of 5 to 10 jobs"),
+    "what was compiled alone is no job": (
+        [landed(TrialStatus.DROPPED, memory=CompiledMemory()), PLANNED],
+        {},
+        "0 of 1 jobs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("history", "given", "said"), STANDS.values(), ids=STANDS)
 def test_a_sweep_stands_at_so_many_jobs(
     history: list[TrialResult], given: dict[str, Any], said: str
 ) -> None:

@@ -47,58 +47,51 @@ STRAGGLES = (
 COUNTS = {"slow": 9, "steps": 40, "baselines_slow": 1, "baselines_steps": 80}
 
 
-@pytest.mark.parametrize(
-    ("message", "english", "chinese"),
-    [
-        pytest.param(
-            say(STRAGGLES, **COUNTS, p=0.00123, change=say("unknown")),
+MESSAGES = {
+    "a value that is unknown": (
+        say(STRAGGLES, **COUNTS, p=0.00123, change=say("unknown")),
+        (
             "9 of its 40 steps straggle against 1 of 80 of the baselines (p = 0.001); with them "
-            "the change is unknown",
-            "其 40 步中有 9 步掉队，基线的 80 步中有 1 步（p = 0.001）；计入它们后变化为 未知",
-            id="a value that is unknown",
+            "the change is unknown"
         ),
-        pytest.param(say("{n:+job} ended", n=1), "1 job ended", None, id="a counted noun"),
-        pytest.param(
-            say(
-                "of {sigma:.2%}, {gain:percent}, {wait_s:time}", sigma=0.006, gain=0.012, wait_s=90
-            ),
-            "of 0.60 %, +1.2 %, 2 min",
-            None,
-            id="a share, a change and a duration",
-        ),
-        pytest.param(
-            say("then {reason}", reason=say("a gain of {gain:percent}", gain=0.012)),
-            "then a gain of +1.2 %",
-            None,
-            id="a message in a message",
-        ),
-        pytest.param(
-            say("the log: {lines: | }", lines=at_most(3, ["a", "b", "c", "d", "e"])),
-            "the log: a | b | c | and 2 more",
-            "the log: a | b | c | 以及另外 2 个",
-            id="the first of many",
-        ),
-        pytest.param(
-            coded(MessageCode.SURVIVORS, "{arm} and {other}", arm="a", other=None),
-            "a and ",
-            None,
-            id="with a code",
-        ),
-        pytest.param(verbatim("by `me` {x}"), "by `me` {x}", None, id="words of others"),
-        pytest.param(
-            say("{said}: {lines} of {n}", said="{n} %s {0} {n.x}", lines=["{n}", "100 %d"], n=3),
-            "{n} %s {0} {n.x}: {n}, 100 %d of 3",
-            None,
-            id="a log line that looks like a text",
-        ),
-        pytest.param(
-            verbatim("\x1b[31m{text}\x00\u202e"),
-            "\x1b[31m{text}\x00\u202e",
-            None,
-            id="control characters of a log",
-        ),
-    ],
-)
+        "其 40 步中有 9 步掉队，基线的 80 步中有 1 步（p = 0.001）；计入它们后变化为 未知",
+    ),
+    "a counted noun": (say("{n:+job} ended", n=1), "1 job ended", None),
+    "a share, a change and a duration": (
+        say("of {sigma:.2%}, {gain:percent}, {wait_s:time}", sigma=0.006, gain=0.012, wait_s=90),
+        "of 0.60 %, +1.2 %, 2 min",
+        None,
+    ),
+    "a message in a message": (
+        say("then {reason}", reason=say("a gain of {gain:percent}", gain=0.012)),
+        "then a gain of +1.2 %",
+        None,
+    ),
+    "the first of many": (
+        say("the log: {lines: | }", lines=at_most(3, ["a", "b", "c", "d", "e"])),
+        "the log: a | b | c | and 2 more",
+        "the log: a | b | c | 以及另外 2 个",
+    ),
+    "with a code": (
+        coded(MessageCode.SURVIVORS, "{arm} and {other}", arm="a", other=None),
+        "a and ",
+        None,
+    ),
+    "words of others": (verbatim("by `me` {x}"), "by `me` {x}", None),
+    "a log line that looks like a text": (
+        say("{said}: {lines} of {n}", said="{n} %s {0} {n.x}", lines=["{n}", "100 %d"], n=3),
+        "{n} %s {0} {n.x}: {n}, 100 %d of 3",
+        None,
+    ),
+    "control characters of a log": (
+        verbatim("\x1b[31m{text}\x00\u202e"),
+        "\x1b[31m{text}\x00\u202e",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("message", "english", "chinese"), MESSAGES.values(), ids=MESSAGES)
 def test_a_message_is_one_sentence_in_each_language(
     message: Message, english: str, chinese: str | None
 ) -> None:

@@ -105,25 +105,21 @@ def errors_pct(jobs: Sequence[Job], *, every_s: float = 20.0) -> list[float]:
     return off
 
 
-@pytest.mark.parametrize(
-    ("jobs", "mean_pct", "last_half_pct"),
-    [
-        pytest.param(lay([300.0] * 30), 1, 1, id="all alike"),
-        pytest.param(lay([1500.0, *[300.0] * 29]), 12, 1, id="the first compiles for long"),
-        pytest.param(lay([*[200.0] * 15, *[500.0] * 15]), 25, 55, id="longer from the middle on"),
-        pytest.param(lay([*[500.0] * 15, *[200.0] * 15]), 65, 155, id="shorter from the middle on"),
-        pytest.param(lay([300.0] * 30, lost=(4, 11)), 12, 15, id="two lost attempts"),
-        pytest.param(
-            lay([300.0] * 30, waits=(20.0, 400.0, 0.0, 90.0, 0.0)), 12, 85, id="waits in a queue"
-        ),
-        pytest.param(lay([300.0, 310.0, 290.0, 305.0] * 10, lanes=4), 5, 15, id="four node slots"),
-        pytest.param(lay([300.0, 420.0] * 15, lanes=2), 15, 50, id="two slots, one slower"),
-        pytest.param(
-            lay([300.0 + 4 * at for at in range(32)], lanes=16), 10, 15, id="sixteen nodes at once"
-        ),
-        pytest.param(lay([300.0] * 3), 1, 1, id="three trials"),
-    ],
-)
+SWEEPS = {
+    "all alike": (lay([300.0] * 30), 1, 1),
+    "the first compiles for long": (lay([1500.0, *[300.0] * 29]), 12, 1),
+    "longer from the middle on": (lay([*[200.0] * 15, *[500.0] * 15]), 25, 55),
+    "shorter from the middle on": (lay([*[500.0] * 15, *[200.0] * 15]), 65, 155),
+    "two lost attempts": (lay([300.0] * 30, lost=(4, 11)), 12, 15),
+    "waits in a queue": (lay([300.0] * 30, waits=(20.0, 400.0, 0.0, 90.0, 0.0)), 12, 85),
+    "four node slots": (lay([300.0, 310.0, 290.0, 305.0] * 10, lanes=4), 5, 15),
+    "two slots, one slower": (lay([300.0, 420.0] * 15, lanes=2), 15, 50),
+    "sixteen nodes at once": (lay([300.0 + 4 * at for at in range(32)], lanes=16), 10, 15),
+    "three trials": (lay([300.0] * 3), 1, 1),
+}
+
+
+@pytest.mark.parametrize(("jobs", "mean_pct", "last_half_pct"), SWEEPS.values(), ids=SWEEPS)
 def test_the_time_left_is_near_to_what_the_sweep_then_takes(
     jobs: list[Job], mean_pct: float, last_half_pct: float
 ) -> None:

@@ -95,46 +95,37 @@ CONTAINER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("declared", "values", "shown", "hidden"),
-    [
-        pytest.param(
-            DECLARED,
-            LOCAL,
-            (),
-            ("#SBATCH", "Where settings come from"),
-            id="on this machine there is no script",
+PLANS = {
+    "on this machine there is no script": (
+        DECLARED,
+        LOCAL,
+        (),
+        ("#SBATCH", "Where settings come from"),
+    ),
+    "a deployed secret is not shown where a container reads it": (
+        DECLARED,
+        CONTAINER,
+        ("export HF_HOME=/shared/hf", "export HF_TOKEN=(hidden)"),
+        ("hunter2",),
+    ),
+    "a gate compiles nothing first": (GATE, {"nodelist": ("node001",)}, ("no compile check",), ()),
+    "what would measure nothing": (
+        DOUBTFUL,
+        {"nodelist": ("n1",)},
+        (
+            "same settings as a:",
+            "did you mean NCCL_MAX_NCHANNELS?",
+            "did you mean remat_policy?",
+            "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
+            "forbids the sweep: ",
+            "NCCL_BUFFSIZE=16M is read as 16",
         ),
-        pytest.param(
-            DECLARED,
-            CONTAINER,
-            ("export HF_HOME=/shared/hf", "export HF_TOKEN=(hidden)"),
-            ("hunter2",),
-            id="a deployed secret is not shown where a container reads it",
-        ),
-        pytest.param(
-            GATE,
-            {"nodelist": ("node001",)},
-            ("no compile check",),
-            (),
-            id="a gate compiles nothing first",
-        ),
-        pytest.param(
-            DOUBTFUL,
-            {"nodelist": ("n1",)},
-            (
-                "same settings as a:",
-                "did you mean NCCL_MAX_NCHANNELS?",
-                "did you mean remat_policy?",
-                "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
-                "forbids the sweep: ",
-                "NCCL_BUFFSIZE=16M is read as 16",
-            ),
-            (),
-            id="what would measure nothing",
-        ),
-    ],
-)
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize(("declared", "values", "shown", "hidden"), PLANS.values(), ids=PLANS)
 def test_a_plan_says(
     declared: Sweep,
     values: dict[str, Any],

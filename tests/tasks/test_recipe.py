@@ -51,35 +51,30 @@ def with_secret(cell: dict[str, Any]) -> None:
     recipe["env"].update(HF_TOKEN="(hidden)")
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        pytest.param(
-            lambda cell: cell["conclusion"].update(complete=False),
-            "has no recipe",
-            id="a sweep that is not over",
-        ),
-        pytest.param(
-            lambda cell: best(cell).update(kind="EQUIVALENT"),
-            "has no recipe: no profile wins",
-            id="a verdict that is none",
-        ),
-        pytest.param(with_secret, "the value of HF_TOKEN is secret", id="a secret"),
-        pytest.param(
-            lambda cell: cell["cells"][0].pop("model_tag"), "ask for it again", id="no model"
-        ),
-        pytest.param(b"{}", "is not the data of", id="no document"),
-        pytest.param(
-            b'{"schema": 9, "cells": []}',
-            "schema 9, this version reads 4; ask for it again",
-            id="a newer one",
-        ),
-        pytest.param(b'{"schema": 4, "cells": []}', "holds several cells: none", id="no cell"),
-        pytest.param(b'{"schema": 4, "cells": [7]}', "ask for it again", id="a cell that is none"),
-        pytest.param(b"\xff\xfe", "it is not a text file", id="no text"),
-        pytest.param(EXAMPLE.read_bytes()[:9000], "is not the data of", id="cut short"),
-    ],
-)
+WITHOUT_RECIPE = {
+    "a sweep that is not over": (
+        lambda cell: cell["conclusion"].update(complete=False),
+        "has no recipe",
+    ),
+    "a verdict that is none": (
+        lambda cell: best(cell).update(kind="EQUIVALENT"),
+        "has no recipe: no profile wins",
+    ),
+    "a secret": (with_secret, "the value of HF_TOKEN is secret"),
+    "no model": (lambda cell: cell["cells"][0].pop("model_tag"), "ask for it again"),
+    "no document": (b"{}", "is not the data of"),
+    "a newer one": (
+        b'{"schema": 9, "cells": []}',
+        "schema 9, this version reads 4; ask for it again",
+    ),
+    "no cell": (b'{"schema": 4, "cells": []}', "holds several cells: none"),
+    "a cell that is none": (b'{"schema": 4, "cells": [7]}', "ask for it again"),
+    "no text": (b"\xff\xfe", "it is not a text file"),
+    "cut short": (EXAMPLE.read_bytes()[:9000], "is not the data of"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), WITHOUT_RECIPE.values(), ids=WITHOUT_RECIPE)
 def test_a_file_without_a_recipe_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Edit | bytes, said: str
 ) -> None:

@@ -23,8 +23,8 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.measured_cell import MeasuredCell
+from tests.helpers.history import trial_of
 
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 TGS = 962.2  # of the baseline
@@ -129,14 +129,9 @@ class Sweep:
         jobs = tuple(str(self.job + at) for at in range(attempts))
         self.job += attempts
         self.jobs.setdefault(profile_id, []).extend(jobs if stage != "evidence" else ())
-        trial = Trial(
-            cell_digest=CELL.digest,
-            profile=BY_ID[profile_id],
-            protocol=Protocol(metric="none", dump=True) if stage == "evidence" else Protocol(),
-            study="tuning",
-            stage=stage,
-            block=block,
-            position=position,
+        protocol = Protocol(metric="none", dump=True) if stage == "evidence" else Protocol()
+        trial = trial_of(
+            CELL, BY_ID[profile_id], protocol=protocol, stage=stage, block=block, position=position
         )
         values: dict[str, Any] = {
             "trial": trial,

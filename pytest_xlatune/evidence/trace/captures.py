@@ -7,16 +7,15 @@ read are reported, and the others are read.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import pickle
-import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import suppress
+from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import BinaryIO
 
 from pytest_xlatune.evidence import absent, unreadable
 from pytest_xlatune.evidence.trace import Trace
@@ -68,7 +67,6 @@ def choose_captures(paths: Iterable[str]) -> tuple[str, ...]:
 
 _SIDE_BY_SIDE_BYTES = 1 << 25  # below this size, processes cost more than they save
 _MOST_PROCESSES = 8  # each process needs the memory of a capture
-_PR_SET_PDEATHSIG = 1  # prctl(2): the signal that this process gets when its parent ends
 
 
 def _cores() -> int:
@@ -79,51 +77,26 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """Yield captures one by one; one that cannot be read is represented by its error.
 
     Large ones are read in processes, a few ahead of the consumer. If a process is killed, perhaps
-    for lack of memory, this one reads its capture.
+    for lack of memory, this one reads the rest.
     """
     is_large = sum(Path(path).stat().st_size for path in paths) >= _SIDE_BY_SIDE_BYTES
     # a fork must not happen while another thread holds a lock
     is_parallel = is_large and len(paths) > 1 and _cores() > 1 and threading.active_count() == 1
-    if not is_parallel:
-        yield from map(_read_one, paths)
-        return
-    count = min(_cores(), _MOST_PROCESSES)
-    waiting, readers = deque(paths), deque[tuple[str, int, BinaryIO]]()
-    try:
-        while waiting or readers:
-            while waiting and len(readers) < count:
-                readers.append(_reader(waiting.popleft()))
-            path, _, pipe = readers[0]
-            try:
-                trace = pickle.load(pipe)  # noqa: S301 - a process of ours wrote it
-            except (EOFError, pickle.UnpicklingError):
-                trace = _read_one(path)
-            _end(*readers.popleft())
-            yield trace
-    finally:
-        for reader in readers:
-            _end(*reader)
-
-
-def _reader(path: str) -> tuple[str, int, BinaryIO]:
-    """Start a process that reads a capture; return its path, the process and the pipe to it."""
-    out, into = os.pipe()
-    if process := os.fork():
-        os.close(into)
-        return path, process, os.fdopen(out, "rb")
-    try:
-        # a process that waits for a file server would outlive a parent that is killed
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        with os.fdopen(into, "wb") as pipe:
-            pickle.dump(_read_one(path), pipe, pickle.HIGHEST_PROTOCOL)
-    finally:
-        os._exit(0)
-
-
-def _end(_path: str, process: int, pipe: BinaryIO) -> None:
-    pipe.close()
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
+    done = 0
+    if is_parallel:
+        count = min(len(paths), _cores(), _MOST_PROCESSES)
+        ahead: deque[Future[Trace | ParseError]] = deque()
+        pool = ProcessPoolExecutor(count, get_context("fork"), _end_with_parent)
+        with pool, suppress(BrokenExecutor):
+            for path in paths:
+                ahead.append(pool.submit(_read_one, path))
+                if len(ahead) > count:
+                    yield ahead.popleft().result()
+                    done += 1
+            while ahead:
+                yield ahead.popleft().result()
+                done += 1
+    yield from map(_read_one, paths[done:])
 
 
 def _read_one(path: str) -> Trace | ParseError:
@@ -138,6 +111,17 @@ def _read_one(path: str) -> Trace | ParseError:
         return error
 
 
+def _end_with_parent() -> None:
+    """End this process when its parent is killed, because it would wait for ever."""
+
+    def wait() -> None:
+        if (parent := parent_process()) is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def read_window(paths: Sequence[Path], window: CaptureWindow) -> tuple[Drill, tuple[str, ...]]:
     """Drill the captures under some folders, or single files, of one window of one job.
 
@@ -146,8 +130,11 @@ def read_window(paths: Sequence[Path], window: CaptureWindow) -> tuple[Drill, tu
     Raises:
         ParseError: there is nothing to drill, or the captures do not belong together.
     """
-    missing = [path for path in paths if not (path.is_dir() or path.is_file())]
-    problems = [absent(path, "captures, or a folder of them") for path in missing]
+    problems = [
+        absent(path, "captures, or a folder of them")
+        for path in paths
+        if not (path.is_dir() or path.is_file())
+    ]
     files = [file for path in paths for file in _files(path)]
     try:
         drilled = drill(_read(choose_captures(files)), window)

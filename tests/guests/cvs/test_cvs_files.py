@@ -111,6 +111,8 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
      ["dropped   error_patterns.a", "that pytest-xlatune knows"]),
     ("what is not told", "4", {**DISTRIBUTED, "loss_curve/max_slope": 0}, "", 0,
      ["dropped   loss_curve.max_slope", "final_loss"]),
+    ("an object of nothing", "4", {**DISTRIBUTED, "container/runtime/args": {}}, "--leaves", 0,
+     ["ignored   container.runtime.args: there is no value here"]),
     ("all leaves", "1", ONE_NODE, "--leaves", 0,
      ["used      config.nccl_debug: environment", "comment   config.1__container_image",
       "ignored   config.data_cache_dir", "ignored"]),

@@ -101,6 +101,8 @@ def test_a_cut_digest_says_only_what_it_has(case: dict[str, Any]) -> None:
             # behind a row the table may end, or be cut: nothing tells
             is_row = re.search(r"TPU states:$|^ +(\S+@)?\d+:\d+\(|^ +src: ", lines[count - 1])
             assert each.is_truncated or is_row, (count, lines[count - 1])
+        # the log ends within a line
+        assert all(each.is_truncated for each in read("\n".join(lines[:count])).digests), count
 
 
 def test_the_layouts_of_the_documents_are_read() -> None:

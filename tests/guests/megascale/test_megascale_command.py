@@ -18,7 +18,7 @@ from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State
 from tests.helpers.digests import STEP, recorded
-from tests.libtpu.clusters import VERDICTS
+from tests.libtpu.clusters import VERDICTS, messages
 
 CASES = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
 
@@ -56,6 +56,13 @@ def test_a_folder_of_logs_is_one_document(
     assert "tpu-chip" in capsys.readouterr().out
     assert main(["megascale", log]) == 0
     assert "layout of libtpu 0.0.52" in capsys.readouterr().out
+    # the error of each worker, with all its lines
+    case = CASES["unrecoverable"]
+    (tmp_path / "a.log").write_text(case["text"], encoding="utf-8")
+    assert main(["megascale", log]) == 0
+    said = capsys.readouterr().out
+    for worker, text in messages(case).items():
+        assert f"  {worker}: " + text.replace("\n", "\n      ") in said
 
 
 def test_the_chip_digests_of_a_host_are_counted_over_a_campaign(

@@ -33,16 +33,16 @@ def write_page(document: Document, path: Path, source: str) -> None:
 
 def run_history(arguments: argparse.Namespace) -> Output:
     """Return all studies below a folder, or those of one cell."""
-    workdir = arguments.folder or options_of(arguments).workdir
-    studies = studies_below(workdir, arguments.cell)
+    folder, cell = arguments.folder, arguments.cell
+    if folder is not None and folder.name == str(folder) and not folder.exists():
+        folder, cell = None, folder.name  # the name of a sweep, as `report` and `watch` take it
+    studies = studies_below(folder or options_of(arguments).workdir, cell)
     past = studies.past
-    if arguments.cell is not None and not past:
-        unknown = ConfigError.unknown(
-            "cell", arguments.cell, valid=studies.names, where="the ledgers"
-        )
+    if cell is not None and not past:
+        unknown = ConfigError.unknown("cell", cell, valid=studies.names, where="the ledgers")
         return Output(problems=(*studies.problems, str(unknown)))
     return Output(
-        documents=(history(past, is_one_cell=arguments.cell is not None),),
+        documents=(history(past, is_one_cell=cell is not None),),
         json=lambda: [study.to_json() for study in by_date(past)],
         source="the ledgers",
         problems=studies.problems,

@@ -44,7 +44,6 @@ def run_import(arguments: argparse.Namespace) -> Output:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path} cannot be read: {why}; name a CSV of jobs") from None
-    rows = read_table(text, where=str(path))
     cell = Cell(
         model_tag=settings.model_tag,
         parallelism=Parallelism.parse(settings.parallelism),
@@ -55,6 +54,8 @@ def run_import(arguments: argparse.Namespace) -> Output:
         launcher=f"imported from {path.name}",
         deployed={"XLA_FLAGS": arguments.deployed} if arguments.deployed else {},
     )
+    tokens = arguments.tokens or cell.tokens_per_device_step
+    rows = read_table(text, where=str(path), tokens=tokens)
     folder = import_table(
         rows,
         cell=cell,
@@ -63,9 +64,8 @@ def run_import(arguments: argparse.Namespace) -> Output:
         workdir=options.workdir,
         access=options.access,
         at_s=time.time(),
-        tokens=arguments.tokens,
     )
-    is_measured = any(row.tgs or row.step_s for row in rows)
+    is_measured = any(row.tgs for row in rows)
     return Output(
         documents=_documents(folder, msgspec.structs.replace(options, export=exports)),
         status=Exit.OK if is_measured else Exit.NOT_MEASURED,

@@ -91,7 +91,8 @@ def _init(arguments: argparse.Namespace) -> Output:
         if trial.log is not None:
             trial_documents = (steps_document(trial.log, title=trial.head),)
         if trial.problem:
-            problems = (f"{trial.problem}. {path} is written all the same: correct it",)
+            remedy = "correct it, or remove it and run init again"
+            problems = (f"{trial.problem}. {path} is written all the same: {remedy}",)
     planned = run = shlex.quote(str(path))
     run_option = required_run_option(answered)
     if run_option:

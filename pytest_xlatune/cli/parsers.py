@@ -23,7 +23,7 @@ AGAINST = "--against"  # an option of `drill`
 #   invalid choice: 'step' (choose from 'steps', 'triage')
 #   unrecognized arguments: --jsn
 _WRONG_CHOICE = re.compile(r"invalid choice: '(?P<typed>[^']*)' \(choose from (?P<known>.*)\)")
-_WRONG_OPTION = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
+_WRONG_OPTION = re.compile(r"unrecognized arguments: --(?P<typed>[\w-]+)")
 
 
 class Commands(argparse.ArgumentParser):
@@ -34,12 +34,15 @@ class Commands(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with 2."""
         known: list[str] = []
+        dashes = ""
         if (match := _WRONG_CHOICE.search(message)) is not None:
             known = re.findall(r"[\w-]+", match["known"])
         elif (match := _WRONG_OPTION.search(message)) is not None and self.command is not None:
-            known = [*self.command._option_string_actions]  # noqa: SLF001 - help hides some
+            # the dashes are no part of the comparison: they would make all options alike
+            options = self.command._option_string_actions  # noqa: SLF001 - help hides some
+            known, dashes = [name.lstrip("-") for name in options], "--"
         near = difflib.get_close_matches(match["typed"], known, n=1) if match else []
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {dashes}{near[0]}?" if near else ""
         if message.endswith(("required: COMMAND", "required: ACTION")):
             hint = f"; `{self.prog} --help` lists them"
         # a wrong option shows the usage of its command, not that of all commands

@@ -221,7 +221,7 @@ def _submit(folder: Path, digest: str, *, comment: str, lock: Path, inherit: Seq
             raise SubmissionError(f"{folder} could not be submitted: {error}") from error
     secure_files.restrict_modes(folder)
     if done.returncode:
-        text = secure_files.read_text(output).strip()
+        text = secure_files.read_text(output).strip() or "it printed nothing: is the disk full?"
         raise SubmissionError(
             f"{folder} could not be submitted: exit status {done.returncode}, {text[-500:]!r}"
         )

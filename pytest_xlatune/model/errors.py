@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import ClassVar
@@ -114,6 +115,10 @@ def _secrets_of(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
     return redact.secrets_of(dict(environ))
 
 
+# the number before the words of an error of the system:  [Errno 28] No space left on device
+_NUMBER = re.compile(r"\[Errno \d+\] ")
+
+
 class XlatuneError(Exception):
     """Base of all errors of this package; `exit` is the status of a run that it ends.
 
@@ -123,7 +128,7 @@ class XlatuneError(Exception):
     exit: ClassVar[Exit] = Exit.INTERNAL
 
     def __init__(self, text: str = "") -> None:
-        super().__init__(shown(text))
+        super().__init__(shown(_NUMBER.sub("", text)))
 
 
 _MANY = 8  # a message with a near name lists at most this many other names

@@ -475,11 +475,7 @@ class Controller:
         if known.stopped:
             self._notify(known.stopped)
         elif self._has_results:
-            self._notify(
-                summary_message(
-                    label=known.label, conclusion=known.conclusion, history=known.history
-                )
-            )
+            self._notify(summary_message(label=known.label, conclusion=known.conclusion))
 
     def _known(self, folder: Path) -> CellReport:
         """Return the present report of a ledger, which is read again only if it has grown."""

@@ -17,7 +17,14 @@ from pytest_xlatune.sweep.registry import KINDS, kind_names
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options; those with a value are ini keys too. The brief help has the daily ones."""
-    arguments = pluginmanager.getplugin("pytestconfig").known_args_namespace
+    config = pluginmanager.getplugin("pytestconfig")
+    flags = [*(option.flag for option in OPTIONS), *(f"--{name}" for name in SWITCHES)]
+    for word in map(str, config.invocation_params.args):
+        name = word.partition("=")[0]
+        if name.startswith("--xlatune-") and name not in flags:
+            error = ConfigError.unknown("option", name, valid=flags, where="the command line")
+            raise pytest.UsageError(str(error))
+    arguments = config.known_args_namespace
     is_brief = arguments.help and arguments.verbose < 1
     count = len(OPTIONS) + len(SWITCHES)
     title = f"{len(BRIEF_HELP)} for daily use; `{LIST_ALL}` lists all {count}"

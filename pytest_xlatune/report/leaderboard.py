@@ -391,7 +391,7 @@ _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:
     """Return what a sweep found: its winner or none, the number of slots, and how it ended."""
     conclusion = subject.conclusion
-    ending = ending_text(say, conclusion, history=subject.history, stopped=subject.stopped)
+    ending = ending_text(say, conclusion, stopped=subject.stopped)
     return " ".join([headline(conclusion, say), *on_slots(subject.slots, say), ending])
 
 

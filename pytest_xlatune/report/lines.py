@@ -383,12 +383,12 @@ def stop_message(
     return "\n".join(lines)
 
 
-def summary_message(*, label: str, conclusion: Conclusion, history: Sequence[TrialResult]) -> str:
+def summary_message(*, label: str, conclusion: Conclusion) -> str:
     """Return the message at the end of a session: tally, ending and leading profiles."""
     state = "complete" if conclusion.complete else "not complete"
     lines = [
         f"[xla-tuning] {label}: {state}, {tally(conclusion.verdicts)}",
-        ending_text(ENGLISH, conclusion, history=history, stopped=""),
+        ending_text(ENGLISH, conclusion, stopped=""),
         *best_lines(conclusion),
     ]
     return "\n".join(lines)
@@ -433,12 +433,7 @@ def _tested(conclusion: Conclusion) -> list[Verdict]:
 # flags have no more to give.
 BOUNDED = 0.02
 _STOPPED = N_("The sweep was stopped, so this report is preliminary.")
-_RUNNING = N_("The sweep is not over: {left} still to run. This report is preliminary.")
-# used after a session that ran only some waves, because the trials of the others are not planned
-_PARTLY = N_(
-    "The sweep is not over: every trial requested so far is measured, and others follow. This "
-    "report is preliminary."
-)
+_RUNNING = N_("The sweep is not over, so this report is preliminary.")
 _WINNER = N_("The sweep ended with a winner: fresh blocks in random order decided it.")
 _BOUNDED = N_(
     "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
@@ -462,15 +457,12 @@ _TOO_FEW = N_(
 )
 
 
-def ending_text(
-    say: Translator, conclusion: Conclusion, *, history: Sequence[TrialResult], stopped: str
-) -> str:
+def ending_text(say: Translator, conclusion: Conclusion, *, stopped: str) -> str:
     """Return the sentence that says how the sweep ended, or how far it is.
 
     `stopped` is the recorded reason for a stop, by the playbook or a budget; "" if there was none.
     The reason is in English, and shown in English only.
     """
-    left = sum(not result.status.is_final for result in history)
     if conclusion.complete and (summary := conclusion.facts.summary):
         return f"{sentence(summary[0], say.text_of)}."
     bound = conclusion.tuning.bound
@@ -478,7 +470,7 @@ def ending_text(
         reason = f" The recorded reason: {plain(stopped)}" if say.is_english else ""
         return say(_STOPPED) + reason
     if not conclusion.complete:
-        msgid = _RUNNING if left else _PARTLY
+        msgid = _RUNNING
     elif conclusion.nothing_in_effect:
         msgid = _NOTHING_SEEN
     elif any(verdict.wins for verdict in conclusion.verdicts):
@@ -494,5 +486,4 @@ def ending_text(
         bound=size(bound),
         loss=size(bound and -bound),
         limit=size(BOUNDED),
-        left=say.count(left, "{n} trial", "{n} trials"),
     )

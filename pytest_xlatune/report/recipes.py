@@ -14,7 +14,7 @@ from pytest_xlatune.model.text import ABSENT, counted, percent, points
 from pytest_xlatune.report.document import Block, Table, columns, literal, literals
 from pytest_xlatune.report.language import ENGLISH, Translator
 
-_COLUMNS = columns("~Settings", "~deployed", "~verdict", ">gain %", "~against", ">blocks")
+_COLUMNS = columns("~Settings", "~in the recipe", "~verdict", ">gain %", "~against", ">blocks")
 
 
 def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[Block]:

@@ -175,6 +175,10 @@ def _table(table: Table, width: int) -> Iterator[str]:
         below.append(longest)
         in_row.remove(longest)
         widths = _widths(table, rows, in_row, width)
+    if len(table.columns) == 2 and below:  # noqa: PLR2004 - a name and its text
+        for name, text in rows:
+            yield from _wrapped(f"{name}: {text}", width, indent=_INDENT)
+        return
     widths = widths or _widths(table, rows, in_row, width, has_own_name_lines=True)
     if not widths:
         yield from _records(table, rows, below, width)

@@ -68,12 +68,7 @@ _ANSWERS = {
 def gate(subject: MeasuredCell) -> Document:
     """Return the document of a gate: its answer on each candidate, then the figures."""
     conclusion = subject.conclusion
-    answers = [(_answer(verdict), verdict) for verdict in conclusion.verdicts]
-    counts = Counter(answer for answer, _ in answers)
-    lines = (
-        f"{answer}: {literal(verdict.arm)}: {plain(paragraph(verdict))}"
-        for answer, verdict in answers
-    )
+    counts = Counter(map(_answer, conclusion.verdicts))
     return Document(
         title=f"{subject.cell.label}: gate",
         header=header(subject),
@@ -81,7 +76,7 @@ def gate(subject: MeasuredCell) -> Document:
             section(
                 "Gate",
                 Text(text=", ".join(f"{count} {word}" for word, count in counts.items())),
-                bullets(*lines),
+                bullets(*(plain(paragraph(verdict)) for verdict in conclusion.verdicts)),
             ),
             *([section("Candidates", _candidates(subject))] if len(subject.cells) > 1 else []),
             section("Figures", *tables(subject)),
@@ -108,7 +103,8 @@ def _candidates(subject: MeasuredCell) -> Table:
 
 def _answer(verdict: Verdict) -> str:
     if verdict.kind is VerdictKind.INVALID:
-        return "not measured" if verdict.can_run and not verdict.n else "cannot run"
+        has_run = "not comparable" if verdict.n else "not measured"
+        return has_run if verdict.can_run else "cannot run"
     return _ANSWERS[verdict.kind]
 
 

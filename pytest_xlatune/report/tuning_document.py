@@ -15,6 +15,7 @@ from itertools import zip_longest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
@@ -68,6 +69,8 @@ DEPLOYMENT = "Recommended deployment"
 _COLUMNS = columns("Evidence", "~From baseline-deployed to the winner", "Artifacts")
 _ARTIFACTS = columns("Artifact", "~Path", "Job")
 
+# the sweep file in a command:  pytest sweeps/test_pp8.py -n 4
+_SWEEP_FILE = re.compile(r"\S+\.py\b")
 _IDENTICAL = N_(
     "The two programs are identical, so nothing that the compiler does explains the gain. Only "
     "traces of both can show the cause at run time; to record them, run: {command}"
@@ -105,7 +108,7 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         if covered.exposed is not None:
             yield say.text(_CEILING, parts=plainly(covered.exposed, say))
         return
-    yield Text(text=_reason(best, explanation, say))
+    yield Text(text=_reason(best, explanation, say, record=covered.record))
     if explanation.facts:
         yield from _evidence(explanation, say)
     if not say.is_english:
@@ -140,9 +143,13 @@ def _evidence(explanation: Explanation, say: Translator) -> Iterator[Block]:
         yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
 
 
-def _reason(best: Verdict, explanation: Explanation, say: Translator) -> str:
-    """Return the sentence that says whether the gain is explained."""
-    command = literal("xlatune evidence SWEEP_FILE")
+def _reason(
+    best: Verdict, explanation: Explanation, say: Translator, *, record: RunRecord | None
+) -> str:
+    """Return the sentence that says whether the gain is explained; `record` has the commands."""
+    typed = _SWEEP_FILE.search(" ".join(record.commands if record is not None else ()))
+    file = typed.group() if typed is not None else "SWEEP_FILE"
+    command = literal(f"xlatune evidence {file}")
     if not explanation.facts:
         return say(
             "The sweep recorded no evidence (HLO dump, trace) of this profile and of "
@@ -294,7 +301,7 @@ _HEADS = (
     N_("Figure"), N_("Artifact"), N_("Path"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"),
     N_("Remark"),
     N_("Log, below the work directory"),
-    N_("Slot"), N_("Sign"), N_("deployed"), N_("gain %"), N_("against"), N_("blocks"),
+    N_("Slot"), N_("Sign"), N_("in the recipe"), N_("gain %"), N_("against"), N_("blocks"),
     N_("runs lost"), N_("to"), N_("hangs"), N_("retries"), N_("step (s)"),
     N_("Deployed environment"), N_("Configuration of the cell"), N_("Confirmed"),
     N_("Screened: ranks, proves nothing"), N_("Dropped: cannot run here"),
@@ -402,7 +409,8 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
     for name, cell in _named(cells):
         text = finding(cell, say)
         if cell.best is not None:
-            text += f" {_reason(cell.best, cell.explanation or Explanation(), say)}"
+            explanation = cell.explanation or Explanation()
+            text += f" {_reason(cell.best, explanation, say, record=cell.record)}"
         yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
 
 

@@ -311,8 +311,8 @@ def _rotation_lines(plan: TuningPlan) -> tuple[Message, ...]:
     lines.append(
         coded(
             MessageCode.BOTH_PLANS,
-            "this plan takes {jobs:+job} and {steps} steps of the trainer at most, without "
-            "rotation {others:+job} and {other_steps} steps",
+            "with rotation {jobs:+job} and {steps} steps of the trainer, without it "
+            "{others:+job} and {other_steps} steps",
             jobs=rotating.jobs,
             steps=rotating.steps,
             compilations=rotating.compilations,
@@ -374,24 +374,24 @@ def _trial_lines(
         jobs=jobs,
     )
     if sweep.rotates and not screened:
-        trials = say("after the rotations {blocks}: {jobs}", blocks=layout.shape, jobs=jobs)
+        trials = say("after the rotations {blocks}", blocks=layout.shape)
     return (
         trials,
         *([spare] if spare else []),
         *_slot_lines(sweep.cells, layout, rules, is_stated=sweep.is_stated),
         *slots,
-        say(
+        coded(
+            MessageCode.SMALLEST_GAIN,
             "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
-            "finalist): {seen}; {sigma:size} is assumed, because this cell was not calibrated: "
-            "`xlatune calibrate SWEEP_FILE`",
+            "finalist): {seen}{assumed}",
             seen=smallest_gains,
-            sigma=DEFAULT_SIGMA,
-        )
-        if sigma is None
-        else say(
-            "the smallest gain that this sweep finds with 80 % power (in brackets: that of a "
-            "finalist): {seen}",
-            seen=smallest_gains,
+            assumed=say(
+                "; {sigma:size} is assumed, because this cell was not calibrated: "
+                "`xlatune calibrate SWEEP_FILE`",
+                sigma=DEFAULT_SIGMA,
+            )
+            if sigma is None
+            else None,
         ),
         *filled,
     )

@@ -82,8 +82,8 @@ class TableRow:
         line: its line number in the file.
         job: the job's id.
         profile: the tried profile.
-        tgs: Tokens/s/device; None if missing.
-        step_s: seconds per step; None if missing.
+        tgs: Tokens/s/device; None if the job has no figure.
+        step_s: seconds per step; None if unknown.
         status: in lower case; "" if missing.
     """
 
@@ -95,8 +95,8 @@ class TableRow:
     status: str
 
 
-def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
-    """Return the rows of a table.
+def read_table(text: str, *, where: str, tokens: float | None = None) -> tuple[TableRow, ...]:
+    """Return the rows of a table; `tokens` per device and step make TGS of seconds, if known.
 
     Raises:
         ConfigError: the table has faults; the message has a sentence for each.
@@ -107,7 +107,7 @@ def read_table(text: str, *, where: str) -> tuple[TableRow, ...]:
     jobs: dict[str, int] = {}
     for line, values in _lines(text, where):
         try:
-            row = _row(line, values)
+            row = _row(line, values, tokens)
         except ConfigError as error:
             problems.append(f"line {line}: {error}")
             continue
@@ -182,7 +182,6 @@ def import_table(
     workdir: Path,
     access: Access = "owner",
     at_s: float,
-    tokens: float | None = None,
 ) -> Path:
     """Write a table into a new ledger, and return the folder of the ledger.
 
@@ -194,13 +193,11 @@ def import_table(
         workdir: the folder above the ledgers.
         access: who may read the ledger.
         at_s: the current time, in seconds since the epoch.
-        tokens: tokens per device and step, for rows without TGS; None uses the cell's number.
 
     Raises:
-        ConfigError: a no-op is unknown, a row cannot be scored, or the ledger exists.
+        ConfigError: a no-op is unknown, or a table was imported under this name.
         LedgerError: the ledger cannot be written.
     """
-    tokens = tokens or cell.tokens_per_device_step
     profiles = tuple(
         {row.profile.id: row.profile for row in rows if row.profile != BASELINE}.values()
     )
@@ -222,12 +219,13 @@ def import_table(
         declared=study.to_json(),
         versions=versions(),
     )
-    events = [opened, *_events(rows, cell, tokens)]
+    events = [opened, *_events(rows, cell)]
     with DriverLock(folder).mine(wait_s=_LOCK_WAIT_S):
-        if (folder / LEDGER).exists():
+        # two tables of a name, such as jobs.csv and jobs.tsv, would share a folder of reports
+        if any(folder.parent.glob(f"*/{LEDGER}")):
             raise ConfigError(
-                f"{folder} holds this table already; `xlatune report {sweep}` shows it, and "
-                "with another --name it is imported again"
+                f"{folder.parent} holds a table already; `xlatune report {sweep}` shows it, and "
+                "with another --name this one is imported beside it"
             )
         Ledger(folder / LEDGER).append(*events, at_s=at_s)
     return folder
@@ -240,7 +238,7 @@ def slug(name: str) -> str:
     return BASELINE_ID if text == "baseline" else text
 
 
-def _row(line: int, values: Mapping[str, str]) -> TableRow:
+def _row(line: int, values: Mapping[str, str], tokens: float | None) -> TableRow:
     name = values["profile"]
     profile_id = slug(name)
     job = values.get("job", f"line-{line}")
@@ -279,6 +277,15 @@ def _row(line: int, values: Mapping[str, str]) -> TableRow:
             f"job {job} has neither TGS nor seconds, and its status does not say why; write a "
             "status such as OOM"
         )
+    if step_s is not None and tgs is None:
+        if not tokens:
+            raise ConfigError(
+                f"job {job} has seconds and no TGS, and the tokens per device and step are not "
+                "known: add --tokens N"
+            )
+        tgs = tokens / step_s
+    elif tgs is not None and step_s is None and tokens:
+        step_s = tokens / tgs
     return TableRow(line=line, job=job, profile=tried, tgs=tgs, step_s=step_s, status=status)
 
 
@@ -297,7 +304,7 @@ def _figure(values: Mapping[str, str], column: str) -> float | None:
     return figure
 
 
-def _events(rows: Sequence[TableRow], cell: Cell, tokens: float | None) -> Iterator[Event]:
+def _events(rows: Sequence[TableRow], cell: Cell) -> Iterator[Event]:
     counts: dict[str, int] = {}
     for row in rows:
         position = counts.setdefault(row.profile.id, 0)
@@ -311,31 +318,21 @@ def _events(rows: Sequence[TableRow], cell: Cell, tokens: float | None) -> Itera
             position=position,
         )
         yield TrialPlanned(trial=trial)
-        yield TrialEnded(result=_result(row, trial, tokens))
+        yield TrialEnded(result=_result(row, trial))
 
 
-def _result(row: TableRow, trial: Trial, tokens: float | None) -> TrialResult:
+def _result(row: TableRow, trial: Trial) -> TrialResult:
     result = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=(row.job,))
-    if row.status not in _OK:
+    if row.tgs is None:
         is_of_profile = any(word in row.status for word in _PROFILE_FAILURES)
         status = TrialStatus.DROPPED if is_of_profile else TrialStatus.UNMEASURED
         return replace(
             result, status=status, reason=say("the table says: {status}", status=row.status)
         )
-    tgs, step_s = row.tgs, row.step_s
-    if tgs is None and step_s and tokens:
-        tgs = tokens / step_s
-    if tgs is None:
-        raise ConfigError(
-            f"line {row.line}: job {row.job} has seconds and no TGS, and the tokens per device and "
-            "step are not known: add --tokens N"
-        )
-    if step_s is None and tokens:
-        step_s = tokens / tgs
     score = Score(
-        value=math.log(tgs),
-        tgs=tgs,
-        step_s=step_s,
+        value=math.log(row.tgs),
+        tgs=row.tgs,
+        step_s=row.step_s,
         n_steps=0,  # a table does not have it
         window=(trial.protocol.first_step, trial.protocol.last_step),
         flags=("imported",),

@@ -18,7 +18,7 @@ from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.message import MessageCode, sentence
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import fine_percent, size
 from pytest_xlatune.model.trial import Trial
@@ -123,11 +123,18 @@ def plan_of(
         trial for trial in outlook.ahead if not compiled_stage or trial.stage != compiled_stage
     )
     exposed = state.exposed(resolved.cell)
+    measured_noise = _measured_noise(study.decide(history).conclusion)
+    # the noise that was measured replaces the one that a plan assumes
+    lines = [
+        line
+        for line in outlook.lines
+        if not (measured_noise and line.code is MessageCode.SMALLEST_GAIN)
+    ]
     remarks = [
-        *map(sentence, outlook.lines),
+        *map(sentence, lines),
         *([sentence(exposed)] if exposed else ()),
         *durations_of_both_plans(outlook.lines, entries, resolved=resolved),
-        *_measured_noise(study.decide(history).conclusion),
+        *measured_noise,
         *filter(None, [resolved.sweep.site.chosen_executor.time_note()]),
         *_variables_without_witness(resolved, study),
         *(() if compiles else not_compiled(resolved, study)),
@@ -196,10 +203,7 @@ def _trials(
 
 
 def _measured_noise(conclusion: Conclusion) -> tuple[str, ...]:
-    """Return the noise that the measured trials show, and the smallest gain found at that noise.
-
-    Without it, the plan of a measured cell would only give the assumed noise.
-    """
+    """Return the noise that the measured trials show, and the smallest gain found at that noise."""
     sigma, gain = conclusion.noise.sigma, conclusion.tuning.from_start80
     if sigma is None or gain is None:
         return ()

@@ -149,6 +149,7 @@ def test_a_bad_capture_is_named_and_the_others_are_still_read(
         assert code == 2
         assert f"{name}: " in err
         assert ("/gone: no such file" in err) is ("/gone" in argv)
+        assert "no capture among" not in err
         assert "steps 5, 6, 7" in out
     good.unlink()
     code, out, err = run("drill", base)

@@ -292,7 +292,7 @@ TRAINERS = {
     ),
     "it fails with a line": (
         "raise SystemExit('no config')",
-        ("(exit 1)", "the last one is 'no config'", "test_a.py is written all the same"),
+        ("(exit 1)", "the last one is 'no config'", "remove it and run init again"),
         "argv=",
     ),
     "it ends at once": (

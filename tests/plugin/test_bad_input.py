@@ -72,6 +72,8 @@ MISTAKES: dict[str, Case] = {
         "*--xlatune-workdir: *below *test_sweep.py is a file*"),
     "a wrong number": (
         "", ("--xlatune-budget=many",), "ERROR: *found 'many', expected a whole number above 0*"),
+    "a misspelt option": (
+        "", ("--xlatune-budgt=3",), "ERROR: unknown option '--xlatune-budgt' *mean '*-budget'*"),
     "a misspelt axis": (
         "", ("--xlatune-parallelism=FDSP=4",), "ERROR: *unknown axis 'FDSP' *mean 'FSDP'*"),
     "settings in a pipe": ("", ("--xlatune-config=pipe",), "ERROR: pipe cannot be read*"),

@@ -84,6 +84,7 @@ def test_the_course_of_a_cell_says_what_changed_and_is_a_page(
         assert "PP=8" not in said
         assert f"written: {path}" in said
     shown = rows(capsys, str(measured), "--cell", "FSDP=4")
+    assert rows(capsys, "FSDP=4", "--workdir", str(measured)) == shown
     assert len(shown) == 2
     digest = str(shown[1]["cell_digest"])
     assert rows(capsys, str(measured), "--cell", digest[:6]) == shown[1:]

@@ -381,7 +381,7 @@ def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
     bound = found.tuning.bound
     assert bound is not None
     assert bound < -0.005
-    ending = ending_text(ENGLISH, found, history=done, stopped="")
+    ending = ending_text(ENGLISH, found, stopped="")
     assert f"is slower, by {size(-bound)} at least" in ending
     assert "gains more than" not in headline(found) + ending
 

@@ -82,7 +82,7 @@ def test_a_table_is_an_order_with_its_noise_and_no_single_run_is_more(tmp_path: 
 
 
 def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--tokens N"):
+    with pytest.raises(ConfigError, match=r"pp8.csv: line 2: .*--tokens N"):
         imported(tmp_path, "job,profile,flags,step_s\n1,baseline,,100\n2,a,--xla_a=1,103\n")
     table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
     conclusion = imported(tmp_path, table).conclusion
@@ -168,7 +168,7 @@ def test_columns_are_separated_and_called_as_programs_do(table: str) -> None:
 
 
 def test_what_a_row_leaves_out() -> None:
-    rows = read_table("profile;seconds_per_step\nbaseline;3.0301\na;3.1\n", where="t")
+    rows = read_table("profile;seconds_per_step\nbaseline;3.0301\na;3.1\n", where="t", tokens=8.0)
     assert [(row.job, row.step_s) for row in rows] == [("line-2", 3.0301), ("line-3", 3.1)]
     for figure in ("OOM", "3120.4", ""):  # a job that failed has none, whatever stands there
         table = f"job,profile,tgs,status\n1,baseline,5,\n2,a,{figure},OOM\n"
@@ -183,6 +183,7 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "pp8.csv"
     path.write_text(TABLE, encoding="utf-8")
+    path.with_suffix(".tsv").write_text(TABLE.replace(",", "\t"), encoding="utf-8")
     command = ["import", "pp8.csv", "--model", "deepseek3-671b", "--parallelism", "PP=8"]
     assert main([*command, "--no-op", "hp-stream"]) == 0
     shown = capsys.readouterr().out
@@ -190,7 +191,8 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     assert (tmp_path / "reports/pp8/leaderboard.md").is_file()
     assert len(find_ledgers(tmp_path / ".xlatune")) == 1
     for argv, said in (
-        ([*command, "--no-op", "hp-stream"], "holds this table already"),
+        ([*command, "--no-op", "hp-stream"], "holds a table already"),
+        ([command[0], "pp8.tsv", *command[2:]], "another --name"),  # it would share the reports
         ([*command, "--no-op", "overlap3"], "did you mean 'overlap2'?"),
         (command[:2], "add --model and --parallelism"),
     ):

@@ -136,6 +136,8 @@ def read_window(paths: Sequence[Path], window: CaptureWindow) -> tuple[Drill, tu
         if not (path.is_dir() or path.is_file())
     ]
     files = [file for path in paths for file in _files(path)]
+    if problems and not files:
+        raise ParseError("; ".join(problems))
     try:
         drilled = drill(_read(choose_captures(files)), window)
     except ParseError as error:

@@ -49,7 +49,10 @@ def run_megascale(arguments: argparse.Namespace) -> int:
         raise ConfigError("no log: name the logs of a job, a folder of them, or --check-env")
     reports: dict[Path, MegascaleReport] = {}
     exit_code = 0
-    for path in files_of(arguments.logs):
+    paths = list(files_of(arguments.logs))
+    if not paths:
+        raise ConfigError(f"{', '.join(map(str, arguments.logs))}: the folder has no file")
+    for path in paths:
         try:
             reports[path] = read_megascale(path)
         except ConfigError as error:

@@ -49,6 +49,9 @@ def test_a_folder_of_logs_is_one_document(
     assert "broken link: " in said
     assert main(["megascale", str(tmp_path / "pod-0" / "c.log")]) == 0
     assert capsys.readouterr().out == "no Megascale digest in 1 file\n"
+    (tmp_path / "empty").mkdir()
+    assert main(["megascale", str(tmp_path / "empty")]) == 2
+    assert "the folder has no file" in capsys.readouterr().err
     assert main(["megascale", str(tmp_path / "nowhere")]) == 2
     assert "no such file" in capsys.readouterr().err
     log = str(tmp_path / "a.log")

@@ -35,7 +35,7 @@ def run_history(arguments: argparse.Namespace) -> Output:
     """Return all studies below a folder, or those of one cell."""
     folder, cell = arguments.folder, arguments.cell
     if folder is not None and folder.name == str(folder) and not folder.exists():
-        folder, cell = None, folder.name  # the name of a sweep, as `report` and `watch` take it
+        cell, folder = folder.name, None  # the name of a sweep, as `report` and `watch` take it
     studies = studies_below(folder or options_of(arguments).workdir, cell)
     past = studies.past
     if cell is not None and not past:

@@ -283,6 +283,10 @@ def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
     return name_of
 
 
+def _has_facts(cell: MeasuredCell) -> bool:
+    return cell.explanation is not None and bool(cell.explanation.facts)
+
+
 def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
     """Return the cells of the document with `new` among them, in the order of their first report.
 
@@ -306,7 +310,7 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
                 scores=cell.baseline_scores,
             )
             earlier = (*earlier, former)
-        elif cell.explanation and not (new.explanation and new.explanation.facts):
+        elif _has_facts(cell) and not _has_facts(new):
             new = replace(new, explanation=cell.explanation)
         if new.recipe == cell.recipe:
             new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)

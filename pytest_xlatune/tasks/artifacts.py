@@ -150,7 +150,9 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
     # the latest recorded evidence of each profile
     latest = {trial.profile.id: event for event, trial in evidence_in(state)}
     if not latest.keys() >= {BASELINE_ID, winner}:
-        return Explanation()
+        return Explanation(
+            problems=tuple(problem for event in latest.values() for problem in event.problems)
+        )
     sides = [latest[BASELINE_ID], latest[winner]]
     results = [state.trials[event.trial_id].result for event in sides]
     jobs = tuple(job for result in results for job in result.job_ids[-1:])

@@ -66,6 +66,10 @@ __all__ = [  # names that a command of an entry point may use, beside those in `
 ]
 
 
+# an error with another number is a fault of ours, and keeps its traceback
+_SITE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+
+
 class Subcommand(NamedTuple):
     """A command of `xlatune`, without the module that runs it.
 
@@ -126,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
         if error.filename is not None:  # an error of stdout has no file name
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno not in _SITE_ERRORS:
                 raise
             message = f"{os.fsdecode(error.filename)}: {error.strerror}"
             return complain([message], status=Exit.INTERNAL)

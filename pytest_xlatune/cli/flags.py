@@ -13,6 +13,10 @@ from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.tasks.known_settings import entry_json, entry_line, explain_setting
 
 SCHEMA = 1
+_CATALOG_HEAD = (
+    "axes         setting = values that are tried, or why there are none: control does nothing, "
+    "blocked may give wrong results, gone is no longer accepted"
+)
 
 
 def run_list(arguments: argparse.Namespace) -> Output:
@@ -27,7 +31,7 @@ def run_list(arguments: argparse.Namespace) -> Output:
                 )
         entries = load().entries
         return Output(
-            documents=(brief("The catalog", lines(*map(entry_line, entries))),),
+            documents=(brief("The catalog", lines(_CATALOG_HEAD, *map(entry_line, entries))),),
             json=lambda: {"schema": SCHEMA, "entries": [entry_json(entry) for entry in entries]},
         )
     proposed = candidates(arguments.axis, context)

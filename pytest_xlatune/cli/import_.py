@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.cli.options import options_of
-from pytest_xlatune.cli.show import Output, complain
+from pytest_xlatune.cli.report import documents_of
+from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.report.document import Document, brief, lines
 from pytest_xlatune.report.exports import check_exports
-from pytest_xlatune.sweep.groups import CellSettings, RunSettings, SiteSettings
-from pytest_xlatune.tasks.cell_report import read_cell_report
-from pytest_xlatune.tasks.files import NO_PAGES, has_pages
+from pytest_xlatune.sweep.groups import CellSettings, SiteSettings
 from pytest_xlatune.tasks.import_table import import_table, read_table, slug
-from pytest_xlatune.tasks.reports import publish
 
 
 def run_import(arguments: argparse.Namespace) -> Output:
     """Read a table into a ledger; return the report of the ledger."""
     options = options_of(arguments)
-    exports, problems = check_exports(options.export)
-    complain(problems)
+    check_exports(options.export)  # nothing is imported if none of them can be written
     path: Path = arguments.table
     settings = options.for_sweeps.applied_to(CellSettings())
     missing = [
@@ -66,16 +59,10 @@ def run_import(arguments: argparse.Namespace) -> Output:
         at_s=time.time(),
     )
     is_measured = any(row.tgs for row in rows)
+    problems: list[str] = []
     return Output(
-        documents=_documents(folder, msgspec.structs.replace(options, export=exports)),
+        documents=documents_of([folder], options, problems, writes=True),
+        problems=problems,
+        problem_status=Exit.INTERNAL,
         status=Exit.OK if is_measured else Exit.NOT_MEASURED,
     )
-
-
-def _documents(folder: Path, options: RunSettings) -> Iterator[Document]:
-    """Yield the report of the ledger, and the names of its files once they are written."""
-    cell_report = read_cell_report(folder)
-    yield cell_report.document
-    written = publish(folder, options.reports, exports=options.export, cell_report=cell_report)
-    texts = [f"written: {path}" for path in written]
-    yield brief("Files", lines(*texts, *(() if has_pages() else (NO_PAGES,))))

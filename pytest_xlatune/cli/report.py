@@ -31,7 +31,7 @@ def run_report(arguments: argparse.Namespace) -> Output:
     folders = [*paths, *(folders_of(options.workdir, names) if names or not paths else ())]
     problems: list[str] = []
     if not arguments.json:
-        documents = _documents(folders, options, problems, writes=not arguments.no_files)
+        documents = documents_of(folders, options, problems, writes=not arguments.no_files)
         return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
     values: list[Json] = []
     for folder in folders:
@@ -53,7 +53,7 @@ def _is_ledger(path: Path) -> bool:
     return "/" in str(path) or is_file or (path / LEDGER).is_file()
 
 
-def _documents(
+def documents_of(
     folders: Sequence[Path], options: RunSettings, problems: list[str], *, writes: bool
 ) -> Iterator[Document]:
     """Yield the report of each ledger, and the names of its files once they are written."""

@@ -45,7 +45,6 @@ class MessageCode(StrEnum):
 
     NO_TURNS = "no-turns"  # the lines of the log show no turns of programs
     SMALLEST_GAIN = "smallest-gain"  # what a plan finds at a noise that is assumed or calibrated
-    BOTH_PLANS = "both-plans"  # the work of the plan with rotations, and of that without
     OWN_NOISE = "own-noise"  # an arm is compared with a noise estimated from it alone
     DUNNETT = "dunnett"  # the comparison is Dunnett's
     SURVIVORS = "survivors"  # so many runs were lost that the rest may be a biased choice

@@ -188,11 +188,11 @@ def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
         return None
     head = metric.head
     x = PlotAxis((0.0, float(len(figures) - 1)), margin=0.08)
-    y = PlotAxis([value for _, value in figures], margin=0.12)
+    y = PlotAxis([value for _, value in figures], margin=0.12, is_upward=True)
     dots = tuple(
         Dot(
             x=x.at(float(index)),
-            y=_from_top(y.at(value)),
+            y=y.at(value),
             label=f"{minute(study.ended_s)} {plain(study.sweep)}: {significant(value)}",
             looks="mean",
         )
@@ -208,13 +208,8 @@ def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
             Tick(at=dot.x, text=minute(study.ended_s))
             for dot, (study, _) in zip(dots, figures, strict=True)
         ),
-        y_ticks=tuple(Tick(at=_from_top(tick.at), text=tick.text) for tick in y.ticks()),
+        y_ticks=y.ticks(),
     )
-
-
-def _from_top(from_bottom: float) -> float:
-    """Return a place in percent of the height as its distance from the top."""
-    return round(100 - from_bottom, 2)
 
 
 def _value(verdict: Verdict | None) -> float | None:

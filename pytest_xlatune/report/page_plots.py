@@ -216,9 +216,15 @@ Plot = Forest | Strips | Chart
 
 
 class PlotAxis:
-    """An axis that turns numbers into percent, with a margin at both ends."""
+    """An axis that turns numbers into percent, with a margin at both ends.
 
-    def __init__(self, values: Iterable[float], *, margin: float = _MARGIN) -> None:
+    The places of an upward axis are counted from the top, where its largest value is.
+    """
+
+    def __init__(
+        self, values: Iterable[float], *, margin: float = _MARGIN, is_upward: bool = False
+    ) -> None:
+        self._is_upward = is_upward
         finite = [value for value in values if math.isfinite(value)] or [0.0]
         low, high = min(finite), max(finite)
         if high - low <= 0.0:
@@ -230,7 +236,8 @@ class PlotAxis:
     def at(self, value: float) -> float:
         """Return the place of a value in percent; a value beyond the axis is put at its end."""
         share = (value - self.low) / (self.high - self.low)
-        return round(100 * min(max(share, 0.0), 1.0), 2)
+        place = round(100 * min(max(share, 0.0), 1.0), 2)
+        return round(100 - place, 2) if self._is_upward else place
 
     def ticks(self, *, scale: float = 1.0, sign: bool = False, unit: str = "") -> tuple[Tick, ...]:
         """Return round values and their places.
@@ -486,11 +493,11 @@ def drift(
     unit, unit_s = ("h", _HOUR_S) if is_long else ("min", _MINUTE_S)
     x = PlotAxis([(start - begin) / unit_s for start, _, _ in deviations])
     band = (sigma, -sigma) if sigma else ()
-    y = PlotAxis([0.0, *(deviation for _, _, deviation in deviations), *band])
+    y = PlotAxis([0.0, *(deviation for _, _, deviation in deviations), *band], is_upward=True)
     dots = tuple(
         Dot(
             x=x.at((start - begin) / unit_s),
-            y=round(100 - y.at(deviation), 2),
+            y=y.at(deviation),
             looks="reference" if result.trial.arm == reference else "",
             label=f"{plain(result.trial.arm)}, job {plain(', '.join(result.job_ids))}: "
             f"{percent(deviation)}",
@@ -509,11 +516,8 @@ def drift(
         caption=caption,
         unit=" %",
         dots=dots,
-        band=(round(100 - y.at(sigma), 2), round(100 - y.at(-sigma), 2)) if sigma else None,
-        zero=round(100 - y.at(0.0), 2),
+        band=(y.at(sigma), y.at(-sigma)) if sigma else None,
+        zero=y.at(0.0),
         x_ticks=x.ticks(unit=f" {unit}"),
-        y_ticks=tuple(
-            Tick(at=round(100 - tick.at, 2), text=tick.text)
-            for tick in y.ticks(scale=100.0, sign=True)
-        ),
+        y_ticks=y.ticks(scale=100.0, sign=True),
     )

@@ -309,13 +309,11 @@ def _rotation_lines(plan: TuningPlan) -> tuple[Message, ...]:
     )
     rotating, not_rotating = plan.works
     lines.append(
-        coded(
-            MessageCode.BOTH_PLANS,
+        say(
             "with rotation {jobs:+job} and {steps} steps of the trainer, without it "
             "{others:+job} and {other_steps} steps",
             jobs=rotating.jobs,
             steps=rotating.steps,
-            compilations=rotating.compilations,
             others=not_rotating.jobs,
             other_steps=not_rotating.steps,
         )

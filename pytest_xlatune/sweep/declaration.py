@@ -461,8 +461,8 @@ class Sweep(SettingsGroup):
             missing.append(_missing_nodes(site))
         if missing:
             raise ConfigError(
-                f"sweep {self.name!r} is missing {'; '.join(missing)}. They define the "
-                "measurement, so none is guessed"
+                f"sweep {self.name!r} is missing {'; '.join(missing)}. The "
+                "measurement depends on it, so none is guessed"
             )
 
 

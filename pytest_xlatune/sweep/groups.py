@@ -672,7 +672,7 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
 
 # the options in the brief help, which also says how to list the others
 BRIEF_HELP = (
-    *("model", "budget", "executor", "nodelist", "partition", "workdir"),
+    *("model", "parallelism", "budget", "executor", "nodelist", "partition", "slurm", "workdir"),
     *("negative", "plan", "fresh", "yes"),
 )
 LIST_ALL = "pytest -v --help"  # the command that lists all options

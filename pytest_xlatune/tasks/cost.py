@@ -21,10 +21,9 @@ from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import waves_in
-from pytest_xlatune.model.message import Message, MessageCode
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
-from pytest_xlatune.stats.rotations import JobPace, JobWork
+from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.sweep.earlier import pace_in
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -198,44 +197,6 @@ def _pace(resolved: ResolvedSweep, entries: Sequence[LedgerEntry]) -> JobPace:
         return pace
     guessed = JobPace.guessed(given_s or protocol.deadline_s, protocol.steps)
     return replace(guessed, jobs=1) if given_s else guessed
-
-
-def durations_of_both_plans(
-    outline: Sequence[Message], entries: Sequence[LedgerEntry], *, resolved: ResolvedSweep
-) -> tuple[str, ...]:
-    """Return how long a study takes with and without rotation, in a sentence.
-
-    `outline` is what a plan says about the study; without a message about both plans in it, return
-    (). `entries` are those of the cell's ledger.
-    """
-    work = next(
-        (message.values for message in outline if message.code is MessageCode.BOTH_PLANS), None
-    )
-    if work is None:
-        return ()
-    rotated = JobWork(jobs=work["jobs"], steps=work["steps"], compilations=work["compilations"])
-    unrotated = JobWork(jobs=work["others"], steps=work["other_steps"])
-    pace = _pace(resolved, entries)
-    with_rotation = duration(rotated.seconds(pace))
-    without_rotation = duration(unrotated.seconds(pace))
-    about = "about" if pace.jobs else "perhaps"
-    text = (
-        f"one job after the other: {about} {with_rotation} with rotation, {without_rotation} "
-        "without it"
-    )
-    return (f"{text}: {_pace_text(pace, limit_s=resolved.cell.protocol.deadline_s)}",)
-
-
-def _pace_text(pace: JobPace, *, limit_s: float) -> str:
-    """Return the parts of a job's time in words, and how they are known."""
-    parts = (
-        f"{duration(pace.start_s)} to start, {pace.step_s:.3g} s a step, "
-        f"{duration(pace.compile_s)} to compile a further program"
-    )
-    if not pace.jobs:
-        return f"{parts}, a guess from the time limit of {duration(limit_s)}: no job has run here"
-    guess = "" if pace.compilations else ", the last a guess"
-    return f"{parts}{guess}, the mean of {counted(pace.jobs, 'job')} here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from pytest_xlatune.stats.validity import has_witness
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, durations_of_both_plans, measured_elsewhere
+from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere
 
 _SESSION = "SESSION"  # stands for the session's id, since a plan has no session
 
@@ -133,7 +133,6 @@ def plan_of(
     remarks = [
         *map(sentence, lines),
         *([sentence(exposed)] if exposed else ()),
-        *durations_of_both_plans(outlook.lines, entries, resolved=resolved),
         *measured_noise,
         *filter(None, [resolved.sweep.site.chosen_executor.time_note()]),
         *_variables_without_witness(resolved, study),

@@ -138,6 +138,7 @@ def _typed_answer(
             continue
         if answer or question.is_optional:
             return answer
+        show_fault("an answer is needed here")
 
 
 def _check(name: str, answer: str) -> None:

@@ -15,7 +15,6 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.model.message import MessageCode, coded
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.studies.network_check import Network
@@ -26,7 +25,6 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cost import (
     Cost,
     cost_of,
-    durations_of_both_plans,
     measured_elsewhere,
     refuse_expensive,
 )
@@ -125,22 +123,6 @@ def test_trials_measured_from_another_folder_are_told(
     assert measured_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
 
 
-def test_a_plan_that_may_rotate_says_the_hours_of_both_ways() -> None:
-    resolved = checked(Nodes(), nodes=1)
-    work = {"jobs": 3, "steps": 90, "compilations": 5, "others": 10, "other_steps": 150}
-    both = coded(MessageCode.BOTH_PLANS, "{jobs}", **work)
-    # half of 45 minutes is start-up, and 40 % of that compiles; 15 steps take the rest
-    (said,) = durations_of_both_plans((both,), (), resolved=resolved)
-    for figure in ("4 h 8 min", "7 h 30 min", "23 min to start", "90 s a step", "9 min to compile"):
-        assert figure in said
-    assert durations_of_both_plans((), (), resolved=resolved) == ()
-    # a trial of 90 s, as `xlatune init --try` saw it
-    site = replace(resolved.sweep.site, trial_s=90.0)
-    resolved = dataclasses.replace(resolved, sweep=replace(resolved.sweep, site=site))
-    (said,) = durations_of_both_plans((both,), (), resolved=resolved)
-    assert "about 9 min with rotation, 15 min without it" in said
-
-
 def checked(study: Any, *, nodes: int) -> ResolvedSweep:
     """A sweep of 25 profiles, or a check of nodes, each of which runs jobs of its own."""
     profiles = tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(0 if study else 25))
@@ -173,6 +155,11 @@ def test_jobs_on_nodes_of_their_own_run_in_waves(
     assert cost.lines[-1].startswith(f"{wall}jobs on other nodes")
     own = 1 if isinstance(study, Nodes) else 2
     assert cost.node_hours == pytest.approx(jobs * own * 0.75), "waves cost no less"
+    # a trial of 90 s, as `xlatune init --try` saw it
+    site = replace(found.sweep.site, trial_s=90.0)
+    tried = dataclasses.replace(found, sweep=replace(found.sweep, site=site))
+    cost = cost_of(tried, tried.study(), (), [])
+    assert (cost.trial_s, cost.known) == (90.0, 1)
 
 
 def ran(waits_s: Sequence[float], *, executor: str = "slurm", depth: int = 2) -> list[LedgerEntry]:

@@ -154,6 +154,7 @@ def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) 
     found = explained(folder, dumps=AG, waits_us=(200.0, 100.0), is_lost=True)
     assert (found.facts, found.profile, len(found.problems)) == ((), "", 2)
     assert str(tmp_path) not in " ".join(found.problems)
+    assert "was recorded and cannot be read" in reason(covered(found))
 
 
 def test_where_nothing_wins_the_parts_of_a_step_say_what_could_be_won() -> None:

@@ -8,8 +8,8 @@ import os
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.earlier import CALIBRATION
 from pytest_xlatune.tasks.runs import calibrate, document_of
 
@@ -17,7 +17,7 @@ from pytest_xlatune.tasks.runs import calibrate, document_of
 def run_calibrate(arguments: argparse.Namespace) -> Output:
     """Run the trials; return the noise that they show."""
     options = options_of(arguments)
-    resolved = resolved_sweep(arguments.sweep, options)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps, workdir=options.workdir)
     study = resolved.calibration(arguments.jobs)
     resolved.check()
     with trials_of(resolved, options) as (runs, tick):

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output, show
-from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.evidence import read_each
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.report.document import Document
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.tasks.programs import program_document
 from pytest_xlatune.tasks.recorded import Recorded
 from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profile
@@ -21,7 +21,7 @@ from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profi
 def run_evidence(arguments: argparse.Namespace) -> Output:
     """Record profiles one after another, show their files, and compare the first and the last."""
     options = options_of(arguments)
-    resolved = resolved_sweep(arguments.sweep, options)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps, workdir=options.workdir)
     folder = options.workdir / resolved.folder
     without_repeats = list(dict.fromkeys(arguments.profiles))
     profile_ids = profiles_to_record(resolved, folder, without_repeats)

@@ -12,11 +12,11 @@ from pathlib import Path
 from pytest_xlatune.catalog.context import deployed_context
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.prepare.lint import Linted
 from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
 
 SCHEMA = 1
@@ -40,7 +40,8 @@ def run_lint(arguments: argparse.Namespace) -> Output:
             f"{first} is a sweep file, which has its own profiles; leave out {more[0].strip()!r}"
         )
     else:
-        resolved = resolved_sweep(Path(first), options_of(arguments))
+        options = options_of(arguments)
+        resolved = load_sweep(Path(first)).resolve(options.for_sweeps, workdir=options.workdir)
         linted, profiles = lint_sweep(
             resolved, context, python=arguments.python or "", dump=arguments.dump
         )

@@ -6,7 +6,7 @@ import argparse
 
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.cli.sweep_file import resolved_sweep
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
 from pytest_xlatune.tasks.plan import plan_of
 
@@ -14,7 +14,7 @@ from pytest_xlatune.tasks.plan import plan_of
 def run_plan(arguments: argparse.Namespace) -> Output:
     """Return the plan of a sweep."""
     options = options_of(arguments)
-    resolved = resolved_sweep(arguments.sweep, options)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps, workdir=options.workdir)
     resolved.check()
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     sigma = known.noise.sigma_job if known else None

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines, plain
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.tasks.recipe import (
     MeasuredRecipe,
     RecipeFiles,
@@ -25,7 +25,7 @@ def run_apply(arguments: argparse.Namespace) -> Output:
     """Check a recipe for this place; return its gate and its patch."""
     recipe = recipe_of(arguments.file, cell=arguments.cell)
     options = options_of(arguments)
-    resolved = resolved_sweep(arguments.to, options)
+    resolved = load_sweep(arguments.to).resolve(options.for_sweeps, workdir=options.workdir)
     faults, notes, jaxlib = lint_recipe(recipe, resolved)
     if faults:
         raise ConfigError(f"{arguments.file}: not for this place: {'; '.join(faults)}")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pytest_xlatune.cli.options import add_options, options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.cli.sweep_file import resolved_sweep
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES, is_in_brief_help
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 
@@ -46,8 +46,8 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 
 def _study(arguments: argparse.Namespace) -> Output:
-    path, values = arguments.sweep, vars(arguments)
-    kind = resolved_sweep(path, options_of(arguments)).sweep.kind
+    path, values, settings = arguments.sweep, vars(arguments), options_of(arguments)
+    kind = load_sweep(path).resolve(settings.for_sweeps, workdir=settings.workdir).sweep.kind
     if kind != arguments.kind:
         how = f"xlatune study {kind} {path}" if KINDS[kind].is_declared else f"pytest {path}"
         raise ConfigError(

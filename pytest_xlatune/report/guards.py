@@ -276,12 +276,10 @@ def _measured(cell: MeasuredCell) -> Iterable[tuple[Profile, Verdict]]:
     """Yield the profiles of a cell that ran, or that cannot run."""
     for profile in cell.profiles:
         verdict = cell.conclusion.verdict(profile.id)
-        if verdict is not None and _was_tried(verdict):
+        if verdict is not None and (
+            verdict.n > 0 or verdict.delta is not None or not verdict.can_run
+        ):
             yield profile, verdict
-
-
-def _was_tried(verdict: Verdict) -> bool:
-    return verdict.n > 0 or verdict.delta is not None or not verdict.can_run
 
 
 def _verdict_on(settings: Settings, cell: MeasuredCell) -> Verdict | None:

@@ -175,28 +175,25 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
 def progress_text(
     history: Sequence[TrialResult],
     *,
-    step: int | None = None,
-    left_s: tuple[float, float] | None = None,
-    left: tuple[int, int] | None = None,
+    left: tuple[int, int],
+    left_s: tuple[float, float] | None,
 ) -> str:
     """Return how far a sweep is: its jobs as a plan counts them, and the time that is left.
 
     Args:
         history: the results of its trials.
-        step: the last step of the trial that runs; None if it is not known.
+        left: the jobs that are left, as planned and at most.
         left_s: the seconds that are left, as planned and at most; None if they are not known.
-        left: the jobs that are left, as planned and at most; None counts those of the history.
     """
     # a trial with `memory` only compiled on this machine, and is no job
     history = [result for result in history if result.memory is None]
-    running = [result for result in history if result.status is TrialStatus.RUNNING]
+    running = sum(result.status is TrialStatus.RUNNING for result in history)
     over = sum(result.status.is_final for result in history)
-    planned, most = (over + jobs for jobs in left) if left else (len(history), len(history))
+    planned, most = (over + jobs for jobs in left)
     total = f"{planned}" if planned == most else f"{planned} to {most}"
     parts = [f"{over} of {total} jobs"]
     if running:
-        at = "" if step is None else f" step {step}/{running[0].trial.protocol.steps}"
-        parts.append(f"{len(running)} running{at}")
+        parts.append(f"{running} running")
     if left_s is not None:
         parts.append(f"{time_left(*left_s)} left")
     return ", ".join(parts)

@@ -207,7 +207,12 @@ def _page(
     opening, rest = document.sections[:1], document.sections[1:]
     sections: list[tuple[str, Sequence[_PageBlock | None]]] = [
         *((section.title, section.blocks) for section in opening),
-        *((drawn.title, [_as_page_block(drawn.plot)]) for drawn in document.drawn),
+        # a document may have plots of kinds that the template cannot draw
+        *(
+            (drawn.title, [drawn.plot])
+            for drawn in document.drawn
+            if isinstance(drawn.plot, Chart | Matrix)
+        ),
         *before.items(),
         *((section.title, section.blocks) for section in rest),
         *after.items(),
@@ -236,11 +241,6 @@ def _without_empty_columns(table: Table) -> Table:
         columns=tuple(table.columns[index] for index in filled),
         rows=tuple(tuple(row[index] for index in filled) for row in table.rows),
     )
-
-
-def _as_page_block(plot: object) -> Chart | Matrix | None:
-    """Return a plot of a document if the template can draw it; a document knows no kind of plot."""
-    return plot if isinstance(plot, Chart | Matrix) else None
 
 
 def _deploy(subject: MeasuredCell) -> Iterator[Block]:
@@ -309,7 +309,8 @@ def html(page: Page) -> str:
     Raises:
         ImportError: jinja2 is not installed.
     """
-    text: str = _template().render(page=page, policy=_policy(), script=_script(), style=_style())
+    style = _file("page.css").strip()
+    text: str = _template().render(page=page, policy=_policy(), script=_script(), style=style)
     lines = (line for line in map(str.rstrip, text.splitlines()) if line.strip())
     return printable("\n".join(lines) + "\n")
 
@@ -323,7 +324,7 @@ def _template() -> Template:
     )
     environment.filters |= {
         "rich": _rich,
-        "macro_name": _macro_name,
+        "macro_name": lambda block: type(block).__name__,
         "code_lines": _code_lines,
         "rows": _rows,
     }
@@ -391,17 +392,8 @@ def _code_lines(text: str) -> str:
     return escaped
 
 
-def _macro_name(block: _PageBlock) -> str:
-    """Return the name of the macro of the template that draws a block."""
-    return type(block).__name__
-
-
 def _script() -> str:
     return _file("page.js").strip()
-
-
-def _style() -> str:
-    return _file("page.css").strip()
 
 
 def _policy() -> str:

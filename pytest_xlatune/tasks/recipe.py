@@ -7,7 +7,6 @@ versions, jobs and evidence. Whether it holds in a new place is shown by the gat
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,7 +142,13 @@ def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
         why = "its sweep was not over" if not cell.conclusion.complete else "no profile wins"
         raise ConfigError(f"{where} has no recipe: {why}")
     hidden = [
-        name for name, value in _names_and_values(profile) if is_secret(name) or HIDDEN in value
+        name
+        for name, value in (
+            *((flag.name, flag.value or "") for flag in profile.flags),
+            *profile.env.items(),
+            *profile.overrides.items(),
+        )
+        if is_secret(name) or HIDDEN in value
     ]
     if hidden:
         raise ConfigError(f"{where}: the value of {hidden[0]} is secret, and not in the file")
@@ -155,11 +160,6 @@ def _checked(path: Path, cell: MeasuredCell) -> MeasuredRecipe:
     if not best.wins or best.n < MIN_TRIALS or best.ci95 is None:
         raise ConfigError(f"{where}: {profile.id} is not FASTER by two trials or more")
     return MeasuredRecipe(path=path, cell=cell, best=best, profile=profile)
-
-
-def _names_and_values(profile: Profile) -> Iterator[tuple[str, str]]:
-    yield from ((flag.name, flag.value or "") for flag in profile.flags)
-    yield from (*profile.env.items(), *profile.overrides.items())
 
 
 def lint_recipe(

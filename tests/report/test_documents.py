@@ -248,7 +248,7 @@ def test_a_figure_is_that_of_ordinary_jobs() -> None:
 def test_the_line_of_a_rotation_names_it_and_what_it_came_to() -> None:
     done = history.history(Machine({"p3": 0.04}, sigma=0.002), of=turning(12))
     lines = [
-        live_line(result, verdict=None, progress=progress_text(done, left=(0, 2)))
+        live_line(result, verdict=None, progress=progress_text(done, left=(0, 2), left_s=None))
         for result in done
         if result.trial.rotation
     ]

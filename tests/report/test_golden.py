@@ -45,7 +45,7 @@ def live_lines() -> str:
             later[0] = TrialResult(trial=later[0].trial, status=TrialStatus.RUNNING)
         progress = progress_text(
             [*HISTORY[: at + 1], *later],
-            step=8 if at % 2 == 0 else None,
+            left=(len(later), len(later)),
             left_s=(7800 - 190 * at,) * 2,
         )
         verdict = CONCLUSION.verdict(result.trial.profile.id)

@@ -95,31 +95,35 @@ MEASURED, PLANNED = landed(TrialStatus.MEASURED), landed(TrialStatus.PLANNED, st
 
 
 STANDS = {
-    "nothing": ([], {}, "0 of 0 jobs"),
+    "nothing": ([], (0, 0), None, "0 of 0 jobs"),
     "one runs": (
         [landed(TrialStatus.RUNNING), MEASURED, landed(TrialStatus.DROPPED)],
-        {"step": 0, "left_s": (90, 90)},
-        "2 of 3 jobs, 1 running step 0/15, about 2 min left",
+        (1, 1),
+        (90, 90),
+        "2 of 3 jobs, 1 running, about 2 min left",
     ),
-    "more may be added": ([MEASURED, PLANNED], {"left": (4, 9)}, "1 of 5 to 10 jobs"),
+    "more may be added": ([MEASURED, PLANNED], (4, 9), None, "1 of 5 to 10 jobs"),
     "what was compiled alone is no job": (
         [landed(TrialStatus.DROPPED, memory=CompiledMemory()), PLANNED],
-        {},
+        (1, 1),
+        None,
         "0 of 1 jobs",
     ),
 }
 
 
-@pytest.mark.parametrize(("history", "given", "said"), STANDS.values(), ids=STANDS)
+@pytest.mark.parametrize(("history", "left", "left_s", "said"), STANDS.values(), ids=STANDS)
 def test_a_sweep_stands_at_so_many_jobs(
-    history: list[TrialResult], given: dict[str, Any], said: str
+    history: list[TrialResult], left: Any, left_s: Any, said: str
 ) -> None:
-    assert progress_text(history, **given) == said
+    assert progress_text(history, left=left, left_s=left_s) == said
 
 
 def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
     result = landed(TrialStatus.UNMEASURED, reason=verbatim("cancelled\nby hand"))
-    line = live_line(result, verdict=None, progress=progress_text([result]))
+    line = live_line(
+        result, verdict=None, progress=progress_text([result], left=(0, 0), left_s=None)
+    )
     assert line == "overlap-2 not measured: cancelled by hand | 1 of 1 jobs"
 
 

@@ -131,7 +131,7 @@ AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
         pytest.param(None, (200, 180), 0.02, "traces show the gain", id="2 % of 2"),
         pytest.param(AG, None, 0.11, "Only traces of both", id="no trace"),
         pytest.param(SAME, None, 0.11, "programs are identical", id="one program"),
-        pytest.param(None, None, 0.11, "`xlatune evidence SWEEP_FILE`", id="no evidence"),
+        pytest.param(None, None, 0.11, "was recorded and cannot be read", id="neither is there"),
     ],
 )
 def test_what_the_evidence_explains(
@@ -154,7 +154,7 @@ def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) 
     found = explained(folder, dumps=AG, waits_us=(200.0, 100.0), is_lost=True)
     assert (found.facts, found.profile, len(found.problems)) == ((), "", 2)
     assert str(tmp_path) not in " ".join(found.problems)
-    assert "was recorded and cannot be read" in reason(covered(found))
+    assert "`xlatune evidence SWEEP_FILE`" in reason(covered(Explanation()))
 
 
 def test_where_nothing_wins_the_parts_of_a_step_say_what_could_be_won() -> None:

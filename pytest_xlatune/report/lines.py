@@ -234,7 +234,7 @@ def live_line(
         outcome = _rotation_outcome(result, result.rotation)
     elif result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
-        outcome = f"{status}: {_cut(plainly(result.reason)) or ABSENT}"
+        outcome = f"{status}: {plainly(result.reason) or ABSENT}"
     else:
         figures = speed(result.score) + step(result.score, " ")
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
@@ -248,7 +248,7 @@ def _rotation_outcome(result: TrialResult, rotation: RotationResult) -> str:
     if result.trial.rotation is not None and result.trial.rotation.is_look:
         return "the step's program is found: profiles can take turns"
     if score is None:
-        return f"not measured: {_cut(plainly(first([rotation.reason, result.reason]))) or ABSENT}"
+        return f"not measured: {plainly(first([rotation.reason, result.reason])) or ABSENT}"
     arms = [change for change in score.programs if not is_baseline(change.program)]
     best = max(arms, key=lambda change: change.change, default=None)
     shown = f", best {best.program} {percent(math.expm1(best.change))}" if best else ""
@@ -277,13 +277,6 @@ def in_columns(line: str) -> str:
         )
         for part in parts
     )
-
-
-_MAX_REASON_CHARS = 160  # of a reason in a line; the report or the failed test shows all of it
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MAX_REASON_CHARS else f"{text[: _MAX_REASON_CHARS - 4]} ..."
 
 
 def evidence_line(result: TrialResult) -> str:

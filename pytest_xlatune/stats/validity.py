@@ -239,7 +239,7 @@ def different_loss(
         return None
     return say(
         "its loss is {loss:.6g}, the baseline's {reference:.6g}: more than {tolerance:.0%} "
-        "apart, so it does not compute the same",
+        "apart (loss_tolerance), so it does not compute the same",
         loss=loss,
         reference=reference,
         tolerance=tolerance,

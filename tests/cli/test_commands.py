@@ -301,7 +301,7 @@ def options_of(name: str) -> set[str]:
 def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(run: Run) -> None:
     _, said, _ = run("plan", "--help")
     shown = {*re.findall(r"^  --([a-z-]+)", said, re.MULTILINE)}
-    daily = "all model budget compile executor nodelist partition workdir"
+    daily = "all model parallelism budget compile executor nodelist partition slurm workdir"
     assert shown == {*daily.split()}
     assert "`pytest -v --help` lists them as --xlatune-NAME" in " ".join(said.split())
     assert options_of("plan") >= {"--slots", "--slurm", "--container", "--node-hours"}

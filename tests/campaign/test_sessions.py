@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,8 +25,13 @@ from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Outcome, State, Submission, Verdict, VerdictKind
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.plugin import session as sessions
+from pytest_xlatune.plugin.session import Session
+from pytest_xlatune.prepare import preflight
+from pytest_xlatune.prepare.preflight import Preflight
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.cluster import CellsStudy, Cluster, on
 from tests.helpers.cluster import campaign as on_cluster
@@ -388,6 +394,50 @@ def test_two_processes_drive_all_cells_together_and_double_nothing(
     assert history == both[1].view().history
     # four rounds of a trial on two nodes and of one on each node: two after another in each
     assert cluster.now_s - began_s <= 4 * 2 * cluster.took_s + 20
+
+
+@rows(
+    "pending, accepted",
+    {
+        "all but what was measured": ((), {"fast"}),
+        "all but that where one is to run again": (("lost",), {"fast"}),
+        "all where one is new: it may be a twin": (("lost", "new"), set()),
+    },
+)
+def test_xla_is_asked_about_what_no_trial_has_shown(
+    monkeypatch: pytest.MonkeyPatch, pending: tuple[str, ...], accepted: set[str]
+) -> None:
+    arms = {"fast": VerdictKind.SCREENED, "lost": VerdictKind.INVALID}
+    trials = {arm: SimpleNamespace(trial=SimpleNamespace(arm=arm)) for arm in arms}
+    view = SimpleNamespace(
+        state=SimpleNamespace(trials=trials, notes=()),
+        pending=[SimpleNamespace(arm=arm) for arm in pending],
+    )
+    verdicts = [Verdict(arm=arm, kind=kind, n=1) for arm, kind in arms.items()]
+    made = SimpleNamespace(
+        folder=None, view=lambda: view, conclude=lambda: SimpleNamespace(verdicts=verdicts)
+    )
+    profiles = [profile(name, "--xla_a=1") for name in ("fast", "lost", "new")]
+    sweep: Any = SimpleNamespace(name="pretend", profiles=profiles, named_profiles=profiles)
+    resolved = SimpleNamespace(
+        cell=None, sweep=SimpleNamespace(launcher=SimpleNamespace(interpreter=""))
+    )
+    nothing: Any = SimpleNamespace(workdir=None)
+    session = Session(nothing, "me", config=nothing)
+    selection: Any = SimpleNamespace(profiles=set(), sweep=resolved)
+    session._selections["pretend"] = selection
+    asked: list[Any] = []
+
+    def check_flags(*_: object, accepted: set[str], **__: object) -> Preflight:
+        asked.append(accepted)
+        return Preflight()
+
+    monkeypatch.setattr(session, "campaign", lambda _: made)
+    monkeypatch.setattr(preflight, "check_site", lambda _: Preflight())
+    for name, does in (("site_of", None), ("context_of", None), ("check_flags", check_flags)):
+        monkeypatch.setattr(sessions, name, does or (lambda *_, **__: None))
+    session.preflight(sweep)
+    assert asked == [accepted]
 
 
 # -- who takes the next turn -----------------------------------------------------------------------

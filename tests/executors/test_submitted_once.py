@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -111,8 +112,8 @@ def request_of(folder: Path, comment: str = "xlatune:cell:t1:1") -> Request:
     return Request(folder=folder, **{**ARGUMENTS, "comment": comment})
 
 
-def executor(**answers: Reply) -> SlurmExecutor:
-    answers = {"squeue": Reply(code=0), "sacct": NO_ACCOUNTING, **answers}
+def executor(**changed: Reply | Sequence[Reply]) -> SlurmExecutor:
+    answers = {"squeue": Reply(code=0), "sacct": NO_ACCOUNTING, **changed}
     return SlurmExecutor(run=Scripted(**answers), sleep=lambda _: None)
 
 
@@ -135,6 +136,10 @@ def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_train
     assert not isinstance(caught.value, SchedulerDown)
     # where it was taken after all, it starts no trainer beside the next attempt
     assert (folder / payload.CANCEL).exists()
+    other = tmp_path / "taken" / "cell" / "session" / "t1.1"
+    running = Reply(code=0, out=row("RUNNING", WorkDir=str(other), Comment="c"))
+    taken = executor(sacct=[Reply(code=0), running])
+    assert taken.submit(SPEC, request_of(other, "c")) == "31", "it was seen to be taken"
 
 
 def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(

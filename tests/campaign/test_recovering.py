@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign, CampaignStopped
+from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.ledger import AttemptCutShort, Ledger
 from pytest_xlatune.logs import LogReader
 from pytest_xlatune.model.failure import FailureClass
@@ -19,6 +21,7 @@ from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.result import (
     Outcome,
     State,
+    Submission,
     TrialResult,
     TrialSetting,
 )
@@ -229,6 +232,28 @@ def test_an_attempt_whose_log_breaks_us_ends_with_reason_and_path(
         assert each.status == "unmeasured"
         assert sentence(each.reason).startswith(f"its log cannot be read: {said} ({tmp_path}")
         assert path in sentence(each.reason)
+    assert {each.status for each in results(made, "same")} == {"measured"}
+
+
+class Damaging(FakeExecutor):
+    """Tells the outcome that stands in the folder of an attempt, which is torn."""
+
+    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
+        found = dict(super().poll(submissions, root=root))
+        for each in submissions:
+            if each.trial_id.startswith("fast-wave2"):
+                path = root / each.folder / "outcome.json"
+                if not path.with_name("outcome.json.unreadable").exists():
+                    path.write_text("torn", encoding="utf-8")
+                found[each.job_id] = read_outcomes(root / each.folder)[0]
+        return found
+
+
+def test_where_an_unreadable_outcome_comes_again_the_others_are_measured(tmp_path: Path) -> None:
+    made = swept(tmp_path, Damaging())
+    lost = results(made, "fast")[0]
+    assert lost.status == "unmeasured"
+    assert "2 times in a row: not measured" in sentence(lost.reason)
     assert {each.status for each in results(made, "same")} == {"measured"}
 
 

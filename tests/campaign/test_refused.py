@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.executors import QueueFull, Request
+from pytest_xlatune.executors import QueueFull, Request, SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.message import sentence
@@ -109,6 +109,26 @@ def test_ctrl_c_while_a_job_is_handed_over(
     run(after, cluster)
     assert statuses(after) == ["measured"]
     assert len(cluster.submitted) == 1
+
+
+class Hanging(Cluster):
+    """A cluster whose sbatch hangs once a job is in its queue."""
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        if self.submitted:
+            self.now_s += 60
+            raise SchedulerDown("sbatch did not answer in 60 s and was ended")
+        return super().submit(spec, request)
+
+
+def test_what_runs_is_read_while_sbatch_hangs(tmp_path: Path) -> None:
+    cluster = Hanging()
+    made = campaign(tmp_path, cluster, CellsStudy(cells=ONE, repeats=2))
+    for _ in range(3):
+        made.turn()
+    (said,) = notes(made)
+    assert "did not answer in 60 s" in said, "told at once"
+    assert statuses(made) == ["measured", "running"]
 
 
 class Limited(Cluster):

@@ -72,7 +72,7 @@ def test_however_the_trainer_ends_there_is_an_outcome(
     before_s = time.time()
     if spec is not None:
         write_spec(tmp_path, spec)
-    command = [sys.executable, "-S", payload.__file__, str(tmp_path)]
+    command = [sys.executable, payload.__file__, str(tmp_path)]
     assert subprocess.run(command, check=False).returncode in (0, code)
     found = outcome(tmp_path)
     assert found.state is (State.COMPLETED if code == 0 else State.FAILED)

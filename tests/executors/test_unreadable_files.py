@@ -120,6 +120,7 @@ OF_PROCESS: dict[str, dict[str, Any]] = {
     {
         **DAMAGES,
         **{name: json.dumps({**PROCESS, **said}) for name, said in OF_PROCESS.items()},
+        "no file": lambda _: None,
         "a job's id that leads elsewhere": '{"job_id": "../../x", "comment": "c"}',
     },
 )

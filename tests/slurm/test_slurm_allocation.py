@@ -19,9 +19,8 @@ from pytest_xlatune.executors.slurm import allocation
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
+from tests.slurm.on_lab import Faults, Trials, slurm, wait_until
 
-Slurm = Callable[..., str]
-Wait = Callable[..., None]
 PAIR = ("node001", "node002")
 # notes when it begins and ends, for all to be held against each other
 # `&&`: where a signal ends sleep before it reaches bash, the trial did not succeed
@@ -31,8 +30,8 @@ TIMED = "date +%s.%N >{at}/{name}.begin; sleep {s} && date +%s.%N >{at}/{name}.e
 class Steps:
     """Starts trials in allocations, and watches them."""
 
-    def __init__(self, trials: Any, wait: Wait) -> None:
-        self.trials, self.wait, self.root = trials, wait, trials.root
+    def __init__(self, trials: Trials) -> None:
+        self.trials, self.root = trials, trials.root
         self.executor = self.new()
 
     def new(self, **options: Any) -> AllocationExecutor:
@@ -65,11 +64,11 @@ class Steps:
         return self.executor.poll([of], root=self.root)[of.job_id]
 
     def end(self, of: Submission) -> Outcome:
-        self.wait(lambda: self.poll(of).state.is_final, timeout_s=90)
+        wait_until(lambda: self.poll(of).state.is_final, timeout_s=90)
         return self.poll(of)
 
     def running(self, of: Submission) -> None:
-        self.wait(lambda: self.poll(of).state is State.RUNNING, timeout_s=90)
+        wait_until(lambda: self.poll(of).state is State.RUNNING, timeout_s=90)
 
     def file(self, of: Submission, name: str) -> Any:
         return json.loads((self.root / of.folder / name).read_text())
@@ -83,14 +82,12 @@ class Steps:
 
 
 @pytest.fixture
-def steps(trials: Any, wait_until: Wait) -> Steps:
-    return Steps(trials, wait_until)
+def steps(trials: Trials) -> Steps:
+    return Steps(trials)
 
 
 @pytest.fixture
-def two(
-    slurm: Slurm, wait_until: Wait, tmp_path: Path
-) -> Iterator[Callable[..., Mapping[str, str]]]:
+def two(lab: ModuleType, tmp_path: Path) -> Iterator[Callable[..., Mapping[str, str]]]:
     """Starts a user's own allocation of two nodes; returns what its environment tells."""
     script, ids = tmp_path / "own.sh", []
     script.write_text("#!/bin/sh\nsleep 600\n")
@@ -115,7 +112,7 @@ def own(two: Callable[..., Mapping[str, str]]) -> Mapping[str, str]:
 
 
 def test_trials_are_steps_of_the_users_own_allocation_one_after_another(
-    steps: Steps, own: Mapping[str, str], slurm: Slurm
+    steps: Steps, own: Mapping[str, str]
 ) -> None:
     steps.new(environ=own)
     before = slurm("squeue", "-h", "-t", "all", "-o", "%i").split()
@@ -211,7 +208,6 @@ def test_a_kill_of_srun_or_its_script_doubles_nothing(
 def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
     steps: Steps,
     two: Callable[..., Mapping[str, str]],
-    slurm: Slurm,
     of_node: tuple[str, ...],
     expected: tuple[State, State],
 ) -> None:
@@ -242,20 +238,20 @@ IN_ALLOCATION = ("--xlatune-executor", "allocation", "-n", "2")
 
 
 @pytest.fixture
-def inside(faults: Any, own: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def inside(faults: Faults, own: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Faults:
     """Start sessions inside the allocation; its nodes are the sweep's."""
     for name, value in own.items():
         monkeypatch.setenv(name, value)
     return faults
 
 
-def test_a_sweep_inside_salloc(inside: Any, lab: ModuleType) -> None:
+def test_a_sweep_inside_salloc(inside: Faults) -> None:
     inside.write(inside.profiles())
     said = inside.run(*IN_ALLOCATION, slot=())
     assert "2 passed" in said, said
     inside.assert_measured_once("victim")
     assert inside.project.losses() == (0, 0)
-    assert inside.project.jobs(lab) == 0
+    assert inside.project.jobs == 0
     began, ended = (
         [line["at"] for line in inside.project.events(kind)]
         for kind in ("attempt-submitted", "attempt-ended")
@@ -265,13 +261,13 @@ def test_a_sweep_inside_salloc(inside: Any, lab: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_payload_costs_its_trial_one_attempt(inside: Any, rank: int) -> None:
+def test_a_killed_payload_costs_its_trial_one_attempt(inside: Faults, rank: int) -> None:
     inside.write(inside.profiles(HOLD=str(inside.go)))
     session = inside.start(*IN_ALLOCATION, slot=())
     folder = inside.victim()
     claimed = folder / (f"claimed.{rank}.json" if rank else "claimed.json")
     os.kill(json.loads(claimed.read_text())["pid"], signal.SIGKILL)
-    inside.wait_until(lambda: inside.states() == ["failed"])
+    wait_until(lambda: inside.states() == ["failed"])
     inside.go.touch()
     assert "2 passed" in inside.finished(session)
     assert inside.decided() == [("retry", "killed")]
@@ -279,7 +275,7 @@ def test_a_killed_payload_costs_its_trial_one_attempt(inside: Any, rank: int) ->
     assert inside.project.losses() == (0, 0)
 
 
-def test_a_killed_session_loses_and_doubles_nothing(inside: Any) -> None:
+def test_a_killed_session_loses_and_doubles_nothing(inside: Faults) -> None:
     inside.hold()
     session = inside.start(*IN_ALLOCATION, slot=())
     inside.victim()
@@ -294,10 +290,9 @@ def test_a_killed_session_loses_and_doubles_nothing(inside: Any) -> None:
 
 
 def test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on(
-    inside: Any,
+    inside: Faults,
     own: Mapping[str, str],
     two: Callable[..., Mapping[str, str]],
-    slurm: Slurm,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     inside.hold_all()
@@ -316,7 +311,7 @@ def test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on(
     assert inside.project.losses() == (0, 0)
 
 
-def test_outside_of_an_allocation_one_message_says_so(faults: Any) -> None:
+def test_outside_of_an_allocation_one_message_says_so(faults: Faults) -> None:
     faults.write(faults.profiles())
     assert "found no allocation" in faults.run("--xlatune-executor", "allocation")
     assert not faults.project.submitted

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 import xml.etree.ElementTree as ET
-from types import ModuleType
-from typing import Any
 
 import pytest
 
 from tests.helpers.cvs_written import first, fourth, thresholds, write
-
-Project = Any  # of conftest.py, which cannot be imported from here
+from tests.slurm.on_lab import Project
 
 pytestmark = pytest.mark.part("sweeps")
 
@@ -52,7 +49,7 @@ def run(project: Project, name: str, *args: str) -> str:
     )
 
 
-def test_files_of_generation_1_and_4_on_the_nodes(project: Project, lab: ModuleType) -> None:
+def test_files_of_generation_1_and_4_on_the_nodes(project: Project) -> None:
     trainer = project.path / "train.py"
     trainer.write_text(TRAINER)
     nodes = ("--xlatune-nodelist", "node[001-004]")
@@ -82,4 +79,4 @@ def test_files_of_generation_1_and_4_on_the_nodes(project: Project, lab: ModuleT
     assert found["tokens_per_sec_per_gpu"]["cvs.verdict"] == "pass"
     ended = [tuple(each["outcome"]["nodes"]) for each in project.events("attempt-ended")]
     assert set(ended) == {("node001", "node002", "node003", "node004")}
-    assert project.jobs(lab) == 8
+    assert project.jobs == 8

@@ -7,20 +7,24 @@ faults are real. `docs/reference/slurm_jobs.md` holds the same list as a table.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from pytest_xlatune.executors.slurm._poller import EMPTY_ROUNDS
-
-Faults = Any  # of conftest.py, which cannot be imported from here
-
-TRIALS = 3  # a baseline, the profile with the fault, one more
+from tests.slurm.on_lab import (
+    NO_HOPE,
+    TRIALS,
+    Faults,
+    declare,
+    processes_with,
+    put_before,
+    rank_of,
+    slurm,
+    wait_until,
+)
 
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
 UNKNOWN = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x"
@@ -28,10 +32,7 @@ NIC = "mlx5_0: Got completion with error IBV_WC_RETRY_EXC_ERR(12) vendor_err=129
 
 
 def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
-    says = [("oom", {"SAY": OOM}), ("unknown", {"SAY": UNKNOWN}), ("nan", {"LOSS": "nan"})]
-    faults.write(
-        ", ".join(f'profile("{name}", "--xla_{name}=1", env={env!r})' for name, env in says)
-    )
+    faults.write(declare(oom={"SAY": OOM}, unknown={"SAY": UNKNOWN}, nan={"LOSS": "nan"}))
     said = faults.run()
     assert "3 xfailed" in said, said
     assert sorted(faults.decided()) == [
@@ -43,30 +44,20 @@ def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
     assert len(faults.project.submitted) == 4, "no drop is tried again"
 
 
-def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(
-    faults: Faults, slurm: Callable[..., str]
-) -> None:
-    faults.hold()
-    session = faults.start()
-    faults.victim()
+def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(faults: Faults) -> None:
+    session = faults.start_held()
     slurm("scontrol", "update", "nodename=node002", "state=down", "reason=Not responding")
-    faults.wait_until(lambda: faults.states() == ["node-fail"])
+    wait_until(lambda: faults.states() == ["node-fail"])
     faults.go.touch()
-    said = faults.finished(session)
-    assert "2 passed" in said, said
-    assert faults.states() == ["node-fail", "completed"]
-    assert faults.decided() == [("retry", "node-fail")]
+    faults.assert_run_again(faults.finished(session), state="node-fail", cls="node-fail")
     assert any("node002" in each["nodes"] for each in faults.project.events("epoch-began"))
-    faults.assert_measured_once("victim")
 
 
-def test_a_persons_drain_stands_and_stops_the_sweep(
-    faults: Faults, slurm: Callable[..., str]
-) -> None:
+def test_a_persons_drain_stands_and_stops_the_sweep(faults: Faults) -> None:
     faults.hold_all()
     session = faults.start()
     faults.victim("*")
-    faults.wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
+    wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
     drain = ("scontrol", "update", "nodename=node002")
     slurm(*drain, "state=drain", "reason=ADMIN: hardware swap")
     faults.go.touch()
@@ -101,48 +92,31 @@ def test_blindness_is_waited_out(
     faults: Faults, said: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blind = faults.path / "blind"
-    (faults.path / "bin").mkdir()
-    for name in ("scontrol", "squeue", "sacct"):
-        script = faults.path / "bin" / name
-        script.write_text(BLIND.format(blind=blind, said=said, code=code, real=shutil.which(name)))
-        script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{faults.path / 'bin'}:{os.environ['PATH']}")
-    faults.hold()
-    session = faults.start()
-    faults.victim()
+    script = BLIND.format(blind=blind, said=said, code=code, real="{real}")
+    put_before(faults.path, dict.fromkeys(("scontrol", "squeue", "sacct"), script), monkeypatch)
+    session = faults.start_held()
     blind.touch()
     asked = 3 * EMPTY_ROUNDS  # three times what a job needs to be lost
-    faults.wait_until(lambda: blind.read_text().count("asked") >= asked)
+    wait_until(lambda: blind.read_text().count("asked") >= asked)
     blind.unlink()
     faults.go.touch()
-    words = faults.finished(session)
-    assert "2 passed" in words, words
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    assert len(faults.project.submitted) == TRIALS
+    faults.assert_undisturbed(faults.finished(session))
 
 
-def test_a_node_drained_by_slurm_under_the_queue_is_resumed(
-    faults: Faults, slurm: Callable[..., str]
-) -> None:
+def test_a_node_drained_by_slurm_under_the_queue_is_resumed(faults: Faults) -> None:
     faults.hold_all()
     session = faults.start()
     faults.victim("*")
-    faults.wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
+    wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
     slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=Kill task failed")
     faults.go.touch()
     said = faults.finished(session)
-    assert "2 passed" in said, said
+    faults.assert_undisturbed(said)
     assert [each["nodes"] for each in faults.project.events("epoch-began")] == [["node002"]]
     assert "a new epoch: node-drain: resumed node002" in said
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    assert len(faults.project.submitted) == TRIALS
 
 
-def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
-    faults: Faults, slurm: Callable[..., str], lab: ModuleType
-) -> None:
+def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(faults: Faults) -> None:
     faults.write(faults.profiles())
     slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=bad-nic")
     (faults.path / "trainer.py").unlink()
@@ -150,40 +124,32 @@ def test_a_node_drained_before_the_start_is_named_and_nothing_submitted(
     assert "cannot begin, nothing was submitted" in said, said
     assert "node002 is drained, expected idle: bad-nic" in said
     assert "node099 does not exist in this cluster" in said
-    assert faults.project.jobs(lab) == 0
+    assert faults.project.jobs == 0
     slurm("scontrol", "update", "nodename=node002", "state=resume")
     said = faults.run(slot=("--xlatune-nodelist", "node[001-002]"))
     assert "node001, node002 cannot see" in said, said
     assert not faults.project.submitted
 
 
-def test_a_dead_node_stops_the_sweep_with_a_message(
-    faults: Faults, slurm: Callable[..., str], lab: ModuleType
-) -> None:
+def test_a_dead_node_stops_the_sweep_with_a_message(faults: Faults, lab: ModuleType) -> None:
     lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
-    faults.hold(conftest=faults.NO_HOPE)
-    session = faults.start()
-    faults.victim()
+    session = faults.start_held(conftest=NO_HOPE)
     lab.kill_node("node002")
-    faults.wait_until(lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+    wait_until(lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
     said = faults.finished(session)
     assert "[xla-tuning STOP] pretend FSDP=2 sweep halted" in said, said
     assert "node002" in said
     assert faults.decided()[0][0] == "stop"
     assert faults.decided()[0][1] in ("node-fail", "node-drain")
     lab.start_node("node002")
-    faults.wait_until(lambda: "idle" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+    wait_until(lambda: "idle" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
     faults.go.touch()
     assert "2 passed" in faults.run()
     faults.assert_measured_once("victim")
 
 
-def test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run(
-    faults: Faults, slurm: Callable[..., str]
-) -> None:
-    faults.hold()
-    session = faults.start()
-    faults.victim()
+def test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run(faults: Faults) -> None:
+    session = faults.start_held()
     slurm("scancel", faults.job())
     said = faults.finished(session)
     assert "1 passed, 1 error" in said, said
@@ -196,35 +162,13 @@ def test_a_cancel_from_outside_is_no_failure_and_measured_by_the_next_run(
 
 
 def test_a_killed_rank_is_run_again(faults: Faults) -> None:
-    faults.hold()
-    session = faults.start()
-    faults.victim()
-    pid = next(
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if is_trainer(path, faults.path) and rank_of(path.parent) == b"1"
-    )
-    os.kill(pid, signal.SIGKILL)
-    faults.wait_until(lambda: len(faults.states()) == 1)
+    session = faults.start_held()
+    trainers = processes_with(str(faults.path / "trainer.py"))
+    (second,) = (each for each in trainers if rank_of(each) == "1")
+    os.kill(int(second.name), signal.SIGKILL)
+    wait_until(lambda: len(faults.states()) == 1)
     faults.go.touch()
-    said = faults.finished(session)
-    assert "2 passed" in said, said
-    assert faults.decided() == [("retry", "killed")]
-    assert faults.states() == ["failed", "completed"]
-    faults.assert_measured_once("victim")
-
-
-def is_trainer(path: Path, folder: Path) -> bool:
-    try:
-        words = path.read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return str(folder / "trainer.py").encode() in words[:2]
-
-
-def rank_of(process: Path) -> bytes:
-    pairs = (process / "environ").read_bytes().split(b"\0")
-    return next(pair[13:] for pair in pairs if pair.startswith(b"SLURM_PROCID="))
+    faults.assert_run_again(faults.finished(session), state="failed", cls="killed")
 
 
 @pytest.mark.parametrize("has_hook", [True, False], ids=["a site that resets it", "no site hook"])
@@ -244,38 +188,27 @@ def test_a_nic_fault_needs_the_site(faults: Faults, *, has_hook: bool) -> None:
         assert faults.decided()[0] == ("stop", "nic-fault")
 
 
-def test_the_controller_may_die_and_come_back(
-    faults: Faults, lab: ModuleType, slurm: Callable[..., str]
-) -> None:
-    faults.hold()
-    session = faults.start("-n2")
-    faults.victim()
-    faults.wait_until(lambda: len(faults.project.submitted) == TRIALS)
+def test_the_controller_may_die_and_come_back(faults: Faults, lab: ModuleType) -> None:
+    session = faults.start_held("-n2")
+    wait_until(lambda: len(faults.project.submitted) == TRIALS)
     since_s = lab.state_saved_at()
     slurm("scontrol", "update", f"jobid={faults.job()}", "TimeLimit=500")
-    faults.wait_until(lambda: lab.state_saved_at() > since_s)
+    wait_until(lambda: lab.state_saved_at() > since_s)
     lab.kill_controller()
     faults.go.touch()
     lab.start_controller()
-    said = faults.finished(session)
-    assert "2 passed" in said, said
-    assert faults.decided() == []
-    assert faults.project.jobs(lab) == len(faults.project.submitted) == TRIALS
-    faults.assert_measured_once("victim")
+    faults.assert_undisturbed(faults.finished(session))
+    assert faults.project.jobs == TRIALS
 
 
 @pytest.mark.part("slurm")
-def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(
-    faults: Faults, lab: ModuleType
-) -> None:
-    faults.hold()
-    session = faults.start("-n2")
-    faults.victim()
+def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(faults: Faults) -> None:
+    session = faults.start_held("-n2")
     (beat,) = faults.path.glob("work/*/*/turn.beat")
     path = Path(f"/proc/{session.pid}/task/{session.pid}/children")
     workers = [int(each) for each in path.read_text(encoding="ascii").split()]
     # the one that asks Slurm for all of them, and submits
-    faults.wait_until(lambda: beat.read_text(encoding="utf-8").strip() in map(str, workers))
+    wait_until(lambda: beat.read_text(encoding="utf-8").strip() in map(str, workers))
     os.kill(int(beat.read_text(encoding="utf-8")), signal.SIGKILL)
     rival = faults.start("-n0")
     os.killpg(session.pid, signal.SIGKILL)
@@ -283,13 +216,11 @@ def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(
     third = faults.start("-n2")
     faults.go.touch()
     assert [rival.wait(240), third.wait(240)] == [0, 0], faults.project.said
-    assert faults.project.jobs(lab) == len(faults.project.submitted) == TRIALS
+    assert faults.project.jobs == len(faults.project.submitted) == TRIALS
     faults.assert_measured_once("victim")
 
 
-def test_the_nodes_of_the_first_trial_are_those_of_all(
-    faults: Faults, lab: ModuleType, slurm: Callable[..., str]
-) -> None:
+def test_the_nodes_of_the_first_trial_are_those_of_all(faults: Faults) -> None:
     faults.write(faults.profiles())
     partition = ("--xlatune-partition", "half")
     assert "2 passed" in faults.run("-n2", slot=("--xlatune-nodes", "1", *partition))
@@ -328,16 +259,10 @@ ERRORS = (
 def test_a_hitch_at_every_submission_is_waited_out(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, script = faults.path / "errors", faults.path / "bin" / "sbatch"
+    left = faults.path / "errors"
     left.write_text("".join(f"{each}\n" for each in ERRORS))
-    script.parent.mkdir()
-    script.write_text(HITCH.format(errors=left, real=shutil.which("sbatch")))
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    script = HITCH.format(errors=left, real="{real}")
+    put_before(faults.path, {"sbatch": script}, monkeypatch)
     faults.write(faults.profiles())
-    said = faults.run()
-    assert "2 passed" in said, said
+    faults.assert_undisturbed(faults.run())
     assert left.read_text() == ""
-    assert faults.decided() == []
-    faults.assert_measured_once("victim")
-    assert len(faults.project.submitted) == TRIALS

@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-Project = Any  # of conftest.py, which cannot be imported from here
+from tests.slurm.on_lab import Project
 
 pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
 
@@ -29,7 +27,7 @@ WAVES = {"wave1", "wave2", "wave3", "wave4", "wave5", "wave5_5", "confirm", "evi
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", [each for each in ALL if CHOSEN in ("", "all", each)])
 def test_a_flagship_sweep_ends_in_its_document_on_the_lab(
-    project: Project, lab: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("FLAGSHIP", name)
     nodes = os.environ.get("FLAGSHIP_NODES", "2")
@@ -41,7 +39,7 @@ def test_a_flagship_sweep_ends_in_its_document_on_the_lab(
     planned = [line["trial"] for line in project.events("trial-planned")]
     assert {each["stage"] for each in planned} >= WAVES - {"wave5_5"}, said
     assert any(each["study"].startswith("gate") for each in planned), said
-    assert len(project.submitted) == project.jobs(lab)
+    assert len(project.submitted) == project.jobs
     recorded = project.events("evidence-recorded")
     of_baseline = [each["trial_id"].startswith("baseline-deployed-") for each in recorded]
     assert any(of_baseline)

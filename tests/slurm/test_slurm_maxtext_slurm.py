@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.workers.maxtext_slurm_job import AXES_FILE, PROFILE_FILE, RECORD
+from tests.slurm.on_lab import slurm, wait_until
 
 SUBMIT = """\
 #!/usr/bin/env bash
@@ -86,8 +87,6 @@ def test_it_ends_as_its_job_ends(
 def test_a_signal_to_it_cancels_the_job(
     start: Callable[[str], subprocess.Popen[bytes]],
     tmp_path: Path,
-    wait_until: Callable[..., None],
-    slurm: Callable[..., str],
 ) -> None:
     process = start("echo begun; sleep 300")
     log = tmp_path / "attempt" / "log"
@@ -101,7 +100,6 @@ def test_a_signal_to_it_cancels_the_job(
 def test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next(
     start: Callable[[str], subprocess.Popen[bytes]],
     tmp_path: Path,
-    wait_until: Callable[..., None],
 ) -> None:
     process = start("echo begun; sleep 300")
     log = tmp_path / "attempt" / "log"

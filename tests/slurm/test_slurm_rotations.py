@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -31,6 +30,7 @@ from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
 from tests.helpers.resolved import campaign_of
 from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
+from tests.slurm.on_lab import Trials, processes_with, rank_of, slurm
 
 NODES = ("node001", "node002")
 SPEC = spec_of(("fast", {}), ("slow", {"xla_slow": "1"}), rounds=3)
@@ -94,19 +94,6 @@ class Rotating:
         paths = self.folder.glob(f"*/*/rotation.{rank}.jsonl")
         return any(text in each.read_text(encoding="utf-8") for each in paths)
 
-    def trainers(self) -> list[int]:
-        """Return the processes that pretend, of all ranks."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if str(self.flags).encode() in words:
-                    found.append(int(entry.name))
-        return found
-
 
 @pytest.fixture
 def rotating(lab: ModuleType, tmp_path: Path) -> Rotating:
@@ -167,18 +154,13 @@ def _kill(rotating: Rotating, lab: ModuleType, who: str) -> None:
     if who == "slurmd":
         lab.kill_node("node002")
         return
-    rank = f"SLURM_PROCID={who}".encode()
-    (pid,) = (
-        each
-        for each in rotating.trainers()
-        if rank in Path(f"/proc/{each}/environ").read_bytes().split(b"\0")
-    )
-    os.kill(pid, signal.SIGKILL)
+    (trainer,) = (each for each in processes_with(str(rotating.flags)) if rank_of(each) == who)
+    os.kill(int(trainer.name), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("who", ["0", "1", "slurmd"])
 def test_one_kill_from_outside_blames_no_program(
-    rotating: Rotating, lab: ModuleType, slurm: Callable[..., str], who: str
+    rotating: Rotating, lab: ModuleType, who: str
 ) -> None:
     """In the turn of a profile: of the first rank, of the second one, of a node."""
     if who == "slurmd":
@@ -237,7 +219,7 @@ REAL = (
 
 
 @pytest.mark.jax
-def test_real_jax_takes_turns_over_two_nodes(trials: Any) -> None:
+def test_real_jax_takes_turns_over_two_nodes(trials: Trials) -> None:
     """Both processes agree which programs can run, and stay in step."""
     launcher, cell = real_jax()
     trial = rotation_trial(cell, spec_of(*REAL, rounds=2, turn_steps=4))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from tests.helpers import secrets_planted as planted
-
-Project = Any  # of conftest.py, which cannot be imported from here
+from tests.slurm.on_lab import Project, slurm, wait_until
 
 pytestmark = pytest.mark.usefixtures("accounting")
 
@@ -19,9 +16,7 @@ pytestmark = pytest.mark.usefixtures("accounting")
 def test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret(
     project: Project,
     lab: ModuleType,
-    slurm: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
-    wait_until: Callable[[Callable[[], bool]], None],
 ) -> None:
     monkeypatch.setenv(*planted.INHERITED)
     planted.write(project.path, executor="slurm")

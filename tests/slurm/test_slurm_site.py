@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -19,8 +20,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Submission
 from pytest_xlatune.model.trial import Trial
 from tests.helpers import quick_compile
-
-Project = Any  # of conftest.py, which cannot be imported from here
+from tests.slurm.on_lab import Project, Trials, processes_with, wait_until
 
 PROFILE = profile("p", "--xla_a=1")
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ budget = 54
     ],
 )
 def test_the_maxtext_sweeps_run_on_the_lab(
-    project: Project, lab: ModuleType, sweep: str, chosen: str, axis: str
+    project: Project, sweep: str, chosen: str, axis: str
 ) -> None:
     (project.path / "xlatune.toml").write_text(SITE, encoding="utf-8")
     said = project.run(
@@ -88,7 +88,7 @@ def test_the_maxtext_sweeps_run_on_the_lab(
 
 
 def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
-    trials: Any, podman_site: Any, wait_until: Any
+    trials: Trials, podman_site: Any
 ) -> None:
     """srun around the container: one container a node, started by that node's payload."""
     probe = 'echo "$SLURM_PROCID of $SLURM_NTASKS: $XLA_FLAGS"; trap "exit 0" TERM; echo up; '
@@ -126,9 +126,7 @@ exec srun "$@"
 """
 
 
-def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(
-    trials: Any, tmp_path: Path, wait_until: Any
-) -> None:
+def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(trials: Trials, tmp_path: Path) -> None:
     srun = tmp_path / "srun-without-pyxis"
     srun.write_text(WITHOUT_PYXIS)
     srun.chmod(0o755)
@@ -178,16 +176,12 @@ def test_the_nodes_are_asked_whether_they_can(lab: ModuleType, tmp_path: Path) -
 
 def containers_of(folder: Path) -> list[str]:
     """The first processes of the containers of an attempt, as the machine itself sees them."""
-    mark = f"{folder}/container.entry.sh".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
+    for process in processes_with(f"{folder}/container.entry.sh"):
+        with contextlib.suppress(OSError):
             # only the entry itself; not who asks for it, and not the shell that minds its input
-            parent = (path.parent / "stat").read_text().rpartition(")")[2].split()[1]
-            above = Path("/proc", parent, "comm").read_text().strip()
-        except OSError:
-            continue
-        if mark in words and words[0] == b"bash" and above == "conmon":
-            found.append(path.parent.name)
+            parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+            is_bash = (process / "cmdline").read_bytes().startswith(b"bash\0")
+            if is_bash and Path("/proc", parent, "comm").read_text().strip() == "conmon":
+                found.append(process.name)
     return found

@@ -11,13 +11,10 @@ import json
 import os
 import re
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-Faults = Any  # of pretend.py, which cannot be imported from here
-Project = Any  # of conftest.py, likewise
+from tests.slurm.on_lab import Project
 
 pytestmark = pytest.mark.part("sweeps")
 
@@ -60,7 +57,7 @@ def assert_side_by_side(project: Project) -> None:
 @pytest.mark.skipif(CHOSEN not in ("all", "slots"), reason="make slurm-flagships runs them")
 @pytest.mark.timeout(900)
 def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
-    project: Project, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+    project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLAGSHIP_NODES", "4")  # a device a node
     config = project.path / "half.toml"
@@ -71,7 +68,7 @@ def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
     submitted = project.submitted
     again = [line["trial_id"] for line in project.events("decided") if line["next"] == "retry"]
     assert len(submitted) - len(again) == len(set(submitted)) == 6 + 3 * 2 + 4 * 2 + 1
-    assert project.jobs(lab) == len(submitted)
+    assert project.jobs == len(submitted)
     assert_side_by_side(project)
 
     reports = project.path / "reports"

@@ -4,35 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-from pathlib import Path
-from typing import Any
 
 from tests.helpers.tell_options import TELL_OPTIONS
+from tests.slurm.on_lab import TRIALS, Faults, declare, processes_with
 
-Faults = Any  # of pretend.py, which cannot be imported from here
-
-TRIALS = 3  # a baseline, the profile with the fault, one more
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
 CRASH = "Fatal Python error: Segmentation fault"
-
-
-def declare(**profiles: dict[str, str]) -> str:
-    return ", ".join(
-        f'profile("{name}", "--xla_{name}=1", env={env!r})' for name, env in profiles.items()
-    )
-
-
-def trainers(folder: Path) -> list[str]:
-    """Return the trainers of this folder that run on this machine."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if f"{folder}/trainer.py".encode() in words[:2]:
-            found.append(path.parent.name)
-    return found
 
 
 def test_a_fatal_line_ends_a_trial_whose_processes_stay(faults: Faults) -> None:
@@ -55,7 +32,7 @@ def test_a_fatal_line_ends_a_trial_whose_processes_stay(faults: Faults) -> None:
     assert faults.states() == ["cancelled", "completed"]
     assert sorted(faults.project.measured) == ["baseline-deployed", "victim"]
     assert len(faults.project.submitted) == TRIALS + 1
-    assert not trainers(faults.path)
+    assert not processes_with(f"{faults.path}/trainer.py")
 
 
 def test_a_hang_ends_as_its_phase_says(faults: Faults) -> None:
@@ -120,4 +97,4 @@ def test_the_page_names_the_rank_and_the_node_that_the_other_one_waits_for(fault
     assert behind in re.sub(r"(pipe:\[|trainer\.py:)\d+", r"\1N", said)
     (folder,) = faults.path.glob("work/*/*/*/victim-*.1")
     assert sorted(each.name for each in folder.glob("hang*")) == ["hang.1.json", "hang.json"]
-    assert not trainers(faults.path)
+    assert not processes_with(f"{faults.path}/trainer.py")

@@ -6,14 +6,11 @@ import json
 import os
 import platform
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-Project = Any  # of conftest.py, which cannot be imported from here
+from tests.slurm.on_lab import Project, Trials, wait_until
 
 LAB_SWEEP = str(Path(__file__).with_name("lab_sweep.py"))
 NODES = ("--xlatune-nodelist", "node[001-004]")
@@ -24,7 +21,7 @@ TRIALS = 4  # two baselines, two profiles; the unknown flag is dropped
 @pytest.mark.part("sweeps")
 @pytest.mark.jax
 def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
-    project: Project, lab: ModuleType, wait_until: Callable[..., None]
+    project: Project,
 ) -> None:
     first = project.start(LAB_SWEEP, "-n", "2", *SCREEN, *NODES)
     wait_until(lambda: len(project.measured) == 1)
@@ -47,7 +44,7 @@ def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
     check_record(project.path / "reports" / "lab" / "leaderboard.json")
     said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, "--xlatune-nodelist", "node[001-002]")
     assert "another cell: nodelist was" in said, said
-    assert project.jobs(lab) == len(project.submitted) == TRIALS
+    assert project.jobs == len(project.submitted) == TRIALS
 
 
 def check_record(board: Path) -> None:
@@ -67,7 +64,7 @@ def check_record(board: Path) -> None:
     assert record["node_hours"] > 0
 
 
-def test_every_node_learns_its_coordinator(trials: Any) -> None:
+def test_every_node_learns_its_coordinator(trials: Trials) -> None:
     """`sweeps/maxtext/coordinator.env.sh` is what MaxText's hardware=gpu joins its processes by."""
     file = Path(__file__).parents[2] / "sweeps" / "maxtext" / "coordinator.env.sh"
     names = ("JAX_COORDINATOR_IP", "JAX_COORDINATOR_PORT", "NNODES", "NODE_RANK")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -23,8 +21,8 @@ from pytest_xlatune.executors.slurm import SHOWN_DIGEST
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import State
+from tests.slurm.on_lab import Trials, processes_with, put_before, slurm, wait_until
 
-Trials = Any  # of conftest.py, which cannot be imported from here
 ALL = ("node001", "node002", "node003", "node004")
 ENVIRONMENT = (
     sys.executable,
@@ -37,16 +35,14 @@ def job_facts(text: str) -> dict[str, str]:
     return dict(re.findall(r"(\S+?)=(\S*)", text))
 
 
-def jobs_named(slurm: Callable[..., str], name: str) -> list[str]:
+def jobs_named(name: str) -> list[str]:
     return slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%i").split()
 
 
 @pytest.mark.parametrize(
     "nodelist", [("node003", "node002"), ALL], ids=["two pinned nodes", "all four nodes"]
 )
-def test_a_trial_runs_once_on_each_pinned_node(
-    trials: Trials, slurm: Callable[..., str], nodelist: Sequence[str]
-) -> None:
+def test_a_trial_runs_once_on_each_pinned_node(trials: Trials, nodelist: Sequence[str]) -> None:
     done = trials.submit("pin", "echo on $SLURMD_NODENAME", nodelist, spec={"inherit": ("SLURM*",)})
     outcome = trials.end(done)
     assert outcome.state is State.COMPLETED, outcome
@@ -73,7 +69,7 @@ def test_the_dry_run_is_the_script_that_is_submitted(trials: Trials) -> None:
     assert trials.end(done).state is State.COMPLETED
 
 
-def test_site_options_reach_slurm(trials: Trials, slurm: Callable[..., str]) -> None:
+def test_site_options_reach_slurm(trials: Trials) -> None:
     options = {"partition": "half", "nice": "7", "cpus_per_task": "2", "srun.cpu-bind": "none"}
     done = trials.submit("site", "sleep 20", options=options)
     trials.running(done)
@@ -159,11 +155,11 @@ def test_a_payload_that_cannot_run_says_why(
     assert "/no/such/python" in outcome.reason
 
 
-def test_a_bad_node_name_is_refused_at_once(trials: Trials, slurm: Callable[..., str]) -> None:
+def test_a_bad_node_name_is_refused_at_once(trials: Trials) -> None:
     with pytest.raises(SubmissionError, match=r"(?s)node099.*[Ii]nvalid node name") as caught:
         trials.submit("bad", "true", ("node099",))
     assert not isinstance(caught.value, SchedulerDown)
-    assert not jobs_named(slurm, "xl-bad")
+    assert not jobs_named("xl-bad")
 
 
 def test_our_own_cancel_ends_a_running_and_a_waiting_job(
@@ -190,9 +186,7 @@ def test_our_own_cancel_ends_a_running_and_a_waiting_job(
     trials.executor.cancel([running, waiting], root=trials.root)  # once more does no harm
 
 
-def test_a_job_is_not_over_while_its_processes_hold_the_nodes(
-    trials: Trials, slurm: Callable[..., str]
-) -> None:
+def test_a_job_is_not_over_while_its_processes_hold_the_nodes(trials: Trials) -> None:
     # as JAX with several processes does: swallow SIGTERM and go on until SIGKILL
     deaf = "trap '' TERM; echo deaf; while :; do sleep 0.2; done"
     done = trials.submit("deaf", deaf)
@@ -214,14 +208,13 @@ def test_kill_9_of_one_rank_ends_all_of_them(trials: Trials, lab: ModuleType, vi
     os.kill(json.loads((trials.folder(done) / victim).read_text())["pid"], signal.SIGKILL)
     outcome = trials.end(done)
     assert (outcome.state, outcome.exit_code, outcome.signal) == (State.FAILED, None, 9)
-    assert not any("sleep" in command(pid) for pid in lab.processes())
+    running = {each.name for word in ("sleep", "sleep 300") for each in processes_with(word)}
+    assert not running & {*map(str, lab.processes())}
 
 
 def test_jobs_that_slurm_has_forgotten_are_still_over(
     trials: Trials,
     lab: ModuleType,
-    slurm: Callable[..., str],
-    wait_until: Callable[..., None],
 ) -> None:
     lab.change(MinJobAge=2)
     good = trials.submit("good", "true")
@@ -260,15 +253,6 @@ WRAPPER = {
 ENDS = {"the submitter dies": -signal.SIGKILL, "it hangs": 1}
 
 
-def wrapped(tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put an sbatch before Slurm's own on PATH."""
-    wrapper = tmp_path / "bin" / "sbatch"
-    wrapper.parent.mkdir()
-    wrapper.write_text("#!/bin/bash\n" + text.format(real=shutil.which("sbatch")) + "\n")
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
-
-
 def session_that_submits(trials: Trials, name: str) -> list[str]:
     """Return the command of another session, which submits a trial and prints its job."""
     arguments = {**trials.arguments(name), "folder": str(trials.root / name / "1")}
@@ -290,14 +274,13 @@ def session_that_submits(trials: Trials, name: str) -> list[str]:
 @pytest.mark.parametrize("accident", WRAPPER)
 def test_nothing_is_submitted_twice(
     trials: Trials,
-    slurm: Callable[..., str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     accident: str,
 ) -> None:
     name = f"twice-{tmp_path.name}"
     with monkeypatch.context() as patch:
-        wrapped(tmp_path, WRAPPER[accident], patch)
+        put_before(tmp_path, {"sbatch": f"#!/bin/bash\n{WRAPPER[accident]}\n"}, patch)
         first = subprocess.run(
             session_that_submits(trials, name), capture_output=True, text=True, check=False
         )
@@ -305,7 +288,7 @@ def test_nothing_is_submitted_twice(
     assert first.returncode == ends, first.stderr
     # the next session submits what was intended and finds it running
     done = trials.submit(name, ("sleep", "2"))
-    assert jobs_named(slurm, f"xl-{name}") == [done.job_id]
+    assert jobs_named(f"xl-{name}") == [done.job_id]
     assert ends or first.stdout.strip() == done.job_id
     outcome = trials.end(done)
     assert outcome.state is State.COMPLETED, outcome
@@ -314,14 +297,12 @@ def test_nothing_is_submitted_twice(
 
 def test_an_sbatch_that_outlives_its_session_is_waited_for(
     trials: Trials,
-    slurm: Callable[..., str],
-    wait_until: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked, go = tmp_path / "asked", tmp_path / "go"
     waits = f'touch {asked}; while [ ! -e {go} ]; do sleep 0.05; done; exec {{real}} "$@"'
-    wrapped(tmp_path, waits, monkeypatch)
+    put_before(tmp_path, {"sbatch": f"#!/bin/bash\n{waits}\n"}, monkeypatch)
     first = subprocess.Popen(session_that_submits(trials, "outlived"))
     try:
         wait_until(asked.exists)
@@ -340,7 +321,7 @@ def test_an_sbatch_that_outlives_its_session_is_waited_for(
         patch.setattr(time, "sleep", sleep)
         done = trials.submit("outlived", ("sleep", "2"))
     assert waited_s, "it did not wait for the first"
-    assert jobs_named(slurm, "xl-outlived") == [done.job_id]
+    assert jobs_named("xl-outlived") == [done.job_id]
     assert trials.end(done).state is State.COMPLETED
 
 
@@ -369,10 +350,3 @@ def test_jax_trains_over_two_nodes_as_one(trials: Trials) -> None:
     losses = [re.findall(r"loss: (\S+)", log) for log in logs]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 3
-
-
-def command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""

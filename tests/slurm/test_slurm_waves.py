@@ -6,14 +6,11 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-Project = Any  # of conftest.py, which cannot be imported from here
+from tests.slurm.on_lab import Project, wait_until
 
 pytestmark = [pytest.mark.part("sweeps"), pytest.mark.jax]
 
@@ -44,9 +41,7 @@ def trials_of(project: Project) -> set[str]:
 
 
 @pytest.mark.timeout(2400)
-def test_all_waves_by_their_markers_interrupted_and_resumed(
-    project: Project, lab: ModuleType, wait_until: Callable[..., None]
-) -> None:
+def test_all_waves_by_their_markers_interrupted_and_resumed(project: Project) -> None:
     first = project.start(LAB_WAVES, *EARLY, *OPTIONS)
     wait_until(lambda: len(project.measured) >= 2, timeout_s=LONG_S)
     os.killpg(first.pid, signal.SIGKILL)  # the controller and its workers
@@ -67,7 +62,7 @@ def test_all_waves_by_their_markers_interrupted_and_resumed(
         assert len(trials_of(project)) == len(before) + trials, said
     total = FIRST + sum(trials for _, trials in LATER.values())
     assert len(trials_of(project)) == total
-    assert len(project.submitted) == project.jobs(lab)
+    assert len(project.submitted) == project.jobs
     planned = [line["trial"] for line in project.events("trial-planned")]
     # a gate is named after what it demands:  gate-1f3a5c7e
     stages = {(each["study"].partition("-")[0], each["stage"]) for each in planned}

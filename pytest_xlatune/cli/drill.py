@@ -29,7 +29,7 @@ def run_drill(arguments: argparse.Namespace) -> Output:
         [path for name in names for path in evidence_files(arguments, name, "capture")]
         for names in (arguments.paths, *arguments.against)
     ]
-    drilled = drill_variants(
+    drills, collectives, problems = drill_variants(
         variants,
         window,
         step_times_s=arguments.step_time,
@@ -40,11 +40,11 @@ def run_drill(arguments: argparse.Namespace) -> Output:
         collectives=arguments.collectives,
     )
     width = None if arguments.full_names else NAME
-    document = drill_document(drilled, top=arguments.top, width=width)
-    collectives = [variant.to_json() for variant in drilled.collectives]
-    optional = {"collectives": collectives} if collectives else {}
+    document = drill_document(drills, collectives, top=arguments.top, width=width)
+    rows = [communication.to_json() for communication in collectives]
+    optional = {"collectives": rows} if rows else {}
     return Output(
         documents=(document,),
-        json=lambda: drill_json(*drilled.drills) | optional,
-        problems=drilled.problems,
+        json=lambda: drill_json(*drills) | optional,
+        problems=problems,
     )

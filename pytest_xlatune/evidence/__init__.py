@@ -68,9 +68,6 @@ def unreadable(path: Path | str, error: OSError) -> str:
     return f"{error.filename or path}: cannot be read: {error.strerror}"
 
 
-BROUGHT = EntryPointGroup("pytest_xlatune.captures", kind="reader of captures")
-
-
 class CaptureFacts:
     """Facts from captures of evidence runs, in sentences; subclasses have no constructor arguments.
 
@@ -95,4 +92,5 @@ def readers() -> dict[str, CaptureFacts]:
     Raises:
         ConfigError: one of them cannot be loaded.
     """
-    return {name: BROUGHT.load_as(name, CaptureFacts, where="evidence runs") for name in BROUGHT}
+    brought = EntryPointGroup("pytest_xlatune.captures", kind="reader of captures")
+    return {name: brought.load_as(name, CaptureFacts, where="evidence runs") for name in brought}

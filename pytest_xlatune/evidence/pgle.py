@@ -13,8 +13,6 @@ from collections import Counter
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace.breakdown import Drill
 
-_PS_PER_US = 1e6
-
 
 def pgle_profile(drill: Drill, program: Program | None = None) -> str:
     """Return the mean time of each operation in the format of XLA's scheduler.
@@ -31,7 +29,7 @@ def pgle_profile(drill: Drill, program: Program | None = None) -> str:
     for row in drill.ops:
         spent_ps[row.name] += row.sum_ps
         count[row.name] += row.count
-    costs_us = {name: spent / count[name] / _PS_PER_US for name, spent in spent_ps.items()}
+    costs_us = {name: spent / count[name] / 1e6 for name, spent in spent_ps.items()}
     lines, front = [], ""
     if costs_us and program is not None and program.fingerprint is not None:
         lines, front = [f"# of {program.module} for {program.target}"], f"{program.fingerprint}::"

@@ -1,9 +1,8 @@
 """The protobuf wire format: single messages, or a million at once; and XLA's options.
 
-Small messages (planes, names) are read in Python by `fields`. The events of a trace line are
-decoded by numpy in lockstep: every event has a cursor, and one iteration reads the next field of
-all events. This module knows nothing of traces. It never trusts a length: malformed bytes raise
-`WireError`, a ValueError with what was found and the position; the caller adds the file.
+Single messages are read by `fields`, and numbers of many messages at once by `Octets`. This module
+knows nothing of traces. It never trusts a length: malformed bytes raise `WireError`, a ValueError
+with what was found and the position; the caller adds the file.
 
 Format: https://protobuf.dev/programming-guides/encoding/.
 """
@@ -11,7 +10,6 @@ Format: https://protobuf.dev/programming-guides/encoding/.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +18,8 @@ Bytes = bytes | memoryview
 Ints = NDArray[np.int64]
 Part = tuple[int, int, int, int]  # part of a message: field number, wire type, begin, end
 
-VARINT: Final = 0
-FIXED64: Final = 1
-LENGTH: Final = 2
-FIXED32: Final = 5
-PADDING: Final = 48  # bytes after a range, so that 8 can be read at any cursor
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
+PADDING = 48  # bytes after a range, so that 8 can be read at any cursor
 
 _CONTINUE = np.uint64(0x8080808080808080)
 _PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -44,9 +39,6 @@ _ONE, _TOP = np.uint64(1), np.uint64(56)
 class WireError(ValueError):
     """The bytes are no protobuf message; the text says what was found and at which byte."""
 
-    def __init__(self, message: str, at: int | None = None) -> None:
-        super().__init__(message if at is None else f"{message} at byte {at}")
-
 
 def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
     """Return the varint at `at` and the position after it.
@@ -63,7 +55,7 @@ def varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
         if not byte & 0x80:
             return value & 0xFFFFFFFFFFFFFFFF, position + 1
         shift += 7
-    raise WireError("a number that does not end", at)
+    raise WireError(f"a number that does not end at byte {at}")
 
 
 def signed(value: int) -> int:
@@ -85,7 +77,7 @@ def fields(data: Bytes, start: int, end: int) -> Iterator[Part]:
         tag, at = varint(data, at, end)
         number, kind = tag >> 3, tag & 7
         if number == 0:
-            raise WireError("field number 0", begin)
+            raise WireError(f"field number 0 at byte {begin}")
         if kind == VARINT:
             value, at = varint(data, at, end)
             yield number, kind, value, at
@@ -95,9 +87,9 @@ def fields(data: Bytes, start: int, end: int) -> Iterator[Part]:
         elif kind in {FIXED64, FIXED32}:
             size = 8 if kind == FIXED64 else 4
         else:
-            raise WireError(f"wire type {kind}", begin)
+            raise WireError(f"wire type {kind} at byte {begin}")
         if size > end - at:
-            raise WireError(f"a length of {size} where {end - at} bytes are left,", begin)
+            raise WireError(f"a length of {size} where {end - at} bytes are left, at byte {begin}")
         yield number, kind, at, at + size
         at += size
 

@@ -22,7 +22,7 @@ from pytest_xlatune.evidence.trace import comparison
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.collectives import shares_of
-from pytest_xlatune.evidence.trace.comparison import TraceComparison, milliseconds
+from pytest_xlatune.evidence.trace.comparison import TraceComparison, in_ms
 from pytest_xlatune.ledger import EvidenceRecorded
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.channels import DUMP_FOLDER
@@ -36,9 +36,6 @@ from pytest_xlatune.secure_files import write_bytes
 from pytest_xlatune.tasks.recorded import evidence_in
 
 _Value = TypeVar("_Value")
-
-FAMILIES = 5  # kernel families shown: those that changed most
-_OVERLAPS = ("overlap", "concurrency")  # the totals that are shown
 
 
 def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
@@ -133,12 +130,12 @@ def drill_fact(drill: Drill) -> str:
     """Return a sentence with the parts of a step's time."""
     span_s = drill.seconds(drill.total.span_ps)
     shown = ", ".join(
-        f"{name} {milliseconds(spent):.3f}"
-        for name, spent in comparison.figures(drill)[comparison.PART].items()
+        f"{name} {in_ms(spent_s)}"
+        for name, spent_s in comparison.figures(drill)[comparison.PART].items()
     )
     return (
         f"{counted(len(drill.gpus), 'device')}, {counted(drill.divided_by, 'step')}: a step spans "
-        f"{milliseconds(span_s):.3f} ms: {shown}"
+        f"{in_ms(span_s)} ms: {shown}"
     )
 
 
@@ -204,15 +201,15 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
 
 
 def _trace_facts(compared: TraceComparison) -> Iterator[tuple[str, str]]:
-    """Yield the kind and the text of each fact."""
+    """Yield the kind and the text of each fact; of families, the five that changed most."""
     yield "step", compared.sentences[0]
     families, totals = compared.of(comparison.FAMILY), compared.of(comparison.TOTAL)
     for kind, rows in (
         ("step", compared.of(comparison.SPAN) + compared.of(comparison.PART)),
-        ("kernel family", [figure for figure in families[:FAMILIES] if figure.change_s()]),
-        ("overlap", [figure for figure in totals if figure.name in _OVERLAPS]),
+        ("kernel family", [figure for figure in families[:5] if figure.change_s()]),
+        ("overlap", [figure for figure in totals if figure.name in ("overlap", "concurrency")]),
     ):
         for figure in rows:
-            before, after, change = map(milliseconds, (*figure.seconds, figure.change_s()))
-            text = f"{before:.3f} -> {after:.3f} ms per device and step ({change:+.3f} ms)"
-            yield kind, f"{figure.name}: {text}"
+            before, after = map(in_ms, figure.seconds)
+            change = in_ms(figure.change_s(), "+")
+            yield kind, f"{figure.name}: {before} -> {after} ms per device and step ({change} ms)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from pytest_xlatune.evidence.trace.collectives import (
     communication_of,
     shares_of,
 )
-from pytest_xlatune.evidence.trace.comparison import compare_windows, figures, milliseconds
+from pytest_xlatune.evidence.trace.comparison import compare_windows, figures, in_ms
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json, read_json
@@ -60,21 +60,6 @@ _RULES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drilled:
-    """The drills that were made.
-
-    Attributes:
-        drills: the drill of each variant that could be read.
-        collectives: the collectives of each variant, if they were requested.
-        problems: what could not be read, and what was left out.
-    """
-
-    drills: tuple[Drill, ...]
-    collectives: tuple[Communication, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
 def drill_variants(
     variants: Sequence[Sequence[Path]],
     window: CaptureWindow,
@@ -82,7 +67,7 @@ def drill_variants(
     step_times_s: Sequence[float] = (),
     programs: Sequence[Program] = (),
     collectives: bool = False,
-) -> Drilled:
+) -> tuple[list[Drill], list[Communication], list[str]]:
     """Drill variants; each is a list of captures, and of folders with captures.
 
     Args:
@@ -91,6 +76,9 @@ def drill_variants(
         step_times_s: the seconds of a step without a profiler, one for each variant; () if unknown.
         programs: the compiled programs, one for each variant; they imply `collectives`.
         collectives: whether collectives are requested, even without a program.
+
+    Returns the drill of each variant that could be read, the collectives of each variant if they
+    were requested, and what could not be read or was left out.
 
     Raises:
         ConfigError: the arguments do not fit the variants.
@@ -114,11 +102,8 @@ def drill_variants(
     read, problems = read_each(drilled, range(len(variants)))
     # if a variant is missing, it is not known which program belongs to which of the others
     known = [communication for _, _, communication in read if communication and not problems]
-    return Drilled(
-        drills=tuple(drill for drill, _, _ in read),
-        collectives=tuple(known),
-        problems=(*problems, *(text for _, left_out, _ in read for text in left_out)),
-    )
+    left_out = [text for _, texts, _ in read for text in texts]
+    return [drill for drill, _, _ in read], known, [*problems, *left_out]
 
 
 def read_families(path: Path) -> tuple[Family, ...]:
@@ -134,23 +119,27 @@ def read_families(path: Path) -> tuple[Family, ...]:
     return parse_families(data, where=str(path))
 
 
-def drill_document(drilled: Drilled, *, top: int = TOP, width: int | None = NAME) -> Document:
-    """Return the document of a drill; `width` is the longest name of a kernel, None for no limit.
+def drill_document(
+    drills: Sequence[Drill],
+    collectives: Sequence[Communication] = (),
+    *,
+    top: int = TOP,
+    width: int | None = NAME,
+) -> Document:
+    """Return the document of variants; `width` is the longest name of a kernel, None for no limit.
 
     Raises:
         ConfigError: two variants cannot be compared.
     """
-    first, *others = drilled.drills
+    first, *others = drills
     title = "What made the difference between variants"
     names = ["before", "after"]
     if not others:
         title, names = "Where the time of a step went", [""]
     elif len(others) > 1:
         names = [f"variant {place}" for place in range(1, len(others) + 2)]
-    sections = [
-        *(_several(drilled.drills, names, top, width) if others else _one(first, top, width))
-    ]
-    for name, communication in zip(names, drilled.collectives, strict=False):
+    sections = [*(_several(drills, names, top, width) if others else _one(first, top, width))]
+    for name, communication in zip(names, collectives, strict=False):
         blocks = _collectives(communication, name, top, width)
         sections.append(section(", ".join(filter(None, ("Collectives", name))), *blocks))
     return Document(title=title, sections=tuple(sections), brief=True)
@@ -166,12 +155,11 @@ def _table(
 
 
 def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
-    """Yield the sections of one variant: what it is, its tables, and remarks."""
     span_s, total_ps = drill.seconds(drill.total.span_ps), drill.total.sum_ps
     of_groups = figures(drill)
     composed = of_groups[comparison.PART] | {"= span": span_s} | of_groups[comparison.TOTAL]
     yield section("In short", lines(*map(plain, _head(drill))))
-    rows = [(name, _ms(value), _share(value, span_s)) for name, value in composed.items()]
+    rows = [(name, in_ms(value), _share(value, span_s)) for name, value in composed.items()]
     yield section("Composition", _table(("composition", "ms", "of span"), rows))
     for title, word, second, time_rows in (
         ("Families of kernels", "family", "kind", drill.families),
@@ -181,10 +169,10 @@ def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
             (
                 _short(row.name, width),
                 str(getattr(row, second)),
-                _ms(drill.seconds(row.sum_ps)),
+                in_ms(drill.seconds(row.sum_ps)),
                 _share(row.sum_ps, total_ps),
                 f"{row.count / max(1, drill.gpu_steps):.4g}",
-                _ms(drill.seconds(row.alone_ps)),
+                in_ms(drill.seconds(row.alone_ps)),
             )
             for row in time_rows
         ]
@@ -192,7 +180,7 @@ def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
         yield section(title, _table(head, cells, words=2))
     if (shares := shares_of(drill, None)) is not None:
         of_step = sorted(shares.of_step.items(), key=lambda item: -item[1])
-        ceiling = [(part, _ms(share * span_s), f"{share:.1%}") for part, share in of_step]
+        ceiling = [(part, in_ms(share * span_s), f"{share:.1%}") for part, share in of_step]
         title = "Ceiling: the most that settings of a part can win"
         yield section(title, _table(("ceiling", "ms", "of span"), ceiling))
     yield section("Remarks", lines(*_remarks(drill, width)))
@@ -236,8 +224,8 @@ def _remarks(drill: Drill, width: int | None) -> Iterator[str]:
         yield "kernels of the main stream, by the time that nothing runs beside them:"
     for row in drill.blockers[:3]:
         yield (
-            f"  {plain(_short(row.name, width))}: {_ms(drill.seconds(row.alone_ps))} ms alone, "
-            f"longest {row.longest_ps / _PS_OF_MS:.3f} ms"
+            f"  {plain(_short(row.name, width))}: {in_ms(drill.seconds(row.alone_ps))} ms "
+            f"alone, longest {row.longest_ps / _PS_OF_MS:.3f} ms"
         )
         if remedy := remedies.get(row.family):
             yield f"    {plain(remedy)}"
@@ -285,9 +273,9 @@ def _several(
     ):
         rows = []
         for figure in compared_figures:
-            cells = [_short(figure.name, width), _ms(figure.seconds[0])]
+            cells = [_short(figure.name, width), in_ms(figure.seconds[0])]
             for variant, seconds in enumerate(figure.seconds[1:], 1):
-                cells += [_ms(seconds), f"{milliseconds(figure.change_s(variant)):+.3f}"]
+                cells += [in_ms(seconds), in_ms(figure.change_s(variant), "+")]
             rows.append(cells)
         yield section(title, _table((word, *head), rows))
 
@@ -309,10 +297,10 @@ def _collectives(
             _or_dash(row.size_bytes, "d"),
             _or_dash(row.ranks, "d"),
             f"{row.executions:.4g}",
-            _ms(row.duration_s),
+            in_ms(row.duration_s),
             _or_dash(row.transfer_s, ".3f", 1e3),
             _or_dash(row.wait_s, ".3f", 1e3),
-            _ms(row.alone_s),
+            in_ms(row.alone_s),
             _or_dash(row.algbw, ".2f", 1e-9),
             _or_dash(row.busbw, ".2f", 1e-9),
         )
@@ -324,8 +312,8 @@ def _collectives(
         assumed = ", as if each collective went over all devices" if late.is_assumed else ""
         yield lines(
             plain(
-                f"{late.device} came last most: the others waited {_ms(late.imposed_s)} ms a step "
-                f"for it, {late.of_all:.0%} of all waits{assumed}"
+                f"{late.device} came last most: the others waited {in_ms(late.imposed_s)} ms "
+                f"a step for it, {late.of_all:.0%} of all waits{assumed}"
             )
         )
     if communication.unmatched:
@@ -342,11 +330,6 @@ def drill_json(*drills: Drill) -> Json:
     """
     variants = [drill.to_json() for drill in drills]
     return {"schema": SCHEMA, "variants": variants} | compare_windows(*drills).to_json()
-
-
-def _ms(value_s: float) -> str:
-    """Return seconds as a text in milliseconds."""
-    return f"{milliseconds(value_s):.3f}"
 
 
 def _share(value: float, total: float) -> str:

@@ -43,19 +43,6 @@ class Recorded:
     problems: tuple[str, ...]
 
 
-def as_recorded(event: EvidenceRecorded, trial: Trial, folder: Path) -> Recorded:
-    """Return an event with its paths as paths below the ledger's folder."""
-    return Recorded(
-        profile=trial.profile.id,
-        trial_id=event.trial_id,
-        dump=folder / event.dump if event.dump else None,
-        captures=tuple(folder / capture for capture in event.captures),
-        pgle=Path(event.pgle) if event.pgle else None,
-        facts=event.facts,
-        problems=event.problems,
-    )
-
-
 def evidence_in(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
     """Yield the evidence of a ledger, with its trials, in the order of recording."""
     for trial_id, event in state.recorded.items():
@@ -64,28 +51,29 @@ def evidence_in(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:
             yield event, progress.trial
 
 
-def find_recorded(name: str, workdir: Path) -> Recorded | None:
-    """Return the evidence that a name means; None if it is no name but a path to evidence.
+def recorded_files(name: str, workdir: Path, kind: str) -> tuple[Path, ...]:
+    """Return the files of a kind, "dump" or "capture", of the recorded evidence that a name means.
+
+    A name that is neither a sweep's profile nor a trial is returned as a path.
 
     Raises:
-        ConfigError: the sweep or trial exists without evidence, or several cells have it.
+        ConfigError: the sweep or trial exists without evidence, several cells have it, or the
+            evidence has no file of the kind.
         LedgerError: a ledger cannot be read.
     """
     match = _OF_SWEEP.fullmatch(name)
     sweep, profile_id = match.groups() if match else ("", "")
-    evidence: list[Recorded] = []
+    evidence: list[tuple[Path, EvidenceRecorded]] = []
     known: list[str] = []
     for folder in find_ledgers(workdir):
         if sweep and folder.parent.name != sweep:
             continue
         state = replay(Ledger(folder / LEDGER).refresh())
-        here = [as_recorded(event, trial, folder) for event, trial in evidence_in(state)]
-        known += [recorded.profile for recorded in here]
-        wanted = [
-            recorded
-            for recorded in here
-            if name == recorded.trial_id or profile_id == recorded.profile
-        ]
+        wanted = []
+        for event, trial in evidence_in(state):
+            known.append(trial.profile.id)
+            if name == event.trial_id or profile_id == trial.profile.id:
+                wanted.append((folder, event))
         # take the last one: the profile may have been recorded under another protocol before
         evidence += wanted[-1:]
         if name in state.trials and not wanted:
@@ -96,7 +84,7 @@ def find_recorded(name: str, workdir: Path) -> Recorded | None:
     if len(evidence) > 1:
         raise ConfigError(
             f"{name}: recorded in {len(evidence)} cells; name the trial: "
-            f"{', '.join(recorded.trial_id for recorded in evidence)}"
+            f"{', '.join(event.trial_id for _, event in evidence)}"
         )
     if match and not evidence:
         raise ConfigError(
@@ -104,21 +92,12 @@ def find_recorded(name: str, workdir: Path) -> Recorded | None:
             + (f"; recorded are {', '.join(dict.fromkeys(known))}" if known else "")
             + ". Record it with `xlatune evidence SWEEP_FILE PROFILE`, or give a path"
         )
-    return evidence[0] if evidence else None
-
-
-def recorded_files(name: str, workdir: Path, kind: str) -> tuple[Path, ...]:
-    """Return the files of a kind, "dump" or "capture", that a name of recorded evidence means.
-
-    Raises:
-        ConfigError: the evidence has none; see `find_recorded`.
-    """
-    recorded = find_recorded(name, workdir)
-    if recorded is None:
+    if not evidence:
         return (Path(name),)
-    files = recorded.captures if kind == "capture" else (recorded.dump,)
-    paths = tuple(path for path in files if path is not None)
+    ((folder, event),) = evidence
+    files = event.captures if kind == "capture" else filter(None, (event.dump,))
+    paths = tuple(folder / file for file in files)
     if not paths:
-        why = f": {'; '.join(recorded.problems)}" if recorded.problems else ""
-        raise ConfigError(f"{name}: trial {recorded.trial_id} left no {kind}{why}")
+        why = f": {'; '.join(event.problems)}" if event.problems else ""
+        raise ConfigError(f"{name}: trial {event.trial_id} left no {kind}{why}")
     return paths

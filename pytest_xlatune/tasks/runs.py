@@ -57,7 +57,7 @@ from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import read_new
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere, refuse_expensive
-from pytest_xlatune.tasks.recorded import Recorded, as_recorded
+from pytest_xlatune.tasks.recorded import Recorded
 
 
 def site_of(
@@ -376,7 +376,15 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     known = view.state.recorded.get(result.trial.id)
     if known is None:
         raise NotRecorded(f"{result.trial.profile.id} left no evidence: {sentence(result.reason)}")
-    recorded = as_recorded(known, result.trial, folder)
+    recorded = Recorded(
+        profile=result.trial.profile.id,
+        trial_id=known.trial_id,
+        dump=folder / known.dump if known.dump else None,
+        captures=tuple(folder / capture for capture in known.captures),
+        pgle=Path(known.pgle) if known.pgle else None,
+        facts=known.facts,
+        problems=known.problems,
+    )
     lost = [path for path in (recorded.dump, *recorded.captures) if path and not path.exists()]
     if lost or not (recorded.dump or recorded.captures):
         why = "; ".join(recorded.problems) or "the run left no dump and no capture"

@@ -15,7 +15,7 @@ from pytest_xlatune.evidence.trace.comparison import SPAN, TOTAL, compare_window
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.report.render import terminal
-from pytest_xlatune.tasks.drill import Drilled, drill_document
+from pytest_xlatune.tasks.drill import drill_document
 from tests.helpers.captures import Space, lines_json, msg, node, num, reconciles
 
 
@@ -204,7 +204,7 @@ def test_blockers_are_ranked_by_the_time_that_nothing_runs_beside_them() -> None
         ("long_gemm", 800),
         ("short_fusion", 200),
     ]
-    told = terminal(drill_document(Drilled(drills=(found,))))
+    told = terminal(drill_document([found]))
     at = next(i for i, each in enumerate(told) if "nothing runs beside them:" in each)
     assert "long_gemm" in told[at + 1]
 
@@ -353,7 +353,7 @@ ENDS = "steps before it have"
 )
 def test_what_was_hidden_is_told(trace: Callable[[], Trace], says: str) -> None:
     found = drill([trace()])
-    shown = terminal(drill_document(Drilled(drills=(found,)), width=None), width=1000)
+    shown = terminal(drill_document([found], width=None), width=1000)
     assert says in "\n".join(shown)
 
 

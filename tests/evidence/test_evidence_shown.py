@@ -13,7 +13,7 @@ from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
 from pytest_xlatune.evidence.trace.comparison import PART, SPAN, compare_windows
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.render import terminal
-from pytest_xlatune.tasks.drill import NAME, TOP, Drilled, drill_document, drill_json
+from pytest_xlatune.tasks.drill import NAME, TOP, drill_document, drill_json
 from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers.captures import Space
 from tests.helpers.hlo_programs import DATA, program
@@ -28,8 +28,7 @@ def hlo_lines(*programs: Program) -> list[str]:
 
 def drill_lines(*drills: Drill, top: int = TOP, width: int | None = NAME) -> list[str]:
     """What a terminal shows of variants."""
-    found = Drilled(drills=drills)
-    return terminal(drill_document(found, top=top, width=width))
+    return terminal(drill_document(drills, top=top, width=width))
 
 
 def drilled(scatter_us: int = 4000, *, devices: int = 2) -> Drill:

@@ -25,7 +25,7 @@ from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
-from pytest_xlatune.tasks.recorded import find_recorded, recorded_files
+from pytest_xlatune.tasks.recorded import recorded_files
 from tests.helpers.history import measured, trial_of
 
 ONE = profile("overlap-2", "--xla_a=2")
@@ -68,14 +68,14 @@ def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: 
     captures = recorded_files("pp8:overlap-2", tmp_path, "capture")
     assert captures == (folder / "run/0/a.xplane.pb",)
     # what a name does not say is asked for
-    assert find_recorded("pp8", tmp_path) is None
+    assert recorded_files("pp8", tmp_path, "dump") == (Path("pp8"),)
     write(tmp_path, "FSDP=8", *recorded("FSDP=8", ONE))
     with pytest.raises(ConfigError, match="recorded in 2 cells; name the trial: overlap-2-e"):
-        find_recorded("pp8:overlap-2", tmp_path)
+        recorded_files("pp8:overlap-2", tmp_path, "dump")
     with pytest.raises(ConfigError, match=r"recorded are .*overlap-2.*\. Record it"):
-        find_recorded("pp8:slow", tmp_path)
+        recorded_files("pp8:slow", tmp_path, "dump")
     with pytest.raises(ConfigError, match="no evidence of it below"):
-        find_recorded("pp8:overlap-2", tmp_path / "elsewhere")
+        recorded_files("pp8:overlap-2", tmp_path / "elsewhere", "dump")
 
 
 def test_where_a_step_goes_is_told_by_evidence_of_the_cell_s_baseline(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_trial_that_was_only_measured_has_none(tmp_path: Path) -> None:
     trial = trial_of(cell("PP=8"), ONE)
     write(tmp_path, "PP=8", TrialEnded(result=measured(trial, 0.7)))
     with pytest.raises(ConfigError, match="left no dump"):
-        find_recorded(trial.id, tmp_path)
+        recorded_files(trial.id, tmp_path, "dump")

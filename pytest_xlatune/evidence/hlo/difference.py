@@ -177,6 +177,7 @@ def _trips(program: Program) -> str:
     return ", ".join(trips) or "no"
 
 
+_MOST_OPCODES = 4  # other instructions that a message names
 # fact -> the message about a change of it, and the function that reads it from a program
 _OF_PROGRAM: dict[str, tuple[str, Callable[[Program], Value]]] = {
     "pipelined": ("loops run {old} -> {new} rounds", _trips),
@@ -209,11 +210,10 @@ def _other_instructions(before: Program, after: Program) -> Message:
     collectives = {f"{kind}{end}" for kind in (*KINDS, "async") for end in ("", "-start", "-done")}
     changed = Counter(after.opcodes)
     changed.subtract(before.opcodes)
-    by_change = sorted(
-        ((opcode, count) for opcode, count in changed.items() if count),
-        key=lambda item: (-abs(item[1]), item[0]),
+    opcodes = sorted(
+        changed.keys() - collectives, key=lambda opcode: (-abs(changed[opcode]), opcode)
     )
-    shown = [f"{opcode} {count:+d}" for opcode, count in by_change if opcode not in collectives]
+    shown = [f"{opcode} {changed[opcode]:+d}" for opcode in opcodes if changed[opcode]]
     if not shown:
         return say("nothing else changed in number")
     if len(shown) <= _MOST_OPCODES:
@@ -223,9 +223,6 @@ def _other_instructions(before: Program, after: Program) -> Message:
         shown=shown[:_MOST_OPCODES],
         more=len(shown) - _MOST_OPCODES,
     )
-
-
-_MOST_OPCODES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,10 +295,8 @@ def prove(flags: Sequence[str], before: Program, after: Program) -> tuple[Messag
             text = "{flag} did not act: {why}"
             why = verbatim("the program is identical" if is_equal else distance)
         else:
-            text, unknown = "{flag} cannot be seen in HLO: {why}", _NOT_IN_THE_TABLE
+            text = "{flag} cannot be seen in HLO: {why}"
+            unknown = "the optimised HLO is the same, and no table says where it acts"
             why = verbatim(unknown if expected is None else expected.below)
         proofs.append(say(text, flag=flag, why=why, together=flags))
     return tuple(proofs)
-
-
-_NOT_IN_THE_TABLE = "the optimised HLO is the same, and no table says where it acts"

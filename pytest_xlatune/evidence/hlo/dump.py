@@ -63,9 +63,6 @@ def _step_in(folder: Path) -> Path:
     nothing, although its text may be ten times as large; an evaluation returns almost nothing. Of
     the programs that do both, the one with the largest text is the step: others copy the state, or
     apply gradients to it.
-
-    Raises:
-        ParseError: the folder has no compiled program.
     """
     files = [Path(entry) for entry in os.scandir(folder) if entry.is_file()]
     programs = [path for path in files if PROGRAM_FILE.fullmatch(path.name)]

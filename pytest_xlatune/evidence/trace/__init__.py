@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -154,12 +154,6 @@ def by_id(ids: Ints, start_ps: Ints) -> tuple[Ints, Ints]:
     return ids, start_ps
 
 
-def narrow(column: Ints) -> Ints:
-    """Return a column as 32-bit integers if its numbers fit, in half the memory."""
-    kept = cast("Ints", column.astype(np.int32))
-    return kept if (kept == column).all() else column
-
-
 def without_containers(kernels: Columns) -> Columns:
     """Return kernels without those that contain the next one of the same thread.
 
@@ -222,13 +216,12 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     remedy: str = ""  # which settings help if such a kernel blocks the main stream; "" if none
 
 
-OTHER = Family(name="other", kind=Kind.COMPUTE, pattern="")
 _LIBRARY = r"(?:nccl|rccl|msccl)\w*"
 
 
 @functools.cache
 def shipped_families() -> tuple[Family, ...]:
-    """Return the families of `families.toml`."""
+    """Return the families of `families.toml`; the last one, `other`, matches every name."""
     text = Path(__file__).with_name("families.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text.replace("(LIBRARY)", _LIBRARY))["family"]
     return msgspec.convert(rows, tuple[Family, ...])
@@ -236,6 +229,8 @@ def shipped_families() -> tuple[Family, ...]:
 
 def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
     """Read the families of a user: a list of tables with `name`, `kind` and `pattern`.
+
+    The shipped family `other` comes after them, for all names that none of them matches.
 
     Raises:
         ConfigError: the data have another shape, a kind is unknown, or a pattern is malformed.
@@ -252,15 +247,14 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
             re.compile(family.pattern)
         except re.error as error:
             raise ConfigError(f"{where}: pattern {family.pattern!r}: {error}") from None
-    return families
+    return *families, shipped_families()[-1]
 
 
 @functools.lru_cache(maxsize=2)  # the ranks of a window have the same names
 def classify(names: tuple[str, ...], families: tuple[Family, ...]) -> tuple[Ints, NDArray[np.int8]]:
-    """Return the family and the kind of each name, as indices; `len(families)` is no family."""
-    known = (*families, OTHER)  # every name contains a match of OTHER's empty pattern
-    patterns = [re.compile(family.pattern, re.IGNORECASE) for family in known]
-    kinds = np.array([KINDS.index(family.kind) for family in known], np.int8)
+    """Return the family and the kind of each name, as indices; the last family has all names."""
+    patterns = [re.compile(family.pattern, re.IGNORECASE) for family in families]
+    kinds = np.array([KINDS.index(family.kind) for family in families], np.int8)
     matches = (
         next(index for index, pattern in enumerate(patterns) if pattern.search(name))
         for name in names

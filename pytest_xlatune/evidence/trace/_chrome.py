@@ -120,7 +120,6 @@ class _ChromeReader:
         self._is_kineto = False
 
     def take(self, event: Any) -> None:
-        """Take one element of the list."""
         kind = event.get("ph")
         if kind == "X":
             self._count += 1

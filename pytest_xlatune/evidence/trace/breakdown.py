@@ -29,7 +29,6 @@ from pytest_xlatune.evidence.trace import (
     COMPUTE,
     KINDS,
     MEMORY,
-    OTHER,
     Backend,
     Columns,
     Device,
@@ -94,8 +93,6 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline
     Returns the timeline, and for each kernel how long it ran alone.
     """
     size = len(start_ps)
-    if not size:
-        return Timeline(), np.zeros(0, np.int64)
     points = np.concatenate([start_ps, end_ps])
     order = np.argsort(points, kind="stable")
     # for each interval between two points: its length, and the kernels of each kind that run
@@ -226,9 +223,9 @@ class Drill(Record, frozen=True, kw_only=True):
     @property
     def spread(self) -> float:
         """The busiest device's compute time over the median one, minus one."""
-        compute_ps = sorted(gpu.total.compute_ps for gpu in self.gpus)
-        middle_ps = (compute_ps[(len(compute_ps) - 1) // 2] + compute_ps[len(compute_ps) // 2]) / 2
-        return compute_ps[-1] / middle_ps - 1 if middle_ps else 0.0
+        compute_ps = [gpu.total.compute_ps for gpu in self.gpus]
+        middle_ps = float(np.median(compute_ps))
+        return max(compute_ps) / middle_ps - 1 if middle_ps else 0.0
 
     @property
     def straggler(self) -> Gpu:
@@ -288,8 +285,6 @@ class _Rows(dict[tuple[str, Family], Ints]):
 
 
 class _WindowSums:
-    """The sums over the captures of a window so far."""
-
     def __init__(self, window: CaptureWindow) -> None:
         self._window = window
         self._kernels, self._ops = _Rows(), _Rows()
@@ -303,7 +298,6 @@ class _WindowSums:
         self._sessions: dict[str, tuple[int, int]] = {}  # of each capture that has it
 
     def add(self, trace: Trace) -> None:
-        """Add one capture to the sums."""
         lost = trace.truncated
         if trace.foreign is not None:
             self.excluded.append(f"{trace.source}: {trace.foreign}")
@@ -352,8 +346,8 @@ class _WindowSums:
         if steps.rule is StepRule.WHOLE and self._window.steps:
             _check_whole(trace, devices, self._window.steps)
         self._warn(trace, *_ended_early(trace, devices, steps))
-        family_of, _ = classify(trace.names, self._window.families)
-        families = (*self._window.families, OTHER)
+        families = self._window.families
+        family_of, _ = classify(trace.names, families)
         # a kernel is of one family, and an operation may have kernels of several
         of_kernels = np.zeros((len(_FIGURES), len(trace.names)), np.int64)
         of_ops = np.zeros((len(_FIGURES), (len(trace.names) + 1) * len(families)), np.int64)
@@ -379,7 +373,6 @@ class _WindowSums:
                 self._ops.add(name_of_op, families[family], of_ops[:, at])
 
     def result(self) -> Drill:
-        """Return the sums over all captures, after checking that they belong together."""
         if not self._gpus:
             raise ParseError(
                 "nothing to drill: "
@@ -410,12 +403,7 @@ class _WindowSums:
         )
 
     def _check_steps(self) -> tuple[StepRule, tuple[int, ...]]:
-        """Return the steps that all captures have, and the weakest rule that found them.
-
-        Raises:
-            ParseError: the profiler's sessions do not overlap, the steps differ, or they are not as
-                many as expected.
-        """
+        """Return the steps that all captures have, and the weakest rule that found them."""
         if self._sessions:
             latest_ns, latest = max((start, name) for name, (start, _) in self._sessions.items())
             earliest_ns, earliest = min((stop, name) for name, (_, stop) in self._sessions.items())
@@ -467,11 +455,7 @@ class _WindowSums:
 
 
 def _check_whole(trace: Trace, devices: Sequence[Device], steps: int) -> None:
-    """Refuse a number of steps that contradicts the kernels of a stretch.
-
-    Raises:
-        ParseError: most kernel time belongs to kernels that ran unequally often in steps.
-    """
+    """Refuse a number of steps that contradicts the kernels of a stretch."""
     spent = fitting = 0
     for device in devices:
         name, duration_ps = device.kernels["name"], device.kernels["duration_ps"]
@@ -570,4 +554,4 @@ def _launched_in_vain(trace: Trace) -> int:
 
 
 def _numbers(steps: Steps) -> str:
-    return ", ".join(map(str, steps.numbers)) or "none"
+    return ", ".join(map(str, steps.numbers))

@@ -250,8 +250,6 @@ def _kind_of(name: str) -> str:
 
 
 _CLASSES = {Kind.COMPUTE: "compute", Kind.COMMUNICATION: "communication", Kind.MEMORY: "copies"}
-_MOST_KERNELS = 3  # the most kernels that are named for a class
-_MOST_NAME_CHARS = 60  # the most characters of a kernel's name
 
 
 def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
@@ -275,11 +273,11 @@ def shares_of(drill: Drill | None, program: Program | None) -> Shares | None:
         "copies": total.exposed_memory_ps,
         "idle": total.idle_ps,
     }
-    alone: dict[str, tuple[str, ...]] = {}  # the kernels of a class that run alone longest
+    alone: dict[str, tuple[str, ...]] = {}  # the three kernels of a class that run alone longest
     for kind, name in _CLASSES.items():
         rows = [row for row in drill.kernels if row.kind is kind and row.alone_ps]
         rows.sort(key=lambda row: (-row.alone_ps, row.name))
         if rows:
-            alone[name] = tuple(row.name[:_MOST_NAME_CHARS] for row in rows[:_MOST_KERNELS])
+            alone[name] = tuple(row.name[:60] for row in rows[:3])
     of_step = {part: spent_ps / total.span_ps for part, spent_ps in parts.items()}
     return Shares(of_step=of_step, kinds=kinds, kernels=alone)

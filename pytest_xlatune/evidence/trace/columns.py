@@ -105,7 +105,7 @@ def follow(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
             else:
                 break
     except IndexError:
-        raise WireError("a message that is cut off", at) from None
+        raise WireError(f"a message that is cut off at byte {at}") from None
     return np.frombuffer(tags, np.int64), at
 
 
@@ -152,11 +152,7 @@ def decode(
 
 
 def _by_id(ids: Collection[int]) -> NDArray[np.int32]:
-    """Return a table with a place for each id, and a last one for all larger ids: all ABSENT.
-
-    Raises:
-        WireError: an id is not one that a profiler gives.
-    """
+    """Return a table with a place for each id, and a last one for all larger ids: all ABSENT."""
     low, high = min(ids, default=0), max(ids, default=0)
     if low < 0 or high >= _MAX_ID:
         raise WireError(f"ids of names from {low} to {high}")
@@ -164,8 +160,6 @@ def _by_id(ids: Collection[int]) -> NDArray[np.int32]:
 
 
 class _Block:
-    """Some events of a line on their way into columns."""
-
     def __init__(self, line: TraceLine, begin: int, wanted: int) -> None:
         tags = line.tags[begin : begin + BLOCK]
         stop, size = begin + len(tags), len(tags)
@@ -241,7 +235,6 @@ class _Block:
         return end
 
     def one_by_one(self, row: int, wanted: list[int], intern: Callable[[str], int]) -> None:
-        """Decode one event the slow way."""
         numbers = {1: self.name, 2: self.offset_ps, 3: self.duration_ps}
         for column in (*numbers.values(), self.stats):
             column[..., row] = ABSENT if column is self.stats else 0
@@ -281,11 +274,7 @@ class NameTable:
     """
 
     def __init__(self, data: Bytes, tags: Ints, names: Names) -> None:
-        """Read the ids of a table; `tags` are the positions of its entries.
-
-        Raises:
-            WireError: an entry is no message, or an id is not one that a profiler gives.
-        """
+        """Read the ids of a table; `tags` are the positions of its entries."""
         self._data = data
         self._names = names
         ids, self._begins, self._ends = _entries(data, tags)

@@ -155,12 +155,12 @@ def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill)
     moved = [figure for figure in rows if abs(figure.change_s(variant)) >= enough_s]
     moved.sort(key=lambda figure: (-abs(figure.change_s(variant)), figure.name))
     shown = ", ".join(
-        f"{figure.name} {milliseconds(figure.change_s(variant)):+.3f} ms"
+        f"{figure.name} {in_ms(figure.change_s(variant), '+')} ms"
         for figure in moved
         if figure.group == PART or (has_periods and figure.name == _BETWEEN)
     )
     text = (
-        f"{takes} {milliseconds(abs(total_s)):.3f} ms {'less' if total_s < 0 else 'more'} "
+        f"{takes} {in_ms(abs(total_s))} ms {'less' if total_s < 0 else 'more'} "
         f"({total_s / before_s:+.1%}): {shown}"
     )
     waits = {
@@ -171,11 +171,11 @@ def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill)
     for figure in families[:1]:
         text += (
             f"; the family that moved most{'' if figure.name in waits else ' beside communication'}"
-            f" is {figure.name}, {milliseconds(figure.change_s(variant)):+.3f} ms of kernel time"
+            f" is {figure.name}, {in_ms(figure.change_s(variant), '+')} ms of kernel time"
         )
     return text
 
 
-def milliseconds(value_s: float) -> float:
-    """Return seconds as milliseconds."""
-    return value_s * 1e3
+def in_ms(value_s: float, sign: str = "") -> str:
+    """Return seconds as a text in milliseconds; with the sign "+", an increase has its sign too."""
+    return f"{value_s * 1e3:{sign}.3f}"

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -32,7 +33,6 @@ from pytest_xlatune.evidence.trace import (
     Trace,
     at_a_cap,
     by_id,
-    narrow,
     other_device,
     without_containers,
 )
@@ -49,8 +49,6 @@ from pytest_xlatune.model.errors import ParseError
 
 GPU_PLANE = "/device:GPU:"
 HOST_PLANE = "/host:CPU"
-TASK_PLANE = "Task Environment"
-STREAM_LINE = "Stream"
 NO_NAME = "(no name)"  # a kernel whose metadata the file does not have
 
 MAX_PARTS = 1 << 24  # planes, lines, names and events; a collector keeps two million per GPU
@@ -124,20 +122,16 @@ class CaptureFile:
         if self._parts > MAX_PARTS:
             raise WireError(f"more than {MAX_PARTS} parts")
 
-    def field(self, at: int, end: int) -> Part:
-        """Return the field at a position of a message that ends at `end`; its value is not loaded.
+    def fields(self, begin: int, end: int) -> Iterator[Part]:
+        """Yield the fields of a message; their values are not loaded.
 
         Raises:
             WireError: the bytes are no message.
         """
-        self.ahead(at, min(at + _HEADER, end))
-        self.count(1)
-        return next(fields(self.data, at, end))
-
-    def fields(self, begin: int, end: int) -> Iterator[Part]:
-        """Yield the fields of a message; their values are not loaded."""
         while begin < end:
-            part = self.field(begin, end)
+            self.ahead(begin, min(begin + _HEADER, end))
+            self.count(1)
+            part = next(fields(self.data, begin, end))
             yield part
             begin = part[3]
 
@@ -165,7 +159,7 @@ def read_space(file: CaptureFile) -> tuple[list[Range], list[str]]:
     at = 0
     for number, kind, begin, end in file.fields(0, file.size):
         if kind != LENGTH or number > _HOSTNAMES:
-            raise WireError(f"field {number} of an XSpace", at)
+            raise WireError(f"field {number} of an XSpace at byte {at}")
         if number == _PLANE:
             planes.append((begin, end))
         elif number < _HOSTNAMES:
@@ -209,7 +203,7 @@ def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:
             if tags.size:
                 continue
         start = at
-        number, kind, first, at = file.field(start, end)
+        number, kind, first, at = next(file.fields(start, end))
         if kind == LENGTH and number == _NAME:
             name = file.text(first, at)
         elif kind == LENGTH and number in tables:  # a long entry
@@ -219,7 +213,7 @@ def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:
     event_names, stat_names = (np.concatenate(table) for table in tables.values())
     for table in (event_names, stat_names):
         if table.size:
-            *_, last = file.field(int(table[-1]), end)
+            *_, last = next(file.fields(int(table[-1]), end))
             file.load(int(table[0]), last)
     return Plane(name=name, lines=lines, event_names=event_names, stat_names=stat_names)
 
@@ -290,6 +284,12 @@ def read_xplane(file: io.RawIOBase | io.BytesIO, source: str) -> Trace:
         ) from None
 
 
+def _narrow(column: Ints) -> Ints:
+    """Return a column as 32-bit integers if its numbers fit, in half the memory."""
+    kept = cast("Ints", column.astype(np.int32))
+    return kept if (kept == column).all() else column
+
+
 class _XplaneReader:
     def __init__(self, file: CaptureFile) -> None:
         self._file = file
@@ -297,7 +297,7 @@ class _XplaneReader:
         self._origin_ns: int | None = None
         self._marks = [np.zeros((3, 0), np.int64)]
         none = np.zeros(0, np.int64)
-        self._launches: list[tuple[Ints, Ints]] = [(narrow(none), none)]
+        self._launches: list[tuple[Ints, Ints]] = [(_narrow(none), none)]
 
     def trace(self, source: str) -> Trace:
         planes, warnings = read_space(self._file)
@@ -316,7 +316,7 @@ class _XplaneReader:
             if name == HOST_PLANE:
                 devices += self._host(read_plane(self._file, *plane), on_gpu=on_gpu)
                 self._file.forget(*plane)
-            elif name == TASK_PLANE:
+            elif name == "Task Environment":
                 session_ns = self._session_ns(*plane)
         return Trace(
             source=source,
@@ -354,7 +354,7 @@ class _XplaneReader:
         for begin, end in plane.lines:
             # with its derived lines, a real trace had 4.7 times its kernel time
             name = self._file.name(begin, end)
-            if not name.startswith(STREAM_LINE):
+            if not name.startswith("Stream"):
                 continue
             parts = [
                 self._kernels(line, columns, names, texts)
@@ -377,7 +377,7 @@ class _XplaneReader:
             name=name,
             op=texts.index(columns["op"]),
             module=texts.index(columns["module"]),
-            launch=narrow(columns["launch"]),
+            launch=_narrow(columns["launch"]),
         )
 
     def _base_ps(self, stamp_ns: int) -> int:
@@ -426,7 +426,7 @@ class _XplaneReader:
         marks = np.stack([step, start_ps, start_ps + columns["duration_ps"]])
         self._marks.append(marks[:, step != ABSENT])
         calls = (launch != ABSENT) & (columns["ordinal"] == ABSENT)
-        self._launches.append((narrow(launch[calls]), start_ps[calls]))
+        self._launches.append((_narrow(launch[calls]), start_ps[calls]))
 
 
 # NVIDIA's collector drops all beyond two million events of a kind, and says so:

@@ -21,19 +21,13 @@ Part = tuple[int, int, int, int]  # part of a message: field number, wire type, 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
 PADDING = 48  # bytes after a range, so that 8 can be read at any cursor
 
-_CONTINUE = np.uint64(0x8080808080808080)
-_PAYLOAD = np.uint64(0x7F7F7F7F7F7F7F7F)
-_ONES = np.uint64(0x0101010101010101)
+_CONTINUE, _PAYLOAD, _ONES = 0x8080808080808080, 0x7F7F7F7F7F7F7F7F, 0x0101010101010101
 # the 7-bit groups of a varint are joined in three steps: 8 groups -> 4 of 14 -> 2 of 28 -> 56 bits
-_FOLDS = tuple(
-    (np.uint64(high), np.uint64(low), np.uint64(shift))
-    for high, low, shift in (
-        (0x7F007F007F007F00, 0x007F007F007F007F, 1),
-        (0x3FFF00003FFF0000, 0x00003FFF00003FFF, 2),
-        (0x0FFFFFFF00000000, 0x000000000FFFFFFF, 4),
-    )
+_FOLDS = (
+    (0x7F007F007F007F00, 0x007F007F007F007F, 1),
+    (0x3FFF00003FFF0000, 0x00003FFF00003FFF, 2),
+    (0x0FFFFFFF00000000, 0x000000000FFFFFFF, 4),
 )
-_ONE, _TOP = np.uint64(1), np.uint64(56)
 
 
 class WireError(ValueError):
@@ -102,11 +96,8 @@ def text(data: Bytes, start: int, end: int) -> str:
 class Octets:
     """A range of bytes that is read at many positions at once.
 
-    No position may be more than 20 bytes beyond the end.
-
-    Attributes:
-        data: the bytes that contain the range.
-        start: where position 0 is in the data: the begin, rounded down to a multiple of 8.
+    No position may be more than 20 bytes beyond the end. `start` is where position 0 is in the
+    data: the begin of the range, rounded down to a multiple of 8.
     """
 
     def __init__(self, data: Bytes, start: int, end: int) -> None:
@@ -146,14 +137,14 @@ def _varints(words: NDArray[np.uint64]) -> tuple[Ints, Ints]:
     """Decode the varint at the beginning of each word; the words are overwritten."""
     stop = ~words
     stop &= _CONTINUE
-    keep = stop - _ONE
+    keep = stop - 1
     keep ^= stop  # all bits up to and including the first stop bit
     words &= keep
     words &= _PAYLOAD
-    for high, low, shift in _FOLDS:
+    for high, low, shift in np.array(_FOLDS, np.uint64):
         words = ((words & high) >> shift) | (words & low)
     keep &= _ONES  # a bit for each byte of the varint, to be counted
     keep *= _ONES  # their sum is in the top byte
-    keep >>= _TOP
+    keep >>= 56
     keep[stop == 0] = 0
     return words.view(np.int64), keep.view(np.int64)

@@ -36,22 +36,14 @@ class Change(StrEnum):
 
 
 class ProgramDifference(Record, frozen=True, kw_only=True):
-    """The changes from one program to another.
+    """The changes from one program to another."""
 
-    Attributes:
-        before: the path of the first program.
-        after: the path of the second program.
-        change: how different they are.
-        facts: what changed, one message for each fact, preceded by how different they are if the
-            facts do not say that.
-        proofs: for each differing option whether it acted; () if a dump lacks its options.
-    """
-
-    before: str
-    after: str
-    change: Change
+    before: str  # the path of the first program
+    after: str  # the path of the second program
+    change: Change  # how different they are
+    # a message for each fact that changed, preceded by how different they are if no fact says that
     facts: tuple[Message, ...]
-    proofs: tuple[Message, ...]
+    proofs: tuple[Message, ...]  # whether each differing option acted; () if a dump lacks options
 
 
 # `Change.PROGRAM` has no head, because the facts say it
@@ -114,11 +106,7 @@ def _of_collectives(before: Program, after: Program) -> Iterator[Message]:
     places = (("in the loop", True), ("outside of loops", False))
     for kind, (where, in_loop) in itertools.product(KINDS, places):
         old, new = (
-            [
-                collective
-                for collective in program.collectives_of(kind)
-                if collective.in_loop == in_loop
-            ]
+            [row for row in program.collectives_of(kind) if row.in_loop == in_loop]
             for program in (before, after)
         )
         if parts := [*_parts(old, new)]:
@@ -132,10 +120,7 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
     executions = [sum(collective.executions for collective in side) for side in sides]
     if sizes[0] != sizes[1]:
         yield say("{old} -> {new}", old=_sizes(sizes[0]), new=_sizes(sizes[1]))
-        was, now = (
-            size(sum(collective.size_bytes * collective.executions for collective in side))
-            for side in sides
-        )
+        was, now = (size(sum(row.size_bytes * row.executions for row in side)) for side in sides)
         yield (
             say("bytes unchanged ({now} a step)", now=now)
             if was == now
@@ -227,32 +212,21 @@ def _other_instructions(before: Program, after: Program) -> Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What a flag changes when it acts.
+    """What a flag changes when it acts."""
 
-    Attributes:
-        fact: the fact of the program, by its name in `seen_in.toml`.
-        kinds: the collectives of which the flag changes it; () means all.
-        text: the fact for people to read, with the kinds.
-        trait: the attribute of collectives that shows it; "" if none does.
-        below: what shows the effect of a flag that never changes the program; "" if it does.
-    """
-
-    fact: str
-    kinds: tuple[str, ...]
-    text: str
-    trait: str = ""
-    below: str = ""
+    fact: str  # the fact of the program, by its name in `seen_in.toml`
+    kinds: tuple[str, ...]  # the collectives of which the flag changes it; () means all
+    text: str  # the fact for people to read, with the kinds
+    trait: str = ""  # the attribute of collectives that shows it; "" if none does
+    below: str = ""  # what shows the effect of a flag that never changes the program; "" if it does
 
     def seen_in(self, program: Program) -> object:
         """Return the fact as it is in a program; two programs that differ in it show an effect."""
         shown: list[object] = []
         if self.trait:
             collectives = program.collectives_of(*(self.kinds or KINDS))
-            shown.append(
-                Counter(
-                    (collective.kind, getattr(collective, self.trait)) for collective in collectives
-                )
-            )
+            traits = ((row.kind, getattr(row, self.trait)) for row in collectives)
+            shown.append(Counter(traits))
         if self.fact in _OF_PROGRAM:
             shown.append(_OF_PROGRAM[self.fact][1](program))
         return shown or program.digest

@@ -79,25 +79,20 @@ class Columns(dict[str, NDArray[Any]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Device:
-    """A device with at least one kernel.
+    """A device with at least one kernel."""
 
-    Attributes:
-        name: e.g. /device:GPU:0.
-        streams: the names of its streams.
-        kernels: its kernels in any order. A reader fills these columns:
-            start_ps, duration_ps: picoseconds on the clock of the capture.
-            name, op, module: the kernel, the operation of the program and the compiled module that
-                it belongs to, as indices into `Trace.names`.
-            launch: the correlation id (GPU) or run id (CPU) of the host call that started it.
-            stream: an index into `streams`.
-            Once families and steps are known, there are two more:
-            kind: an index into `KINDS`.
-            step: an index into the steps of the window, or ABSENT.
-    """
-
-    name: str
+    name: str  # e.g. /device:GPU:0
     backend: Backend
-    streams: tuple[str, ...]
+    streams: tuple[str, ...]  # the names of its streams
+    # The kernels in any order. A reader fills these columns:
+    #   start_ps, duration_ps   picoseconds on the clock of the capture
+    #   name, op, module        the kernel, the operation of the program and the compiled module
+    #                           that it belongs to, as indices into `Trace.names`
+    #   launch                  the correlation id (GPU) or run id (CPU) of the host's call
+    #   stream                  an index into `streams`
+    # Once families and steps are known, there are two more:
+    #   kind                    an index into `KINDS`
+    #   step                    an index into the steps of the window, or ABSENT
     kernels: Columns
 
     @classmethod
@@ -114,35 +109,24 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """One capture file of one process.
+    """One capture file of one process."""
 
-    Attributes:
-        source: the name of the file.
-        format: "xplane" or "trace.json".
-        names: all names of kernels, operations and modules; columns hold indices.
-        devices: those with a kernel.
-        planes_present: the number of device planes, also of devices without a kernel.
-        marks: the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a
-            step was dispatched: rows of step, start and end in picoseconds.
-        launches: host calls that started work on a device: their ids, sorted, and their starts.
-        session_ns: start and end of the profiler's session, in Unix nanoseconds; None if unknown.
-        truncated: why the file does not hold the whole window; None if it does. Such a capture is
-            always shown with the reason and never averaged with others.
-        warnings: those of the profiler.
-        foreign: the device or profiler, if it is not supported; else None.
-    """
-
-    source: str
-    format: str
-    names: tuple[str, ...]
-    devices: tuple[Device, ...]
-    planes_present: int
+    source: str  # the name of the file
+    format: str  # "xplane" or "trace.json"
+    names: tuple[str, ...]  # of kernels, operations and modules; columns hold indices
+    devices: tuple[Device, ...]  # those with a kernel
+    planes_present: int  # the number of device planes, also of devices without a kernel
+    # the step markers of the host (jax.profiler.StepTraceAnnotation), which say when a step was
+    # dispatched: rows of step, start and end in picoseconds
     marks: Ints
-    launches: tuple[Ints, Ints]
+    launches: tuple[Ints, Ints]  # host calls that started work: their ids, sorted, and their starts
+    # Why the file does not hold the whole window; None if it does. Such a capture is always shown
+    # with the reason and never averaged with others.
     truncated: str | None
+    # start and end of the profiler's session, in Unix nanoseconds; None if unknown
     session_ns: tuple[int, int] | None = None
-    warnings: tuple[str, ...] = ()
-    foreign: str | None = None
+    warnings: tuple[str, ...] = ()  # those of the profiler
+    foreign: str | None = None  # the device or profiler, if it is not supported; else None
 
 
 def by_id(ids: Ints, start_ps: Ints) -> tuple[Ints, Ints]:

@@ -302,10 +302,9 @@ class NameTable:
         """Return the index of the name of each id; ABSENT for one without."""
         last = len(self._row) - 1
         place = np.where((ids < 0) | (ids > last), last, ids)
-        borne = np.bincount(place, minlength=len(self._row)) > 0
-        for ident in np.flatnonzero(
-            borne & (self._row != ABSENT) & (self._index == ABSENT)
-        ).tolist():
+        is_new = (self._row != ABSENT) & (self._index == ABSENT)
+        is_new &= np.bincount(place, minlength=len(self._row)) > 0
+        for ident in np.flatnonzero(is_new).tolist():
             self._index[ident] = self._names[self.name(ident)]
         indices: NDArray[np.int32] = self._index.take(place)
         strings = ids < ABSENT

@@ -112,14 +112,12 @@ def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
         ]
         if others and group in (FAMILY, KERNEL):
             # by the largest change of a variant
-            changes_s = {row.name: max(map(abs, map(row.change_s, variants))) for row in of_group}
-            of_group.sort(key=lambda figure: (-changes_s[figure.name], figure.name))
+            of_group.sort(key=lambda row: (-max(map(abs, map(row.change_s, variants))), row.name))
         rows += of_group
     return TraceComparison(
         figures=tuple(rows),
         sentences=tuple(
-            _sentence(rows, variant, first, drill)
-            for variant, drill in zip(variants, others, strict=True)
+            _sentence(rows, variant, first, drill) for variant, drill in enumerate(others, 1)
         ),
     )
 

@@ -41,19 +41,12 @@ class StepRule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """The steps of a capture.
+    """The steps of a capture."""
 
-    Attributes:
-        rule: how they were found.
-        numbers: the step numbers of the markers, or else 0, 1, 2 ...
-        even: whether every step of every device has the same number of kernels.
-        cut: the step within which the kernels end early, after even steps; None if none is.
-    """
-
-    rule: StepRule
-    numbers: tuple[int, ...]
-    even: bool = True
-    cut: int | None = None
+    rule: StepRule  # how they were found
+    numbers: tuple[int, ...]  # those of the markers, or else 0, 1, 2 ...
+    even: bool = True  # whether every step of every device has the same number of kernels
+    cut: int | None = None  # the step in which kernels end early, after even steps; None without
 
 
 def assign(trace: Trace, devices: Sequence[Device], *, steps: int | None = None) -> Steps:

@@ -123,11 +123,7 @@ class CaptureFile:
             raise WireError(f"more than {MAX_PARTS} parts")
 
     def fields(self, begin: int, end: int) -> Iterator[Part]:
-        """Yield the fields of a message; their values are not loaded.
-
-        Raises:
-            WireError: the bytes are no message.
-        """
+        """Yield the fields of a message; their values are not loaded."""
         while begin < end:
             self.ahead(begin, min(begin + _HEADER, end))
             self.count(1)

@@ -88,7 +88,7 @@ def test_a_collector_that_stopped_in_silence_is_noticed(monkeypatch: pytest.Monk
         drill([node(gpus=2).trace()])
 
 
-def rank(*, ops: bool = True, launches: bool = False, marks: bool = False, late: int = 0) -> Space:
+def rank(*, ops: bool = True, marks: bool = False, late: int = 0) -> Space:
     """Three steps of one GPU; without `ops` no kernel names an operation, and two are one time."""
     space = Space()
     kernels = (("gemm", 0, 300), ("ncclDevKernel_AllGather", 310, 90), ("fusion", 500, 250))
@@ -101,8 +101,6 @@ def rank(*, ops: bool = True, launches: bool = False, marks: bool = False, late:
                 0, "Stream #1", name, at + begin + late, size,
                 op=name if ops else None, correlation=10 * step + place,
             )  # fmt: skip
-            if launches:
-                space.host("cuLaunchKernel", at + 1, 1, "correlation_id", 10 * step + place)
     if not ops:
         for at in (460, 470):
             space.kernel(0, "Stream #1", "once", at + late, 5)

@@ -194,7 +194,6 @@ def test_ranks_are_read_from_groups_in_every_dialect(groups: str, ranks: int | N
 
 
 def of_jax(data: bytes) -> dict[str, float]:
-    """Convert a capture to a profile by JAX's own converter."""
     profiler = pytest.importorskip("jax._src.lib", reason="needs JAX")._profiler
     found = {}
     profile = profiler.get_fdo_profile(data)

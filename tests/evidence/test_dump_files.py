@@ -10,12 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.evidence.hlo.dump import (
-    keep_options,
-    read_program,
-    seen_devices,
-    seen_options,
-)
+from pytest_xlatune.evidence.hlo.dump import keep_options, read_program, seen_devices, seen_options
 from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.errors import ParseError
 from tests.helpers.hlo_programs import GATHER, entry

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
-
 import msgspec
 import pytest
 
@@ -15,11 +12,11 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.drill import NAME, TOP, drill_document, drill_json
 from pytest_xlatune.tasks.programs import program_document, programs_json
+from tests.helpers import golden
 from tests.helpers.captures import Space
 from tests.helpers.hlo_programs import DATA, program
 
 US = 1_000_000  # picoseconds
-GOLDEN = DATA / "golden"
 
 
 def hlo_lines(*programs: Program) -> list[str]:
@@ -27,7 +24,6 @@ def hlo_lines(*programs: Program) -> list[str]:
 
 
 def drill_lines(*drills: Drill, top: int = TOP, width: int | None = NAME) -> list[str]:
-    """What a terminal shows of variants."""
     return terminal(drill_document(drills, top=top, width=width))
 
 
@@ -67,13 +63,7 @@ ARTEFACTS = {
 
 @pytest.mark.parametrize("name", ARTEFACTS)
 def test_rendered_evidence_equals_its_golden_file(name: str) -> None:
-    path, found = GOLDEN / name, "\n".join(ARTEFACTS[name]()) + "\n"
-    if os.environ.get("XLATUNE_UPDATE_GOLDEN") == "1":
-        GOLDEN.mkdir(exist_ok=True)
-        path.write_text(found)
-    expected = path.read_text()
-    changed = difflib.unified_diff(expected.splitlines(), found.splitlines(), lineterm="")
-    assert found == expected, "\n".join([*changed, "XLATUNE_UPDATE_GOLDEN=1 records the new text"])
+    golden.check(DATA / "golden" / name, "\n".join(ARTEFACTS[name]()) + "\n")
 
 
 def test_flags_are_judged_where_both_option_files_are_known() -> None:

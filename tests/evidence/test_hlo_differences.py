@@ -9,13 +9,7 @@ import pytest
 
 from pytest_xlatune.catalog.entries import load as catalog
 from pytest_xlatune.evidence.hlo import Program, read_hlo
-from pytest_xlatune.evidence.hlo.difference import (
-    Change,
-    change,
-    difference,
-    expectations,
-    prove,
-)
+from pytest_xlatune.evidence.hlo.difference import Change, change, difference, expectations, prove
 from pytest_xlatune.model.message import sentence
 from tests.helpers.hlo_programs import VERSIONS, program, text
 

@@ -167,7 +167,6 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    """Run and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--inputs", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.0)

@@ -52,7 +52,7 @@ REAL = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data"
 OF_A_FIELD = Protocol(metric="field:loss", metric_is_better="lower").scored_by
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Reader:
     """One reader.
 
@@ -231,74 +231,55 @@ def readers() -> tuple[Reader, ...]:
         b"job,profile,flags,env,tgs,step_s,status\\n1,baseline,,,990.5,28.9,ok\\n"
         b'2,a,--xla_a=1,"NCCL_X=1 NCCL_Y=\'a b\'","1,001.5",25.24 s,ok\n3,b,,,,,oom\n'
     )
-    tables = (
-        plain,
-        b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n",
-    )
+    tables = (plain, b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n")
     settings = (
         b'budget = 40\nnodelist = "node[001-008]"\n[sweeps.pp8]\nmodel = "m"\nalpha = [1, 2.5]\n'
     )
     return (
-        Reader(name="log", samples=tuple(log_samples()), read=log, share=6),
-        Reader(name="metrics file", samples=tuple(metric_samples()), read=metrics, share=2),
+        Reader("log", tuple(log_samples()), log, share=6),
+        Reader("metrics file", tuple(metric_samples()), metrics, share=2),
         Reader(
-            name="figures",
-            samples=((DATA / "nccl_tests.txt").read_bytes(), next(log_samples())),
-            read=lambda data: [
+            "figures",
+            ((DATA / "nccl_tests.txt").read_bytes(), next(log_samples())),
+            lambda data: [
                 read_figures(data.splitlines(keepends=True), each) for each in (BUSBW, OF_A_FIELD)
             ],
         ),
-        Reader(name="ledger", samples=(event,), read=ledger),
-        Reader(name="settings", samples=(settings,), read=toml),
+        Reader("ledger", (event,), ledger),
+        Reader("settings", (settings,), toml),
+        Reader("table", tables, lambda data: read_table(text(data), where="fuzz"), share=2),
+        Reader("HLO", tuple(gzip.decompress(each.read_bytes())[:60_000] for each in programs), hlo),
+        Reader("beside HLO", tuple(each.read_bytes()[:20_000] for each in beside[:6]), options),
         Reader(
-            name="table",
-            samples=tables,
-            read=lambda data: read_table(text(data), where="fuzz"),
+            "xplane",
+            (node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1])),
+            lambda data: drilled(read_xplane(data, "fuzz")),
+        ),
+        Reader(
+            "trace.json",
+            (trace_json(40), gzip.decompress(trace_json(20))),
+            lambda data: drilled(read_trace_json(data, "fuzz")),
+        ),
+        Reader(
+            "node list",
+            (b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login"),
+            lambda data: expand(text(data)),
             share=2,
         ),
+        Reader("Slurm", tuple(slurm_samples()), slurm, share=2),
+        Reader("records", (outcome,), records),
         Reader(
-            name="HLO",
-            samples=tuple(gzip.decompress(each.read_bytes())[:60_000] for each in programs),
-            read=hlo,
-        ),
-        Reader(
-            name="beside HLO",
-            samples=tuple(each.read_bytes()[:20_000] for each in beside[:6]),
-            read=options,
-        ),
-        Reader(
-            name="xplane",
-            samples=(node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1])),
-            read=lambda data: drilled(read_xplane(data, "fuzz")),
-        ),
-        Reader(
-            name="trace.json",
-            samples=(trace_json(40), gzip.decompress(trace_json(20))),
-            read=lambda data: drilled(read_trace_json(data, "fuzz")),
-        ),
-        Reader(
-            name="node list",
-            samples=(b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login"),
-            read=lambda data: expand(text(data)),
-            share=2,
-        ),
-        Reader(name="Slurm", samples=tuple(slurm_samples()), read=slurm, share=2),
-        Reader(name="records", samples=(outcome,), read=records),
-        Reader(
-            name="known cells",
-            samples=tuple(each.read_bytes()[:30_000] for each in ledgers) or (b"{}",),
-            read=lambda data: read_cells(text(data), where="fuzz"),
+            "known cells",
+            tuple(each.read_bytes()[:30_000] for each in ledgers) or (b"{}",),
+            lambda data: read_cells(text(data), where="fuzz"),
             share=0.5,
         ),
         Reader(
-            name="flags",
-            samples=(b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",),
-            read=lambda data: parse_flags(text(data)),
+            "flags",
+            (b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",),
+            lambda data: parse_flags(text(data)),
         ),
         Reader(
-            name="parallelism",
-            samples=(b"PP=2,FSDP=4",),
-            read=lambda data: Parallelism.parse(text(data)),
-            share=0.5,
+            "parallelism", (b"PP=2,FSDP=4",), lambda data: Parallelism.parse(text(data)), share=0.5
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +10,6 @@ from pytest_xlatune.catalog.effect import ParsedText
 from pytest_xlatune.model.profile import parse_flags
 from pytest_xlatune.prepare.lint import Target
 
-Ask = Callable[[Target, Sequence[str]], list[ParsedText]]
 DEFAULTS = {"xla_gpu_autotune_level": "4", "xla_gpu_enable_triton_gemm": "true"}
 UNKNOWN = ("warp_drive", "bogus", "no_such")
 

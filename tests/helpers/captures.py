@@ -41,8 +41,6 @@ def read_xplane(data: bytes, source: str) -> Trace:
 
 
 class Space:
-    """An XSpace under construction: kernels, launches and step markers."""
-
     STATS = {"correlation_id": 1, "hlo_op": 2, "hlo_module": 3, "step_num": 4, "x": 5}  # noqa: RUF012
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ from pytest_xlatune.launchers.maxtext_slurm import DRIVER, MaxTextSlurmLauncher
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD
+from tests.helpers.history import trial_of
 from tests.helpers.sessions import run_inside
 
 DATA = Path(__file__).parents[1] / "data" / "maxtext_slurm"
@@ -36,13 +37,10 @@ def make_cell(**changes: Any) -> Cell:
 
 
 def make_trial(cell: Cell, of: Profile = BASELINE, *, evidence: bool = False) -> Trial:
-    return Trial(
-        cell_digest=cell.digest,
-        profile=of,
-        protocol=Protocol(profiler="xplane", metric="none", dump=True) if evidence else Protocol(),
-        study="tuning",
-        stage="evidence" if evidence else "wave1",
-    )
+    if not evidence:
+        return trial_of(cell, of)
+    protocol = Protocol(profiler="xplane", metric="none", dump=True)
+    return trial_of(cell, of, protocol=protocol, stage="evidence")
 
 
 def make_launcher(**changes: Any) -> MaxTextSlurmLauncher:

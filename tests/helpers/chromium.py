@@ -32,8 +32,6 @@ class RefusedError(Exception):
 
 
 class Browser:
-    """One page of a browser."""
-
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = read, write
         self._rest = b""
@@ -107,7 +105,6 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press a key and let it go."""
         code = {"Tab": 9, "Enter": 13}[key]
         text = {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
@@ -129,7 +126,6 @@ class Browser:
         return found
 
     def picture(self, path: Path) -> None:
-        """Write a picture of the whole page."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         made = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)

@@ -50,13 +50,13 @@ class PodmanSite:
     program: str
     args: tuple[str, ...]
 
-    def launcher(self, *argv: str, mounts: tuple[str, ...] = ()) -> ContainerLauncher:
+    def launcher(self, *argv: str) -> ContainerLauncher:
         return ContainerLauncher(
             inner=CommandLauncher(argv=argv),
             runtime="podman",
             program=self.program,
             args=self.args,
-            mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix, *mounts),
+            mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix),
         )
 
     def spec(self, of: Profile, *argv: str) -> LaunchSpec:

@@ -5,7 +5,6 @@ None is a published file: the keys, spellings and places are, the values are our
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -58,8 +57,7 @@ FIRST_FLAGS: Data = {
 }
 
 
-def first(*, multi: bool = False, both: bool = False) -> Data:
-    """Return a file of generation 1."""
+def first(*, multi: bool = False) -> Data:
     config: Data = {
         "container_image": "example/jax-training:v25.9",
         "1__container_image": "another/one:v1",
@@ -96,19 +94,17 @@ def first(*, multi: bool = False, both: bool = False) -> Data:
         }
     gates = {"tflops_per_sec_per_gpu": "380", "tokens_per_sec_per_gpu": "800"}
     model = {**TINY_KEYS, "xla_flags": dict(FIRST_FLAGS), "result_dict": gates}
-    modes = ["single_node", "multi_node"] if both else ["multi_node" if multi else "single_node"]
-    params = {mode: {"llama3.1-70b": {"mi300x": copy.deepcopy(model)}} for mode in modes}
-    return {"config": config, "model_params": params}
+    mode = "multi_node" if multi else "single_node"
+    return {"config": config, "model_params": {mode: {"llama3.1-70b": {"mi300x": model}}}}
 
 
-def thresholds(*names: str, tflops: float = 380, tokens: float = 800) -> Data:
-    """Return a threshold file with these cells."""
+def thresholds(*names: str, tflops: float = 380) -> Data:
     return {
         "_comment": "of <changeme>",
         **{
             name: {
                 "training.tflops_per_sec_per_gpu": {"kind": "min", "value": tflops},
-                "training.tokens_per_sec_per_gpu": {"kind": "min", "value": tokens},
+                "training.tokens_per_sec_per_gpu": {"kind": "min", "value": 800},
                 "training.step_time_seconds": {"kind": "info", "value": None},
             }
             for name in names
@@ -117,7 +113,6 @@ def thresholds(*names: str, tflops: float = 380, tokens: float = 800) -> Data:
 
 
 def fourth(*, multi: bool = True) -> Data:
-    """Return a file of generation 4."""
     env: Data = {"NCCL_DEBUG": "WARN", "JAX_COORDINATOR_PORT": "12345"}
     if multi:
         env |= {"NCCL_IB_HCA": "bnxt_re0 <changeme>", "NCCL_SOCKET_IFNAME": "eno0 <changeme>"}
@@ -173,7 +168,6 @@ CLUSTER: Data = {
 
 
 def write(folder: Path, name: str, data: Data) -> Path:
-    """Write a file; return its path."""
     path = folder / name
     path.write_text(json.dumps(data, indent=2))
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
@@ -11,6 +10,7 @@ from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell
+from tests.helpers.repositories import Repository
 
 ENV = "configs/tiny.env.sh"
 YML = "configs/tiny.yml"
@@ -67,15 +67,11 @@ def covered(
     )
 
 
-def git(repository: Path, *words: str) -> None:
-    subprocess.run(["git", *words], cwd=repository, check=True, capture_output=True, timeout=240)
-
-
 def repository(tmp_path: Path, files: dict[str, str]) -> Path:
     """A git repository with some files, as it would be on another machine."""
     root = tmp_path / "repository"
-    (root / "configs").mkdir(parents=True)
-    git(root, "init", "-q")
+    Repository(root)
+    (root / "configs").mkdir()
     for path, text in files.items():
         (root / path).write_bytes(text.encode())
     return root
@@ -83,13 +79,14 @@ def repository(tmp_path: Path, files: dict[str, str]) -> Path:
 
 def apply(root: Path, patch: str) -> None:
     (root / "recommended.patch").write_bytes(patch.encode())
-    git(root, "apply", "--check", "recommended.patch")
-    git(root, "apply", "--whitespace=error-all", "recommended.patch")
+    git = Repository(root).git
+    git("apply", "--check", "recommended.patch")
+    git("apply", "--whitespace=error-all", "recommended.patch")
 
 
 AG, OVERLAP = profile("ag", "--xla_ag=1"), profile("overlap", "--xla_ag=8 --xla_o=2")
 
 
-def elsewhere(tag: str, kind: VerdictKind, *, can_run: bool = True) -> OtherCell:
-    verdict = Verdict(arm="overlap-2", kind=kind, can_run=can_run, n=4)
+def elsewhere(tag: str, kind: VerdictKind) -> OtherCell:
+    verdict = Verdict(arm="overlap-2", kind=kind, n=4)
     return OtherCell(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)

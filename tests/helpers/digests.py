@@ -90,9 +90,7 @@ def wrong(case: dict[str, Any], digest: Digest, *, dress: str = "plain") -> list
     """What of a digest differs from the truth of its case."""
     version = case["version"]
     expected = VERDICTS[case["fault"]][version]
-    found: list[tuple[str, Any, Any]] = [
-        ("cause", digest.cause and digest.cause.enum, expected),
-    ]
+    found: list[tuple[str, Any, Any]] = [("cause", digest.cause and digest.cause.enum, expected)]
     if digest.states or dress != "flat" or version != "0.0.40":  # else nothing tells it
         found.append(("layout", str(digest.layout), version))
     if case["fault"] in ("bad-chip", "unrecoverable", "link", "star", "not-queued"):

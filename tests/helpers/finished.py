@@ -98,18 +98,11 @@ DROPPED: Mapping[str, tuple[str, Finding]] = {
 def score(delta: float, *, loss: float = 10.5) -> Score:
     tgs = TGS * (1 + delta)
     return Score(
-        value=math.log(tgs),
-        tgs=tgs,
-        step_s=7 * 4096 / tgs,
-        n_steps=10,
-        window=(5, 14),
-        loss=loss,
+        value=math.log(tgs), tgs=tgs, step_s=7 * 4096 / tgs, n_steps=10, window=(5, 14), loss=loss
     )
 
 
 class Sweep:
-    """A finished sweep, written down by hand: its history and what was concluded."""
-
     def __init__(self) -> None:
         self.job = 9990  # job ids cross 9999 -> 10000: sorted as numbers
         self.history: list[TrialResult] = []

@@ -45,8 +45,8 @@ def kinds(conclusion: Conclusion) -> dict[str, str]:
     return {e.arm: NOT_ACCUSED if e.kind in level else str(e.kind) for e in conclusion.verdicts}
 
 
-def knobs(count: int, *, wave: str = "wave2") -> tuple[Profile, ...]:
-    return tuple(profile(f"p{at}", f"--xla_gpu_knob={at}", wave=wave) for at in range(count))
+def knobs(count: int) -> tuple[Profile, ...]:
+    return tuple(profile(f"p{at}", f"--xla_gpu_knob={at}", wave="wave2") for at in range(count))
 
 
 def study(count: int = 25, **changes: object) -> TuningStudy:

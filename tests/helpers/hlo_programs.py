@@ -21,12 +21,12 @@ def text(version: str, name: str) -> str:
     return gzip.decompress(packed).decode()
 
 
-def write_dump(folder: Path, name: str, version: str = "0.12.0") -> Path:
+def write_dump(folder: Path, name: str) -> Path:
     """Lay a kept program out as XLA's dump does, with the files beside it; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    module, step = DATA / f"jaxlib-{version}", "module_0007.jit_train_step"
+    module, step = DATA / "jaxlib-0.12.0", "module_0007.jit_train_step"
     program = f"{step}.sm_9.0_gpu_after_optimizations"
-    (folder / f"{program}.txt").write_text(text(version, name))
+    (folder / f"{program}.txt").write_text(text("0.12.0", name))
     (folder / "module_0003.jit_small.sm_9.0_gpu_after_optimizations.txt").write_text("HloModule x")
     for kept, target in (
         (module / f"{name}.memory-usage-report.txt", f"{program}-memory-usage-report.txt"),
@@ -54,8 +54,8 @@ def program(version: str, name: str) -> Program:
     )
 
 
-def made(*computations: str, header: str = "") -> Program:
-    lines = "\n".join([f"HloModule m, is_scheduled=true{header}", *computations]) + "\n"
+def made(*computations: str) -> Program:
+    lines = "\n".join(["HloModule m, is_scheduled=true", *computations]) + "\n"
     return read_hlo(lines.splitlines(keepends=True), "m.cpu_after_optimizations.txt")
 
 

@@ -16,10 +16,3 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return held
-
-
-def cut(ledger: Path, kind: str, at: int) -> None:
-    """Leave of a ledger what stands before one of its events of a kind, as a kill does."""
-    lines = ledger.read_text(encoding="utf-8").splitlines(keepends=True)
-    places = [place for place, line in enumerate(lines) if json.loads(line)["event"] == kind]
-    ledger.write_text("".join(lines[: places[at]]), encoding="utf-8")

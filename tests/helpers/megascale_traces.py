@@ -32,8 +32,6 @@ class Message:
 
 @dataclass(kw_only=True)
 class Made:
-    """A trace under construction."""
-
     messages: list[Message] = field(default_factory=list)
     mapped: list[tuple[str, int, int, str]] = field(default_factory=list)  # line, start, ns, size
     copies: list[tuple[int, int, str]] = field(default_factory=list)
@@ -126,10 +124,10 @@ class Made:
 
 
 def traffic(
-    rng: random.Random, *, count: int, slow: tuple[Any, Any] = (None, None), slices: int = 2
+    rng: random.Random, *, count: int, slow: tuple[Any, Any] = (None, None)
 ) -> list[Message]:
     """Messages in bursts; those from `slow[0]`, and to `slow[1]` where that is given, come late."""
-    ids = [(a, b) for a in range(slices) for b in range(3)]
+    ids = [(a, b) for a in range(2) for b in range(3)]
     made = []
     for at in range(count):
         source, to = rng.choice(ids), rng.choice(ids)

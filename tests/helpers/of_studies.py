@@ -48,7 +48,6 @@ def commit(count: int = 17, first: int = 7) -> MeasuredCell:
 
 
 def scored_with(results: Sequence[TrialResult], **changes: Any) -> tuple[TrialResult, ...]:
-    """Return the results with other fields of their scores."""
     return tuple(
         replace(result, score=replace(result.score, **changes)) if result.score else result
         for result in results

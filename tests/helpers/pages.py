@@ -79,7 +79,6 @@ class ReadPage(HTMLParser):
 
 
 def read(text: str) -> ReadPage:
-    """Parse a page."""
     page = ReadPage()
     page.feed(text)
     page.close()

@@ -28,8 +28,8 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-S", "-c", code)
 
 
-def outcome(folder: Path, rank: int = 0) -> Outcome:
-    return until(lambda: read_outcomes(folder).get(rank))
+def outcome(folder: Path) -> Outcome:
+    return until(lambda: read_outcomes(folder).get(0))
 
 
 def trainer(folder: Path) -> ProcessRecord:

@@ -36,8 +36,6 @@ _LOADED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """A user of this machine."""
-
     name: str
     uid: int
     gid: int

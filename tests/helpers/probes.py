@@ -14,6 +14,7 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from tests.helpers.history import trial_of
 
 # prints its environment and its arguments, exactly
 PROBE = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd()]))"
@@ -25,30 +26,21 @@ def make_cell(parallelism: str = "FSDP=8", **changes: Any) -> Cell:
 
 
 def make_trial(cell: Cell, of: Profile = BASELINE, **protocol: Any) -> Trial:
-    return Trial(
-        cell_digest=cell.digest,
-        profile=of,
-        protocol=Protocol(**protocol),
-        study="tuning",
-        stage="wave1",
-    )
+    return trial_of(cell, of, protocol=Protocol(**protocol))
 
 
 def maxtext(**changes: Any) -> MaxTextLauncher:
     return MaxTextLauncher(**{"config": "/cfg/tiny.gpu.yml"} | changes)
 
 
-def run(spec: LaunchSpec, folder: Path, *, rank: int = 1) -> tuple[dict[str, str], list[str], str]:
-    """Do what the payload does with a spec, and return what the program saw.
-
-    Only the first rank is made to tell what is in effect.
-    """
+def run(spec: LaunchSpec, folder: Path) -> tuple[dict[str, str], list[str], str]:
+    """Do what the payload does with a spec, and return what the program saw on the second rank."""
     for name, text in spec.files.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
     inherited = {name: os.environ[name] for name in spec.inherit if name in os.environ}
     done = subprocess.run(
         spec.argv,
-        env=inherited | spec.env | {"SLURM_PROCID": str(rank)},
+        env=inherited | spec.env | {"SLURM_PROCID": "1"},
         cwd=spec.cwd or folder,
         capture_output=True,
         text=True,

@@ -13,7 +13,7 @@ _THEN = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-
 class Repository:
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.mkdir(exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         self.git("init", "--quiet", "--initial-branch=main")
 
     def git(self, *words: str) -> str:
@@ -29,7 +29,6 @@ class Repository:
             (self.path / f"{name}.py").write_text(text, encoding="utf-8")
 
     def commit(self, note: str, /, **files: str) -> str:
-        """Commit modules; return the hash."""
         self.write(**files)
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "-m", note)

@@ -11,7 +11,7 @@ from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER, Ledger
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import Limits, SiteSettings
@@ -26,7 +26,6 @@ def campaign_of(
     name: str = "pretend",
     session: str = "first",
     launcher: Launcher | None = None,
-    profiles: tuple[Profile, ...] = (),
     limits: Limits | None = None,
     clock: Clock | None = None,
     recover: Recover | None = None,
@@ -36,7 +35,7 @@ def campaign_of(
     sweep = Sweep(
         name=name,
         launcher=launcher or CommandLauncher(argv=("trainer", "{steps}")),
-        profiles=profiles or (profile("pretended", "--xla_pretended=1"),),
+        profiles=(profile("pretended", "--xla_pretended=1"),),
         limits=limits or Limits(),
         site=SiteSettings(**(site or {})),
     )

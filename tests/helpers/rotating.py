@@ -14,12 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.rotation import (
-    RotatedProgram,
-    RotationRead,
-    RotationSpec,
-    read_rotation,
-)
+from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec, read_rotation
 
 ROTATE = Path(__file__).parents[2] / "pytest_xlatune" / "workers" / "rotate.py"
 BASE = RotatedProgram(id=BASELINE_ID)
@@ -141,9 +136,8 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "JAX_PLATFORMS": "cpu", **more}
 
 
-def run_plain(trainer: Path, *, steps: int = 11, env: Mapping[str, str] = {}) -> Rotated:
-    """Run a trainer as it is."""
-    return _ended([sys.executable, str(trainer), str(steps)], trainer.parent, environment(**env))
+def run_plain(trainer: Path, *, env: Mapping[str, str] = {}) -> Rotated:
+    return _ended([sys.executable, str(trainer), "11"], trainer.parent, environment(**env))
 
 
 def run_rotated(

@@ -38,10 +38,7 @@ CELL = Cell(
     protocol=Protocol(steps=STEPS),
     deployed={"XLA_FLAGS": "--xla_deployed=1"},
 )
-PROFILES = (
-    profile("fast", "--xla_fast=1"),
-    profile("same", "--xla_same=1"),
-)
+PROFILES = (profile("fast", "--xla_fast=1"), profile("same", "--xla_same=1"))
 OK = Outcome(state=State.COMPLETED, exit_code=0, start_s=0.0, end_s=1.0)
 FAILED = Outcome(state=State.FAILED, exit_code=1)
 KILLED = Outcome(state=State.FAILED, signal=9)

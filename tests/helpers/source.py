@@ -14,13 +14,11 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 @cache
 def tree_of(path: Path) -> ast.Module:
-    """Return the tree of a file that stays as it is."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    """Return every node of such a file."""
     return tuple(ast.walk(tree_of(path)))
 
 

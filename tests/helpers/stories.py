@@ -15,7 +15,7 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
@@ -29,19 +29,13 @@ from pytest_xlatune.model.result import (
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
+from tests.helpers.history import trial_of
 
 CELL = Cell(model_tag="toy-1b", parallelism=Parallelism.parse("FSDP=2"), deployed={"A": "1,2 'x'"})
 
 
 def trial(position: int = 0, *, study: str = "tuning") -> Trial:
-    return Trial(
-        cell_digest=CELL.digest,
-        profile=profile("overlap", "--xla_a=true"),
-        protocol=Protocol(),
-        study=study,
-        stage="wave1",
-        position=position,
-    )
+    return trial_of(CELL, profile("overlap", "--xla_a=true"), study=study, position=position)
 
 
 def submission(of: Trial, attempt: int = 1) -> Submission:

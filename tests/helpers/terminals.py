@@ -35,9 +35,9 @@ class Terminal:
         os.close(its)
         self._ours, self.said = ours, b""
 
-    def read_until(self, is_enough: Callable[[str], bool], *, timeout_s: float = 120.0) -> str:
+    def read_until(self, is_enough: Callable[[str], bool]) -> str:
         """Read what it writes until that is enough, or the process has ended; return all of it."""
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + 120.0
         while time.monotonic() < until and not is_enough(self.text):
             if not select.select([self._ours], [], [], 0.2)[0]:
                 if self.process.poll() is not None:
@@ -58,11 +58,9 @@ class Terminal:
         return _STYLE.sub("", self.said.decode("utf-8", "replace"))
 
     def press(self, keys: bytes) -> None:
-        """Type."""
         os.write(self._ours, keys)
 
     def close(self) -> int:
-        """Wait for the end; return the exit status."""
         try:
             return self.process.wait(timeout=60)
         finally:

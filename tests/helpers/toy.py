@@ -26,8 +26,6 @@ KIND = "toy"
 
 
 class ToyRecord(StudyRecord, frozen=True, kw_only=True):
-    """How many rounds are complete, and which arm has the largest mean."""
-
     kind: ClassVar[str] = "toy"
     rounds: int = 0
     best: str = ""

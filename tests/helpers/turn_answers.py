@@ -12,13 +12,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.model.result import (
-    Blamed,
-    BlamedAt,
-    RotationResult,
-    TrialResult,
-    TrialStatus,
-)
+from pytest_xlatune.model.result import Blamed, BlamedAt, RotationResult, TrialResult, TrialStatus
 from pytest_xlatune.model.rotation import CompiledProgram, RotationRead, RotationSpec
 from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, is_baseline
 from pytest_xlatune.model.trial import Trial

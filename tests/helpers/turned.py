@@ -111,11 +111,10 @@ def journal(
     dies_compiling: str = "",
     turns: int | None = None,
     is_over: bool = True,
-    name: str = "train_step",
 ) -> str:
     """Return what the worker writes: of the first so many turns, or until it dies."""
     text = [line("start", turn_steps=spec.turn_steps), line("jax", version="0.10.2")]
-    text.append(line("found", name=name))
+    text.append(line("found", name="train_step"))
     for each in spec.programs:
         text.append(line("compile", program=each.id))
         if each.id == dies_compiling:

@@ -10,10 +10,10 @@ T = TypeVar("T")
 LIMIT_S = 180.0
 
 
-def until(look: Callable[[], T | None], *, limit_s: float = LIMIT_S) -> T:
+def until(look: Callable[[], T | None]) -> T:
     """Return the first truthy value of `look`; fail after a limit that a busy machine keeps."""
-    end_s = time.monotonic() + limit_s
+    end_s = time.monotonic() + LIMIT_S
     while not (found := look()):
-        assert time.monotonic() < end_s, f"nothing came within {limit_s:.0f} s"
+        assert time.monotonic() < end_s, f"nothing came within {LIMIT_S:.0f} s"
         time.sleep(0.02)
     return found

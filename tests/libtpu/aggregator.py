@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import struct
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -46,10 +45,6 @@ def part(field: int, body: bytes | str | None) -> bytes:
         return b""
     raw = body.encode() if isinstance(body, str) else body
     return varint(field << 3 | 2) + varint(len(raw)) + raw
-
-
-def fixed64(field: int, value: int) -> bytes:
-    return varint(field << 3 | 1) + struct.pack("<Q", value & (1 << 64) - 1)
 
 
 def core(of: Case) -> bytes:
@@ -89,7 +84,6 @@ def graph(of: Case) -> bytes:
 
 
 def report(of: Case) -> bytes:
-    """A MegaScaleRuntimeError."""
     telemetry = b"".join(part(1, graph(each)) for each in of.get("graphs", ()))
     cores = b"".join(part(2, core(each)) for each in of.get("cores", ()))
     eye = (part(1, telemetry) if telemetry else b"") + cores + number(4, of.get("slices", 2))
@@ -136,7 +130,6 @@ class Aggregator:
         return list(arguments)[1:]
 
     def digest(self, reports: list[Case]) -> str:
-        """Hand reports over and return what libtpu logs."""
         app = ctypes.create_string_buffer(b"mcjax", 5)
         made = self._call(CREATE, ctypes.addressof(app), 5, 0)[-1]
         for each in reports:

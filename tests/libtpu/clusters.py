@@ -217,7 +217,6 @@ def states(case: Case) -> dict[tuple[Any, ...], tuple[int, set[str]]]:
 
 
 def links(case: Case) -> set[tuple[str, str]]:
-    """Return the broken links of the reports."""
     sent = {
         graph["key"]: name(each)
         for each in case["reports"]
@@ -233,7 +232,6 @@ def links(case: Case) -> set[tuple[str, str]]:
 
 
 def messages(case: Case) -> dict[str, str]:
-    """Return worker -> its unrecoverable error."""
     return {name(each): each["message"] for each in case["reports"] if each["type"] == 2}
 
 

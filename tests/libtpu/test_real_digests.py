@@ -27,7 +27,6 @@ pytestmark = pytest.mark.skipif(not FOLDERS, reason="tox -e libtpu gives it libt
 
 
 def logged(folder: str, cases: list[dict[str, Any]]) -> list[str]:
-    """What the aggregator of this libtpu logs of each case."""
     program = Path(__file__).with_name("aggregator.py")
     library = next(Path(folder).rglob("libtpu.so"))
     done = subprocess.run(

@@ -42,8 +42,14 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
-def places(workdir: Path) -> list[str]:
-    return ["--xlatune-workdir", str(workdir), "--xlatune-reports", str(workdir / "reports")]
+def run(*words: str, cwd: Path = ROOT, timeout_s: float) -> str:
+    """Run Python to its end, which must be a good one; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, timeout=timeout_s,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 def events(workdir: Path, kind: str) -> Iterator[dict[str, Any]]:
@@ -54,7 +60,7 @@ def events(workdir: Path, kind: str) -> Iterator[dict[str, Any]]:
                 yield event
 
 
-def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> None:
+def test_the_release_knows_the_keys_of_the_sweep_and_of_the_catalog_and_not_a_forks() -> None:
     sweep = load_sweep(SWEEP_FILE)
     cell = sweep.resolve().cell
     assert isinstance(sweep.launcher, MaxTextLauncher)
@@ -62,7 +68,9 @@ def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> No
     release = release_of(launcher, cell, environ=os.environ)
     assert isinstance(release, Release)
     assert len(release.known) > 700
-    found = check_keys(launcher, cell, sweep.profiles, environ=os.environ)
+    tried = tuple(each for entry in load().entries if entry.is_key for each in entry.profiles)
+    assert len(tried) > 10
+    found = check_keys(launcher, cell, (*sweep.profiles, *tried), environ=os.environ)
     assert (found.faults, found.notes) == ((), ())
     fork: Cell = msgspec.structs.replace(
         cell, overrides={"jax_distributed_heartbeat_timeout_seconds": "99999"}
@@ -75,29 +83,15 @@ def test_the_release_knows_every_key_of_the_sweep_and_not_that_of_a_fork() -> No
     ]
 
 
-def test_the_release_knows_every_key_that_the_catalog_tries() -> None:
-    sweep = load_sweep(SWEEP_FILE)
-    assert isinstance(sweep.launcher, MaxTextLauncher)
-    launcher = dataclasses.replace(sweep.launcher, python=LAUNCHER.removeprefix("python="))
-    tried = tuple(each for entry in load().entries if entry.is_key for each in entry.profiles)
-    assert len(tried) > 10
-    found = check_keys(launcher, sweep.resolve().cell, tried, environ=os.environ)
-    assert (found.faults, found.notes) == ((), ())
-
-
 def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(workdir: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(SWEEP_FILE), "-n", "0", "-p", "no:cacheprovider",
-         "-k", "baseline or warp or threshold", *places(workdir)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "2 passed" in done.stdout
-    assert "1 xfailed" in done.stdout
+    said = run(
+        *("-m", "pytest", str(SWEEP_FILE), "-n", "0", "-p", "no:cacheprovider"),
+        *("-k", "baseline or warp or threshold", "--xlatune-workdir", str(workdir)),
+        *("--xlatune-reports", str(workdir / "reports")),
+        timeout_s=1800,
+    )
+    assert "2 passed" in said
+    assert "1 xfailed" in said
     results = {each["result"]["trial"]["profile"]["id"]: each["result"]
                for each in events(workdir, "trial-ended")}  # fmt: skip
     baseline = results["baseline-deployed"]
@@ -116,23 +110,15 @@ def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(workdi
 
 
 def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c",
-         "import sys; from pytest_xlatune.cli import main; sys.exit(main())",
-         "evidence", str(SWEEP_FILE), "baseline-deployed", "--workdir", str(workdir)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    command = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
+    words = ("evidence", str(SWEEP_FILE), "baseline-deployed", "--workdir", str(workdir))
+    said = run("-c", command, *words, timeout_s=900)
     (recorded,) = events(workdir, "evidence-recorded")
     text = json.dumps(recorded)
     assert "xla_dump" in text
     assert "xplane.pb" in text
     # FSDP=2 gathers its weights, in a program that the dump of a warm cache would not hold
-    assert "jit_train_step for cpu" in done.stdout
+    assert "jit_train_step for cpu" in said
     (program,) = workdir.glob("**/module_*.jit_train_step.cpu_after_optimizations.txt")
     assert "all-gather" in program.read_text(encoding="utf-8")
 
@@ -188,17 +174,14 @@ def test_a_flagship_sweep_runs_waves_1_to_2_on_maxtext_to_its_leaderboard(
     )
     (tmp_path / "xlatune.toml").write_text(text, encoding="utf-8")
     chosen = f"test_baseline or test_without_env or test_evidence or [{own}] or [single-1]"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", str(ROOT / "sweeps" / f"test_{name}.py"), "-n", "0",
-         "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "--xlatune-config", "xlatune.toml",
-         "-m", "wave1 or wave1_5 or wave2", "-k", chosen, "-rsx"],
+    run(
+        *("-m", "pytest", str(ROOT / "sweeps" / f"test_{name}.py"), "-n", "0"),
+        *("-p", "no:cacheprovider", "--rootdir", str(tmp_path)),
+        *("--xlatune-config", "xlatune.toml"),
+        *("-m", "wave1 or wave1_5 or wave2", "-k", chosen, "-rsx"),
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=2300,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:]
+        timeout_s=2300,
+    )
     (ledger,) = tmp_path.glob(f".xlatune/{name}/*/ledger.jsonl")
     lines = [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines()]
     (evidence,) = [each for each in lines if each["event"] == "evidence-recorded"]

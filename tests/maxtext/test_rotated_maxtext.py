@@ -74,7 +74,6 @@ class Trained:
 
 
 def train(folder: Path, *, steps: int, spec: RotationSpec | None = None) -> Trained:
-    """Run MaxText by itself, or below a rotation."""
     folder.mkdir()
     python = LAUNCHER.removeprefix("python=")
     command = [python]
@@ -115,7 +114,9 @@ def test_eight_profiles_of_chosen_truth_are_named_in_two_rotations(tmp_path: Pat
 
     baseline_bytes = first.read.compiled[0].memory_bytes
     assert baseline_bytes
-    spec = second_spec(SPEC, first.read.suspects, baseline_bytes)
+    # without what ended the first, and short of memory
+    left = SPEC.without(first.read.suspects)
+    spec = replace(left, memory_limit_bytes=baseline_bytes * 102 // 100)
     second = train(tmp_path / "second", steps=STEPS, spec=spec)
     read = second.read
     assert (second.status, read.suspects[1:]) == (0, ()), second.said[-2000:]
@@ -139,11 +140,6 @@ def test_eight_profiles_of_chosen_truth_are_named_in_two_rotations(tmp_path: Pat
     assert level_s["opt-level-0"] > 1.2 * baseline_s
     for equal in (f"{BASELINE_ID}~2", "gpu-threshold"):
         assert level_s[equal] < 0.5 * (baseline_s + level_s["opt-level-0"])
-
-
-def second_spec(spec: RotationSpec, out: tuple[str, ...], baseline_bytes: int) -> RotationSpec:
-    """Return the rotation that follows: without what ended the first, and short of memory."""
-    return replace(spec.without(out), memory_limit_bytes=baseline_bytes * 102 // 100)
 
 
 def level_by_program(trained: Trained) -> dict[str, float]:

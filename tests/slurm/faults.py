@@ -149,7 +149,6 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 
 def main(argv: list[str]) -> int:
-    """Run the faults and print the table; return the exit status."""
     parser = argparse.ArgumentParser(description="Faults injected on a real Slurm.")
     parser.add_argument("-k", default="", help="only those whose name holds this, as pytest's -k")
     given = parser.parse_args(argv)
@@ -157,11 +156,7 @@ def main(argv: list[str]) -> int:
         junit = Path(folder, "junit.xml")
         words = ["-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junitxml={junit}"]
         words += ["-k", given.k] if given.k else []
-        subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *FAULTS],
-            cwd=ROOT,
-            check=False,
-        )
+        subprocess.run([sys.executable, "-m", "pytest", *words, *FAULTS], cwd=ROOT, check=False)
         if not junit.exists():
             return 1
         rows = list(_rows(ET.parse(junit).getroot()))

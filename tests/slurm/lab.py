@@ -50,7 +50,6 @@ CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes
 USERS = "users"
 TEMPLATE = "slurm.conf.template"  # what the lab's own configuration was made from
 UNCHANGED = "slurm.conf.unchanged"  # its configuration, while a test has another
-KEPT_STATE = "state.kept"
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
@@ -98,7 +97,6 @@ def is_configured_so() -> bool:
 
 
 def has_accounting() -> bool:
-    """Whether the running lab has slurmdbd."""
     return (FOLDER / "slurmdbd.conf").exists()
 
 
@@ -242,25 +240,15 @@ def start_controller() -> None:
 
 
 def kill_controller() -> None:
-    """Kill slurmctld outright."""
     _kill("slurmctld")
 
 
-def forget_all() -> None:
-    """Take a dead controller's state away: it will know no job, and number them anew."""
+def restart_controller_without_state() -> None:
+    """Kill slurmctld and start it anew: it knows no job any more, and numbers them from 1."""
+    kill_controller()
     shutil.rmtree(FOLDER / "state")
     (FOLDER / "state").mkdir()
-
-
-def keep_state() -> None:
-    """Keep a copy of what the controller has saved, for `forget_since`."""
-    shutil.copytree(FOLDER / "state", FOLDER / KEPT_STATE, dirs_exist_ok=True)
-
-
-def forget_since() -> None:
-    """Give a dead controller back what it had saved then: it lost all that came later."""
-    shutil.rmtree(FOLDER / "state")
-    (FOLDER / KEPT_STATE).rename(FOLDER / "state")
+    start_controller()
 
 
 def state_saved_at() -> float:
@@ -273,7 +261,6 @@ def state_saved_at() -> float:
 
 
 def start_node(node: str) -> None:
-    """Start the slurmd of a node."""
     _daemon("slurmd", "-N", node)
 
 
@@ -335,7 +322,6 @@ def _daemon(*argv: str) -> None:
 
 
 def _template(name: str) -> str:
-    """Return the text of a configuration file that lies beside this one."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
@@ -412,11 +398,11 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _wait_for(what: str, ready: Callable[[], bool], *, timeout_s: float = 240) -> None:
-    deadline = time.monotonic() + timeout_s
+def _wait_for(what: str, ready: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
     while not ready():
         if time.monotonic() > deadline:
-            raise LabError(f"{what} did not come up in {timeout_s:.0f} s; see {FOLDER / 'log'}")
+            raise LabError(f"{what} did not come up in 240 s; see {FOLDER / 'log'}")
         time.sleep(0.1)
 
 
@@ -445,7 +431,6 @@ def _status() -> Iterator[str]:
 
 
 def main(argv: list[str]) -> int:
-    """Run one of the commands above."""
     parser = argparse.ArgumentParser(description="A real Slurm of four nodes on this machine.")
     parser.add_argument("command", choices=["install", "start", "stop", "status", "env"])
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and mariadb")

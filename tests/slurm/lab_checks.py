@@ -56,7 +56,6 @@ if __name__ != "__main__":
 
 
 def train(trial: str) -> None:
-    """Print steps as MaxText does."""
     is_slow = trial.startswith(("node003-", "node002+node003-"))
     own = hashlib.sha256(trial.rpartition("-")[0].encode()).digest()[0] / 255 - 0.5
     step_s = STEP_S * (1.3 if is_slow else 1.0) * (1 + 0.004 * own)

@@ -16,14 +16,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_xlatune import (
-    Around,
-    MaxTextLauncher,
-    Protocol,
-    Singles,
-    load_sweep,
-    standard_tests,
-)
+from pytest_xlatune import Around, MaxTextLauncher, Protocol, Singles, load_sweep, standard_tests
 
 NAME = os.environ["FLAGSHIP"]
 

@@ -65,13 +65,7 @@ SWEEP = Sweep(
         profile("warp-drive", "--xla_cpu_enable_warp_drive=true", note="no such flag"),
     ),
     site=SiteSettings(resources=Resources(time_limit_s=300)),
-    design=DesignSettings(
-        screen_baselines=2,
-        finalists=1,
-        blocks=4,
-        block_baselines=1,
-        budget=20,
-    ),
+    design=DesignSettings(screen_baselines=2, finalists=1, blocks=4, block_baselines=1, budget=20),
 )
 
 

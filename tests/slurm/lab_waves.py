@@ -89,13 +89,7 @@ SWEEP = Sweep(
     ),
     config_tags={"wide": {"base_mlp_dim": "128"}},
     site=SiteSettings(resources=Resources(time_limit_s=300)),
-    design=DesignSettings(
-        screen_baselines=1,
-        finalists=1,
-        blocks=4,
-        block_baselines=1,
-        budget=24,
-    ),
+    design=DesignSettings(screen_baselines=1, finalists=1, blocks=4, block_baselines=1, budget=24),
 )
 
 tests = standard_tests(SWEEP, evidence=True)

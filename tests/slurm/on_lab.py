@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import Request
+from pytest_xlatune.executors import Executor, Request
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -128,13 +128,15 @@ def test_flag(measure, profile):
 
 
 class Trials:
-    """Submits and watches trials on the lab."""
+    executor_name = "slurm"
+    layout = "{name}/1"  # the folder of an attempt
+    inherit: tuple[str, ...] = ("PATH",)
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.executor = self.new_executor()
+        self.executor: Any = self.new_executor()
 
-    def new_executor(self, **options: Any) -> SlurmExecutor:
+    def new_executor(self, **options: Any) -> Executor:
         """An executor that remembers nothing, as another process would have it."""
         return SlurmExecutor(**{"round_s": 0.3, **options})
 
@@ -142,7 +144,7 @@ class Trials:
         self, name: str, nodelist: Sequence[str] = ("node001", "node002"), **resources: Any
     ) -> dict[str, Any]:
         return {
-            "folder": self.root / name / "1",
+            "folder": self.root / self.layout.format(name=name),
             "job_name": f"xl-{name}",
             "comment": f"xlatune:{self.root.name}:{name}:1",
             "nodelist": tuple(nodelist),
@@ -159,12 +161,23 @@ class Trials:
         **resources: Any,
     ) -> Submission:
         argv = ("bash", "-c", command) if isinstance(command, str) else tuple(command)
-        job_id = self.executor.submit(
-            LaunchSpec(argv=argv, **({"inherit": ("PATH",)} | (spec or {}))),
-            Request(**self.arguments(name, nodelist, **resources)),
-        )
+        launched = LaunchSpec(argv=argv, **({"inherit": self.inherit} | (spec or {})))
+        return self.launch(name, launched, nodelist, **resources)
+
+    def launch(
+        self,
+        name: str,
+        spec: LaunchSpec,
+        nodelist: Sequence[str] = ("node001", "node002"),
+        **resources: Any,
+    ) -> Submission:
+        request = Request(**self.arguments(name, nodelist, **resources))
         return Submission(
-            trial_id=name, attempt=1, executor="slurm", job_id=job_id, folder=f"{name}/1"
+            trial_id=name,
+            attempt=1,
+            executor=self.executor_name,
+            job_id=self.executor.submit(spec, request),
+            folder=self.layout.format(name=name),
         )
 
     def folder(self, submission: Submission) -> Path:
@@ -174,10 +187,10 @@ class Trials:
         return (self.folder(submission) / f"log.{rank}.txt").read_text()
 
     def poll(self, submission: Submission) -> Outcome:
-        return self.executor.poll([submission], root=self.root)[submission.job_id]
+        outcome: Outcome = self.executor.poll([submission], root=self.root)[submission.job_id]
+        return outcome
 
     def end(self, submission: Submission) -> Outcome:
-        """Wait until Slurm says that it is over."""
         wait_until(lambda: self.poll(submission).state.is_final)
         return self.poll(submission)
 
@@ -231,7 +244,6 @@ class Project:
         return process
 
     def run(self, sweep: str, *args: str, timeout_s: float = 360) -> str:
-        """Run a session to its end and return its words."""
         self.start(sweep, *args).wait(timeout_s)
         return self.said
 
@@ -248,7 +260,6 @@ class Project:
             process.wait()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """Every event of this kind in the ledger."""
         return [
             line
             for path in sorted(self.path.glob("work/*/*/ledger*.jsonl"))
@@ -258,7 +269,6 @@ class Project:
 
     @property
     def submitted(self) -> list[str]:
-        """The trials that were submitted, by job."""
         return [line["submission"]["trial_id"] for line in self.events("attempt-submitted")]
 
     @property
@@ -340,13 +350,13 @@ class Faults:
     def run(self, *args: str, slot: tuple[str, ...] = SLOT) -> str:
         return self.project.run("test_sweep.py", *slot, *args)
 
-    def victim(self, which: str = "victim-*.1", *, ranks: int = 2) -> Path:
+    def victim(self, which: str = "victim-*.1") -> Path:
         """Wait until the victim runs on all its ranks; return its attempt's folder."""
         found: list[Path] = []
 
         def is_running() -> bool:
             found[:] = self.path.glob(f"work/*/*/*/{which}/started*.json")
-            return len(found) == ranks
+            return len(found) == 2
 
         wait_until(is_running)
         return found[0].parent
@@ -357,7 +367,6 @@ class Faults:
         return declare(victim=env, after={})
 
     def job(self) -> str:
-        """Return the victim's first job id."""
         return next(
             str(line["submission"]["job_id"])
             for line in self.project.events("attempt-submitted")
@@ -368,7 +377,6 @@ class Faults:
         return [(line["next"], line["cls"]) for line in self.project.events("decided")]
 
     def states(self) -> list[str]:
-        """How the victim's attempts ended."""
         return [
             line["outcome"]["state"]
             for line in self.project.events("attempt-ended")

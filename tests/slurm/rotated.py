@@ -28,10 +28,10 @@ def say(event: str, **said: object) -> None:
 
 
 def is_asked(what: str) -> bool:
-    for path in FLAGS.glob(f"{what}.{RANK}.*"):
+    path = FLAGS / f"{what}.{RANK}"
+    if is_there := path.exists():
         path.unlink()
-        return True
-    return False
+    return is_there
 
 
 def wait_for_others(call: int) -> None:

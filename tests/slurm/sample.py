@@ -4,40 +4,22 @@ A test that is a whole sweep, all waves or a study is marked `part("sweeps")`, t
 `part("slurm")` from `conftest.py`.
 """
 
-# the test -> what it protects
-SAMPLE = {
-    "test_slurm_trials.py::test_a_trial_runs_once_on_each_pinned_node[two pinned nodes]":
-        "a job is pinned, alone on its nodes, and never requeued",
-    "test_slurm_trials.py::test_flags_arrive_byte_for_byte_on_every_rank":
-        "the environment of a trial",
-    "test_slurm_trials.py::test_no_secret_of_the_submitter_is_in_the_job":
-        "nothing of the submitter's shell gets in",
-    "test_slurm_trials.py::test_a_bad_node_name_is_refused_at_once":
-        "a refused submission",
-    "test_slurm_trials.py::test_our_own_cancel_ends_a_running_and_a_waiting_job":
-        "a cancel",
-    "test_slurm_faults.py::test_a_dead_node_stops_the_sweep_with_a_message":
-        "a dead node",
-    "test_slurm_trials.py::test_kill_9_of_one_rank_ends_all_of_them[the trainer]":
-        "a killed job leaves no process",
-    "test_slurm_faults.py::test_a_killed_rank_is_run_again":
-        "a sweep tries again by the class of a failure",
-    "test_slurm_faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
-        "a drained node, and the sweep goes on later",
-    "test_slurm_accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused[1]":
-        "a full queue",
-    "test_slurm_faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted":
-        "nodes that are not free",
-    "test_slurm_faults.py::test_the_controller_may_die_and_come_back":
-        "a restart of the scheduler under a sweep with two workers",
-    "test_slurm_faults.py::test_killed_workers_controllers_and_rivals_lose_and_double_nothing":
-        "jobs of a session that was killed are adopted",
-    "test_slurm_standstill.py::test_a_fatal_line_ends_a_trial_whose_processes_stay":
-        "a trial that stands still",
-    "test_slurm_allocation.py::test_a_killed_session_loses_and_doubles_nothing":
-        "steps of the user's own allocation",
-    "test_slurm_accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten":
-        "accounting",
-    "test_slurm_secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":
-        "secrets, neither in a script nor in a record",
-}  # fmt: skip
+SAMPLE = (
+    "test_slurm_trials.py::test_a_trial_runs_once_on_each_pinned_node[two pinned nodes]",
+    "test_slurm_trials.py::test_flags_arrive_byte_for_byte_on_every_rank",
+    "test_slurm_trials.py::test_no_secret_of_the_submitter_is_in_the_job",
+    "test_slurm_trials.py::test_a_bad_node_name_is_refused_at_once",
+    "test_slurm_trials.py::test_our_own_cancel_ends_a_running_and_a_waiting_job",
+    "test_slurm_faults.py::test_a_dead_node_stops_the_sweep_with_a_message",
+    "test_slurm_trials.py::test_kill_9_of_one_rank_ends_all_of_them[the trainer]",
+    "test_slurm_faults.py::test_a_killed_rank_is_run_again",
+    "test_slurm_faults.py::test_a_persons_drain_stands_and_stops_the_sweep",
+    "test_slurm_accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused[1]",
+    "test_slurm_faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted",
+    "test_slurm_faults.py::test_the_controller_may_die_and_come_back",
+    "test_slurm_faults.py::test_killed_workers_controllers_and_rivals_lose_and_double_nothing",
+    "test_slurm_standstill.py::test_a_fatal_line_ends_a_trial_whose_processes_stay",
+    "test_slurm_allocation.py::test_a_killed_session_loses_and_doubles_nothing",
+    "test_slurm_accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten",
+    "test_slurm_secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret",
+)

@@ -17,8 +17,7 @@ pytestmark = pytest.mark.usefixtures("accounting")
 
 
 def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
-    trials: Trials,
-    lab: ModuleType,
+    trials: Trials, lab: ModuleType
 ) -> None:
     lab.change(MinJobAge=2)
     good = trials.submit("good", "true")

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import AllocationOver, Request
+from pytest_xlatune.executors import AllocationOver, Executor
 from pytest_xlatune.executors.slurm import allocation
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
-from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.model.result import State, Submission
 from tests.slurm.on_lab import Faults, Trials, slurm, wait_until
 
 PAIR = ("node001", "node002")
@@ -27,48 +26,20 @@ PAIR = ("node001", "node002")
 TIMED = "date +%s.%N >{at}/{name}.begin; sleep {s} && date +%s.%N >{at}/{name}.end"
 
 
-class Steps:
-    """Starts trials in allocations, and watches them."""
+class Steps(Trials):
+    executor_name, layout, inherit = "allocation", "run/{name}.1", ("PATH", "SLURM*")
 
-    def __init__(self, trials: Trials) -> None:
-        self.trials, self.root = trials, trials.root
-        self.executor = self.new()
-
-    def new(self, **options: Any) -> AllocationExecutor:
-        """An executor that remembers nothing, as another process would have it."""
-        self.executor = AllocationExecutor(**{"round_s": 0.3, "environ": {}, **options})
-        return self.executor
-
-    def submit(
-        self,
-        name: str,
-        command: str,
-        nodelist: tuple[str, ...] = PAIR,
-        inherit: tuple[str, ...] = ("PATH", "SLURM*"),
-        **resources: Any,
-    ) -> Submission:
-        said = self.trials.arguments(name, nodelist, **resources)
-        said |= {"folder": self.root / "run" / f"{name}.1", "job_name": f"xlt-{name}"}
-        job_id = self.executor.submit(
-            LaunchSpec(argv=("bash", "-c", command), inherit=inherit), Request(**said)
-        )
-        folder = f"run/{name}.1"
-        return Submission(
-            trial_id=name, attempt=1, executor="allocation", job_id=job_id, folder=folder
-        )
+    def new_executor(self, **options: Any) -> Executor:
+        made = AllocationExecutor(**{"round_s": 0.3, "environ": {}, **options})
+        self.executor = made
+        return made
 
     def timed(self, name: str, s: float = 0.3, **options: Any) -> Submission:
         return self.submit(name, TIMED.format(at=self.root, name=name, s=s), **options)
 
-    def poll(self, of: Submission) -> Outcome:
-        return self.executor.poll([of], root=self.root)[of.job_id]
-
-    def end(self, of: Submission) -> Outcome:
-        wait_until(lambda: self.poll(of).state.is_final, timeout_s=90)
-        return self.poll(of)
-
-    def running(self, of: Submission) -> None:
-        wait_until(lambda: self.poll(of).state is State.RUNNING, timeout_s=90)
+    def running(self, submission: Submission, ranks: int = 2) -> None:
+        """Wait until Slurm says so; a payload that is to be killed may be younger."""
+        wait_until(lambda: self.poll(submission).state is State.RUNNING)
 
     def file(self, of: Submission, name: str) -> Any:
         return json.loads((self.root / of.folder / name).read_text())
@@ -82,8 +53,8 @@ class Steps:
 
 
 @pytest.fixture
-def steps(trials: Trials) -> Steps:
-    return Steps(trials)
+def steps(lab: ModuleType, tmp_path: Path) -> Steps:
+    return Steps(tmp_path)
 
 
 @pytest.fixture
@@ -114,11 +85,11 @@ def own(two: Callable[..., Mapping[str, str]]) -> Mapping[str, str]:
 def test_trials_are_steps_of_the_users_own_allocation_one_after_another(
     steps: Steps, own: Mapping[str, str]
 ) -> None:
-    steps.new(environ=own)
+    steps.new_executor(environ=own)
     before = slurm("squeue", "-h", "-t", "all", "-o", "%i").split()
     done = [steps.timed(f"t{k}") for k in range(2)]
     assert [each.job_id for each in done] == ["step-1", "step-2"]
-    steps.new(environ=own)  # another process sees the same
+    steps.new_executor(environ=own)  # another process sees the same
     for each in done:
         outcome = steps.end(each)
         assert outcome.state is State.COMPLETED, outcome
@@ -139,19 +110,19 @@ def test_a_step_gets_the_environment_of_a_login_and_nothing_that_steers_srun(
     login.write_text("export SRUN_PARTITION=other SLURM_TIMELIMIT=1 SLURM_JWT=t PROFILE=yes\n")
     monkeypatch.setattr(allocation, "LOGIN", login)
     monkeypatch.setenv("HF_TOKEN", "planted")
-    steps.new(environ=own)
-    done = steps.submit("env", "env", inherit=("*",))
+    steps.new_executor(environ=own)
+    done = steps.submit("env", "env", spec={"inherit": ("*",)})
     assert steps.end(done).state is State.COMPLETED
     seen = (steps.root / done.folder / "log.0.txt").read_text().splitlines()
     assert {"PROFILE=yes", f"SLURM_CONF={os.environ['SLURM_CONF']}"} <= {*seen}
     steers = ("SRUN_PARTITION", "SLURM_TIMELIMIT", "SLURM_JWT", "HF_")
     assert [each for each in seen if each.startswith(steers)] == []
-    steps.new(environ=own)  # of another process too
+    steps.new_executor(environ=own)  # of another process too
     assert steps.submit("env", "env") == done, "the same attempt again is the same step"
 
 
 def test_slots_of_one_allocation_run_side_by_side(steps: Steps, own: Mapping[str, str]) -> None:
-    steps.new(environ=own)
+    steps.new_executor(environ=own)
     begins = [f"{steps.root}/{name}.begin" for name in ("one", "other")]
     both = "touch {}; until [ -e {} ]; do sleep 0.1; done"  # one waits for the other
     one = steps.submit("one", both.format(*begins), ("node001",))
@@ -162,7 +133,7 @@ def test_slots_of_one_allocation_run_side_by_side(steps: Steps, own: Mapping[str
 def test_a_cancel_ends_the_step_and_what_waits_never_begins(
     steps: Steps, own: Mapping[str, str]
 ) -> None:
-    steps.new(environ=own)
+    steps.new_executor(environ=own)
     running = steps.timed("r", 300)
     steps.running(running)  # of steps that wait Slurm begins any first
     waiting, last = steps.timed("w"), steps.timed("l")
@@ -177,13 +148,13 @@ def test_a_cancel_ends_the_step_and_what_waits_never_begins(
 def test_a_kill_of_srun_or_its_script_doubles_nothing(
     steps: Steps, own: Mapping[str, str], victim: str
 ) -> None:
-    steps.new(environ=own)
+    steps.new_executor(environ=own)
     first = steps.timed("a", 3)
     steps.running(first)
     script = steps.file(first, "step.json")["process"]["pid"]
     children = Path(f"/proc/{script}/task/{script}/children").read_text().split()
     os.kill(script if victim == "script" else int(children[0]), signal.SIGKILL)
-    steps.new(environ=own)
+    steps.new_executor(environ=own)
     second = steps.timed("b")
     found = [steps.end(first), steps.end(second)]
     assert found[1].state is State.COMPLETED
@@ -212,7 +183,7 @@ def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
     expected: tuple[State, State],
 ) -> None:
     first = two(*of_node)
-    steps.new(environ=first)
+    steps.new_executor(environ=first)
     cut = steps.timed("a", 300)
     steps.running(cut)
     waiting = steps.timed("b")
@@ -228,7 +199,7 @@ def test_another_salloc_goes_on_and_what_waited_in_the_first_never_runs_twice(
         with contextlib.suppress(subprocess.CalledProcessError):  # it may be back by itself
             slurm("scontrol", "update", "nodename=node002", "state=resume")
     second = two()
-    steps.new(environ=second)
+    steps.new_executor(environ=second)
     outcome = steps.end(steps.timed("d"))
     assert (outcome.state, outcome.allocation) == (State.COMPLETED, second["SLURM_JOB_ID"])
     assert not (steps.root / "b.begin").exists(), "its next attempt runs, not this one"
@@ -239,18 +210,21 @@ IN_ALLOCATION = ("--xlatune-executor", "allocation", "-n", "2")
 
 @pytest.fixture
 def inside(faults: Faults, own: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Faults:
-    """Start sessions inside the allocation; its nodes are the sweep's."""
     for name, value in own.items():
         monkeypatch.setenv(name, value)
     return faults
 
 
-def test_a_sweep_inside_salloc(inside: Faults) -> None:
-    inside.write(inside.profiles())
-    said = inside.run(*IN_ALLOCATION, slot=())
+def assert_nothing_lost(inside: Faults, said: str) -> None:
     assert "2 passed" in said, said
     inside.assert_measured_once("victim")
     assert inside.project.losses() == (0, 0)
+
+
+def test_a_sweep_inside_salloc(inside: Faults) -> None:
+    inside.write(inside.profiles())
+    said = inside.run(*IN_ALLOCATION, slot=())
+    assert_nothing_lost(inside, said)
     assert inside.project.jobs == 0
     began, ended = (
         [line["at"] for line in inside.project.events(kind)]
@@ -262,17 +236,15 @@ def test_a_sweep_inside_salloc(inside: Faults) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_payload_costs_its_trial_one_attempt(inside: Faults, rank: int) -> None:
-    inside.write(inside.profiles(HOLD=str(inside.go)))
+    inside.hold()
     session = inside.start(*IN_ALLOCATION, slot=())
     folder = inside.victim()
     claimed = folder / (f"claimed.{rank}.json" if rank else "claimed.json")
     os.kill(json.loads(claimed.read_text())["pid"], signal.SIGKILL)
     wait_until(lambda: inside.states() == ["failed"])
     inside.go.touch()
-    assert "2 passed" in inside.finished(session)
+    assert_nothing_lost(inside, inside.finished(session))
     assert inside.decided() == [("retry", "killed")]
-    inside.assert_measured_once("victim")
-    assert inside.project.losses() == (0, 0)
 
 
 def test_a_killed_session_loses_and_doubles_nothing(inside: Faults) -> None:
@@ -283,9 +255,7 @@ def test_a_killed_session_loses_and_doubles_nothing(inside: Faults) -> None:
     session.wait()
     inside.go.touch()
     said = inside.run(*IN_ALLOCATION, slot=())
-    assert "2 passed" in said, said
-    inside.assert_measured_once("victim")
-    assert inside.project.losses() == (0, 0)
+    assert_nothing_lost(inside, said)
     assert len(inside.project.submitted) == len(set(inside.project.submitted))
 
 
@@ -306,9 +276,7 @@ def test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on(
     assert not {"victim", "after"} & {*inside.project.measured}
     monkeypatch.setenv("SLURM_JOB_ID", two()["SLURM_JOB_ID"])
     said = inside.run(*IN_ALLOCATION, slot=())
-    assert "2 passed" in said, said
-    inside.assert_measured_once("victim")
-    assert inside.project.losses() == (0, 0)
+    assert_nothing_lost(inside, said)
 
 
 def test_outside_of_an_allocation_one_message_says_so(faults: Faults) -> None:

@@ -30,7 +30,6 @@ for step in range(int(keys["steps"])):
 
 
 def verdicts(project: Project) -> dict[str, dict[str, str]]:
-    """Return the properties of each metric as junit has them."""
     found = {}
     for case in ET.parse(project.path / "junit.xml").iter("testcase"):
         own = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}

@@ -53,21 +53,25 @@ def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(faults: Faults
     assert any("node002" in each["nodes"] for each in faults.project.events("epoch-began"))
 
 
-def test_a_persons_drain_stands_and_stops_the_sweep(faults: Faults) -> None:
+def run_with_a_drain(faults: Faults, reason: str) -> str:
+    """Drain a node under a trial that runs and one that waits behind it; return what was said."""
     faults.hold_all()
     session = faults.start()
     faults.victim("*")
-    wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
-    drain = ("scontrol", "update", "nodename=node002")
-    slurm(*drain, "state=drain", "reason=ADMIN: hardware swap")
+    wait_until(lambda: len(faults.project.submitted) >= 2)
+    slurm("scontrol", "update", "nodename=node002", "state=drain", f"reason={reason}")
     faults.go.touch()
-    said = faults.finished(session)
+    return faults.finished(session)
+
+
+def test_a_persons_drain_stands_and_stops_the_sweep(faults: Faults) -> None:
+    said = run_with_a_drain(faults, "ADMIN: hardware swap")
     assert "node002 is drained: 'ADMIN: hardware swap'. A person took it out of service" in said
     assert "recovery attempted: none" in said
     assert "drain" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"), "nothing resumed it"
     assert not faults.project.events("epoch-began")
     assert faults.decided()[0] == ("stop", "node-drain")
-    slurm(*drain, "state=resume")
+    slurm("scontrol", "update", "nodename=node002", "state=resume")
     assert "2 passed" in faults.run()
     faults.assert_measured_once("victim")
 
@@ -104,13 +108,7 @@ def test_blindness_is_waited_out(
 
 
 def test_a_node_drained_by_slurm_under_the_queue_is_resumed(faults: Faults) -> None:
-    faults.hold_all()
-    session = faults.start()
-    faults.victim("*")
-    wait_until(lambda: len(faults.project.submitted) >= 2)  # one waits behind it
-    slurm("scontrol", "update", "nodename=node002", "state=drain", "reason=Kill task failed")
-    faults.go.touch()
-    said = faults.finished(session)
+    said = run_with_a_drain(faults, "Kill task failed")
     faults.assert_undisturbed(said)
     assert [each["nodes"] for each in faults.project.events("epoch-began")] == [["node002"]]
     assert "a new epoch: node-drain: resumed node002" in said

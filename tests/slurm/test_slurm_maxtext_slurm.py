@@ -39,10 +39,11 @@ maxtext_slurm_job.POLL_S = 0.5
 sys.exit(maxtext_slurm_job.main())
 """
 
+Start = Callable[[str], "subprocess.Popen[bytes]"]
+
 
 @pytest.fixture
-def start(lab: ModuleType, tmp_path: Path) -> Callable[[str], subprocess.Popen[bytes]]:
-    """Start the process for a job that runs a line of shell on two nodes."""
+def start(lab: ModuleType, tmp_path: Path) -> Start:
     checkout, attempt = tmp_path / "checkout", tmp_path / "attempt"
     (checkout / "configs").mkdir(parents=True)
     attempt.mkdir()
@@ -71,9 +72,14 @@ def ended(process: subprocess.Popen[bytes], root: Path) -> tuple[int, str, dict[
     return code, (root / "attempt" / "log").read_text(), record
 
 
-def test_it_ends_as_its_job_ends(
-    start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def begun(start: Start, root: Path) -> subprocess.Popen[bytes]:
+    """Start the process for a job that goes on, and wait until it runs."""
+    process = start("echo begun; sleep 300")
+    wait_until(lambda: "begun" in (root / "attempt" / "log").read_text())
+    return process
+
+
+def test_it_ends_as_its_job_ends(start: Start, tmp_path: Path) -> None:
     code, log, record = ended(start("echo $GREETING done on $SLICES"), tmp_path)
     assert (code, record["state"]) == (0, "COMPLETED")
     assert "it is done on 2\n" in log
@@ -84,13 +90,8 @@ def test_it_ends_as_its_job_ends(
     assert "JobState=FAILED ExitCode=7:0" in log
 
 
-def test_a_signal_to_it_cancels_the_job(
-    start: Callable[[str], subprocess.Popen[bytes]],
-    tmp_path: Path,
-) -> None:
-    process = start("echo begun; sleep 300")
-    log = tmp_path / "attempt" / "log"
-    wait_until(lambda: "begun" in log.read_text())
+def test_a_signal_to_it_cancels_the_job(start: Start, tmp_path: Path) -> None:
+    process = begun(start, tmp_path)
     process.send_signal(signal.SIGTERM)
     code, _, record = ended(process, tmp_path)
     assert (code, record["state"]) == (143, "CANCELLED")
@@ -98,12 +99,9 @@ def test_a_signal_to_it_cancels_the_job(
 
 
 def test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next(
-    start: Callable[[str], subprocess.Popen[bytes]],
-    tmp_path: Path,
+    start: Start, tmp_path: Path
 ) -> None:
-    process = start("echo begun; sleep 300")
-    log = tmp_path / "attempt" / "log"
-    wait_until(lambda: "begun" in log.read_text())
+    process = begun(start, tmp_path)
     left = json.loads((tmp_path / "attempt" / RECORD).read_text())["job_id"]
     process.kill()
     process.wait()

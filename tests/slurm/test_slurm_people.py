@@ -126,14 +126,10 @@ def test_a_number_that_the_controller_gave_away_again_is_no_longer_ours(
     trials: Trials, lab: ModuleType
 ) -> None:
     """A controller that has lost its state begins to count anew."""
-    lab.kill_controller()
-    lab.forget_all()
-    lab.start_controller()
+    lab.restart_controller_without_state()
     ours = trials.submit("first", "exit 7")
     assert trials.end(ours).exit_code == 7
-    lab.kill_controller()
-    lab.forget_all()
-    lab.start_controller()
+    lab.restart_controller_without_state()
     stranger = slurm("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 300").strip()
     assert stranger == ours.job_id
     afresh = trials.new_executor(round_s=0)

@@ -28,6 +28,7 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.resolved import campaign_of
 from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
 from tests.slurm.on_lab import Trials, processes_with, rank_of, slurm
@@ -72,9 +73,8 @@ class Rotating:
         made.open()
         return made
 
-    def ask(self, what: str, *, rank: int = 0, times: int = 1) -> None:
-        for at in range(times):
-            (self.flags / f"{what}.{rank}.{at}").touch()
+    def ask(self, what: str, *, rank: int = 0) -> None:
+        (self.flags / f"{what}.{rank}").touch()
 
     def until(self, campaign: Campaign, is_ready: Callable[[], bool]) -> None:
         until_s = time.monotonic() + 240
@@ -227,8 +227,7 @@ def test_real_jax_takes_turns_over_two_nodes(trials: Trials) -> None:
     told = {
         name: getattr(launched, name) for name in ("argv", "env", "inherit", "files", "last_step")
     }
-    argv = told.pop("argv")
-    done = trials.submit("rotation", argv, NODES, spec=told)
+    done = trials.launch("rotation", LaunchSpec(**told), NODES)
     outcome = trials.end(done)
     logs = [trials.log(done, rank) for rank in (0, 1)]
     assert outcome.state is State.COMPLETED, (outcome, *logs)

@@ -14,9 +14,7 @@ pytestmark = pytest.mark.usefixtures("accounting")
 
 
 def test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret(
-    project: Project,
-    lab: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
+    project: Project, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*planted.INHERITED)
     planted.write(project.path, executor="slurm")

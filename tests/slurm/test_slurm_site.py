@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import Submission
-from pytest_xlatune.model.trial import Trial
 from tests.helpers import quick_compile
+from tests.helpers.history import trial_of
 from tests.slurm.on_lab import Project, Trials, processes_with, wait_until
 
 PROFILE = profile("p", "--xla_a=1")
@@ -93,10 +91,7 @@ def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
     """srun around the container: one container a node, started by that node's payload."""
     probe = 'echo "$SLURM_PROCID of $SLURM_NTASKS: $XLA_FLAGS"; trap "exit 0" TERM; echo up; '
     spec = podman_site.spec(PROFILE, "bash", "-c", f"{probe} while :; do sleep 0.2; done")
-    job_id = trials.executor.submit(spec, Request(**trials.arguments("contained")))
-    job = Submission(
-        trial_id="contained", attempt=1, executor="slurm", job_id=job_id, folder="contained/1"
-    )
+    job = trials.launch("contained", spec)
 
     def logs() -> list[str]:
         folder = trials.folder(job)
@@ -142,18 +137,7 @@ def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(trials: Trials, tmp_pat
         image=f"{tmp_path}/x.sqsh@sha256:{'0' * 64}",
         deployed={"TRICKY": "a,b 'c' \"d\""},
     )
-    trial = Trial(
-        cell_digest=cell.digest,
-        profile=PROFILE,
-        protocol=Protocol(),
-        study="tuning",
-        stage="wave1",
-    )
-    request = Request(**trials.arguments("stepped"))
-    job_id = trials.executor.submit(launcher.launch(trial, cell), request)
-    job = Submission(
-        trial_id="stepped", attempt=1, executor="slurm", job_id=job_id, folder="stepped/1"
-    )
+    job = trials.launch("stepped", launcher.launch(trial_of(cell, PROFILE), cell))
     paths = [trials.folder(job) / f"log.{rank}.txt" for rank in (0, 1)]
     wait_until(lambda: all(p.exists() and "up\n" in p.read_text() for p in paths))
     for rank, path in enumerate(paths):

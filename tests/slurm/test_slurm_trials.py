@@ -24,11 +24,7 @@ from pytest_xlatune.model.result import State
 from tests.slurm.on_lab import Trials, processes_with, put_before, slurm, wait_until
 
 ALL = ("node001", "node002", "node003", "node004")
-ENVIRONMENT = (
-    sys.executable,
-    "-c",
-    "import json, os; print(json.dumps(dict(os.environ)))",
-)
+ENVIRONMENT = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
 
 
 def job_facts(text: str) -> dict[str, str]:
@@ -212,10 +208,7 @@ def test_kill_9_of_one_rank_ends_all_of_them(trials: Trials, lab: ModuleType, vi
     assert not running & {*map(str, lab.processes())}
 
 
-def test_jobs_that_slurm_has_forgotten_are_still_over(
-    trials: Trials,
-    lab: ModuleType,
-) -> None:
+def test_jobs_that_slurm_has_forgotten_are_still_over(trials: Trials, lab: ModuleType) -> None:
     lab.change(MinJobAge=2)
     good = trials.submit("good", "true")
     bad = trials.submit("bad", "exit 3", ("node003",))
@@ -254,7 +247,6 @@ ENDS = {"the submitter dies": -signal.SIGKILL, "it hangs": 1}
 
 
 def session_that_submits(trials: Trials, name: str) -> list[str]:
-    """Return the command of another session, which submits a trial and prints its job."""
     arguments = {**trials.arguments(name), "folder": str(trials.root / name / "1")}
     code = f"""\
         from pathlib import Path
@@ -273,10 +265,7 @@ def session_that_submits(trials: Trials, name: str) -> list[str]:
 
 @pytest.mark.parametrize("accident", WRAPPER)
 def test_nothing_is_submitted_twice(
-    trials: Trials,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    accident: str,
+    trials: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accident: str
 ) -> None:
     name = f"twice-{tmp_path.name}"
     with monkeypatch.context() as patch:
@@ -296,9 +285,7 @@ def test_nothing_is_submitted_twice(
 
 
 def test_an_sbatch_that_outlives_its_session_is_waited_for(
-    trials: Trials,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    trials: Trials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, go = tmp_path / "asked", tmp_path / "go"
     waits = f'touch {asked}; while [ ! -e {go} ]; do sleep 0.05; done; exec {{real}} "$@"'

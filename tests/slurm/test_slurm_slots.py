@@ -1,4 +1,4 @@
-"""Node slots side by side on a real Slurm: a killed session, the waves of a sweep.
+"""Node slots side by side on a real Slurm: the waves of a sweep.
 
 `make slurm-flagships` runs the waves, from the screen to the document; the tests of the project
 leave them out.

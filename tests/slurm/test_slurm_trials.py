@@ -27,8 +27,8 @@ ALL = ("node001", "node002", "node003", "node004")
 ENVIRONMENT = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
 
 
-def job_facts(text: str) -> dict[str, str]:
-    return dict(re.findall(r"(\S+?)=(\S*)", text))
+def job_facts(job_id: str) -> dict[str, str]:
+    return dict(re.findall(r"(\S+?)=(\S*)", slurm("scontrol", "show", "job", "-o", job_id)))
 
 
 def jobs_named(name: str) -> list[str]:
@@ -46,7 +46,7 @@ def test_a_trial_runs_once_on_each_pinned_node(trials: Trials, nodelist: Sequenc
     assert set(outcome.nodes) == set(nodelist)
     said = [trials.log(done, rank).strip() for rank in range(len(nodelist))]
     assert sorted(said) == sorted(f"on {name}" for name in nodelist)
-    facts = job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))
+    facts = job_facts(done.job_id)
     assert facts["OverSubscribe"] == "NO"
     assert facts["Requeue"] == "0"
     assert facts["Restarts"] == "0"
@@ -69,7 +69,7 @@ def test_site_options_reach_slurm(trials: Trials) -> None:
     options = {"partition": "half", "nice": "7", "cpus_per_task": "2", "srun.cpu-bind": "none"}
     done = trials.submit("site", "sleep 20", options=options)
     trials.running(done)
-    facts = job_facts(slurm("scontrol", "show", "job", "-o", done.job_id))
+    facts = job_facts(done.job_id)
     assert (facts["Partition"], facts["Nice"], facts["CPUs/Task"]) == ("half", "7", "2")
 
 

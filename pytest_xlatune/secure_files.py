@@ -116,14 +116,16 @@ def _name_of(uid: int) -> str:
 class Folder:
     """A folder of ours that is held open; later changes of its path have no effect.
 
+    It is opened by its path, or by its name in the opened folder `parent`.
+
     Raises:
         NotOursError: another user made it or may write in it, or the path is a link.
         OSError: it cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, parent: Folder | None = None) -> None:
         self.path = path
-        self.fd = _open_folder(path)
+        self.fd = _open_folder(path, parent)
 
     def __enter__(self) -> Self:
         return self
@@ -238,24 +240,19 @@ class Folder:
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.fd)
             os.chmod(name, self.mode, dir_fd=self.fd)
-        folder = Folder.__new__(Folder)
-        folder.path, folder.fd = self.path / name, -1
-        folder.fd = _open_folder(folder.path, name, self.fd)
-        return folder
+        return Folder(self.path / name, parent=self)
 
 
-def _open_folder(path: Path, name: str | None = None, at: int | None = None) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+def _open_folder(path: Path, parent: Folder | None) -> int:
+    """Open a folder by its path, or by its name in an opened folder."""
+    name, at = (str(path), None) if parent is None else (path.name, parent.fd)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        descriptor = os.open(
-            path if name is None else name,
-            flags | os.O_NOFOLLOW,
-            dir_fd=at,
-        )
+        descriptor = os.open(name, flags, dir_fd=at)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
             raise _refused("a link", path) from None
-        raise _explained(error, path, name or str(path), at) from None
+        raise _explained(error, path, name, at) from None
     try:
         _check_folder(os.fstat(descriptor), path)
     except BaseException:
@@ -319,10 +316,10 @@ def _explained(error: OSError, path: Path, name: str, at: int | None) -> OSError
 # -- by path --------------------------------------------------------------------------------------
 
 
-def open_file(path: Path, flags: int = _READ, *, mode: int | None = None) -> int:
+def open_file(path: Path, flags: int = _READ) -> int:
     """Return the descriptor of a file of ours; see `Folder.open`."""
     with Folder(path.parent) as folder:
-        return folder.open(path.name, flags, mode=mode)
+        return folder.open(path.name, flags)
 
 
 def read_bytes(path: Path, *, most_bytes: int = -1) -> bytes:
@@ -537,7 +534,6 @@ def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
 
 
 def _how_to_trust(gid: int, shared: Path | None) -> str:
-    """Return what the user must do so that the members of this group are trusted."""
     if shared is None:
         return _TRUST
     name = _group_name(gid)

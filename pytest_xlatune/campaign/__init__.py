@@ -118,29 +118,23 @@ def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
 
 
 def _slots_text(node_lists: Sequence[Sequence[str]]) -> str:
-    """Return how many node slots there are, and the nodes of each."""
     texts = [compress(nodes) or "nodes of the scheduler's choice" for nodes in node_lists]
     return f"{counted(len(texts), 'node slot')} ({'; '.join(texts)})"
 
 
-def _check_slugs(trial: Trial) -> None:
-    """Raise LedgerError if the arm or the stage of a proposed trial is no slug."""
+def _check_trial(trial: Trial, *, uncompiled_stage: str) -> None:
+    """Raise LedgerError if the arm or stage of a proposed trial is no slug, or nothing compiles it.
+
+    `uncompiled_stage` is the stage that nothing here compiles; "" if there is none.
+    """
     for kind, name in (("arm", trial.arm), ("stage", trial.stage)):
         if not SLUG.fullmatch(name):
             raise LedgerError(
                 f"it gives a trial the {kind} {name!r}, expected [a-z0-9][a-z0-9._+-]*, 64 "
                 "characters at most"
             )
-
-
-def _check_compile_step(proposed: Sequence[Trial], stage: str) -> None:
-    """Raise LedgerError if a trial has the stage that is only compiled.
-
-    `stage` is the name of that stage; "" if the study has none.
-    """
-    for trial in proposed:
-        if stage and trial.stage == stage:
-            raise LedgerError(f"{trial.id} is only to be compiled, but nothing compiles here")
+    if trial.stage == uncompiled_stage:
+        raise LedgerError(f"{trial.id} is only to be compiled, but nothing compiles here")
 
 
 def _check_progress(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
@@ -406,7 +400,6 @@ class Campaign:
                 )
 
     def _other_cells_error(self, difference: str) -> ConfigError:
-        """Return the error for a ledger of other cells, which differ by `difference`."""
         names = dict.fromkeys(name for nodes in self._state.pinned.values() for name in nodes)
         picked = f" (the scheduler picked {', '.join(names)})" if names else ""
         return ConfigError(
@@ -443,12 +436,11 @@ class Campaign:
         """Ask the study what to run next; raise before an impossible proposal is recorded."""
         history = history_of(self._state, self.study)
         proposed = self.study.decide(history).due
+        uncompiled_stage = self.study.policy.compiled_stage if self.compile_step is None else ""
         try:
-            if self.compile_step is None:
-                _check_compile_step(proposed, self.study.policy.compiled_stage)
             for trial in proposed:
                 cell = self._run.cell_of(trial, self._state)
-                _check_slugs(trial)
+                _check_trial(trial, uncompiled_stage=uncompiled_stage)
                 # a profile that was derived since the last proposal may have other secrets
                 keep_secret(secrets_in(cell, [trial.profile]))
             _check_progress(proposed, history)
@@ -568,7 +560,6 @@ class Campaign:
         time.sleep(TURN_S)
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
-        """Register the secrets of the campaign, so that every text of this process hides them."""
         profiles, cells = self.study.decide(history).profiles, self._run.cells.values()
         keep_secret(self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
 
@@ -695,7 +686,6 @@ class Campaign:
         return bool(events)
 
     def _submit_due(self) -> None:
-        """Submit trials in the proposed order while their nodes have room."""
         view = self.view()
         if view.stopped is not None:
             self._packing.log_if_new("stop", f"nothing is submitted: {sentence(view.stopped)}")

@@ -91,8 +91,15 @@ class _LogTail:
 
     def read(self, path: Path) -> None:
         """Read on; after an error the log counts as empty and is not read again."""
+        self._guard(lambda: self._read(path), path)
+
+    def close(self, path: Path) -> None:
+        """Read the last line, which may have no line break."""
+        self._guard(self.reader.close, path)
+
+    def _guard(self, read: Callable[[], None], path: Path) -> None:
         if self.fault is None:
-            _, self.fault = _read_or_finding(lambda: self._read(path), path, None)
+            _, self.fault = _read_or_finding(read, path, None)
             if self.fault is not None:
                 self._begin()
 
@@ -102,13 +109,6 @@ class _LogTail:
             while chunk := file.read(_CHUNK_BYTES):
                 self.reader.feed(chunk)
                 self.offset_bytes += len(chunk)
-
-    def close(self, path: Path) -> None:
-        """Read the last line, which may have no line break."""
-        if self.fault is None:
-            _, self.fault = _read_or_finding(self.reader.close, path, None)
-        if self.fault is not None:
-            self._begin()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,7 +266,6 @@ class Follower:
         return dataclasses.replace(left, report=replace(report, findings=findings))
 
     def _read(self, submission: Submission, protocol: Protocol) -> _Watch:
-        """Read on in the logs of all ranks; return the attempt's watch."""
         watch, pattern = self._watches.get(submission.folder), protocol.step_pattern
         if watch is None:
             watch = _Watch(tails={0: _LogTail(pattern=pattern)})

@@ -187,10 +187,7 @@ def assess(attempt: EndedAttempt) -> Assessment:
 def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
     """Return whether the reference has run, as the playbook needs it for a trial.
 
-    Args:
-        trial: a trial of the study.
-        reference: the arm that other arms are compared with; "" if there is none.
-        runs: whether a trial of the reference was measured.
+    `reference` is "" if there is none; `runs` says whether a trial of it was measured.
     """
     if not reference or not trial.protocol.is_scored:
         return Reference.RUNS
@@ -200,7 +197,6 @@ def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
 
 
 def _no_score_finding(why: Message | None) -> Finding:
-    """Return the finding on an attempt that ended well, but has no score."""
     # a trainer that prints no tokens would print the same lines again, so it is not retried
     action = Action.DROP if why == NO_TOKENS else Action.RETRY
     return Finding(cls=FailureClass.NO_SCORE, action=action, why=why)
@@ -310,7 +306,6 @@ def _with_log_path(decision: Ruling, log: Path | None) -> Message | None:
 
 
 def _last_step(report: LogReport, trial: Trial) -> Message:
-    """Return how far an attempt came, for the evidence of its end."""
     if report.last_step is None:
         return say("no step, {phase}", phase=report.phase)
     return say(
@@ -340,7 +335,6 @@ _NCCL_PREFIXES = ("NCCL_", "RCCL_")
 
 
 def _trial_settings(attempt: EndedAttempt) -> tuple[TrialSetting, ...]:
-    """Return each setting, and whether log and dump show that it was in effect."""
     trial, cell, left = attempt.trial, attempt.cell, attempt.left
     report, dumps_options = left.report, attempt.dumps_options
     has_trained = report.phase is Phase.TRAINING
@@ -382,7 +376,6 @@ def _without_value(setting: TrialSetting) -> TrialSetting:
 
 
 def _setting_findings(settings: Sequence[TrialSetting]) -> tuple[Finding, ...]:
-    """Return a finding for each contradicted setting, and for each one that nothing shows."""
     drops = (FailureClass.FLAGS_NOT_EFFECTIVE, Action.DROP, contradictions(settings))
     notes = (FailureClass.FLAGS_UNVERIFIED, Action.NONE, unproved(settings))
     return tuple(

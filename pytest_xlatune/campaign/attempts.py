@@ -295,7 +295,6 @@ class Attempts:
         number: int,
         error: Exception,
     ) -> tuple[Event, ...]:
-        """Return the events after a refused submission, or a checkout that could not be made."""
         forget_secrets(request.folder)
         cell, reason = self._run.cell_of(trial, state), str(error)
         outcome = Outcome(state=State.FAILED, reason=reason)
@@ -443,7 +442,7 @@ class Attempts:
                 cls=FailureClass.NODE_DRAIN,
                 faults=resumed.faults,
                 nodes=resumed.unfit or nodes,
-                resumed=resumed.resumed_in_vain,
+                resumed=resumed.nodes,
             )
             return self._cannot_start(state, ruling, outcome)
         if not resumed.nodes:
@@ -558,7 +557,6 @@ class Attempts:
     def _ended_attempt(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> EndedAttempt:
-        """Return all that is known of an attempt that is over."""
         run, progress = self._run, state.trials[submission.trial_id]
         trial, folder = progress.trial, run.folder / submission.folder
         cell, cut = run.cell_of(trial, state), progress.attempts[submission.attempt].cut_short
@@ -606,7 +604,6 @@ class Attempts:
         assessment: Assessment,
         status: TrialStatus,
     ) -> tuple[Event, ...]:
-        """Return the events of a trial that is over: its result, and those for later trials."""
         trial, cell, outcome = attempt.trial, attempt.cell, attempt.outcome
         before = state.trials[trial.id].result
         epochs: tuple[Event, ...] = ()
@@ -656,7 +653,7 @@ class Attempts:
             ruling,
             faults=resumed.faults,
             nodes=resumed.unfit or ruling.nodes,
-            resumed=resumed.resumed_in_vain,
+            resumed=resumed.nodes,
         )
         return apply_cases(unready, dataclasses.replace(facts, is_unready=True)), ()
 

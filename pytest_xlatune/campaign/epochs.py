@@ -42,8 +42,13 @@ def epoch_events(
 
     `folder` is the folder of the attempt. A trial without a score begins no epoch by its nodes.
     """
-    swap = _node_swap(state, attempt.cell, attempt.outcome) if is_scored else ()
-    return (*_environment_events(state, attempt, folder), *swap)
+    events = _environment_events(state, attempt, folder)
+    digest, nodes = attempt.cell.digest, tuple(sorted(attempt.outcome.nodes))
+    were = state.measured_on.get(digest, ())
+    if not is_scored or not nodes or not were or nodes == were:
+        return events
+    cause = EpochCause.SWAPPED
+    return (*events, EpochBegan(cause=cause, cell_digest=digest, nodes=nodes, were=were))
 
 
 # A profile that sets one of these variables runs other packages or libraries on purpose, so what
@@ -104,7 +109,6 @@ def compared_devices(
 
 
 def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
-    """Return whether the kernel of a node reports other GPUs than before."""
     before = {
         environment.name: environment.node
         for environment in state.environments.get(trial.cell_digest, ())
@@ -115,15 +119,6 @@ def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
         if is_known and environment.node.get("GPUs") != node_before.get("GPUs"):
             return True
     return False
-
-
-def _node_swap(state: LedgerState, cell: Cell, outcome: Outcome) -> tuple[EpochBegan, ...]:
-    """Return an epoch if a trial ran on other nodes than the last measured trial of its cell."""
-    nodes, were = tuple(sorted(outcome.nodes)), state.measured_on.get(cell.digest, ())
-    if not nodes or not were or nodes == were:
-        return ()
-    cause = EpochCause.SWAPPED
-    return (EpochBegan(cause=cause, cell_digest=cell.digest, nodes=nodes, were=were),)
 
 
 def _environment_events(

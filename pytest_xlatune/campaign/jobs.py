@@ -173,9 +173,6 @@ def lost_runs(folder: Path) -> tuple[LostRun, ...]:
     """Return the attempts of sessions that no ledger knows, the latest session first.
 
     Attempts that an archived ledger knows are not lost.
-
-    Args:
-        folder: the folder of the ledger.
     """
     runs: dict[Path, list[bool]] = {}
     for path in folder.glob(f"*/*/{SPEC}"):

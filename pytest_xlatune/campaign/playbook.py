@@ -268,7 +268,6 @@ def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
 
 
 def _retries_for(policy: RetryPolicy, cls: str) -> int:
-    """Return the number of retries in the rule of a class; 0 if it has no rule."""
     rule = policy.rules.get(cls) or CLASS_RULES.get(cls)
     return rule.retries if rule is not None else 0
 
@@ -365,7 +364,6 @@ def _reference_failure(cls: str, then: Next, reference: Reference) -> Cannot | N
 
 
 def _finding_of_state(outcome: Outcome, cause: Finding | None) -> Finding:
-    """Return the finding for an attempt whose log names no cause, from its state."""
     is_failed = outcome.state is State.FAILED
     unknown = FailureClass.EXIT_CODE if is_failed else FailureClass.UNKNOWN_DEATH
     cls = CLASS_OF_STATE.get(outcome.state, unknown)

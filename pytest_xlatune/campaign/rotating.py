@@ -58,13 +58,10 @@ _LATE_STEPS = 2  # number of first steps of a turn in which an error of the turn
 
 
 def read_journals(texts: Sequence[str]) -> RotationRead | None:
-    """Return the combined journal of a trainer's processes; None if there is none.
+    """Return the combined journal of a trainer's ranks, given in order; None if there is none.
 
     Turns and programs come from the first process. The program to blame comes from the process that
     is furthest behind in compilations, or else in turns: it died or hung, and the others went on.
-
-    Args:
-        texts: the text of each rank's journal, in order of ranks.
     """
     processes = [read_rotation(text) for text in texts]
     if not processes:
@@ -119,7 +116,6 @@ def rotation_result(attempt: EndedAttempt, rotation: Rotation) -> RotationResult
 def _score_turns(
     read: RotationRead, attempt: EndedAttempt, rotation: Rotation
 ) -> RotationScore | NoTurns:
-    """Return the score of a rotation's turns, or why they have none."""
     protocol, tokens = attempt.trial.protocol, attempt.cell.tokens_per_device_step
     timed = timed_steps(attempt.left.steps, tokens_per_device_step=tokens)
     if not timed:
@@ -150,7 +146,6 @@ def _score_turns(
 
 
 def _steps_per_line(timed: Sequence[StepRecord]) -> int:
-    """Return the usual number of steps between two lines."""
     gaps = [after.step - before.step for before, after in itertools.pairwise(timed)]
     return max(round(median(gaps)), 1) if gaps else 1
 

@@ -113,7 +113,6 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an attempt to make nodes fit for work again."""
 
     nodes: tuple[str, ...] = ()  # the nodes that were resumed
-    resumed_in_vain: tuple[str, ...] = ()  # the same nodes if faults are left; else ()
     faults: tuple[str, ...] = ()  # what is still wrong, one sentence for each fault
     unfit: tuple[str, ...] = ()  # the nodes that these faults are about
 

@@ -197,7 +197,6 @@ def keep_unreadable(folder: Path) -> None:
 
 
 def _renamed(path: Path) -> Path:
-    """Return the path that an unreadable outcome is renamed to."""
     return path.with_name(f"{path.name}.unreadable")
 
 

@@ -125,7 +125,6 @@ class LocalExecutor(Executor):
 
 
 def _outcome_of(folder: Path, job_id: str, lock: Path | None) -> Outcome:
-    """Return the outcome so far of a job; see `_wait_reason` for `lock`."""
     # the outcome is read again at the end, because it may have been written in the meantime
     return (
         _written_outcome(folder)
@@ -178,7 +177,6 @@ def _wait_reason(lock: Path | None, since_s: float | None) -> str:
 
 
 def _lost(folder: Path) -> Outcome:
-    """Return the outcome of a job whose process ended without writing one."""
     if (folder / payload.CANCEL).exists():
         lost = Outcome(state=State.CANCELLED, reason="ended before it could say how")
     else:

@@ -107,7 +107,6 @@ def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str
 
 
 def _descendants(ancestor: int) -> list[_ProcessView]:
-    """Return the processes that a process started, and those that these started, by id."""
     processes = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (process := _ProcessView(int(entry.name))).is_there:
@@ -156,7 +155,6 @@ class _ProcessView:
         return self._bytes(name).decode("utf-8", "replace").strip()
 
     def _text_if_any(self, name: str) -> str:
-        """Return the text of a file of the process; "" if it cannot be read."""
         try:
             return self._text(name)
         except OSError:

@@ -219,14 +219,12 @@ def end_leftovers(started: Mapping[str, Any]) -> None:
 
 
 def _is_mine(pid: int) -> bool:
-    """Return whether a process belongs to this user."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
     return False
 
 
 def _has_variable(pid: int, variable: bytes) -> bool:
-    """Return whether a process was started with a variable; False if that cannot be read."""
     with contextlib.suppress(OSError):
         return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False
@@ -260,7 +258,6 @@ class _Stop:
 def _run(
     folder: Folder, rank: int, machine_lock: str, stop: _Stop, umask: int, *, digest: str
 ) -> dict[str, Any]:
-    """Write the files of the spec, wait for the machine, record the environment, and train."""
     # the files that the scheduler wrote so far
     secure_files.restrict_modes(folder.path / "submitit")
     spec = _read_spec(folder, digest)
@@ -314,7 +311,6 @@ def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
 def _train(
     spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
 ) -> dict[str, Any]:
-    """Run the trainer until it ends, is cancelled or passes its deadline; return the outcome."""
     start_s, began_s = time.time(), time.monotonic()
     token = os.urandom(16).hex()
     try:
@@ -534,16 +530,13 @@ def _hook(environment: dict[bytes, bytes], program: str, folder: Folder, rank: i
     Another program may start a container, and our PYTHONPATH would replace that of its image; then
     only XLATUNE_STACKS=always enables the hook. An empty value always disables it.
     """
-    when = environment.get(b"XLATUNE_STACKS", b"always" if _is_python(program) else b"")
+    is_python = Path(program).name.startswith("python")
+    when = environment.get(b"XLATUNE_STACKS", b"always" if is_python else b"")
     hook_path = os.fsencode(folder.path / STACKS)
     if when == b"always" and b":" not in hook_path:  # PYTHONPATH separates paths by a colon
         environment[b"XLATUNE_STACKS"] = os.fsencode(folder.path / _stacks_name(rank))
         former_path = environment.get(b"PYTHONPATH")
         environment[b"PYTHONPATH"] = hook_path + (b":" + former_path if former_path else b"")
-
-
-def _is_python(program: str) -> bool:
-    return Path(program).name.startswith("python")
 
 
 def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
@@ -616,7 +609,6 @@ def _stat(pid: int) -> _Process | None:
 
 
 def _processes() -> dict[int, _Process]:
-    """Return every process that runs here, by its id."""
     names = (entry.name for entry in Path("/proc").iterdir())
     processes = ((int(name), _stat(int(name))) for name in names if name.isdigit())
     return {pid: process for pid, process in processes if process is not None}
@@ -678,7 +670,6 @@ def filled(text: str, folder: Path, rank: int) -> bytes:
 def _environment(
     spec: Mapping[str, Any], fill: Callable[[str], bytes], rank: int
 ) -> dict[bytes, bytes]:
-    """Build the environment: inherited variables, then those of `env`, without `unset`."""
     environment = inherited(spec.get("inherit", ()))
     for name in ("env",) if rank else ("env", "first_env"):
         environment |= {

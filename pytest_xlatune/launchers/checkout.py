@@ -132,7 +132,6 @@ class CheckoutLauncher(Launcher):
         )
 
     def _path_mover(self, cell: Cell) -> Callable[[str], str]:
-        """Return a function that replaces paths of the repository by those of the checkout."""
         checkout = self.checkout_of(cell)
         return lambda text: _with_path_replaced(text, self.repository, checkout, keep=self.keep)
 

@@ -141,7 +141,6 @@ def _program(argv: Sequence[str]) -> str:
 
 
 def _number_or_none(value: float | None) -> str | None:
-    """Return a number as an argument; None if it is not set."""
     return None if value is None else number(value)
 
 
@@ -162,7 +161,6 @@ def _fill(argument: str, redacted: str, trial: Trial, cell: Cell) -> str:
 
 
 def _placeholders(argument: str) -> set[str]:
-    """Return the names of the placeholders in an argument."""
     return {name for _, name, _, _ in string.Formatter().parse(argument) if name is not None}
 
 

@@ -520,7 +520,6 @@ def _parse_mount(text: str) -> tuple[str, str, str]:
 
 
 def _mount_option(text: str) -> str:
-    """Return a mount as the runtimes read it."""
     source, target, mode = _parse_mount(text)
     return f"{source}:{target}" + (":ro" if mode == "ro" else "")
 
@@ -603,11 +602,7 @@ def _converted(before: object, value: Any, what: str) -> Any:
     """Return a value converted to the type of an attribute.
 
     A value from the command line is a list of texts, one for each time that the option was given.
-
-    Args:
-        before: the attribute's value, which shows its type.
-        value: the new value.
-        what: the setting and its place, for messages.
+    The type is that of the attribute's value `before`; messages name the setting by `what`.
     """
     kind, expected = next(
         (kind for type_, kind in _KINDS.items() if isinstance(before, type_)),

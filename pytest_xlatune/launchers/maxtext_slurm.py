@@ -248,7 +248,6 @@ class MaxTextSlurmLauncher(Launcher):
 
 
 def _passthroughs(tag: str, keys: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the tag that follows `model:`, and the passthroughs."""
     return (tag, *(f"{key}={value}" for key, value in keys.items()))
 
 

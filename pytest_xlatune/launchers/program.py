@@ -270,7 +270,6 @@ class ProgramLauncher(Launcher):
 def _with_worker(
     argv: Sequence[str], trial: Trial, *, interpreter: str, program: str
 ) -> tuple[Sequence[str], dict[str, str]]:
-    """Return the command of a trial and the files of its rotation, if it is one."""
     if trial.rotation is None:
         return argv, {}
     spec = trial.rotation.as_run
@@ -323,7 +322,6 @@ def number(value: float) -> str:
 
 
 def _profile_script(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
-    """Return bash lines that set a profile's flags and variables, and print the flags."""
     exports = shell_exports(flags, env)
     set_quoted = _QUOTE_FOLDER.format(folder="xlatune_folder") if FOLDER in exports else ""
     # FOLDER has blanks and so is between single quotes, which the variable must be outside of

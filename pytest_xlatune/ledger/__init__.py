@@ -722,7 +722,6 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
 # One session reads its ledger seven times. The key of the cache is the text of the line.
 @functools.lru_cache(maxsize=_CACHED_LINES)
 def _parsed(line: bytes) -> tuple[float, Event]:
-    """Return the time and the event of a line."""
     match = _HEAD.match(line)
     if match is None:
         raise _unreadable(line)

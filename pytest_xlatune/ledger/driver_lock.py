@@ -131,7 +131,6 @@ class DriverLock:
             ) from error
 
     def _log_driver(self, driver: int) -> None:
-        """Log which process drives, whenever that changes."""
         if driver not in (_NONE, self._logged_driver):
             suffix = " (this one)" if driver == os.getpid() else ""
             _LOG.info("process %d%s drives the campaign in %s", driver, suffix, self._folder)

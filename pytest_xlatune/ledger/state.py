@@ -457,7 +457,6 @@ def _plan(state: LedgerState, trial: Trial) -> str:
 
 
 def _attempt(state: LedgerState, event: Event, key: _Key, **changes: Any) -> None:
-    """Add an event to an attempt, with changed fields of the attempt."""
     trial_id, number = key
     progress = state.trials[trial_id]
     before = progress.attempts.get(number, Attempt(number=number))

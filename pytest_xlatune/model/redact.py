@@ -295,7 +295,6 @@ def _assignments(text: str, *, skipped: frozenset[str] = frozenset()) -> Iterato
 
 
 def _assigned_secrets(value: str) -> Iterator[str]:
-    """Yield the texts that are assigned to names of secrets inside a value."""
     return (match[0] for match in _assignments(value))
 
 
@@ -323,7 +322,6 @@ _MARKUP = re.compile(r"([\\*<])")
 
 @lru_cache(maxsize=1024)
 def _spellings(value: str) -> tuple[str, ...]:
-    """Return all spellings of a value in texts, the longest first."""
     escaped, written = html.escape(value), json.dumps(value)[1:-1]
     page = escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
     markdown = _MARKUP.sub(r"\\\1", value)

@@ -90,12 +90,15 @@ def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep
 
 
 @functools.cache
-def _versions(python: str) -> str:
-    """Return the versions with which an interpreter compiles.
+def _compiler(python: str) -> str:
+    """Return the versions with which a launcher's interpreter compiles, as a text.
 
     Raises:
         ConfigError: the interpreter cannot be run.
     """
+    # an interpreter that this machine does not have is in a container, whose image is in the spec
+    if not python or not shutil.which(python):
+        return "an unknown jaxlib on this machine"
     try:
         done = subprocess.run(
             [python, "-c", _VERSIONS],
@@ -111,19 +114,7 @@ def _versions(python: str) -> str:
             f"compile check: {python} cannot be run ({error}); name an interpreter that has the "
             "JAX to compile with"
         ) from None
-    return ", ".join(done.stdout.splitlines())
-
-
-def _compiler(launcher: Launcher) -> str:
-    """Return the versions with which a launcher's interpreter compiles, as a text.
-
-    Raises:
-        ConfigError: the interpreter cannot be run.
-    """
-    python = launcher.interpreter
-    # an interpreter that this machine does not have is in a container, whose image is in the spec
-    versions = _versions(python) if python and shutil.which(python) else ""
-    return f"{versions or 'an unknown jaxlib'} on this machine"
+    return f"{', '.join(done.stdout.splitlines()) or 'an unknown jaxlib'} on this machine"
 
 
 def _key(spec: LaunchSpec, launcher: Launcher, cell: Cell, *, limit_bytes: int, by: str) -> str:
@@ -184,23 +175,15 @@ def compile_next(
 ) -> tuple[Event, ...]:
     """Compile the first pending trial of a stage; return its events, () if there is none.
 
-    If a cell cannot be compiled, nothing is raised: the result of the trial says why.
-
-    Args:
-        resolved: the sweep, whose trainer compiles.
-        check: the declared check, with the memory of the device.
-        state: the state of the ledger.
-        pending: the trials that the study proposes.
-        cells: digest -> cell.
-        stage: the stage of trials that are only compiled.
-        folder: the folder of the campaign.
+    If a cell cannot be compiled, nothing is raised: the result of the trial says why. The keys of
+    `cells` are their digests.
     """
     trial = next((trial for trial in pending if trial.stage == stage), None)
     if trial is None:
         return ()
     cell, launcher = cells[trial.cell_digest], resolved.sweep.launcher
     try:
-        spec, by = spec_for(resolved, cell, BASELINE), _compiler(launcher)
+        spec, by = spec_for(resolved, cell, BASELINE), _compiler(launcher.interpreter)
     except ConfigError as error:
         return _result_events(trial, CompiledMemory(said=str(error)))
     if check.memory_limit_gib is None:

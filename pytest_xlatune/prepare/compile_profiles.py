@@ -90,10 +90,7 @@ def judged(
 ) -> Iterator[CompiledProfile]:
     """Yield the result for each profile; pure.
 
-    Args:
-        deployed: the program of the deployed cell.
-        compilations: each profile with the result of its compilation.
-        limit_bytes: memory of one device; None if unknown.
+    `limit_bytes` is the memory of one device; None if unknown.
     """
     # id of a profile -> its program, and its settings that may act at run time
     before: dict[str, tuple[Program, Mapping[str, str | None]]] = {BASELINE_ID: (deployed, {})}

@@ -63,10 +63,7 @@ class Linted(Record, frozen=True, kw_only=True):
 def lint(profiles: Sequence[Profile], context: Context, target: Target | None = None) -> Linted:
     """Return all objections to profiles, and to the deployed settings below them.
 
-    Args:
-        profiles: the profiles in order.
-        context: the deployed settings, and what is known of the target.
-        target: the XLA that reads the flags; with None only the catalog's tables are used.
+    `target` is the XLA that reads the flags; with None only the catalog's tables are used.
 
     Raises:
         ConfigError: the target's XLA cannot be run.
@@ -221,14 +218,8 @@ def check_flags(
     """Check the flags by the XLA of the trainer's interpreter, in addition to the rules.
 
     An unknown flag is a note, because the sweep drops its profile. It is a fault if the flags of
-    all profiles are unknown.
-
-    Args:
-        profiles: the selected profiles.
-        context: the deployed settings below them.
-        python: the interpreter; "" if the launcher names none.
-        environ: the environment of this process, for PATH and HOME.
-        accepted: ids of profiles that were measured, so that XLA accepts their flags.
+    all profiles are unknown. `python` is "" if the launcher names no interpreter. `accepted` has
+    the ids of profiles that were measured, so that XLA accepts their flags.
     """
     flagged = {profile.id for profile in profiles if profile.flags or LIBTPU in profile.env}
     profiles = [profile for profile in profiles if profile.id not in accepted]
@@ -259,7 +250,6 @@ def check_flags(
 
 
 def _preflight_of(objections: Sequence[Objection]) -> Preflight:
-    """Return the objections as faults, which stop a campaign, and notes."""
     faults, notes = [], []
     for objection in objections:
         drops_profile = objection.rule in _DROPPED and objection.profile != BASELINE_ID

@@ -218,7 +218,6 @@ def _absent(paths: Iterable[str]) -> list[str]:
 
 
 def _caches(cell: Cell) -> Iterator[Check]:
-    """Yield the checks that a machine can create and write the folders that trials share."""
     for name in ("autotune_cache", "compile_cache"):
         if folder := getattr(cell.protocol, name):
             path = shlex.quote(folder)
@@ -229,7 +228,6 @@ def _caches(cell: Cell) -> Iterator[Check]:
 
 
 def _failing(checks: Iterable[Check]) -> Iterator[str]:
-    """Run checks on this machine; yield a sentence for each that fails."""
     for command, wrong in checks:
         try:
             done = subprocess.run(
@@ -277,13 +275,8 @@ def check_shape(
 ) -> Preflight:
     """Return a fault if MaxText refuses the cell's pipeline, and a note for each such profile.
 
-    A campaign submits no job for such a profile.
-
-    Args:
-        launcher: the launcher; if it does not start MaxText, nothing is checked.
-        cell: the cell.
-        profiles: the profiles, each of which may change the pipeline.
-        files: the deployed files, including the trainer's configuration if it is on this machine.
+    A campaign submits no job for such a profile. If the launcher does not start MaxText, nothing is
+    checked. `files` include the trainer's configuration if it is on this machine.
     """
     config = config_of(files)
     if why := refused_shape(launcher, cell, BASELINE, config):
@@ -332,12 +325,8 @@ def check_keys(
 ) -> Preflight:
     """Return a fault for each key that the trainer's release does not know.
 
-    Args:
-        launcher: the launcher. If it does not start MaxText but names YAML files, a key that they
-            lack is only a note, because they may be incomplete.
-        cell: the cell, whose overrides, axes and protocol set most keys.
-        profiles: the profiles, which may set more keys.
-        environ: the environment of this process, for PATH and HOME.
+    If the launcher does not start MaxText but names YAML files, a key that they lack is only a
+    note, because they may be incomplete. `environ` gives PATH and HOME.
     """
     inside = launcher.inside
     package = inside.package if isinstance(inside, MaxTextLauncher) else ""

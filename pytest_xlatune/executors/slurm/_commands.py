@@ -368,11 +368,7 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
 
     Slurm knows of dead nodes, time limits and cancels, and whether the nodes are free; the payload
     knows the trainer's exit code and signal. If the ranks ended differently, the one that failed
-    first counts, because the others died of its failure.
-
-    Args:
-        slurm: the outcome according to Slurm.
-        ranks: the outcomes that payloads wrote, rank 0 first.
+    first counts, because the others died of its failure. `ranks` begins with rank 0.
     """
     outcomes = list(ranks)
     if not slurm.state.is_final or not outcomes:

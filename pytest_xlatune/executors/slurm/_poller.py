@@ -202,7 +202,6 @@ class Poller:
         return self._our_jobs(known, folders)
 
     def _ask_accounting(self, ids: Sequence[str], now_s: float) -> dict[str, SlurmJob]:
-        """Ask slurmdbd, if there is one."""
         if now_s < self._ask_accounting_at_s:
             return {}
         answer = self.run(sacct("-j", ",".join(ids)))

@@ -125,7 +125,6 @@ _SUBMITTED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.M
 
 @functools.cache
 def _script_executor() -> Any:
-    """Return submitit's executor, which runs the payload as a script."""
     from submitit import SlurmExecutor
 
     class ScriptExecutor(SlurmExecutor):

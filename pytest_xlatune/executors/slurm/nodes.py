@@ -78,7 +78,6 @@ _TAKEN_OUT = "is {}: {!r}. A person took it out of service; resume it yourself, 
 
 
 def _was_taken_out(node: Node) -> bool:
-    """Return whether a person took a node out of service."""
     is_out = node.state not in _USABLE and bool(node.reason)
     return is_out and not _REASON_BY_SLURM.match(node.reason)
 
@@ -140,7 +139,6 @@ def _utc(seconds: str) -> str:
 
 
 def _state_faults(node: Node) -> Iterable[_Fault]:
-    """Yield a fault if the state of a node keeps trials from running there."""
     if not node.marks and node.state in _USABLE:
         return
     why = f": {node.reason}" if node.reason else ""
@@ -299,7 +297,6 @@ class OnSlurm(Executor):
         remaining = _unfit(faults, nodes, resumed)
         return Resumed(
             nodes=tuple(resumed),
-            resumed_in_vain=tuple(resumed) if remaining else (),
             faults=(
                 *(text for _, text in remaining),
                 *([refused] if remaining and refused else []),

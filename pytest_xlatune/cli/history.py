@@ -34,7 +34,8 @@ def write_page(document: Document, path: Path, source: str) -> None:
 def run_history(arguments: argparse.Namespace) -> Output:
     """Return all studies below a folder, or those of one cell."""
     folder, cell = arguments.folder, arguments.cell
-    if folder is not None and folder.name == str(folder) and not folder.exists():
+    is_name = folder is not None and folder.name == str(folder) and not folder.exists()
+    if folder is not None and is_name and cell is None:
         cell, folder = folder.name, None  # the name of a sweep, as `report` and `watch` take it
     studies = studies_below(folder or options_of(arguments).workdir, cell)
     past = studies.past

@@ -116,7 +116,7 @@ def _secrets_of(environ: frozenset[tuple[str, str]]) -> frozenset[str]:
 
 
 # the number before the words of an error of the system:  [Errno 28] No space left on device
-_NUMBER = re.compile(r"\[Errno \d+\] ")
+_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 
 
 class XlatuneError(Exception):

@@ -259,8 +259,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         count = sweep.finalist_count(budget=values.get("budget"), slots=values.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
     tags = {tag: tag for tag in sweep.config_tags} or {"no-tag": NO_TAG}
-    for name in {"winner_elsewhere", "no_env_elsewhere"} & fixture_names:
-        _parametrize(metafunc, name, tags)
+    for name in ("winner_elsewhere", "no_env_elsewhere"):  # xdist workers need one order
+        if name in fixture_names:
+            _parametrize(metafunc, name, tags)
 
 
 def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, object]) -> None:

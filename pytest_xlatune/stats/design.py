@@ -272,11 +272,12 @@ def plan(
     may_repeat: bool = True,
     turned: int = 0,
     rotations: int = 0,
+    extra_runs: int = 0,
 ) -> Plan | Refusal:
     """Lay out a sweep of profiles in a budget of jobs: the first layout that fits.
 
     Args:
-        profiles: number of profiles to rank.
+        profiles: number of runs of the profiles to rank.
         budget: number of jobs of the whole sweep.
         screen_baselines: number of baselines of the screen if fixed; 0 lets the layout decide.
         waves: number of waves of the screen; each has its own baseline.
@@ -286,14 +287,17 @@ def plan(
         may_repeat: whether the best of the screen may run a second time.
         turned: number of profiles that rotations rank; the others run once.
         rotations: number of jobs that those rotations take.
+        extra_runs: number of the runs that are further ones of a profile; a block has no place for
+            them.
     """
+    arms = profiles - extra_runs
     if turned:
         jobs = profiles - turned
         baselines = 0
         if jobs:
             baselines = screen_baselines or max(_LAYOUTS[0].screen_baselines, waves)
         return _plan_after_rotations(
-            profiles, budget, jobs + baselines + rotations, baselines, rotations
+            profiles, budget, jobs + baselines + rotations, baselines, rotations, arms=arms
         )
     on_slots = slot_baselines(slots, profiles)
     is_quiet = sigma is not None and sigma <= _QUIET
@@ -302,7 +306,7 @@ def plan(
     is_repeated = may_repeat and profiles >= 2 * SECOND_RUNS
     with_second_runs = _layouts_with_second_runs(profiles, slots=slots) if is_repeated else ()
     for layout in (*with_second_runs, *for_quiet, *_LAYOUTS[:1], *for_slots, *_LAYOUTS[1:]):
-        candidate = layout.for_profiles(profiles, slots=slots)
+        candidate = layout.for_profiles(arms, slots=slots)
         baselines = screen_baselines or max(candidate.screen_baselines, waves, on_slots)
         block_jobs = candidate.widths[-1] + candidate.block_baselines
         unused_jobs = budget - profiles - baselines - candidate.again - candidate.in_blocks
@@ -327,17 +331,17 @@ def plan(
             + sum(widths)
             + len(widths) * candidate.block_baselines,
         )
-    return Refusal(why=_why_refused(profiles, budget, waves, slots))
+    return Refusal(why=_why_refused(profiles, budget, waves, slots, arms=arms))
 
 
 def _plan_after_rotations(
-    profiles: int, budget: int, screened: int, baselines: int, rotations: int
+    profiles: int, budget: int, screened: int, baselines: int, rotations: int, *, arms: int
 ) -> Plan | Refusal:
     """Return the layout with the widest blocks that fit after a screen of `screened` jobs.
 
     Jobs that are left repeat its last block.
     """
-    layouts = [layout.for_profiles(profiles) for layout in _LAYOUTS]
+    layouts = [layout.for_profiles(arms) for layout in _LAYOUTS]
     for candidate in layouts:
         unused_jobs = budget - screened - candidate.in_blocks
         if unused_jobs < 0 or candidate.df < MIN_DF:
@@ -360,7 +364,7 @@ def _plan_after_rotations(
         why=say(
             _RANKS_ONLY,
             budget=budget,
-            profiles=profiles,
+            profiles=arms,
             blocks=MIN_BLOCKS,
             least=least,
             recommended=usual,
@@ -449,20 +453,20 @@ def slot_baselines(slots: int, profiles: int) -> int:
     return used - in_last_round if in_last_round <= may_lack else used
 
 
-def _why_refused(profiles: int, budget: int, waves: int, slots: int) -> Message:
+def _why_refused(profiles: int, budget: int, waves: int, slots: int, *, arms: int) -> Message:
     """Return that a budget only ranks, and which budgets would decide."""
     least_baselines = max(waves, slot_baselines(slots, profiles))
 
     def jobs(layout: SweepLayout) -> int:
         return profiles + max(layout.screen_baselines, least_baselines) + layout.in_blocks
 
-    layouts = [layout.for_profiles(profiles, slots=slots) for layout in _LAYOUTS]
+    layouts = [layout.for_profiles(arms, slots=slots) for layout in _LAYOUTS]
     least = min(jobs(layout) for layout in layouts if layout.df >= MIN_DF)
     recommended = max(jobs(layouts[1]), least)
     return say(
         _RANKS_ONLY,
         budget=budget,
-        profiles=profiles,
+        profiles=arms,
         blocks=MIN_BLOCKS,
         least=least,
         recommended=recommended,

@@ -240,17 +240,25 @@ def lay_out(ranked: Ranked) -> Plan | Refusal:
     queued = ranked.arms.queued
     baselines = sum(trial.is_baseline for trial in queued)
     count = len(queued) - baselines
+    extra_runs = sum(trial.position > 0 for trial in queued if not trial.is_baseline)
     # A screen has few jobs, so in one sweep of twelve its spread is only two thirds of the noise.
     # Therefore the spread is widened before it may show that a cell is quiet.
     spread = ranked.first.spread
     sigma = plan.sigma_prior or (None if spread is None else _SPREAD_FACTOR * spread)
-    layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines)
+    layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines, extra_runs=extra_runs)
     if again and not (isinstance(layout, Plan) and layout.again):
         # Profiles were added after second runs had begun, and the new layout has none. They
         # continue, and the blocks get the remaining jobs.
         runs = SECOND_RUNS if ranked.slots else len(again)
         remaining = plan.budget - runs
-        layout = plan.laid_out(count, remaining, sigma, baselines=baselines, may_repeat=False)
+        layout = plan.laid_out(
+            count,
+            remaining,
+            sigma,
+            baselines=baselines,
+            may_repeat=False,
+            extra_runs=extra_runs,
+        )
         if isinstance(layout, Plan):
             return dataclasses.replace(layout, again=runs, jobs=layout.jobs + runs)
         return planned if ranked.past.confirm else layout  # blocks that have begun go on

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.profile import BASELINE, NO_ENV_ID, Profile
+from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Comparison,
@@ -102,13 +102,13 @@ class Orders:
         return dict.fromkeys(self.slots or (self.cell_digest,), self.cell.protocol)
 
     def segment(
-        self, wave: str, profiles: Sequence[Profile], *, baselines: int, lone: float = 0.0
+        self, wave: str, runs: Sequence[tuple[Profile, int]], *, baselines: int, lone: float = 0.0
     ) -> Segment:
-        """Return the queue of a wave: profiles in random order, baselines at equal spacing.
+        """Return the queue of a wave: runs of profiles in random order, baselines at equal spacing.
 
+        A run is a profile and the number of the run, from 0.
         A single baseline is placed at the fraction `lone` of the queue: 0 is its head, 1 its end.
         """
-        runs = [(profile, run) for profile in profiles for run in range(runs_of(profile))]
         queue = self._shuffled(runs, scope=wave)
         last = len(queue) + baselines - 1
         places = [round(at * last / max(baselines - 1, 1)) for at in range(baselines)]
@@ -193,15 +193,6 @@ class Orders:
             position=position,
             design=design,
         )
-
-
-def runs_of(profile: Profile) -> int:
-    """Return how many jobs of the screen measure a profile.
-
-    The cell without its deployed flags gets two: its question is asked of every sweep, and two
-    pairs answer it where the difference is large, without a block.
-    """
-    return 2 if profile.id == NO_ENV_ID else 1
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import (
     BASELINE,
     BASELINE_ID,
+    NO_ENV_ID,
     Effective,
     Flags,
     Profile,
@@ -70,7 +71,6 @@ from pytest_xlatune.studies.trials import (
     Past,
     Segment,
     read,
-    runs_of,
     wave_baselines,
     wave_order,
 )
@@ -155,6 +155,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () if there is only one.
         rotation: how profiles take turns in one job where they can; None runs each trial as a job.
+        no_env_runs: how many jobs of the screen measure `baseline-no-env`; 1 in the ledger of a
+            sweep that was declared before there were two.
     """
 
     traits: ClassVar[Traits] = Traits(
@@ -180,6 +182,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     loss_tolerance: Real = 0.02
     slots: tuple[tuple[str, ...], ...] = ()
     rotation: RotationRule | None = None
+    no_env_runs: int = 1
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
@@ -230,7 +233,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def layout(self) -> Plan | Refusal:
         """The layout of the budget before anything is measured, or why the sweep only ranks."""
-        return self.laid_out(self.count, self.budget, self.sigma_prior)
+        extra_runs = self.count - self.arms_to_rank
+        return self.laid_out(self.count, self.budget, self.sigma_prior, extra_runs=extra_runs)
 
     @cached_property
     def why_none_rotates(self) -> Message | None:
@@ -414,15 +418,17 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         *,
         baselines: int = 0,
         may_repeat: bool = True,
+        extra_runs: int = 0,
     ) -> Plan | Refusal:
         """Lay out a number of profiles in a number of jobs.
 
         Args:
-            count: how many profiles there are.
+            count: how many runs of profiles the screen has.
             budget: how many jobs there are for them.
             sigma: the job noise; None if unknown.
             baselines: how many baselines of the screen ran; 0 lets the layout decide.
             may_repeat: whether the best of the screen may run twice.
+            extra_runs: how many of the runs are further ones of a profile.
         """
         turned = self.turned if self.rotates else 0
         in_screen = baselines or self.screen_baselines * len(self.job_waves)
@@ -441,6 +447,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             may_repeat=may_repeat and not self.is_stated,
             turned=turned,
             rotations=self.rotations,
+            extra_runs=extra_runs,
         )
         if not self.is_stated:
             return planned
@@ -451,7 +458,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             start = plan(max(count, 1), count + 40, slots=len(self.cells), may_repeat=False)
         if isinstance(start, Refusal):
             return start
-        widths = self._stated_widths(start.widths, count)
+        widths = self._stated_widths(start.widths, count - extra_runs)
         block_baselines = self.block_baselines or start.block_baselines
         screened = count - turned + (in_screen or start.screen_baselines) + self.rotations
         return dataclasses.replace(
@@ -527,32 +534,55 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """
         if not self.rotates:
             return self._count_without_searches
-        turning = (profile for profile in self.profiles if profile.id in self._turning)
-        second_runs = sum(runs_of(profile) - 1 for profile in turning)
+        turning = [profile for profile in self.profiles if profile.id in self._turning]
+        extra_runs = sum(map(self.runs_of, turning)) - len(turning)
         searched = sum(search.slots for search in self.searches)
-        return self._count_without_searches - second_runs + searched
+        return self._count_without_searches - extra_runs + searched
+
+    @property
+    def arms_to_rank(self) -> int:
+        """Number of declared profiles and slots for derived ones: `count`, each profile once."""
+        slots = (rule.slots for rule in self.rules if self.rotates or not isinstance(rule, Search))
+        return len(self.profiles) + sum(slots)
 
     @property
     def _count_without_searches(self) -> int:
         slots = (rule.slots for rule in self.rules if not isinstance(rule, Search))
-        return sum(map(runs_of, self.profiles)) + sum(slots)
+        return sum(map(self.runs_of, self.profiles)) + sum(slots)
+
+    def runs_of(self, profile: Profile) -> int:
+        """Return how many jobs of the screen measure a profile.
+
+        The cell without its deployed flags has two in a new sweep: its question is asked of every
+        sweep, and two pairs answer it where the difference is large, without a block.
+        """
+        return self.no_env_runs if profile.id == NO_ENV_ID else 1
 
     @cached_property
     def counts(self) -> dict[str, int]:
         """Waves in the order in which they run -> number of profiles, derived slots included."""
-        return _by_wave(self.profiles, self.rules) or {"wave1": 0}
+        return self._by_wave(self.profiles, self.rules) or {"wave1": 0}
 
     @property
     def least_jobs(self) -> int:
         """How many jobs rank all profiles without rotations, each wave with one baseline."""
         return self._count_without_searches + len(self.counts)
 
+    def _by_wave(self, profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
+        """Return wave -> its runs of profiles and slots of derived ones, in the order of waves."""
+        counts: Counter[str] = Counter()
+        for profile in profiles:
+            counts[profile.wave] += self.runs_of(profile)
+        for rule in rules:
+            counts[rule.wave] += rule.slots
+        return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}
+
     @cached_property
     def job_waves(self) -> dict[str, int]:
         """Wave that has jobs of its own -> number of profiles that no rotation ranks."""
         if not self.rotates:
             return self.counts
-        return _by_wave(
+        return self._by_wave(
             (profile for profile in self.profiles if profile.id not in self._turning),
             (rule for rule in self.rules if rule not in self._turning_rules),
         )
@@ -596,7 +626,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             jobs = [profile for profile in in_wave if profile.id not in turned_ids]
             if jobs or not self.rotates:
                 baselines = self.baselines.get(wave, 1)
-                segment = self.orders.segment(wave, jobs, baselines=baselines, lone=lone)
+                runs = [(profile, at) for profile in jobs for at in range(self.runs_of(profile))]
+                segment = self.orders.segment(wave, runs, baselines=baselines, lone=lone)
             else:
                 segment = Segment(wave=wave, trials=())
             ranked = self.orders.ranked(
@@ -629,16 +660,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
 
-def _by_wave(profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
-    """Return wave -> its runs of profiles and slots of derived ones, in the order of the waves."""
-    counts: Counter[str] = Counter()
-    for profile in profiles:
-        counts[profile.wave] += runs_of(profile)
-    for rule in rules:
-        counts[rule.wave] += rule.slots
-    return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}
-
-
 def _check_layout(sweep: TuningPlan, *, where: str) -> None:
     """Refuse a sweep whose trials exceed its budget, or whose blocks cannot show the noise.
 
@@ -653,7 +674,7 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
     jobs = layout.jobs if isinstance(layout, Plan) else screened
     if jobs > budget:
         raise ConfigError(
-            f"{where}: {sweep.count} profiles and their baselines need {jobs} jobs, "
+            f"{where}: {sweep.arms_to_rank} profiles and their baselines need {jobs} jobs, "
             f"the budget is {budget}; raise the budget or declare fewer"
         )
     if isinstance(layout, Plan) and layout.df < MIN_DF:

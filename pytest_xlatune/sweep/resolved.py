@@ -282,14 +282,16 @@ class ResolvedSweep:
         It is another cell, with its own ledger and report. None for `gate` makes it a tuning sweep
         whose screen has two baselines.
         """
-        sweep = self.sweep
+        sweep, design = self.sweep, self.sweep.design
+        if gate is None:  # no block follows, so the stated blocks need not fit so few profiles
+            design = replace(design, screen_baselines=2, finalists=0, blocks=0, block_baselines=0)
         return dataclasses.replace(
             self,
             sweep=replace(
                 sweep,
                 name=f"{sweep.name}-{tag}",
                 profiles=tuple(profiles),
-                design=sweep.design if gate else replace(sweep.design, screen_baselines=2),
+                design=design,
                 derived=(),
                 no_env=None,
                 config_tags={},
@@ -348,6 +350,7 @@ class ResolvedSweep:
             slots=self.slots,
             sigma_prior=sigma,
             rotation=self._rotation_rule(earlier),
+            no_env_runs=2,
             budget=design.budget or USUAL_BUDGET,
             **{name: value for name, value in settings.items() if name not in _HANDLED},
         )

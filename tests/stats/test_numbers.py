@@ -104,6 +104,9 @@ PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
         (36, ()), (50, (2, 2, 2)), (60, (4, 3, 3)), (65, (5, 3, 3, 3)))),
     # where one run tells too little the best of the screen run twice, and blocks follow
     (8, 25, {}, 0, (4, 3, 3), 25),
+    # the second run of a profile is a job of the screen, and no second finalist
+    (4, 24, {"extra_runs": 1}, 0, (3, 3, 3), 22),
+    (4, 12, {"extra_runs": 1}, 0, (), 0),
     (25, 70, {}, 0, (6, 4, 3, 3, 3, 3), 62),
     (25, 71, {}, 8, (5, 5, 4, 3, 3, 3), 71),
     (25, 78, {}, 9, (6, 5, 4, 3, 3, 3, 3), 78),

@@ -18,7 +18,6 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeVar
 
 import msgspec
@@ -316,7 +315,8 @@ def _quotient(weight: _Weight, slot_counts: Counter[str]) -> float:
 
 def _weigh(aims: Sequence[str], shares: Shares) -> _Weight:
     """Return the weight of a candidate: the exposed time of the parts that it acts on."""
-    present = [part for part in aims if not _is_absent(part, shares)]
+    kinds = COLLECTIVES if shares.kinds is None else shares.kinds
+    present = [part for part in aims if part not in COLLECTIVES or part in kinds]
     if not aims:
         return _Weight(part="", value=0.0, why=NO_AIM)
     if not present:
@@ -341,11 +341,6 @@ def _weigh(aims: Sequence[str], shares: Shares) -> _Weight:
     if largest == "idle":
         why = say(SHARE_OF_STEP, parts=[largest], share=total)
     return _Weight(part=largest, value=total, why=why)
-
-
-def _is_absent(part: str, shares: Shares) -> bool:
-    """Return whether a part is a collective that the program does not have."""
-    return part in COLLECTIVES and shares.kinds is not None and part not in shares.kinds
 
 
 def _order_note(rule: Singles, evidence: EvidenceResult | None) -> Message:
@@ -492,20 +487,14 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
     def _stacks_of_size(
         self, size: int, leaders: Sequence[Leader], pool: Sequence[Profile]
     ) -> Iterator[Profile]:
-        """Yield the stacks of `size` leaders, those with the largest sum of estimates first."""
         place = {profile.id: at for at, profile in enumerate(pool)}
-        combinations = sorted(
-            itertools.combinations(leaders, size),
-            key=lambda parts: -sum(part.estimate for part in parts),
+        combinations = (
+            sorted(parts, key=lambda part: place[part.profile.id])
+            for parts in itertools.combinations(leaders, size)
         )
-        for parts in combinations:
-            ordered = sorted(parts, key=lambda part: place[part.profile.id])
-            stack = _stack([part.profile for part in ordered], wave=self.wave)
-            if stack is not None:
-                labels = [part.label for part in ordered]
-                yield replace(
-                    stack, origin=say("stacked, for the screen showed {leaders}", leaders=labels)
-                )
+        for stack, labels in _stacks(combinations, wave=self.wave):
+            origin = say("stacked, for the screen showed {leaders}", leaders=labels)
+            yield replace(stack, origin=origin)
 
 
 class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
@@ -603,23 +592,12 @@ class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
         del pool  # only leaders of the waves before are combined
         shapes = [leader for leader in leaders if leader.profile.overrides]
         others = [leader for leader in leaders if not leader.profile.overrides]
-        pairs = sorted(
-            itertools.product(others, shapes),
-            key=lambda pair: -sum(leader.estimate for leader in pair),
-        )
-        for parts in pairs:
-            crossed = _stack([leader.profile for leader in parts], wave=self.wave)
-            if crossed is not None:
-                labels = [leader.label for leader in parts]
-                yield replace(
-                    crossed,
-                    origin=say(
-                        "flags and shape together: {leaders: and } in the screen", leaders=labels
-                    ),
-                )
+        for crossed, labels in _stacks(itertools.product(others, shapes), wave=self.wave):
+            origin = say("flags and shape together: {leaders: and } in the screen", leaders=labels)
+            yield replace(crossed, origin=origin)
 
 
-class Search(Rule, frozen=True, kw_only=True, tag="search"):
+class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
     """A wave that searches values in rotations, beyond those of the catalog.
 
     A candidate sets one or two flags of the space. Each round is a rotation, whose candidates
@@ -677,11 +655,6 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         return tuple(map(len, self.space.values()))
 
     @property
-    def points(self) -> int:
-        """How many candidates the space has."""
-        return count_points(self._sizes)
-
-    @property
     def round_size(self) -> int:
         """How many candidates a round has at most."""
         return math.ceil(self.slots / self.rounds)
@@ -691,15 +664,16 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
         """What fills the slots, as a plan says it."""
         return say(
             "candidates out of {points}, one or two of {settings:+flag}, in {rounds:+rotation}",
-            points=self.points,
+            points=len(self.points_by_id),
             settings=len(self.space),
             rounds=self.rounds,
         )
 
-    @property
+    @functools.cached_property
     def points_by_id(self) -> Mapping[str, Point]:
         """Profile id -> its point of the space."""
-        return _named_points(tuple(self.space.items()))
+        points = all_points(self._sizes)
+        return {_candidate_id(self._flags_at(point), self.space): point for point in points}
 
     def find(self, profile_id: str) -> Profile | None:
         """Return the candidate with this id; None if the space has none."""
@@ -708,13 +682,20 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
 
     def at(self, point: Point) -> Profile:
         """Return the candidate at a point of the space."""
-        flag_values = _flags_at(self.space, point)
+        flag_values = self._flags_at(point)
         return Profile(
             id=_candidate_id(flag_values, self.space),
             flags=tuple(Flag(name=name, value=value) for name, value in flag_values),
             wave=self.wave,
             origin=say("found by the search of {wave}", wave=self.wave),
         )
+
+    def _flags_at(self, point: Point) -> list[tuple[str, str]]:
+        return [
+            (name, values[place])
+            for (name, values), place in zip(self.space.items(), point, strict=True)
+            if place != DEPLOYED
+        ]
 
     def sharing_dropped_values(
         self, dropped: Iterable[str], measured: Collection[Point]
@@ -749,24 +730,25 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
             if point.count(DEPLOYED) + 1 == len(point)
         )
 
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - a study is decided after each trial
     def next_candidates(
         self,
-        measured: Mapping[Point, float],
+        measured: tuple[tuple[Point, float], ...],
         *,
-        excluded: Iterable[Point],
+        excluded: frozenset[Point],
         count: int,
         rng_seed: str,
     ) -> tuple[Profile, ...]:
         """Return the candidates to measure next; `stats.search.ask` explains the arguments."""
-        ordered = tuple(
+        ordered = [
             len(values) >= _ORDERED and all(_number(value) is not None for value in values)
             for values in self.space.values()
-        )
-        points = _cached_ask(
+        ]
+        points = ask(
             self._sizes,
             ordered,
-            tuple(measured.items()),
-            excluded=frozenset(excluded),
+            dict(measured),
+            excluded=excluded,
             count=count,
             rng_seed=rng_seed,
         )
@@ -774,39 +756,6 @@ class Search(Rule, frozen=True, kw_only=True, tag="search"):
 
 
 _ORDERED = 3  # a flag with so many values is searched as an ordered one
-
-
-@functools.lru_cache(maxsize=64)
-def _cached_ask(
-    sizes: tuple[int, ...],
-    ordered: tuple[bool, ...],
-    measured: tuple[tuple[Point, float], ...],
-    *,
-    excluded: frozenset[Point],
-    count: int,
-    rng_seed: str,
-) -> tuple[Point, ...]:
-    """Return the answer of `ask`, which is cached because a study is decided after each trial."""
-    return ask(sizes, ordered, dict(measured), excluded=excluded, count=count, rng_seed=rng_seed)
-
-
-@functools.lru_cache(maxsize=8)
-def _named_points(space: tuple[tuple[str, tuple[str, ...]], ...]) -> Mapping[str, Point]:
-    """Return profile id -> point, for all points of a space."""
-    values = dict(space)
-    points = all_points(list(map(len, values.values())))
-    return MappingProxyType(
-        {_candidate_id(_flags_at(values, point), values): point for point in points}
-    )
-
-
-def _flags_at(space: Mapping[str, Sequence[str]], point: Point) -> list[tuple[str, str]]:
-    """Return the flags and values that a point of the space sets."""
-    return [
-        (name, values[place])
-        for (name, values), place in zip(space.items(), point, strict=True)
-        if place != DEPLOYED
-    ]
 
 
 def doubled(first: str, last: str) -> tuple[str, ...]:
@@ -928,8 +877,17 @@ def _is_candidate(profile: Profile) -> bool:
     return profile.id != NO_ENV_ID and not profile.is_control
 
 
-def _stack_id(parts: Sequence[Profile]) -> str:
-    return _cut("+".join(profile.id for profile in parts))
+def _stacks(
+    combinations: Iterable[Sequence[Leader]], *, wave: str
+) -> Iterator[tuple[Profile, list[Message]]]:
+    """Yield stacks and the labels of their parts, the largest sum of estimates first."""
+    by_estimate = sorted(
+        combinations, key=lambda parts: -math.fsum(part.estimate for part in parts)
+    )
+    for parts in by_estimate:
+        stack = _stack([part.profile for part in parts], wave=wave)
+        if stack is not None:
+            yield stack, [part.label for part in parts]
 
 
 def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:
@@ -941,7 +899,7 @@ def _stack(parts: Sequence[Profile], *, wave: str) -> Profile | None:
             if key[1] not in APPENDING and values.setdefault(key, value) != value:
                 return None
     return Profile(
-        id=_stack_id(parts),
+        id=_cut("+".join(part.id for part in parts)),
         flags=merge_flags(*(part.flags for part in parts)),
         env=functools.reduce(on_top, (part.env for part in parts)),
         overrides={name: value for part in parts for name, value in part.overrides.items()},

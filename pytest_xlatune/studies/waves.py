@@ -38,12 +38,11 @@ from pytest_xlatune.studies.derived import (
     order_candidates,
     refusal_notes,
 )
-from pytest_xlatune.studies.screen import Ranking, screen
+from pytest_xlatune.studies.screen import screen
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import (
     AGAIN,
     LOOK_STAGE,
-    Past,
     Segment,
     is_ours,
     pace_of,
@@ -62,15 +61,11 @@ class FilledWave:
     Attributes:
         profiles: the profiles that the rule adds, in the order of the slots.
         is_open: whether more profiles may be added.
-        is_begun: whether the profiles so far run before the next ones are chosen.
-        awaits_evidence: whether an evidence run must first show what fills the slots.
         messages: how the slots were filled, and which candidates got none.
     """
 
     profiles: tuple[Profile, ...]
     is_open: bool = False
-    is_begun: bool = False
-    awaits_evidence: bool = False
     messages: tuple[Message, ...] = ()
 
 
@@ -115,10 +110,12 @@ class Waves:
             if filled.is_open and self._is_rule_selected(rule):
                 self.open_waves.append(rule.wave)
                 self.unfilled += rule.slots
-                if filled.is_begun:
+                # the candidates of a round run before the next ones are chosen
+                if isinstance(rule, Search):
                     self.begun_waves.add(rule.wave)
                     self.unfilled -= len(filled.profiles)
-                if filled.awaits_evidence:
+                # an evidence run must first show what fills the slots
+                if isinstance(rule, Singles):
                     self.evidence = plan.evidence_trial
         self.profiles = {profile.id: profile for profile in self._all}
         self.candidates = self._candidates()
@@ -333,8 +330,7 @@ class Waves:
             if result is not None and candidate.profile.same_as(result.trial.profile):
                 with_trials[candidate.profile.id] = result.trial.profile
         if rule.evidence and evidence is None and len(with_trials) < rule.slots:
-            profiles = tuple(with_trials.values())
-            return FilledWave(profiles=profiles, is_open=True, awaits_evidence=True)
+            return FilledWave(profiles=tuple(with_trials.values()), is_open=True)
         noted = (
             _noted(candidate, number=number, count=len(order))
             for number, candidate in enumerate(order, start=1)
@@ -352,8 +348,7 @@ class Waves:
         )
         measured = tuple(itertools.islice(found, rule.slots))
         if any(not planned[profile.id].status.is_final for profile in measured):
-            is_open = len(measured) < rule.slots
-            return FilledWave(profiles=measured, is_open=is_open, is_begun=is_open)
+            return FilledWave(profiles=measured, is_open=len(measured) < rule.slots)
         most = min(rule.round_size, rule.slots - len(measured))
         with_trials = {profile.id: profile for profile in measured}
         order = itertools.chain(measured, self._next_candidates(rule, measured, planned, most=most))
@@ -365,12 +360,12 @@ class Waves:
             "go on to fresh blocks of ordinary jobs, which alone decide",
             wave=rule.wave,
             tried=len(measured),
-            points=rule.points,
+            points=len(rule.points_by_id),
         )
         messages = refusal_notes(rule.wave, refused)
         if measured:
             messages = (progress, *messages)
-        return FilledWave(profiles=profiles, is_open=is_open, is_begun=is_open, messages=messages)
+        return FilledWave(profiles=profiles, is_open=is_open, messages=messages)
 
     def _next_candidates(
         self,
@@ -387,9 +382,10 @@ class Waves:
         ]
         excluded = {rule.points_by_id[profile.id] for profile in measured}
         excluded |= rule.sharing_dropped_values(dropped, scores)
+        measured_scores = tuple(scores.items())
         rng_seed = f"{self.plan.seed} {rule.wave}"
         while candidates := rule.next_candidates(
-            scores, excluded=excluded, count=most, rng_seed=rng_seed
+            measured_scores, excluded=frozenset(excluded), count=most, rng_seed=rng_seed
         ):
             for profile in candidates:
                 excluded.add(rule.points_by_id[profile.id])
@@ -408,7 +404,8 @@ class Waves:
         declared = {profile.id: profile for profile in (*self._earlier_profiles(rule), *measured)}
         all_queues = self.plan.queues(tuple(declared.values()), until=rule.wave)
         queues = [segment for segment in all_queues if segment.has_profiles]
-        standings = self._ranked(self.plan.read(results, declared), queues).standings
+        past = self.plan.read(results, declared)
+        standings = screen(past, queues, sigma=self.plan.noise.value).standings
         return {
             rule.points_by_id[profile.id]: round(screened.estimate, 9)
             for profile in measured
@@ -440,7 +437,9 @@ class Waves:
         context = self.plan.context
         if context is None:
             return lambda _: None
-        kinds = kinds_of(self.read_evidence)
+        evidence = self.read_evidence
+        shares = evidence.shares if evidence is not None else None
+        kinds = shares.kinds if shares is not None else None
         if kinds is not None:
             context = replace(context, program=Shape.of_kinds(kinds))
         cache = self.plan.objections.setdefault(kinds, {})
@@ -453,9 +452,6 @@ class Waves:
             return cache[key]
 
         return objection
-
-    def _ranked(self, past: Past, queues: Sequence[Segment]) -> Ranking:
-        return screen(past, queues, sigma=self.plan.noise.value)
 
     def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
         """Return the leaders of the waves before, the best first; None while a wave is not over."""
@@ -471,7 +467,7 @@ class Waves:
         queues = [segment for segment in all_queues if segment.has_profiles]
         if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
             return None
-        ranked = self._ranked(past, queues)
+        ranked = screen(past, queues, sigma=plan.noise.value)
         # The few baselines may differ much by chance, and profiles differ by their effects, so the
         # smaller of both standard deviations is used.
         of_baselines = ranked.sigma or 0.0
@@ -522,12 +518,6 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
     ]
     by_value = [*lost, *read, *with_shares]
     return by_value[-1] if by_value else None
-
-
-def kinds_of(evidence: EvidenceResult | None) -> tuple[str, ...] | None:
-    """Return the collectives of the program, as evidence names them; None if it is unknown."""
-    shares = evidence.shares if evidence is not None else None
-    return None if shares is None else shares.kinds
 
 
 def _noted(candidate: OrderedCandidate, *, number: int, count: int) -> Profile:

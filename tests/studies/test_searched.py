@@ -97,7 +97,7 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     assert origin is not None
     assert "wave4" in sentence(origin)
     (told,) = with_values(found.notes, "wave", "tried", "points")
-    assert (told.values["tried"], told.values["points"]) == (36, RULES.points)
+    assert (told.values["tried"], told.values["points"]) == (36, len(RULES.points_by_id))
     assert TuningStudy.from_json(sweep.to_json()) == sweep
 
 
@@ -140,11 +140,11 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
     first = sweep.decide(done).due
     running = [*done, *(TrialResult(trial=e, status=TrialStatus.RUNNING) for e in first)]
 
-    def otherwise(sizes: Sequence[int], *_: object, count: int, **more: Any) -> Any:
-        tried = {*more["excluded"]}
-        return tuple(each for each in reversed([*all_points(sizes)]) if each not in tried)[:count]
+    def otherwise(rule: Search, *_: object, count: int, excluded: Any, **__: object) -> Any:
+        points = (each for each in reversed(rule.points_by_id.values()) if each not in excluded)
+        return tuple(map(rule.at, points))[:count]
 
-    monkeypatch.setattr("pytest_xlatune.studies.derived._cached_ask", otherwise)
+    monkeypatch.setattr(Search, "next_candidates", otherwise)
     other = searching(0, seed=sweep.seed)
     assert [each.id for each in other.decide(running).due] == [each.id for each in first]
     done += [run(each) for each in first]
@@ -168,7 +168,7 @@ def test_a_value_that_the_compiler_refuses_is_asked_beside_no_other() -> None:
 
 def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
     small = Search(space={AR: ("16777216", "33554432"), SWITCH: ("true",)})
-    assert (small.points, small.slots, small.rounds, small.round_size) == (5, 5, 3, 2)
+    assert (len(small.points_by_id), small.slots, small.rounds, small.round_size) == (5, 5, 3, 2)
     known = profile("mine", f"--{AR}=16777216", wave="wave2")
     sweep = searching(profiles=(known,), derived=(small,))
     done = history(Machine(), of=sweep)
@@ -259,7 +259,7 @@ def test_values_and_names() -> None:
     assert (found.id, found.wave) == (pair, "wave4")
     assert [str(each) for each in found.flags] == [f"--{AR}={1 << 30}", f"--{SWITCH}=true"]
     assert RULES.find("ar-threshold-3m") is None
-    assert len(RULES.points_by_id) == RULES.points == count_points((7, 7, 2))
+    assert len(RULES.points_by_id) == count_points((7, 7, 2))
     assert len(RULES.singles) == 16
 
 

@@ -228,11 +228,13 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
                 f"batch size: there are {len(texts)} sizes or more, expected 2 to {_MOST_CELLS} in "
                 "all; change step=, smallest= or largest=, or leave values out"
             )
-        second_cells = [asked.cell]
-        if second_texts:
-            second_cells = [_variant(asked.cell, self.by, text) for text in second_texts]
+        second_cells = [_variant(asked.cell, self.by, text) for text in second_texts]
         return BatchStudy(
-            cells=tuple(_variant(cell, self.key, text) for cell in second_cells for text in texts),
+            cells=tuple(
+                _variant(cell, self.key, text)
+                for cell in second_cells or [asked.cell]
+                for text in texts
+            ),
             values=texts,
             by_values=second_texts,
             start=start,
@@ -728,7 +730,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return fit, places[lead]
 
     def conclusion(self) -> Conclusion:
-        """Return the verdicts on the values, the recommended one and the ceiling."""
         self.fit, self.lead = self._fitted()
         if self.fit is not None and math.isfinite(self.fit.sigma):
             self.noise = self.fit.sigma
@@ -929,7 +930,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
             yield say("it failed once and ran at other times: {near}", near=_NEAR)
 
     def _verdict_not_run(self, base: Verdict, at: int) -> Verdict:
-        """Return the verdict on a listed size that did not run, with the reason."""
         study, sizes = self.study, self.study.numbers
         lane = next(lane for lane in self.lanes if at in lane.places)
         why = self.stopped or say("the budget of {budget} jobs left no job", budget=study.budget)
@@ -1036,18 +1036,14 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
     def ids(self) -> Sequence[str]:
         """The id of each cell: `pdbs-8`, `pdbs-8-remat-policy-full`."""
         head, second = (_SHORT.get(key) or _slug(key) for key in (self.asked.key, self.asked.by))
-        ids = [f"{head}-{_slug(text)}" for text in self.values]
-        if not self.by_values:
-            return ids
-        return [f"{size}-{second}-{_slug(text)}" for text in self.by_values for size in ids]
+        ends = [f"-{second}-{_slug(text)}" for text in self.by_values] or [""]
+        return [f"{head}-{_slug(text)}{end}" for end in ends for text in self.values]
 
     @cached_property
     def labels(self) -> Sequence[str]:
         """The name of each cell in a sentence: `8`, `8 remat_policy=full`."""
-        key = self.asked.by
-        if not self.by_values:
-            return self.values
-        return [f"{value} {key}={text}" for text in self.by_values for value in self.values]
+        ends = [f" {self.asked.by}={text}" for text in self.by_values] or [""]
+        return [value + end for end in ends for value in self.values]
 
     def compared(self, history: History) -> tuple[Arm, ...]:
         """Return the listed values, or those that the search has tried so far."""

@@ -200,11 +200,6 @@ class CellArms(Study, frozen=True, kw_only=True):
         """The kind of study, then the user's key if there is one."""
         return name_of(self.asked.kind, *filter(None, [self.asked.key]))
 
-    @property
-    def most_jobs(self) -> int:
-        """How many jobs it costs at most."""
-        return self.budget
-
     def refuse_budget(self, what: str, *, least: int, most: int) -> None:
         """Raise ConfigError if the budget is below `least` jobs; the message starts with `what`."""
         if self.budget < least:

@@ -372,12 +372,13 @@ class _CommitProgress(CellProgress[CommitStudy]):
     def place_of(self, trial: Trial) -> int:
         return self.study.places[trial.cell_digest]
 
-    def with_losses(
-        self, verdicts: Sequence[Verdict], record: CommitsRecord, pairs: Iterable[tuple[int, int]],
-        *, alpha: float, notes: Iterable[Message], reference: Verdict | None = None,
-    ) -> Conclusion:  # fmt: skip
-        """Return the conclusion, with an objection for each pair of places whose losses differ."""
-        objections, tolerance, ids = [], self.study.loss_tolerance, self.study.ids
+    def values_at(self, trials: Iterable[Trial], at: int) -> list[float | None]:
+        """Return the log scores of the trials at a place, in their order; None for a lost one."""
+        return [self.value(trial) for trial in trials if self.place_of(trial) == at]
+
+    def objections(self, pairs: Iterable[tuple[int, int]]) -> Iterator[Message]:
+        """Yield an objection for each pair of places whose losses differ."""
+        tolerance, ids = self.study.loss_tolerance, self.study.ids
         text = "{commit} computes something else than {before}: loss {loss:.6g}, not {usual:.6g}"
         for before, after in pairs:
             loss_before = median_loss(self.by_place[before])
@@ -387,10 +388,7 @@ class _CommitProgress(CellProgress[CommitStudy]):
             first = first_loss(self.by_place[before])
             if different_loss(loss_after, loss_before, tolerance=tolerance, first=first):
                 arms = {"commit": ids[after], "before": ids[before]}
-                objections.append(say(text, loss=loss_after, usual=loss_before, **arms))
-        summary, objection = (*record.summary, *objections), (*record.objection, *objections)
-        record = replace(record, summary=summary, objection=objection)
-        return self.concluded(verdicts, record, alpha=alpha, notes=notes, reference=reference)
+                yield say(text, loss=loss_after, usual=loss_before, **arms)
 
     def verdict_without_score(self, base: Verdict, result: TrialResult, *, is_new: bool) -> Verdict:
         """Return the verdict on a place whose run has no score.
@@ -508,7 +506,6 @@ class _Halving(_CommitProgress):
         return self.study.commits - 1
 
     def run_stages(self) -> None:
-        """Compare the ends, halve the range, then confirm the likeliest commit."""
         study, last = self.study, self.last
         # The ends are compared first. Halving alone names a commit even if nothing changed, and for
         # a loss of 3 % it names a wrong one in 9 to 53 % of simulated searches, by noise.
@@ -552,8 +549,7 @@ class _Halving(_CommitProgress):
 
     def _negated_scores(self, trials: Sequence[Trial], at: int) -> Scores:
         """Return the negated log scores of the trials at a place."""
-        values = [self.value(trial) for trial in trials if self.place_of(trial) == at]
-        return tuple(-value for value in values if value is not None)
+        return tuple(-value for value in self.values_at(trials, at) if value is not None)
 
     @property
     def ends(self) -> _Sides:
@@ -648,11 +644,15 @@ class _Halving(_CommitProgress):
             skipped=tuple(ids[at] for at in sorted(self.skipped)),
         )
         sentence = self._answer_sentence(record)
-        record = replace(record, summary=(sentence,), objection=(sentence,) if is_slower else ())
-        return self.with_losses(
+        objections = tuple(self.objections((0, at) for at in measured if at))
+        accusation = (sentence,) if is_slower else ()
+        return self.concluded(
             [verdict for at, verdict in verdicts.items() if at],
-            record,
-            ((0, at) for at in measured if at),
+            replace(
+                record,
+                summary=(sentence, *objections),
+                objection=(*accusation, *objections),
+            ),
             alpha=ENDS_ALPHA if answer or self.belief else 0.0,
             notes=self._notes(),
             reference=reference,
@@ -800,7 +800,6 @@ class _CommitTable(_CommitProgress):
         self.unlike = sorted(unlike, key=lambda at: (self.differences[at], at))
 
     def run_stages(self) -> None:
-        """Run each load at each commit once, then fresh pairs of the suspects."""
         self.stage_results(self.screen)
         self.is_screened = True
         remaining = self.study.budget - len(self.screen)
@@ -821,12 +820,8 @@ class _CommitTable(_CommitProgress):
         """Place -> the differences of its fresh pairs."""
         differences = {}
         for at in self.suspects:
-            values = {
-                (self.place_of(trial), trial.block): self.value(trial) for trial in self._pairs(at)
-            }
-            numbers = range(1, PAIRS + 1)
-            after = [values[at, number] for number in numbers]
-            before = [values[self.before[at], number] for number in numbers]
+            trials = self._pairs(at)
+            after, before = self.values_at(trials, at), self.values_at(trials, self.before[at])
             differences[at] = paired(after, before)
         return differences
 
@@ -845,14 +840,17 @@ class _CommitTable(_CommitProgress):
         spread, df = self.pooled
         difference_sigma = spread if df else self.sigma
         sigma = None if difference_sigma is None else difference_sigma / math.sqrt(2)
-        summary = answer, *self._not_run_notes()
-        record = CommitsRecord(sigma=sigma, summary=summary, commits=self.study.labels)
-        pairs = ((before, at) for at, before in self.before.items())
+        objections = tuple(self.objections((before, at) for at, before in self.before.items()))
+        record = CommitsRecord(
+            sigma=sigma,
+            commits=self.study.labels,
+            summary=(answer, *self._not_run_notes(), *objections),
+            objection=objections,
+        )
         alpha = ALPHA if self.suspects else 0.0
-        return self.with_losses(verdicts, record, pairs, alpha=alpha, notes=self._notes())
+        return self.concluded(verdicts, record, alpha=alpha, notes=self._notes())
 
     def _not_run_notes(self) -> Iterator[Message]:
-        """Yield the commits that break models, and how many of their runs are not made."""
         text = "{commit} breaks {models}, which ran on the commit before: {runs:+run} left out"
         for commit, models in sorted(self.newly_broken.items()):
             trials = self.firsts[commit :: self.study.commits]
@@ -889,7 +887,6 @@ class _CommitTable(_CommitProgress):
         return not_accused(base, say("no loss in its first run that calls for another"))
 
     def _verdict_by_pairs(self, base: Verdict, at: int) -> Verdict:
-        """Return the verdict on a suspect by its fresh pairs."""
         differences, (sigma, df), family = self.fresh[at], self.pooled, len(self.suspects)
         n = len(differences)
         if n < _MIN_PAIRS or not df:

@@ -348,7 +348,6 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         return other if one == node else one
 
     def _accuse_link(self) -> None:
-        """Run the slow pairs again, then the slowest one beside its nodes with other partners."""
         study, (sigmas, least_loss) = self.study, PAIR
         limit = -max(sigmas * self.sigma, least_loss)
         slow = [
@@ -410,7 +409,6 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         return controls
 
     def _confirm_link(self, pair: Pair) -> None:
-        """Run a pair beside its nodes with other partners, and compare them."""
         study, rows = self.study, []
         for at, controls in enumerate(self._control_pairs(pair)):
             # in ABBA order (link, others, others, link), so that drift cancels
@@ -432,17 +430,6 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         if self.link_loss and first_loss and second_loss:
             self.end_losses = (first_loss, second_loss)
 
-    def _healthy(self, excluded: Iterable[str]) -> list[list[float]]:
-        """Return the first runs inside racks by round, without those of excluded nodes."""
-        study, bad = self.study, {*excluded}
-        healthy = {
-            pair: value
-            for pair, value in self.values.items()
-            if pair != self.link and not bad & {*pair} and not study.is_across(pair)
-        }
-        round_of = study.round_of if len(study.nodes) >= MANY else dict.fromkeys(healthy, 0)
-        return [*_grouped(healthy, round_of.__getitem__).values()]
-
     def _loss(
         self,
         differences: Sequence[float],
@@ -453,11 +440,19 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
     ) -> Slower | None:
         """Return the loss that differences of runs show; None if there are too few.
 
-        The noise includes that of pairs without excluded and accused nodes; the nodes of the
-        slowest pair are not accused. For `family` and `jobs` see `slower`.
+        The noise includes that of first runs inside racks, by round, of pairs without excluded and
+        accused nodes; the nodes of the slowest pair are not accused. For `family` and `jobs` see
+        `slower`.
         """
-        healthy = self._healthy([*excluded, *self.accused])
-        return slower(differences, healthy, family=family, jobs=jobs)
+        study, bad = self.study, {*excluded, *self.accused}
+        healthy = {
+            pair: value
+            for pair, value in self.values.items()
+            if pair != self.link and not bad & {*pair} and not study.is_across(pair)
+        }
+        round_of = study.round_of if len(study.nodes) >= MANY else dict.fromkeys(healthy, 0)
+        groups = [*_grouped(healthy, round_of.__getitem__).values()]
+        return slower(differences, groups, family=family, jobs=jobs)
 
     def conclusion(self) -> Conclusion:
         study = self.study
@@ -732,7 +727,6 @@ def _with_loss(base: Verdict, loss: Slower, method: Message) -> Verdict:
 
 
 def _least_loss(loss: Slower) -> Message:
-    """Return which loss is shown at least."""
     return say("a loss of {loss:size} or more", loss=-relative(loss.bound))
 
 

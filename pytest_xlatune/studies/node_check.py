@@ -173,7 +173,6 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         self.shift = self.level - math.log(reference) if reference and self.values else None
 
     def run_stages(self) -> None:
-        """Run every node once, then rounds of the slow ones beside controls."""
         study = self.study
         self.stage_results(self.screen)
         self.is_screened = True
@@ -261,7 +260,6 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         return verdict
 
     def _verdict_by_runs(self, base: Verdict, runs: Sequence[TrialResult]) -> Verdict:
-        """Return the verdict on a node by its runs alone."""
         over, name = [result for result in runs if result.status.is_final], base.arm
         if not over:
             return base
@@ -396,7 +394,6 @@ class _NodeProgress(CellProgress["NodeStudy"]):
         return say(text, node=name, own=stdev(differences), others=fit.sigma)
 
     def _unread_logs(self) -> Iterator[Message]:
-        """Yield the nodes whose own log was not read, and why."""
         nodes: dict[str, list[str]] = {}
         for name, runs in self.by_arm.items():
             for why in _log_lines(runs, FailureClass.NODE_UNASKED):

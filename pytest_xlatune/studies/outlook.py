@@ -250,21 +250,15 @@ def _work(plan: TuningPlan, due: Sequence[Trial], jobs: int, rotations: int) -> 
         jobs: the number of ordinary jobs to come, including those that are due.
         rotations: the number of rotations to come, including those that are due.
     """
-    steps = plan.cell.protocol.steps
-    total = JobWork(jobs=jobs, steps=jobs * steps)
+    total = JobWork(jobs=jobs, steps=jobs * plan.cell.protocol.steps)
     for trial in due:
         if trial.rotation is not None:
             programs = len(trial.rotation.spec.programs)
             total += JobWork(jobs=1, steps=trial.protocol.steps, compilations=programs)
             rotations -= 1
-    return total + _rotations_work(plan, max(rotations, 0))
-
-
-def _rotations_work(plan: TuningPlan, count: int) -> JobWork:
-    """Return the work of `count` rotations with all profiles that can take turns."""
-    programs = plan.turned + COPIES
+    count, programs = max(rotations, 0), plan.turned + COPIES
     steps = plan.turns.steps(programs) + FIRST_STEPS
-    return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
+    return total + JobWork(jobs=count, steps=count * steps, compilations=count * programs)
 
 
 def _rotation_lines(plan: TuningPlan) -> tuple[Message, ...]:

@@ -204,17 +204,13 @@ def recipe(
     leader = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
     best = smallest(leader)
     best_contrasts = [contrast for contrast in all_contrasts if contrast.arm == best]
-    leader_over_best = next(
-        (
-            contrast
-            for contrast in all_contrasts
-            if contrast.arm == leader and contrast.part == best
-        ),
-        None,
-    )
     recipe_parts = _parts(best, best_contrasts, faster[best], settings=settings, needed=needed)
-    if leader_over_best is not None:
-        recipe_parts.append(_not_recommended(leader_over_best, settings=settings))
+    # the settings of the leader that are not in the recipe
+    recipe_parts += [
+        _part_of(contrast, settings, need=Needed.NOT_SHOWN, is_deployed=False)
+        for contrast in all_contrasts
+        if contrast.arm == leader and contrast.part == best
+    ]
     return Recipe(
         arm=best,
         largest=leader,
@@ -251,32 +247,26 @@ def _parts(
         if covered >= set(lacking):
             continue
         covered |= set(lacking)
-        is_needed = contrast in needed
-        recipe_parts.append(
-            RecipePart(
-                settings=tuple(name for _, name in lacking),
-                need=Needed.NEEDED if is_needed else Needed.NOT_SHOWN,
-                gain=relative(contrast.estimate),
-                without=contrast.part,
-                n=contrast.n,
-            )
-        )
+        need = Needed.NEEDED if contrast in needed else Needed.NOT_SHOWN
+        recipe_parts.append(_part_of(contrast, settings, need=need))
     not_tested = tuple(name for kind, name in arm_settings if (kind, name) not in covered)
     if not_tested:
         recipe_parts.append(RecipePart(settings=not_tested, need=Needed.NOT_TESTED))
     return recipe_parts
 
 
-def _not_recommended(contrast: Contrast, *, settings: Settings) -> RecipePart:
-    """Return the settings of the leader that are not in the recipe."""
-    recommended, leading = settings[contrast.part], settings[contrast.arm]
+def _part_of(
+    contrast: Contrast, settings: Settings, *, need: Needed, is_deployed: bool = True
+) -> RecipePart:
+    """Return the settings by which the two arms of a contrast differ, with their gain."""
+    smaller, larger = settings[contrast.part], settings[contrast.arm]
     return RecipePart(
-        settings=tuple(name for kind, name in leading if (kind, name) not in recommended),
-        need=Needed.NOT_SHOWN,
+        settings=tuple(name for kind, name in larger if (kind, name) not in smaller),
+        need=need,
         gain=relative(contrast.estimate),
         without=contrast.part,
         n=contrast.n,
-        is_deployed=False,
+        is_deployed=is_deployed,
     )
 
 

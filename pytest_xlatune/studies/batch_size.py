@@ -615,12 +615,12 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         """The next useful run outside blocks, whatever the budget; None if there is none."""
         if self.hung:
             return self._trial([min(self.hung)], PROBE, position=1)
-        sizes = self.study.numbers
-        if self.study.asked.names_arms:  # listed sizes are tried upwards
-            places = (lane.nearest_untried(sizes[0]) for lane in reversed(self.lanes))
-        else:
-            start = sizes[self.study.start]
-            places = (lane.next_searched(start) for lane in reversed(self.lanes))
+        start, is_listed = self.study.numbers[self.study.start], self.study.asked.names_arms
+        places = (
+            # listed sizes are tried upwards
+            lane.nearest_untried(start) if is_listed else lane.next_searched(start)
+            for lane in reversed(self.lanes)
+        )
         return self._trial(places, PROBE)
 
     @cached_property
@@ -848,7 +848,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         base = replace(with_figures(base, runs), job_ids=base.job_ids, n=len(runs), method=how)
         if is_best:
             return base
-        pair, family = self._comparison(at), max(len(self.compared) - 1, 1)
+        pair, family = self._comparison(at), len(self.compared) - 1
         if isinstance(pair, NoComparison):  # the block mean is known, its error is not
             return undecided(with_change(base, fit.arms[base.arm].estimate), pair.reason)
         base = replace(with_change(base, pair.estimate, pair.ci95), mde80=relative(pair.mde80))
@@ -888,8 +888,8 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return undecided(base, say(text, cut=CUT_AT))
 
     def _comparison(self, at: int) -> Comparison | NoComparison:
-        family = max(len(self.compared) - 1, 1)
-        return compare_in_blocks(self.fit, self.study.ids[at], family=family, alpha=ALPHA)
+        arm, family = self.study.ids[at], len(self.compared) - 1
+        return compare_in_blocks(self.fit, arm, family=family, alpha=ALPHA)
 
     def _verdict_on_best(self, base: Verdict, *, is_far: bool) -> Verdict:
         """Return the verdict on the best: FASTER if blocks show every other value to be slower.

@@ -548,12 +548,10 @@ class _Halving(_CommitProgress):
         self.answer = FIRST if self.is_confirmed and is_direct_parent else RANGE
 
     def _negated_scores(self, trials: Sequence[Trial], at: int) -> Scores:
-        """Return the negated log scores of the trials at a place."""
         return tuple(-value for value in self.values_at(trials, at) if value is not None)
 
     @property
     def ends(self) -> _Sides:
-        """The scores of the first and the last commit."""
         return _Sides(
             before=self._negated_scores(self.end_trials, 0),
             after=self._negated_scores(self.end_trials, self.last),
@@ -571,7 +569,6 @@ class _Halving(_CommitProgress):
         return self.ends.spread[0] if self.ends.is_enough else None
 
     def _measured_before(self, at: int) -> int:
-        """Return the nearest commit before `at` that was not skipped."""
         return max((place for place in range(at) if place not in self.skipped), default=0)
 
     def _belief(self, runs: Sequence[TrialResult]) -> Posterior:

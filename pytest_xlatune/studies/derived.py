@@ -18,7 +18,7 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -63,7 +63,6 @@ class Rule(Written, frozen=True, kw_only=True, tag_field="kind"):
         slots: how many profiles at most; the budget reserves them from the start.
     """
 
-    kind: ClassVar[str]
     wave: str
     slots: int
 
@@ -75,6 +74,11 @@ class Rule(Written, frozen=True, kw_only=True, tag_field="kind"):
 
     def __hash__(self) -> int:
         return hash((self.kind, self.wave, self.slots))
+
+    @property
+    def kind(self) -> str:
+        """The kind of rule, e.g. `stack`."""
+        return str(self.__struct_config__.tag)
 
     def to_json(self) -> dict[str, Json]:
         """Return the rule and its kind as JSON values."""
@@ -104,7 +108,6 @@ class Singles(Rule, frozen=True, kw_only=True, tag="single"):
         ConfigError: no slot, no candidate, two of one id, or `pgle` without evidence.
     """
 
-    kind: ClassVar[str] = "single"
     wave: str = "wave2"
     slots: int
     candidates: tuple[Profile, ...] = ()
@@ -446,7 +449,6 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
         ConfigError: no slot, or another number than 2 or 3.
     """
 
-    kind: ClassVar[str] = "stack"
     wave: str = "wave3"
     slots: int = 4
     of: int = 3
@@ -510,7 +512,6 @@ class Around(LeaderRule, frozen=True, kw_only=True, tag="around"):
         ConfigError: no slot, no ladder, or a ladder with fewer than two values or a value twice.
     """
 
-    kind: ClassVar[str] = "around"
     wave: str = "wave4"
     slots: int = 4
     ladders: dict[str, tuple[str, ...]]
@@ -573,7 +574,6 @@ class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
         slots: how many profiles at most; the budget reserves them from the start.
     """
 
-    kind: ClassVar[str] = "crossed"
     wave: str = "wave5_5"
     slots: int = 2
 
@@ -618,7 +618,6 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
             points, or fewer candidates than rounds.
     """
 
-    kind: ClassVar[str] = "search"
     wave: str = "wave4"
     space: dict[str, tuple[str, ...]]
     rounds: int = 3

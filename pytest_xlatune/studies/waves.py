@@ -235,7 +235,6 @@ class Waves:
         return frozenset(chosen)
 
     def _earlier_profiles(self, rule: Rule) -> list[Profile]:
-        """Return the profiles of the waves that a rule depends on."""
         return [
             profile for profile in self._all if wave_order(profile.wave) < wave_order(rule.wave)
         ]
@@ -303,7 +302,6 @@ class Waves:
     def _fill_from_leaders(
         self, rule: LeaderRule, planned: Mapping[str, TrialResult], *, is_waiting: bool
     ) -> FilledWave:
-        """Return the profiles that a rule makes of the leaders of the waves before."""
         pool = self._earlier_profiles(rule)
         profiles = {name: result.trial.profile for name, result in planned.items()}
         with_trials = {profile.id: profile for profile in rule.find_planned(profiles, pool=pool)}

@@ -141,7 +141,7 @@ def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
     running = [*done, *(TrialResult(trial=e, status=TrialStatus.RUNNING) for e in first)]
 
     def otherwise(rule: Search, *_: object, count: int, excluded: Any, **__: object) -> Any:
-        points = (each for each in reversed(rule.points_by_id.values()) if each not in excluded)
+        points = (each for each in reversed([*rule.points_by_id.values()]) if each not in excluded)
         return tuple(map(rule.at, points))[:count]
 
     monkeypatch.setattr(Search, "next_candidates", otherwise)

@@ -70,12 +70,8 @@ def drill_variants(
 ) -> tuple[list[Drill], list[Communication], list[str]]:
     """Drill variants; each is a list of captures, and of folders with captures.
 
-    Args:
-        variants: the captures of each variant.
-        window: what is known about each capture.
-        step_times_s: the seconds of a step without a profiler, one for each variant; () if unknown.
-        programs: the compiled programs, one for each variant; they imply `collectives`.
-        collectives: whether collectives are requested, even without a program.
+    `step_times_s` are the seconds of a step without a profiler, and `programs` the compiled
+    programs, one for each variant, or () if unknown. Programs imply `collectives`.
 
     Returns the drill of each variant that could be read, the collectives of each variant if they
     were requested, and what could not be read or was left out.
@@ -250,7 +246,6 @@ def _remarks(drill: Drill, width: int | None) -> Iterator[str]:
 def _several(
     drills: Sequence[Drill], names: Sequence[str], top: int, width: int | None
 ) -> Iterator[Section]:
-    """Yield the sections of two or more variants, in columns with the change to the first one."""
     compared = compare_windows(*drills)
     wide = 1 + max(map(len, names))
     is_two = len(drills) == 2  # noqa: PLR2004

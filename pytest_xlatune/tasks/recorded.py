@@ -22,25 +22,15 @@ _OF_SWEEP = re.compile(r"([a-z0-9][a-z0-9_-]*):([a-z0-9][a-z0-9._+-]{0,63})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The artifacts and facts of an evidence trial.
+    """The artifacts and facts of an evidence trial."""
 
-    Attributes:
-        profile: the id of the profile.
-        trial_id: the id of the trial.
-        dump: the folder of the compiler's dump; None if there is none.
-        captures: the profiler's files, one for each process.
-        pgle: the file for XLA's scheduler; None if the captures name no operation.
-        facts: one sentence for each fact in the dump and the captures.
-        problems: one sentence for each file that could not be read.
-    """
-
-    profile: str
+    profile: str  # the id of the profile
     trial_id: str
-    dump: Path | None
-    captures: tuple[Path, ...]
-    pgle: Path | None
-    facts: tuple[str, ...]
-    problems: tuple[str, ...]
+    dump: Path | None  # the folder of the compiler's dump; None if there is none
+    captures: tuple[Path, ...]  # the profiler's files, one for each process
+    pgle: Path | None  # the file for XLA's scheduler; None if the captures name no operation
+    facts: tuple[str, ...]  # one sentence for each fact in the dump and the captures
+    problems: tuple[str, ...]  # one sentence for each file that could not be read
 
 
 def evidence_in(state: LedgerState) -> Iterator[tuple[EvidenceRecorded, Trial]]:

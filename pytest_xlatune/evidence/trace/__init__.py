@@ -90,8 +90,9 @@ class Device:
     #                           that it belongs to, as indices into `Trace.names`
     #   launch                  the correlation id (GPU) or run id (CPU) of the host's call
     #   stream                  an index into `streams`
-    # Once families and steps are known, there are two more:
+    # Once families and steps are known, there are three more:
     #   kind                    an index into `KINDS`
+    #   is_counted              whether steps are found by counting it
     #   step                    an index into the steps of the window, or ABSENT
     kernels: Columns
 

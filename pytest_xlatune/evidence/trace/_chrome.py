@@ -38,7 +38,6 @@ from pytest_xlatune.model.errors import ParseError
 _CHUNK = 1 << 20
 _MAX_EVENT = 1 << 22  # characters of one event; the longest name is some thousand
 _MAX_US = 2e12  # 23 days: in picoseconds the sum of two still fits in 63 bits
-_GZIP = b"\x1f\x8b"
 
 # what the code below raises for foreign JSON and damaged gzip
 _WRONG = (
@@ -66,7 +65,7 @@ def read_trace_json(data: bytes, source: str) -> Trace:
         raise ParseError(f"{source}: the file is empty; expected a trace.json.gz of the profiler")
     reader = _ChromeReader()
     file: Any = io.BytesIO(data)
-    if data.startswith(_GZIP):
+    if data.startswith(b"\x1f\x8b"):
         file = gzip.GzipFile(fileobj=file)
     try:
         for event in _elements(io.TextIOWrapper(file, "utf-8", "replace")):

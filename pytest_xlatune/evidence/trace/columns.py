@@ -74,8 +74,7 @@ def follow_events(data: Bytes, start: int, end: int) -> tuple[Ints, int]:
         size[(tag != TAG) | (is_long & more >> 7 > 0)] = _NOWHERE
         at = np.where(is_going, at + size, at)
         rows.append(at)
-    ends_there = at == stops
-    count = len(stops) if ends_there.all() else int(ends_there.argmin())
+    count = int(np.append(at == stops, False).argmin())
     table = np.stack(rows, axis=1)[:count]
     positions = table[table < stops[:count, np.newaxis]] + start
     rest, last = follow(data, int(places[count]), end)
@@ -126,12 +125,8 @@ def decode(
     """Decode the timed events of a line, block by block; aggregates are left out.
 
     Columns are `name` (a metadata id), `offset_ps`, `duration_ps` and the wanted stats, which are
-    ABSENT if an event has none.
-
-    Args:
-        line: a line that `line_parts` in `xplane` found.
-        wanted: name of a column -> id of the stat that fills it.
-        intern: returns the stat id that stands for a string value.
+    ABSENT if an event has none. `wanted` is name of a column -> id of the stat that fills it, and
+    `intern` returns the stat id that stands for a string value.
 
     Raises:
         WireError: an event is no message, or its time is out of range.

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_xlatune.evidence.trace import ABSENT, Columns, Device, Ints, Trace
 
@@ -55,16 +54,25 @@ def assign(trace: Trace, devices: Sequence[Device], *, steps: int | None = None)
     `steps` is the number of steps in the window; None if the user did not give it.
     """
     kernels = [device.kernels for device in devices]
-    main = _main_module(kernels, len(trace.names))
-    of_module = [_of_module(columns, main) for columns in kernels]
+    # the module with the most time is the training step; place 0 is that of kernels without one
+    spent_ps = np.zeros(len(trace.names) + 1)
+    for columns in kernels:
+        module, duration_ps = columns["module"] + 1, columns["duration_ps"]
+        spent_ps += np.bincount(module, weights=duration_ps, minlength=len(spent_ps))
+    main = int(np.argmax(spent_ps[1:])) if spent_ps[1:].any() else ABSENT
+    for columns in kernels:
+        # operations of the module count, or all of its kernels if the device names no operation
+        is_main = columns["module"] == main
+        is_named = is_main & (columns["op"] != ABSENT)
+        columns["is_counted"] = is_named if main != ABSENT and is_named.any() else is_main
     best: tuple[Steps, Sequence[Ints]] | None = None
-    for rule, numbers, step_columns in _candidates(trace, kernels, main, of_module, steps):
+    for rule, numbers, step_columns in _candidates(trace, kernels, main, steps):
         # how many kernels of the module each device has in each step
         counts = np.array(
             [
-                np.bincount(step[(step != ABSENT) & mine], minlength=len(numbers))
-                for step, mine in zip(step_columns, of_module, strict=True)
-                if mine.any() or main == ABSENT
+                np.bincount(step[(step != ABSENT) & columns["is_counted"]], minlength=len(numbers))
+                for step, columns in zip(step_columns, kernels, strict=True)
+                if columns["is_counted"].any() or main == ABSENT
             ]
         )
         usual = counts[0, 0]
@@ -86,11 +94,7 @@ def assign(trace: Trace, devices: Sequence[Device], *, steps: int | None = None)
 
 
 def _candidates(
-    trace: Trace,
-    kernels: Sequence[Columns],
-    main: int,
-    of_module: Sequence[NDArray[np.bool_]],
-    steps: int | None,
+    trace: Trace, kernels: Sequence[Columns], main: int, steps: int | None
 ) -> Iterator[tuple[StepRule, tuple[int, ...], Sequence[Ints]]]:
     """Yield a rule, step numbers and the step of each kernel; mostly only the first is used."""
     marks = trace.marks[:, np.argsort(trace.marks[1], kind="stable")]
@@ -109,10 +113,7 @@ def _candidates(
         # without a module, only markers tell how often a step runs, and some kernels are in no step
         expected, fitting = (steps, 1.0) if main != ABSENT else (None, FITTING)
         expected = expected or len(marked) or None
-        runs = [
-            _runs(columns, mine, expected, fitting)
-            for columns, mine in zip(kernels, of_module, strict=True)
-        ]
+        runs = [_runs(columns, expected, fitting) for columns in kernels]
     count = max((1 + int(run.max(initial=0)) for run in runs if run is not None), default=0)
     if count:
         numbers = marked if len(marked) == count else tuple(range(count))
@@ -120,26 +121,6 @@ def _candidates(
     if marked:
         inside = [_inside(marks, columns["start_ps"]) for columns in kernels]
         yield StepRule.WINDOWS, marked, inside
-
-
-def _main_module(kernels: Sequence[Columns], names: int) -> int:
-    """Return the module with the most time, the training step; ABSENT if none is known."""
-    time = np.zeros(names + 1)
-    for columns in kernels:
-        time += np.bincount(
-            columns["module"] + 1, weights=columns["duration_ps"], minlength=names + 1
-        )
-    return int(np.argmax(time[1:])) if time[1:].any() else ABSENT
-
-
-def _of_module(kernels: Columns, main: int) -> NDArray[np.bool_]:
-    """Return which kernels are operations of a module; a kernel without one does not count.
-
-    If no kernel of the device has an operation, every kernel of the module counts.
-    """
-    mine: NDArray[np.bool_] = kernels["module"] == main
-    named: NDArray[np.bool_] = mine & (kernels["op"] != ABSENT)
-    return named if main != ABSENT and named.any() else mine
 
 
 def _inside(marks: Ints, time_ps: Ints) -> Ints:
@@ -150,9 +131,7 @@ def _inside(marks: Ints, time_ps: Ints) -> Ints:
     return np.where(inside, place, ABSENT).astype("i4")
 
 
-def _runs(
-    kernels: Columns, is_counted: NDArray[np.bool_], steps: int | None, fitting: float
-) -> Ints | None:
+def _runs(kernels: Columns, steps: int | None, fitting: float) -> Ints | None:
     """Number the runs of a device's steps by counting equal kernels of equal operations.
 
     A kernel in a loop of n rounds runs n times a step: of c runs, j is in step j // (c / steps). If
@@ -161,7 +140,7 @@ def _runs(
     kernels belong to the step whose first counted kernel precedes them.
     """
     order = np.argsort(kernels["start_ps"], kind="stable")
-    start_ps, mine = kernels["start_ps"][order], np.flatnonzero(is_counted[order])
+    start_ps, mine = kernels["start_ps"][order], np.flatnonzero(kernels["is_counted"][order])
     if not mine.size:
         return None
     key = ((kernels["op"].astype(np.int64) << 32) + kernels["name"])[order][mine]

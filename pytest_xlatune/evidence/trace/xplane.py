@@ -113,11 +113,7 @@ class CaptureFile:
             self._map.madvise(mmap.MADV_DONTNEED, begin, size)
 
     def count(self, parts: int) -> None:
-        """Add to the number of parts that were read.
-
-        Raises:
-            WireError: they are more than any profiler writes: the file is hostile or damaged.
-        """
+        """Add to the number of parts, and refuse more of them than any profiler writes."""
         self._parts += parts
         if self._parts > MAX_PARTS:
             raise WireError(f"more than {MAX_PARTS} parts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import textwrap
 from collections.abc import Generator, Iterator
 
@@ -21,7 +22,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     flags = [*(option.flag for option in OPTIONS), *(f"--{name}" for name in SWITCHES)]
     for word in map(str, config.invocation_params.args):
         name = word.partition("=")[0]
-        if name.startswith("--xlatune-") and name not in flags:
+        # an option that is unlike ours may be that of another plugin
+        is_near = name.startswith("--xlatune-") and difflib.get_close_matches(name, flags, 1, 0.8)
+        if is_near and name not in flags:
             error = ConfigError.unknown("option", name, valid=flags, where="the command line")
             raise pytest.UsageError(str(error))
     arguments = config.known_args_namespace

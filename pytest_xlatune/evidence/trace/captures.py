@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent import futures
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -85,9 +85,9 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     done = 0
     if is_parallel:
         count = min(len(paths), _cores(), _MOST_PROCESSES)
-        ahead: deque[Future[Trace | ParseError]] = deque()
-        pool = ProcessPoolExecutor(count, get_context("fork"), _end_with_parent)
-        with pool, suppress(BrokenExecutor):
+        ahead: deque[futures.Future[Trace | ParseError]] = deque()
+        pool = futures.ProcessPoolExecutor(count, get_context("fork"), _end_with_parent)
+        with pool, suppress(futures.BrokenExecutor):
             for path in paths:
                 ahead.append(pool.submit(_read_one, path))
                 if len(ahead) > count:

@@ -128,7 +128,7 @@ class LogReader:
         self._pattern = pattern
         self._formats = formats()
         # readers of the formats that have a line in this log
-        self._block_readers: dict[LogFormat, BlockReader] = {}
+        self._block_readers: dict[type[LogFormat], BlockReader] = {}
         # number of a line that may begin a block -> start of the program, its steps so far, text
         self._openings: dict[int, tuple[int, int, str]] = {}
         other_words = [word for form in self._formats for word in form.words]
@@ -417,8 +417,8 @@ class LogReader:
         for form in self._formats:
             if not line.has(form.words):
                 continue
-            if form not in self._block_readers:
-                self._block_readers[form] = form.reader()
+            if type(form) not in self._block_readers:
+                self._block_readers[type(form)] = form.reader()
             if any(word in line.segment.lower() for word in form.openings):
                 start.is_hung = True
                 if len(self._openings) < _MOST_OPENINGS:

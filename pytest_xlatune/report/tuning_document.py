@@ -150,14 +150,9 @@ def _reason(
     typed = _SWEEP_FILE.search(" ".join(record.commands if record is not None else ()))
     file = typed.group() if typed is not None else "SWEEP_FILE"
     command = literal(f"xlatune evidence {file}")
-    if not explanation.facts and explanation.problems:
-        return say(
-            "Evidence (HLO dump, trace) was recorded and cannot be read, so this document cannot "
-            "say why the profile wins."
-        )
     if not explanation.facts:
         return say(
-            "The sweep recorded no evidence (HLO dump, trace) of this profile and of "
+            "There is no readable evidence (HLO dump, trace) of both this profile and "
             "`baseline-deployed`, so this document cannot say why it wins. To record "
             "both, run: {command}",
             command=command,

@@ -131,7 +131,7 @@ AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
         pytest.param(None, (200, 180), 0.02, "traces show the gain", id="2 % of 2"),
         pytest.param(AG, None, 0.11, "Only traces of both", id="no trace"),
         pytest.param(SAME, None, 0.11, "programs are identical", id="one program"),
-        pytest.param(None, None, 0.11, "was recorded and cannot be read", id="neither is there"),
+        pytest.param(None, None, 0.11, "There is no readable evidence", id="neither is there"),
     ],
 )
 def test_what_the_evidence_explains(

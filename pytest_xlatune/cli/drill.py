@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_xlatune.cli.parsers import evidence_files, load_function
+from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
@@ -33,10 +33,7 @@ def run_drill(arguments: argparse.Namespace) -> Output:
         variants,
         window,
         step_times_s=arguments.step_time,
-        programs=[
-            load_function("pytest_xlatune.evidence.hlo.dump:read_program")(dump)
-            for dump in arguments.program
-        ],
+        dumps=arguments.program,
         collectives=arguments.collectives,
     )
     width = None if arguments.full_names else NAME

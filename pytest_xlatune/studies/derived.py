@@ -729,7 +729,8 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
             if point.count(DEPLOYED) + 1 == len(point)
         )
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - a study is decided after each trial
+    # cached because a study is decided after each trial
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - a process has few rules, all as long as it lives
     def next_candidates(
         self,
         measured: tuple[tuple[Point, float], ...],

@@ -22,7 +22,7 @@ from pytest_xlatune.evidence.trace import comparison
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import captures_below, read_window
 from pytest_xlatune.evidence.trace.collectives import shares_of
-from pytest_xlatune.evidence.trace.comparison import TraceComparison, in_ms
+from pytest_xlatune.evidence.trace.comparison import TraceComparison, compare_windows, in_ms
 from pytest_xlatune.ledger import EvidenceRecorded
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.channels import DUMP_FOLDER
@@ -175,9 +175,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         steps = results[0].trial.protocol.profiler_steps or None
         traces = _read(
             problems,
-            lambda: comparison.compare_windows(
-                *(_window(side, steps, problems) for side in captures)
-            ),
+            lambda: compare_windows(*(_window(side, steps, problems) for side in captures)),
         )
     else:
         problems.append("the ledger does not have a trace of each side")

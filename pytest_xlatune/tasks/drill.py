@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.evidence import read_each
+from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.evidence.trace import Family, comparison, parse_families, shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import read_window
@@ -42,9 +42,6 @@ from pytest_xlatune.report.document import (
     section,
 )
 
-if TYPE_CHECKING:  # most captures are drilled without a program
-    from pytest_xlatune.evidence.hlo import Program
-
 SCHEMA = 1
 ALIKE = 0.01  # share of the median device's compute; a smaller difference makes no straggler
 TOP = 10  # rows in a table of kernels
@@ -65,13 +62,13 @@ def drill_variants(
     window: CaptureWindow,
     *,
     step_times_s: Sequence[float] = (),
-    programs: Sequence[Program] = (),
+    dumps: Sequence[Path] = (),
     collectives: bool = False,
 ) -> tuple[list[Drill], list[Communication], list[str]]:
     """Drill variants; each is a list of captures, and of folders with captures.
 
-    `step_times_s` are the seconds of a step without a profiler, and `programs` the compiled
-    programs, one for each variant, or () if unknown. Programs imply `collectives`.
+    `step_times_s` are the seconds of a step without a profiler, and `dumps` the dumps of the
+    compiled programs, one for each variant, or () if unknown. Dumps imply `collectives`.
 
     Returns the drill of each variant that could be read, the collectives of each variant if they
     were requested, and what could not be read or was left out.
@@ -80,12 +77,13 @@ def drill_variants(
         ConfigError: the arguments do not fit the variants.
         ParseError: no variant has a readable capture with one window.
     """
-    for option, values in (("--program", programs), ("--step-time", step_times_s)):
+    for option, values in (("--program", dumps), ("--step-time", step_times_s)):
         if values and len(values) != len(variants):
             raise ConfigError(
                 f"{option} was given {len(values)} times for {counted(len(variants), 'variant')}; "
                 "give it once for each, in their order, or not at all"
             )
+    programs = [read_program(dump) for dump in dumps]
     talks = collectives or bool(programs)
 
     def drilled(place: int) -> tuple[Drill, tuple[str, ...], Communication | None]:

@@ -69,6 +69,8 @@ def test_a_claim_says_what_it_rests_on() -> None:
         "overlap-2 is not slower by 1.0 % or more: not shown, delta +0.4 %, 95 % [-1.5, +2.4], "
         "n = 4, INCONCLUSIVE, 80 % power at 1.3 %; Dunnett, K=3"
     )
+    with pytest.raises(TypeError, match="say faster_by"):
+        faster(GAIN)(by=0.02)
 
 
 ASKED = replace(GAIN, effect=Effect.ASKED, unproved=("NCCL_ALGO",))

@@ -83,8 +83,9 @@ class Program(Record, frozen=True, kw_only=True):
 
 
 MAX_LINE = 1 << 24  # most characters of a line: constants and tuples may be long, but not longer
-_MOST = 1 << 63  # the most bits of an array, and executions of nested loops
+_MOST_BITS = 1 << 63  # of an array
 _MOST_DIGITS = 20  # most digits of a number; Python refuses more than 4,300, which a dump may hold
+_MOST_EXECUTIONS = 1 << 63  # limit for the product of trip counts in nested loops
 
 # operations that call computations, and those of them whose computations have a schedule
 _SCHEDULED = frozenset({"while", "call", "conditional"})
@@ -382,7 +383,7 @@ def _follow_calls(module: _Module) -> None:
                         f"%{caller.name} calls a computation that is not above it, as if they "
                         "called each other in a ring"
                     )
-                called.executions = min(called.executions + executions, _MOST)
+                called.executions = min(called.executions + executions, _MOST_EXECUTIONS)
                 called.in_loop |= caller.in_loop or operation.opcode == "while"
                 called.in_branch |= caller.in_branch or operation.opcode == "conditional"
                 is_outermost = operation.opcode == "async-start" and not caller.starts
@@ -428,8 +429,8 @@ def shape_bytes(shape: str) -> int:
         for dimension in re.findall(r"\d+", dimensions):
             size *= int(dimension[:_MOST_DIGITS])
         bits += size
-    if bits > _MOST:
-        raise ParseError(f"an array of more than {_MOST >> 3} bytes: {shape:.60}")
+    if bits > _MOST_BITS:
+        raise ParseError(f"an array of more than {_MOST_BITS >> 3} bytes: {shape:.60}")
     return bits // 8
 
 

@@ -20,6 +20,7 @@ _NUMBERED = re.compile(r"module_(\d{1,9})\.(.*)")
 # in the first line of a program:  entry_computation_layout={(f32[8]{0}, s32[])->(f32[8]{0})},
 _SIGNATURE = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z_]+=|\n|$)")
 _PART = 0.25  # least share of its arguments that a step returns, as in `workers.rotate`
+_MOST_NAMES = 10  # modules that a message names
 _MAX_SMALL = 1 << 28  # most characters of a file beside a program; a 300 MB program has 1 << 25
 
 
@@ -68,7 +69,7 @@ def _step_in(folder: Path) -> Path:
     if not programs:
         matches = (_NUMBERED.fullmatch(path.name) for path in files)
         names = sorted({match[2].partition(".")[0] for match in matches if match})
-        seen = f"of the modules {', '.join(names[:10])}" if names else "none of a dump"
+        seen = f"of the modules {', '.join(names[:_MOST_NAMES])}" if names else "none of a dump"
         raise ParseError(
             f"{folder}: no *_after_optimizations.txt among {len(files)} files, {seen}; expected "
             "the folder of --xla_dump_to. With a hit in the compilation cache nothing is dumped: "
@@ -145,6 +146,7 @@ def _options(text: str) -> dict[str, str]:
 # --xla_dump_hlo_module_re says: for every module on a GPU (jaxlib 0.6.2 to 0.11.2), and on a CPU
 # only with 0.10.2.
 _OPTIONS = ("*.config.pbtxt", "*/compile_options.textproto", "*.debug_options")
+_MOST_WITNESSES = 4  # files that are named for the devices of a dump
 # the platform in a topology:  platform_name: "cuda"
 _PLATFORM = re.compile(r'^platform_name: "(\w{1,20})"', re.MULTILINE)
 
@@ -208,7 +210,7 @@ def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
         for witness, files in devices.items()
         if len(files) == 1 and "" not in files
     }
-    return dict(itertools.islice(alike.items(), 4))
+    return dict(itertools.islice(alike.items(), _MOST_WITNESSES))
 
 
 def _device(target: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,3 +17,9 @@ def whole_lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return held
+
+
+def events_in(ledgers: Iterable[Path], kind: str) -> list[dict[str, Any]]:
+    """Return the events of a kind in some ledgers, which are read in the order of their names."""
+    lines = (line for path in sorted(ledgers) for line in whole_lines(path))
+    return [line for line in lines if line["event"] == kind]

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.prepare.preflight import Release, check_keys, release_of
 from pytest_xlatune.sweep.declaration import load_sweep
+from tests.helpers.ledger_lines import events_in
 from tests.helpers.words import in_words
 
 ROOT = Path(__file__).parents[2]
@@ -52,12 +52,8 @@ def run(*words: str, cwd: Path = ROOT, timeout_s: float) -> str:
     return done.stdout
 
 
-def events(workdir: Path, kind: str) -> Iterator[dict[str, Any]]:
-    for path in workdir.glob("maxtext-cpu/*/ledger.jsonl"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            event = json.loads(line)
-            if event["event"] == kind:
-                yield event
+def events(workdir: Path, kind: str) -> list[dict[str, Any]]:
+    return events_in(workdir.glob("maxtext-cpu/*/ledger.jsonl"), kind)
 
 
 def test_the_release_knows_the_keys_of_the_sweep_and_of_the_catalog_and_not_a_forks() -> None:
@@ -100,7 +96,7 @@ def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(workdi
     dropped = results["warp-drive"]
     assert dropped["status"] == "dropped"
     assert dropped["findings"][0]["cls"] == "unknown-flag"
-    node = next(events(workdir, "environment-seen"))["nodes"][0]
+    node = events(workdir, "environment-seen")[0]["nodes"][0]
     assert node["packages"].keys() >= {"python", "jax", "jaxlib"}
     assert node["devices"]["platform"] == "cpu"
     assert node["node"]["kernel"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.ledger_lines import whole_lines
+from tests.helpers.ledger_lines import events_in
 from tests.helpers.sessions import run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
@@ -142,12 +142,7 @@ class Folder:
 
     def events(self, kind: str, *, sweep: str = "pretend") -> list[dict[str, Any]]:
         """Every event of this kind in all ledgers of a sweep, those moved aside included."""
-        return [
-            line
-            for path in sorted(self.path.glob(f".xlatune/{sweep}/*/ledger*.jsonl"))
-            for line in whole_lines(path)
-            if line["event"] == kind
-        ]
+        return events_in(self.path.glob(f".xlatune/{sweep}/*/ledger*.jsonl"), kind)
 
     @property
     def submitted(self) -> list[str]:

@@ -26,7 +26,7 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from tests.helpers.ledger_lines import whole_lines
+from tests.helpers.ledger_lines import events_in
 from tests.helpers.tell_options import TELL_OPTIONS
 from tests.slurm import lab
 
@@ -260,12 +260,7 @@ class Project:
             process.wait()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [
-            line
-            for path in sorted(self.path.glob("work/*/*/ledger*.jsonl"))
-            for line in whole_lines(path)
-            if line["event"] == kind
-        ]
+        return events_in(self.path.glob("work/*/*/ledger*.jsonl"), kind)
 
     @property
     def submitted(self) -> list[str]:

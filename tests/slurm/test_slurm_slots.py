@@ -67,7 +67,7 @@ def test_the_waves_of_a_pipeline_run_on_two_slots_to_their_document(
     assert re.search(r"\b10 passed", said), said
     submitted = project.submitted
     again = [line["trial_id"] for line in project.events("decided") if line["next"] == "retry"]
-    assert len(submitted) - len(again) == len(set(submitted)) == 6 + 3 * 2 + 4 * 2 + 1
+    assert len(submitted) - len(again) == len(set(submitted)) == 7 + 3 * 2 + 4 * 2 + 1
     assert project.jobs == len(submitted)
     assert_side_by_side(project)
 

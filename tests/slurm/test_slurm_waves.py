@@ -27,7 +27,7 @@ LATER = {
     "confirm": (2, 4 * 2 + 1),
     "wave6": (1, 4 * 2),
 }
-FIRST = 2 + 1 + 3
+FIRST = 2 + 2 + 3  # baselines, runs without the deployed flags, evidence and wave 2
 
 
 def trials_of(project: Project) -> set[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,7 @@ def positive(text: str) -> int:
     return count
 
 
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _TYPES = {"path": Path, "int": int, "float": float, "positive": positive}
 
 
@@ -89,7 +91,15 @@ def load_function(place: str) -> Callable[..., Any]:
     Its module is loaded now, so that a command loads what it needs and nothing else.
     """
     module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
+    # OpenBLAS starts a thread for each core when numpy is loaded. No command needs them, and login
+    # nodes limit the processes of a user. Jobs of the command must not inherit the variable.
+    is_set = _BLAS_THREADS in os.environ
+    os.environ.setdefault(_BLAS_THREADS, "1")
+    try:
+        function: Callable[..., Any] = getattr(import_module(module), name)
+    finally:
+        if not is_set:
+            del os.environ[_BLAS_THREADS]
     return function
 
 

@@ -104,6 +104,18 @@ def test_what_is_no_log_is_named_and_the_others_are_still_read(
     assert "gone.log cannot be read: No such file" in err
 
 
+def test_numpy_starts_no_threads_and_jobs_inherit_nothing() -> None:
+    code = """if True:
+        import os
+        from pytest_xlatune.cli.parsers import load_function
+        load_function("pytest_xlatune.cli.drill:run_drill")
+        print(len(os.listdir("/proc/self/task")), "OPENBLAS_NUM_THREADS" in os.environ)
+    """
+    clean = {name: value for name, value in os.environ.items() if "OPENBLAS" not in name}
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=clean)
+    assert printed.split() == ["1", "False"]
+
+
 def written_to(output: int, *given: str) -> tuple[str, int]:
     """What a process of the command says on stderr, and its exit code; closes the output."""
     code = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import graphlib
+import re
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.helpers.source import MODULES, PACKAGE, nodes_of, tree_of
+from tests.helpers.source import MODULES, PACKAGE, nodes_of
 
 STDLIB = sys.stdlib_module_names
 ALL_IMPORT = {"msgspec"}  # but programs below another interpreter
@@ -91,63 +90,14 @@ def upward(path: Path) -> Iterator[str]:
         there = f"guests/{more[0]}" if there == "guests" and more else there
         if there in (here, "__version__") or (here, there) in SIDEWAYS:
             continue
-        if LAYERS.get(there, LAYERS["__init__"])[0] >= layer:
+        is_private = any(re.match("_[^_]", part) for part in more)
+        if is_private or LAYERS.get(there, LAYERS["__init__"])[0] >= layer:
             yield f"{said(path)}:{line}: {here} (layer {layer}) imports {name}"
 
 
 def test_arrows_point_down() -> None:
     assert {package_of(path) for path in MODULES} == set(LAYERS), "name the package's layer here"
     assert [each for path in MODULES for each in upward(path)] == []
-
-
-def test_a_private_module_is_imported_by_its_own_package_alone() -> None:
-    users: dict[str, set[str]] = defaultdict(set)
-    for path in MODULES:
-        for _, name in imports(path):
-            for module in (name, name.rpartition(".")[0]):
-                users[module].add(package_of(path))
-    wrong = []
-    for path in MODULES:
-        dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
-        if path.stem.startswith("_") and path.stem != "__init__":
-            wrong += [f"{said(path)}: {each}" for each in users[dotted] - {package_of(path)}]
-    assert wrong == []
-
-
-# an annotation names the class that makes its own
-NAMES_ITS_USER = {"sweep/resolved.py"}
-
-
-def test_no_module_imports_itself_by_way_of_others() -> None:
-    """Inside functions and in annotations neither.
-
-    A package with private modules is one subject: these may name its classes in annotations.
-    """
-    dotted = {
-        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
-            ".__init__"
-        ): path
-        for path in MODULES
-    }
-    arrows: dict[str, set[str]] = {}
-    for name, path in dotted.items():
-        typing_only = {
-            line
-            for node in tree_of(path).body
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        }
-        own = name.rpartition(".")[0] if path.stem.startswith("_") else name
-        loaded = {
-            full
-            for line, full in imports(path)
-            if line not in typing_only
-            or not (said(path) in NAMES_ITS_USER or full.startswith(f"{own}."))
-        }
-        found = {full if full in dotted else full.rpartition(".")[0] for full in loaded}
-        arrows[name] = (found & dotted.keys()) - {name}
-    assert "pytest_xlatune.model.errors" in arrows["pytest_xlatune.model.profile"]
-    graphlib.TopologicalSorter(arrows).prepare()  # raises on a cycle, and names it
 
 
 def test_the_core_names_no_guest() -> None:
@@ -205,26 +155,25 @@ OPENS = {
 }
 
 
+def opens(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id=name)):
+            return name == "open"
+        # secure_files.read_bytes   self.payload.secure_files.read_bytes   folder.open
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=of) | ast.Attribute(attr=of), attr=name)
+        ):
+            return name in OPENING and of not in {"secure_files", "folder", "where", "opened"}
+        case ast.Call(func=ast.Attribute(attr=name)):
+            return name in OPENING
+    return False
+
+
 def test_files_of_the_work_directory_are_opened_in_one_place() -> None:
     """`secure_files` looks whose they are, and follows no link; no reader of them goes past it."""
-    found: dict[str, int] = defaultdict(int)
-    for path in MODULES:
-        if package_of(path) in {"executors", "ledger", "campaign"}:
-            for node in nodes_of(path):
-                if isinstance(node, ast.Call) and _opens(node.func):
-                    found[said(path)] += 1
-    assert dict(found) == OPENS
-
-
-def _opens(called: ast.expr) -> bool:
-    if isinstance(called, ast.Name):
-        return called.id == "open"
-    if not isinstance(called, ast.Attribute) or called.attr not in OPENING:
-        return False
-    # secure_files.read_bytes   self.payload.secure_files.read_bytes   folder.open of an open folder
-    of = called.value
-    name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
-    return name not in {"secure_files", "folder", "where", "opened"}
+    files = (path for path in MODULES if package_of(path) in {"executors", "ledger", "campaign"})
+    found = {said(path): sum(map(opens, nodes_of(path))) for path in files}
+    assert {name: count for name, count in found.items() if count} == OPENS
 
 
 # (file, module) of each import inside a function; `workers` have rules of their own

@@ -26,15 +26,6 @@ def test_a_table_is_what_the_code_says(name: str) -> None:
     assert pages.part(page, name).strip("\n") == generate.text_of(name), "run `make reference`"
 
 
-def test_every_option_and_event_is_on_its_page_and_every_field_has_a_type() -> None:
-    settings = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(--(?:no-)?xlatune[a-z-]*)`", settings))
-    assert named == KNOWN
-    records = pages.part(DOCS / "reference" / "formats.md", "records")
-    for word in ("Cell", "Score", "Verdict", "TrialResult", "VerdictKind"):
-        assert f"### `{word}`\n" in records
-
-
 def test_the_options_and_commands_that_a_page_names_exist() -> None:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")

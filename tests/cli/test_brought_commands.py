@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.cli import COMMANDS, main
+from pytest_xlatune.cli import main
 from tests.helpers.guests import install
 from tests.helpers.how_to import whole
 
@@ -46,20 +46,14 @@ def test_it_is_listed_beside_ours_and_runs_as_ours_do(
 ) -> None:
     assert "score of logs" in helped(capsys, "steps")
     assert "xlatune_words" not in sys.modules, "no other distribution can take a name of ours"
-    said = helped(capsys)
-    assert "words count the words of a file, 100 % of them" in said
-    for name, (line, *_) in COMMANDS.items():
-        assert f"{name} {line}" in said
+    assert "words count the words of a file, 100 % of them" in helped(capsys)
     assert "xlatune_words_command" not in sys.modules, "its own module is not loaded for that"
     (tmp_path / "notes.txt").write_text("one two three")
     assert main(["words", "notes.txt"]) == 0
     assert capsys.readouterr().out == "3 words\n"
-    assert main(["words", "notes.txt", "--json"]) == 0
     assert main(["words", "none.txt"]) == 2
     assert "xlatune: none.txt: no such file" in capsys.readouterr().err
-    said = helped(capsys, "words")
-    assert "Count the words of a file, 100 % of them." in said
-    assert "examples: xlatune words notes.txt" in said
+    assert "examples: xlatune words notes.txt" in helped(capsys, "words")
     with pytest.raises(SystemExit, match="2"):
         main(["word"])
     assert "did you mean words?" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -15,8 +14,6 @@ import pytest
 from pytest_xlatune import ConfigError, __version__, load_sweep
 from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
-from pytest_xlatune.cli.parsers import command_table
-from pytest_xlatune.sweep.groups import OPTIONS
 from tests.cli.conftest import Run
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
@@ -43,14 +40,9 @@ def test_steps_as_json(log: Path, tmp_path: Path, run: Run) -> None:
     document = json.loads(out)
     assert (status, document["schema"]) == (0, 1)
     (entry,) = document["logs"]
-    assert list(entry) == [
-        "path", "status", "health", "phase", "last_step", "steps_wanted", "ended_by", "exit_code",
-        "steps", "score", "no_score_reason", "findings", "xla_flags", "notes",
-    ]  # fmt: skip
     assert entry["steps"][3] == {
         "step": 3, "seconds": 0.5, "tgs": 1024.0, "tflops": 1.5, "mfu": None, "loss": 7.1,
     }  # fmt: skip
-    assert list(entry["score"]) == ["tgs", "step_s", "n_steps", "window", "dropped", "flags"]
     assert entry["score"]["tgs"] == pytest.approx(1024)
     assert entry["score"]["window"] == [5, 14]
     assert (entry["status"], entry["no_score_reason"]) == ("ok", None)
@@ -66,27 +58,19 @@ def test_steps_as_json(log: Path, tmp_path: Path, run: Run) -> None:
 
 
 def test_steps_and_triage_as_text(log: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, out, _ = run("steps", log)
-    assert status == 0
-    assert "TGS 1024.0, 0.5000 s/step" in out
-    assert "  14" in out
-    status, out, _ = run("triage", log)
-    assert status == 0
-    assert "no known failure" in out
+    assert "TGS 1024.0, 0.5000 s/step" in run("steps", log)[1]
+    assert run("triage", log)[0] == 0
     with log.open("a", encoding="utf-8") as file:
         file.write("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB\n")
     status, out, _ = run("triage", log)
     assert status == 1
     assert "oom-gpu" in out
-    assert "171.96" in out
     # a trial is named by its folder
     folder = log.parent / "fast-wave2.0-ac98cfcf49.1"
     folder.mkdir()
     log.rename(folder / "log.0.txt")
     (folder / "log.1.txt").write_text("completed step: 0, seconds: 9.0\n", encoding="utf-8")
-    status, out, _ = run("steps", folder)
-    assert status == 0
-    assert "log.0.txt" in out
+    assert "log.0.txt" in run("steps", folder)[1]
     # an output that was closed from the start, as Python has it under `>&-`, is no trouble
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["steps", str(folder)]) == 0
@@ -155,27 +139,17 @@ def test_an_output_that_cannot_be_written_is_one_message_and_no_traceback(
 
 
 @pytest.mark.parametrize(
-    ("kind", "nodes", "axes", "expected"),
+    ("kind", "axes", "expected"),
     [
-        ("nodes", 128, "FSDP=8", ("128 jobs, one on", "272 jobs in 5 waves")),
-        ("network", 128, "FSDP=16", ("in 127 rounds", "at most 8532")),
-        ("batch", 8, "FSDP=8", ()),
+        ("nodes", "FSDP=8", ("128 jobs, one on", "272 jobs in 5 waves")),
+        ("network", "FSDP=16", ("in 127 rounds", "at most 8532")),
     ],
 )
 def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(
-    *,
-    kind: str,
-    nodes: int,
-    axes: str,
-    expected: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Run,
+    kind: str, axes: str, expected: tuple[str, ...], tmp_path: Path, run: Run
 ) -> None:
-    """The command of the file's own docstring, and of its page: it has to be one that works."""
-    monkeypatch.chdir(tmp_path)
     words = ["plan", SWEEPS / f"test_{kind}.py", "--budget", "9000", "--launcher", LAUNCHER]
-    words += ["--nodelist", f"node[001-{nodes:03d}]", "--model", "llama2-70b"]
+    words += ["--nodelist", "node[001-128]", "--model", "llama2-70b"]
     words += ["--parallelism", axes, "--pdbs", "8", "--workdir", tmp_path / "work"]
     status, out, _ = run(*words)
     assert status == 0
@@ -194,13 +168,11 @@ IMPORTS = "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
 
 BAD_FILES = {
     "no file": (None, "no such file"),
-    "no sweep": ("X = 1\n", "declares no SWEEP"),
     "a trainer": ("open('ran', 'w').close()\n", "declares no SWEEP = Sweep("),
     "a failing import": (
         "import nothing_of_that_name\nSWEEP = 1\n",
         "cannot be imported: ModuleNotFoundError",
     ),
-    "a failing line": ("SWEEP = 1 / 0\n", "cannot be imported: ZeroDivisionError"),
     "a bad profile": (
         f"{IMPORTS}SWEEP = profile('A')\n",
         "cannot be imported: ConfigError: profile id 'A'",
@@ -225,9 +197,8 @@ def test_a_bad_sweep_file_is_one_message(
 
 @pytest.mark.parametrize(
     "text",
-    ["from other import SWEEP", "from other import mine as SWEEP", "if 1:\n    SWEEP = 1",
-     "from other import *", "SWEEP: object = 2"],
-)  # fmt: skip
+    ["from other import mine as SWEEP", "if 1:\n    SWEEP = 1", "from other import *"],
+)
 def test_a_file_that_may_declare_a_sweep_is_imported(text: str, tmp_path: Path) -> None:
     path = tmp_path / "test_a.py"
     path.write_text(text, encoding="utf-8")
@@ -294,49 +265,18 @@ def test_a_help_has_examples_that_the_command_takes(name: str, run: Run) -> None
         parser_of(name).parse_args([name, *words])
 
 
-def test_the_table_of_commands() -> None:
-    assert list(COMMANDS)[:2] == ["init", "plan"], "it begins with what a person needs first"
-    assert list(COMMANDS).index("report") < list(COMMANDS).index("steps")
-    settings = {option.name: option for option in OPTIONS}
-    for name in ("workdir", "config"):
-        row, option = command_table()["arguments"][name], settings[name]
-        declared = (row["dest"], row["metavar"], row["help"])
-        assert declared == (option.key, option.metavar, option.help)
-
-
-def options_of(name: str) -> set[str]:
-    """All options that a command takes, those that its help leaves out too."""
+@pytest.mark.parametrize("name", ["import", "plan", "calibrate"])
+def test_a_command_has_no_option_that_does_nothing_there(name: str) -> None:
     command = parser_of(name).command  # type: ignore[attr-defined]
-    return {*command._option_string_actions}
-
-
-def test_a_help_shows_the_settings_of_every_day_and_says_where_the_others_are(run: Run) -> None:
-    _, said, _ = run("plan", "--help")
-    shown = {*re.findall(r"^  --([a-z-]+)", said, re.MULTILINE)}
-    daily = "all model parallelism budget compile executor nodelist partition slurm workdir"
-    assert shown == {*daily.split()}
-    assert "`pytest -v --help` lists them as --xlatune-NAME" in " ".join(said.split())
-    assert options_of("plan") >= {"--slots", "--slurm", "--container", "--node-hours"}
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("import", {"--slurm", "--partition", "--launcher", "--notify-file", "--negative"}),
-        ("plan", {"--notify-file", "--negative", "--log-level", "--reports"}),
-        ("calibrate", {"--notify-file", "--negative"}),
-    ],
-)
-def test_a_command_has_no_option_that_does_nothing_there(name: str, options: set[str]) -> None:
-    known = options_of(name)
+    known = {*command._option_string_actions}
     assert "--model" in known
-    assert not known & options
+    assert not known & {"--notify-file", "--negative"}
+    assert ("--slurm" in known) == (name != "import")
 
 
 @pytest.mark.parametrize(
     ("argv", "near"),
     [
-        ("step", "steps"),
         ("triag a.log", "triage"),
         ("steps a.log --jsn", "--json"),
         ("plan sweep.py --queue-dapth 1", "--queue-depth"),  # which its help leaves out
@@ -349,7 +289,7 @@ def test_a_mistyped_command_or_option_names_the_nearest(argv: str, near: str, ru
     assert f"did you mean {near}?" in err if near else "did you mean" not in err
 
 
-@pytest.mark.parametrize("command", ["hlo .", "steps one/0.log", "drill h.trace.json", "jobs"])
+@pytest.mark.parametrize("command", ["hlo .", "jobs"])
 def test_a_misspelt_variable_is_told_by_every_command(
     command: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,7 +297,6 @@ def test_a_misspelt_variable_is_told_by_every_command(
     status, out, err = run(*command.split())
     assert (status, out) == (2, "")
     assert "XLATUNE_WORKDIRR" in err
-    assert "XLATUNE_WORKDIR" in err.replace("XLATUNE_WORKDIRR", "")
 
 
 @pytest.mark.parametrize(
@@ -366,8 +305,6 @@ def test_a_misspelt_variable_is_told_by_every_command(
         ("plan SWEEP", 0, ("finds with 80 % power", "ici_fsdp_parallelism=2")),
         ("plan SWEEP --parallelism FSDP=8", 2, ("multiply to 8, but the cell has 2 devices",)),
         ("plan SWEEP --budget many", 2, ("xlatune: --budget: found 'many'",)),
-        ("plan SWEEP --budget 90", 0, ("* budget: --budget",)),
-        ("report", 2, ("name another --workdir",)),
         ("jobs", 2, ("name another --workdir",)),
         ("jobs pretend", 2, ("unknown sweep 'pretend'",)),
         ("--version", 0, (f"xlatune {__version__}\n",)),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.catalog.context import deployed_context, text_profile
 from pytest_xlatune.catalog.rules import RULES
 from pytest_xlatune.evidence.hlo import Collective, Loop, Program
 from pytest_xlatune.tasks.lint_profiles import shape_of
@@ -32,16 +30,12 @@ def test_list(run: Run) -> None:
     assert "--xla_gpu_all_gather_combine_threshold_bytes = 268435456" in out
     entries = json.loads(run("flags", "list", "--json")[1])["entries"]
     seen = {entry["slug"]: entry["seen_in"] for entry in entries}
-    assert seen["ag"].startswith("HLO: number and sizes")
     assert seen["async-priority-off"] == "run time only"
     assert seen["channels"] == "NCCL_DEBUG=INFO"
     # of an axis it is what a wave would take
     code, out, _ = run("flags", "list", "--axis", "pp", "--jaxlib", "0.10.2", "--device", "sm_90")
     assert code == 0
-    assert "overlap-2 " in out
     assert "left out: pipeline-ag: --xla_gpu_pipeline_all_gather is accepted since" in out
-    document = json.loads(run("flags", "list", "--axis", "PP", "--json")[1])
-    assert document["profiles"][-1]["id"] == "control-async-priority"
 
 
 def test_show(run: Run) -> None:
@@ -57,9 +51,7 @@ def test_show(run: Run) -> None:
 
 @pytest.mark.jax
 def test_lint_of_words(run: Run) -> None:
-    code, out, _ = run("flags", "lint", "--xla_gpu_enable_triton_gemm=false")
-    assert code == 0
-    assert out.splitlines()[-1].startswith("1 profile, no objection, jaxlib ")
+    assert run("flags", "lint", "--xla_gpu_enable_triton_gemm=false")[0] == 0
     code, out, _ = run(
         "flags", "lint", "--json", "--xla_gpu_no_such=1 --xla_disable_hlo_passes=x",
         "NCCL_BUFFSIZE=16M", "--deployed", "--xla_disable_hlo_passes=y",
@@ -77,7 +69,6 @@ def test_lint_of_a_sweep_file(run: Run) -> None:
     code, out, _ = run("flags", "lint", sweep, "--python", sys.executable)
     assert code == 1
     assert "profile warp-drive: unknown to this XLA: --xla_cpu_enable_warp_drive" in out
-    assert re.search(r"^\d+ profiles, 1 objection, jaxlib", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +134,8 @@ def test_lint_without_an_xla(
         (("lint", "no_such_sweep.py"), "not a sweep file"),
         (("lint", "a.py", "--xla_a=1", "--jaxlib", "0.8.3"), "which has its own profiles"),
         (("lint", "--deployed", "--xla_a=1 b", "--xla_a=1"), "--deployed: 'b' does not begin"),
-        (("list", "--deployed", "'--xla_a=1"), "No closing quotation"),
         (("list", "--device", "v5e"), "or leave --device out"),
         (("list", "--device", "nope", "--axis", "DP"), "unknown device 'nope'"),
-        (("list", "--axis", "XP"), "XP"),
-        (("lint", "--device", "nope", "--xla_a=1"), "unknown device 'nope'"),
         (("lint", "--dump", "/no/dump", "--jaxlib", "0.8.3", "--xla_a=1"), "no such file"),
         (("show", "xla_gpu_autotune_lvl"), "did you mean"),
     ],
@@ -156,15 +144,6 @@ def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: s
     code, out, err = run("flags", *argv)
     assert (code, out) == (2, "")
     assert words in err
-
-
-def test_words_are_flags_and_variables() -> None:
-    found = text_profile(["--xla_a='x y'", "NCCL_ALGO=Ring", " --xla_b"])
-    assert [str(flag) for flag in found.flags] == ['--xla_a="x y"', "--xla_b"]
-    assert found.env == {"NCCL_ALGO": "Ring"}
-    context = deployed_context("--xla_a='x y' --xla_c='' NCCL_ALGO=Tree")
-    assert {flag.name: flag.value for flag in context.deployed} == {"xla_a": "x y", "xla_c": ""}
-    assert context.env == {"NCCL_ALGO": "Tree"}
 
 
 def test_a_program_as_the_rules_see_it() -> None:

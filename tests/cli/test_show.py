@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,19 +85,7 @@ def test_a_problem_goes_to_stderr_and_decides_the_status(tmp_path: Path, capsys:
         out, err = capsys.readouterr()
         assert bool(out) == bool(output.documents)
         assert err == (f"xlatune: {said}\n" if said else "")
-    assert present(Output(problems=("unknown cell",)), asked(is_json=True, html=page)) == 2
-    assert capsys.readouterr() == ("", "xlatune: unknown cell\n")
     assert not page.exists(), "no page is written of what was not found"
-
-
-def test_what_was_found_is_shown_before_a_file_fails(capsys: Said) -> None:
-    def documents() -> Iterator[Document]:
-        yield QUICK
-        raise ConfigError("the disk is full")
-
-    with pytest.raises(ConfigError):
-        present(Output(documents=documents()), asked())
-    assert "6.000" in capsys.readouterr().out
 
 
 def test_files_are_written_whole_and_named_first(tmp_path: Path, capsys: Said) -> None:

@@ -31,7 +31,7 @@ from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.examples import tried
 from tests.helpers.finished import CELL, FINISHED
 from tests.helpers.guests import install
-from tests.helpers.of_studies import batch, commit, network, nodes
+from tests.helpers.of_studies import batch, network
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
@@ -71,8 +71,8 @@ def repr_of(value: float | None) -> str:
 
 @pytest.mark.parametrize(
     "subject_of",
-    [lambda: FINISHED, lambda: BEGUN_SUBJECT, batch, nodes, network, commit],
-    ids=["finished", "begun", "batch", "nodes", "network", "commits"],
+    [lambda: FINISHED, lambda: BEGUN_SUBJECT, batch, network],
+    ids=["finished", "begun", "batch", "network"],
 )
 def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], MeasuredCell]) -> None:
     subject = subject_of()
@@ -85,7 +85,6 @@ def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Measur
         for arm, verdict in verdicts.items()
         if verdict.get("figure") or verdict["tgs"] is not None
     }
-    assert subject is BEGUN_SUBJECT or len(measured) > 1
     found = texts_of(subject)
     github = {each["name"]: each["value"] for each in check_github(found[".github-benchmark.json"])}
     assert github == {f"{subject.cell.label}: {arm}": value for arm, value in measured.items()}
@@ -97,7 +96,6 @@ def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Measur
         assert row["verdict"] == verdict["kind"]
         assert row["figure"] == repr_of(measured.get(row["arm"]))
         assert row["delta"] == repr_of(verdict["delta"])
-        assert row["n"] == str(verdict["n"])
         low, high = verdict["ci95"] or (None, None)
         assert (row["ci95_low"], row["ci95_high"]) == (repr_of(low), repr_of(high))
     for row, trial in zip(csv_rows(found[".trials.csv"]), board["trials"], strict=True):
@@ -203,12 +201,10 @@ def test_files_lie_beside_the_report(tmp_path: Path) -> None:
     text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
     expected = texts(exported(text, sweep="pretend", study="tuning"))
     added = {path.name: path for path in (reports / "pretend").iterdir() if path.name not in before}
-    assert added.keys() == {f"leaderboard{suffix}" for suffix in expected}
-    for suffix, written in expected.items():
-        assert added[f"leaderboard{suffix}"].read_bytes().decode() == written
+    read = {name: path.read_bytes().decode() for name, path in added.items()}
+    assert read == {f"leaderboard{suffix}": written for suffix, written in expected.items()}
     # one of another distribution lies there too
     *_, last = publish(held.folder, reports, exports=("csv", "board"))
-    assert last.name == "leaderboard.board.txt"
     assert last.read_text(encoding="utf-8") == "tuning"
 
 
@@ -219,11 +215,7 @@ def options(text: str) -> RunSettings:
 @pytest.mark.usefixtures("board")
 def test_formats_are_a_list_and_one_that_cannot_be_written_is_told_before_anything_runs() -> None:
     assert options("csv, github-benchmark,csv").export == ("csv", "github-benchmark")
-    assert options("").export == ()
-    assert {*FORMATS} == {"csv", "github-benchmark"}
-    with pytest.raises(
-        Exception, match=r"--xlatune-export: unknown format 'cvs' in the list; did you mean 'csv'"
-    ):
+    with pytest.raises(ConfigError, match="unknown format 'cvs' in the list; did you mean 'csv'"):
         options("cvs")
     assert options("board,csv").export == ("board", "csv")
     check_exports(("csv",))

@@ -19,31 +19,25 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
-from pytest_xlatune.model.message import sentence, verbatim
-from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.message import verbatim
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Effect,
     Finding,
-    Outcome,
-    SettingKind,
-    State,
-    TrialResult,
-    TrialSetting,
-    TrialStatus,
     Verdict,
     VerdictKind,
 )
 from pytest_xlatune.model.text import points
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.document import Document, Table, literal
+from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.measured_cell import MeasuredCell, write_cells
 from pytest_xlatune.report.page import html, page_of
-from pytest_xlatune.report.page_plots import PlotAxis, Tick, _side_by_side, forest, strips
+from pytest_xlatune.report.page_plots import PlotAxis, forest
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
 from pytest_xlatune.studies.tuning import TuningStudy
@@ -100,52 +94,25 @@ def check_own_tags_only(text: str) -> None:
         assert ":" not in said.get("href", ""), "a link leads to the files beside the page"
 
 
-def test_foreign_text_is_never_markup() -> None:
-    subject = hostile()
-    page = page_of(leaderboard(subject), subject, files=(PLANTED,))
-    text = html(dataclasses.replace(page, files=("leaderboard.json",)))
-    check_own_tags_only(text)
-    assert "<script>alert(1)" in unescape(text), "it is shown as it is"
-
-
 @pytest.mark.parametrize(
-    "subject",
-    [pytest.param(FINISHED, id="a finished sweep"), pytest.param(BEGUN_SUBJECT, id="a begun one")],
+    "subject_of",
+    [lambda: FINISHED, lambda: BEGUN_SUBJECT, hostile],
+    ids=["a finished sweep", "a begun one", "one whose foreign texts hold scripts"],
 )
 @pytest.mark.parametrize("document", [leaderboard, gate, calibration, evidence])
-def test_every_kind_of_document_has_a_page(
-    document: Callable[[MeasuredCell], Document], subject: MeasuredCell
+def test_every_kind_of_document_has_a_page_of_its_own_tags_only(
+    document: Callable[[MeasuredCell], Document], subject_of: Callable[[], MeasuredCell]
 ) -> None:
+    subject = subject_of()
     made = document(subject)
-    text = html(page_of(made, subject))
+    text = html(page_of(made, subject, files=("leaderboard.json",)))
     check_own_tags_only(text)
+    if subject_of is hostile:
+        assert "<script>alert(1)" in unescape(text), "it is shown as it is"
+        return
     titles = {made.title, *(section.title for section in made.sections)}
     page = read(text)
     assert not [title for title in titles if title.replace("`", "") not in page.text]
-
-
-def test_rows_of_a_page() -> None:
-    finding = Finding(cls="hang", action=Action.RETRY, text="no step", detail="d", count=2)
-    flag = TrialSetting(
-        name="xla_a", kind=SettingKind.FLAG, asked="4", effect=Effect.IN_EFFECT, seen="'4'"
-    )
-    first, second, *_ = (result for result in HISTORY if result.trial.is_baseline)
-    subject = replace(
-        FINISHED,
-        history=(
-            replace(first, findings=(finding,), job_ids=("7",), settings=(flag,)),
-            replace(second, findings=(finding,), job_ids=("8",)),
-        ),
-    )
-    made = page_of(leaderboard(subject), subject)
-    (part,) = (part for part in made.parts if part.title == "Findings")
-    (table,) = part.blocks
-    assert isinstance(table, Table)
-    # equal findings of an arm are one row with all their jobs
-    assert table.rows == (("`baseline-deployed`", "hang", "retry", "d", "`no step`", "4", "7, 8"),)
-    # a value is shown as it is asked for, without quotes
-    rows = [row for table in read(html(made)).tables for row in table if "asked" not in row]
-    assert ["4", "4"] in [[row[2], row[4]] for row in rows if len(row) == 6 and "xla_a" in row[1]]
 
 
 def test_single_runs_stand_apart_from_confirmed_arms() -> None:
@@ -162,12 +129,8 @@ def test_single_runs_stand_apart_from_confirmed_arms() -> None:
 @pytest.mark.parametrize(
     ("values", "texts"),
     [
-        ((962.2,), []),
         ((962.2, 962.201), []),
-        ((1e6, 1e6 + 2), []),
-        ((-0.03, 0.02), []),
         ((0.0,), []),
-        ((-5e-7, -4e-7), []),
         ((33_500.0, 39_100.0), ["34000", "35000", "36000"]),
         ((1.2e-5, 3.1e-5), ["0.000015", "0.00002", "0.000025"]),
     ],
@@ -179,17 +142,6 @@ def test_ticks_are_told_apart_and_numbers_as_people_write_them(
     assert len(ticks) > 2
     assert ticks == sorted(set(ticks), key=float)
     assert ticks[: len(texts)] == texts
-
-
-@pytest.mark.parametrize(
-    ("places", "fits"),
-    [((0, 50, 100), True), ((0, 88, 94, 100), False), ((), True), ((0, 1), False)],
-    ids=["far apart", "neighbours touch on a phone", "no text", "two at one end"],
-)
-def test_texts_of_an_axis_stand_side_by_side_only_where_neighbours_have_room(
-    places: tuple[float, ...], fits: bool
-) -> None:
-    assert _side_by_side([Tick(at=float(at), text="14") for at in places], 36) is fits
 
 
 def test_the_forest_shows_changes_as_large_as_they_are_and_says_what_was_not_seen() -> None:
@@ -208,22 +160,6 @@ def test_the_forest_shows_changes_as_large_as_they_are_and_says_what_was_not_see
     assert plot is not None
     looks = {row.name: row.looks for part in plot.parts for row in part.rows}
     assert looks == {"won": "faster", "unseen": "faster hollow"}
-    # of a row it says against what it is, where its title does not
-    found = of_studies.commit().conclusion
-    (first,) = (each for each in found.verdicts if sentence(each.against) == "its parent")
-    plot = forest(found)
-    assert plot is not None
-    assert plot.title == "Change of TGS against the first commit"
-    names = [row.name for part in plot.parts for row in part.rows]
-    assert f"{first.arm} change 7 against its parent" in names
-    assert sum(" against " in name for name in names) == 1
-
-
-def test_strips_do_not_reach_below_no_time_however_slow_a_step_is() -> None:
-    slow = replace(score(0.0), timings=tuple((at, 28.8 if at % 3 else 288.0) for at in range(15)))
-    plot = strips([replace(HISTORY[0], score=replace(slow, step_s=28.8, window=(5, 14)))])
-    assert plot is not None
-    assert "from -100.0 % at the bottom" in plot.caption
 
 
 def test_the_matrix_of_pairs_has_the_changes_of_the_json() -> None:
@@ -246,19 +182,11 @@ def test_the_matrix_of_pairs_has_the_changes_of_the_json() -> None:
 def test_a_large_sweep_fits_a_page() -> None:
     timings = tuple((at, 0.5 + 0.01 * math.sin(at * at)) for at in range(500))
     history = tuple(
-        TrialResult(
-            trial=trial_of(
-                CELL,
-                BASELINE if at % 10 == 0 else profile(f"arm-{at}", f"--xla_a{at}=1"),
-                position=at,
-            ),
-            status=TrialStatus.MEASURED,
+        replace(
+            HISTORY[0],
+            trial=trial_of(CELL, profile(f"arm-{at}", f"--xla_a{at}=1"), position=at),
             score=replace(score(0.001 * (at % 7)), timings=timings, step_s=0.5, window=(5, 499)),
-            job_ids=(str(10_000 + at),),
             findings=(Finding(cls="stragglers", action=Action.NONE, text="x" * 500),),
-            outcome=Outcome(
-                state=State.COMPLETED, exit_code=0, start_s=600.0 * at, end_s=600.0 * at + 500
-            ),
         )
         for at in range(1000)
     )
@@ -319,8 +247,7 @@ def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
     for path in without:
         twin = tmp_path / "with" / path.relative_to(tmp_path / "without")
         assert path.read_bytes() == twin.read_bytes()
-    workdir = str(ended.folder.parents[1])
-    assert main(["report", "--workdir", workdir, "--reports", str(tmp_path / "again")]) == 0
+    assert main(["report", str(ended.folder), "--reports", str(tmp_path / "again")]) == 0
     assert capsys.readouterr().out.count(NO_PAGES) == 1
 
 
@@ -334,10 +261,7 @@ def test_a_fault_of_the_page_costs_no_report(
     with pytest.raises(ImportError):
         publish(ended.folder, tmp_path)
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    texts = {
-        f"{name}.{kind}" for name in ("leaderboard", "pretend-tuning") for kind in ("md", "json")
-    }
-    assert left >= texts
+    assert left >= {"leaderboard.md", "leaderboard.json", "pretend-tuning.md"}
 
 
 def test_a_job_leads_to_its_log_and_a_row_to_its_command(ended: Campaign) -> None:
@@ -351,7 +275,6 @@ def test_a_job_leads_to_its_log_and_a_row_to_its_command(ended: Campaign) -> Non
         spec = LaunchSpec(argv=("python", "train.py"), env={"XLA_FLAGS": "--xla_a=1"}, files=files)
         (folder / "spec.json").write_text(json.dumps(spec.to_json()), encoding="utf-8")
     known = read_cell_report(ended.folder)
-    assert set(known.facts.commands) == {literal(result.trial.arm) for result in known.history}
     text = unescape(html(page_of(known.document, known.facts)))
     assert [log for log in known.facts.logs.values() if log not in text] == []
     assert set(known.facts.commands.values()) == {"XLA_FLAGS=--xla_a=1 \\\npython train.py"}

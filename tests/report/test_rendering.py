@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model import text as figures
-from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, Verdict
 from pytest_xlatune.model.text import printable
@@ -33,7 +32,7 @@ from pytest_xlatune.report.document import (
     shortened,
 )
 from pytest_xlatune.report.leaderboard import jobs_table
-from pytest_xlatune.report.lines import live_line, progress_text, words
+from pytest_xlatune.report.lines import progress_text, words
 from pytest_xlatune.report.render import markdown, terminal
 from tests.helpers.finished import FINISHED
 from tests.helpers.history import CELL, trial_of
@@ -46,11 +45,7 @@ ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
 @pytest.mark.parametrize(
     ("write", "shown"),
     [
-        (figures.points, [(0.034, "+3.4"), (-0.0214, "-2.1"), (0.0, "+0.0"), (-0.0, "+0.0")]),
-        (figures.points, [(0.0002, "+0.02"), (-0.0004, "-0.04"), (-0.00001, "+0.0")]),
-        (figures.points, [(math.nan, "nan"), (-math.inf, "-inf")]),
-        (figures.percent, [(0.034, "+3.4 %")]),
-        (figures.size, [(0.0129, "1.3 %")]),
+        (figures.points, [(0.034, "+3.4"), (-0.0, "+0.0"), (-0.0004, "-0.04"), (math.nan, "nan")]),
         (figures.interval, [((0.012, 0.034), "[+1.2, +3.4]"), ((-0.0003, 0.2), "[-0.03, +20.0]")]),
         (figures.rate, [(994.9, "994.9"), (15321.44, "15321.4"), (7.3, "7.300")]),
         (figures.significant, [(28.8203, "28.82"), (0.07104, "0.07104"), (15321.4, "15321")]),
@@ -69,8 +64,6 @@ def test_figures(write: Callable[[Any], str], shown: list[tuple[Any, str]]) -> N
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [
-        ({"kind": "FASTER", "delta": 0.1}, "FASTER"),
-        ({"kind": "SCREENED", "delta": -0.021, "n": 1}, "screened -2.1 % (n=1)"),
         ({"kind": "SCREENED", "n": 1}, f"screened {figures.ABSENT} (n=1)"),
         ({"kind": "INCONCLUSIVE", "n": 4, "mde80": 0.013}, "inconclusive (80 % power at 1.3 %)"),
         ({"kind": "INCONCLUSIVE", "n": 2}, "inconclusive"),
@@ -95,7 +88,6 @@ MEASURED, PLANNED = landed(TrialStatus.MEASURED), landed(TrialStatus.PLANNED, st
 
 
 STANDS = {
-    "nothing": ([], (0, 0), None, "0 of 0 jobs"),
     "one runs": (
         [landed(TrialStatus.RUNNING), MEASURED, landed(TrialStatus.DROPPED)],
         (1, 1),
@@ -117,14 +109,6 @@ def test_a_sweep_stands_at_so_many_jobs(
     history: list[TrialResult], left: Any, left_s: Any, said: str
 ) -> None:
     assert progress_text(history, left=left, left_s=left_s) == said
-
-
-def test_live_line_without_a_job_a_score_or_a_guess_of_the_time_left() -> None:
-    result = landed(TrialStatus.UNMEASURED, reason=verbatim("cancelled\nby hand"))
-    line = live_line(
-        result, verdict=None, progress=progress_text([result], left=(0, 0), left_s=None)
-    )
-    assert line == "overlap-2 not measured: cancelled by hand | 1 of 1 jobs"
 
 
 def test_jobs_stand_in_the_order_of_their_start_though_numbers_of_processes_begin_anew() -> None:
@@ -163,23 +147,11 @@ def test_foreign_text_never_breaks_a_markdown_table(rows: list[tuple[str, str, s
         assert line.count("`") % 2 == 0
 
 
-@pytest.mark.parametrize(
-    ("block", "end"),
-    [
-        pytest.param(
-            Text(text="a *b* <c> \\d `e *f* <g> \\h`"),
-            "a \\*b\\* \\<c> \\\\d `e *f* <g> \\h`\n",
-            id="markup counts inside a literal only as text",
-        ),
-        pytest.param(
-            Code(text="echo ```\n", language="bash"),
-            "\n````bash\necho ```\n````\n",
-            id="code is fenced by more backticks than it holds",
-        ),
-    ],
-)
-def test_markup_is_text(block: Text | Code, end: str) -> None:
-    assert markdown(document(block)).endswith(end)
+def test_markup_is_text() -> None:
+    text = markdown(document(Text(text="a *b* <c> \\d `e *f* <g> \\h`")))
+    assert text.endswith("a \\*b\\* \\<c> \\\\d `e *f* <g> \\h`\n")
+    text = markdown(document(Code(text="echo ```\n", language="bash")))
+    assert text.endswith("\n````bash\necho ```\n````\n")
 
 
 @given(
@@ -205,7 +177,7 @@ FLAG = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 LONG = "stack.overlap-2+ag-1g+rs-256m+pipelined-all-reduce+latency-hiding"
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+@pytest.mark.parametrize("width", [60, 120])
 def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
     numbers = ("1234.5", "28.82", "+3.4", "[+1.2, +5.6]", "12")
     titles = (">TGS", ">step (s)", ">delta % vs baseline-deployed", ">95 %", ">n")
@@ -231,11 +203,3 @@ def test_a_long_table_shows_its_ends_and_what_differs() -> None:
     assert shown == [*ends[0], None, 5_000, 5_001, None, 7_000, None, *ends[1]]
     assert left_out(shown, rows, "row") == ("9897 rows of 10000 left out (...): --all",)
     assert shortened(rows, lambda _: False, shows_all=True) == rows
-
-
-@pytest.mark.parametrize("rows", [(), (("", "", ""),), (("a", "", "b"),)], ids=repr)
-def test_a_table_without_rows_or_with_an_empty_one_is_laid_out(
-    rows: tuple[tuple[str, ...], ...],
-) -> None:
-    long = columns("name", "~" + "w" * 70, "~" + "v" * 70)
-    assert terminal(document(Table(columns=long, rows=rows)))

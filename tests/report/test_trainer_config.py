@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from pytest_xlatune.report._deployed_files import settings_of, values_of, with_value
+from pytest_xlatune.report._deployed_files import values_of, with_value
 
 TEXT = """\
 # what every model shares
@@ -33,10 +33,6 @@ def test_what_is_read() -> None:
         "base_config": "base.yml", "remat_policy": "full", "steps": "0015", "empty": "",
         "quoted key": "1e-3", "note": "two\nlines\n",
     }  # fmt: skip
-    written = {each.key: each.written for each in settings_of(TEXT) or ()}
-    assert written["base_config"] == '"base.yml"'
-    assert written["axes"] == "['data', 'fsdp']"
-    assert written["rules"] == "(several lines)"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,6 @@ def test_what_is_read() -> None:
         ("remat_policy", "minimal", "remat_policy: minimal"),
         ("steps", "a: b #", 'steps: "a: b #" # of a trial'),
         ("empty", "no", "empty: no"),
-        ("quoted key", "2", '"quoted key": 2'),
         ("new", "1", "new: 1"),
     ],
 )
@@ -64,11 +59,8 @@ def test_one_line_changes(key: str, value: str, line: str) -> None:
     [
         pytest.param("k: [1]\n", id="a list"),
         pytest.param("k: |\n  a\n", id="a text of several lines"),
-        pytest.param("k: a\n  b\n", id="a plain text of several lines"),
         pytest.param("k: 1\nk: 2\n", id="a key that stands twice"),
-        pytest.param("other: &it 1\nk: *it\n", id="an alias"),
         pytest.param("k: &it 1\nother: *it\n", id="a value that another key refers to"),
-        pytest.param("- k\n", id="no table"),
         pytest.param("{% if x %}\nk: 1\n", id="no YAML"),
         pytest.param("{a: 1}\n", id="a table in one line"),
     ],

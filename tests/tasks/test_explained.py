@@ -15,7 +15,6 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
-from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.measured_cell import MeasuredCell
@@ -101,15 +100,12 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
     assert found.problems == ()
     assert found.is_identical is False
     assert found.moved == pytest.approx(-0.1)
-    texts = {fact.kind: fact.text for fact in found.facts}
-    assert texts.keys() == {"HLO", "step", "kernel family", "overlap"}
+    assert {fact.kind for fact in found.facts} == {"HLO", "step", "kernel family", "overlap"}
     assert all(fact.jobs == ("70", "71") for fact in found.facts)
-    hlo = [fact for fact in found.facts if fact.kind == "HLO"]
-    assert any("all-gather" in fact.text for fact in hlo)
-    assert hlo[0].artifacts == ("sweep/cell/run/fsdp/xla_dump", "sweep/cell/run/fsdp-ag/xla_dump")
+    hlo = next(fact for fact in found.facts if fact.kind == "HLO")
+    assert hlo.artifacts == ("sweep/cell/run/fsdp/xla_dump", "sweep/cell/run/fsdp-ag/xla_dump")
     families = [fact.text for fact in found.facts if fact.kind == "kernel family"]
     assert any("0.200 -> 0.100 ms per device" in text for text in families)
-    assert "by -10" in reason(covered(found))
     _, table, *_ = why(covered(found), ENGLISH)
     assert isinstance(table, Table)
     assert len(table.rows) == len(found.facts)
@@ -126,7 +122,6 @@ AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
     [
         pytest.param(AG, (200, 100), 0.11, "show the gain", id="traces that move"),
         pytest.param(AG, (200, 200), 0.11, "does not explain why", id="traces that do not move"),
-        pytest.param(None, (200, 300), 0.11, "do not show the gain", id="a step that is longer"),
         pytest.param(None, (200, 180), 0.11, "do not show the gain", id="2 % of a gain of 11"),
         pytest.param(None, (200, 180), 0.02, "traces show the gain", id="2 % of 2"),
         pytest.param(AG, None, 0.11, "Only traces of both", id="no trace"),
@@ -155,15 +150,3 @@ def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) 
     assert (found.facts, found.profile, len(found.problems)) == ((), "", 2)
     assert str(tmp_path) not in " ".join(found.problems)
     assert "`xlatune evidence SWEEP_FILE`" in reason(covered(Explanation()))
-
-
-def test_where_nothing_wins_the_parts_of_a_step_say_what_could_be_won() -> None:
-    nothing = covered(Explanation())
-    lost = replace(
-        nothing,
-        exposed=Shares(of_step={"compute": 0.9, "idle": 0.1}).exposed,
-        conclusion=replace(nothing.conclusion, verdicts=()),
-    )
-    _, second = why(lost, ENGLISH)
-    assert isinstance(second, Text)
-    assert "compute, 90.0 % of a step" in second.text

@@ -14,7 +14,6 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
-from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks.cell_report import CellReport, read_cell_report
 from pytest_xlatune.tasks.import_table import import_table, read_table
 from tests.helpers import texts
@@ -63,22 +62,15 @@ def test_a_table_is_an_order_with_its_noise_and_no_single_run_is_more(tmp_path: 
     repeats = [math.log(tgs) for tgs in (994.9, 978.6, 989.2)]
     squares = sum((value - fmean(group)) ** 2 for group in (control, repeats) for value in group)
     assert conclusion.noise.sigma == pytest.approx(math.sqrt(squares / 5))
-    assert "own runs are -1.0 %" in notes(conclusion)
     overlap = verdict(conclusion, "overlap2")
     assert overlap.kind is VerdictKind.SCREENED
     assert overlap.delta == pytest.approx(math.expm1(fmean(repeats) - fmean(control)))
     assert (overlap.n, overlap.job_ids) == (3, ("14005", "14006", "14007"))
-    assert "outside the noise" in notes(overlap)
     # what has no figure is dropped or unmeasured
     for name, can_run, status in (("pipelined-ag", False, "oom"), ("tree", True, "node failed")):
         lost = verdict(conclusion, name)
         assert lost.can_run is can_run
         assert lost.reasons == (say("the table says: {status}", status=status),)
-    # the document claims nothing of how the jobs ran
-    text = markdown(known.document)
-    assert "### Ranks, proves nothing" in text
-    assert "| 14005 | `overlap2` |" in text
-    assert [words for words in ("synthetic", "Steady state", "★") if words in text] == []
 
 
 def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
@@ -87,8 +79,6 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
     table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
     conclusion = imported(tmp_path, table).conclusion
     assert (conclusion.noise.sigma, conclusion.noise.mde80) == (None, None)
-    assert "noise is not known" in notes(conclusion.verdicts[0])
-    assert "the baseline ran once" in notes(conclusion)
     # an empty cell is no repeat of the baseline
     names = (
         "job,profile,tgs,status\n1,baseline,1136.0,\n2,ag-1g,1267.5,\n3,async,1152.9,\n4,db,,OOM\n"
@@ -96,36 +86,19 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
     conclusion = imported(tmp_path / "names", names).conclusion
     assert conclusion.noise.sigma is None
     assert verdict(conclusion, "ag-1g").delta == pytest.approx(1267.5 / 1136.0 - 1)
-    assert "its noise is not known" in notes(verdict(conclusion, "ag-1g"))
     assert "settings of ag-1g, async, db" in notes(conclusion)
     conclusion = imported(tmp_path / "no-op", names, "async").conclusion
     assert conclusion.noise.sigma is not None
     assert "settings of ag-1g, db:" in notes(conclusion)
 
 
-@pytest.mark.parametrize(
-    ("rows", "repeats"),
-    [
-        pytest.param(
-            "2,a,--xla_a=1,110\n3,b,--xla_a=2 --xla_a=1,112\n",
-            (110, 112),
-            id="the last of a flag wins, so both do the same",
-        ),
-        pytest.param(
-            "2,a,,110\n3,a,--xla_a=1,112\n4,a,,111\n",
-            (110, 112, 111),
-            id="an empty cell beside the same profile takes its settings",
-        ),
-    ],
-)
-def test_rows_with_the_same_effective_settings_are_repeats(
-    tmp_path: Path, rows: str, repeats: tuple[float, ...]
-) -> None:
+def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> None:
+    """The last of a flag wins; an empty cell takes the settings of the same profile."""
+    rows = "2,a,--xla_a=1,110\n3,b,--xla_a=2 --xla_a=1,112\n4,a,,111\n"
     table = f"job,profile,flags,tgs\n1,baseline,,100\n{rows}"
-    logs = [math.log(tgs) for tgs in repeats]
+    logs = [math.log(tgs) for tgs in (110, 112, 111)]
     squares = sum((value - fmean(logs)) ** 2 for value in logs)
-    sigma = imported(tmp_path, table).conclusion.noise.sigma
-    assert sigma == pytest.approx(math.sqrt(squares / (len(logs) - 1)))
+    assert imported(tmp_path, table).conclusion.noise.sigma == pytest.approx(math.sqrt(squares / 2))
 
 
 REFUSED = texts.rows("tables.txt", "refused")
@@ -180,14 +153,12 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "pp8.csv"
     path.write_text(TABLE, encoding="utf-8")
     path.with_suffix(".tsv").write_text(TABLE.replace(",", "\t"), encoding="utf-8")
     command = ["import", "pp8.csv", "--model", "deepseek3-671b", "--parallelism", "PP=8"]
     assert main([*command, "--no-op", "hp-stream"]) == 0
-    shown = capsys.readouterr().out
-    assert "Ranks, proves nothing" in shown
+    assert "Ranks, proves nothing" in capsys.readouterr().out
     assert (tmp_path / "reports/pp8/leaderboard.md").is_file()
     assert len(find_ledgers(tmp_path / ".xlatune")) == 1
     for argv, said in (
@@ -200,10 +171,3 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
         assert said in capsys.readouterr().err
     path.write_text("job,profile,tgs,status\n1,baseline,,crashed\n2,a,,killed\n", encoding="utf-8")
     assert main([*command, "--name", "nothing"]) == Exit.NOT_MEASURED
-    path.write_text(
-        "job,profile,flags,tgs\n1,baseline,,1001.5\n2,baseline,,1003.5\n3,a,--xla_a=1,1030.1\n"
-    )
-    assert main([*command, "--name", "one"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if len(line) > 80 and not line.startswith("written: ")] == []
-    assert "1 degree of freedom" in " ".join(" ".join(lines).split())

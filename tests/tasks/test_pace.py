@@ -109,12 +109,9 @@ SWEEPS = {
     "all alike": (lay([300.0] * 30), 1, 1),
     "the first compiles for long": (lay([1500.0, *[300.0] * 29]), 12, 1),
     "longer from the middle on": (lay([*[200.0] * 15, *[500.0] * 15]), 25, 55),
-    "shorter from the middle on": (lay([*[500.0] * 15, *[200.0] * 15]), 65, 155),
     "two lost attempts": (lay([300.0] * 30, lost=(4, 11)), 12, 15),
     "waits in a queue": (lay([300.0] * 30, waits=(20.0, 400.0, 0.0, 90.0, 0.0)), 12, 85),
     "four node slots": (lay([300.0, 310.0, 290.0, 305.0] * 10, lanes=4), 5, 15),
-    "two slots, one slower": (lay([300.0, 420.0] * 15, lanes=2), 15, 50),
-    "sixteen nodes at once": (lay([300.0 + 4 * at for at in range(32)], lanes=16), 10, 15),
     "three trials": (lay([300.0] * 3), 1, 1),
 }
 

@@ -64,7 +64,6 @@ NO_LOOK = {"hang.json": "[1, 2", "hang.1.json": '{"node": 7}'}
         pytest.param(
             "77_{}_log.out", (9, 5, 9), {"78_0_log.out": lines(0, 1)}, "77", 1, "", id="submitit"
         ),
-        pytest.param("rank_{}.log", (9, 5, 9), {}, "rank_0.log", 1, "", id="rank in the name"),
         pytest.param(
             "slurm-77-rank{}.out",
             (9, 5, 9),

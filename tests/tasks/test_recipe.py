@@ -61,14 +61,12 @@ WITHOUT_RECIPE = {
         "has no recipe: no profile wins",
     ),
     "a secret": (with_secret, "the value of HF_TOKEN is secret"),
-    "no model": (lambda cell: cell["cells"][0].pop("model_tag"), "ask for it again"),
     "no document": (b"{}", "is not the data of"),
     "a newer one": (
         b'{"schema": 9, "cells": []}',
         "schema 9, this version reads 4; ask for it again",
     ),
     "no cell": (b'{"schema": 4, "cells": []}', "holds several cells: none"),
-    "a cell that is none": (b'{"schema": 4, "cells": [7]}', "ask for it again"),
     "no text": (b"\xff\xfe", "it is not a text file"),
     "cut short": (EXAMPLE.read_bytes()[:9000], "is not the data of"),
 }

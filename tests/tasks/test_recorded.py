@@ -17,16 +17,13 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.recorded import recorded_files
-from tests.helpers.history import measured, trial_of
 
 ONE = profile("overlap-2", "--xla_a=2")
 
@@ -78,32 +75,10 @@ def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: 
         recorded_files("pp8:overlap-2", tmp_path / "elsewhere", "dump")
 
 
-def test_where_a_step_goes_is_told_by_evidence_of_the_cell_s_baseline(tmp_path: Path) -> None:
-    folder = write(
-        tmp_path,
-        "PP=8",
-        *recorded("PP=8", BASELINE, idle=0.2),
-        *recorded("PP=8", ONE, idle=0.3),
-        *recorded("FSDP=8", BASELINE, idle=0.4),
-        *recorded("TP=8", BASELINE),  # its trace could not be read
-    )
-    state = replay(Ledger(folder / "ledger.jsonl").refresh())
-    assert sentence(state.exposed(cell("PP=8"))) == "idle, 20.0 % of a step"
-    assert state.exposed(cell("TP=8")) is None
-
-
 def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "PP=8", *recorded("PP=8", ONE))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pp8:overlap-2").mkdir()
     arguments = argparse.Namespace(xlatune_workdir=str(tmp_path))
     for name in ("pp8:overlap-2", "gone/xla_dump", "gone"):
-        for kind in ("dump", "capture"):
-            assert evidence_files(arguments, name, kind) == (Path(name),)
-
-
-def test_a_trial_that_was_only_measured_has_none(tmp_path: Path) -> None:
-    trial = trial_of(cell("PP=8"), ONE)
-    write(tmp_path, "PP=8", TrialEnded(result=measured(trial, 0.7)))
-    with pytest.raises(ConfigError, match="left no dump"):
-        recorded_files(trial.id, tmp_path, "dump")
+        assert evidence_files(arguments, name, "dump") == (Path(name),)

@@ -122,8 +122,6 @@ def ends(found: Assessment) -> str:
             "not seen: accept"),
         "a trainer that resets the flags after it has printed them": (
             f"{SHOWS}os.environ['XLA_FLAGS'] = ''\n", "", "not seen: accept"),
-        "a wrapper that drops everything": (
-            "", 'exec env -i PATH="$PATH" JAX_PLATFORMS=cpu "$@"', "not seen: accept"),
         "a trainer that swallows a typo": ("", SWALLOW, "not seen: accept"),
     },
 )  # fmt: skip
@@ -153,11 +151,8 @@ def test_options_of_a_start_that_died_are_no_proof_of_the_one_that_was_measured(
     {
         "NCCL reads it": (RING, NCCL, "", "in effect: accept"),
         "a variable is overwritten": (RING, NCCL, "export NCCL_ALGO=Tree", "contradicted: drop"),
-        "a variable is taken away": (RING, NCCL, "unset NCCL_ALGO", "not seen: accept"),
-        "NCCL is not loaded": (RING, "", "", "not seen: accept"),
         "the key is used": (FULL, KEY.format("full"), "", "in effect: accept"),
         "a yml wins": (FULL, KEY.format("none"), "", "contradicted: drop"),
-        "a trainer that prints no key": (FULL, "", "", "asked: accept"),
     },
 )
 def test_a_variable_or_a_key_on_its_way(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
@@ -71,15 +70,6 @@ def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool)
     assert "2 epochs" in markdown(known.document)
 
 
-@pytest.mark.parametrize("change", [2, 3, 4])
-def test_a_change_in_the_screen_parts_its_line(tmp_path: Path, change: int) -> None:
-    made = swept(tmp_path, change)
-    history = made.view().history
-    screened = made.study.decide([each for each in history if not each.trial.block]).conclusion
-    assert largest_change(screened) < 0.005
-    assert {result.epoch for result in history} == {0, 1}
-
-
 # -- what trials tell of their nodes ---------------------------------------------------------------
 
 OTHER = profile("other", "--xla_other=1", env={"LD_LIBRARY_PATH": "/opt/other"})
@@ -93,10 +83,6 @@ def node(name: str, jaxlib: str = "0.9", kernel: str = "6.8") -> NodeEnvironment
 Tells = Callable[[int, str], Sequence[NodeEnvironment]]
 
 
-def silent_once(number: int, _: str) -> Sequence[NodeEnvironment]:
-    return [node("n1")] if number == 3 else [node("n1"), node("n2")]
-
-
 def silent_and_upgraded(number: int, _: str) -> Sequence[NodeEnvironment]:
     later = node("n2", "0.10" if number > 3 else "0.9")
     return [node("n1")] if number == 3 else [node("n1"), later]
@@ -106,24 +92,15 @@ def of_other_libraries(_: int, name: str) -> Sequence[NodeEnvironment]:
     return [node("n1", "0.11" if name == "other" else "0.9"), node("n2")]
 
 
-def of_a_new_driver(number: int, _: str) -> Sequence[NodeEnvironment]:
-    kernel = "6.8" if number < 3 else "6.9"
-    return [node("n1", kernel=kernel), node("n2", kernel=kernel)]
-
-
 UNLIKE = ["jaxlib: 0.9 on n1, 0.10 on n2"]
 
 
 @rows(
     "tells, changes, differing",
     {
-        "nodes that differ": (lambda *_: [node("n1"), node("n2", "0.10")], [], UNLIKE),
-        "a node that tells nothing once is as it was": (silent_once, [], []),
         "and may be upgraded meanwhile": (
             silent_and_upgraded, ["on n2 changed: jaxlib 0.9 -> 0.10"], UNLIKE),
         "a profile that asks for other libraries": (of_other_libraries, [], []),
-        "a driver that changes below such a profile": (
-            of_a_new_driver, ["on n1, n2 changed: kernel 6.8 -> 6.9"], []),
     },
 )  # fmt: skip
 def test_what_nodes_tell_begins_an_epoch_where_it_changed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -68,9 +67,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
 @rows(
     "executor, reason, words",
     {
-        "of this machine, at once": ("local", "", "starting"),
         "of this machine": ("local", "waits for the machine: a.1", "waits for the machine: a.1"),
-        "of Slurm": ("slurm", "PENDING (Priority)", "waits in the queue, PENDING (Priority)"),
         "of a stranger": ("of-a-stranger", "", "waits in the queue"),
     },
 )
@@ -119,9 +116,6 @@ def test_what_runs_has_a_line_after_a_minute_and_then_every_ten(seen: Seen) -> N
         "held": (
             Outcome(state=State.PENDING, reason="PENDING (JobHeldAdmin)", is_held=True),
             "(job 1) waits in the queue, PENDING (JobHeldAdmin) | "),
-        "suspended": (
-            replace(ON_NODE, is_suspended=True, reason="SUSPENDED (None)"),
-            "(job 1) stands still, SUSPENDED (None) | "),
         "put back": (
             replace(QUEUED, reason="PENDING (BeginTime), put back", is_requeued=True),
             "(job 1) waits in the queue, PENDING (BeginTime), put back, start expected "),
@@ -136,28 +130,12 @@ def test_that_a_person_keeps_a_job_from_running_is_told(
     assert words in line
 
 
-def test_the_job_that_a_person_put_back_is_named_though_another_runs(seen: Seen) -> None:
-    """A line names one job: a count of the others would tell nothing of it."""
-    seen.after()
-    mine = seen.job()
-    other = dataclasses.replace(mine, job_id="2", state=State.RUNNING, reason="", starts_s=None)
-    back = dataclasses.replace(mine, reason="PENDING (BeginTime), put back", is_back=True)
-    for first, named in (
-        (mine, r"\(job 2\) started, 1 more"),
-        (back, r"\(job 1\) .*put back.*, 1 more"),
-    ):
-        seen.feed._jobs.poll = lambda *_, first=first: (first, other)  # type: ignore[method-assign]
-        seen.after()
-        assert re.search(named + r" in flight \| ", seen.feed.status())
-
-
 LONG = "/shared/" + "x" * 90
 
 
 @rows(
     "line, shown",
     {
-        "short": ("fast (job 1) 1,000 TGS | 1/2", "fast (job 1) 1,000 TGS | 1/2"),
         "where the sweep stands": (f"{'a ' * 38}| 1/2 b", f"{'a ' * 37}a\n  1/2 b"),
         "a sentence": ("note: " + "abcd " * 16, f"note:{' abcd' * 15}\n  abcd"),
         "a path stays whole": (f"note: {LONG}", f"note:\n  {LONG}"),

@@ -14,9 +14,7 @@ from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, Submission
-from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted
 from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
 from tests.helpers.tables import rows
@@ -53,22 +51,6 @@ def test_the_log_says_who_drives_what_was_submitted_and_why_no_more_is(tmp_path:
     assert "submitted node003" in text_beside
     assert "node001" not in text_beside
     assert "node003" not in "\n".join(said)
-
-
-def test_a_reason_is_told_once_until_it_changes(tmp_path: Path) -> None:
-    study = CellsStudy(cells=(ONE,), repeats=4)
-    short, victim = scripted.log(steps=2), study.trial(ONE, 0).id
-    cluster = Cluster(scripted.failing(victim, short, scripted.KILLED, times=1), took_s=360.0)
-    rules = RetryPolicy(rules={"killed": RetryRule(retries=1, backoff_s=300.0)})
-    made = campaign(tmp_path, cluster, study, rules=rules, limits=Limits(node_hours=0.35))
-    with write_log(made.folder, "info") as path:
-        run(made, cluster)
-        made.turn()
-    said = "\n".join(lines_of(path))
-    assert said.count("it waits after killed") == 1, "not at every turn of five minutes"
-    assert "on the same nodes" in said
-    assert said.count("nothing more is submitted: budget: 0.3 of 0.35 node-hours are spent") == 1
-    assert said.count("nothing is submitted: budget:") == 1
 
 
 def test_no_secret_is_in_the_log_whatever_says_it(tmp_path: Path) -> None:

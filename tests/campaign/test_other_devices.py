@@ -63,7 +63,7 @@ def only(which: str, device: str, *, attempts: int = 99) -> Where:
 
 @rows(
     "device, shown", {"a CPU": ("cpu", "cpu"), "another GPU": ("sm_8.0_gpu", "cuda sm_8.0"),
-                      "another maker's": ("gfx942_gpu", "rocm gfx942")},
+                      },
 )  # fmt: skip
 def test_a_profile_that_runs_elsewhere_has_no_score(
     device: str, shown: str, tmp_path: Path
@@ -84,8 +84,6 @@ def test_a_profile_that_runs_elsewhere_has_no_score(
     "where, is_other",
     {
         "no dump at all": (lambda *_: "", False),
-        "a sweep of CPUs": (lambda *_: "cpu", False),
-        "a profile whose dump is missing": (only("fast", ""), False),
         "a baseline whose dump is missing": (only("baseline", ""), False),
         "the device as an older release writes it": (only("fast", "sm_9.0_gpu"), False),
         "a profile that fell back once": (only("fast", "cpu", attempts=1), True),
@@ -187,7 +185,6 @@ def test_real_jax_tells_where_it_ran_and_a_gpu_beside_it_refuses_that(tmp_path: 
     "head, devices",
     {
         "GPUs": ("Devices: [CudaDevice(id=0), CudaDevice(id=1)]", {"log:Devices": "cuda"}),
-        "two that differ": ("Devices: [CpuDevice(id=0)]\nDevices: [CudaDevice(id=0)]", {}),
         "a CPU": ("System Information: Jax Backend: cpu", {"log:Jax Backend": "cpu"}),
         "a plugin": (
             "System Information: Jax Backend: PJRT C API\nrocm 60300",

@@ -64,7 +64,6 @@ def results(made: Campaign, arm: str) -> list[TrialResult]:
 @rows(
     "text, outcome, words",
     {
-        "an unknown flag": (UNKNOWN_FLAG + "\n", FAILED, "unknown-flag"),
         "a misspelt flag": (MISSPELT, FAILED, "did you mean --xla_cpu_enable_fast_math?): dropped"),
         "NaN though it exits with 0": (log(loss="nan"), OK, "numerical-failure"),
         "flags that the log does not show": (
@@ -107,9 +106,7 @@ def test_a_trial_that_could_not_be_measured_is_tried_again_by_the_next_session(
     executor.script = ordinary
     later = campaign(tmp_path, executor, session="second")
     run(later)
-    again = later.conclude().verdict("same")
-    assert again is not None
-    assert again.kind != "INVALID"
+    assert {each.status for each in results(later, "same")} == {"measured"}
 
 
 # -- a baseline without a score --------------------------------------------------------------------
@@ -124,18 +121,11 @@ NOT_THERE = "nopython could not be started: No such file or directory"
         "a program that is not there": (
             "", Outcome(state=State.FAILED, reason=NOT_THERE, is_started=False),
             rf"run: not-started \({NOT_THERE}\)"),
-        "a trainer that gives up": (
-            "the trainer gives up\n", Outcome(state=State.FAILED, exit_code=2),
-            rf"run: exit-code \(exit 2: the trainer gives up;? ?.*{LOG}\)"),
         "Tokens/s/device is never printed": (
             log().replace("Tokens/s/device", "words"), OK,
             r"be scored: no-score \([^)]*Tokens/s/device[^)]*\)(?!, 2 times)"),
-        "the trainer ends early, and well": (
-            log(steps=4), OK, r"be scored: too-few-steps \(0 of the 6 .* step 3, .*/log\.0\.txt\)"),
         "SIGKILL ends it": (
             log(steps=3), KILLED, rf"run: killed \(signal 9; {LOG}\), 2 times in a row"),
-        "it stands still before its first line": (
-            "", RUNS, r"run: hang-init \(.*\), 2 times in a row"),
         "it stands still between two steps": (
             log(steps=3), RUNS, r"run: hang-mid-training \(.*\), 2 times in a row"),
     },
@@ -168,22 +158,7 @@ def test_a_trainer_whose_step_lines_cannot_be_read_is_told_what_is_expected(
     assert "dropped" not in said
 
 
-def test_a_baseline_that_ran_before_and_then_fails_stops_nothing(tmp_path: Path) -> None:
-    baselines: list[str] = []
-
-    def once(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        if trial_id.startswith(BASELINE_ID):
-            baselines.append(trial_id)
-            if trial_id != baselines[0]:
-                return "no luck\n", Outcome(state=State.FAILED, exit_code=2)
-        return ordinary(trial_id, attempt)
-
-    made = swept(tmp_path, FakeExecutor(once))
-    assert len({*baselines}) > 1
-    assert not made.view().stopped
-
-
-@rows("jump_s", {"back": -7200.0, "never": 0.0, "forward": 7200.0})
+@rows("jump_s", {"back": -7200.0, "forward": 7200.0})
 def test_a_back_off_lasts_as_long_whatever_the_days_clock_does(
     tmp_path: Path, jump_s: float
 ) -> None:

@@ -56,8 +56,6 @@ class Strange(CellsStudy, frozen=True, kw_only=True):
     "study, words",
     {
         "it never ends": (Again(cells=ONE), "it proposes .* again"),
-        "another cell": (Strange(cells=ONE, changed={"cell_digest": "deadbeef0000"}), "deadbeef"),
-        "an arm that is no slug": (Strange(cells=ONE, changed={"arm": "../up"}), "arm '../up'"),
         "a stage that is none": (Strange(cells=ONE, changed={"stage": "a b"}), "stage 'a b'"),
     },
 )
@@ -191,7 +189,6 @@ EVERY = ("Invalid account", *(f"node00{n}" for n in range(1, 5)))
     "refused, wants, stops",
     {
         "a node list, which is a verdict: the other nodes go on": (UNKNOWN, "verdict", False),
-        "a node list, without that policy": (UNKNOWN, "stop", True),
         "what is not about the nodes": (EVERY, "verdict", True),
     },
 )

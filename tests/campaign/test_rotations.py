@@ -45,7 +45,6 @@ TIMED_OUT = Outcome(state=State.TIMEOUT, signal=9)
 CANCELLED = Outcome(state=State.CANCELLED)
 CHECK = "F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)\n"
 NAN = "E0112 07:09:00.3 77 train.py:410] Aborting training due to NaN loss.\n"
-OOM = "RuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 88.25GiB.\n"
 # the first turn of a profile, and that profile
 TURN = next(at for at, index in enumerate(SPEC.order) if index > 1)
 OF_TURN = NAMES[TURN]
@@ -142,7 +141,8 @@ def dying(
 
 def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
     refused = journal(SPEC, refused=("odd",))
-    ran = run(tmp_path, lambda spec, _: (step_lines(spec, SPEEDS), OK, (refused,)))
+    lines = step_lines(SPEC, SPEEDS, first=100)  # of a trainer that resumed
+    ran = run(tmp_path, lambda *_: (lines, OK, (refused,)))
     assert (ran.result.status, ran.result.score, ran.result.reason) == ("measured", None, None)
     assert ran.changes["fast"] == pytest.approx(0.049, abs=0.003)
     assert ran.changes["slow"] == pytest.approx(-0.105, abs=0.003)
@@ -178,12 +178,6 @@ def test_a_rotation_on_another_device_than_the_one_before_compares_nothing(tmp_p
     assert said in sentence(ran.rotation.reason)
 
 
-@rows("first", {"from 0": 0, "from 1": 1, "resumed at 100": 100})
-def test_turns_follow_the_first_step_that_is_logged(tmp_path: Path, first: int) -> None:
-    ran = run(tmp_path, lambda spec, _: (step_lines(spec, SPEEDS, first=first), *whole(spec)[1:]))
-    assert ran.changes["slow"] == pytest.approx(-0.105, abs=0.003)
-
-
 # -- who is blamed ---------------------------------------------------------------------------------
 
 # a turn of the baseline behind one of a profile, and the last turn of a profile
@@ -195,7 +189,6 @@ BEFORE_IT = NAMES[OF_BASELINE - 1]
 LAST = max(at for at, index in enumerate(SPEC.order) if index > 1)
 BEHIND_LAST = SPEC.first_step + (LAST + 1) * SPEC.turn_steps
 THIRD = SPEC.first_step + 2 * SPEC.turn_steps
-OTHERS = spec_of(("of-another", {}), rounds=1)
 
 
 def spoiling(spec: RotationSpec, attempt: int) -> Told:
@@ -217,10 +210,6 @@ def without_what_is_deployed(spec: RotationSpec, _: int) -> Told:
     return f"XLA_FLAGS=--xla_other=1\n{step_lines(spec, {})}", OK, (journal(spec),)
 
 
-def of_another_rotation(*_: object) -> Told:
-    return CHECK, ABORTED, (journal(OTHERS, dies_compiling="of-another"),)
-
-
 CHECKED = (ABORTED, CHECK)
 
 
@@ -229,19 +218,12 @@ CHECKED = (ABORTED, CHECK)
     {
         "a compiler that aborts": (
             dying(*CHECKED, compiling="slow"), "slow compiling xla-check-fail", "measured"),
-        "a compiler that is killed twice at the same program": (
-            dying(KILLED, compiling="slow", times=2), "slow compiling killed", "measured"),
-        "a turn that aborts": (
-            dying(*CHECKED, turns=TURN + 1), f"{OF_TURN} turn xla-check-fail", "measured"),
         "a loss that a turn spoilt": (spoiling, "fast turn numerical-failure", "measured"),
         "a loss that is spoilt without the turn, too": (
             spoiling_ever, "fast turn numerical-failure", "dropped"),
         "a compiler that dies of the baseline": (
             dying(*CHECKED, compiling=BASELINE_ID, times=9), "", "dropped"),
-        "a journal that names a program of another rotation": (of_another_rotation, "", "dropped"),
         "what is deployed is not in effect": (without_what_is_deployed, "", "dropped"),
-        "in the middle of the baseline's turn": (
-            dying(*CHECKED, turns=OF_BASELINE + 1, lines=BEGINS + 2, times=9), "", "dropped"),
         "at the first step of the baseline's turn": (
             dying(*CHECKED, turns=OF_BASELINE + 1, lines=BEGINS, times=9), "", "dropped"),
         "with a step of the profile before it still open": (
@@ -249,9 +231,6 @@ CHECKED = (ABORTED, CHECK)
             f"{BEFORE_IT} turn xla-check-fail", "measured"),
         "behind the last step of a profile's turn, as a checkpoint does": (
             dying(*CHECKED, turns=LAST + 1, lines=BEHIND_LAST, times=9), "", "measured"),
-        "behind the last step of all": (
-            dying(*CHECKED, turns=len(SPEC.order), lines=CALLS, times=9,
-                  tail=line("end", calls=CALLS)), "", "measured"),
         "by an exception of a profile's program": (
             dying(*CHECKED, turns=OF_BASELINE, lines=BEGINS - 2,
                   tail=line("raised", call=BEGINS - 2)),
@@ -269,10 +248,6 @@ def test_who_is_blamed_for_an_end(tmp_path: Path, play: Play, blamed: str, statu
     last = ran.executor.specs[-1]
     assert len(last.order) == len(SPEC.order)
     assert not {*ran.blamed} & {*ids(last.programs), *ran.changes}
-    said = " ".join(sentence(each.why) for each in ran.state.decisions)
-    for each in ran.rotation.blamed:
-        doing = "while it compiled" if each.at is BlamedAt.COMPILING else "in the turn of"
-        assert f"ended {doing} {each.program}" in said
 
 
 FIRST = SPEC.first_step + (TURN + 1) * SPEC.turn_steps - 2
@@ -287,11 +262,7 @@ GOES_ON = (
     "outcome, said, compiling",
     {
         "a kill while it compiles": (KILLED, "", "slow"),
-        "a kill in its turn": (KILLED, "", ""),
         "a kill of another rank, the first one goes on": (KILLED, GOES_ON, ""),
-        "an exception in its turn": (RAISED, "RuntimeError: collective failed\n", ""),
-        "a crash that may not come again": (
-            Outcome(state=State.FAILED, signal=11), "Fatal Python error: Segmentation fault\n", ""),
         "an end with exit 0, with most steps to come": (OK, "", ""),
     },
 )  # fmt: skip
@@ -313,11 +284,8 @@ def test_one_event_is_no_fault_of_a_program_and_two_are(
 @rows(
     "said, outcome, late",
     {
-        "an exception, a step late": ("RuntimeError: broken\n", RAISED, 6),
         "an exception, two steps late": ("RuntimeError: broken\n", RAISED, 7),
-        "no memory, a step late": (OOM, RAISED, 6),
-        "no memory, at its first step": (OOM, RAISED, 0),
-        "an abort at its second step": (CHECK, ABORTED, 1),
+        "an abort at its first step": (CHECK, ABORTED, 0),
         "a NaN loss without its line, a step late": (NAN, RAISED, 6),
         "a NaN loss without its line": (NAN, RAISED, 3),
         "an end with exit 0": ("", OK, 3),
@@ -360,30 +328,6 @@ def test_many_programs_may_die_but_not_without_end(tmp_path: Path, count: int, s
     assert (ran.rotation.reason is None) is (count == 6)
 
 
-@rows(
-    "outcome, said",
-    {
-        "a node": (Outcome(state=State.NODE_FAIL), ""),
-        "a node whose programs abort for it": (Outcome(state=State.NODE_FAIL), CHECK),
-        "a preemption": (Outcome(state=State.PREEMPTED), ""),
-        "a job that is lost": (Outcome(state=State.LOST), ""),
-        "a cancel": (CANCELLED, ""),
-        "a full disk": (RAISED, "OSError: [Errno 28] No space left on device\n"),
-    },
-)
-@rows("compiling", {"compiling": "slow", "in a turn": ""})
-def test_trouble_of_the_site_blames_no_program(
-    tmp_path: Path, outcome: Outcome, said: str, compiling: str
-) -> None:
-    turns = 0 if compiling else TURN + 1
-    ran = run(tmp_path, dying(outcome, said, compiling=compiling, turns=turns, times=9))
-    attempts = [each for trial in ran.state.trials.values() for each in trial.attempts.values()]
-    assert {attempt.blamed for attempt in attempts} == {None}
-    # what ranks could not be measured: the next session tries it again, and no job is in its place
-    assert ran.result.status == "unmeasured"
-    assert ran.state.stop is not None
-
-
 def losing(spec: RotationSpec, _: int) -> Told:
     """Lose the baseline's loss behind turns that would count."""
     told = journal(replace(spec, order=(0,) * 3), turns=3, is_over=False)
@@ -406,15 +350,19 @@ def at_a_limit(thirds: int) -> Play:
 @rows(
     "play, status, stops",
     {
-        "a cancel": (dying(CANCELLED, times=9), "unmeasured", True),
+        "a cancel": (dying(CANCELLED, compiling="slow", times=9), "unmeasured", True),
+        "a node whose programs abort for it": (
+            dying(Outcome(state=State.NODE_FAIL), CHECK, turns=TURN + 1, times=9),
+            "unmeasured", True),
+        "a full disk": (
+            dying(RAISED, "OSError: [Errno 28] No space left on device\n", compiling="slow",
+                  times=9), "unmeasured", True),
         "a time limit": (dying(TIMED_OUT, times=9), "unmeasured", True),
         "a time limit behind few turns": (at_a_limit(1), "unmeasured", True),
         "a time limit behind most turns": (at_a_limit(2), "measured", False),
         "a trainer that ends by itself": (
             dying(Outcome(state=State.FAILED, exit_code=3), times=9), "dropped", False),
-        "one kill": (dying(KILLED), "measured", False),
         "a NaN loss of the baseline": (losing, "dropped", False),
-        "nothing": (whole, "measured", False),
     },
 )  # fmt: skip
 def test_what_ranks_stops_the_sweep_where_something_else_ended_it(
@@ -423,6 +371,8 @@ def test_what_ranks_stops_the_sweep_where_something_else_ended_it(
     ran = run(tmp_path, play, spec)
     assert (ran.result.status, ran.state.stop is not None) == (status, stops)
     assert (ran.result.reason is None) is (status == "measured")
+    attempts = [each for trial in ran.state.trials.values() for each in trial.attempts.values()]
+    assert not stops or {each.blamed for each in attempts} == {None}, "no program is a suspect"
     if status == "measured":  # a look is scored as any trial, and shows that the step is found
         assert (ran.result.score is None) is (spec is SPEC)
         assert ran.rotation.is_found
@@ -440,7 +390,6 @@ DIES_IN_A_TURN = journal(SPEC, turns=TURN + 1, is_over=False)
         "the one that is furthest behind": ((DIES_OF_ODD, DIES_OF_SLOW), ("slow",), True),
         "one in a turn that the first had not begun": (
             (journal(SPEC, turns=0, is_over=False), DIES_IN_A_TURN), (OF_TURN,), False),
-        "one alone in a turn": ((DIES_IN_A_TURN,), (OF_TURN,), False),
     },
 )  # fmt: skip
 def test_which_of_several_processes_tells_whom_to_blame(
@@ -472,8 +421,6 @@ def test_a_rotation_whose_journal_is_lost_is_tried_again(tmp_path: Path, left: i
     "journals, words",
     {
         "no journal": ((), "no journal of the worker"),
-        "no step": (
-            (line("start", turn_steps=6) + line("end", calls=0),), "program of the step was not"),
         "the worker says why": (
             (line("trouble", words="the step is made by jax.pmap"),),
             "not found (the step is made by jax.pmap)"),
@@ -496,13 +443,10 @@ def test_a_rotation_of_nothing_says_what_is_missing(
     "every, skips, ends, is_apart",
     {
         "a line a call": (1, 0, True, False),
-        "two warm-up calls before the loop": (1, 2, True, False),
         "two calls a step": (2, 0, True, True),
-        "two calls a step, killed": (2, 0, False, True),
         "nine calls before the loop": (1, 9, True, True),
         "killed": (1, 0, False, False),
         "four steps a call": (0.25, 0, True, True),
-        "four steps a call, killed": (0.25, 0, False, True),
     },
 )
 def test_where_a_step_is_no_call_no_turn_is_read_from_the_wrong_steps(
@@ -529,7 +473,6 @@ ALTERNATING = "".join(line("odd_call", call=at) for at in range(3, 99, 2)).repla
 @rows(
     "steps, told, words",
     {
-        "a line every other step": (2, "", "line every 2 steps, and a turn has 4"),
         "a line every fifth step": (5, "", "line every 5 steps, and a turn has 4"),
         "shapes that alternate": (1, ALTERNATING, "48 of 83 calls of the step had"),
     },

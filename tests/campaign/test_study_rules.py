@@ -19,14 +19,13 @@ from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Outcome, State, Verdict
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
-from pytest_xlatune.studies.commit_check import Commits, CommitsRecord, CommitStudy, Load
+from pytest_xlatune.studies.commit_check import CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
 from tests.helpers.benchmarks import load
 from tests.helpers.repositories import Repository
 from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import (
     CELL,
-    FAILED,
     KILLED,
     OK,
     FakeExecutor,
@@ -38,7 +37,6 @@ from tests.helpers.scripted import (
 from tests.helpers.tables import rows
 
 HOST_MEMORY = Outcome(state=State.OUT_OF_MEMORY, exit_code=1)
-MISSING = "docker: Error response from daemon: manifest for trainer:v2 not found: manifest unknown."
 
 
 def swept(
@@ -95,24 +93,6 @@ def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
     patience_s = Patience().compiling_s
     assert patience_s < once_s < 1.5 * patience_s
     assert 2 * patience_s < twice_s < 2.5 * patience_s
-
-
-def test_a_missing_image_breaks_its_commit_and_the_others_go_on(tmp_path: Path) -> None:
-    loads = (Load(model="a"), Load(model="b"))
-    cells = [replace(CELL, code=f"{at + 1:012x}{0:028x}") for at in range(3)]
-    study = CommitStudy(
-        cells=tuple(each.cell(cell) for each in loads for cell in cells),
-        labels=tuple(f"{at + 1:012x} change {at}" for at in range(3)),
-        asked=Commits(loads=loads),
-        budget=60,
-    )
-    middle = study.ids[1]
-    executor = FakeExecutor(failing(middle, MISSING, FAILED))
-    made = swept(tmp_path, executor, study)
-    assert not verdict(made, middle).can_run
-    assert sum(each.startswith(middle) for each in executor.submitted) == 1
-    kinds = {verdict(made, arm).kind for arm in study.ids if arm != middle}
-    assert kinds <= {"EQUIVALENT", "SCREENED"}
 
 
 # -- commits that cannot be checked out ------------------------------------------------------------

@@ -137,14 +137,6 @@ def test_a_trainer_that_saves_and_exits_0_on_sigterm_was_still_cancelled(
     assert (outcome(tmp_path).state, outcome(tmp_path).exit_code) == (State.CANCELLED, 0)
 
 
-def test_a_cancel_before_the_start_starts_nothing(tmp_path: Path, start: Start) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=("touch", "ran"), env=PATH))
-    (tmp_path / payload.CANCEL).touch()
-    start(tmp_path).wait(LIMIT_S)
-    assert outcome(tmp_path).state is State.CANCELLED
-    assert not (tmp_path / "ran").exists()
-
-
 def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
     tmp_path: Path, start: Start
 ) -> None:

@@ -103,12 +103,6 @@ def test_a_job_has_the_environment_of_a_login(account: Account, name: str) -> No
     assert not (account.home / "slept").exists(), "what a profile leaves running"
 
 
-def test_functions_that_a_profile_exports_are_there(account: Account) -> None:
-    profile = 'module() { echo "loaded $2"; }\nexport -f module\n'
-    (account.home / ".bash_profile").write_text(profile)
-    assert account.start("/bin/bash", "module load rocm").stdout == "loaded rocm\n"
-
-
 def test_what_a_shell_is_told_by_the_site_is_there(account: Account) -> None:
     # neither file may be changed by a test, so the script reads copies of its own
     site, login, shell = (account.folder / name for name in ("environment", "login.sh", "sh"))
@@ -133,7 +127,6 @@ IN_THE_MIDDLE = "env() { exit 1; }; printf '\\0xlatune begin\\0A=1\\0'; exit 0"
 @rows(
     "shell, profile",
     {
-        "a profile that ends the shell": ("/bin/bash", "exit 0"),
         "a profile that ends in the middle": ("/bin/bash", IN_THE_MIDDLE),
         "an account without a shell": ("/bin/false", ""),
         "a shell that is not there": ("/no/such/shell", ""),

@@ -56,10 +56,8 @@ def test_options_for_srun_reach_srun_and_a_site_may_log_in_itself(folder: Path) 
     "changed, message",
     {
         "a space in the name": ({"job_name": "a b"}, "job name 'a b': expected"),
-        "no name": ({"job_name": ""}, "job name '': expected"),
         "a line break in the comment": ({"comment": "a\nb"}, "job comment"),
         "pins": (with_options(nodelist="n1"), "'nodelist' is set by"),
-        "underscores": (with_options(no_requeue=""), "'no_requeue' is set by"),
         "dashes": (with_options(**{"--signal": "1"}), "'--signal' is set by"),
         "secrets": (with_options(export="ALL"), "'export' is 'ALL', expected NONE"),
         "no option's name": (with_options(**{"a b": "1"}), "Slurm option 'a b': expected"),

@@ -40,20 +40,12 @@ DAMAGES: dict[str, Damage] = {
     "torn": '{"state": "compl',
     "no JSON": lambda path: path.write_bytes(bytes(range(256))),
     "a list": "[1, 2]",
-    "a number": "7",
-    "null": "null",
     "100,000 brackets": "[" * 100_000,
-    "100,000 names": '{"a":' * 100_000,
     "an integer of 5,000 digits": '{"exit_code": ' + "9" * 5000 + "}",
-    "another field": good(verdict="FASTER"),
     "a state that does not exist": good(state="won"),
-    "a state of another kind": good(state=["completed"]),
     "nodes of another kind": good(nodes={"n1": 1}),
-    "an end that is no number": good(end_s=float("nan")),
     "an end that is the text nan": good(end_s="nan"),
-    "an end that never comes": good(end_s=float("inf")),
     "an end of the year 30 million": good(end_s=1e15),
-    "an end beyond all floats": '{"state": "completed", "end_s": 1e999}',
     "a begin before time": good(start_s=-1e9),
     "a folder": Path.mkdir,
     "a link to itself": lambda path: path.symlink_to(path.name),
@@ -111,8 +103,8 @@ def test_a_file_that_is_too_long_or_may_not_be_read_is_told(
 
 
 OF_PROCESS: dict[str, dict[str, Any]] = {
-              "no process": {"pid": -1}, "process 0": {"pid": 0}, "a text": {"pid": "4711"},
-              "no time": {"at_s": float("nan")}, "no time of ours": {"at_s": 1e300}}  # fmt: skip
+              "no process": {"pid": -1},  "a text": {"pid": "4711"},
+               "no time of ours": {"at_s": 1e300}}  # fmt: skip
 
 
 @rows(

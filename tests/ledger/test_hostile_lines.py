@@ -53,13 +53,9 @@ HOSTILE = {
     "null": "null",
     "a text": '"nan"',
     "a list": "[]",
-    "a mapping": "{}",
     "a negative number": "-1",
-    "true": "true",
-    "an integer of 400 digits": "9" * 400,
     "a number beyond all floats": "1e999",
     "an integer of 5,000 digits": "9" * 5000,
-    "900 brackets": "[" * 900 + "]" * 900,
     "100,000 brackets": "[" * 100_000,
     "NaN": "NaN",
     "Infinity": "-Infinity",
@@ -108,8 +104,8 @@ AN_ORDER = re.compile(r"(?m)[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]|\r(?!\n)|#
 @pytest.mark.parametrize(
     "said",
     [
-        *('"config_tag":""', '"sweep":"pretend"', '"job_ids":["1"]', '"nodes":[]', '"image":""'),
-        *('"note":""', '"seen":"\'1\'"', '"reason":""', '"launcher":"command"'),
+        *('"config_tag":""', '"sweep":"pretend"', '"job_ids":["1"]', '"nodes":[]'),
+        *('"note":""', '"reason":""'),
     ],
 )
 def test_a_ledger_gives_no_orders_to_a_terminal_a_document_or_a_pipeline(
@@ -230,18 +226,15 @@ DEEP = NOTED % ('"a","why":{"text":"b","values":' + '{"c":' * 10_000)
 @rows(
     "line, said",
     {
-        "cut": (WHOLE[:-3] + "\n", "unreadable line"),
         "nested 10,000 deep": (NOTED % ("[" * 10_000), "noted: "),
         "deep in a message": (DEEP, "unreadable line"),
-        "wrong kind": (NOTED % 1, r"noted: Expected `str`, got `int` - at `\$.text`"),
         "unknown field": (NOTED % '"a","b":1', "noted: .*nknown field `b`"),
         "NaN": (NOTED % "NaN", "unreadable line"),
         "foreign": (WHOLE.replace("noted", "sung"), "sung: no event"),
-        "no mapping": ("[1]\n", "unreadable line"),
         "zeros of a file system": ("\0" * 99 + "\n", "unreadable line"),
         **{
             f"a time of {at}": (WHOLE.replace("1.0", at), "")
-            for at in ("NaN", "-1", "1e999", "1e15", '"1.0"', "true", "null", "[]", "9" * 30)
+            for at in ("NaN", "-1", "1e999", "1e15", '"1.0"', "9" * 30)
         },
     },
 )

@@ -98,11 +98,6 @@ def test_replaying_in_parts_is_the_same_as_in_one_go(
             LINE.replace(b'"schema":4', b'"schema":3'),
             r":1: found schema 3, written by another ver"),
         "a log": (b"step: 4, loss: 3.1\n", r"is not a ledger: .*found b'step: 4"),
-        "a log without a newline": (b"step: 4", r"is not a ledger"),
-        "an unknown event": (LINE + LINE.replace(b"noted", b"sung"), r":2: sung: no event"),
-        "an unknown field": (
-            LINE.replace(b"text", b"words"), r":1: noted: .*nknown field `words`"),
-        "a time that is none": (LINE.replace(b"1.0", b'"noon"'), r":1: unreadable line "),
     },
 )  # fmt: skip
 def test_a_file_that_cannot_be_trusted_is_refused(

@@ -20,14 +20,13 @@ from pytest_xlatune.ledger import (
     EpochCause,
     Event,
     Ledger,
-    Noted,
     TrialEnded,
     TrialPlanned,
     word_of,
 )
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.message import say, sentence, verbatim
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State, TrialStatus
 from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, submission, trial
@@ -42,9 +41,7 @@ def state_of(ledger: Ledger, *events: Event) -> LedgerState:
 @rows(
     "events, statuses, in_flight, unresolved",
     {
-        "planned": (3, ["planned", "planned"], [], []),
         "intended, perhaps submitted": (4, ["running", "planned"], [], [1]),
-        "submitted": (5, ["running", "planned"], ["711"], []),
         "ended, to be tried again": (7, ["planned", "planned"], [], []),
         "submitted again": (9, ["running", "planned"], ["712"], []),
         "measured": (11, ["measured", "planned"], [], []),
@@ -65,17 +62,6 @@ def test_state_tells_where_each_trial_stands(
         assert history[0].outcome.state is State.NODE_FAIL
 
 
-def test_state_keeps_sessions_decisions_and_notes(ledger: Ledger) -> None:
-    other = trial(study="network")
-    state = state_of(ledger, *STORY, TrialPlanned(trial=other))
-    assert [each.cells for each in state.opened] == [(CELL,)]
-    assert [each.evidence for each in state.decisions] == ["node001 died"]
-    assert state.nodes_of(CELL) == ("node001", "node002")
-    notes = [each.remark for each in state.remarks if isinstance(each, Noted)]
-    assert notes == [verbatim("torn\nlines, \u2028 and ünïcode")]
-    assert [each.trial for each in state.history("network")] == [other], "of one study"
-
-
 def with_result(status: str) -> TrialEnded:
     return TrialEnded(result=result(trial(), TrialStatus(status)))
 
@@ -87,7 +73,6 @@ OPENED = [CampaignOpened(cells=(CELL,), study="tuning", session=each) for each i
 @rows(
     "events, status, decisions",
     {
-        "measured stays": ((with_result("measured"), with_result("unmeasured")), "measured", 0),
         "dropped stays": ((with_result("dropped"), with_result("measured")), "dropped", 0),
         "unmeasured gives way": (
             (with_result("unmeasured"), with_result("measured")), "measured", 0),
@@ -169,18 +154,12 @@ IN_VAIN = ("resumed 2 times without a measured trial since",)
 @rows(
     "event, said",
     {
-        "a scheduler's words, and how far it came": (
-            Decided(trial_id="t", attempt=1, next=Next.RETRY, evidence="local: 9", shown=STEPS),
-            "local: 9; the last step is 2 of 15"),
         "nodes that were resumed in vain": (
             Decided(trial_id="t", attempt=1, next=Next.STOP, cls="node-drain", faults=IN_VAIN),
             "node-drain: resumed 2 times"),
         "what a site did": (
             EpochBegan(cause=EpochCause.HOOK, cls="nic-fault", nodes=("n1",), action=Action.HOOK,
                        faults=("n1 is down",)), "nic-fault: the site did hook; .*n1 is down"),
-        "other nodes": (
-            EpochBegan(cause=EpochCause.SWAPPED, nodes=("n2",), were=("n1",)),
-            "nodes are n2, were n1"),
     },
 )  # fmt: skip
 def test_an_event_tells_reasons_and_is_the_same_after_a_way_through_json(

@@ -240,15 +240,21 @@ class CellArms(Study, frozen=True, kw_only=True):
         """Return what is still to come; trials on disjoint nodes run at the same time."""
         progress = self.progress(history)
         left = len(progress.pending) + progress.later
+        most = min(self.most_jobs, self.budget) - len(progress.results)
         trials = (*(result.trial for result in progress.results.values()), *progress.pending)
         return Outlook(
             ahead=progress.pending,
             left=left,
-            at_most=left,
+            at_most=max(left, most) if left else 0,
             rounds=left,
             places={trial.id: place for trial in trials if (place := self.place_of(trial))},
             write_lines=lambda: self.outline,
         )
+
+    @property
+    def most_jobs(self) -> int:
+        """How many jobs the study takes at most, whatever they show; its budget may allow fewer."""
+        return self.budget
 
     @property
     def outline(self) -> tuple[Message, ...]:

@@ -84,7 +84,7 @@ class Cost:
             return "unknown node-hours"
         if not self.known:
             return f"{self._hedge} {_ceiled(most)} node-hours"
-        to = f" to {_ceiled(most)}" if self.most > self.jobs else ""
+        to = f" to {_ceiled(most)}" if _ceiled(most) != _ceiled(fewest) else ""
         return f"about {_ceiled(fewest)}{to} node-hours"
 
     @property

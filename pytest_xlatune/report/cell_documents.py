@@ -75,7 +75,7 @@ def cell_document(subject: MeasuredCell) -> Document:
     pairs_plot = pair_matrix(record.pairs, nodes=nodes, first=accused_nodes)
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
-        header=header(on_all_nodes, load=_sizes(subject)),
+        provenance=header(on_all_nodes, load=_sizes(subject)),
         sections=(
             section("Answer", *answer, bullets(*remarks)),
             section("Arms", _arms(subject)),

@@ -150,6 +150,9 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True):
     plot: object
 
 
+PROVENANCE = "What was measured, and on what"
+
+
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A document.
 
@@ -157,6 +160,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         title: the title.
         header: the texts of the bullets under the title.
         sections: the sections.
+        provenance: the texts of the bullets in the last section: what was measured, and on what.
         drawn: the plots, which only pages show.
         brief: whether a terminal shows the blocks without titles and header, because the reader has
             just typed the command that names the subject.
@@ -165,8 +169,16 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     header: tuple[str, ...] = ()
     sections: tuple[Section, ...]
+    provenance: tuple[str, ...] = ()
     drawn: tuple[Drawn, ...] = ()
     brief: bool = False
+
+    @property
+    def all_sections(self) -> tuple[Section, ...]:
+        """The sections and, as the last one, the provenance."""
+        if not self.provenance:
+            return self.sections
+        return (*self.sections, section(PROVENANCE, bullets(*self.provenance)))
 
 
 def brief(title: str, *blocks: Block) -> Document:

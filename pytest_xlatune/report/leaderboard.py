@@ -192,7 +192,7 @@ def leaderboard(subject: MeasuredCell) -> Document:
     recipe = tuple(recipe_blocks(conclusion))
     return Document(
         title=f"{subject.cell.label}: leaderboard",
-        header=header(subject),
+        provenance=header(subject),
         sections=(
             section("What was found", Text(text=finding(subject))),
             *([section("The recipe", *recipe)] if recipe else []),

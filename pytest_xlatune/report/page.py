@@ -30,6 +30,7 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import ABSENT, printable
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines
 from pytest_xlatune.report.document import (
+    PROVENANCE,
     Block,
     Bullets,
     Column,
@@ -177,7 +178,7 @@ def page_of(
             "Findings": [_findings(history)],
             _JOBS: [None if has_jobs else jobs_table([("", subject)])],
             "To run a row by hand": tuple(listings(subject.commands.items())),
-            "What was measured, and on what": [Bullets(items=document.header)],
+            PROVENANCE: [Bullets(items=(*document.header, *document.provenance))],
         },
     )
     return dataclasses.replace(page, files=tuple(files), live=live)

@@ -42,7 +42,7 @@ def markdown(document: Document) -> str:
     parts = [f"# {_markup(document.title)}"]
     if document.header:
         parts.append(_markdown_block(Bullets(items=document.header)))
-    for section in document.sections:
+    for section in document.all_sections:
         parts += _markdown_section(section)
     return printable("\n\n".join(parts) + "\n")
 
@@ -108,7 +108,7 @@ def terminal(document: Document, *, width: int = 80) -> list[str]:
         return lines[1:]
     lines = _wrapped(document.title, width)
     lines += _terminal_block(Bullets(items=document.header), width)
-    for section in document.sections:
+    for section in document.all_sections:
         lines += ["", *_wrapped(section.title, width)]
         for block in section.blocks:
             lines += ["", *_terminal_block(block, width)]

@@ -71,7 +71,7 @@ def gate(subject: MeasuredCell) -> Document:
     counts = Counter(map(_answer, conclusion.verdicts))
     return Document(
         title=f"{subject.cell.label}: gate",
-        header=header(subject),
+        provenance=header(subject),
         sections=(
             section(
                 "Gate",
@@ -114,7 +114,7 @@ def calibration(subject: MeasuredCell) -> Document:
     measured = speed(baseline) + step(baseline, ", ")
     return Document(
         title=f"{subject.cell.label}: calibration",
-        header=header(subject),
+        provenance=header(subject),
         sections=(
             section(
                 "Noise of the cell",

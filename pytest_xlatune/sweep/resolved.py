@@ -31,6 +31,7 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import Refusal
+from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search, Singles, rules_of_kind
@@ -377,6 +378,9 @@ class ResolvedSweep:
             return None
         must_save = self.must_save and not has_rotated
         pace = pace_of(results) if must_save else None
+        trial_s = self.sweep.site.trial_s
+        if must_save and pace is None and trial_s:
+            pace = JobPace.guessed(trial_s, self.cell.protocol.steps)
         has_budget = bool(self.sweep.design.budget)
         return RotationRule(must_save=must_save, pace=pace, is_usual=not has_budget)
 

@@ -25,7 +25,7 @@ def thresholds(subject: MeasuredCell) -> Document:
         measured.append(f"{reference.n} jobs: {speed(reference)}{step(reference, ', ')}")
     return Document(
         title=f"{subject.cell.label}: thresholds",
-        header=header(subject),
+        provenance=header(subject),
         sections=(
             section(
                 "Thresholds",

@@ -223,8 +223,8 @@ def of_study(name: str) -> Iterator[tuple[Path, str]]:
     document = kind.document_of(subject)
     # a committed run hides its paths, and with others its cell has another identity
     told = next(each for each in board.read_text(encoding="utf-8").splitlines() if "Cell: " in each)
-    header = (told.removeprefix("* ") if "Cell: " in each else each for each in document.header)
-    document = replace(document, header=tuple(header))
+    lines = (told.removeprefix("* ") if "Cell: " in each else each for each in document.provenance)
+    document = replace(document, provenance=tuple(lines))
     page = page_of(document, subject, files=[board.name, data.name])
     yield board, markdown(document)
     yield board.with_suffix(".html"), html(page)

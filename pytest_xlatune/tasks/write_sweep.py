@@ -97,6 +97,9 @@ def answers(
         if name == "flags":
             default = default_flag(answered["nodelist"])
             question = msgspec.structs.replace(question, default=default)
+        if name == "model" and ask is not None:
+            folder = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path.cwd().name).strip("._+-")
+            question = msgspec.structs.replace(question, default=folder)
         answer = options.get(name)
         if answer is not None:
             answered[name] = str(answer) or question.default

@@ -295,18 +295,19 @@ def test_one_trial_is_run_if_it_is_asked_for_and_what_was_read_is_shown(
 
 
 def test_what_the_options_leave_out_is_asked_until_the_answer_fits(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    typed = iter(
-        ("", "t", "t {steps}", "e.sh", "", "my model", "m", "DP", "DP=4", "n[1", "", "a=1")
-    )
+    folder = tmp_path / "my trainer"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    typed = iter(("", "t", "t {steps}", "e.sh", "", "my model", "", "DP", "DP=4", "n[1", "", "a=1"))
     asked: list[str] = []
 
     def answer(prompt: str) -> str:
         asked.append(prompt)
         return next(typed, "--xla_a=1")
 
-    found = {"kind": "trainer", "command": "t {steps}", "env_file": "", "model": "m"}
+    found = {"kind": "trainer", "command": "t {steps}", "env_file": "", "model": "my-trainer"}
     found |= {"parallelism": "DP=4", "nodelist": "", "flags": "--xla_a=1"}
     assert answers({}, answer, print) == found
     assert all(kind in asked[0] for kind in KINDS)

@@ -78,34 +78,26 @@ WORLDS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One model on one machine."""
-
-    ceiling: float
-    score: Callable[[float], float]
-    estimate: float
+Score = Callable[[float, float], float]  # log TGS of a size, where the ceiling is this
 
 
-def curve(random: np.random.Generator) -> Curve:
-    """Draw a curve."""
-    most = math.exp(random.uniform(math.log(2), math.log(40)))
-    c = most * random.uniform(0.05, 0.6)
+def curve(random: np.random.Generator, middle: float) -> Score:
+    """Draw a curve of one model on one machine, whose c is a share of `middle`."""
+    c = middle * random.uniform(0.05, 0.6)
     falls = random.uniform(0.02, 0.15) if random.random() < 0.55 else 0.0
     k = random.uniform(0.4, 0.95)
     odd = random.uniform(0, 0.02) if random.random() < 0.5 else 0.0
 
-    def score(size: float) -> float:
-        beyond = max(0.0, (size - k * most) / (most / 2))
+    def score(size: float, ceiling: float) -> float:
+        beyond = max(0.0, (size - k * ceiling) / (ceiling / 2))
         return math.log(size / (size + c)) - falls * beyond**1.5 - (odd if size % 2 else 0.0)
 
-    return Curve(ceiling=most, score=score, estimate=most * math.exp(random.normal(0, 0.45)))
+    return score
 
 
-def study_of(world: World, found: Curve) -> BatchStudy:
-    """Return the study as a user declares it for that curve."""
+def study_of(world: World, ceiling: float) -> BatchStudy:
+    """Return the study as a user declares it, who takes this for the ceiling."""
     sigma = world.sigma if world.calibrated else None
-    ceiling = found.ceiling if world.estimate == "exact" else found.estimate
     start = None if world.estimate == "asked" else max(0.75 * ceiling, 1.0)
     asked = BatchSize(start=start, sigma=sigma, largest=160)
     own = max(0.75 * ceiling, 1.0)  # the size of the sweep, which compiled memory may do without
@@ -142,13 +134,11 @@ class Truth:
     Attributes:
         share: of the memory that there is.
         score: log TGS of it.
-        names: how the study names its value.
         seen: share of the memory that a compiler sees.
     """
 
     share: Mapping[str, float]
     score: Mapping[str, float]
-    names: Mapping[str, str]
     seen: float = 1.0
 
 
@@ -172,6 +162,7 @@ def run_to_end(
     record = study.decide(history).conclusion.record
     if not isinstance(record, BatchRecord):
         raise TypeError(record)
+    names = {cell.digest: name for cell, name in zip(study.cells, study.labels, strict=True)}
     fitting = [each for each, share in truth.share.items() if share <= 1]
     best = max(fitting, key=truth.score.__getitem__)
     jobs = [each for each in history if each.memory is None]
@@ -181,12 +172,12 @@ def run_to_end(
     if not record.value:
         found["none"] = 1
         return found, record
-    (chosen,) = (each for each, name in truth.names.items() if name == record.value)
+    (chosen,) = (each for each, name in names.items() if name == record.value)
     loss = -math.expm1(truth.score[chosen] - truth.score[best])
     found["loss millionths"] = round(1e6 * loss)
     found["above 1"] = int(loss > 0.01)
     found["above 3"] = int(loss > 0.03)
-    found["held"] = int(truth.names[best] in record.same)
+    found["held"] = int(names[best] in record.same)
     found["set"] = len(record.same)
     return found, record
 
@@ -194,20 +185,20 @@ def run_to_end(
 def run_one(world: World, number: int) -> Counter[str]:
     """Run one study to its end and count what came of it."""
     random = np.random.default_rng([number, 20261123])
-    curved = curve(random)
-    study = study_of(world, curved)
+    ceiling = math.exp(random.uniform(math.log(2), math.log(40)))
+    score, error = curve(random, ceiling), random.normal(0, 0.45)
+    study = study_of(world, ceiling * math.exp(0 if world.estimate == "exact" else error))
     sizes = {cell.digest: cell.per_device_batch_size or 0.0 for cell in study.cells}
     truth = Truth(
-        share={each: size / curved.ceiling for each, size in sizes.items()},
-        score={each: curved.score(size) for each, size in sizes.items()},
-        names={cell.digest: name for cell, name in zip(study.cells, study.labels, strict=True)},
+        share={each: size / ceiling for each, size in sizes.items()},
+        score={each: score(size, ceiling) for each, size in sizes.items()},
         seen=random.uniform(0.95, 1.0) if world.estimate == "asked" else 1.0,
     )
     found, record = run_to_end(world, study, truth, random)
     if record.largest and record.unfit and world.estimate != "asked":
         low, high = float(record.largest), float(record.unfit)
         found["ceilings"] = 1
-        found["ceiling held"] = int(low <= curved.ceiling < high)
+        found["ceiling held"] = int(low <= ceiling < high)
     return found
 
 
@@ -230,10 +221,7 @@ def run_pairs(world: Pairs, number: int) -> Counter[str]:
     most = math.exp(random.uniform(math.log(4), math.log(40)))
     ceilings = most / np.cumprod([1.0, *random.uniform(1.3, 3, 2)])
     gains = np.cumsum([0.0, *random.uniform(*world.steps, 2)])
-    c = ceilings[1] * random.uniform(0.05, 0.6)
-    falls = random.uniform(0.02, 0.15) if random.random() < 0.55 else 0.0
-    k = random.uniform(0.4, 0.95)
-    odd = random.uniform(0, 0.02) if random.random() < 0.5 else 0.0
+    score_of = curve(random, ceilings[1])
     asked = BatchSize(
         sigma=world.sigma if world.calibrated else None,
         sizes=tuple(range(1, math.floor(most) + 2)),
@@ -244,15 +232,11 @@ def run_pairs(world: Pairs, number: int) -> Counter[str]:
     share, score = {}, {}
     for cell in study.cells:
         lane, size = POLICIES.index(cell.overrides["remat_policy"]), cell.per_device_batch_size or 0
-        beyond = max(0.0, (size - k * ceilings[lane]) / (ceilings[lane] / 2))
         share[cell.digest] = size / ceilings[lane]
-        score[cell.digest] = float(
-            math.log(size / (size + c)) + gains[lane] - falls * beyond**1.5 - odd * (size % 2)
-        )
+        score[cell.digest] = float(score_of(size, ceilings[lane]) + gains[lane])
     truth = Truth(
         share=share,
         score=score,
-        names={cell.digest: name for cell, name in zip(study.cells, study.labels, strict=True)},
         seen=random.uniform(0.95, 1.0),
     )
     return run_to_end(world, study, truth, random)[0]

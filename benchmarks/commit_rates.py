@@ -68,17 +68,24 @@ def study_of(count: int, *, is_search: bool) -> CommitStudy:
     )
 
 
-def search(world: World, seed: int) -> Counter[str]:
-    """Run one search and count what came of it."""
-    study, loss, noise = study_of(world.commits, is_search=True), world.loss, world.noise
-    random = np.random.default_rng([seed, 20261124])
-    first = int(random.integers(1, len(study.cells)))
+def history_of(
+    study: CommitStudy, world: World, first: int, random: np.random.Generator
+) -> list[TrialResult]:
+    """Run a study to its end, whose commits are slow from this one on."""
 
     def run(trial: Trial) -> TrialResult:
-        is_slow = loss > 0 and study.places[trial.cell_digest] >= first
-        return noise.measured(trial, math.log1p(-loss) if is_slow else 0.0, random)
+        is_slow = study.places[trial.cell_digest] >= first
+        return world.noise.measured(trial, math.log1p(-world.loss) if is_slow else 0.0, random)
 
-    history, _ = drive(study, run)
+    return drive(study, run)[0]
+
+
+def search(world: World, seed: int) -> Counter[str]:
+    """Run one search and count what came of it."""
+    study, loss = study_of(world.commits, is_search=True), world.loss
+    random = np.random.default_rng([seed, 20261124])
+    first = int(random.integers(1, len(study.cells)))
+    history = history_of(study, world, first, random)
     record = study.decide(history).conclusion.record
     assert isinstance(record, CommitsRecord)
     is_right = loss >= LEAST and record.first == study.ids[first]
@@ -97,17 +104,11 @@ def search(world: World, seed: int) -> Counter[str]:
 
 def table(world: World, seed: int) -> Counter[str]:
     """Run one table of loads on two commits, the first of which one commit slows."""
-    study, loss, noise = study_of(world.commits, is_search=False), world.loss, world.noise
-    random = np.random.default_rng([seed, 20261125])
-
-    def run(trial: Trial) -> TrialResult:
-        is_slow = study.places[trial.cell_digest] == 1
-        return noise.measured(trial, math.log1p(-loss) if is_slow else 0.0, random)
-
-    history, _ = drive(study, run)
+    study = study_of(world.commits, is_search=False)
+    history = history_of(study, world, 1, np.random.default_rng([seed, 20261125]))
     kinds = {each.arm: each.kind for each in study.decide(history).conclusion.verdicts}
     slow = {arm for arm, kind in kinds.items() if kind is VerdictKind.SLOWER}
-    truth = {study.ids[1]} if loss else set()
+    truth = {study.ids[1]} if world.loss else set()
     return Counter(
         {
             "jobs": len(history),

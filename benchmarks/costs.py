@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,16 @@ class Cost:
     cpu_s: float
     wall_s: float
     peak_mb: float
+
+
+def apart(write: Callable[..., None], *arguments: object) -> None:
+    """Call a function that writes files in a process of its own.
+
+    A child's peak memory counts from that of its parent, which therefore writes nothing itself.
+    """
+    writer = multiprocessing.get_context("spawn").Process(target=write, args=arguments)
+    writer.start()
+    writer.join()
 
 
 def used(argv: Sequence[str], folder: Path) -> Cost:

@@ -13,7 +13,7 @@ import random
 
 STEPS = 3
 GPUS = 8
-PYTHON_FRAMES = 150_000
+FRAMES = 150_000  # of Python
 
 # name, streams' share, mean duration in ns; as XLA names kernels on NVIDIA
 COMPUTE = (
@@ -82,7 +82,7 @@ def line(ident: int, name: str, events: list[bytes]) -> bytes:
     return message(3, number(1, ident) + message(2, name.encode()) + b"".join(events))
 
 
-def texts(tables: float) -> list[str]:
+def texts() -> list[str]:
     """Return the stat names of a plane, with the strings that events refer to."""
     return [
         *STATS,
@@ -91,41 +91,32 @@ def texts(tables: float) -> list[str]:
         "grid:1,1,1",
         *(
             f" grid:{i},1,1 block:256,1,1 private_mem:0 group_mem:16384 occ_pct:{i % 100}"
-            for i in range(int(CONFIGURATIONS * tables))
+            for i in range(CONFIGURATIONS)
         ),
         *(
             f"jit(train_step)/transpose(jvp(Transformer))/decoder/layers/while/body/mlp/wi_{i}/dot"
-            for i in range(int(OPS * tables))
+            for i in range(OPS)
         ),
     ]
 
 
-def modules(tables: float) -> bytes:
+def modules() -> bytes:
     """Encode the plane with the HLO of the modules, as bytes that a drill does not read."""
-    module = message(5, number(1, 1) + message(6, bytes(int(HLO_BYTES * tables))))
+    module = message(5, number(1, 1) + message(6, bytes(HLO_BYTES)))
     named = message(2, number(1, 1) + message(2, b"jit_train_step") + module)
     return message(1, message(2, b"/host:metadata") + message(4, number(1, 1) + named))
 
 
-def capture(
-    *, kernels_per_step: int = 25_000, frames: int = PYTHON_FRAMES, tables: float = 1.0
-) -> bytes:
-    """Encode `GPUS` devices with `STEPS` steps of so many kernels each.
-
-    `tables` is the share of names and HLO that no kernel bears.
-    """
+def capture(kernels_per_step: int) -> bytes:
+    """Encode `GPUS` devices with `STEPS` steps of so many kernels each."""
     chance = random.Random(5)
-    kernel_names = [
-        name.format(i) for name, _ in COMPUTE for i in range(80 if "{}" in name else 1)
-    ] + list(COMM)
     duration_of = {
         name.format(i): ns for name, ns in COMPUTE for i in range(80 if "{}" in name else 1)
     }
+    kernel_names = [*duration_of, *COMM]
     first_op, first_module = len(STATS) + 1, len(STATS) + 1 + OPS
-    stat_names = texts(tables)
-    unused = [
-        f"Cijk_Ailk_Bljk_BBS_BH_{'MT256x224x64_' * 38}{i}" for i in range(int(TENSILE * tables))
-    ]
+    stat_names = texts()
+    unused = [f"Cijk_Ailk_Bljk_BBS_BH_{'MT256x224x64_' * 38}{i}" for i in range(TENSILE)]
     fixed = (
         reference(DETAILS, first_module + 1)
         + reference(TF_OP, first_module)
@@ -136,7 +127,6 @@ def capture(
     out: list[bytes] = []
     launches: list[bytes] = []
     correlation = 0
-    step_ps = 0
     for gpu in range(GPUS):
         main: list[bytes] = []
         side: list[bytes] = []
@@ -166,26 +156,23 @@ def capture(
                           message(4, device) + message(4, launch) + fixed + tail)
                 )  # fmt: skip
             clock = side_clock = max(clock, side_clock) + 1_000_000_000
-        step_ps = kernels_per_step * 10_000
         body = number(1, gpu) + message(2, f"/device:GPU:{gpu}".encode())
         body += line(13, "Stream #13(Compute)", main) + line(14, "Stream #14(Compute)", side)
         out.append(message(1, body + names(4, kernel_names + unused) + names(5, stat_names)))
+    step_ps = kernels_per_step * 10_000
     host_names = [
         "cuLaunchKernel",
         "train",
-        *(
-            f"$model.py:{i} call_of_a_function_{i}"
-            for i in range(max(2000, int(PYTHON_NAMES * tables)))
-        ),
+        *(f"$model.py:{i} call_of_a_function_{i}" for i in range(PYTHON_NAMES)),
     ]
     python = [
         event(2, step * step_ps, step_ps - 1000, message(4, number(1, STEP) + number(4, 5 + step)))
         for step in range(STEPS)
     ]
-    python += [event(3 + i % 2000, i * 1_000, 900, b"") for i in range(frames)]
+    python += [event(3 + i % 2000, i * 1_000, 900, b"") for i in range(FRAMES)]
     host = number(1, 700) + message(2, b"/host:CPU") + line(1, "python", python)
     host += line(2, "pjrt", launches) + names(4, host_names) + names(5, stat_names)
     out.append(message(1, host))
-    out.append(modules(tables))
+    out.append(modules())
     out.append(message(4, b"node001"))
     return b"".join(out)

@@ -5,7 +5,6 @@
     python benchmarks/evidence_traces.py --kernels 12000               ranks of 46 MB
 
 `of cores` is the wall time over the CPU time that each core would have: 1 is as fast as can be.
-
 CPU seconds and peak memory are the operating system's, with the interpreter's start and imports.
 Modules are compiled once before, as an installation compiles them, into a folder of the benchmark's
 own.
@@ -14,24 +13,22 @@ own.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import tempfile
 from pathlib import Path
 
-from costs import COMMAND, used
+from costs import COMMAND, apart, used
 from evidence_capture import GPUS, STEPS, capture
 from tabulate import tabulate
 
 HEADERS = ("xlatune drill of", "least CPU s", "median", "wall s", "of cores", "MB")
 
 
-def prepare(kernels: int, files: list[Path], small: Path) -> None:
+def prepare(kernels: int, files: list[Path]) -> None:
     """Write the captures."""
-    made = capture(kernels_per_step=kernels)
+    made = capture(kernels)
     for path in files:
         path.write_bytes(made)
-    small.write_bytes(capture(kernels_per_step=40, frames=1_000, tables=0.02))
 
 
 def row(paths: list[Path], runs: int) -> list[str | float]:
@@ -54,7 +51,7 @@ def row(paths: list[Path], runs: int) -> list[str | float]:
 
 
 def main() -> None:
-    """Print the table: one capture, a small one, and many."""
+    """Print the table: one capture, and many."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=25_000, help="kernels of a GPU and step")
     parser.add_argument("--files", type=int, default=8, help="captures of the last row")
@@ -62,14 +59,9 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"node{i:03}.xplane.pb" for i in range(options.files)]
-        small = Path(folder) / "small.xplane.pb"
-        # in a process of its own: a child's peak memory counts from that of its parent
-        context = multiprocessing.get_context("spawn")
-        writer = context.Process(target=prepare, args=(options.kernels, files, small))
-        writer.start()
-        writer.join()
+        apart(prepare, options.kernels, files)
         print(f"{options.kernels * STEPS * GPUS} kernels in a capture, {options.runs} runs\n")
-        inputs = [files[:1], [small], *([files] if files[1:] else [])]
+        inputs = [files[:1], *([files] if files[1:] else [])]
         rows = [row(paths, options.runs) for paths in inputs]
         print(tabulate(rows, headers=HEADERS, floatfmt=("", ".2f", ".2f", ".2f", ".2f", ".0f")))
 

@@ -10,13 +10,12 @@ and of one, where every line is kept. Each command that a person types runs in a
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import sys
 import tempfile
 from pathlib import Path
 
-from costs import COMMAND, used
+from costs import COMMAND, apart, used
 
 PIECE_MB = 20
 
@@ -102,8 +101,6 @@ def show(title: str, path: Path) -> None:
 
 
 def main() -> None:
-    # a child's peak memory counts from that of its parent, which therefore writes no log itself
-    spawn = multiprocessing.get_context("spawn")
     for megabytes in map(int, sys.argv[1:] or ["1000"]):
         small = max(megabytes // 20, 1)
         with tempfile.TemporaryDirectory() as folder:
@@ -113,9 +110,7 @@ def main() -> None:
                 ("step lines only", write_steps, (path, small, 8)),
                 ("step lines of one rank", write_steps, (path, small, 1)),
             ):
-                writer = spawn.Process(target=write, args=arguments)
-                writer.start()
-                writer.join()
+                apart(write, *arguments)
                 show(title, path)
 
 

@@ -146,35 +146,33 @@ def row(_: World, results: list[Counter[str]]) -> list[str]:
     ]
 
 
-def all_worlds() -> list[World]:
-    """Return the worlds of the rows, in order."""
-    worlds = [
-        dataclasses.replace(noise, nodes=nodes, fault=fault, loss=loss)
-        for noise in NOISES
-        for nodes in (8, 16, 32)
-        for fault, loss in TRUTHS
-    ]
-    worlds += [
-        dataclasses.replace(NOISES[0], nodes=4, fault=fault, loss=loss)
-        for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (LINK, 0.30))
-    ]
-    worlds += [
-        dataclasses.replace(NOISES[1], nodes=nodes, fault=fault, loss=loss, spread=0.003)
-        for nodes in (9, 16)
-        for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05))
-    ]
-    worlds += [
-        dataclasses.replace(
-            NOISES[1], nodes=nodes, racks=racks, fault=fault, loss=loss, across=0.02
+LOST = 0.05
+GROUPS = (  # worlds, with the faults of each, and their losses
+    *((dataclasses.replace(noise, nodes=n), TRUTHS) for noise in NOISES for n in (8, 16, 32)),
+    (dataclasses.replace(NOISES[0], nodes=4), (*TRUTHS[:2], (LINK, LOST), (LINK, 0.30))),
+    *(
+        (dataclasses.replace(NOISES[1], nodes=n, spread=0.003), (*TRUTHS[:2], (LINK, LOST)))
+        for n in (9, 16)
+    ),
+    *(
+        (
+            dataclasses.replace(NOISES[1], nodes=n, racks=racks, across=0.02),
+            (*TRUTHS[:2], (LINK, LOST), (UPLINK, LOST)),
         )
-        for nodes, racks in ((32, 4), (128, 8))
-        for fault, loss in (("", 0.0), (NODE, 0.05), (LINK, 0.05), (UPLINK, 0.05))
-    ]
-    return worlds
-
-
+        for n, racks in ((32, 4), (128, 8))
+    ),
+)
 TABLE = pages.Table(
-    part="network", columns=COLUMNS, worlds=all_worlds(), label=label, simulate=check, row=row
+    part="network",
+    columns=COLUMNS,
+    worlds=tuple(
+        dataclasses.replace(world, fault=fault, loss=loss)
+        for world, faults in GROUPS
+        for fault, loss in faults
+    ),
+    label=label,
+    simulate=check,
+    row=row,
 )
 
 if __name__ == "__main__":

@@ -89,11 +89,6 @@ def measure(doc: str | None, *tables: Table) -> int:
     return int(any(MISSED in row for row in measured))
 
 
-def marks(name: str = MEASURED) -> tuple[str, str]:
-    """Return the comments around the part of this name."""
-    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-
-
 def part(path: Path, name: str = MEASURED) -> str:
     """Return the text between the comments; raise ValueError where a page has not both, once."""
     return _split(path, name)[1]
@@ -102,19 +97,18 @@ def part(path: Path, name: str = MEASURED) -> str:
 def rewrite(path: Path, text: str, name: str = MEASURED) -> None:
     """Write the text between the comments; raise ValueError where a page has not both, once."""
     head, _, tail = _split(path, name)
-    begin, end = marks(name)
     between = text.strip("\n")
-    path.write_text(f"{head}{begin}\n{between}\n{end}{tail}", encoding="utf-8")
+    path.write_text(f"{head}\n{between}\n{tail}", encoding="utf-8")
 
 
 def _split(path: Path, name: str) -> tuple[str, str, str]:
     page = path.read_text(encoding="utf-8")
-    begin, end = marks(name)
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     head, found, rest = page.partition(begin)
     old, closed, tail = rest.partition(end)
     if not (found and closed) or page.count(begin) > 1 or page.count(end) > 1:
         raise ValueError(f"{path}: expected {begin} and {end} once each, in this order")
-    return head, old, tail
+    return head + begin, old, end + tail
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -124,13 +118,6 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--write", type=Path, help="the page whose measured part is rewritten")
     return made
-
-
-def publish(text: str, page: Path | None, name: str = MEASURED) -> None:
-    """Print a table, and write it into the page if one is given."""
-    print(text)
-    if page:
-        rewrite(page, text, name)
 
 
 def head(columns: Sequence[str]) -> list[str]:
@@ -166,15 +153,16 @@ def share(count: int, n: int) -> str:
     return rate(count / n if n else math.nan, n)
 
 
+def mean(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and its standard error."""
+    n = len(values)
+    middle = math.fsum(values) / n
+    return middle, math.sqrt(math.fsum((x - middle) ** 2 for x in values) / max(n - 1, 1) / n)
+
+
 def percents(total: Mapping[str, int], names: Iterable[str], n: int) -> list[str]:
     """Return counts out of n in percent."""
     return [f"{100 * total[name] / n:.1f}" for name in names]
-
-
-def chunks(count: int, *, first: int = 0, size: int = 50) -> list[range]:
-    """Return the seeds of so many simulations in parts, one for a process."""
-    end = first + count
-    return [range(at, min(at + size, end)) for at in range(first, end, size)]
 
 
 def total(results: Iterable[Mapping[str, float]]) -> Counter[str]:

@@ -1,12 +1,13 @@
-"""What a session costs in which everything is measured already, by the number of profiles.
+"""What a measured sweep costs, by the number of profiles: asked again, reported, compared.
 
     python benchmarks/reuse_cost.py [--profiles 200 800 2000] [--bar 20]
+    python benchmarks/reuse_cost.py --profiles 200 --steps 13000    a ledger of 100 MB
 
 A simulated cluster measures a sweep once, and its ledger is written as a campaign writes it. Then
-the command that a user types, pytest on the sweep file, runs in a process of its own: it reads the
-ledger, asks for the verdict of each profile and writes the reports. CPU seconds are the operating
-system's, those of its own processes included. All of it is to grow no faster than the profiles:
-2,000 of them are to cost at most 20 s.
+the commands that a user types run, each in a process of its own: pytest on the sweep file reads the
+ledger, asks for the verdict of each profile and writes the reports; `xlatune report` and `xlatune
+history`. CPU seconds are the operating system's, those of its own processes included. All of it is
+to grow no faster than the profiles: pytest on 2,000 of them is to cost at most 20 s.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from costs import used
+from costs import COMMAND, used
+from msgspec.structs import replace
 from simcluster import Cluster, World, drive
 from tabulate import tabulate
 
@@ -34,7 +36,6 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.model.result import Outcome, State, Submission, TrialResult
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.groups import UserOptions
 
 BAR_S = 20.0
@@ -68,12 +69,6 @@ class Tried(Cluster):
         return [each if each.score else self.run([each.trial])[0] for each in found]
 
 
-def study_of(profiles: int) -> TuningStudy:
-    """Return a sweep of so many profiles, three of them faster."""
-    world = world_of(profiles)
-    return TuningStudy(cell=world.cell(), profiles=world.declared(), budget=world.budget)
-
-
 def world_of(profiles: int) -> World:
     """Return the world that it is measured in."""
     return World(
@@ -97,8 +92,17 @@ def lines_of(history: Sequence[TrialResult]) -> Iterator[Event]:
         yield TrialEnded(result=result)
 
 
-def measure(profiles: int, folder: Path) -> int:
-    """Leave a sweep file and the ledger of its sweep, measured to its end; return its trials."""
+def longer(result: TrialResult, steps: int) -> TrialResult:
+    """Return a result as that of a longer job: its last steps all took what its steady ones did."""
+    score = result.score
+    if score is None or score.step_s is None:
+        return result
+    more = tuple((at, score.step_s) for at in range(len(score.timings), steps))
+    return replace(result, score=replace(score, timings=(*score.timings, *more)))
+
+
+def measure(profiles: int, folder: Path, steps: int) -> Path:
+    """Leave a sweep file and the ledger of its sweep, measured to its end; return the ledger."""
     world, declared = world_of(profiles), {}
     text = SWEEP.format(profiles=profiles, budget=world.budget)
     (folder / "test_reused.py").write_text(text, encoding="utf-8")
@@ -111,27 +115,35 @@ def measure(profiles: int, folder: Path) -> int:
     )
     path = folder / ".xlatune" / resolved.folder / LEDGER
     path.parent.mkdir(parents=True)
-    Ledger(path).append(opened, *lines_of(history), at_s=1e9)
-    return len(history)
+    Ledger(path).append(opened, *lines_of([longer(each, steps) for each in history]), at_s=1e9)
+    return path
 
 
 def main() -> int:
     """Print a table; return 1 where the largest sweep costs more than the bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--profiles", type=int, nargs="+", default=[200, 800, 2000])
+    parser.add_argument("--steps", type=int, default=0, help="of each job; 15 at least")
     parser.add_argument("--bar", type=float, default=BAR_S, help="seconds for the last of them")
     options = parser.parse_args()
     rows, cpu_s = [], 0.0
     for profiles in options.profiles:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            trials = measure(profiles, folder)
+            ledger_mb = measure(profiles, folder, options.steps).stat().st_size / 1e6
             used([*RUN, "--collect-only"], folder)  # compiles the modules
-            cost = used(RUN, folder)
-        cpu_s = cost.cpu_s
-        rows.append([profiles, trials, cpu_s, 1e3 * cpu_s / profiles, cost.peak_mb])
-    headers = ["profiles", "trials", "CPU s", "ms a profile", "peak MB"]
-    print(tabulate(rows, headers=headers, floatfmt=("", "", ".1f", ".1f", ".0f")))
+            session = used(RUN, folder)
+            report, history = (
+                used([*COMMAND, *words], folder) for words in (["report"], ["history", "."])
+            )
+        cpu_s = session.cpu_s
+        costs = [
+            figure for cost in (session, report, history) for figure in (cost.cpu_s, cost.peak_mb)
+        ]
+        rows.append([profiles, ledger_mb, 1e3 * cpu_s / profiles, *costs])
+    headers = ["profiles", "ledger, MB", "ms a profile", "pytest, CPU s", "peak MB"]
+    headers += ["report, CPU s", "peak MB", "history, CPU s", "peak MB"]
+    print(tabulate(rows, headers=headers, floatfmt=("", ".1f", ".1f", *(".1f", ".0f") * 3)))
     return 0 if cpu_s <= options.bar else 1
 
 

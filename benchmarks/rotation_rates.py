@@ -19,10 +19,11 @@ are measured in each of three rotations; the truth of the points is drawn anew f
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from dataclasses import replace as vary
+from typing import Any
 
 import numpy as np
 import pages
@@ -114,23 +115,20 @@ class World:
     budget: int = 0
     points: str = ""
 
-    def truth(self, arm: str) -> float:
-        """Return the true relative effect of a profile as it would be deployed."""
-        at = int(arm[1:])
-        return self.effects[at] if at < len(self.effects) else 0.0
-
-    def turned(self, arm: str) -> float:
-        """Return that in rotations."""
-        effects = self.effects if self.in_turns is None else self.in_turns
-        at = int(arm[1:])
-        return effects[at] if at < len(effects) else self.all_in_turns
+    def truth(self, arm: str, *, is_turned: bool) -> float:
+        """Return the true relative effect of a profile: in rotations, or as deployed."""
+        at, is_other = int(arm[1:]), is_turned and self.in_turns is not None
+        effects = self.in_turns or () if is_other else self.effects
+        if at < len(effects):
+            return effects[at]
+        return self.all_in_turns if is_turned else 0.0
 
 
 NULL = World(name="nothing helps")
-THREE = dataclasses.replace(NULL, effects=(0.02,) * 3)
-WEAK = dataclasses.replace(NULL, effects=(0.01,) * 3)
+THREE = vary(NULL, effects=(0.02,) * 3)
+WEAK = vary(NULL, effects=(0.01,) * 3)
 SHARES = (0.0, 0.5, 0.95)
-TROUBLES: tuple[tuple[str, dict[str, object]], ...] = (
+TROUBLES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("steps of three times the noise", {"step_sd": 0.015}),
     ("steps of ten times the noise", {"step_sd": 0.05}),
     ("the same, compiling takes 40 of them", {"step_sd": 0.05, "compile_steps": 40.0}),
@@ -147,32 +145,34 @@ TROUBLES: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
-def worlds() -> tuple[World, ...]:
-    """Return all worlds, in the order of the table."""
-    found = []
-    for base, what in ((NULL, "nothing helps"), (THREE, "three at +2 %"), (WEAK, "three at +1 %")):
-        found += [
-            dataclasses.replace(base, name=f"{what}, share {100 * s:g} %", share=s) for s in SHARES
-        ]
-        found.append(dataclasses.replace(base, name=f"{what}, 50 jobs", budget=50))
-    for size in (0.02, 0.05):
-        name = f"one at +{100 * size:g} % in turns, 0 deployed"
-        found.append(dataclasses.replace(NULL, name=name, in_turns=(size,)))
-    found.append(
-        dataclasses.replace(NULL, name="all at +1 % in turns, 0 deployed", all_in_turns=0.01)
-    )
-    name = "one at +4 % deployed, +2 % in turns"
-    found.append(dataclasses.replace(NULL, name=name, effects=(0.04,), in_turns=(0.02,)))
-    found += [
-        dataclasses.replace(base, name=f"{what}, {name}", **changes)  # type: ignore[arg-type]
-        for base, what in ((NULL, "nothing helps"), (THREE, "three at +2 %"))
+BASES = ((NULL, "nothing helps"), (THREE, "three at +2 %"), (WEAK, "three at +1 %"))
+WORLDS = (
+    *(
+        vary(base, name=f"{what}, {name}", **changes)
+        for base, what in BASES
+        for name, changes in (
+            *((f"share {100 * share:g} %", {"share": share}) for share in SHARES),
+            ("50 jobs", {"budget": 50}),
+        )
+    ),
+    vary(NULL, name="one at +2 % in turns, 0 deployed", in_turns=(0.02,)),
+    vary(NULL, name="one at +5 % in turns, 0 deployed", in_turns=(0.05,)),
+    vary(NULL, name="all at +1 % in turns, 0 deployed", all_in_turns=0.01),
+    vary(NULL, name="one at +4 % deployed, +2 % in turns", effects=(0.04,), in_turns=(0.02,)),
+    *(
+        vary(base, name=f"{what}, {name}", **changes)
+        for base, what in BASES[:2]
         for name, changes in TROUBLES
-    ]
-    found += [
-        dataclasses.replace(THREE, name=each.name, effects=each.effects, profiles=each.profiles)
-        for each in HARMED
-    ]
-    return tuple(found)
+    ),
+    *(
+        vary(THREE, name=world.name, effects=world.effects, profiles=world.profiles)
+        for world in HARMED
+    ),
+)
+SEARCHES = (
+    vary(NULL, points="null"),
+    *(vary(NULL, name=name, points=name) for name in ("smooth", "cliff", "narrow", "pair")),
+)
 
 
 def _does_nothing(program: str) -> bool:
@@ -214,7 +214,7 @@ class Cluster:
 
     def own(self, program: str) -> float:
         """Return what a program of a process has of its own."""
-        is_numbered = not (_does_nothing(program) or program in SPACE.names)
+        is_numbered = not (_does_nothing(program) or program in SPACE.points_by_id)
         at = int(program[1:]) if is_numbered else -1
         times = self.world.noisy.get(at, 1.0)
         sd = self.world.sigma * math.sqrt(1 - self.world.share) * times
@@ -224,10 +224,9 @@ class Cluster:
         """Return a profile's log effect."""
         if _does_nothing(program):
             return 0.0
-        if program in SPACE.names:
-            return math.log1p(self.point(SPACE.names[program]))
-        world = self.world
-        return math.log1p(world.turned(program) if is_turned else world.truth(program))
+        if program in SPACE.points_by_id:
+            return math.log1p(self.point(SPACE.points_by_id[program]))
+        return math.log1p(self.world.truth(program, is_turned=is_turned))
 
     def truth(self, arm: str) -> float:
         """Return the true relative effect of an arm as it would be deployed."""
@@ -363,17 +362,13 @@ def sweep(world: World, seed: int) -> Counter[str]:
     counts["any"] = counts["found"] > 0
     counts["winner"] = any(each.kind is VerdictKind.FASTER for each in conclusion.verdicts)
     if world.points and (best := max(map(cluster.point, POINTS))) > 0:
-        tried = {each.arm for each in conclusion.verdicts if each.n and each.arm in SPACE.names}
+        measured = {each.arm for each in conclusion.verdicts if each.n}
+        tried = measured & SPACE.points_by_id.keys()
         chosen = conclusion.tuning.recipe
         gain = 0.0 if chosen is None else cluster.truth(chosen.arm)
         counts["tried"] = max(0.0, *map(cluster.truth, tried)) / best  # type: ignore[assignment]
         counts["gained"] = max(gain, 0.0) / best  # type: ignore[assignment]
     return counts
-
-
-def label(world: World) -> tuple[str, ...]:
-    """Return the first cell of a row."""
-    return (world.name,)
 
 
 def row(world: World, results: list[Counter[str]]) -> list[str]:
@@ -401,21 +396,19 @@ def search_row(world: World, results: list[Counter[str]]) -> list[str]:
     ]
 
 
+def _label(world: World) -> tuple[str, ...]:
+    return (world.name,)
+
+
 TABLES = (
     pages.Table(
-        part="rotations", columns=COLUMNS, worlds=worlds(), label=label, simulate=sweep, row=row
+        part="rotations", columns=COLUMNS, worlds=WORLDS, label=_label, simulate=sweep, row=row
     ),
     pages.Table(
         part="search",
         columns=SEARCH_COLUMNS,
-        worlds=(
-            dataclasses.replace(NULL, points="null"),
-            *(
-                dataclasses.replace(NULL, name=name, points=name)
-                for name in ("smooth", "cliff", "narrow", "pair")
-            ),
-        ),
-        label=label,
+        worlds=SEARCHES,
+        label=_label,
         simulate=sweep,
         row=search_row,
     ),

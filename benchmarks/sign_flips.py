@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pages
 from simcluster import Cluster, World, drive, study_of
@@ -75,29 +76,17 @@ COLUMNS = pages.cells(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deployed:
-    """What the patch of one pair of sweeps does.
+class Deployed(NamedTuple):
+    """What the patch of one pair of sweeps does."""
 
-    Attributes:
-        recipes: cells that have one.
-        is_harmed: whether a setting with a negative effect is active on either.
-        harmless: recipes without a setting that loses on the other cell.
-        needless: those of them with a guard.
-        won: settings that gain on both and are in a recipe.
-        missed: those of them that are not active on both.
-        gains: the true gain on PP and on FSDP.
-        jobs: the most of a sweep.
-    """
-
-    recipes: int
-    is_harmed: bool
-    harmless: int
-    needless: int
-    won: int
-    missed: int
-    gains: tuple[float, float]
-    jobs: int
+    recipes: int  # cells that have one
+    is_harmed: bool  # a setting with a negative effect is active on either
+    harmless: int  # recipes without a setting that loses on the other cell
+    needless: int  # those of them with a guard
+    won: int  # settings that gain on both and are in a recipe
+    missed: int  # those of them that are not active on both
+    gains: tuple[float, float]  # the true ones, on PP and on FSDP
+    jobs: int  # the most of a sweep
 
 
 def covered_by(world: World, seed: int) -> MeasuredCell:
@@ -181,9 +170,7 @@ def row(pair: Pair, results: list[Deployed]) -> list[str]:
     harmed = sum(deployed.is_harmed for deployed in results)
     gains = []
     for at, world in enumerate(pair.worlds()):
-        cell_gains = [deployed.gains[at] for deployed in results]
-        mean = math.fsum(cell_gains) / n
-        error = math.sqrt(math.fsum((gain - mean) ** 2 for gain in cell_gains) / max(n - 1, 1) / n)
+        mean, error = pages.mean([deployed.gains[at] for deployed in results])
         best = _gain(world, (k for k, effect in enumerate(world.effects) if effect > 0))
         gains.append(f"{100 * mean:+.2f} ({100 * error:.2f}) of {100 * best:+.1f}")
     sums = {

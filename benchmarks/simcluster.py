@@ -5,7 +5,7 @@ its own. One job, one step, in logarithms of Tokens/s/device:
 
     profile's effect + drift(time) + job effect + AR(1) step noise - warm-up - stragglers - pauses
 
-Everything follows from (world, seed). `render` writes the same steps as a MaxText log.
+Everything follows from (world, seed).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 
 import numpy as np
+from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.channels import COLLECTIVES, PARTS
@@ -217,29 +218,24 @@ class Cluster:
             outcome = Outcome(state=State.COMPLETED, start_s=1000.0 * clock)
             is_hung = self._is_hung(trial, at)
             if failed[at] or is_hung:
-                found = NoScore(
-                    reason=verbatim("it stood still twice" if is_hung else "node failure")
-                )
-            if isinstance(found, NoScore):
-                status, reason, value = TrialStatus.UNMEASURED, found.reason, None
-            else:
-                status, reason, value = TrialStatus.MEASURED, None, found
+                why = "it stood still twice" if is_hung else "node failure"
+                found = NoScore(reason=verbatim(why))
+            result = TrialResult(
+                trial=trial,
+                status=TrialStatus.MEASURED,
+                outcome=outcome,
+                findings=(_HANG, _HANG) if is_hung else (),
+            )
             results.append(
-                TrialResult(
-                    trial=trial,
-                    status=status,
-                    score=value,
-                    reason=reason,
-                    outcome=outcome,
-                    findings=(_HANG, _HANG) if is_hung else (),
-                )
+                replace(result, status=TrialStatus.UNMEASURED, reason=found.reason)
+                if isinstance(found, NoScore)
+                else replace(result, score=found)
             )
         return results
 
     def _is_hung(self, trial: Trial, at: int) -> bool:
         """Whether a run is lost: any of an arm's, or those whose job effect is the slowest."""
-        index = _index(trial)
-        share = 0.0 if index is None else self.world.losing.get(index, 0.0)
+        share = self.world.losing.get(_index(trial), 0.0)
         if not share:
             return False
         if self.world.slow_ones:
@@ -272,9 +268,7 @@ class Cluster:
         else:
             job = self.random.normal(0, world.sigma_job, n)
         bad = self.random.random(n) < world.bad_jobs
-        times = np.array([world.noisy.get(_index(t) or 0, 1.0) if _index(t) is not None else 1.0
-                          for t in trials])  # fmt: skip
-        job *= times
+        job *= np.array([world.noisy.get(_index(trial), 1.0) for trial in trials])
         self.job = job / world.sigma_job if world.sigma_job else job
         levels = job - np.where(bad, self.random.uniform(*world.bad_size, n), 0.0)
         for at, trial in enumerate(trials):
@@ -300,15 +294,13 @@ class Cluster:
             noise[:, at] += math.sqrt(1 - world.phi**2) * white[:, at]
         tau = np.where(self.random.random(n) < world.long_warm, 2.5, world.warm_tau)
         for at, trial in enumerate(trials):
-            index = _index(trial)
-            tau[at] = tau[at] if index is None else world.warming.get(index, tau[at])
+            tau[at] = world.warming.get(_index(trial), tau[at])
         warm = 0.25 * np.exp(-np.arange(world.steps)[None, :] / tau[:, None])
         return world.step_sd * noise - warm
 
     def _slow_steps(self, trials: Sequence[Trial]) -> np.ndarray:
         world, shape = self.world, (len(trials), self.world.steps)
-        shares = [world.straggling.get(_index(t) or 0, world.stragglers)
-                  if _index(t) is not None else world.stragglers for t in trials]  # fmt: skip
+        shares = [world.straggling.get(_index(trial), world.stragglers) for trial in trials]
         slow = self.random.random(shape) < np.array(shares)[:, None]
         return np.where(slow, 1 + self.random.uniform(0.05, 0.30, shape), 1.0)
 
@@ -352,24 +344,13 @@ def _rounds(jobs: Sequence[Trial]) -> list[list[Trial]]:
     return [[each for each in beside if each is not None] for beside in rounds]
 
 
-def render(records: Sequence[StepRecord], *, rank: str = "") -> str:
-    """Write steps as the lines of a MaxText log."""
-    prefix = f"{rank}: " if rank else ""
-    return "".join(
-        f"{prefix}completed step: {r.step}, seconds: {r.step_s:.3f}, TFLOP/s/device: "
-        f"{(r.tgs or 0) * 0.25:.3f}, Tokens/s/device: {r.tgs:.3f}, total_weights: 57344, "
-        f"loss: {r.loss:.3f}\n"
-        for r in records
-    )
-
-
 def _numbers(profile_id: str) -> list[int]:
     return [int(part[1:]) for part in profile_id.split("+")]
 
 
-def _index(trial: Trial) -> int | None:
-    """Return the number of a simulated profile, of a stack the first; None for the baseline."""
-    return _numbers(trial.profile.id)[0] if trial.profile.flags else None
+def _index(trial: Trial) -> int:
+    """Return the number of a simulated profile, of a stack the first; -1 for the baseline."""
+    return _numbers(trial.profile.id)[0] if trial.profile.flags else -1
 
 
 def _drift(world: World, random: np.random.Generator) -> np.ndarray:

@@ -128,13 +128,11 @@ ALL = (
     STACKED, CHOSEN, HARMFUL, *POWERS, ONE, THREE_FOUR, *STOPS, *BOUNDS, STRAGGLING,
     *HANGING, *HARMED, *LARGE,
 )  # fmt: skip
-# those that are measured by name alone
+# measured by name alone
 MORE = (
     *SLOWER,
     *SLOWED,
     *NOISY_FEW,
-    replace(NULL, name="nothing helps, 12 in 30", profiles=12, budget=30),
-    replace(THREE, name="three at +2 %, 12 in 30", profiles=12, budget=30),
     replace(NULL, name="nothing helps, 8 in 25", profiles=8, budget=25),
     replace(THREE, name="three at +2 %, 8 in 25", profiles=8, budget=25),
 )

@@ -19,9 +19,8 @@ that was started here, Slurm's commands included, its daemons and the jobs not.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import importlib.util
+import importlib
 import itertools
 import os
 import re
@@ -30,18 +29,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
-from types import ModuleType
-from typing import Any
 
 import pages
 from filelock import FileLock
 from tabulate import tabulate
 
-LAB = Path(__file__).parents[1] / "tests" / "slurm" / "lab.py"
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "slurm"))
+lab = importlib.import_module("lab")
 NODES = "node[001-002]"
-NAMES = ("plain chain", "plain chain, `--export=NONE`", "harness, `-n 2`")
 QUESTIONS = re.compile(r"REQUEST_(?:JOB|NODE|PARTITION|STATS|STEP|FED)_\w*INFO\w*|REQUEST_PING")
 PROGRAM = """\
 #!/bin/bash
@@ -89,15 +88,6 @@ def test_flag(measure, profile):
 """
 
 
-def load_lab() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lab", LAB)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"{LAB} is missing")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def call(*argv: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
@@ -130,7 +120,7 @@ def processor_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def plain(folder: Path, trials: int, *options: str) -> float:
+def plain(folder: Path, trials: int, *, options: Sequence[str] = ()) -> float:
     script = folder / "job.sh"
     script.write_text(f"#!/bin/bash\nsrun --export=ALL bash {folder}/program.sh {folder}/times\n")
     for _ in range(trials):
@@ -141,20 +131,11 @@ def plain(folder: Path, trials: int, *options: str) -> float:
     return 0.0
 
 
-def plain_clean(folder: Path, trials: int) -> float:
-    """Do the same as `plain`, with the environment that the harness asks for as well."""
-    return plain(folder, trials, "--export=NONE")
-
-
-def harness(folder: Path, trials: int, *options: str) -> float:
-    (folder / "test_overhead.py").write_text(SWEEP.replace("TRIALS", str(trials)))
-    return session(folder, "--xlatune-nodelist", NODES, *options)
-
-
-def session(folder: Path, *options: str) -> float:
+def harness(folder: Path, trials: int) -> float:
     """Run pytest to its end; return its largest memory in MB, that of all below it included."""
+    (folder / "test_overhead.py").write_text(SWEEP.replace("TRIALS", str(trials)))
     argv = [sys.executable, "-m", "pytest", "test_overhead.py", "-q", "-n", "2", "-p",
-            "no:cacheprovider", *options]  # fmt: skip
+            "no:cacheprovider", "--xlatune-nodelist", NODES]  # fmt: skip
     peak_mb = 0.0
     with (folder / "said.txt").open("wb") as said:
         process = subprocess.Popen(argv, cwd=folder, stdout=said, stderr=subprocess.STDOUT)
@@ -166,7 +147,15 @@ def session(folder: Path, *options: str) -> float:
     return peak_mb
 
 
-def measure(way: Any, trials: int) -> dict[str, float]:
+# the second has the environment that the harness asks for as well
+WAYS: dict[str, Callable[[Path, int], float]] = {
+    "plain chain": plain,
+    "plain chain, `--export=NONE`": partial(plain, options=("--export=NONE",)),
+    "harness, `-n 2`": harness,
+}
+
+
+def measure(way: Callable[[Path, int], float], trials: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="xlatune-overhead-") as name:
         folder = Path(name)
         (folder / "times").mkdir()
@@ -193,35 +182,22 @@ def measure(way: Any, trials: int) -> dict[str, float]:
     }
 
 
-def shown(found: dict[str, float]) -> list[str]:
-    times = [f"{found[key]:.2f}" for key in ("total_s", "chain_s", "gap_s")]
-    counts = [f"{found[key]:.0f}" for key in ("asked", "submitted")]
-    peak = f"{found['peak_mb']:.0f}" if found["peak_mb"] else ""
-    return [*times, *counts, f"{found['processor_s']:.1f}", peak]
-
-
-def ratios(ours: dict[str, float], other: dict[str, float]) -> list[str]:
-    if ours is other:
-        return ["", ""]
-    return [
-        f"{ours['total_s'] / other['total_s']:.2f}",
-        f"{ours['gap_s'] - other['gap_s']:+.2f}",
-    ]
-
-
-def report(rounds: list[list[dict[str, float]]], *, trials: int, load: float) -> str:
-    """Return what was measured, as markdown."""
-    rows = [
-        [name, *shown(each), *ratios(found[-1], each)]
-        for found in rounds
-        for name, each in zip(NAMES, found, strict=True)
-    ]
+def report(found: dict[str, dict[str, float]], *, trials: int, load: float) -> str:
+    """Return what was measured by each way, the harness last, as markdown."""
+    ours = [*found.values()][-1]
+    rows, compared = [], []
+    for name, each in found.items():
+        compared.append((ours["total_s"] / each["total_s"], ours["gap_s"] - each["gap_s"]))
+        times = [f"{each[key]:.2f}" for key in ("total_s", "chain_s", "gap_s")]
+        counts = [f"{each[key]:.0f}" for key in ("asked", "submitted")]
+        peak = f"{each['peak_mb']:.0f}" if each["peak_mb"] else ""
+        ratio, gap_s = compared[-1]
+        more = ["", ""] if each is ours else [f"{ratio:.2f}", f"{gap_s:+.2f}"]
+        rows.append([name, *times, *counts, f"{each['processor_s']:.1f}", peak, *more])
     heads = ("", "total (s)", "first begin to last end (s)", "median idle gap (s)",
              "controller asked", "submitted", "processor (s)", "peak memory (MB)",
              "total, harness : this", "gap (s), harness - this")  # fmt: skip
-    total = median(ours["total_s"] / plain_one["total_s"] for plain_one, _, ours in rounds)
-    gap_s = median(ours["gap_s"] - plain_one["gap_s"] for plain_one, _, ours in rounds)
-    times = "in one run" if len(rounds) == 1 else f"median of {len(rounds)} runs"
+    total, gap_s = compared[0]
     version = call("sbatch", "--version").strip()
     return f"""\
 {trials} trials of a one-second program on two nodes of the lab ({version}). Slurm's daemons,
@@ -229,28 +205,24 @@ the jobs and whatever starts them share {os.cpu_count()} CPUs; load average befo
 
 {tabulate(rows, heads, tablefmt="github", disable_numparse=True)}
 
-Against the plain chain, {times}: total {total:.2f} times as long (bar: 1.10), median idle gap
+Against the plain chain, in one run: total {total:.2f} times as long (bar: 1.10), median idle gap
 {gap_s:+.2f} s (bar: +1.00 s)."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = pages.parser(__doc__)
     parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--write", type=Path, help="a page with the two comments to write between")
     arguments = parser.parse_args()
-    load, lab = os.getloadavg()[0], load_lab()
+    load = os.getloadavg()[0]
     with FileLock(f"{lab.FOLDER}.test.lock"):
         was_up = lab.is_up()
         if not was_up:
             lab.start()
         os.environ.update(lab.environment())
-        trials, ways = arguments.trials, (plain, plain_clean, harness)
+        trials = arguments.trials
         try:
-            rounds = [[measure(way, trials) for way in ways] for _ in range(arguments.rounds)]
-            text = report(rounds, trials=trials, load=load)
+            found = {name: measure(way, trials) for name, way in WAYS.items()}
+            text = report(found, trials=trials, load=load)
         finally:
             if not was_up:
                 lab.stop()

@@ -229,7 +229,7 @@ def winner_figures(
 
     The lower end of the interval is simultaneous over the `family` at 1.25 %, the upper end is
     one-sided at 5 %. A plain interval contains the true effect of the best winner in 79 to 92 % of
-    sweeps with weak effects, this one in 97 % (`benchmarks/winner_figure.py`), and it is shorter
+    sweeps with weak effects, this one in 97 % (`benchmarks/sweep_rates.py`), and it is shorter
     than the interval conditional on passing the critical value. FASTER already excludes values
     below 0. The likely change is the mean of a normal posterior with the prior N(0, 1 %).
     """

@@ -61,7 +61,7 @@ def test_a_patch_applied_on_both_parallelisms_gains_and_harms_neither(pair: Any)
         assert result.jobs == pair.plain.budget
     both, harmed, *_, verdict = flips.row(pair, found)
     assert (both, harmed, verdict) == ("100.0 (0.0)", "0.0 (0.0)", "ok")
-    *_, verdict = flips.row(pair, [*found, flips.replace(found[0], is_harmed=True)])
+    *_, verdict = flips.row(pair, [*found, found[0]._replace(is_harmed=True)])
     assert "missed" in verdict
 
 

@@ -36,7 +36,7 @@ from pytest_xlatune.sweep.groups import SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers import scripted
-from tests.helpers.cluster import on
+from tests.helpers.scripted import on
 from tests.helpers.tables import rows
 
 NODES = ("node001", "node002")

@@ -9,7 +9,7 @@ import pytest
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.errors import LedgerError
-from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.scripted import CellsStudy, Cluster, campaign, on, run
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from pytest_xlatune.ledger import LEDGER, Ledger, Noted
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, Submission
 from tests.helpers import scripted
-from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.scripted import CellsStudy, Cluster, campaign, on, run
 from tests.helpers.tables import rows
 
 SECRET = "hush-hush-1234"

@@ -36,12 +36,12 @@ from tests.helpers.scripted import (
     PROFILES,
     UNKNOWN_FLAG,
     FakeExecutor,
-    Ticking,
     campaign,
     failing,
     log,
     ordinary,
     run,
+    ticking,
 )
 from tests.helpers.tables import rows
 
@@ -134,7 +134,7 @@ def test_a_baseline_that_never_has_a_score_stops_the_sweep_at_its_second_attempt
     tmp_path: Path, text: str, outcome: Outcome, why: str
 ) -> None:
     executor = FakeExecutor(failing(BASELINE_ID, text, outcome))
-    made = campaign(tmp_path, executor, clocks={"ticks": Ticking()})
+    made = campaign(tmp_path, executor, clocks={"ticks": ticking()})
     run(made, turns=2000)
     assert re.match(f"the cell as deployed cannot {why}", sentence(made.view().stopped))
     with pytest.raises(CampaignStopped, match=why):

@@ -16,7 +16,7 @@ from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies import Decision, History, OnNodeFailure
-from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.scripted import CellsStudy, Cluster, campaign, on, run
 from tests.helpers.tables import rows
 
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))

@@ -22,7 +22,7 @@ from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
 from tests.helpers.quick_trials import QuickExecutor
-from tests.helpers.resolved import campaign_of
+from tests.helpers.scripted import campaign_of
 from tests.helpers.tables import rows
 
 CELL, PROFILES = scripted.CELL, scripted.PROFILES

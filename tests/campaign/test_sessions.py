@@ -27,17 +27,17 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.cluster import CellsStudy, Cluster, on
-from tests.helpers.cluster import campaign as on_cluster
-from tests.helpers.resolved import again
 from tests.helpers.scripted import (
     CELL,
     KILLED,
+    CellsStudy,
+    Cluster,
     FakeExecutor,
+    again,
     campaign,
     failing,
     log,
-    make_impatient,
+    on,
     ordinary,
     run,
 )
@@ -47,7 +47,8 @@ from tests.helpers.tables import rows
 
 @pytest.fixture(autouse=True)
 def look_shortly_whether_another_session_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_impatient(monkeypatch)
+    looks = DriverLock.none_waits.__wrapped__  # type: ignore[attr-defined]
+    monkeypatch.setitem(looks.__kwdefaults__, "patience_s", 0.1)
 
 
 class GoneError(BaseException):
@@ -335,7 +336,7 @@ def test_two_processes_drive_all_cells_together_and_double_nothing(
     study = CellsStudy(cells=(on(*nodes[:2]), *map(on, nodes)), repeats=4)
     cluster = Shared(kills={*drawn.sample(range(1, 17), 3)})
     sessions = (f"session{number}" for number in itertools.count(1))
-    both = [on_cluster(tmp_path, cluster, study, session=next(sessions)) for _ in range(2)]
+    both = [campaign(tmp_path, cluster, study, session=next(sessions)) for _ in range(2)]
     began_s = cluster.now_s
     while both[0].view().pending or both[1].view().pending:
         mine = drawn.randrange(2)
@@ -350,7 +351,7 @@ def test_two_processes_drive_all_cells_together_and_double_nothing(
         try:
             both[mine].turn()
         except GoneError:
-            both[mine] = on_cluster(tmp_path, cluster, study, session=next(sessions))
+            both[mine] = campaign(tmp_path, cluster, study, session=next(sessions))
         cluster.now_s += 1
         assert cluster.now_s - began_s < 9000, "the study does not end"
 

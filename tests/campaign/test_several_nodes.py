@@ -16,7 +16,7 @@ from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import OnNodeFailure
 from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted
-from tests.helpers.cluster import CellsStudy, Cluster, campaign, on, run
+from tests.helpers.scripted import CellsStudy, Cluster, campaign, on, run
 from tests.helpers.tables import rows
 
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))

@@ -23,16 +23,16 @@ from pytest_xlatune.studies.commit_check import CommitsRecord, CommitStudy
 from pytest_xlatune.sweep import checkouts
 from tests.helpers.benchmarks import load
 from tests.helpers.repositories import Repository
-from tests.helpers.resolved import campaign_of
 from tests.helpers.scripted import (
     CELL,
     KILLED,
     OK,
     FakeExecutor,
-    Ticking,
+    campaign_of,
     failing,
     log,
     run,
+    ticking,
 )
 from tests.helpers.tables import rows
 
@@ -86,7 +86,7 @@ def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
 ) -> None:
     text = "Memstats: After params initialized:\n"
     executor = FakeExecutor(failing("pdbs-8", text, Outcome(state=State.RUNNING)))
-    made = swept(tmp_path, executor, batch(), Ticking())
+    made = swept(tmp_path, executor, batch(), ticking())
     assert not verdict(made, "pdbs-8").can_run
     events = [entry.event for entry in Ledger(made.ledger.path).refresh()]
     once_s, twice_s = (each.still_s for each in events if isinstance(each, AttemptCutShort))
@@ -128,7 +128,7 @@ def searching(repository: Repository, hashes: list[str], executor: FakeExecutor)
         is_search=True,
         budget=80,
     )
-    ticks = Ticking()
+    ticks = ticking()
     clock = Clock(now=ticks, ticks=ticks)
     folder = repository.path.parent / "commits"
     made = campaign_of(folder, executor, study, launcher=launcher, clock=clock)

@@ -41,16 +41,43 @@ def read_xplane(data: bytes, source: str) -> Trace:
 
 
 class Space:
+    """What a profiler writes: events of lines of planes, which name what they are by number.
+
+    Attributes:
+        begins_ns: of lines whose events are counted from a time of their own.
+        longs: the text in full of a name, as a stat of its own.
+        extra: what follows the planes.
+    """
+
     STATS = {"correlation_id": 1, "hlo_op": 2, "hlo_module": 3, "step_num": 4, "x": 5}  # noqa: RUF012
 
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
         self.stats = dict(self.STATS)
         self.lines: dict[str, dict[str, list[bytes]]] = {"/host:CPU": {"python": []}}
+        self.begins_ns: dict[str, int] = {}
+        self.longs: dict[str, str] = {}
         self.extra = b""
 
     def id(self, table: dict[str, int], name: str) -> int:
         return table.setdefault(name, len(table) + 1)
+
+    def stat(self, name: str, value: int | str | bytes, *, field: int = 4, of: int = 4) -> bytes:
+        """Make a stat of an event: a number, a text by its number, or a text in full."""
+        head = num(1, self.id(self.stats, name))
+        match value:
+            case int():
+                return msg(of, head, num(field, value))
+            case str():
+                return msg(of, head, num(7, self.id(self.stats, value)))
+        return msg(of, head, msg(5, value))
+
+    def event(
+        self, plane: str, line: str, name: str, start_ps: int, duration_ps: int, *stats: bytes
+    ) -> None:
+        self.lines.setdefault(plane, {}).setdefault(line, []).append(
+            msg(4, num(1, self.id(self.names, name)), num(2, start_ps), num(3, duration_ps), *stats)
+        )
 
     def kernel(
         self,
@@ -63,37 +90,30 @@ class Space:
         op: str | None = None,
         correlation: int | None = None,
     ) -> None:
-        stats = b""
+        stats = []
         if correlation is not None:
-            stats += msg(4, num(1, self.STATS["correlation_id"]), num(3, correlation))
+            stats.append(self.stat("correlation_id", correlation, field=3))
         if op is not None:
-            stats += msg(4, num(1, self.STATS["hlo_op"]), num(7, self.id(self.stats, op)))
-            stats += msg(4, num(1, self.STATS["hlo_module"]), num(7, self.id(self.stats, "jit_f")))
-        line = self.lines.setdefault(f"/device:GPU:{gpu}", {}).setdefault(stream, [])
-        line.append(
-            msg(4, num(1, self.id(self.names, name)), num(2, start_ps), num(3, duration_ps), stats)
-        )
+            stats += [self.stat("hlo_op", op), self.stat("hlo_module", "jit_f")]
+        self.event(f"/device:GPU:{gpu}", stream, name, start_ps, duration_ps, *stats)
 
     def host(self, name: str, start_ps: int, duration_ps: int, stat: str, value: int) -> None:
-        self.lines["/host:CPU"]["python"].append(
-            msg(
-                4,
-                num(1, self.id(self.names, name)),
-                num(2, start_ps),
-                num(3, duration_ps),
-                msg(4, num(1, self.STATS[stat]), num(4, value)),
-            )
-        )
+        self.event("/host:CPU", "python", name, start_ps, duration_ps, self.stat(stat, value))
 
     def data(self) -> bytes:
+        table = b""
+        for name, key in self.names.items():
+            long = self.longs.get(name)
+            more = self.stat("long_name", long.encode(), of=5) if long else b""
+            table += msg(4, num(1, key), msg(2, num(1, key), msg(2, name.encode()), more))
+        table += named(5, {v: k for k, v in self.stats.items()})
         planes = []
         for plane, lines in self.lines.items():
             body = msg(2, plane.encode())
             for name, events in lines.items():
-                body += msg(3, msg(2, name.encode()), *events)
-            body += named(4, {v: k for k, v in self.names.items()})
-            body += named(5, {v: k for k, v in self.stats.items()})
-            planes.append(msg(1, body))
+                begun = num(3, self.begins_ns[name]) if name in self.begins_ns else b""
+                body += msg(3, msg(2, name.encode()), begun, *events)
+            planes.append(msg(1, body, table))
         return b"".join(planes) + self.extra
 
     def trace(self, source: str = "a.xplane.pb") -> Trace:

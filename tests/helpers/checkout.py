@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune import Cell, Parallelism, Profile, Protocol
+from pytest_xlatune import Cell, Profile, Protocol
 from pytest_xlatune.launchers.maxtext_slurm import DRIVER, MaxTextSlurmLauncher
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD
+from tests.helpers import probes
 from tests.helpers.history import trial_of
 from tests.helpers.sessions import run_inside
 
@@ -27,13 +28,8 @@ OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 
 
 def make_cell(**changes: Any) -> Cell:
-    values: dict[str, Any] = {
-        "model_tag": MODEL,
-        "parallelism": Parallelism.parse("PP=8"),
-        "per_device_batch_size": 7,
-        "max_target_length": 4096,
-    }
-    return Cell(**values | changes)
+    values = {"model_tag": MODEL, "per_device_batch_size": 7, "max_target_length": 4096}
+    return probes.make_cell("PP=8", **values | changes)
 
 
 def make_trial(cell: Cell, of: Profile = BASELINE, *, evidence: bool = False) -> Trial:
@@ -44,13 +40,9 @@ def make_trial(cell: Cell, of: Profile = BASELINE, *, evidence: bool = False) ->
 
 
 def make_launcher(**changes: Any) -> MaxTextSlurmLauncher:
-    values: dict[str, Any] = {
-        "checkout": "/shared/maxtext-slurm",
-        "sbatch": ("-N", "8", "-w", "node[001-008]"),
-        "is_ray": True,
-        "python": "python3",
-    }
-    return MaxTextSlurmLauncher(**values | changes)
+    sbatch = ("-N", "8", "-w", "node[001-008]")
+    values = {"checkout": "/shared/maxtext-slurm", "sbatch": sbatch, "is_ray": True}
+    return MaxTextSlurmLauncher(**{**values, "python": "python3", **changes})
 
 
 # as `python -m` starts it, but for what it waits between two questions and two looks at the log

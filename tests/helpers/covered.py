@@ -11,7 +11,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.report.measured_cell import MeasuredCell
-from tests.helpers.finished import BY_ID, CELL, CONCLUSION, HISTORY, NOW, OVERLAP, PROFILES, score
+from tests.helpers.finished import BY_ID, CELL, CONCLUSION, FINISHED, NOW, OVERLAP, score
 
 # nothing is known yet, and what is optional is missing
 BARE = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=4"))
@@ -51,45 +51,36 @@ CONFIG_FILE = DeployedFile(
     ),
     is_shell=False,
 )
+
+
+def fact(kind: str, text: str, folder: str) -> EvidenceFact:
+    artifacts = tuple(f"pp8/cell/run/{name}.1/{folder}" for name in ("base", "overlap"))
+    return EvidenceFact(kind=kind, text=text, artifacts=artifacts, jobs=("10008", "10009"))
+
+
+SHORTER = "a step takes 0.900 ms less (-3.1 %): exposed communication -0.850 ms"
 EXPLAINED = Explanation(
     profile="overlap-2",
     facts=(
-        EvidenceFact(
-            kind="HLO",
-            text="up to 2 collectives in flight instead of 1",
-            artifacts=("pp8/cell/run/base.1/xla_dump", "pp8/cell/run/overlap.1/xla_dump"),
-            jobs=("10008", "10009"),
-        ),
-        EvidenceFact(
-            kind="step",
-            text="a step takes 0.900 ms less (-3.1 %): exposed communication -0.850 ms",
-            artifacts=("pp8/cell/run/base.1/output", "pp8/cell/run/overlap.1/output"),
-            jobs=("10008", "10009"),
-        ),
+        fact("HLO", "up to 2 collectives in flight instead of 1", "xla_dump"),
+        fact("step", SHORTER, "output"),
     ),
     is_identical=False,
     moved=-0.031,
 )
-COVERED = MeasuredCell(
+COVERED = replace(
+    FINISHED,
     sweep="pp8",
     cell_digest=CELL.digest,
-    written_s=NOW.timestamp(),
     cells=(Cell.from_json(CELL.to_json()),),
-    profiles=PROFILES,
-    conclusion=CONCLUSION,
-    history=tuple(HISTORY),
     files=(ENV_FILE, CONFIG_FILE),
     versions={"pytest-xlatune": "0.1.0", "python": "3.11.2"},
 )
 # nothing is known yet, and the playbook has stopped it
-STOPPED = MeasuredCell(
+STOPPED = replace(
+    BEGUN_SUBJECT,
     sweep="tiny",
     cell_digest=BARE.digest,
-    written_s=NOW.timestamp(),
-    cells=(BARE,),
-    profiles=(),
-    conclusion=BEGUN,
-    history=(),
     stopped="node-drain: node002 is drained and stays so after RESUME",
 )
 
@@ -101,23 +92,23 @@ def other_parallelism() -> MeasuredCell:
     turned = replace(BY_ID["overlap-2"], id="overlap-two")
     once = replace(BY_ID["double-buffering"], id="unrolled")
     verdicts = (
-        ("overlap-off", "FASTER", 0.116, ("20011", "20012", "20013", "20014")),
-        ("overlap-two", "SLOWER", -0.045, ("20021", "20022", "20023", "20024")),
-        ("unrolled", "SCREENED", 0.002, ("20031",)),
+        ("overlap-off", "FASTER", 0.116, 20011, 4),
+        ("overlap-two", "SLOWER", -0.045, 20021, 4),
+        ("unrolled", "SCREENED", 0.002, 20031, 1),
     )
     conclusion = Conclusion(
         verdicts=tuple(
             Verdict(
-                arm=profile_id,
+                arm=arm,
                 kind=VerdictKind(kind),
                 delta=delta,
-                ci95=None if kind == "SCREENED" else (delta - 0.01, delta + 0.01),
-                n=len(jobs),
+                ci95=None if n == 1 else (delta - 0.01, delta + 0.01),
+                n=n,
                 tgs=score(delta).tgs,
                 step_s=score(delta).step_s,
-                job_ids=jobs,
+                job_ids=tuple(str(first + at) for at in range(n)),
             )
-            for profile_id, kind, delta, jobs in verdicts
+            for arm, kind, delta, first, n in verdicts
         ),
         reference=replace(CONCLUSION.baseline, job_ids=("20001", "20002")),
         record=TuningRecord(finalists=("overlap-off", "overlap-two"), bound=0.13, sigma=0.006),

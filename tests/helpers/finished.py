@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.message import say, verbatim
-from pytest_xlatune.model.profile import BASELINE, profile
+from pytest_xlatune.model.message import Message, say, verbatim
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, profile
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -29,7 +31,7 @@ from tests.helpers.history import trial_of
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 TGS = 962.2  # of the baseline
 BLOCKS = 4
-METHOD = "Dunnett, K=4, 4 blocks of 4+2"
+METHOD = verbatim("Dunnett, K=4, 4 blocks of 4+2")
 
 CELL = Cell(
     model_tag="deepseek3-671b",
@@ -50,24 +52,17 @@ CELL = Cell(
 )
 
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
+NOTE = "two fabrics, so two collectives at a time"
+GRAPHS = "--xla_gpu_enable_command_buffer=FUSION,CUBLAS --xla_gpu_autotune_level=4"
 PROFILES = (
-    profile(
-        "overlap-2",
-        f"{OVERLAP}=2",
-        env={"NCCL_ALGO": "Ring,Tree"},
-        note="two fabrics, so two collectives at a time",
-    ),
+    profile("overlap-2", f"{OVERLAP}=2", env={"NCCL_ALGO": "Ring,Tree"}, note=NOTE),
     profile("async-priority", "--xla_gpu_enable_highest_priority_async_stream=true"),
     profile("ll128", env={"NCCL_PROTO": "LL128"}),
     profile("double-buffering", "--xla_gpu_enable_while_loop_double_buffering=true"),
     profile("cp-decomposer-1g", "--xla_gpu_collective_permute_decomposer_threshold=1073741824"),
     profile("channels-8", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"}),
     profile("overlap-4", f"{OVERLAP}=4"),
-    profile(
-        "baseline-no-env",
-        "--xla_gpu_enable_command_buffer=FUSION,CUBLAS --xla_gpu_autotune_level=4",
-        wave="wave1",
-    ),
+    profile("baseline-no-env", GRAPHS, wave="wave1"),
     profile("microbatches-16", overrides={"num_pipeline_microbatches": "16"}),
     profile("pipelined-ag", "--xla_gpu_enable_pipelined_all_gather=true"),
     profile("async-permute", "--xla_gpu_enable_async_collective_permute=true"),
@@ -75,7 +70,14 @@ PROFILES = (
     profile("tree", env={"NCCL_ALGO": "Tree"}),
 )
 BY_ID = {each.id: each for each in (BASELINE, *PROFILES)}
-
+# what the first nine gain in the screen, and four of them when they are confirmed
+SCREEN = (0.041, 0.018, 0.015, 0.013, 0.012, 0.004, -0.006, -0.021, -0.03)
+CONFIRMED: Mapping[str, tuple[str, float, str]] = {
+    "overlap-2": ("FASTER", 0.034, "faster: +2.2 % to +4.6 % (95 %)"),
+    "ll128": ("EQUIVALENT", 0.0002, "no relevant difference: between -1.0 % and +1.0 %"),
+    "async-priority": ("INCONCLUSIVE", 0.009, "cannot tell: between -0.1 % and +1.9 %"),
+    "double-buffering": ("SLOWER", -0.0413, "slower: -3.1 % at best"),
+}
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB | rank 3"
 UNKNOWN = "F parse_flags_from_env.cc: Unknown flag: --xla_gpu_enable_async_collective_permute=true"
 NAN = "completed step: 7, seconds: 28.100, loss: nan"
@@ -95,6 +97,9 @@ DROPPED: Mapping[str, tuple[str, Finding]] = {
 }
 
 
+LOST = "node002 went down"  # what became of the last one
+
+
 def score(delta: float, *, loss: float = 10.5) -> Score:
     tgs = TGS * (1 + delta)
     return Score(
@@ -102,142 +107,111 @@ def score(delta: float, *, loss: float = 10.5) -> Score:
     )
 
 
-class Sweep:
-    def __init__(self) -> None:
-        self.job = 9990  # job ids cross 9999 -> 10000: sorted as numbers
-        self.history: list[TrialResult] = []
-        self.jobs: dict[str, list[str]] = {}
-
-    def trial(
-        self,
-        profile_id: str,
-        delta: float | None,
-        *,
-        stage: str = "wave1",
-        block: int = 0,
-        position: int = 0,
-        attempts: int = 1,
-        **changes: Any,
-    ) -> None:
-        jobs = tuple(str(self.job + at) for at in range(attempts))
-        self.job += attempts
-        self.jobs.setdefault(profile_id, []).extend(jobs if stage != "evidence" else ())
-        protocol = Protocol(metric="none", dump=True) if stage == "evidence" else Protocol()
-        trial = trial_of(
-            CELL, BY_ID[profile_id], protocol=protocol, stage=stage, block=block, position=position
-        )
-        values: dict[str, Any] = {
-            "trial": trial,
-            "status": TrialStatus.MEASURED,
-            "score": None if delta is None else score(delta),
-            "job_ids": jobs,
-            "outcome": Outcome(state=State.COMPLETED, exit_code=0, nodes=CELL.nodelist),
-        }
-        self.history.append(TrialResult(**values | changes))
-
-    def verdict(self, profile_id: str, kind: str, delta: float | None, **changes: Any) -> Verdict:
-        jobs = tuple(self.jobs[profile_id])
-        is_confirmed = kind in {"FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE"}
-        values: dict[str, Any] = {"arm": profile_id, "kind": VerdictKind(kind), "delta": delta}
-        if delta is not None:
-            values |= {"tgs": score(delta).tgs, "step_s": score(delta).step_s, "n": 1}
-        if is_confirmed and delta is not None:
-            values |= {
-                "n": BLOCKS,
-                "ci95": (delta - 0.0118, delta + 0.0118),
-                "mde80": 0.0129,
-                "method": verbatim(METHOD),
-            }
-            jobs = jobs[-BLOCKS:]  # the screen's job carries no verdict
-        return Verdict(**values | {"job_ids": jobs} | changes)
-
-
-def finished() -> tuple[Conclusion, list[TrialResult]]:
-    sweep = Sweep()
-    screen = {
-        "overlap-2": 0.041,
-        "async-priority": 0.018,
-        "ll128": 0.015,
-        "double-buffering": 0.013,
-        "cp-decomposer-1g": 0.012,
-        "channels-8": 0.004,
-        "overlap-4": -0.006,
-        "baseline-no-env": -0.021,
-        "microbatches-16": -0.03,
+def trial_result(
+    jobs: Iterator[int],
+    name: str,
+    delta: float | None,
+    stage: str = "wave1",
+    *,
+    block: int = 0,
+    position: int = 0,
+    attempts: int = 1,
+    **changes: Any,
+) -> TrialResult:
+    protocol = Protocol(metric="none", dump=True) if stage == "evidence" else Protocol()
+    place = {"stage": stage, "block": block, "position": position}
+    values: dict[str, Any] = {
+        "trial": trial_of(CELL, BY_ID[name], protocol=protocol, **place),
+        "status": TrialStatus.MEASURED,
+        "score": None if delta is None else score(delta),
+        "job_ids": tuple(str(next(jobs)) for _ in range(attempts)),
+        "outcome": Outcome(state=State.COMPLETED, exit_code=0, nodes=CELL.nodelist),
     }
-    for at, (profile_id, delta) in enumerate(screen.items()):
+    return TrialResult(**values | changes)
+
+
+def results() -> Iterator[TrialResult]:
+    # the numbers of the jobs cross 9999 -> 10000: they are sorted as numbers
+    ran = functools.partial(trial_result, itertools.count(9990))
+    for at, (profile_, delta) in enumerate(zip(PROFILES, SCREEN, strict=False)):
         if at % 2 == 0:
-            sweep.trial("baseline-deployed", 0.0, position=at // 2)
-        sweep.trial(profile_id, delta, attempts=2 if profile_id == "ll128" else 1)
-    for profile_id, (reason, finding) in DROPPED.items():
-        sweep.trial(
-            profile_id,
+            yield ran(BASELINE_ID, 0.0, position=at // 2)
+        yield ran(profile_.id, delta, attempts=2 if profile_.id == "ll128" else 1)
+    for name, (reason, finding) in DROPPED.items():
+        is_nan = name == "fast-math"
+        yield ran(
+            name,
             None,
-            score=score(0.002, loss=math.nan) if profile_id == "fast-math" else None,
+            score=score(0.002, loss=math.nan) if is_nan else None,
             status=TrialStatus.DROPPED,
             reason=verbatim(reason),
             findings=(finding,),
-            outcome=Outcome(state=State.COMPLETED, exit_code=0)
-            if profile_id == "fast-math"
-            else Outcome(state=State.FAILED, exit_code=1),
+            outcome=Outcome(
+                state=State.COMPLETED if is_nan else State.FAILED, exit_code=int(not is_nan)
+            ),
         )
-    sweep.trial(
+    yield ran(
         "tree",
         None,
         status=TrialStatus.UNMEASURED,
-        reason=verbatim("node002 went down"),
+        reason=verbatim(LOST),
         outcome=Outcome(state=State.NODE_FAIL, signal=9),
     )
-    sweep.trial("baseline-deployed", 0.0, stage="evidence")
-    confirmed = {
-        "overlap-2": ("FASTER", 0.034, "faster: +2.2 % to +4.6 % (95 %)"),
-        "ll128": ("EQUIVALENT", 0.0002, "no relevant difference: between -1.0 % and +1.0 %"),
-        "async-priority": ("INCONCLUSIVE", 0.009, "cannot tell: between -0.1 % and +1.9 %"),
-        "double-buffering": ("SLOWER", -0.0413, "slower: -3.1 % at best"),
-    }
+    yield ran(BASELINE_ID, 0.0, "evidence")
     for block in range(1, BLOCKS + 1):
         for position in (0, 1):
-            sweep.trial("baseline-deployed", 0.0, stage="confirm", block=block, position=position)
-        for profile_id, (_, delta, _) in confirmed.items():
-            sweep.trial(profile_id, delta, stage="confirm", block=block)
-    screened = [profile_id for profile_id in screen if profile_id not in confirmed]
-    conclusion = Conclusion(
-        verdicts=(
-            *(
-                sweep.verdict(each, kind, delta, reasons=(verbatim(why),))
-                for each, (kind, delta, why) in confirmed.items()
-            ),
-            *(sweep.verdict(each, "SCREENED", screen[each]) for each in screened),
-            *(
-                sweep.verdict(each, "INVALID", None, can_run=False, reasons=(verbatim(reason),))
-                for each, (reason, _) in DROPPED.items()
-            ),
-            sweep.verdict(
-                "tree",
-                "INVALID",
-                None,
-                reasons=(
-                    say("it could not be measured: {why}", why=verbatim("node002 went down")),
-                ),
-            ),
-        ),
-        reference=Verdict(
-            arm="baseline-deployed",
-            kind=VerdictKind.EQUIVALENT,
-            n=13,
-            tgs=TGS,
-            step_s=score(0.0).step_s,
-            job_ids=tuple(sweep.jobs["baseline-deployed"]),
-        ),
-        record=TuningRecord(finalists=tuple(confirmed), bound=0.0498, mde80=0.0129, sigma=0.0058),
-        alpha=0.04,
-        complete=True,
-        notes=(verbatim("1 trial was retried for its status; none for its value."),),
-    )
-    return conclusion, sweep.history
+            yield ran(BASELINE_ID, 0.0, "confirm", block=block, position=position)
+        for name, (_, delta, _) in CONFIRMED.items():
+            yield ran(name, delta, "confirm", block=block)
 
 
-CONCLUSION, HISTORY = finished()
+HISTORY = [*results()]
+
+
+def jobs_of(name: str) -> tuple[str, ...]:
+    scored = (each for each in HISTORY if each.trial.stage != "evidence")
+    return tuple(job for each in scored if each.trial.profile.id == name for job in each.job_ids)
+
+
+def verdict(name: str, kind: str, delta: float | None, *reasons: Message) -> Verdict:
+    jobs = jobs_of(name)
+    values: dict[str, Any] = {"arm": name, "kind": VerdictKind(kind), "delta": delta}
+    if delta is not None:
+        values |= {"tgs": score(delta).tgs, "step_s": score(delta).step_s, "n": 1}
+        if name in CONFIRMED:
+            interval = (delta - 0.0118, delta + 0.0118)
+            values |= {"n": BLOCKS, "ci95": interval, "mde80": 0.0129, "method": METHOD}
+            jobs = jobs[-BLOCKS:]  # the screen's job carries no verdict
+    return Verdict(**values, can_run=name not in DROPPED, reasons=reasons, job_ids=jobs)
+
+
+def verdicts() -> Iterator[Verdict]:
+    for name, (kind, delta, why) in CONFIRMED.items():
+        yield verdict(name, kind, delta, verbatim(why))
+    for profile_, delta in zip(PROFILES, SCREEN, strict=False):
+        if profile_.id not in CONFIRMED:
+            yield verdict(profile_.id, "SCREENED", delta)
+    for name, (reason, _) in DROPPED.items():
+        yield verdict(name, "INVALID", None, verbatim(reason))
+    lost = say("it could not be measured: {why}", why=verbatim(LOST))
+    yield verdict("tree", "INVALID", None, lost)
+
+
+CONCLUSION = Conclusion(
+    verdicts=tuple(verdicts()),
+    reference=Verdict(
+        arm=BASELINE_ID,
+        kind=VerdictKind.EQUIVALENT,
+        n=13,
+        tgs=TGS,
+        step_s=score(0.0).step_s,
+        job_ids=jobs_of(BASELINE_ID),
+    ),
+    record=TuningRecord(finalists=tuple(CONFIRMED), bound=0.0498, mde80=0.0129, sigma=0.0058),
+    alpha=0.04,
+    complete=True,
+    notes=(verbatim("1 trial was retried for its status; none for its value."),),
+)
 FINISHED = MeasuredCell(
     conclusion=CONCLUSION,
     cells=(CELL,),

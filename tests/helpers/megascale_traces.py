@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.helpers.captures import msg, named, num
+from tests.helpers.captures import Space
 
 EPOCH_NS = 1_760_000_000_123_456_789
 RECEIVE = "MegaScale: Communication Transport Receive"
-STATS = (
-    *("dcn_label", "dcn_source_slice_id", "dcn_source_per_slice_device_id"),
-    *("dcn_destination_slice_id", "dcn_destination_per_slice_device_id", "dcn_chunk"),
-    *("dcn_loop_index", "payload_size_bytes", "duration_us", "size", "long_name"),
+WORKERS = (
+    *("MegascaleEM2_Worker/101", "MegascaleEM2_Worker/102"),
+    *("MegascaleEM2Numa0_Worker/7", "MegascaleEM2Numa1_Worker/8"),
 )
 MS = 10**6  # ns
 
@@ -40,25 +38,17 @@ class Made:
     is_text: bool = False  # labels in full, not by reference
 
     def data(self) -> bytes:
-        names: dict[str, int] = {}
-        refs = {name: at + 1 for at, name in enumerate(STATS)}
-        lines: dict[str, list[bytes]] = defaultdict(list)
-        workers = (
-            *("MegascaleEM2_Worker/101", "MegascaleEM2_Worker/102"),
-            *("MegascaleEM2Numa0_Worker/7", "MegascaleEM2Numa1_Worker/8"),
-        )
+        space = Space()
+        space.lines = {"/host:CPU": {}}
+        space.begins_ns = {name: EPOCH_NS + 13 * at for at, name in enumerate(WORKERS, 1)}
 
-        def stat(name: str, value: int | str) -> bytes:
-            head = num(1, STATS.index(name) + 1)
-            if isinstance(value, int):
-                return msg(4, head, num(4, value))
-            if self.is_text:
-                return msg(4, head, msg(5, value.encode()))
-            return msg(4, head, num(7, refs.setdefault(value, len(refs) + 100)))
-
-        def event(name: str, start_ns: int, dur_ns: int, *stats: bytes) -> bytes:
-            key = num(1, names.setdefault(name, len(names) + 1))
-            return msg(4, key, num(2, start_ns * 1000), num(3, dur_ns * 1000), *stats)
+        def event(line: str, name: str, start_ns: int, dur_ns: int, **values: int | str) -> None:
+            space.begins_ns.setdefault(line, EPOCH_NS)
+            stats = [
+                space.stat(k, v.encode() if self.is_text and isinstance(v, str) else v)
+                for k, v in values.items()
+            ]
+            space.event("/host:CPU", line, name, start_ns * 1000, dur_ns * 1000, *stats)
 
         for at, each in enumerate(self.messages):
             values: dict[str, int | str | None] = {
@@ -72,55 +62,27 @@ class Made:
                 "payload_size_bytes": each.size,
                 "duration_us": each.latency_us,
             }
-            stats = [stat(k, v) for k, v in values.items() if v is not None and k != each.drop]
-            lines[workers[at % 4]].append(event(RECEIVE, each.end_ns, 900, *stats))
+            stats = {k: v for k, v in values.items() if v is not None and k != each.drop}
+            event(WORKERS[at % 4], RECEIVE, each.end_ns, 900, **stats)
         for line, start, dur, size in self.mapped:
-            lines[line].append(event("MapDmaBuffer", start, dur, stat("size", size)))
+            event(line, "MapDmaBuffer", start, dur, size=size)
         for start, dur, size in self.copies:
-            copied = event("MegaScale: Memory Copy", start, dur, stat("size", size))
-            lines[workers[0]].append(copied)
-        stamps = {name: EPOCH_NS + 13 * at for at, name in enumerate(workers, 1)}
-        body = msg(2, b"/host:CPU")
-        for name, events in lines.items():
-            shift = stamps.get(name, EPOCH_NS) - EPOCH_NS
-            body += msg(3, msg(2, name.encode()), num(3, EPOCH_NS + shift), *events)
-        body += named(4, {v: k for k, v in names.items()})
-        body += named(5, {v: k for k, v in refs.items()})
-        return msg(1, body) + self._tpus()
+            event(WORKERS[0], "MegaScale: Memory Copy", start, dur, size=size)
+        return space.data() + b"".join(map(self._tpu, sorted({op[0] for op in self.ops} | {0})))
 
-    def _tpus(self) -> bytes:
-        planes = b""
-        for core in sorted({op[0] for op in self.ops} | {0}):
-            names: dict[str, int] = {"jit_step(1)": 1}
-            longs: dict[int, str] = {}
-            events = []
-            for owner, name, rendezvous, start, dur in self.ops:
-                if owner != core:
-                    continue
-                key = names.setdefault(name, len(names) + 1)
-                channel = name.rpartition(".")[2]
-                attribute = f'frontend_attributes={{_xla_host_transfer_rendezvous="{rendezvous}"}}'
-                has = "" if name.startswith("send-done") else attribute
-                kind = name.partition(".")[0]
-                shape = "(f32[8]{0}, token[])"
-                longs[key] = f"%{name} = {shape} {kind}(%p), channel_id={channel}, {has}"
-                events.append(msg(4, num(1, key), num(2, start * 1000), num(3, dur * 1000)))
-            table = b"".join(
-                msg(4, num(1, key), msg(2, num(1, key), msg(2, name.encode()), *(
-                    [msg(5, num(1, 11), msg(5, longs[key].encode()))] if key in longs else []
-                )))
-                for name, key in names.items()
-            )  # fmt: skip
-            module = msg(4, num(1, 1), num(2, self.module_ns * 1000), num(3, 9 * MS * 1000))
-            planes += msg(
-                1,
-                msg(2, f"/device:TPU:{core}".encode()),
-                msg(3, msg(2, b"XLA Modules"), num(3, EPOCH_NS), module),
-                msg(3, msg(2, b"XLA Ops"), num(3, EPOCH_NS), *events),
-                table,
-                named(5, {at + 1: name for at, name in enumerate(STATS)}),
-            )
-        return planes
+    def _tpu(self, core: int) -> bytes:
+        space, plane = Space(), f"/device:TPU:{core}"
+        space.lines = {plane: {}}
+        space.begins_ns = {"XLA Modules": EPOCH_NS, "XLA Ops": EPOCH_NS}
+        space.event(plane, "XLA Modules", "jit_step(1)", self.module_ns * 1000, 9 * MS * 1000)
+        for _, name, rendezvous, start, dur in (op for op in self.ops if op[0] == core):
+            kind, _, channel = name.partition(".")
+            attribute = f'frontend_attributes={{_xla_host_transfer_rendezvous="{rendezvous}"}}'
+            has = "" if kind == "send-done" else attribute
+            shape = "(f32[8]{0}, token[])"
+            space.longs[name] = f"%{name} = {shape} {kind}(%p), channel_id={channel}, {has}"
+            space.event(plane, "XLA Ops", name, start * 1000, dur * 1000)
+        return space.data()
 
 
 def traffic(

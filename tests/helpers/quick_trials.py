@@ -1,9 +1,9 @@
 """Trials of this machine without processes of their own, for sessions of pytest inside a test.
 
-`QuickExecutor` is the local executor but for one thing: a trial has run when `submit` returns. Its
-folder holds what the payload writes: the spec, the log, the outcome. A trainer that is a plain
-Python file runs in this process (a millisecond instead of half a second), every other program as
-one process. What the payload, kills or two sessions at once do is tried where they are the subject.
+`QuickExecutor` is the local executor but for one thing: a trial has run when `submit` returns. The
+payload runs in this process, and so does a trainer that is a plain Python file (a millisecond
+instead of half a second); every other program is one process. What kills or two sessions at once do
+is tried where they are the subject.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import json
 import os
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Request, payload
@@ -48,65 +49,80 @@ class QuickExecutor(LocalExecutor):
         if is_beside or set(request.nodelist) - here or request.resources.nodes > 1:
             return super().submit(spec, request)  # which refuses other nodes
         if (known := payload.read_job(folder)) is None:
-            write_spec(folder, spec)
+            digest = write_spec(folder, spec)
             known = {"job_id": f"{os.getpid()}.{time.monotonic_ns()}", "comment": request.comment}
             secure_files.write_json(folder / payload.JOB, known)
-            secure_files.write_json(folder / payload.name_of("outcome"), _run(folder.absolute()))
-            payload.forget_secrets(folder)
+            with mock.patch.multiple(payload, **QUICK), mock.patch("os.umask", return_value=0o22):
+                payload.run(str(folder), digest=digest)
             secure_files.restrict_modes(folder)
         elif known["comment"] != request.comment:
             raise SubmissionError(f"{folder} already holds the attempt {known['comment']!r}")
         return known["job_id"]
 
 
-def _run(folder: Path) -> dict[str, Any]:
-    with payload.Folder(folder) as opened:
-        spec = payload._read_spec(opened)
-        for name, text in spec.get("files", {}).items():
-            payload._write_file(opened, name, text)
-        for name in spec.get("folders", ()):
-            secure_files.make_folder(Path(name), opened.mode)
+class _Ended:
+    """A process that was ended at its deadline, where it has no code."""
+
+    pid = os.getpid()
+
+    def __init__(self, code: int | None) -> None:
+        self.is_late, self.returncode = code is None, -9 if code is None else code
+
+    def poll(self) -> int | None:
+        return None if self.is_late else self.returncode
+
+
+def _start(
+    spec: Mapping[str, Any], folder: payload.Folder, rank: int, *_: int, log: str = "", **__: object
+) -> _Ended:
+    """Run a program of a trial to its end: the trainer, or one with a log of its own."""
 
     def fill(text: str) -> bytes:
-        return payload.filled(text, folder, 0)
+        return payload.filled(text, folder.path, rank)
 
-    argv = [os.fsdecode(fill(word)) for word in spec["argv"]]
-    environment = payload._environment(spec, fill, 0)
-    start_s = time.time()
-    started = {**payload.identity(os.getpid()), "at_s": start_s}
-    secure_files.write_json(folder / payload.name_of("claimed"), started)
-    run = _run_here if _is_plain(argv) else _run_apart
-    try:
-        code, said = run(argv, environment, Path(spec.get("cwd") or folder), spec["deadline_s"])
-    except OSError as error:
-        reason = f"{argv[0]} could not be started: {payload._why(error, argv[0])}"
-        return payload._outcome("failed", start_s=start_s, reason=reason, is_started=False)
-    secure_files.write_json(folder / payload.name_of("started"), started)
-    with (folder / payload.log_name()).open("ab") as log:
-        log.write(said)
-    if code is None:
-        reason = f"killed after {spec['deadline_s']} s, the trial's deadline"
-        return payload._outcome("timeout", start_s=start_s, reason=reason, signal=9)
-    if spec.get("node_health"):
-        _ask_node(spec["node_health"], folder)
-    if code == 0 and (folder / payload.PROBE).exists() and spec.get("probe"):
-        told = {
-            "name": os.uname().nodename,
-            "problems": [],
-            **_environment(spec, folder, environment),
-        }
-        secure_files.write_json(folder / payload.name_of("environment"), told)
-    ended = {"exit_code": code} if code >= 0 else {"signal": -code}
-    return payload._outcome("failed" if code else "completed", start_s=start_s, **ended)
+    # JAX is not asked for devices: that costs two seconds a cell in each session
+    argv = [os.fsdecode(fill(word)) for word in spec["argv"] if word != DEVICES]
+    environment = payload._environment(spec, fill, rank)
+    program = None if environment.get(b"PYTHONPATH") else _in_this_process(argv)
+    limit_s = payload.PROBE_S if log else spec["deadline_s"]
+    given = (argv, environment, Path(spec.get("cwd") or folder.path), limit_s)
+    code, said = _run_here(program, *given) if program else _run_apart(*given)
+    with (folder.path / (log or payload.log_name(rank))).open("ab") as written:
+        written.write(said)
+    return _Ended(code)
 
 
-def _is_plain(argv: list[str]) -> bool:
-    if len(argv) < 2 or argv[0] != sys.executable or not argv[1].endswith(".py"):
-        return False
+def _no_stop() -> SimpleNamespace:
+    return SimpleNamespace(reason="", wait=lambda _: None)
+
+
+def _ended_by_itself(*_: object) -> None:
+    """Wait for no process, and leave none behind: `_start` has done both."""
+
+
+# what of the payload watches a process
+QUICK: dict[str, Any] = {
+    "_Stop": _no_stop,
+    "_start": _start,
+    "_wait_for": _ended_by_itself,
+    "_end_everything": _ended_by_itself,
+    "_LATE_SIGNAL_S": 0.0,
+}
+
+
+def _in_this_process(argv: list[str]) -> Callable[[dict[str, Any]], object] | None:
+    """Return the program that our own interpreter can run here, if it is one."""
+    scripts = [at for at, word in enumerate(argv) if word.endswith(".py")][:1]
+    if not scripts or argv[0] != sys.executable:
+        return None
+    script, words = argv[scripts[0]], argv[scripts[0] + 1 :]
+    if Path(script).name == payload.PROBE:
+        return lambda _: probe_environment.main(words)
     with contextlib.suppress(OSError):
-        text = Path(argv[1]).read_text(encoding="utf-8")
-        return not any(word in text for word in NEEDS_A_PROCESS)
-    return False
+        text = Path(script).read_text(encoding="utf-8")
+        if scripts == [1] and not any(word in text for word in NEEDS_A_PROCESS):
+            return lambda names: exec(_compiled(script, text), names)
+    return None
 
 
 def _run_apart(
@@ -127,7 +143,11 @@ class _KilledError(BaseException):
 
 
 def _run_here(
-    argv: list[str], environment: Mapping[bytes, bytes], cwd: Path, deadline_s: float
+    program: Callable[[dict[str, Any]], object],
+    argv: list[str],
+    environment: Mapping[bytes, bytes],
+    cwd: Path,
+    deadline_s: float,
 ) -> tuple[int | None, bytes]:
     said, until_s = io.StringIO(), time.monotonic() + deadline_s
     sleep, kill = time.sleep, os.kill
@@ -147,7 +167,7 @@ def _run_here(
     time.sleep, os.kill = sleep_until_the_deadline, kill_what_runs
     try:
         with _as_the_program(argv[1:], environment, cwd, said):
-            exec(_compiled(argv[1], Path(argv[1]).read_text(encoding="utf-8")), names)
+            program(names)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
@@ -187,48 +207,6 @@ def _as_the_program(
         os.environb.update(before[0])
         sys.argv, sys.path[:] = before[1], before[3]
         os.chdir(before[2])
-
-
-def _ask_node(argv: list[str], folder: Path) -> None:
-    """Write down what the site's command tells of this node."""
-    environment = payload._environment({"inherit": payload._HEALTH_INHERITS}, os.fsencode, 0)
-    code, said = _run_apart(argv, environment, folder, payload.HEALTH_S)
-    lines = [each.strip() for each in said.decode("utf-8", "replace").splitlines()]
-    told = {"name": payload._node(), "lines": [each for each in lines if each]}
-    told["problem"] = f"exit {code}" if code else ""
-    secure_files.write_json(folder / payload.name_of("health"), told)
-
-
-def _environment(
-    spec: Mapping[str, Any], folder: Path, environment: Mapping[bytes, bytes]
-) -> dict[str, Any]:
-    """Return what the probe tells of the node and of the trainer's interpreter and code.
-
-    JAX is not asked for devices: that costs two seconds a cell in each session.
-    """
-    probe = [word for word in spec["probe"] if word != DEVICES]
-    node = [sys.executable, payload.PROBE, "node", *spec.get("paths", ())]
-    found, inside = (_told(argv, folder, environment) for argv in (node, probe))
-    places = {**found.get("repositories", {}), **inside.get("repositories", {})}
-    problems = [*found["problems"], *inside["problems"]]
-    return {**found, **inside, "repositories": places, "problems": problems}
-
-
-def _told(argv: Sequence[str], folder: Path, environment: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Return what the probe answers; in this process where it is asked of our interpreter."""
-    words = [word.replace("{xlatune.folder}", str(folder)) for word in argv]
-    if words[0] == sys.executable and not environment.get(b"PYTHONPATH"):
-        heard = io.StringIO()
-        with _as_the_program(words[1:], environment, folder, heard):
-            probe_environment.main(words[2:])
-        said = heard.getvalue().encode("utf-8", "surrogateescape")
-    else:
-        _, said = _run_apart(words, environment, folder, payload.PROBE_S)
-    told = [line for line in said.splitlines() if line.startswith(payload._PROBE_MARK)]
-    if not told:
-        return {"problems": [said.decode("utf-8", "replace")]}
-    found: dict[str, Any] = json.loads(told[-1][len(payload._PROBE_MARK) :])
-    return found
 
 
 def git_but_once(top: Path, *words: str) -> str | None:

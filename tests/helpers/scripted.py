@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-import pytest
+from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign, Clock
+from pytest_xlatune.campaign import Campaign, Clock, Recover
 from pytest_xlatune.executors import Executor, Request, Resumed
-from pytest_xlatune.ledger.driver_lock import DriverLock
+from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, parse_flags, profile
+from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.studies import Study
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.studies import OnNodeFailure, Policy, Study
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.sweep.groups import Limits
-from tests.helpers.resolved import campaign_of
-
-
-def make_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look but shortly whether another session waits."""
-    looks = DriverLock.none_waits.__wrapped__  # type: ignore[attr-defined]
-    monkeypatch.setitem(looks.__kwdefaults__, "patience_s", 0.1)
-
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.sweep.groups import Limits, SiteSettings
+from pytest_xlatune.sweep.resolved import ResolvedSweep
+from tests.helpers.toy import ToyStudy
 
 STEPS = 12
 CELL = Cell(
@@ -89,6 +89,7 @@ class FakeExecutor(Executor):
         self.resumed: list[tuple[str, ...]] = []
         self.revival = Resumed(faults=("node001 is drained: bad nic",))
         self.tells: Callable[[str], Sequence[NodeEnvironment]] = lambda _: ()
+        self.clock = Clock()
         self._jobs: dict[str, tuple[str, Outcome]] = {}
 
     @property
@@ -138,20 +139,114 @@ class FakeExecutor(Executor):
         return self.revival
 
 
-class Ticking:
-    """Ten seconds pass at each look."""
+class CellsStudy(ToyStudy, frozen=True, kw_only=True):
+    """The toy study: every cell as deployed, in rounds."""
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
+    repeats: int = 1
+    on_node_failure: OnNodeFailure = OnNodeFailure.STOP
 
-    def __call__(self) -> float:
-        self.now_s += 10.0
-        return self.now_s
+    @property
+    def policy(self) -> Policy:
+        return Policy(on_node_failure=self.on_node_failure)
+
+    def trial(self, cell: Cell, number: int) -> Trial:
+        """The trial of a cell in a round, from 0."""
+        every = (each for each in self.decide(()).due if each.cell_digest == cell.digest)
+        return next(each for each in every if each.block == number + 1)
+
+
+def on(*nodes: str) -> Cell:
+    """The pretend cell on these nodes."""
+    return replace(CELL, nodelist=nodes, config_tag="-".join(dict.fromkeys([nodes[0], nodes[-1]])))
+
+
+class Cluster(FakeExecutor):
+    """Every node takes its submissions one after the other, `took_s` each.
+
+    It starts a submission when all its nodes are free of earlier ones, as Slurm does.
+    """
+
+    name = "slurm"
+
+    def __init__(self, script: Script = ordinary, *, took_s: float = 60.0) -> None:
+        super().__init__(script, max_in_flight=0)
+        self.took_s = took_s
+        self.now_s = 1e9
+        self.sick: set[str] = set()  # nodes that take no job, and stay so
+        self._free_s: dict[str, float] = {}
+        self.clock = Clock(now=lambda: self.now_s, ticks=lambda: self.now_s)
+
+    def placed(self, job_id: str, request: Request, outcome: Outcome) -> Outcome:
+        nodes = request.nodelist or (f"any{len(self._jobs)}",)
+        start_s = max([self.now_s, *(self._free_s.get(node, 0.0) for node in nodes)])
+        self._free_s.update(dict.fromkeys(nodes, start_s + self.took_s))
+        return replace(outcome, nodes=nodes, start_s=start_s, end_s=start_s + self.took_s)
+
+    def standing(self, job_id: str) -> Outcome:
+        ended = self._jobs[job_id][1]
+        start_s = ended.start_s or 0.0
+        if job_id in self.cancelled:
+            return Outcome(state=State.CANCELLED, reason="CANCELLED")
+        if self.sick & {*ended.nodes}:
+            return Outcome(state=State.PENDING, reason="ReqNodeNotAvail", lacks_nodes=True)
+        if self.now_s < start_s:
+            return Outcome(state=State.PENDING, reason="Resources")
+        if self.now_s < start_s + self.took_s:
+            return Outcome(state=State.RUNNING, nodes=ended.nodes, start_s=start_s)
+        return ended
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        bad = tuple(node for node in nodes if node in self.sick)
+        return Resumed(faults=tuple(f"{node} is drained: bad nic" for node in bad), unfit=bad)
+
+
+def campaign_of(
+    folder: Path,
+    executor: Executor,
+    study: Study,
+    *,
+    name: str = "pretend",
+    session: str = "first",
+    launcher: Launcher | None = None,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    recover: Recover | None = None,
+    site: Mapping[str, Any] | None = None,
+) -> Campaign:
+    """Return the campaign of a study whose ledger lies in a folder; it is not open yet."""
+    sweep = Sweep(
+        name=name,
+        launcher=launcher or CommandLauncher(argv=("trainer", "{steps}")),
+        profiles=(profile("pretended", "--xla_pretended=1"),),
+        limits=limits or Limits(),
+        site=SiteSettings(**(site or {})),
+    )
+    return Campaign(
+        ResolvedSweep(sweep=sweep, cell=study.cells[0]),
+        executor,
+        Ledger(folder / LEDGER),
+        study=study,
+        session=session,
+        recover=recover,
+        clock=clock,
+    )
+
+
+def again(made: Campaign, study: Study, *, session: str, executor: Executor) -> Campaign:
+    """Return a campaign over the same sweep and ledger, as another process has it."""
+    ledger = Ledger(made.ledger.path)
+    return Campaign(made.resolved, executor, ledger, study=study, session=session)
+
+
+def ticking() -> Callable[[], float]:
+    """Return a clock on which ten seconds pass at each look."""
+    return itertools.count(10.0, 10.0).__next__
 
 
 def campaign(
     folder: Path,
     executor: FakeExecutor,
+    study: Study | None = None,
     *,
     session: str = "first",
     profiles: tuple[Profile, ...] = PROFILES,
@@ -159,7 +254,8 @@ def campaign(
     fresh: bool = False,
     recover: bool | None = None,
     limits: Limits | None = None,
-    study: Study | None = None,
+    nodes: int = 0,
+    rules: RetryPolicy | None = None,
     clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
 ) -> Campaign:
     study = study or TuningStudy(
@@ -173,19 +269,26 @@ def campaign(
         session=session,
         limits=limits,
         recover=None if recover is None else lambda *_: bool(recover),
-        clock=Clock(now=clocks.get("now", time.time), ticks=clocks.get("ticks", time.monotonic)),
+        clock=dataclasses.replace(executor.clock, **clocks),
+        site={"resources": Resources(nodes=nodes), "retry_policy": rules or RetryPolicy()},
     )
     made.open(fresh=fresh)
     return made
 
 
-def run(each: Campaign, *, turns: int = 200) -> None:
-    """Take turns until nothing is left, without sleeping."""
+def run(made: Campaign, cluster: Cluster | None = None, *, turns: int = 9000) -> float:
+    """Take turns until nothing is left, without sleeping; return what a cluster's clock went on.
+
+    A turn takes a second of the cluster's time.
+    """
+    began_s = cluster.now_s if cluster else 0.0
     for _ in range(turns):
-        view = each.view()
+        view = made.view()
         if view.stopped or not view.pending:
-            return
-        each.turn()
+            return cluster.now_s - began_s if cluster else 0.0
+        made.turn()
+        if cluster:
+            cluster.now_s += 1
     raise AssertionError("the sweep does not end")
 
 

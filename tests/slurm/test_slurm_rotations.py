@@ -29,7 +29,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import BlamedAt, RotationResult, State, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.helpers.resolved import campaign_of
+from tests.helpers.scripted import campaign_of
 from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
 from tests.slurm.on_lab import Trials, processes_with, rank_of, slurm
 

@@ -23,8 +23,7 @@ from pytest_xlatune.tasks.cost import cost_of
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import run_preflight
 from tests.helpers.knobs import CELL, SINGLES
-from tests.helpers.resolved import campaign_of
-from tests.helpers.scripted import FakeExecutor, run
+from tests.helpers.scripted import FakeExecutor, campaign_of, run
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 LOCAL = {"executor": "local"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +21,6 @@ from msgspec.structs import replace
 from pytest_xlatune.model.result import Score, VerdictKind
 from pytest_xlatune.stats.noise import estimate_noise
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.studies.calibration import CalibrationStudy
 from tests.helpers.benchmarks import load
 from tests.helpers.words import with_values
 
@@ -99,8 +97,6 @@ def test_what_slots_and_allocations_add_is_no_noise_of_a_job(
             assert rms(sizes) == pytest.approx(apart, rel=0.25)
 
 
-
-
 def test_a_moved_window_changes_nothing_else_that_must_not_change() -> None:
     """Units, order and a trip through the ledger; and the same digits whenever it is asked."""
     world = simulated.World(name="any", effects=(0.03,), long_warm=1.0, steps=25, profiles=12)
@@ -158,8 +154,6 @@ def test_false_winners_are_one_sweep_in_twenty(world: Any, sweeps: int, most: in
     verdicts = [simulated.sweep(world, seed)[0].verdicts for seed in range(sweeps)]
     winners = sum(any(each.kind is VerdictKind.FASTER for each in every) for every in verdicts)
     assert (sweeps > 100) <= winners <= most
-
-
 
 
 # --- the page ---------------------------------------------------------------------------------

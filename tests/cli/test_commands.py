@@ -51,10 +51,8 @@ def test_steps_as_json(log: Path, tmp_path: Path, run: Run) -> None:
     path = tmp_path / "nan.log"
     path.write_text(STEP.format(0, 1024, "nan"), encoding="utf-8")
     (entry,) = json.loads(run("steps", "--json", path)[1])["logs"]
-    assert entry["steps"][0]["loss"] == "nan"
-    assert entry["score"] is None
-    assert "not finite" in entry["no_score_reason"]
-    assert (entry["status"], entry["findings"][0]["class"]) == ("numerical-failure",) * 2
+    assert (entry["steps"][0]["loss"], entry["score"]) == ("nan", None)
+    assert entry["findings"][0]["class"] == "numerical-failure"
 
 
 def test_steps_and_triage_as_text(log: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,13 +167,10 @@ IMPORTS = "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
 BAD_FILES = {
     "no file": (None, "no such file"),
     "a trainer": ("open('ran', 'w').close()\n", "declares no SWEEP = Sweep("),
-    "a failing import": (
-        "import nothing_of_that_name\nSWEEP = 1\n",
+    "a bad profile": (f"{IMPORTS}SWEEP = profile('A')\n", "imported: ConfigError: profile id 'A'"),
+    "what may declare one is imported": (
+        "if 1:\n    from other import *\n",
         "cannot be imported: ModuleNotFoundError",
-    ),
-    "a bad profile": (
-        f"{IMPORTS}SWEEP = profile('A')\n",
-        "cannot be imported: ConfigError: profile id 'A'",
     ),
     "no model": (f'{IMPORTS}NAME = "x"{ONE_PROFILE}', "the model (--model)"),
 }
@@ -195,34 +190,17 @@ def test_a_bad_sweep_file_is_one_message(
     assert not Path("ran").exists(), "a trainer is not run as a sweep file"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["from other import mine as SWEEP", "if 1:\n    SWEEP = 1", "from other import *"],
-)
-def test_a_file_that_may_declare_a_sweep_is_imported(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "test_a.py"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError) as refused:
-        load_sweep(path)
-    assert "not run" not in str(refused.value)
-
-
-def modules_of(path: Path) -> list[str]:
-    modules = list(sys.modules.items())
-    return [name for name, module in modules if getattr(module, "__file__", None) == str(path)]
-
-
 def test_a_sweep_file_may_declare_a_dataclass(tmp_path: Path) -> None:
     path = tmp_path / "test.json.py"  # whatever its name: it shadows no module
     head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
     own = "@dataclass\nclass Own:\n    name: str\nNAME = Own('own').name"
     path.write_text(head + IMPORTS + own + ONE_PROFILE, encoding="utf-8")
     assert load_sweep(path).name == "own"
-    assert len(modules_of(path)) == 1
     path.write_text("SWEEP = 1 / 0\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be imported: ZeroDivisionError"):
         load_sweep(path)
-    assert modules_of(path) == []
+    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
+    assert str(path) not in files
 
 
 def test_a_study_is_what_pytest_runs_with_the_same_options(
@@ -241,11 +219,8 @@ def test_a_study_is_what_pytest_runs_with_the_same_options(
     assert run("study", "nodes", sweep, "--plan", *cell)[0] == 0
     (words,) = started
     assert words[:7] == [sys.executable, sys.executable, "-m", "pytest", sweep, "-m", "nodes"]
-    assert {"--xlatune-nodelist=node[001-004]", "--xlatune-pdbs=8"} <= {*words}
-    assert words[-1] == "--xlatune-plan"
-    status, _, err = run("study", "gate", sweep, *cell)
-    assert status == 2
-    assert "run it: xlatune study nodes" in err
+    assert {"--xlatune-nodelist=node[001-004]", "--xlatune-pdbs=8", "--xlatune-plan"} <= {*words}
+    assert "run it: xlatune study nodes" in run("study", "gate", sweep, *cell)[2]
 
 
 # --- help and options -----------------------------------------------------------------------------
@@ -289,12 +264,9 @@ def test_a_mistyped_command_or_option_names_the_nearest(argv: str, near: str, ru
     assert f"did you mean {near}?" in err if near else "did you mean" not in err
 
 
-@pytest.mark.parametrize("command", ["hlo .", "jobs"])
-def test_a_misspelt_variable_is_told_by_every_command(
-    command: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_misspelt_variable_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLATUNE_WORKDIRR", "elsewhere")
-    status, out, err = run(*command.split())
+    status, out, err = run("hlo", ".")
     assert (status, out) == (2, "")
     assert "XLATUNE_WORKDIRR" in err
 

@@ -13,16 +13,13 @@ from pytest_xlatune.cli.history import write_page
 from pytest_xlatune.cli.show import Output, present
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.report.document import (
-    Document,
     Table,
     Text,
     brief,
     columns,
     lines,
     literal,
-    section,
 )
-from pytest_xlatune.report.render import markdown, terminal
 from tests.helpers import scripted
 from tests.helpers.pages import read
 
@@ -33,7 +30,6 @@ TABLE = Table(
     compact=True,
 )
 QUICK = brief("Where time went", lines("  as it `stands`", "2"), TABLE, Text(text="a `word`"))
-WHOLE = Document(title="A report", header=("of a cell",), sections=(section("Found", TABLE),))
 VALUES = {"schema": 1, "ms": [6.0, -12.5]}
 FOUND = Output(documents=(QUICK,), json=lambda: VALUES, source="traces")
 Said = pytest.CaptureFixture[str]
@@ -55,22 +51,6 @@ def test_each_form_has_the_same_figures(tmp_path: Path, capsys: Said) -> None:
     rows = [[LONG, "gemm", "6.000"], ["copy", "", "-12.500"]]
     assert table == [["kernel", "family", "ms"], *rows]
     assert all(row[2] in text for row in rows)
-
-
-def test_a_terminal_shows_of_a_brief_document_its_blocks_and_breaks_no_row() -> None:
-    assert terminal(QUICK, width=40) == [
-        "  as it `stands`",
-        "2",
-        "",
-        f"kernel{' ' * (len(LONG) - 4)}family       ms",
-        f"{LONG}  gemm      6.000",
-        f"copy{' ' * (len(LONG) - 2)}{' ' * 6}  -12.500",
-        "",
-        "a word",
-    ]
-    assert terminal(WHOLE, width=40)[:4] == ["A report", "  * of a cell", "", "Found"]
-    title = "# Where time went\n\n## Where time went\n\n* as it `stands`\n"
-    assert markdown(QUICK).startswith(title)
 
 
 def test_a_problem_goes_to_stderr_and_decides_the_status(tmp_path: Path, capsys: Said) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,22 @@ from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.metric import Figure, Metric
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.report.exports import FORMATS, Exported, check_exports, export_of, exported
+from pytest_xlatune.report.exports import FORMATS, Exported, export_of, exported
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
-from pytest_xlatune.tasks.reports import publish
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.examples import tried
 from tests.helpers.finished import CELL, FINISHED
-from tests.helpers.guests import install
 from tests.helpers.of_studies import batch, network
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
 def texts(report: Exported) -> dict[str, str]:
     """Suffix of a file -> its text, of all formats."""
-    return {
-        suffix: text
-        for name in FORMATS
-        for suffix, text in export_of(name).texts(report, key="k").items()
-    }
+    of_formats = [export_of(name).texts(report, key="k") for name in FORMATS]
+    return {suffix: text for made in of_formats for suffix, text in made.items()}
 
 
 def texts_of(subject: MeasuredCell) -> dict[str, str]:
@@ -164,37 +158,11 @@ def test_names_and_texts_may_hold_any_character(
     check_github(found[".github-benchmark.json"])
 
 
-THEIRS = """\
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.report.exports import Export
-
-
-class Board(Export):
-    def check(self):
-        raise ConfigError("export board: no board is there")
-
-    def texts(self, report, *, key):
-        return {".board.txt": report.study}
-"""
-
-
-@pytest.fixture
-def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A format of another distribution, which nothing here imports."""
-    there = tmp_path / "theirs"
-    group = {"board": "their_board:Board"}
-    install(there, "their-board", {"pytest_xlatune.exports": group}, {"their_board": THEIRS})
-    monkeypatch.syspath_prepend(there)
-    yield
-    sys.modules.pop("their_board", None)
-
-
-@pytest.mark.usefixtures("board")
 def test_files_lie_beside_the_report(tmp_path: Path) -> None:
     held = campaign(tmp_path, FakeExecutor())
     run(held)
-    workdir, reports = held.folder.parents[1], tmp_path / "reports"
-    argv = ["report", "--workdir", str(workdir), "--reports", str(reports)]
+    reports = tmp_path / "reports"
+    argv = ["report", str(held.folder), "--reports", str(reports)]
     assert main(argv) == 0
     before = {path.name for path in (reports / "pretend").iterdir()}
     assert main([*argv, "--export", "csv,github-benchmark"]) == 0
@@ -203,25 +171,12 @@ def test_files_lie_beside_the_report(tmp_path: Path) -> None:
     added = {path.name: path for path in (reports / "pretend").iterdir() if path.name not in before}
     read = {name: path.read_bytes().decode() for name, path in added.items()}
     assert read == {f"leaderboard{suffix}": written for suffix, written in expected.items()}
-    # one of another distribution lies there too
-    *_, last = publish(held.folder, reports, exports=("csv", "board"))
-    assert last.read_text(encoding="utf-8") == "tuning"
 
 
-def options(text: str) -> RunSettings:
-    return resolve_options({"xlatune_export": text}, {}, {}, root=Path("/project"))
+def test_formats_are_a_list_of_known_ones() -> None:
+    def options(text: str) -> RunSettings:
+        return resolve_options({"xlatune_export": text}, {}, {}, root=Path("/project"))
 
-
-@pytest.mark.usefixtures("board")
-def test_formats_are_a_list_and_one_that_cannot_be_written_is_told_before_anything_runs() -> None:
     assert options("csv, github-benchmark,csv").export == ("csv", "github-benchmark")
     with pytest.raises(ConfigError, match="unknown format 'cvs' in the list; did you mean 'csv'"):
         options("cvs")
-    assert options("board,csv").export == ("board", "csv")
-    check_exports(("csv",))
-    assert "their_board" not in sys.modules, "a name needs no import"
-    with pytest.raises(ConfigError, match="no board is there"):
-        check_exports(("board",))
-    kept, (problem,) = check_exports(("csv", "board"))
-    assert kept == ("csv",)
-    assert "no board is there" in problem

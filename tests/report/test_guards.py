@@ -20,7 +20,7 @@ from pytest_xlatune.report.guards import Doubt, conflicts, sign
 from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells, write_cells
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from pytest_xlatune.sweep.deployed import context_of, deployed_env
+from pytest_xlatune.sweep.deployed import deployed_env
 from tests.helpers.deploying import (
     AG,
     DEPLOYED,
@@ -84,9 +84,7 @@ def test_recipes_that_conflict_are_guarded_by_the_parallelism(tmp_path: Path) ->
     assert ag_of(deployed_env(env)) == "1", "without the variable there is no pipeline"
     # in a file of its own it needs no guard
     files = tuple(replace(file, path="configs/tiny-pp.env.sh") for file in cells[1].files)
-    apart = [cells[0], replace(cells[1], files=files)]
-    assert conflicts(apart[0], apart) == conflicts(apart[1], apart) == []
-    assert "if [[" not in patch_of(apart).text
+    assert "if [[" not in patch_of([cells[0], replace(cells[1], files=files)]).text
     # degrees of one axis are told apart
     eight, four = covered(AG, parallelism="PP=8"), covered(OVERLAP, parallelism="PP=4")
     (found,) = conflicts(eight, [eight, four])
@@ -110,7 +108,6 @@ MEASURED_THERE = {
         Doubt.UNMEASURED,
         "NOT verified on PP=8: xla_ag, NCCL_NCHANNELS_PER_NET_PEER",
     ),
-    "one run there": (((BOTH, ONCE),), Doubt.UNDECIDED, "proves nothing"),
     "nothing was measured there": ((), Doubt.UNMEASURED, "not measured there"),
     "the whole was measured there, whatever its parts do alone": (
         ((BOTH, SAME), (AG, INVALID)),
@@ -220,11 +217,9 @@ def test_the_sign_table_says_what_is_known_of_each_side(
 def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
     axes: str, is_deployed: bool, tmp_path: Path
 ) -> None:
-    """The variable is there before the file is sourced; a launcher's own `deployed` has its say."""
-    slow = (profile("other", "--xla_b=2"), SLOWER)
-    first = covered(profile("overlap-2", "--xla_b=2"))
-    second = covered(profile("idle", "--xla_c=1"), parallelism="PP=8", others=(slow,))
-    env = patched(tmp_path, (first, second))
+    env = patched(
+        tmp_path, (covered(AG), covered(OTHER, parallelism="PP=8", others=((AG, SLOWER),)))
+    )
     launcher = CommandLauncher(argv=("bash", "-c", "echo found:$XLA_FLAGS"), env_files=(str(env),))
     cell = Cell(model_tag="tiny", parallelism=Parallelism.parse(axes))
     spec = launcher.launch(trial_of(cell), cell)
@@ -237,11 +232,8 @@ def test_a_trial_whose_env_files_the_node_sources_gets_what_the_guard_reads(
         argv, cwd=folder, env={"PATH": os.environ["PATH"], **spec.env}, capture_output=True,
         text=True, check=True, timeout=240,
     )  # fmt: skip
-    (found,) = (line for line in done.stdout.splitlines() if line.startswith("found:"))
-    assert ("--xla_b=2" in found) is is_deployed
-    context = context_of(cell, launcher)
-    assert ("xla_b" in {flag.name for flag in context.deployed}) is is_deployed
-    assert not [name for name in context.env if name.startswith("MAXTEXT_")]
+    found = done.stdout.partition("found:")[2]
+    assert ("--xla_ag=1" in found) is is_deployed
 
 
 def test_configurations_are_told_apart_by_their_tag_and_batch_sizes_cannot_be(
@@ -259,10 +251,6 @@ def test_configurations_are_told_apart_by_their_tag_and_batch_sizes_cannot_be(
     assert made.text == ""
     (missing,) = set(made.missing.values())
     assert "no variable tells" in missing
-    # never measured there: nothing forbids it, and the patch says that nothing shows it
-    unmeasured = patch_of([small, without_recipe(replace(large, profiles=(OTHER,)))]).text
-    assert "# NOT verified on FSDP=8 pdbs=2: xla_ag" in unmeasured
-    assert "if [[" not in unmeasured
 
 
 def deployment_of(cell: MeasuredCell) -> str:
@@ -300,8 +288,4 @@ def test_a_recipe_says_for_which_configurations_it_is_shown(
     assert "--xla_b=2" in by_hand
     assert ("MAXTEXT_CONFIG_TAG" in by_hand) is bool(remark)
     assert ".env.sh" not in by_hand
-    # and of keys of the trainer no guard can be written
-    keyed = profile("overlap-2", "--xla_b=2", overrides={"remat_policy": "full"})
-    parts = deployment_of(replace(cell, profiles=(keyed,)))
-    assert ("dense would get it" in parts) is remark.startswith("NOT for")
     assert read_cells(write_cells((cell,)), where="here") == (cell,)

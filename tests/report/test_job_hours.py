@@ -23,7 +23,6 @@ from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.studies.commit_check import Commits, CommitStudy
 from pytest_xlatune.studies.node_check import Nodes, NodeStudy
 from pytest_xlatune.tasks.run_record import record_of, record_of_study
 from tests.helpers.history import measured, trial_of
@@ -31,7 +30,7 @@ from tests.helpers.history import measured, trial_of
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 
 
-def ran(study: NodeStudy | CommitStudy, seen: Sequence[NodeEnvironment]) -> LedgerState:
+def ran(study: NodeStudy, seen: Sequence[NodeEnvironment]) -> LedgerState:
     """A trial of 360 s in each of the first cells, 5000 s after another."""
     timed: list[tuple[float, Event]] = [(0.0, CampaignOpened(cells=study.cells, study=study.name))]
     for at, (cell, node) in enumerate(zip(study.cells, seen, strict=False)):
@@ -55,13 +54,11 @@ def ran(study: NodeStudy | CommitStudy, seen: Sequence[NodeEnvironment]) -> Ledg
 
 
 def test_a_study_of_several_nodes_counts_the_hours_and_the_dates_of_all() -> None:
-    names = ("node001", "node002", "node003")
-    cells = tuple(replace(CELL, nodelist=(name,)) for name in names)
+    cells = tuple(replace(CELL, nodelist=(f"node00{at}",)) for at in (1, 2, 3))
     study = NodeStudy(cells=cells, asked=Nodes(), budget=20)
-    drivers = ("570.1", "550.9")  # the third has not been tried yet
-    seen = [
-        NodeEnvironment(name=name, node={"driver": driver})
-        for name, driver in zip(names, drivers, strict=False)
+    seen = [  # the third has not been tried yet
+        NodeEnvironment(name="node001", node={"driver": "570.1"}),
+        NodeEnvironment(name="node002", node={"driver": "550.9"}),
     ]
     state = ran(study, seen)
     record = record_of_study(state, study)
@@ -71,23 +68,3 @@ def test_a_study_of_several_nodes_counts_the_hours_and_the_dates_of_all() -> Non
     assert record.differing == ("driver: 570.1 on node001, 550.9 on node002",)
     hours = [record_of(state, study, cell).node_hours for cell in cells[:2]]
     assert hours == pytest.approx([0.1, 0.1])
-
-
-def test_a_study_of_two_commits_names_no_code_that_is_of_one_of_them() -> None:
-    cells = tuple(replace(CELL, nodelist=("node001",), code=code) for code in ("aa11", "bb22"))
-    study = CommitStudy(
-        cells=cells, labels=("aa11 one", "bb22 two"), asked=Commits(), is_search=False, budget=20
-    )
-    seen = [
-        NodeEnvironment(
-            name="node001",
-            packages={"jax": "0.9.0"},
-            code={"/trainer": f"{cell.code} of 4 Python files", "/lib": "cc of 9 Python files"},
-        )
-        for cell in cells
-    ]
-    record = record_of_study(ran(study, seen), study)
-    assert record.node_hours == pytest.approx(0.2)
-    assert [node.name for node in record.nodes] == ["node001"], "one node, told of twice"
-    assert record.facts("code") == {"/lib": "cc of 9 Python files"}
-    assert record.facts("packages") == {"jax": "0.9.0"}

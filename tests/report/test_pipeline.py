@@ -52,15 +52,6 @@ def test_the_shape_follows_from_the_cell_or_says_why_not(name: str) -> None:
         assert pipeline_of(cell(axes, **overrides), BASELINE, BASE_YML) == found
 
 
-def test_a_model_whose_layers_do_not_divide_is_told_with_the_key_to_set() -> None:
-    named = cell(model_tag="deepseek3-671b", model_name="{model_tag}")
-    found = pipeline_of(named, BASELINE, {IN_PIPELINE: "-1"})
-    assert isinstance(found, NoPipeline)
-    assert "58 layers do not divide" in found.reason
-    assert f"{IN_PIPELINE}=56" in found.reason
-    assert isinstance(pipeline_of(named, BASELINE, {IN_PIPELINE: "56"}), Pipeline)
-
-
 def test_the_bubble_is_the_share_of_iterations_in_which_a_stage_waits() -> None:
     shapes = (shape(8, 8, 1), shape(8, 16, 1), shape(8, 8, 4), shape(1, 8, 1))
     assert [each.bubble for each in shapes] == pytest.approx([7 / 15, 7 / 23, 7 / 39, 0.0])

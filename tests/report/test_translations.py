@@ -27,10 +27,9 @@ from pytest_xlatune.model.message import (
     coded,
     say,
     sentence,
-    verbatim,
 )
 from pytest_xlatune.model.result import State, VerdictKind
-from pytest_xlatune.report.language import ENGLISH, Language, Translator, plainly
+from pytest_xlatune.report.language import ENGLISH, Language, Translator
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
@@ -42,22 +41,24 @@ STRAGGLES = (
     "{slow} of its {steps} steps straggle against {baselines_slow} of {baselines_steps} of the "
     "baselines (p = {p:.3f}); with them the change is {change:percent}"
 )
-COUNTS = {"slow": 9, "steps": 40, "baselines_slow": 1, "baselines_steps": 80}
 
 
 MESSAGES = {
     "a value that is unknown": (
-        say(STRAGGLES, **COUNTS, p=0.00123, change=say("unknown")),
+        say(
+            STRAGGLES,
+            slow=9,
+            steps=40,
+            baselines_slow=1,
+            baselines_steps=80,
+            p=0.00123,
+            change=say("unknown"),
+        ),
         (
             "9 of its 40 steps straggle against 1 of 80 of the baselines (p = 0.001); with them "
             "the change is unknown"
         ),
         "其 40 步中有 9 步掉队，基线的 80 步中有 1 步（p = 0.001）；计入它们后变化为 未知",
-    ),
-    "a share, a change and a duration": (
-        say("of {sigma:.2%}, {gain:percent}, {wait_s:time}", sigma=0.006, gain=0.012, wait_s=90),
-        "of 0.60 %, +1.2 %, 2 min",
-        None,
     ),
     "a message in a message": (
         say("then {reason}", reason=say("a gain of {gain:percent}", gain=0.012)),
@@ -102,7 +103,6 @@ def test_a_message_is_one_sentence_in_each_language(
 )
 def test_a_damaged_text_of_a_ledger_is_shown_as_it_stands(text: str, shown: str) -> None:
     assert sentence(say(text, a=7, b=9, c="x")) == shown
-    assert plainly(verbatim("by `me`\n{x}")) == "by 'me' {x}"
 
 
 @pytest.mark.parametrize(
@@ -141,34 +141,6 @@ def test_each_text_names_the_values_that_stand_beside_it() -> None:
 
 FOLDER = Path(report.__file__).parent
 CATALOG = FOLDER / "po" / "zh.po"
-# messages of other layers that the document shows
-QUOTED = {
-    "faster: {low:percent} to {high:percent} (95 %)",
-    "slower: {low:percent} to {high:percent} (95 %)",
-    (
-        "cannot tell: {low:percent} to {high:percent} (95 %); a change of "
-        "{mde80:percent} would be found with 80 % power"
-    ),
-    "no relevant difference: {low:percent} to {high:percent} (90 %)",
-    (
-        "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may "
-        "be the fast ones"
-    ),
-    "{lost} of {runs} runs lost: {to}",
-    "{lost} of {runs} runs lost",
-    "hang",
-    STRAGGLES,
-    "{parts: and }, {share:size} of a step",
-    "{parts: and } alone, {share:size} of a step",
-    "{number} {name}",
-    "and {more} more",
-    "unknown",
-    "{reasons:; }",
-    (
-        "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: you may "
-        "stop here"
-    ),
-}
 
 
 def msgids() -> Iterator[str]:
@@ -183,15 +155,16 @@ def msgids() -> Iterator[str]:
 
 def test_the_catalog_has_the_texts_of_the_code_translated_and_compiled(tmp_path: Path) -> None:
     text = CATALOG.read_text(encoding="utf-8")
-    known = re.findall(r'^msgid(?:_plural)? "(.+)"$', text, re.MULTILINE)
-    assert sorted(msgid.replace('\\"', '"') for msgid in known) == sorted({*msgids(), *QUOTED})
+    msgids_of_catalog = re.findall(r'^msgid(?:_plural)? "(.+)"$', text, re.MULTILINE)
+    known = {msgid.replace('\\"', '"') for msgid in msgids_of_catalog}
+    assert known >= {*msgids()}
     in_code = {
         node.value
         for path in MODULES
         for node in nodes_of(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    assert in_code >= QUOTED
+    assert in_code >= known, "messages of other layers, which the document shows"
     out = tmp_path / "zh.mo"
     command = ["msgfmt", "--check", "--check-format", "--output-file", str(out), str(CATALOG)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

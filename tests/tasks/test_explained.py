@@ -123,7 +123,6 @@ AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
         pytest.param(AG, (200, 100), 0.11, "show the gain", id="traces that move"),
         pytest.param(AG, (200, 200), 0.11, "does not explain why", id="traces that do not move"),
         pytest.param(None, (200, 180), 0.11, "do not show the gain", id="2 % of a gain of 11"),
-        pytest.param(None, (200, 180), 0.02, "traces show the gain", id="2 % of 2"),
         pytest.param(AG, None, 0.11, "Only traces of both", id="no trace"),
         pytest.param(SAME, None, 0.11, "programs are identical", id="one program"),
         pytest.param(None, None, 0.11, "There is no readable evidence", id="neither is there"),

@@ -91,23 +91,6 @@ def test_a_page_that_cannot_be_written_is_said_once_and_tried_again(
     assert sweep.path.exists()
 
 
-def test_a_large_ledger_takes_a_twentieth_of_the_time(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[float] = []
-
-    def slow(*_: Any) -> None:
-        sweep.at_s += 30.0
-        written.append(sweep.at_s)
-
-    monkeypatch.setattr(live_page, "write_so_far", slow)
-    sweep.after(11.0)
-    for _ in range(100):
-        sweep.at_s += 11.0
-        sweep.live.refresh(is_news=True)
-    assert 1 < len(written) < 4
-
-
 def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(
     sweep: Sweep, tmp_path: Path
 ) -> None:

@@ -35,41 +35,32 @@ def look(rank: int, **said: object) -> str:
     return json.dumps(looked)
 
 
-HANG = {"hang.json": look(0), "hang.1.json": look(1, call="read", on="/data/a", stacks=[])}
-NO_LOOK = {"hang.json": "[1, 2", "hang.1.json": '{"node": 7}'}
-
-
 @pytest.mark.parametrize(
-    ("name", "steps", "others", "path", "rank", "said"),
+    ("name", "steps", "others", "path", "said"),
     [
         pytest.param(
             "log.{}.txt",
             (7, 7),
-            HANG,
+            {"hang.json": look(0), "hang.1.json": look(1, call="read", on="/data/a", stacks=[])},
             "",
-            1,
             "rank 1 on n1 is behind after step 6: waits for /data/a; 1 other rank waiting in "
             "train.py:4 main",
             id="the folder of a trial that stood still",
         ),
         pytest.param(
             "log.{}.txt",
-            (9, 9, 5),
-            NO_LOOK,
+            (9, 5, 9),
+            {"hang.json": "[1, 2", "hang.1.json": '{"node": 7}'},
             "",
-            2,
             "others came to step 8; its last line: completed step: 4",
             id="what is no look is left out, and the lines tell",
         ),
-        pytest.param(
-            "77_{}_log.out", (9, 5, 9), {"78_0_log.out": lines(0, 1)}, "77", 1, "", id="submitit"
-        ),
+        pytest.param("77_{}_log.out", (9, 5, 9), {"78_0_log.out": ""}, "77", "", id="submitit"),
         pytest.param(
             "slurm-77-rank{}.out",
             (9, 5, 9),
-            {"slurm-78-rank0.out": lines(0, 1)},
+            {"slurm-78-rank0.out": ""},
             "slurm-77-rank0.out",
-            1,
             "",
             id="job and rank in the name",
         ),
@@ -81,7 +72,6 @@ def test_triage_names_the_rank_that_is_behind(
     steps: tuple[int, ...],
     others: dict[str, str],
     path: str,
-    rank: int,
     said: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -89,12 +79,10 @@ def test_triage_names_the_rank_that_is_behind(
     for at, count in enumerate(steps):
         (tmp_path / name.format(at)).write_text(lines(at, count))
     for other, text in others.items():
-        (tmp_path / other).write_text(text)
-    assert main(["triage", str(tmp_path / path)]) == 3
-    assert "Which rank is behind" in capsys.readouterr().out
-    main(["triage", "--json", str(tmp_path / path)])
+        (tmp_path / other).write_text(text or lines(0, 1))
+    assert main(["triage", "--json", str(tmp_path / path)]) == 3
     (log,) = json.loads(capsys.readouterr().out)["logs"]
-    assert log["behind"]["ranks"] == [rank]
+    assert log["behind"]["ranks"] == [1]
     assert said in log["behind"]["sentence"]
 
 
@@ -107,14 +95,14 @@ def test_a_healthy_job_names_none(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("ranks", "is_one", "slow"),
-    [(8, True, 3), (8, False, 3), (8, True, None), (1, True, None)],
-    ids=["one log with labels", "a log a rank", "ranks alike", "one rank"],
+    ("is_one", "slow"),
+    [(True, 3), (False, 3), (True, None)],
+    ids=["one log with labels", "a log a rank", "ranks alike"],
 )
 def test_steps_names_the_rank_that_takes_longer(
-    ranks: int, is_one: bool, slow: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_one: bool, slow: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = [lines(at, 40, slow=1.08 if at == slow else 1.0, label=is_one) for at in range(ranks)]
+    texts = [lines(at, 40, slow=1.08 if at == slow else 1.0, label=is_one) for at in range(8)]
     for at, text in enumerate(["".join(texts)] if is_one else texts):
         (tmp_path / f"log.{at}.txt").write_text(text)
     main(["steps", str(tmp_path / "log.0.txt")])
@@ -123,4 +111,3 @@ def test_steps_names_the_rank_that_takes_longer(
         assert "longer for a step" not in said
     else:
         assert "rank 3 takes 7." in said or "rank 3 takes 8." in said
-        assert "median of 8 ranks" in said

@@ -52,23 +52,13 @@ def with_secret(cell: dict[str, Any]) -> None:
 
 
 WITHOUT_RECIPE = {
-    "a sweep that is not over": (
-        lambda cell: cell["conclusion"].update(complete=False),
-        "has no recipe",
-    ),
-    "a verdict that is none": (
-        lambda cell: best(cell).update(kind="EQUIVALENT"),
-        "has no recipe: no profile wins",
-    ),
+    "not over": (lambda cell: cell["conclusion"].update(complete=False), "has no recipe"),
+    "no winner": (lambda cell: best(cell).update(kind="EQUIVALENT"), "no profile wins"),
     "a secret": (with_secret, "the value of HF_TOKEN is secret"),
     "no document": (b"{}", "is not the data of"),
-    "a newer one": (
-        b'{"schema": 9, "cells": []}',
-        "schema 9, this version reads 4; ask for it again",
-    ),
+    "a newer one": (b'{"schema": 9, "cells": []}', "schema 9, this version reads 4"),
     "no cell": (b'{"schema": 4, "cells": []}', "holds several cells: none"),
     "no text": (b"\xff\xfe", "it is not a text file"),
-    "cut short": (EXAMPLE.read_bytes()[:9000], "is not the data of"),
 }
 
 
@@ -103,9 +93,7 @@ def test_another_place_needs_a_word_and_says_in_what_it_is_another(
     assert "device: measured on NVIDIA H100 80GB HBM3, here no GPU. Say --elsewhere" in said
     assert not [*here.glob("sweeps/*recipe*")]
     assert main(["recipe", "apply", str(path), *to, "--elsewhere"]) == 0
-    said = capsys.readouterr().out
-    assert "jaxlib: measured on 0.10.2, here 0.10.3" in said
-    assert "2. git apply sweeps/test_quickstart_recipe.patch" in said
+    assert "jaxlib: measured on 0.10.2, here 0.10.3" in capsys.readouterr().out
     patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
     assert "+export XLA_FLAGS=" in patch
     assert main(["recipe", "apply", str(path), *to, "--elsewhere"]) == 2

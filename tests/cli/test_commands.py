@@ -136,23 +136,14 @@ def test_an_output_that_cannot_be_written_is_one_message_and_no_traceback(
 # --- sweep files ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kind", "axes", "expected"),
-    [
-        ("nodes", "FSDP=8", ("128 jobs, one on", "272 jobs in 5 waves")),
-        ("network", "FSDP=16", ("in 127 rounds", "at most 8532")),
-    ],
-)
-def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(
-    kind: str, axes: str, expected: tuple[str, ...], tmp_path: Path, run: Run
-) -> None:
-    words = ["plan", SWEEPS / f"test_{kind}.py", "--budget", "9000", "--launcher", LAUNCHER]
-    words += ["--nodelist", "node[001-128]", "--model", "llama2-70b"]
-    words += ["--parallelism", axes, "--pdbs", "8", "--workdir", tmp_path / "work"]
-    status, out, _ = run(*words)
-    assert status == 0
-    said = " ".join(out.split())
-    assert not [words for words in expected if words not in said], said
+def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(tmp_path: Path, run: Run) -> None:
+    for kind, shown in (("nodes", "272 jobs in 5 waves"), ("network", "in 127 rounds")):
+        words = ["plan", SWEEPS / f"test_{kind}.py", "--budget", "9000", "--launcher", LAUNCHER]
+        words += ["--nodelist", "node[001-128]", "--model", "llama2-70b", "--pdbs", "8"]
+        words += ["--parallelism", "FSDP=16" if kind == "network" else "FSDP=8"]
+        status, out, _ = run(*words, "--workdir", tmp_path / "work")
+        assert status == 0
+        assert shown in " ".join(out.split())
     assert not (tmp_path / "work").exists(), "a plan writes nothing"
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,24 +55,15 @@ def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
     assert (code, document["difference"]["change"]) == (0, "other program")
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        pytest.param(
-            lambda folder: folder, ": no *_after_optimizations.txt", id="a folder without a dump"
-        ),
-        pytest.param(lambda _: Path("/dev/zero"), "/dev/zero: no such file", id="a device"),
-    ],
-)
+@pytest.mark.parametrize("bad", ["/dev", "/dev/zero"], ids=["no dump", "a device"])
 def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
-    run: Run, tmp_path: Path, make: Callable[[Path], Path], message: str
+    run: Run, tmp_path: Path, bad: str
 ) -> None:
-    (tmp_path / "bad").mkdir()
-    bad, good = make(tmp_path / "bad"), write_dump(tmp_path / "good", "fsdp-ov")
+    good = write_dump(tmp_path / "good", "fsdp-ov")
     for argv in ((bad,), (good, bad)):
         code, out, err = run("hlo", *argv)
         assert (code, err.count("\n")) == (2, 1)
-        assert message in err
+        assert f"{bad}: no " in err
         assert ("jit_train_step for sm_9.0" in out) is (good in argv)
 
 
@@ -103,21 +93,15 @@ def test_a_trace_reconciles_and_two_variants_are_compared(
     assert json.loads(run("drill", *argv, "--json")[1])["sentences"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_does_not_agree_is_refused(run: Run, base: Path) -> None:
+    for options, message in (
         (("--gpus", 16), "4 devices with kernels in 1 capture, 16 expected"),
         (("--step-time", 1, "--step-time", 2), "2 times for 1 variant;"),
         (("--families", "/nope.json"), "/nope.json: no JSON file"),
-    ],
-    ids=["other devices", "a time too many", "no families"],
-)
-def test_what_does_not_agree_is_refused(
-    run: Run, base: Path, options: tuple[object, ...], message: str
-) -> None:
-    code, out, err = run("drill", base, *options)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
+    ):
+        code, out, err = run("drill", base, *options)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
 
 
 @pytest.mark.parametrize("name", ["n2.xplane.pb", "n2.trace.json.gz"], ids=["cut", "foreign"])

@@ -119,7 +119,6 @@ PIECES = st.sampled_from(
     [
         *(text.removesuffix("\n") for text, _ in APPENDED.values()),
         "export NCCL_ALGO=Ring",
-        "export XLA_FLAGS=--xla_a=1",
         'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1 --xla_b=2"',
         'export XLA_FLAGS="--xla_b=1 $XLA_FLAGS"',
         'export XLA_FLAGS+=" --xla_a=2"',
@@ -234,7 +233,6 @@ LARGER = SIZES.replace("4.0", "8")
     ("setting", "yml", "env"),
     [
         pytest.param("per_device_batch_size=8", LARGER, "", id="in place"),
-        pytest.param("new_key=6", f"{SIZES}new_key: 6\n", "", id="added"),
         pytest.param(
             "per_device_batch_size=4 remat_policy=minimal",
             SIZES.replace("'full'", "minimal"),

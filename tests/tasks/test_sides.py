@@ -82,19 +82,15 @@ NO_RATE = [log(tgs).replace("Tokens/s/device: ", "Tokens/s/device: nan #") for t
 LOSSES = [log(1050.0 + at, seed=at, loss="7.9") for at in range(4)]
 
 
-NO_VERDICTS = {
-    "two each": (
-        (1000.0, 1001.0),
-        (1200.0, 1201.0),
-        "INCONCLUSIVE",
-        "A has 2 scored jobs and B has 2 scored jobs; 2 on each side and 5 in all are needed",
-    ),
-    "a side without any score": (A, NO_RATE, "INCONCLUSIVE", "B has 0 scored jobs (no score:"),
-    "another loss is another training": (A, LOSSES, "INVALID", "not the same training: "),
-}
-
-
-@pytest.mark.parametrize(("a", "b", "kind", "words"), NO_VERDICTS.values(), ids=NO_VERDICTS)
+@pytest.mark.parametrize(
+    ("a", "b", "kind", "words"),
+    [
+        (A[:2], (1200.0, 1201.0), "INCONCLUSIVE", "2 on each side and 5 in all are needed"),
+        (A, NO_RATE, "INCONCLUSIVE", "B has 0 scored jobs (no score:"),
+        (A, LOSSES, "INVALID", "not the same training: "),
+    ],
+    ids=["two each", "a side without any score", "another loss is another training"],
+)
 def test_what_is_no_verdict_says_what_is_missing(
     tmp_path: Path, a: tuple[float, ...], b: tuple[float | str, ...], kind: str, words: str
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune import ConfigError, __version__, load_sweep
+from pytest_xlatune import __version__
 from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
 from tests.cli.conftest import Run
@@ -179,19 +179,6 @@ def test_a_bad_sweep_file_is_one_message(
     assert status == 2
     assert message in err
     assert not Path("ran").exists(), "a trainer is not run as a sweep file"
-
-
-def test_a_sweep_file_may_declare_a_dataclass(tmp_path: Path) -> None:
-    path = tmp_path / "test.json.py"  # whatever its name: it shadows no module
-    head = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
-    own = "@dataclass\nclass Own:\n    name: str\nNAME = Own('own').name"
-    path.write_text(head + IMPORTS + own + ONE_PROFILE, encoding="utf-8")
-    assert load_sweep(path).name == "own"
-    path.write_text("SWEEP = 1 / 0\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="cannot be imported: ZeroDivisionError"):
-        load_sweep(path)
-    files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-    assert str(path) not in files
 
 
 def test_a_study_is_what_pytest_runs_with_the_same_options(

@@ -11,7 +11,7 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.cli.history import write_page
 from pytest_xlatune.cli.show import Output, present
-from pytest_xlatune.model.errors import ConfigError, Exit
+from pytest_xlatune.model.errors import Exit
 from pytest_xlatune.report.document import (
     Table,
     Text,
@@ -66,17 +66,6 @@ def test_a_problem_goes_to_stderr_and_decides_the_status(tmp_path: Path, capsys:
         assert bool(out) == bool(output.documents)
         assert err == (f"xlatune: {said}\n" if said else "")
     assert not page.exists(), "no page is written of what was not found"
-
-
-def test_files_are_written_whole_and_named_first(tmp_path: Path, capsys: Said) -> None:
-    path = tmp_path / "gates" / "test_gate.py"
-    next_step = brief("Next", lines("run it"))
-    present(Output(files={path: "SWEEP = 1\n"}, documents=(next_step,)), asked())
-    assert path.read_text(encoding="utf-8") == "SWEEP = 1\n"
-    assert [file.name for file in path.parent.iterdir()] == ["test_gate.py"]
-    assert capsys.readouterr().out == f"written: {path}\nrun it\n"
-    with pytest.raises(ConfigError, match="name another place"):
-        present(Output(files={path / "below": "x"}), asked())
 
 
 def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(

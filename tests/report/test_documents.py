@@ -128,17 +128,6 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
         assert each["score"]["timings"] == ([*map(list, timings)] if is_kept else [])
 
 
-@pytest.mark.parametrize(
-    ("peak", "mfu"), [(500.0, 40.0), (None, 13.0)], ids=["of the stated peak", "as it is printed"]
-)
-def test_a_study_of_cells_says_what_its_jobs_use(peak: float | None, mfu: float) -> None:
-    nodes = of_studies.nodes()
-    assert "uses" not in json.loads(leaderboard_json(nodes))
-    subject = of_studies.used(nodes, peak=peak, tflops=200.0, mfu=13.0, memory_gb=71.3)
-    used = json.loads(leaderboard_json(subject))["uses"]["node003"]
-    assert used == {"tflops": 200.0, "mfu": mfu, "memory_gb": 71.3}
-
-
 # -- of a sweep that rotated -----------------------------------------------------------------------
 
 EFFECTS = {"p3": 0.04, "p5": 0.05, "channels": 0.03, "p9": -0.2}

@@ -113,17 +113,6 @@ def test_every_kind_of_document_has_a_page_of_its_own_tags_only(
     assert not [title for title in titles if title.replace("`", "") not in page.text]
 
 
-def test_single_runs_stand_apart_from_confirmed_arms() -> None:
-    text = html(page_of(leaderboard(FINISHED), FINISHED))
-    parts = re.findall(r"<tbody>\n<tr><th scope=\"rowgroup\".*?</tbody>", text, re.DOTALL)
-    shown = []
-    for part in parts:
-        verdicts = map(CONCLUSION.verdict, re.findall(r'data-arm="([^"]+)"', part))
-        shown.append({(v.kind is VerdictKind.SCREENED, v.can_run) for v in verdicts if v})
-    assert shown == [{(False, True)}, {(True, True)}, {(False, False)}]
-    assert "Dropped: cannot run here" in parts[-1]
-
-
 @pytest.mark.parametrize(
     ("values", "texts"),
     [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model import text as figures
-from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus, Verdict
+from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.model.trial import CompiledMemory
 from pytest_xlatune.report.document import (
@@ -31,7 +31,7 @@ from pytest_xlatune.report.document import (
     shortened,
 )
 from pytest_xlatune.report.leaderboard import jobs_table
-from pytest_xlatune.report.lines import progress_text, words
+from pytest_xlatune.report.lines import progress_text
 from pytest_xlatune.report.render import markdown, terminal
 from tests.helpers.finished import FINISHED
 from tests.helpers.history import CELL, trial_of
@@ -58,23 +58,6 @@ def test_figures(write: Callable[[Any], str], shown: list[tuple[Any, str]]) -> N
     assert [write(value) for value, _ in shown] == [text for _, text in shown]
     assert write(None) == figures.ABSENT
     assert figures.significant(math.nan) == "nan"
-
-
-@pytest.mark.parametrize(
-    ("verdict", "expected"),
-    [
-        ({"kind": "SCREENED", "n": 1}, f"screened {figures.ABSENT} (n=1)"),
-        ({"kind": "INCONCLUSIVE", "n": 4, "mde80": 0.013}, "inconclusive (80 % power at 1.3 %)"),
-        ({"kind": "INCONCLUSIVE", "n": 2}, "inconclusive"),
-        ({"kind": "INCONCLUSIVE"}, "not measured yet"),
-        ({"kind": "INVALID", "can_run": False}, "dropped"),
-        ({"kind": "INVALID"}, "not measured"),
-        ({"kind": "INVALID", "n": 1}, "not comparable"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_words(verdict: dict[str, Any], expected: str) -> None:
-    assert words(Verdict.from_json({"arm": "p"} | verdict)) == expected
 
 
 def landed(status: TrialStatus, **changes: Any) -> TrialResult:

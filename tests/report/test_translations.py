@@ -12,14 +12,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from string import Formatter
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune import report
 from pytest_xlatune.model import sentences
-from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import (
     Message,
     MessageCode,
@@ -103,21 +101,6 @@ def test_a_message_is_one_sentence_in_each_language(
 )
 def test_a_damaged_text_of_a_ledger_is_shown_as_it_stands(text: str, shown: str) -> None:
     assert sentence(say(text, a=7, b=9, c="x")) == shown
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        pytest.param("no step", id="a bare text"),
-        pytest.param({"text": 3}, id="a text that is a number"),
-        pytest.param({"text": "a", "values": {"b": {"text": 3}}}, id="a damaged value"),
-        pytest.param({"text": "a", "code": "run-me"}, id="an unknown code"),
-        pytest.param({"text": "a", "sentence": "b"}, id="an unknown field"),
-    ],
-)
-def test_a_damaged_message_of_a_ledger_is_refused(data: Any) -> None:
-    with pytest.raises(LedgerError, match="Message: "):
-        Message.from_json(data)
 
 
 def calls_of(path: Path) -> list[ast.Call]:

@@ -11,7 +11,6 @@ import pytest
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.report.lines import words_beside
 from pytest_xlatune.tasks import live_page
-from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.reports import publish
@@ -89,26 +88,6 @@ def test_a_page_that_cannot_be_written_is_said_once_and_tried_again(
     sweep.reports.unlink()
     assert sweep.after(11.0) == ""
     assert sweep.path.exists()
-
-
-def test_a_session_in_which_nothing_is_to_run_leaves_it_to_its_end(
-    sweep: Sweep, tmp_path: Path
-) -> None:
-    run(sweep.campaign)
-    again = Sweep(tmp_path, session="again")
-    assert len(list(again.feed.news())) == 1
-    again.at_s += 100.0
-    assert again.live.refresh(is_news=True) == ""
-    assert not again.path.exists()
-    # the feed of the session that measured it sees trials land, though it was interrupted
-    next(sweep.feed.news())  # what ends the loop over the lines ends the generator
-    assert (sweep.feed.cell_report(), sweep.feed.is_over) == (None, False), "not read to its end"
-    sweep.after(100.0)
-    assert sweep.path.exists()
-    known = sweep.feed.cell_report()
-    assert known is not None
-    assert known.entries == read_cell_report(sweep.campaign.folder).entries
-    assert sweep.feed.is_over
 
 
 LONG = "a-profile-with-a-name-that-no-screen-of-forty-columns-holds"

@@ -55,27 +55,16 @@ def look(rank: int, **said: object) -> str:
             "others came to step 8; its last line: completed step: 4",
             id="what is no look is left out, and the lines tell",
         ),
-        pytest.param("77_{}_log.out", (9, 5, 9), {"78_0_log.out": ""}, "77", "", id="submitit"),
         pytest.param(
-            "slurm-77-rank{}.out",
-            (9, 5, 9),
-            {"slurm-78-rank0.out": ""},
-            "slurm-77-rank0.out",
-            "",
+            "slurm-77-rank{}.out", (9, 5, 9), {"slurm-78-rank0.out": ""}, "slurm-77-rank0.out", "",
             id="job and rank in the name",
         ),
     ],
-)
+)  # fmt: skip
 def test_triage_names_the_rank_that_is_behind(
-    *,
-    name: str,
-    steps: tuple[int, ...],
-    others: dict[str, str],
-    path: str,
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    *, name: str, steps: tuple[int, ...], others: dict[str, str], path: str, said: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     for at, count in enumerate(steps):
         (tmp_path / name.format(at)).write_text(lines(at, count))
     for other, text in others.items():

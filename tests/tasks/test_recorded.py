@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.ledger import (
     CampaignOpened,
     Event,
@@ -73,12 +71,3 @@ def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: 
         recorded_files("pp8:slow", tmp_path, "dump")
     with pytest.raises(ConfigError, match="no evidence of it below"):
         recorded_files("pp8:overlap-2", tmp_path / "elsewhere", "dump")
-
-
-def test_a_path_stays_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, "PP=8", *recorded("PP=8", ONE))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "pp8:overlap-2").mkdir()
-    arguments = argparse.Namespace(xlatune_workdir=str(tmp_path))
-    for name in ("pp8:overlap-2", "gone/xla_dump", "gone"):
-        assert evidence_files(arguments, name, "dump") == (Path(name),)

@@ -87,7 +87,7 @@ class Browser:
             self.events.append(self._next())
 
     def ask(self, script: str) -> Any:
-        """Return the value of an expression in the page, a promise's too.
+        """Return the value of an expression in the page, a promise's too, as a click would run it.
 
         A page that loads itself anew meanwhile refuses it; the page that follows is asked again.
         """
@@ -95,23 +95,15 @@ class Browser:
         while True:
             try:
                 answer = self.call(
-                    "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-                )
+                    "Runtime.evaluate",
+                    expression=script, returnByValue=True, awaitPromise=True, userGesture=True,
+                )  # fmt: skip
                 break
             except RefusedError as error:
                 if "navigated" not in str(error) or time.monotonic() > deadline:
                     raise
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
-
-    def press(self, key: str) -> None:
-        code = {"Tab": 9, "Enter": 13}[key]
-        text = {"text": "\r"} if key == "Enter" else {}
-        for kind in ("keyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key,
-                windowsVirtualKeyCode=code, **(text if kind == "keyDown" else {}),
-            )  # fmt: skip
 
     def complaints(self) -> list[str]:
         """Return what the page said on the console, threw, or asked of another place."""

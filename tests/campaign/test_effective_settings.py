@@ -35,10 +35,6 @@ for step in range(12):
           "Tokens/s/device: 1024.0, total_weights: 512, loss: 7.1")
 """
 JAX = "import jax, jax.numpy as jnp\njax.jit(lambda x: jnp.sin(x) @ x)(jnp.ones((8, 8)))\n"
-OWN_OPTION = (
-    "import jax\nf = jax.jit(lambda x: x @ x, compiler_options="
-    "{'xla_backend_optimization_level': 3})\nf(jax.numpy.ones((8, 8)))\n"
-)
 SHOWS = "import os\nprint('XLA_FLAGS=' + os.environ.get('XLA_FLAGS', ''))\n"
 # what NCCL itself prints where it is loaded and asked to
 NCCL = """
@@ -161,11 +157,6 @@ def test_a_variable_or_a_key_on_its_way(
     assert ends(ran(of, tmp_path, program, wrapper=wrapper)) == end
 
 
-@pytest.mark.jax
-def test_a_trainer_that_gives_the_compiler_an_option_of_its_own(tmp_path: Path) -> None:
-    assert ends(ran(LEVEL, tmp_path, OWN_OPTION)) == "contradicted: drop"
-
-
 def test_a_user_who_dumps_is_left_alone(tmp_path: Path) -> None:
     found = ran(profile("dumps", "--xla_dump_to=/mine --xla_a=1"), tmp_path, SHOWS)
     assert [str(each.effect) for each in found.settings] == ["asked", "asked"]
@@ -236,18 +227,6 @@ def test_later_trials_of_an_arm_load_what_its_first_compiled_and_are_witnessed(
         log = (own / "attempt" / payload.log_name()).read_text(encoding="utf-8")
         said.append([each for each in log.splitlines() if each.startswith("cache_")])
     assert ["cache_hits" in each for each in said] == [False, True, False]
-
-
-def test_who_keeps_kernels_and_programs_and_who_does_not() -> None:
-    protocol = Protocol(autotune_cache="/s/tuned", compile_cache="/s/compiled/")
-    trial = trial_of(LEVEL, protocol)
-    assert trial.compile_folder == "/s/compiled/c"
-    (pin,) = trial.pins
-    assert str(pin) == "--xla_gpu_per_fusion_autotune_cache_dir=/s/tuned/c"
-    # an evidence run, and a profile that names the results of autotuning itself
-    assert replace(trial, protocol=replace(protocol, dump=True)).compile_folder == ""
-    own = replace(trial, profile=profile("own", "--xla_gpu_load_autotune_results_from=/s/a.pb"))
-    assert (own.compile_folder, own.pins) == ("", ())
 
 
 @rows(

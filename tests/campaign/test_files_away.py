@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.errors import LedgerError
 from tests.helpers.scripted import CellsStudy, Cluster, campaign, on, run
 
@@ -49,33 +48,3 @@ def test_one_that_stays_away_ends_the_session_with_its_name(tmp_path: Path) -> N
     made = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=3))
     with pytest.raises(LedgerError, match=str(made.folder)):
         away(made, cluster, for_s=1000)
-
-
-@pytest.mark.parametrize("reads", [False, True], ids=["who waits", "who reads the ledger too"])
-def test_is_called_while_the_work_directory_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
-) -> None:
-    """`xlatune calibrate`, `evidence` and `study` show what landed at each look."""
-    cluster = Cluster()
-    made = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=1))
-    made.turn()
-    folder, gone = made.folder, made.folder.with_name("gone")
-    reader = Ledger(folder / LEDGER)
-    reader.refresh()
-    looks: list[bool] = []
-
-    def look() -> None:
-        looks.append(folder.exists())
-        if len(looks) == 1:
-            folder.rename(gone)  # just after the campaign read on
-        if len(looks) == 4:
-            gone.rename(folder)
-        if reads:
-            reader.refresh()
-
-    def passes(_: float) -> None:
-        cluster.now_s += 1
-
-    monkeypatch.setattr("pytest_xlatune.campaign.time.sleep", passes)
-    assert not made.wait(lambda view: not view.pending, on_turn=look).stopped
-    assert looks[:5] == [True, False, False, False, True]

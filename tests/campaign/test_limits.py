@@ -9,11 +9,9 @@ import pytest
 from pytest_xlatune.campaign import CampaignStopped
 from pytest_xlatune.campaign._limits import Spending
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry, Noted
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.sweep.groups import Limits, UserOptions
-from pytest_xlatune.sweep.settings import resolve_options
+from pytest_xlatune.sweep.groups import Limits
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers.scripted import FakeExecutor, campaign, ordinary, run
 from tests.helpers.tables import rows
@@ -78,17 +76,6 @@ def test_another_trial_must_fit(limits: Limits, reason: str) -> None:
     assert found is None or sentence(found).startswith(reason)
     unknown = spent((0, began("a")))
     assert unknown.exhausted(Limits(node_hours=0.001)) is None, "no trial has ended"
-
-
-def test_limits_of_the_user_go_over_those_of_the_sweep(tmp_path: Path) -> None:
-    sweep = Limits(node_hours=10.0)
-    assert UserOptions(values={"node_hours": 2.0}).applied_to(sweep) == Limits(node_hours=2.0)
-    assert UserOptions(values={"budget": 2}).applied_to(sweep) == sweep
-    for hours in (0.0, -1.0, float("nan")):
-        with pytest.raises(ConfigError, match=r"node_hours is .*, expected more than 0 hours"):
-            Limits(node_hours=hours)
-        with pytest.raises(ConfigError, match=r"--xlatune-node-hours: found .* more than 0 hours"):
-            resolve_options({"xlatune_node_hours": str(hours)}, {}, {}, root=tmp_path)
 
 
 def test_a_budget_stops_the_sweep_with_its_reason_and_a_larger_one_goes_on(tmp_path: Path) -> None:

@@ -10,13 +10,10 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Request
-from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.lines import in_columns
-from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.running import Running, RunningJobs
 from tests.helpers.scripted import OK, STEPS, FakeExecutor, campaign, log
 from tests.helpers.tables import rows
 
@@ -51,36 +48,12 @@ class Seen(FakeExecutor):
             self.campaign.turn()
         return [each.line for each in self.feed.news() if each.line]
 
-    def job(self) -> Running:
-        known = read_cell_report(self.campaign.folder)
-        (found,) = RunningJobs(self.campaign.folder).poll(known.state, {})
-        return found
-
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Seen:
     """A campaign whose executor calls itself local, and has the queue of a cluster here."""
     monkeypatch.setattr("pytest_xlatune.tasks.running._has_queue", lambda _: True)
     return Seen(tmp_path)
-
-
-@rows(
-    "executor, reason, words",
-    {
-        "of this machine": ("local", "waits for the machine: a.1", "waits for the machine: a.1"),
-        "of a stranger": ("of-a-stranger", "", "waits in the queue"),
-    },
-)
-def test_only_what_has_a_queue_waits_in_one(
-    tmp_path: Path, executor: str, reason: str, words: str
-) -> None:
-    seen = Seen(tmp_path)
-    seen.said = Outcome(state=State.PENDING, reason=reason)
-    seen.after(turns=2)
-    ledger = seen.campaign.folder / LEDGER
-    text = ledger.read_text("utf-8").replace('"executor":"local"', f'"executor":"{executor}"')
-    ledger.write_text(text, "utf-8")
-    assert seen.job().progress_text == words
 
 
 def test_what_runs_has_a_line_after_a_minute_and_then_every_ten(seen: Seen) -> None:

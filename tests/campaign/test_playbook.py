@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,6 @@ from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Action, Blamed, BlamedAt, Finding, Outcome, State
-from tests.helpers import scripted
 from tests.helpers.tables import rows
 
 OK = Outcome(state=State.COMPLETED, exit_code=0)
@@ -115,17 +113,6 @@ def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
     assert waits_s == [300, 3600, 3600]
 
 
-def test_the_evidence_is_the_line_or_the_schedulers_words() -> None:
-    assert decide(FAILED, finding("killed", "Killed")).evidence == "Killed"
-    noted = decide(FAILED, finding("note none", "a warning"))
-    assert (noted.cls, noted.evidence) == ("exit-code", "a warning")
-    limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
-    assert decide(limit, None).evidence == "DUE TO TIME LIMIT"
-    why = "no part of Slurm knew the job in 20 rounds"
-    lost = decide(Outcome(state=State.LOST, reason=why), None)
-    assert sentence(lost.why) == f"lost ({why}): retried on the same nodes", "no word twice"
-
-
 def test_no_decision_can_see_a_measured_value() -> None:
     assert set(inspect.signature(decide).parameters) == {"outcome", "cause", "facts"}
     fields = {*Outcome.__struct_fields__, *Facts.__dataclass_fields__}
@@ -178,20 +165,6 @@ def test_a_line_is_named(row: str) -> None:
         assert cause.cls == FailureClass(cls)
 
 
-@rows(
-    "line",
-    {
-        "a line of source in a traceback": (
-            '    raise ValueError(f"Key {k} was passed at the command line but isn\'t there")'),
-        "what JAX says of other backends": (
-            "I0112 07:08:09.5 77 xla_bridge.py:925] Unable to initialize backend 'rocm': NOT_FOUND"
-        ),
-    },
-)  # fmt: skip
-def test_no_trouble_is_named_by(line: str) -> None:
-    assert read_log([f"{line}\n".encode()]).findings == ()
-
-
 @pytest.mark.parametrize("cls", sorted(blamed_on(Blame.SITE)))
 def test_no_trouble_of_the_site_drops_a_profile(cls: FailureClass) -> None:
     actions = {each.action for each in table().signatures if each.cls == cls}
@@ -214,15 +187,3 @@ def test_an_unknown_failure_is_tried_once_more_and_then_judged_by_the_reference(
     facts = (NOTHING, once, replace(once, reference=unknown), mixed)
     ruled = [decide(FAILED, finding(cls), each).next for each in facts]
     assert ruled == [Next.RETRY, Next.DROP, Next.GIVE_UP, Next.GIVE_UP]
-
-
-def test_a_profile_that_raises_the_same_twice_is_dropped_while_the_reference_runs(
-    tmp_path: Path,
-) -> None:
-    executor = scripted.FakeExecutor(scripted.failing("fast", "ValueError: a shape\n", FAILED))
-    made = scripted.campaign(tmp_path, executor)
-    scripted.run(made)
-    results = [each.result for each in made.view().state.trials.values()]
-    ended = {(each.trial.arm, each.status, len(each.job_ids)) for each in results}
-    assert ("fast", "dropped", 2) in ended
-    assert {status for arm, status, _ in ended if arm == "same"} == {"measured"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign, CampaignStopped
-from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.ledger import AttemptCutShort, Ledger
 from pytest_xlatune.logs import LogReader
 from pytest_xlatune.model.failure import FailureClass
@@ -21,7 +19,6 @@ from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.result import (
     Outcome,
     State,
-    Submission,
     TrialResult,
     TrialSetting,
 )
@@ -33,7 +30,6 @@ from tests.helpers.scripted import (
     FAILED,
     KILLED,
     OK,
-    PROFILES,
     UNKNOWN_FLAG,
     FakeExecutor,
     campaign,
@@ -46,7 +42,6 @@ from tests.helpers.scripted import (
 from tests.helpers.tables import rows
 
 RUNS = Outcome(state=State.RUNNING)
-LIMIT = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
 MISSPELT = UNKNOWN_FLAG.replace("--x", "--xla_cpu_enable_fast_mth=1 --xla_nope=1")
 
 
@@ -91,22 +86,6 @@ def test_a_profile_that_cannot_run_is_dropped_once_and_the_others_go_on(
     assert words in " ".join(map(sentence, verdict.reasons))
     (dropped,) = results(made, "fast")
     assert len(dropped.job_ids) == 1
-
-
-def test_a_trial_that_could_not_be_measured_is_tried_again_by_the_next_session(
-    tmp_path: Path,
-) -> None:
-    executor = FakeExecutor(failing("same", log(steps=2), LIMIT))
-    made = swept(tmp_path, executor)
-    verdict = made.conclude().verdict("same")
-    assert verdict is not None
-    assert (verdict.kind, verdict.can_run) == ("INVALID", True)
-    with pytest.raises(awaiting.NotMeasured, match="time-limit"):
-        awaiting.screened(made, PROFILES[1], lambda: None)
-    executor.script = ordinary
-    later = campaign(tmp_path, executor, session="second")
-    run(later)
-    assert {each.status for each in results(later, "same")} == {"measured"}
 
 
 # -- a baseline without a score --------------------------------------------------------------------
@@ -158,24 +137,6 @@ def test_a_trainer_whose_step_lines_cannot_be_read_is_told_what_is_expected(
     assert "dropped" not in said
 
 
-@rows("jump_s", {"back": -7200.0, "forward": 7200.0})
-def test_a_back_off_lasts_as_long_whatever_the_days_clock_does(
-    tmp_path: Path, jump_s: float
-) -> None:
-    outage = log(steps=0, last="error: RPC failed; HTTP 502 curl 22")
-    executor = FakeExecutor(failing("", outage, FAILED, times=1))
-    shown = {"now": 1e9, "ticks": 0.0}
-    clocks = {"now": lambda: shown["now"], "ticks": lambda: shown["ticks"]}
-    made = campaign(tmp_path, executor, clocks=clocks)
-    for _ in range(3):
-        made.turn()
-    first = executor.submitted[0]
-    shown["now"] += jump_s
-    for shown["ticks"], times in ((1.0, 1), (299.0, 1), (301.0, 2)):  # an outage has 300 s to pass
-        made.turn()
-        assert executor.submitted == [first] * times
-
-
 # -- what an attempt left cannot be read -----------------------------------------------------------
 
 
@@ -207,28 +168,6 @@ def test_an_attempt_whose_log_breaks_us_ends_with_reason_and_path(
         assert each.status == "unmeasured"
         assert sentence(each.reason).startswith(f"its log cannot be read: {said} ({tmp_path}")
         assert path in sentence(each.reason)
-    assert {each.status for each in results(made, "same")} == {"measured"}
-
-
-class Damaging(FakeExecutor):
-    """Tells the outcome that stands in the folder of an attempt, which is torn."""
-
-    def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
-        found = dict(super().poll(submissions, root=root))
-        for each in submissions:
-            if each.trial_id.startswith("fast-wave2"):
-                path = root / each.folder / "outcome.json"
-                if not path.with_name("outcome.json.unreadable").exists():
-                    path.write_text("torn", encoding="utf-8")
-                found[each.job_id] = read_outcomes(root / each.folder)[0]
-        return found
-
-
-def test_where_an_unreadable_outcome_comes_again_the_others_are_measured(tmp_path: Path) -> None:
-    made = swept(tmp_path, Damaging())
-    lost = results(made, "fast")[0]
-    assert lost.status == "unmeasured"
-    assert "2 times in a row: not measured" in sentence(lost.reason)
     assert {each.status for each in results(made, "same")} == {"measured"}
 
 

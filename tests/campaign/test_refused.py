@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import QueueFull, Request, SchedulerDown
@@ -40,23 +38,10 @@ class Again(CellsStudy, frozen=True, kw_only=True):
         return super().decide(())
 
 
-class Strange(CellsStudy, frozen=True, kw_only=True):
-    """A study that proposes one more trial, which is like another but for this."""
-
-    changed: dict[str, str]
-
-    def decide(self, history: History) -> Decision:
-        found = super().decide(history)
-        first, *others = found.due
-        due = (first, replace(first, position=7, **self.changed), *others)
-        return dataclasses.replace(found, due=due)
-
-
 @rows(
     "study, words",
     {
         "it never ends": (Again(cells=ONE), "it proposes .* again"),
-        "a stage that is none": (Strange(cells=ONE, changed={"stage": "a b"}), "stage 'a b'"),
     },
 )
 def test_a_faulty_study_is_refused_and_its_ledger_goes_on(

@@ -11,13 +11,9 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER
-from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.sweep.earlier import CALIBRATION, read_calibration
-from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
@@ -76,26 +72,6 @@ def test_what_is_no_ledger_is_refused_and_says_what_to_name(
     said = capsys.readouterr().err
     assert words in said
     assert (str(swept) in said) is (name in (".", "pretend"))
-
-
-def test_a_calibration_is_kept_beside_the_ledger_and_the_sweep_keeps_its_own(
-    swept: Path, tmp_path: Path
-) -> None:
-    before = read_cell_report(swept)
-    executor = scripted.FakeExecutor()
-    each = calibrating(tmp_path, CalibrationStudy(cell=CELL, jobs=6), executor)
-    found = calibrate(each, lambda: None)
-    assert len(executor.submitted) == 6
-    assert found.noise.jobs == 6
-    assert found.noise.sigma_job > 0
-    assert found.noise.step_sd is not None, "its steps are read again from the logs"
-    assert "36 jobs" in sentence(found.outlook)
-    assert read_calibration(swept, CELL) == found
-    assert read_cell_report(swept).conclusion == before.conclusion
-    assert read_calibration(swept, replace(CELL, config_tag="sparse")) is None
-    (swept / CALIBRATION).write_text("{", encoding="utf-8")
-    with pytest.raises(LedgerError, match="calibrate again"):
-        read_calibration(swept, CELL)
 
 
 @rows(

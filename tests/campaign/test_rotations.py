@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.rotating import MOST_BLAMED, read_journals
+from pytest_xlatune.campaign.rotating import MOST_BLAMED
 from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.rotated import SPEC_FILE
 from pytest_xlatune.ledger.state import LedgerState
@@ -37,7 +37,6 @@ SPEC = spec_of(
 )
 LOOK = spec_of(copies=1, rounds=3)
 NAMES = [SPEC.programs[index].id for index in SPEC.order]
-CALLS = SPEC.first_step + len(SPEC.order) * SPEC.turn_steps
 SPEEDS = {"fast": 1050.0, "slow": 900.0}
 RAISED = Outcome(state=State.FAILED, exit_code=1)
 ABORTED = Outcome(state=State.FAILED, signal=6)
@@ -159,23 +158,6 @@ def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
     (launch,) = ran.executor.launches
     assert launch.env["XLA_FLAGS"] == "--xla_deployed=1"
     assert launch.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
-
-
-def test_a_rotation_on_another_device_than_the_one_before_compares_nothing(tmp_path: Path) -> None:
-    """Each of its programs fell back, so that their differences are those of a CPU."""
-    devices = iter(["gpu NVIDIA H100", "cpu", "cpu"])  # one more attempt: the site may be at fault
-
-    def play(spec: RotationSpec, _: int) -> Told:
-        told = journal(spec).replace('"name": "train_step"', f'"device": "{next(devices)}"')
-        return step_lines(spec, SPEEDS), OK, (told.replace('"found"', '"found", "name": "f"'),)
-
-    ran = run(tmp_path, play, SPEC, SPEC)
-    assert next(devices, "") == ""
-    assert ran.results[0].rotation is not None
-    assert ran.results[0].rotation.score is not None
-    assert ran.rotation.score is None
-    said = "it ran on cpu and rotation on gpu NVIDIA H100, as journal shows"
-    assert said in sentence(ran.rotation.reason)
 
 
 # -- who is blamed ---------------------------------------------------------------------------------
@@ -378,29 +360,6 @@ def test_what_ranks_stops_the_sweep_where_something_else_ended_it(
         assert ran.rotation.is_found
 
 
-DIES_OF_ODD, DIES_OF_SLOW = (journal(SPEC, dies_compiling=name) for name in ("odd", "slow"))
-DIES_IN_A_TURN = journal(SPEC, turns=TURN + 1, is_over=False)
-
-
-@rows(
-    "journals, suspects, is_compiling",
-    {
-        "one raises, and another is killed for it": (
-            (DIES_OF_SLOW, DIES_OF_ODD + line("end", calls=4)), ("odd",), True),
-        "the one that is furthest behind": ((DIES_OF_ODD, DIES_OF_SLOW), ("slow",), True),
-        "one in a turn that the first had not begun": (
-            (journal(SPEC, turns=0, is_over=False), DIES_IN_A_TURN), (OF_TURN,), False),
-    },
-)  # fmt: skip
-def test_which_of_several_processes_tells_whom_to_blame(
-    journals: tuple[str, ...], suspects: tuple[str, ...], *, is_compiling: bool
-) -> None:
-    read = read_journals(journals)
-    assert read is not None
-    assert (read.suspects, read.is_compiling) == (suspects, is_compiling)
-    assert read_journals(()) is None
-
-
 # -- which turns can be read -----------------------------------------------------------------------
 
 
@@ -489,18 +448,6 @@ def test_a_trainer_whose_lines_tell_no_turn_is_told_what_to_do(
         assert ran.rotation.score is None
         assert not ran.rotation.is_found, "the look tells it before a rotation is spent"
         assert words in sentence(ran.rotation.reason)
-
-
-def test_the_turns_end_with_a_call_that_raises(tmp_path: Path) -> None:
-    """A trainer that catches it and goes on has a line for that call, or has none."""
-    call = SPEC.first_step + (len(SPEC.order) - 3) * SPEC.turn_steps + 2
-    told = journal(SPEC, turns=len(SPEC.order) - 2, is_over=False)
-    told += line("raised", call=call, words="INTERNAL") + line("end", calls=CALLS + 1)
-    ran = run(tmp_path, lambda spec, _: (step_lines(spec, SPEEDS), OK, (told,)))
-    assert ran.rotation.score is not None
-    last = ran.rotation.score.turns[-1]
-    assert last.first_step + last.steps + 2 <= call
-    assert ran.changes["slow"] == pytest.approx(-0.105, abs=0.003)
 
 
 @rows("compiling", {"in a turn": "", "in a compilation": "slow"})

@@ -38,7 +38,6 @@ from tests.helpers.scripted import (
     failing,
     log,
     on,
-    ordinary,
     run,
 )
 from tests.helpers.second_looks import BESIDE_THE_LAB
@@ -89,27 +88,6 @@ def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) ->
     moved = replace(CELL, nodelist=("node002",))
     with pytest.raises(ConfigError, match=r"nodelist was \[\], is \['node002'\].*--xlatune-fresh"):
         campaign(tmp_path, executor, session="third", cell=moved)
-
-
-def test_a_session_that_names_the_step_lines_reads_the_trials_that_an_earlier_one_planned(
-    tmp_path: Path,
-) -> None:
-    """As a stop for unreadable step lines advises; the time limit too is that of today."""
-
-    def own(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        text, outcome = ordinary(trial_id, attempt)
-        return text.replace("completed step:", "my iteration"), outcome
-
-    executor = FakeExecutor(own)
-    first = campaign(tmp_path, executor)
-    run(first)
-    assert "step_pattern=" in sentence(first.view().stopped)
-    shape = r"my iteration (?P<step>\d+), seconds: (?P<seconds>[\d.]+), .*device: (?P<tgs>[\d.]+)"
-    protocol = replace(CELL.protocol, step_pattern=shape, deadline_s=60)
-    second = campaign(tmp_path, executor, session="second", cell=replace(CELL, protocol=protocol))
-    assert {each.trial.protocol.deadline_s for each in second.view().history} == {60}
-    run(second)
-    assert is_faster(second)
 
 
 # -- what this user ends, or lets go ---------------------------------------------------------------

@@ -138,14 +138,3 @@ def test_trials_that_have_begun_count_against_the_node_hours(
     run(made, cluster)
     assert len(cluster.submitted) == trials
     assert sentence(made.view().stopped).startswith("budget: ")
-
-
-def test_a_cell_that_no_longer_fits_stops_no_smaller_one(tmp_path: Path) -> None:
-    big, cluster = on(*(f"node{n:03d}" for n in range(1, 17))), Cluster()
-    study = CellsStudy(cells=(TWENTY[0], big, TWENTY[19]), repeats=6)
-    limits = Limits(node_hours=0.6)  # 36 minutes of a node; a trial of the big cell takes 16
-    made = campaign(tmp_path, cluster, study, limits=limits)
-    run(made, cluster)
-    ran = Counter(nodes_of(cluster))
-    assert [ran[cell.nodelist] for cell in study.cells] == [6, 1, 6]
-    assert sentence(made.view().stopped).startswith("budget: ")

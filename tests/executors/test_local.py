@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_outcomes
-from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State, Submission
@@ -106,34 +104,6 @@ def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None
     machine.cancel(second)
     assert machine.final(second).state is State.CANCELLED
     assert not read_outcomes(machine.root / "a")
-
-
-def test_who_has_the_machine_and_for_how_long_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The attempt that runs; a changed second is no news."""
-    name = "fast-wave2.0-0123456789.1"
-    holder, lock = tmp_path / ".xlatune" / "s1" / name, tmp_path / "machine.lock"
-    now_s = 1_790_000_000.0
-    monkeypatch.setattr(time, "time", lambda: now_s)
-    for folder, ago_s in ((holder, 3600.0), (tmp_path / "waiting", 130.0)):
-        folder.mkdir(parents=True)
-        (folder / payload.SPEC).write_text("{}", encoding="utf-8")
-        claim = {**payload.identity(os.getpid()), "at_s": now_s - ago_s}
-        secure_files.write_json(folder / payload.name_of("claimed"), claim)
-    job = Submission(trial_id="w", attempt=1, executor="local", job_id="1.1", folder="waiting")
-
-    def said() -> str:
-        return LocalExecutor(lock=lock).poll([job], root=tmp_path)["1.1"].reason
-
-    waits = "waits for the machine, for 3 min already"
-    lock.write_text(str(holder), encoding="utf-8")
-    assert said() == f"{waits}: {name} has it"
-    now_s += 20.0
-    assert said() == f"{waits}: {name} has it"
-    for content in ("/no/such/folder", "\0", "x" * 5000):
-        lock.write_text(content, encoding="utf-8")
-        assert said() == waits
 
 
 # -- how a job ends --------------------------------------------------------------------------------

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
@@ -97,33 +95,6 @@ def test_what_a_trainer_started_is_ended_at(
         assert found.end_s - found.start_s >= 5
 
 
-# a trainer that a scheduler tells to end; its child lives on and is the payload's when it is gone
-TOLD = """
-import os, time
-trainer = os.getpid()
-if os.fork():
-    os.kill(trainer, 15)
-while os.getppid() == trainer:
-    time.sleep(0.01)
-{then}
-"""
-
-
-@rows(
-    "then, late_signal_s, state",
-    {
-        "then so are we": ("os.kill(os.getppid(), 15)", LIMIT_S, State.CANCELLED),
-        "by another process": ("", 0.3, State.FAILED),
-    },
-)
-def test_a_trainer_that_is_told_to_end_before_we_are(
-    tmp_path: Path, start: Start, then: str, late_signal_s: float, state: State
-) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=python(TOLD.format(then=then))))
-    start(tmp_path, late_signal_s=late_signal_s).wait(LIMIT_S)
-    assert (outcome(tmp_path).state, outcome(tmp_path).signal) == (state, signal.SIGTERM)
-
-
 def test_a_trainer_that_saves_and_exits_0_on_sigterm_was_still_cancelled(
     tmp_path: Path, start: Start
 ) -> None:
@@ -153,18 +124,3 @@ def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
     start(tmp_path / "second", lock=lock).wait(LIMIT_S)
     os.kill(far, signal.SIGKILL)  # it left the session: only a living payload finds such a one
     assert (tmp_path / "second" / "log.0.txt").read_text() == "alone\n"
-
-
-def test_leftovers_are_sought_only_where_they_can_be() -> None:
-    token = {payload.TOKEN: "c0ffee"}
-    with subprocess.Popen(["sleep", "300"], start_new_session=True, env=token) as stranger:
-        try:
-            # the kernel shows a program's environment a moment after its start
-            until(lambda: payload._has_variable(stranger.pid, b"XLATUNE_START=c0ffee"))
-            for other in ("00ff", ""):  # of another start, and of none that is known
-                payload.end_leftovers({"pid": stranger.pid, "token": other})
-                assert stranger.poll() is None
-            payload.end_leftovers({"pid": stranger.pid, "token": "c0ffee"})
-            assert stranger.wait(LIMIT_S) == -signal.SIGKILL
-        finally:
-            stranger.kill()

@@ -25,9 +25,9 @@ from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 from pytest_xlatune.workers.probe_environment import code_digest
-from tests.helpers.payloads import PATH, Start, outcome, trainer
+from tests.helpers.payloads import PATH, Start, outcome
 from tests.helpers.tables import rows
-from tests.helpers.waiting import LIMIT_S, until
+from tests.helpers.waiting import LIMIT_S
 
 AWKWARD = {
     "QUOTES": """--xla_a='x y' "z" `id` $(id) $HOME \\""",
@@ -137,19 +137,6 @@ def test_each_rank_has_its_own_files_and_ends_its_process_as_its_trainer_ended(
     assert names == {"outcome.json", "outcome.1.json", "outcome.2.json"}
 
 
-def test_output_is_in_the_log_while_the_trainer_runs_and_it_is_run_once(
-    tmp_path: Path, start: Start
-) -> None:
-    write_spec(tmp_path, runs("sh", "-c", "echo run >> runs; echo out; echo err >&2; sleep 60"))
-    for _ in range(3):
-        start(tmp_path)
-    log = tmp_path / "log.0.txt"
-    until(lambda: log.exists() and log.read_text() == "out\nerr\n")
-    assert trainer(tmp_path).is_alive
-    assert not read_outcomes(tmp_path)
-    assert (tmp_path / "runs").read_text() == "run\n"
-
-
 # -- what a site's command tells of the node -------------------------------------------------------
 
 HARD = "echo hard: Xid 79 on GPU 3; echo 2 corrected errors"
@@ -188,21 +175,6 @@ def test_a_sites_command_tells_of_the_node_and_costs_no_trial(
     assert [f"{each.cls}: {each.text}" for each in found] == expected
     assert {each.source for each in found} <= {*outcome(tmp_path).nodes}
     assert (tmp_path / "log.0.txt").read_text() == "of the trainer\n"
-
-
-def test_a_command_that_writes_without_end_or_was_not_run_is_told(
-    tmp_path: Path, start: Start
-) -> None:
-    write_spec(tmp_path, LaunchSpec(argv=("true",), env=PATH, node_health=("yes",)))
-    (found,) = node_findings(tmp_path)
-    assert (found.cls, found.source) == ("node-unasked", "")
-    assert "was not run" in found.text
-    start(tmp_path).wait(LIMIT_S)
-    assert outcome(tmp_path).state is State.COMPLETED
-    assert node_findings(tmp_path)[0].cls == "node-unasked"
-    assert (tmp_path / "health.txt").stat().st_size <= 1 << 20
-    write_spec(tmp_path / "unasked", runs("true"))
-    assert node_findings(tmp_path / "unasked") == ()
 
 
 # -- what a trial runs on --------------------------------------------------------------------------

@@ -160,18 +160,6 @@ def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
     until(lambda: is_gone(pid))
 
 
-def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_xlatune.executors.slurm._SBATCH_OVER_S", 0.1)
-    (folder / "submitit").mkdir()
-    with (folder / "submitit" / "sbatch.lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(SchedulerDown, match="of another session"):
-            executor().submit(SPEC, request_of(folder))
-    assert not list((folder / "submitit").glob("*submission*"))
-
-
 def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path: Path) -> None:
     # one session, one trial id, so one comment: the folders differ
     ours, theirs = (tmp_path / name / "cell" / "session" / "t1.1" for name in ("one", "two"))
@@ -181,17 +169,6 @@ def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path:
     assert slurm.find(request_of(theirs, "c")) == "31"
     with pytest.raises(SchedulerDown, match="squeue does not say whether"):
         executor(squeue=Reply(code=0, out="\001\377 garbage")).find(request_of(ours, "c"))
-
-
-def test_submission_without_slurm_says_so(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "env").symlink_to("/usr/bin/env")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(SubmissionError, match=r"sbatch.*No such file or directory"):
-        SlurmExecutor().submit(SPEC, request_of(folder))
-    assert run_command(["squeue"]).error == "squeue: command not found"
 
 
 def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(

@@ -32,15 +32,6 @@ def noted(*texts: str) -> list[Noted]:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def test_a_reader_gets_only_what_is_new(ledger: Ledger) -> None:
-    reader = Ledger(ledger.path)
-    assert reader.refresh() == ()
-    for batch in (STORY[:2], STORY[2:3]):
-        ledger.append(*batch, at_s=1.0)
-        assert tuple(entry.event for entry in reader.refresh()) == batch
-        assert reader.refresh() == ()
-
-
 def test_a_line_that_was_read_before_is_no_memory_of_its_file(ledger: Ledger) -> None:
     ledger.append(*noted("one", "two", "one"), at_s=1.0)
     assert [entry.number for entry in Ledger(ledger.path).refresh()] == [1, 2, 3]

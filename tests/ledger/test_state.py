@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import re
 
 import pytest
 
@@ -15,9 +13,6 @@ from pytest_xlatune.ledger import (
     AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
-    Decided,
-    EpochBegan,
-    EpochCause,
     Event,
     Ledger,
     TrialEnded,
@@ -26,9 +21,7 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.message import say, sentence
-from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Action, Outcome, State, TrialStatus
+from pytest_xlatune.model.result import Outcome, State, TrialStatus
 from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, submission, trial
 from tests.helpers.tables import rows
 
@@ -145,27 +138,3 @@ def test_what_the_table_does_not_allow_is_refused_with_its_line(
     assert found.trials[OF].attempts[1].state is allowed
     assert [each.attempt for each in found.in_flight()] == [1] * allowed.is_in_flight
     assert len(found.unresolved()) == (allowed is AttemptState.INTENDED)
-
-
-STEPS = say("the last step is {step} of {steps}", step=2, steps=15)
-IN_VAIN = ("resumed 2 times without a measured trial since",)
-
-
-@rows(
-    "event, said",
-    {
-        "nodes that were resumed in vain": (
-            Decided(trial_id="t", attempt=1, next=Next.STOP, cls="node-drain", faults=IN_VAIN),
-            "node-drain: resumed 2 times"),
-        "what a site did": (
-            EpochBegan(cause=EpochCause.HOOK, cls="nic-fault", nodes=("n1",), action=Action.HOOK,
-                       faults=("n1 is down",)), "nic-fault: the site did hook; .*n1 is down"),
-    },
-)  # fmt: skip
-def test_an_event_tells_reasons_and_is_the_same_after_a_way_through_json(
-    event: Decided | EpochBegan, said: str
-) -> None:
-    again = type(event).from_json(json.loads(json.dumps(event.to_json())))
-    assert again == event
-    names = [name for name in ("proof", "remark", "why") if hasattr(again, name)]
-    assert any(re.match(said, sentence(getattr(again, name))) for name in names)

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -19,11 +19,7 @@ from pytest_xlatune.launchers import program
 from pytest_xlatune.launchers.program import FOLDER
 from tests.helpers import quick_compile
 
-if TYPE_CHECKING:
-    from tests.conftest import Once
-
 pytestmark = pytest.mark.jax
-programs = pytest.mark.part("programs")
 
 QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
 TRAINER = QUICKSTART / "train.py"
@@ -73,39 +69,6 @@ def train(
         capture_output=True, text=True, encoding="utf-8", check=False, timeout=300,
     )  # fmt: skip
     return Ended(done.returncode, done.stdout, done.stderr)
-
-
-def run_with_evidence(folder: Path) -> None:
-    args = (
-        *TINY, "steps=6", "ici_fsdp_parallelism=4", "per_device_batch_size=2", "run_name=seen",
-        f"base_output_directory={folder}", f"metrics_file={folder}/metrics.jsonl",
-        "profiler=xplane", "skip_first_n_steps_for_profiler=2", "profiler_steps=2",
-        f"jax_cache_dir={folder}/cache",
-    )  # fmt: skip
-    # as a scored trial asks for XLA's options, which must not keep the step from the cache
-    asked = " ".join(str(each).replace(FOLDER, str(folder)) for each in program._DUMP_OPTIONS_FLAGS)
-    log = {"JAX_LOG_COMPILES": "1"}
-    first = train(*args, "profiler=", devices=4, flags=asked, variables=log)
-    (folder / "compiled.txt").write_text(first.err, encoding="utf-8")
-    assert any(folder.joinpath("cache").iterdir())
-    dump = f"--xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
-    secret = {"JAX_TOKEN": "hush", "NCCL_DEBUG": "WARN", "AWS_SECRET_ACCESS_KEY": "hush"}
-    keep(train(*args, devices=4, flags=dump, variables=secret), folder)
-
-
-def keep(ended: Ended, folder: Path) -> None:
-    assert ended.code == 0, ended.err
-    (folder / "ended.json").write_text(json.dumps(ended), encoding="utf-8")
-
-
-def kept(folder: Path) -> Ended:
-    return Ended(*json.loads((folder / "ended.json").read_text(encoding="utf-8")))
-
-
-@pytest.fixture(scope="session")
-def evidence(once: Once) -> Path:
-    """One FSDP=4 run with everything on: metrics, profiler, dump, and a full cache to defeat it."""
-    return once("trained-with-evidence", run_with_evidence)
 
 
 # words that begin in capital letters are variables
@@ -164,10 +127,35 @@ def test_what_is_not_honoured_is_refused_with_exit_code_1() -> None:
         assert "CONFIG ERROR" in said, name
 
 
-def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: Path) -> None:
-    ended = kept(evidence)
+def test_a_run_with_everything_on_shows_no_secret_and_what_its_metrics_file_rounds(
+    tmp_path: Path,
+) -> None:
+    """With metrics, profiler, dump, and a full cache to defeat it."""
+    args = (
+        *TINY, "steps=6", "ici_fsdp_parallelism=4", "per_device_batch_size=2", "run_name=seen",
+        f"base_output_directory={tmp_path}", f"metrics_file={tmp_path}/metrics.jsonl",
+        "profiler=xplane", "skip_first_n_steps_for_profiler=2", "profiler_steps=2",
+        f"jax_cache_dir={tmp_path}/cache",
+    )  # fmt: skip
+    # as a scored trial asks for XLA's options, which must not keep the step from the cache
+    flags = program._DUMP_OPTIONS_FLAGS
+    asked = " ".join(str(each).replace(FOLDER, str(tmp_path)) for each in flags)
+    first = train(*args, "profiler=", devices=4, flags=asked, variables={"JAX_LOG_COMPILES": "1"})
+    # Finished XLA compilation of jit(train_step) in 1.234 sec
+    compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", first.err)
+    # a small program, beside which every XLA writes its options: most releases of jaxlib write none
+    # down beside the step unless it is dumped
+    (named,) = (each.value for each in flags if each.name.endswith("module_re"))
+    assert [name for name in compiled if re.search(str(named), f"jit_{name}")]
+    assert compiled[-1] == "train_step"
+    assert any("train_step" in path.name for path in tmp_path.glob("cache/*"))
+
+    dump = f"--xla_dump_to={tmp_path}/dump --xla_dump_hlo_as_text"
+    secret = {"JAX_TOKEN": "hush", "NCCL_DEBUG": "WARN", "AWS_SECRET_ACCESS_KEY": "hush"}
+    ended = train(*args, devices=4, flags=dump, variables=secret)
+    assert ended.code == 0, ended.err
     lines = list(STEP.finditer(ended.err))
-    text = (evidence / "metrics.jsonl").read_text(encoding="utf-8")
+    text = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
     records = [json.loads(line) for line in text.splitlines()]
     assert [int(line["step"]) for line in lines] == list(range(6))
     for line, record in zip(lines, records, strict=True):
@@ -197,20 +185,6 @@ def test_the_log_shows_no_secret_and_the_metrics_file_what_it_rounds(evidence: P
         assert words in ended.err
 
 
-def test_a_small_program_is_compiled_beside_which_every_xla_writes_its_options(
-    evidence: Path,
-) -> None:
-    """Before the step: most releases of jaxlib write none down beside it unless it is dumped."""
-    log = (evidence / "compiled.txt").read_text(encoding="utf-8")
-    # Finished XLA compilation of jit(train_step) in 1.234 sec
-    compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", log)
-    flags = program._DUMP_OPTIONS_FLAGS
-    (named,) = (each.value for each in flags if each.name.endswith("module_re"))
-    assert [name for name in compiled if re.search(str(named), f"jit_{name}")]
-    assert compiled[-1] == "train_step"
-    assert any("train_step" in path.name for path in evidence.glob("cache/*"))
-
-
 LAYOUTS = {
     "fully sharded": ("ici_fsdp_parallelism=4",),
     "tensor parallel by two, sharded by two": (
@@ -221,20 +195,21 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def one_device(once: Once) -> Ended:
-    args = (*TINY, "per_device_batch_size=8")
-    return kept(once("trained-on-one-device", lambda folder: keep(train(*args), folder)))
+FIRST, *OTHERS = LAYOUTS
 
 
 @pytest.mark.parametrize(
-    "layout", [pytest.param(name, marks=programs if at else ()) for at, name in enumerate(LAYOUTS)]
+    "layouts",
+    [
+        pytest.param([FIRST], id="one"),
+        pytest.param(OTHERS, id="others", marks=pytest.mark.part("programs")),
+    ],
 )
-def test_the_same_global_batch_gives_the_same_losses_as_on_one_device(
-    layout: str, one_device: Ended
-) -> None:
-    ended = train(*TINY, "per_device_batch_size=2", *LAYOUTS[layout], devices=4)
-    assert ended.code == 0, ended.err
-    assert len(ended.losses) == 3
-    assert ended.losses == pytest.approx(one_device.losses, abs=2e-3)
-    assert ended.losses[2] < ended.losses[0]
+def test_the_same_global_batch_gives_the_same_losses_as_on_one_device(layouts: list[str]) -> None:
+    alone = train(*TINY, "per_device_batch_size=8")
+    for layout in layouts:
+        ended = train(*TINY, "per_device_batch_size=2", *LAYOUTS[layout], devices=4)
+        assert ended.code == 0, (layout, ended.err)
+        assert len(ended.losses) == 3, layout
+        assert ended.losses == pytest.approx(alone.losses, abs=2e-3), layout
+        assert ended.losses[2] < ended.losses[0], layout

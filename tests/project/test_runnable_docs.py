@@ -58,12 +58,10 @@ def blocks(path: Path) -> list[Block]:
     for mark in re.finditer(r"(?m)^<!-- runnable(?:: (.*?))? -->\n+", text):
         rest = text[mark.end() :]
         fenced = re.match(r"```(\w+)\n(.*?)```", rest, re.DOTALL)
-        indented = re.match(r"(?:    .*\n|\n)+", rest)
         line = text.count("\n", 0, mark.end()) + 1
-        assert fenced or indented, f"{path.name}:{line}: no block follows the mark"
-        language, code = (fenced[1], fenced[2]) if fenced else ("bash", textwrap.dedent(rest))
-        if indented and not fenced:
-            code = textwrap.dedent(indented[0])
+        indented = fenced or re.match(r"(?:    .*\n|\n)+", rest)
+        assert indented, f"{path.name}:{line}: no block follows the mark"
+        language, code = fenced.groups() if fenced else ("bash", textwrap.dedent(indented[0]))
         found.append(Block(path.name, line, mark[1] or "", language, code))
     return found
 

@@ -10,20 +10,16 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from filelock import FileLock
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from tests.helpers.containers import PodmanSite
 
-
-Once = Callable[[str, Callable[[Path], object]], Path]
 
 # A shell starts what it puts in the background deaf to Ctrl-C, and every child inherits that; the
 # tests send Ctrl-C and mean it.
@@ -197,25 +193,6 @@ def loaded() -> None:
     from tests.helpers.sessions import load_everything
 
     load_everything()
-
-
-@pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
-    """Make a folder once a run: the worker that asks first makes it, the others wait for it."""
-    own = tmp_path_factory.getbasetemp()
-    root = own if worker_id == "master" else own.parent
-
-    def made(name: str, make: Callable[[Path], object]) -> Path:
-        folder, done = root / f"once-{name}", root / f"once-{name}.done"
-        with FileLock(root / f"once-{name}.lock"):
-            if not done.exists():
-                shutil.rmtree(folder, ignore_errors=True)  # of one that failed
-                folder.mkdir()
-                make(folder)
-                done.touch()
-        return folder
-
-    return made
 
 
 def _missing(why: str) -> None:

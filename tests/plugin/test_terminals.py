@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import pty
 import re
+import select
 import signal
+import struct
+import subprocess
 import sys
+import termios
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.cli import main
 from tests.helpers.second_looks import BESIDE_THE_LAB
-from tests.helpers.terminals import Terminal, screen
 from tests.plugin.conftest import Folder
 
 LEFT = pytest.mark.part("sweeps")
@@ -27,6 +34,77 @@ SLOW = """\
         if not os.path.exists("SEEN"):
             time.sleep(0.02)
 """
+
+
+# what moves no cursor:  ESC[32m   ESC[?25l   ESC[1A and ESC[2K are read by `screen`
+STYLE = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?[0-9]+[hl]|\x1b\][^\x07]*\x07")
+
+
+class Terminal:
+    """A process whose input and output are a pseudo-terminal of 80 columns."""
+
+    def __init__(self, argv: Sequence[str], *, cwd: Path, columns: int = 80) -> None:
+        self.columns = columns
+        ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+        named = {"TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "30"}
+        self.process = subprocess.Popen(
+            argv, cwd=cwd, env={**os.environ, **named}, stdin=its, stdout=its, stderr=its,
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(its)
+        self._ours, self.said = ours, b""
+
+    def read_until(self, is_enough: Callable[[str], object] = lambda _: False) -> str:
+        """Read what it writes until that is enough, or the process has ended; return all of it."""
+        until = time.monotonic() + 120.0
+        while time.monotonic() < until and not is_enough(self.text):
+            if not select.select([self._ours], [], [], 0.2)[0]:
+                if self.process.poll() is not None:
+                    break
+                continue
+            try:
+                self.said += os.read(self._ours, 65536)
+            except OSError:  # the other end is closed
+                break
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """All that was written, without colours."""
+        return STYLE.sub("", self.said.decode("utf-8", "replace"))
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def close(self) -> int:
+        try:
+            return self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            os.close(self._ours)
+
+
+def screen(text: str) -> list[str]:
+    """The lines as they are left on the screen: erased ones are gone."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[0-9]*[A-Z]|\r|\n|[^\x1b\r\n]+|\x1b", text):
+        if part == "\n":
+            row, column = row + 1, 0
+            if row == len(lines):
+                lines.append("")
+        elif part == "\r":
+            column = 0
+        elif part.startswith("\x1b["):
+            if part.endswith("K"):
+                lines[row] = "" if part[2:-1] == "2" else lines[row][:column]
+            elif part.endswith("A"):
+                row = max(row - int(part[2:-1] or 1), 0)
+        else:
+            old = lines[row].ljust(column)
+            lines[row] = old[:column] + part + old[column + len(part) :]
+            column += len(part)
+    return lines
 
 
 @pytest.fixture
@@ -53,21 +131,21 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    session = Terminal([*SWEEP, *options], cwd=slow.path, env=os.environ)
+    session = Terminal([*SWEEP, *options], cwd=slow.path)
     session.read_until(lambda text: len(re.findall(HELD, text)) > 3)
-    watch = Terminal([*WATCH, "watch", "--every", "0.3"], cwd=slow.path, env=os.environ)
-    text = watch.read_until(lambda text: re.search(HELD, text) is not None)
+    watch = Terminal([*WATCH, "watch", "--every", "0.3"], cwd=slow.path)
+    text = watch.read_until(lambda text: re.search(HELD, text))
     assert "pretend" in text
     shown = len(watch.said)
     watch.read_until(lambda _: len(watch.said) > shown)
     assert len(watch.said) > shown, "it is drawn again"
     watch.press(b"q")
-    watch.read_until(lambda _: False)
+    watch.read_until()
     assert watch.close() == 0
     assert b"\x1b[?1049l" in watch.said, "the screen from before is back"
 
     slow.put("seen", "")
-    text = session.read_until(lambda _: False)
+    text = session.read_until()
     assert session.close() == 0, text
     assert text.count("\x1b[2K") > 2, "a line was rewritten"
     left = screen(text)
@@ -90,9 +168,9 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
 
 def test_ctrl_c_ends_watch_without_a_traceback(folder: Folder) -> None:
     folder.run("-k", "fast").assert_outcomes(passed=1)
-    watch = Terminal([*WATCH, "watch"], cwd=folder.path, env=os.environ, columns=40)
+    watch = Terminal([*WATCH, "watch"], cwd=folder.path, columns=40)
     watch.read_until(lambda text: "q quits" in text)
     watch.process.send_signal(signal.SIGINT)
-    text = watch.read_until(lambda _: False)
+    text = watch.read_until()
     assert watch.close() == 0
     assert "Traceback" not in text

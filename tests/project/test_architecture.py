@@ -100,19 +100,6 @@ def test_arrows_point_down() -> None:
     assert [each for path in MODULES for each in upward(path)] == []
 
 
-def test_the_core_names_no_guest() -> None:
-    """Neither by an import nor by a text: the entry points of pyproject.toml are the one place."""
-    guests = {name for name in LAYERS if name.startswith("guests/")}
-    assert guests == {package_of(path) for path in MODULES if "guests" in path.parts} - {"guests"}
-    found = [
-        said(path)
-        for path in PACKAGE.rglob("*")
-        if path.suffix in {".py", ".toml", ".jinja"} and "guests" not in path.parts
-        if "xlatune.guests" in path.read_text(encoding="utf-8")
-    ]
-    assert found == []
-
-
 def test_nothing_forbidden_is_called() -> None:
     wrong = []
     for path in MODULES:

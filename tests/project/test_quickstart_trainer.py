@@ -1,6 +1,6 @@
 """The quickstart trainer does what its log says: real JAX on forced host devices.
 
-`make test` tries one of each kind; the other layouts, contracts and ends are of `make test-all`.
+`make test` tries one layout, `make test-all` the others.
 """
 
 from __future__ import annotations

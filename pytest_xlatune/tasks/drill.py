@@ -194,21 +194,21 @@ def _head(drill: Drill) -> list[str]:
     ]
     if not drill.even:
         summary.append(f"steps have different numbers of kernels: {_uneven_step(drill)}")
-    return [*summary, *_warned(drill)]
+    return [*summary, *(f"warning: {warning}" for warning in drill.warnings)]
 
 
 def _uneven_step(drill: Drill) -> str:
     """Return the first step of a device whose number of kernels is not the usual one."""
     kernels = Counter(step.kernels for gpu in drill.gpus for step in gpu.steps)
     usual = kernels.most_common(1)[0][0]
-    for gpu in drill.gpus:
-        for number, step in zip(drill.steps, gpu.steps, strict=True):
-            if step.kernels != usual:
-                return (
-                    f"{gpu.source} {gpu.name} has {step.kernels} in step {number}, where most "
-                    f"steps have {usual}; the window cuts a step, or the profiler lost a kernel"
-                )
-    return "the window cuts a step; see --json"
+    uneven = (
+        f"{gpu.source} {gpu.name} has {step.kernels} in step {number}, where most steps have "
+        f"{usual}; the window cuts a step, or the profiler lost a kernel"
+        for gpu in drill.gpus
+        for number, step in zip(drill.steps, gpu.steps, strict=True)
+        if step.kernels != usual
+    )
+    return next(uneven, "the window cuts a step; see --json")
 
 
 def _remarks(drill: Drill, width: int | None) -> Iterator[str]:
@@ -255,7 +255,8 @@ def _several(
         text if is_two else f"{name}: {text}"
         for name, text in zip(names[1:], compared.sentences, strict=True)
     )
-    yield section("In short", lines(*sources, *map(plain, (*_warned(*drills), *sentences))))
+    warnings = (f"warning: {warning}" for drill in drills for warning in drill.warnings)
+    yield section("In short", lines(*sources, *map(plain, (*warnings, *sentences))))
     head = [names[0], *(title for name in names[1:] for title in (name, "change"))]
     head = [f"{title} ms" for title in head] if is_two else head
     parts = compared.of(comparison.PART, comparison.SPAN, comparison.TOTAL)
@@ -331,10 +332,6 @@ def _share(value: float, total: float) -> str:
 
 def _or_dash(value: float | None, form: str, factor: float = 1) -> str:
     return "-" if value is None else format(value * factor, form)
-
-
-def _warned(*drills: Drill) -> list[str]:
-    return [f"warning: {warning}" for drill in drills for warning in drill.warnings]
 
 
 def _short(name: str, width: int | None = NAME) -> str:

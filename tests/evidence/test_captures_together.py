@@ -254,7 +254,7 @@ def test_captures_are_drilled_alike_side_by_side_and_one_by_one(
 ) -> None:
     paths, here = _many(tmp_path), os.getpid()
     monkeypatch.setattr(captures, "_SIDE_BY_SIDE_BYTES", 0)
-    monkeypatch.setattr(captures, "_cores", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("threading.active_count", lambda: 1)
 
     def noted(file: Any, path: str) -> Any:
@@ -292,7 +292,7 @@ def test_no_process_stays_behind_a_command_that_is_killed(tmp_path: Path) -> Non
         def waits(file, path):
             Path({str(tmp_path)!r}, f"{{os.getpid()}}.pid").touch()
             time.sleep(3600 if "node1" in path else 0)
-        captures._SIDE_BY_SIDE_BYTES, captures._cores = 0, lambda: 2
+        captures._SIDE_BY_SIDE_BYTES, os.sched_getaffinity = 0, lambda _: {{0, 1}}
         captures.read_xplane = waits
         list(captures._read(sys.argv[1:]))
     """

@@ -69,10 +69,6 @@ _SIDE_BY_SIDE_BYTES = 1 << 25  # below this size, processes cost more than they 
 _MOST_PROCESSES = 8  # each process needs the memory of a capture
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
-
-
 def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """Yield captures one by one; one that cannot be read is represented by its error.
 
@@ -81,10 +77,11 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """
     is_large = sum(Path(path).stat().st_size for path in paths) >= _SIDE_BY_SIDE_BYTES
     # a fork must not happen while another thread holds a lock
-    is_parallel = is_large and len(paths) > 1 and _cores() > 1 and threading.active_count() == 1
+    may_fork = sys.platform == "linux" and threading.active_count() == 1
+    cores = len(os.sched_getaffinity(0)) if may_fork else 1
     done = 0
-    if is_parallel:
-        count = min(len(paths), _cores(), _MOST_PROCESSES)
+    if is_large and len(paths) > 1 and cores > 1:
+        count = min(len(paths), cores, _MOST_PROCESSES)
         ahead: deque[futures.Future[Trace | ParseError]] = deque()
         pool = futures.ProcessPoolExecutor(count, get_context("fork"), _end_with_parent)
         with pool, suppress(futures.BrokenExecutor):

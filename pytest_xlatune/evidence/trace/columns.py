@@ -36,6 +36,7 @@ from pytest_xlatune.evidence.trace import ABSENT, Columns, Names
 BLOCK = 1 << 14  # events per turn: fewer need more turns, more do not fit in the cache
 LIMIT_PS = 1 << 61  # 26 days, in picoseconds; the sum of two does not overflow
 _MAX_ID = 1 << 20  # a profiler counts the names of a plane from 0 or 1
+_LONG = 0x80  # from here on, a byte of a varint has another one after it
 _NOWHERE = 1 << 62  # the end of a field whose event is to be decoded alone
 
 # tags: an event of a line, and alike a stat of an event; the id in each of them; and the entries of
@@ -95,10 +96,10 @@ def follow(data: Bytes, at: int, end: int, tag: int = TAG) -> tuple[Ints, int]:
     try:
         while at < end and data[at] == tag:
             length = data[at + 1]
-            if length < 0x80:  # noqa: PLR2004
+            if length < _LONG:
                 remember(at)
                 at += length + 2
-            elif data[at + 2] < 0x80:  # noqa: PLR2004
+            elif data[at + 2] < _LONG:
                 remember(at)
                 at += (length & 0x7F | data[at + 2] << 7) + 3
             else:
@@ -205,13 +206,18 @@ class _Block:
     def _stat(self, at: Ints, rows: Ints, slots: NDArray[np.int32]) -> Ints:
         """Read an XStat of each row; return where it ends, or _NOWHERE if that fails."""
         octets = self._octets
-        length, size = octets.varints(at + 1)
-        begin = at + 1 + size
-        end = begin + length
-        is_read = (octets.byte(begin) == ID) & (size > 0)
-        ident, size = octets.varints(begin + 1)
-        value_at = begin + 1 + size
-        is_read &= (size > 0) & (value_at <= end)
+        size_byte, id_tag, id_byte = (octets.byte(at + ahead) for ahead in (1, 2, 3))
+        if ((size_byte | id_byte) < _LONG).all():  # as a profiler writes them
+            end, value_at, ident = at + size_byte + 2, at + 4, id_byte.astype(np.int64)
+            is_read = id_tag == ID
+        else:
+            length, size = octets.varints(at + 1)
+            begin = at + 1 + size
+            end = begin + length
+            ident, id_size = octets.varints(begin + 1)
+            value_at = begin + 1 + id_size
+            is_read = (octets.byte(begin) == ID) & (size > 0) & (id_size > 0)
+        is_read &= value_at <= end
         slot = slots.take(ident, mode="clip")
         wanted = slot != ABSENT
         if wanted.any():

@@ -1,4 +1,8 @@
-"""Digests that libtpu itself wrote, what is true of them, and the dress of a log around them."""
+"""Digests that libtpu itself wrote, what is true of them, and the dress of a log around them.
+
+A recorded case is a cluster with one injected fault: {"version", "fault", "reports", "truth",
+"text"}. The aggregator of libtpu 0.0.40 or 0.0.52 was given the reports, and logged the text.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,19 @@ import json
 import random
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pytest_xlatune.guests.megascale.digest import Digest, MegascaleReport
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
-from tests.libtpu.clusters import VERDICTS, first_error, links, messages, states
 
 RECORDED = Path(__file__).parents[1] / "data" / "megascale.jsonl"
 STEP = "completed step: 7, seconds: 1.234, TFLOP/s/device: 1.5, Tokens/s/device: 9.1, loss: 7.1"
 DECOY = 'I0112 07:08:09.000001 77 notes.cc:5] grep for "Megascale detects a hang that is likely"'
 OTHER = "I0000 00:00:1795377644.564581   13901 transport.cc:77] peer t/9:h-9 is slow"
 
+Case = dict[str, Any]
 Dress = Callable[[list[str], random.Random], list[str]]
 
 
@@ -123,3 +128,72 @@ def wrong(case: dict[str, Any], digest: Digest, *, dress: str = "plain") -> list
         found.append(("error", digest.first_error, first_error(case)))
     found.append(("truncated", digest.is_truncated, False))
     return [f"{what}: {is_} for {should}" for what, is_, should in found if is_ != should]
+
+
+# what libtpu calls each fault; where its versions differ, by the layout
+_SAME = {
+    "alike": "UNKNOWN_CAUSE",
+    "two-groups": "UNKNOWN_CAUSE",
+    "bad-chip": "BAD_TPU_CHIP",
+    "fingerprint": "FINGERPRINT_MISMATCH",
+    "unrecoverable": "UNRECOVERABLE_ERROR",
+    "module": "DIFFERENT_MODULE",
+    "link": "NETWORKING_ISSUE",
+    "star": "NETWORKING_ISSUE",
+    "not-queued": "PROGRAM_NOT_QUEUED",
+    "cancelled": "UNKNOWN_CAUSE",
+    "silent": "UNKNOWN_CAUSE",
+}
+VERDICTS: dict[str, dict[str, str]] = {
+    **{fault: dict.fromkeys(("0.0.40", "0.0.52"), cause) for fault, cause in _SAME.items()},
+    "order": {"0.0.40": "UNKNOWN_CAUSE", "0.0.52": "LAUNCHES_ORDER_INCONSISTENT"},
+}
+
+
+def states(case: Case) -> dict[tuple[Any, ...], tuple[int, set[str]]]:
+    """Return place -> cores and hosts, by the reports: what the table must say."""
+    found: dict[tuple[Any, ...], tuple[int, set[str]]] = {}
+    if case["fault"] == "cancelled":
+        return found
+    for each in case["reports"]:
+        for one in each["cores"]:
+            if one.get("active", 1):
+                op = (one["hlo"], one["computation"] or None)
+                place = (one["launch"], one["tag"], one["pc"], *op)
+            else:
+                place = (None, 0, 0, "(program completed)", None)
+            count, hosts = found.get(place, (0, set()))
+            found[place] = (count + 1, hosts | {each["host"]})
+    return found
+
+
+def links(case: Case) -> set[tuple[str, str]]:
+    sent = {
+        graph["key"]: name(each)
+        for each in case["reports"]
+        for graph in each.get("graphs", ())
+        if graph["kind"] == "send"
+    }
+    return {
+        (sent[graph["key"]], name(each))
+        for each in case["reports"]
+        for graph in each.get("graphs", ())
+        if graph["kind"] == "receive"
+    }
+
+
+def messages(case: Case) -> dict[str, str]:
+    return {name(each): each["message"] for each in case["reports"] if each["type"] == 2}
+
+
+def name(of: Case) -> str:
+    """Return a worker as libtpu writes it."""
+    return f"{of['job']}/{of['task']}:{of['host']}"
+
+
+def first_error(case: Case) -> tuple[str, str]:
+    """Return type and time of the earliest report."""
+    first = min(case["reports"], key=lambda each: int(each["time_ms"]))
+    at = datetime.fromtimestamp(first["time_ms"] // 1000, tz=UTC)
+    time = f"{at:%Y-%m-%dT%H:%M:%S}.{first['time_ms'] % 1000:03d}".rstrip("0").rstrip(".")
+    return ("HANG_DETECTED", "UNRECOVERABLE_ERROR")[first["type"] - 1], f"{time}+00:00"

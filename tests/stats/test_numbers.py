@@ -56,15 +56,6 @@ def test_students_quantile_has_the_digits_of_scipy(df: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_bonferroni_has_the_digits_of_scipy_in_every_design(alpha: float) -> None:
-    arms, df = np.meshgrid(np.arange(1, 13), np.arange(3, 61))
-    found = [
-        bonferroni(int(k), int(n), alpha=alpha) for k, n in zip(arms.flat, df.flat, strict=True)
-    ]
-    assert found == pytest.approx(scipy.stats.t.isf(alpha / arms.ravel(), df.ravel()), rel=1e-11)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize(
     "df", [3, 13, *(pytest.param(df, marks=pytest.mark.part("sweeps")) for df in (4, 6, 30, 60))]
 )
@@ -89,17 +80,9 @@ def test_dunnett_leaves_alpha_by_scipys_densities(df: int, alpha: float) -> None
 
 # profiles, budget, and what else is asked -> second runs, arms of each block, jobs (0: not told)
 PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
-    *((17, budget, {}, 0, widths, 0) for budget, widths in (
-        (36, (4, 3, 3)), (50, (6, 4, 3, 3, 3)), (60, (6, 4, 3, 3, 3)))),
     (17, 65, {}, 8, (5, 5, 4, 3, 3, 3), 63),
-    *((20, budget, {}, 0, widths, 0) for budget, widths in (
-        (36, (3, 3, 3)), (50, (5, 3, 3, 3, 3)), (60, (6, 4, 3, 3, 3)), (65, (6, 4, 3, 3, 3, 3)))),
     *((25, budget, {}, 0, widths, 0) for budget, widths in (
         (36, (2, 2, 2)), (50, (5, 3, 3, 3)), (60, (6, 4, 3, 3, 3)), (65, (6, 4, 3, 3, 3)))),
-    *((30, budget, {}, 0, widths, 0) for budget, widths in (
-        (36, ()), (50, (4, 3, 3)), (60, (5, 3, 3, 3, 3)), (65, (6, 4, 3, 3, 3)))),
-    *((36, budget, {}, 0, widths, 0) for budget, widths in (
-        (36, ()), (50, (2, 2, 2, 2)), (60, (4, 3, 3, 3)), (65, (5, 3, 3, 3)))),
     *((40, budget, {}, 0, widths, 0) for budget, widths in (
         (36, ()), (50, (2, 2, 2)), (60, (4, 3, 3)), (65, (5, 3, 3, 3)))),
     # where one run tells too little the best of the screen run twice, and blocks follow
@@ -109,31 +92,18 @@ PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
     (4, 12, {"extra_runs": 1}, 0, (), 0),
     (25, 70, {}, 0, (6, 4, 3, 3, 3, 3), 62),
     (25, 71, {}, 8, (5, 5, 4, 3, 3, 3), 71),
-    (25, 78, {}, 9, (6, 5, 4, 3, 3, 3, 3), 78),
-    (25, 80, {}, 11, (6, 5, 4, 3, 3, 3, 3), 80),
     (25, 100, {}, 16, (6, 5, 5, 3, 3, 3, 3, 3, 3), 96),
-    (25, 141, {}, 25, (12, 8, 6, 5, 4, *[3] * 8), 138),
     (25, 150, {}, 25, (12, 8, 6, 5, 4, *[3] * 10), 148),
-    (60, 120, {}, 16, (6, 5, 4, 3, 3, 3, 3), 120),
-    (12, 60, {}, 0, (6, 4, 3, 3, 3, 3), 49),
     (12, 90, {}, 0, (6, 4, *[3] * 10), 79),
     # so they do where there are slots for all blocks; each slot has a baseline
     (25, 65, {"slots": 8}, 8, (4,) * 5, 7 + 25 + 8 + 25),
-    (25, 70, {"slots": 8}, 8, (4,) * 6, 7 + 25 + 8 + 30),
-    (24, 65, {"slots": 8}, 8, (4,) * 5, 8 + 24 + 8 + 25),
     (25, 64, {"slots": 8}, 0, (6,) * 4, 7 + 25 + 4 * 8),
-    (25, 65, {"slots": 5}, 8, (4,) * 5, 5 + 25 + 8 + 25),
     (25, 90, {"slots": 5}, 8, (4,) * 5, 5 + 25 + 8 + 25),
-    (25, 90, {"slots": 8}, 8, (4,) * 6, 7 + 25 + 8 + 30),
-    (25, 65, {"slots": 4}, 0, (6,) * 4, 4 + 25 + 4 * 8),
     (15, 65, {"slots": 8}, 0, (6,) * 5, 7 + 15 + 5 * 8),
     # behind rotations
-    (25, 25, {"turned": 25, "rotations": 3}, 0, (5, 3, 3, 3), 25),
     (25, 50, {"turned": 25, "rotations": 3}, 0, (6, 4, *[3] * 6), 47),
-    (25, 33, {"turned": 20, "rotations": 3}, 0, (5, 3, 3, 3), 33),
     (60, 25, {"turned": 60, "rotations": 3}, 0, (5, 3, 3, 3), 25),
     (2, 20, {"turned": 2, "rotations": 3}, 0, (2,) * 4, 19),
-    (25, 18, {"turned": 25, "rotations": 3}, 0, (3, 3, 3), 18),
     (25, 10, {"turned": 25, "rotations": 3}, 0, (), 0),
 ]  # fmt: skip
 
@@ -162,24 +132,6 @@ def test_a_plan_uses_its_budget(row: tuple[Any, ...]) -> None:
         assert plan(profiles, budget, may_repeat=False, **asked).again == 0  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        pytest.param(
-            {}, "5 finalists in the first block, the best 3 in 3 more, 2 baselines in each",
-            id="falling widths"),
-        pytest.param({"sigma": 0.003}, "5 finalists in 3 blocks, 2 baselines in each", id="alike"),
-        pytest.param({"budget": 65, "slots": 8},
-                     "the best 8 once more, then 4 finalists in 5 blocks, 1 baseline in each",
-                     id="second runs"),
-    ],
-)  # fmt: skip
-def test_a_plan_says_its_blocks(asked: dict[str, Any], said: str) -> None:
-    found = plan(**{"profiles": 25, "budget": 50} | asked)
-    assert isinstance(found, Plan)
-    assert sentence(found.shape) == said
-
-
 @pytest.mark.parametrize("asked", [{}, {"slots": 2}, {"turned": 25, "rotations": 3}])
 @pytest.mark.parametrize("profiles", [1, 2, 3, 12, 25, 40])
 def test_the_least_budget_that_a_refusal_names_is_enough(
@@ -204,8 +156,6 @@ def test_the_least_budget_that_a_refusal_names_is_enough(
     [
         ((25, 50), "0 jobs"),
         ((25, 65), "8 jobs of 65 for spare"),
-        ((25, 150), "2 jobs of 150 for spare"),
-        ((25, 90), "one more block takes 5"),
         ((25, 87), "1 job of 87 for spare"),
         ((25, 300), "20 blocks are the most"),
     ],
@@ -214,15 +164,6 @@ def test_what_a_plan_leaves_of_its_budget_is_said(asked: tuple[int, int], said: 
     found = plan(*asked)
     assert isinstance(found, Plan)
     assert said in (sentence(unused(found, asked[1])) or "0 jobs")
-
-
-def test_no_plan_costs_more_than_its_budget() -> None:
-    for profiles, budget in itertools.product((1, 2, 3, 5, 8, 12), (10, 20, 36, 50)):
-        found = plan(profiles, budget)
-        if isinstance(found, Plan):
-            assert found.jobs <= budget, (profiles, budget)
-            assert found.df >= 3, (profiles, budget)
-            assert found.finalists <= profiles, (profiles, budget)
 
 
 @pytest.mark.parametrize(("sigma", "expected"), [(0.0040, 0.84), (0.0066, 1.38), (0.0104, 2.17)])

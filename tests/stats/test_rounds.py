@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
@@ -22,7 +21,7 @@ from pytest_xlatune.model.rotation_score import (
     copies,
     is_baseline,
 )
-from pytest_xlatune.stats.rotations import JobPace, JobWork, TurnLayout
+from pytest_xlatune.stats.rotations import JobPace, TurnLayout
 from pytest_xlatune.stats.rounds import draw_turns, fit_turns, read_turns
 from tests.helpers.turned import at_call
 
@@ -46,28 +45,6 @@ def test_each_round_has_one_turn_of_each_and_spreads_the_baseline(
         # each copy in its part, so that no part of a round is without a baseline for long
         most = 2 * -(-others // copies) + 1
         assert all(later - place <= most for place, later in pairwise([-1, *places, programs]))
-
-
-@pytest.mark.parametrize(("programs", "copies", "rounds"), [(28, 3, 8), (11, 3, 10), (5, 2, 20)])
-def test_each_program_follows_each_other_about_equally_often(
-    programs: int, copies: int, rounds: int
-) -> None:
-    order = draw_turns(programs, copies, rounds, "even")
-    follows = Counter(pairwise(order))
-    even = len(order) / (programs * (programs - 1))
-    assert max(follows.values()) <= even + 2
-    assert not any(one == other for one, other in follows)
-    drawn = [*range(programs)] * rounds
-    random.Random(1).shuffle(drawn)
-    by_chance = Counter(pairwise(drawn))
-    uneven = [sum((n - even) ** 2 for n in each.values()) for each in (follows, by_chance)]
-    assert uneven[0] < uneven[1]
-
-
-@pytest.mark.parametrize(("programs", "copies", "rounds"), [(2, 3, 1), (2, 0, 1), (2, 1, 0)])
-def test_what_draws_no_order_is_refused(programs: int, copies: int, rounds: int) -> None:
-    with pytest.raises(ValueError, match="draw no order"):
-        draw_turns(programs, copies, rounds, "")
 
 
 def spec(order: tuple[int, ...] = (0, 2, 1), turn_steps: int = 5) -> RotationSpec:
@@ -141,33 +118,6 @@ def test_a_stall_and_steps_of_other_things_leave_the_median_of_the_others() -> N
     assert not isinstance(left, NoTurns)
     assert [each.program for each in left] == ["fast", "baseline-deployed~2"]
     assert left[0].before == "baseline-deployed"
-
-
-@pytest.mark.parametrize(
-    ("read", "why"),
-    [
-        pytest.param(RotationRead(), "no turn began", id="no turn in the journal"),
-        pytest.param(
-            RotationRead(turns=(Turn(program="fast", first_call=3, calls=5),)),
-            "none of the baseline",
-            id="it died in the first turn of a profile",
-        ),
-    ],
-)
-def test_a_rotation_without_a_baseline_says_why_it_tells_nothing(
-    read: RotationRead, why: str
-) -> None:
-    own = spec()
-    found = measured_turns(read, lines(own, calls=8, late=0), own)
-    assert isinstance(found, NoTurns)
-    assert why in found.reason.text
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, None])
-def test_a_line_without_seconds_is_no_step(seconds: float | None) -> None:
-    own = spec()
-    told = [StepRecord(step=each.step, step_s=seconds) for each in lines(own, calls=8, late=0)]
-    assert isinstance(measured_turns(journal(own, calls=8), told, own), NoTurns)
 
 
 def turns(
@@ -281,15 +231,6 @@ def test_a_turn_in_which_a_gpu_records_graphs_does_not_count() -> None:
     assert math.exp(-found.level) == pytest.approx(0.027, rel=0.001)
 
 
-def test_a_turn_that_is_late_by_little_or_is_no_first_one_counts() -> None:
-    own = spec(order=draw_turns(3, 2, 6, "cold"), turn_steps=4)
-    slow = (0.029,) * 4  # 7 %
-    found = of_seconds(own, {own.order.index(2): slow, len(own.order) - 1: COLD})
-    assert sum(each.turns for each in found.programs) == len(own.order) - 1, (
-        "of two steps one stalled"
-    )
-
-
 def test_a_step_more_than_a_fifth_off_its_program_is_left_out_of_a_turn() -> None:
     own = spec(order=draw_turns(3, 2, 6, "cold"), turn_steps=5)
     stalled = (0.027, 0.027, 0.27, 0.027, 0.028)
@@ -315,10 +256,3 @@ def test_a_program_runs_about_as_long_as_it_compiles(
     found = TurnLayout.paced(JobPace(start_s=9.0, step_s=1.0, compile_s=compile_s))
     assert (found.turn_steps, found.rounds) == (turn_steps, rounds)
     assert found.steps(4) == 4 * turn_steps * rounds
-
-
-def test_the_time_of_jobs_is_starts_steps_and_compilations() -> None:
-    pace = JobPace.guessed(1000.0, 10)
-    assert (pace.start_s, pace.step_s, pace.compile_s) == (500.0, 50.0, 200.0)
-    work = JobWork(jobs=2, steps=20) + JobWork(jobs=1, steps=5, compilations=3)
-    assert work.seconds(pace) == 3 * 500 + 25 * 50 + 3 * 200

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import say, sentence
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.batch_size import BEST_FILE
@@ -95,26 +93,14 @@ def by_policy(speeds: dict[str, float], losses: dict[str, float] | None = None) 
                 objection="not the size")
             for cls, study in ((REFUSED[0], {"sizes": (4, 8, 12, 16)}), (REFUSED[1], {"start": 8}))
         ),
-        row("sizes that are refused do not end the search", {"start": 8},
-            failing(sizes(ceiling=20), FailureClass.CONFIG_ERROR, lambda e: size_in(e) % 2),
-            value="20"),
         row("where nothing fits it says so", {"start": 8}, sizes(ceiling=0.5),
             objection="is recommended: none fits", summary="ceiling: none ran, 1 did not fit"),
         row("a size that fits by chance is not recommended", {"sizes": (8, 10, 12)},
             failing(sizes(), OOM, lambda e: e.arm == "pdbs-12" and e.block == 2), value="10",
             unfit={"pdbs-12": "near to the ceiling"}),
-        row("blocks that hold one size each decide nothing", {"sizes": (4, 8)},
-            sizes(lost=dict.fromkeys(("pdbs-4/1", "pdbs-8/2", "pdbs-4/3", "pdbs-8/4"),
-                                     FailureClass.CANCELLED)), same=("4", "8")),
         row("a budget without blocks says that single runs decided", {"start": 8, "budget": 5},
             sizes(best=12), value="12", same=("12", "18"),
             why={"pdbs-12": "left no block"}),
-        row("a leader far behind is not said to be near where no block was run",
-            {"start": 8, "budget": 5}, sizes(ceiling=27, best=21),
-            why={"pdbs-27": "no block compares"}),
-        row("a word that does not fit stops no other", REMAT,
-            by_policy({"full": 0.0, "minimal": math.nan, "none": 0.1}), value="none", largest="",
-            unfit={"remat-policy-minimal": "memory"}),
         row("what computes something else is no winner", REMAT,
             by_policy({"full": 0.0, "minimal": 0.05, "none": 0.1}, {"none": 9.9}),
             value="minimal", kinds={"remat-policy-none": "INCONCLUSIVE"},
@@ -134,16 +120,11 @@ def by_policy(speeds: dict[str, float], losses: dict[str, float] | None = None) 
                 most=11, alone=9)
             for power in (0.5, 1.3, 2.0)
         ),
-        row("memory that does not grow says nothing", {"start": 8, "compiles": True},
-            asking(sizes(ceiling=21), lambda _: 5e9), alone=6, largest="21"),
         row("compiling that ends for want of memory is an answer", {"start": 8, "compiles": True},
             lambda trial: compiled(trial, None, is_refused=True)
             if trial.stage == "compiled" and size_in(trial) > 9
             else asking(sizes(ceiling=9), lambda size: size * LIMIT / 30)(trial),
             most=9, notes="more than there is"),
-        row("where no size compiles none is run", {"start": 8, "compiles": True},
-            asking(sizes(ceiling=0.5), lambda size: LIMIT * (1 + size)), jobs=0,
-            objection="says compiled memory"),
     ],
 )  # fmt: skip
 def test_worlds(study: dict[str, Any], run: Run, expected: dict[str, Any]) -> None:
@@ -255,19 +236,6 @@ def test_a_size_that_ran_above_one_that_did_not_fit_is_not_recommended() -> None
     assert not any(each.trial.block and size_in(each.trial) in above for each in ended.history)
 
 
-def test_single_runs_give_a_first_answer_that_blocks_then_decide() -> None:
-    study = batch(start=8)
-    ended = drive(study, sizes(ceiling=21, best=12))
-    probes = [each for each in ended.history if not each.trial.block]
-    assert len(probes) < 12
-    told = study.decide(probes).conclusion.facts
-    assert re.match("first answer.*: per_device_batch_size=1", sentence(told.summary[0]))
-    assert not told.objection
-    early = study.decide(probes[:3]).conclusion
-    assert not early.facts.summary
-    assert all(each.delta != 0 for each in early.verdicts), "the best so far is against nothing"
-
-
 def test_values_of_other_keys_are_cells_too() -> None:
     length = batch(key="max_target_length", sizes=(1024, 2048))
     assert [each.max_target_length for each in length.cells] == [1024, 2048]
@@ -300,19 +268,6 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
     assert (ended.record.largest, ended.record.unfit) == (str(top), "")
     assert ended.summary[-1].endswith("no larger one may be tried")
     assert "of 80 GiB, by jaxlib 1: " in ended.notes
-
-
-@pytest.mark.parametrize(
-    "said", [{"said": "no such target"}, {"limit_bytes": None, "said": "no limit"}]
-)
-def test_where_no_compiler_answers_it_goes_on_as_without_one(said: dict[str, Any]) -> None:
-    run = sizes(ceiling=21, best=12)
-    before = drive(batch(start=8), run).history
-    ended = drive(batch(start=8, compiles=True), asking(run, lambda _: None, **said))
-    assert len(ended.history) - len(ended.jobs) == 1, "it is asked once"
-    assert [each.trial.id for each in ended.jobs] == [each.trial.id for each in before]
-    why = f"looked for the ceiling: {said['said']}"
-    assert why in ended.notes
 
 
 @pytest.mark.parametrize(
@@ -381,36 +336,3 @@ def test_it_ends_in_every_world_within_its_budget(
         assert ended.record.value in ended.record.same
         assert float(value) <= (CEILINGS[policy] if is_paired else ceiling)
         assert float(value) in probed(ended)
-
-
-@pytest.mark.parametrize(
-    ("losses", "sigma", "expected"),
-    [
-        pytest.param((0.0, 0.04, 0.05), 0.003, ("FASTER", "SLOWER", "SCREENED"), id="one leads"),
-        pytest.param((0.0, 0.001, 0.05), 0.001, ("INCONCLUSIVE", "EQUIVALENT", "SCREENED"),
-                     id="two are level"),
-        pytest.param((0.0, 0.004, 0.02), 0.02, ("INCONCLUSIVE",) * 3, id="noise hides all"),
-    ],
-)  # fmt: skip
-def test_the_same_is_what_excludes_a_difference_and_faster_has_a_change(
-    losses: tuple[float, float, float], sigma: float, expected: tuple[str, ...]
-) -> None:
-    random = Random(1)
-
-    def run(trial: Trial) -> TrialResult:
-        loss = losses[(4.0, 8.0, 12.0).index(size_in(trial))]
-        return measured(trial, 7.0 - loss + random.gauss(0, sigma if trial.block else 0.0))
-
-    ended = drive(batch(sizes=(4, 8, 12), budget=30), run)
-    found = [ended.verdict(f"pdbs-{size}") for size in (4, 8, 12)]
-    assert tuple(str(each.kind) for each in found) == expected
-    best = ended.verdict(ended.record.arm)
-    for each in found:
-        low, high = each.ci95 or (-1.0, 1.0)
-        if each.kind is VerdictKind.FASTER:
-            assert 0 < low < (each.delta or 0.0) < high
-            assert sentence(each.against) == "the next, 8"
-        if each.kind is VerdictKind.EQUIVALENT:
-            assert -0.013 < low < high < 0.013
-        if each.against == say("the best") and each.delta is not None:
-            assert each.tgs == pytest.approx((best.tgs or 0.0) * (1 + each.delta))

@@ -12,15 +12,11 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.studies import Answered, Ask, Question, Study
-from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Load
-from pytest_xlatune.studies.verdicts import level_kind
 from tests.helpers import benchmarks
 from tests.helpers.cells import (
-    CELL,
     PAIRED,
     Run,
     batch,
@@ -103,8 +99,6 @@ REFUSED: list[tuple[Callable[..., Study], dict[str, Any], str]] = [
     (nodes, {"count": 2}, "2 nodes are named, at least 3"),
     (nodes, {"count": 0, "names": ("n1", "n2", "N1")}, "names a node twice"),
     (nodes, {"count": 12, "budget": 39}, "12 nodes need up to 40 jobs, the budget is 39"),
-    (nodes, {"count": 3, "rounds": 1}, "expected at least 2 rounds"),
-    (network, {"count": 3}, "3 nodes are named, at least 4"),
     (network, {"count": 8, "budget": 65}, "8 nodes need up to 72 jobs"),
     (network, {"count": 8, "racks": {"a": "node[001-007]"}}, "none or in two: node008"),
     (network, {"count": 8, "racks": {"a": "node[001-008]"}}, "found 1 rack$"),
@@ -112,19 +106,12 @@ REFUSED: list[tuple[Callable[..., Study], dict[str, Any], str]] = [
     (commits, {"count": 0}, "no commit is named"),
     (batch, {"own": None}, "where to begin"),
     (batch, {"sizes": (4, 4)}, "two or more, each once"),
-    (batch, {"sizes": (4,)}, "expected two or more"),
     (batch, {"sizes": (4, -1)}, "a size is -1, expected"),
-    (batch, {"start": 0.0}, "start is 0.0, expected a positive number"),
     (batch, {"key": "XLA_FLAGS", "sizes": ("a", "b")}, "tune flags by profiles"),
     (batch, {"start": 8, "step": 0.01}, "smallest= or largest="),
-    (batch, {"key": "max_target_length", "sizes": (0.5, 1024)}, "expected whole numbers"),
-    (batch, {"key": "max_target_length"}, "where to begin"),
     (batch, {"by_values": ("full", "none")}, "by_values= and sizes= together"),
-    (batch, {"by": "remat_policy", "by_values": ("full", "none")}, "and sizes= together"),
     (batch, {**PAIRED, "by": "per_device_batch_size"}, "key and by are both"),
     (batch, {**PAIRED, "by": "ici_fsdp_parallelism"}, "give each parallelism"),
-    (batch, {**PAIRED, "by_values": ("full",)}, "expected two or more"),
-    (batch, {**PAIRED, "by": "XLA_FLAGS"}, "tune flags by profiles"),
     (batch, {"sizes": (0.3, 8)}, "per_device_batch_size is 0.3, expected whole numbers"),
     (batch, {"key": "remat_policy", "sizes": ("a b", "A_B")}, "in letters or digits"),
     (batch, {"sizes": (4, 8), "budget": 1}, "takes 2 jobs, the budget is 1"),
@@ -141,29 +128,6 @@ def test_what_compares_nothing_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         make(**said)
-
-
-def test_sizes_are_compared_in_a_sweep_without_profiles() -> None:
-    asked = benchmarks.load("batch_rates").asked_of(CELL, 30)
-    asked = dataclasses.replace(asked, profiles=(profile("fast", "--xla_fast=1"),))
-    with pytest.raises(ConfigError, match="the sweep has profiles"):
-        BatchSize(start=8).study(asked)
-
-
-@pytest.mark.parametrize(
-    ("n", "ci95", "kind"),
-    [
-        pytest.param(5, (-0.004, 0.006), VerdictKind.EQUIVALENT, id="a difference of 1 % excluded"),
-        pytest.param(5, (-0.03, 0.035), VerdictKind.SCREENED, id="a control that is not low"),
-        pytest.param(5, (-0.03, 0.004), VerdictKind.SCREENED, id="a loss is not excluded"),
-        pytest.param(1, None, VerdictKind.SCREENED, id="a single run"),
-    ],
-)
-def test_what_is_not_accused_passes_and_is_the_same_only_where_that_is_shown(
-    n: int, ci95: tuple[float, float] | None, kind: VerdictKind
-) -> None:
-    found = Verdict(arm="n1", kind=VerdictKind.SCREENED, n=n, delta=0.001, ci95=ci95)
-    assert level_kind(found) is kind
 
 
 def test_simulated_studies_keep_the_promised_rates() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.stats.change_point import posterior
 from pytest_xlatune.studies.commit_check import Load
 from tests.helpers.cells import CELL, changing, commits, drive, machine, row
 from tests.helpers.history import NOT_ACCUSED
@@ -33,7 +30,6 @@ def arm(at: int) -> str:
                 range=(first, first), jobs=24)
             for first in (1, 7, 15, 16)
         ),
-        row("a gain is no loss", 9, {"level": changing(4, 0.06)}, "NO CHANGE"),
         row("nothing changed", 64, {"level": changing(99, 0)}, "NO CHANGE", jobs=16),
         *(
             row(f"a quiet trainer's loss of {loss:.1%}", 3,
@@ -75,15 +71,6 @@ def test_searches(count: int, world: dict[str, Any], found: str, expected: dict[
     assert last == expected.get("verdict", last)
     for words in expected.get("notes", ()):
         assert words in ended.notes
-
-
-def test_the_line_of_the_first_commit_counts_its_retries_as_every_other_does() -> None:
-    steady = machine(level=changing(9, 0))
-    ended = drive(commits(4), lambda trial: replace(steady(trial), job_ids=("1", "2")))
-    assert ended.conclusion.reference is not None
-    lines = (ended.conclusion.reference, *ended.conclusion.verdicts)
-    each_end = len(ended.history) // 2
-    assert {each.arm: each.retries for each in lines} == {arm(0): each_end, arm(3): each_end}
 
 
 @pytest.mark.parametrize("budget", [17, 20, 24, 30])
@@ -135,15 +122,3 @@ def test_tables(world: dict[str, Any], said: dict[str, tuple[str, bool]], jobs: 
     objections = [sentence(each) for each in ended.record.objection]
     assert all("computes something else" in each for each in objections)
     assert len(objections) == len(world.get("losses", ()))
-
-
-def test_the_posterior_finds_a_change_and_a_bad_job_moves_it_little() -> None:
-    clean = [(0, 0.0), (8, 0.05), (4, 0.0), (6, 0.05), (5, 0.05)]
-    said = {"positions": range(1, 9), "sigma": 0.005, "expected": 0.05}
-    found = posterior(clean, level=0.0, level_error=0.002, **said)  # type: ignore[arg-type]
-    assert found.likeliest == 5
-    assert found.largest_mass > 0.95
-    bad = [*clean, (2, 0.05)]  # a slow job before the change
-    moved = posterior(bad, level=0.0, level_error=0.002, **said)  # type: ignore[arg-type]
-    assert moved.likeliest in (2, 1, 5)
-    assert math.isclose(sum(moved.mass), 1.0)

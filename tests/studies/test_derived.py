@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.lines import paragraph, words
-from pytest_xlatune.stats.design import Plan
-from pytest_xlatune.studies import Ask, Question, all_selected
+from pytest_xlatune.studies import all_selected
 from pytest_xlatune.studies.derived import Around, Leader, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.history import Answer, arm, changed, failing, history, measured, noise
@@ -28,7 +22,6 @@ LADDER: dict[str, tuple[str, ...]] = {
 }
 QUIET = cluster(sigma=0.0001)
 BEST = "overlap-2+ag-1g+double"
-LATE = tuple(profile(f"late-{at}", f"--xla_gpu_late={at}", wave="wave9") for at in range(3))
 
 
 def study(**changes: Any) -> TuningStudy:
@@ -74,10 +67,7 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
 @pytest.mark.parametrize(
     ("value", "beside"),
     [
-        pytest.param("1", ["2"], id="the first has one neighbour"),
         pytest.param("2", ["4", "1"], id="up comes first"),
-        pytest.param("4", ["2"], id="so has the last"),
-        pytest.param("3", ["4", "2"], id="between two rungs"),
         pytest.param("9", ["4"], id="above all"),
         pytest.param("auto", [], id="no place on the ladder"),
     ],
@@ -89,49 +79,7 @@ def test_neighbours_on_a_ladder(value: str, beside: list[str]) -> None:
     assert [each.id for each in made] == [f"lead.{each}" for each in beside]
 
 
-def test_a_ladder_reaches_flags_by_either_name_and_overrides() -> None:
-    flags = "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1"
-    lead = profile("lead", flags, overrides={"microbatches": "8"})
-    ladders: dict[str, tuple[str, ...]] = {
-        "xla_gpu_enable_pipelined_all_gather": ("true", "false"),
-        "microbatches": ("4", "8", "16"),
-    }
-    made = list(Around(ladders=ladders).make([Leader(profile=lead, estimate=0.1)], pool=[lead]))
-    assert [each.settings_text for each in made] == [
-        "--xla_gpu_enable_pipelined_all_gather=false --xla_a=1 microbatches=8",
-        "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1 microbatches=16",
-        "--xla_gpu_enable_pipelined_all_gather=true --xla_a=1 microbatches=4",
-    ]
-    # the value alone would not say which setting it is of
-    assert [each.id for each in made] == ["lead.pag-false", "lead.m-16", "lead.m-4"]
-
-
-def test_long_names_are_cut_and_stay_apart() -> None:
-    long = [profile(f"{letter}{'x' * 50}", f"--xla_{letter}=1") for letter in "abc"]
-    leaders = [Leader(profile=each, estimate=0.01) for each in long]
-    made = list(Stacks(of=3).make(leaders, pool=long))
-    assert len({each.id for each in made}) == 4
-    assert max(len(each.id) for each in made) == 64
-    kept = list(Stacks(of=3).find_planned({each.id: each for each in made}, pool=long))
-    assert {each.id for each in kept} == {each.id for each in made}
-
-
-def test_nothing_is_derived_before_the_earlier_waves_are_over() -> None:
-    sweep, answer = study(), cluster()
-    queue = sweep.decide([]).due
-    assert {trial.stage for trial in queue} == {"wave2"}
-    done = [answer(trial) for trial in queue[:-1]]
-    assert sweep.decide(done).due == queue[-1:]
-    assert not slots_of(sweep, done)
-    # what is left: a baseline, two waves with theirs, the blocks
-    layout = sweep.layout
-    assert isinstance(layout, Plan)
-    assert sweep.outlook(done).left == 1 + (4 + 1) + (3 + 1) + layout.in_blocks
-    assert sweep.outlook([]).left == layout.jobs
-
-
 ODD = changed(failing(cluster(), arm("overlap-2"), TrialStatus.DROPPED), arm("ag-1g"), loss=3.0)
-BOTH = profile("both", f"--{AG}={GIB} --{LIMIT}=2", wave="wave5")
 
 
 @pytest.mark.parametrize(
@@ -142,12 +90,6 @@ BOTH = profile("both", f"--{AG}={GIB} --{LIMIT}=2", wave="wave5")
                      id="a single leader has a value beside it, where none is declared"),
         pytest.param({}, ODD, {"overlap-4", "double", "tree"}, 7,
                      id="what was dropped or trains differently leads nothing"),
-        pytest.param({}, changed(cluster(), arm("default"), value=7.2),
-                     {"overlap-2", "overlap-4", "ag-1g", "double"}, 7,
-                     id="repeats of what is deployed lead nothing"),
-        pytest.param({"profiles": (*SINGLES, BOTH)}, cluster(),
-                     {"overlap-2", "overlap-4", "ag-1g", "double"}, 7,
-                     id="a declared stack is not made again"),
     ],
 )  # fmt: skip
 def test_what_leads(changes: dict[str, Any], run: Answer, stacked: set[str], count: int) -> None:
@@ -160,15 +102,6 @@ def test_what_leads(changes: dict[str, Any], run: Answer, stacked: set[str], cou
         assert slots_of(sweep, done) == {"around-1": "overlap-4.8"}
     if changes:
         assert "overlap-2+ag-1g" not in of_wave(done, "wave3")
-
-
-def test_the_same_history_gives_the_same_profiles_in_any_order() -> None:
-    done = one_by_one(study(), cluster())
-    names = [each.id for each in study().decide(done).profiles]
-    for seed in range(5):
-        shuffled = random.Random(seed).sample(done, len(done))
-        assert [each.id for each in study().decide(shuffled + done[:4]).profiles] == names
-        assert study().decide(shuffled).conclusion == study().decide(done).conclusion
 
 
 def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
@@ -184,16 +117,6 @@ def test_measured_stacks_stay_when_the_screen_is_read_anew() -> None:
     assert {e for name, e in slots_of(more, done).items() if "stack" in name} == stacks
     found = {each.arm: each.kind for each in more.decide(done).conclusion.verdicts}
     assert {found[each] for each in stacks} == {VerdictKind.SCREENED}
-
-
-def test_freed_slots_are_filled_by_the_same_rule() -> None:
-    sweep = study()
-    done = one_by_one(sweep, QUIET, stop="wave3")
-    due = [each for each in sweep.decide(done).due if each.arm in {BEST, BASELINE_ID}]
-    planned = [*done, *(TrialResult(trial=each, status=TrialStatus.PLANNED) for each in due)]
-    stacks = {name: e for name, e in slots_of(sweep, planned).items() if "stack" in name}
-    assert len(stacks) == 4
-    assert BEST in stacks.values()
 
 
 def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
@@ -212,67 +135,6 @@ def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
     some = study(selected=frozenset({"tree", "double"}), confirm=False)
     assert of_wave(one_by_one(some, cluster()), "wave3") == set()
     assert all_selected(study(selected=singles)) == study(), "it has no slots, and is not the whole"
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        pytest.param({"derived": (Stacks(wave="wave1"),)}, "derived from the waves", id="first"),
-        pytest.param({"derived": (Stacks(), Stacks(slots=2))}, "two rules of", id="twice"),
-        pytest.param({"profiles": (*SINGLES, profile("stack-1", "--xla_a=1"))}, "name of a slot",
-                     id="a slot's name"),
-        pytest.param({"selected": frozenset({"stack-9"})}, "stack-9", id="no such slot"),
-    ],
-)  # fmt: skip
-def test_rules_that_nothing_can_come_of(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        study(**changes)
-
-
-@pytest.mark.parametrize(
-    ("rule", "given", "said"),
-    [
-        (Stacks, {"slots": 0}, "0 slots"),
-        (Stacks, {"of": 4}, "expected 2 or 3"),
-        (Around, {"ladders": {}}, "no ladder"),
-        (Around, {"ladders": {"--xla_a": ("1", "2")}}, "without dashes"),
-        (Around, {"ladders": {"xla_a": ("1", "1")}}, "different values"),
-    ],
-)
-def test_malformed_rules(rule: Any, given: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        rule(**given)
-
-
-def test_what_a_later_wave_has_measured_is_no_longer_left() -> None:
-    """It waits behind slots that nothing fills yet, but was asked for alone before."""
-    whole = study(profiles=(*SINGLES, *LATE))
-    alone = replace(whole, selected=frozenset(each.id for each in LATE), confirm=False)
-    done = one_by_one(alone, cluster())
-    assert {each.trial.stage for each in done} == {"wave9"}
-    assert whole.outlook([]).left - whole.outlook(done).left == len(done)
-
-
-@pytest.mark.parametrize("each", [SINGLES[0], SINGLES[4], LATE[0]], ids=lambda each: each.id)
-def test_a_selection_says_what_a_screened_figure_rests_on_and_changes_none(each: Profile) -> None:
-    """The line of the screen goes through all waves, and a test's answer waits for its own."""
-    whole = study(profiles=(*SINGLES, *LATE))
-    done = one_by_one(whole, cluster())
-    of_report = whole.decide(done).conclusion.verdict(each.id)
-    alone = replace(whole, selected=frozenset({each.id}), confirm=False)
-    question = Question(about=Ask.SCREENED, name=each.id, wave=each.wave)
-    found = alone.answer(done, question).verdict
-    assert found == whole.answer(done, question).verdict
-    assert found is not None
-    assert of_report is not None
-    if each.wave == "wave9":
-        # its figures are at the level of the baselines so far; a report knows those of blocks
-        assert found == replace(of_report, tgs=found.tgs, step_s=found.step_s)
-    else:
-        assert found.up_to == "wave2"
-        assert " up to wave2" in words(found)
-        assert "a report uses all trials." in paragraph(found)
-        assert found.delta != of_report.delta
 
 
 def working_against(trial: Trial) -> TrialResult:

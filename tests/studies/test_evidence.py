@@ -12,7 +12,6 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import EvidenceResult, Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.studies.evidence_run import EvidenceStudy, evidence_protocol
 from pytest_xlatune.studies.tuning import TuningStudy
-from pytest_xlatune.sweep.registry import study_of
 from tests.helpers.assessed import assess
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -43,14 +42,6 @@ def test_one_run_and_no_verdict(each: Profile) -> None:
     before, after = tuning.decide(()), tuning.decide([ended(study, TrialStatus.MEASURED)])
     assert after.due == before.due
     assert after.conclusion.verdicts == before.conclusion.verdicts
-
-
-def test_the_study_is_named_by_what_the_profile_sets() -> None:
-    study = EvidenceStudy(cell=CELL, profile=ONE)
-    reworded = replace(study, profile=replace(ONE, note="looks good", wave="wave4"))
-    assert (reworded.name, reworded.trial.id) == (study.name, study.trial.id)
-    assert replace(study, profile=replace(ONE, env={"NCCL_ALGO": "Ring"})).name != study.name
-    assert study_of(study.name, study.to_json()) == study
 
 
 def test_the_run_is_as_long_as_its_window_needs_and_scores_nothing() -> None:

@@ -29,10 +29,8 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies import Ask, Question, all_selected, engine, gate, tuning, verdicts
+from pytest_xlatune.studies import Ask, Question, all_selected, engine, tuning
 from pytest_xlatune.studies.derived import Search, Stacks, doubled
-from pytest_xlatune.studies.gate import GateStudy
-from pytest_xlatune.studies.imported import ImportedStudy
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.studies.tuning_plan import TuningPlan
 from tests.helpers import history as helper
@@ -247,14 +245,6 @@ def test_every_prefix_decides_nothing_and_every_process_asks_the_same(
         assert whole.decide(results).conclusion == whole.decide(done).conclusion
 
 
-def test_a_finalist_says_how_many_of_its_trials_there_are() -> None:
-    whole = helper.study()
-    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=whole)
-    found = whole.decide(done[:-4]).conclusion.verdicts
-    words = " ".join(sentence(each) for v in found for each in v.reasons)
-    assert "a finalist: 3 of 4 confirming trials" in words
-
-
 # --- what a study says of a history is worked out once, however many tests ask (fault S14) --------
 
 
@@ -295,34 +285,6 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
         asked.answer(results, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
     assert (calls["read"], decisions["conclusion"]) == (2, 1), "and once without the blocks"
     assert decisions["belongs_to_wave"] <= len(results), "each trial is looked at once"
-
-
-def test_the_whole_history_is_decided_once_however_many_waves_are_asked_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waves = [f"wave{number}" for number in range(1, 7)]
-    declared = tuple(profile(f"p-{wave}", f"--xla_{wave}=1", wave=wave) for wave in waves)
-    results = history({}, of=helper.study(profiles=declared))
-    asked = helper.study(profiles=declared, loss_tolerance=0.03)
-    decisions = counted(monkeypatch, tuning, "decide")
-    for wave in (each for each in waves for _ in range(2)):
-        question = Question(about=Ask.SCREENED, name=f"p-{wave}", wave=wave)
-        assert asked.answer(results, question).verdict is not None
-    assert decisions["decide"] == 1 + len(waves), "and once up to the end of each wave"
-
-
-def test_a_gate_and_a_table_are_concluded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    new = profile("new", "--xla_new=1")
-    asked = GateStudy(cell=CELL, profiles=(new,))
-    done = [measured(each, 6.9 + at / 1e4) for at, each in enumerate(asked.decide([]).due)]
-    calls = counted(monkeypatch, verdicts, "read")
-    comparisons = counted(monkeypatch, gate, "compare_blocks")
-    for _ in range(3):
-        assert asked.decide(done).due == ()
-        assert asked.decide(tuple(done)).conclusion.complete
-    assert (calls, comparisons) == ({"read": 1}, {"compare_blocks": 1})
-    table = ImportedStudy(cell=CELL, profiles=(new,))
-    assert table.decide([]).conclusion is table.decide(()).conclusion
 
 
 def test_what_is_remembered_is_never_told_of_another_history() -> None:

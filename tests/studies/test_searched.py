@@ -5,29 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.stats import search as sampler
 from pytest_xlatune.stats.design import Plan, Refusal
-from pytest_xlatune.stats.search import all_points, ask, count_points
-from pytest_xlatune.studies import Answered, Ask, Question
-from pytest_xlatune.studies.derived import Search, Stacks, doubled
+from pytest_xlatune.stats.search import ask, count_points
+from pytest_xlatune.studies.derived import Search, doubled
 from pytest_xlatune.studies.trials import TURNS
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings
-from pytest_xlatune.sweep.settings import resolve_options
 from tests.helpers.history import history
-from tests.helpers.turn_answers import NCCL, RULE, Machine, turning
+from tests.helpers.turn_answers import RULE, Machine, turning
 from tests.helpers.words import with_values
 
 AR = "xla_gpu_all_reduce_combine_threshold_bytes"
@@ -101,36 +94,6 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     assert TuningStudy.from_json(sweep.to_json()) == sweep
 
 
-def test_where_no_value_helps_the_rounds_prove_nothing() -> None:
-    sweep = searching(0)
-    found = sweep.decide(history(Hidden(helps=False, sigma=0.006, seed=1), of=sweep)).conclusion
-    assert found.complete
-    screened = [each for each in found.verdicts if each.kind is VerdictKind.SCREENED]
-    assert max(each.delta or 0.0 for each in screened) > 0.005, "the luckiest of 36 single looks"
-    assert not any(each.wins for each in found.verdicts)
-
-
-def test_what_rounds_measured_is_in_no_verdict() -> None:
-    sweep = searching(0)
-    done = history(Hidden(), of=sweep)
-    told = {each.arm: each for each in sweep.decide(done).conclusion.verdicts if each.n > 1}
-    assert told
-
-    def shifted(each: TrialResult) -> TrialResult:
-        score = each.rotation.score if each.rotation else None
-        if each.trial.block or score is None or each.rotation is None:
-            return each
-        # the order of the candidates is kept: the same ones decide
-        programs = tuple(replace(one, change=one.change * 3) for one in score.programs)
-        return replace(
-            each, rotation=replace(each.rotation, score=replace(score, programs=programs))
-        )
-
-    again = {each.arm: each for each in sweep.decide([*map(shifted, done)]).conclusion.verdicts}
-    for arm, before in told.items():
-        assert again[arm].ci95 == before.ci95, arm
-
-
 def test_a_sampler_that_would_ask_otherwise_today_keeps_what_was_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -166,68 +129,10 @@ def test_a_value_that_the_compiler_refuses_is_asked_beside_no_other() -> None:
     assert sweep.decide(done).conclusion.complete
 
 
-def test_a_small_space_ends_by_itself_and_repeats_nothing() -> None:
-    small = Search(space={AR: ("16777216", "33554432"), SWITCH: ("true",)})
-    assert (len(small.points_by_id), small.slots, small.rounds, small.round_size) == (5, 5, 3, 2)
-    known = profile("mine", f"--{AR}=16777216", wave="wave2")
-    sweep = searching(profiles=(known,), derived=(small,))
-    done = history(Machine(), of=sweep)
-    names = [each.id for each in sweep.state(done).ranked.arms.slots.values()]
-    assert len(names) == 4, "the declared profile has the fifth point"
-    assert "ar-threshold-16m" not in names
-    assert sweep.decide(done).conclusion.complete
-
-
-def test_profiles_that_stay_jobs_are_ranked_beside_candidates_and_alone_without_a_step() -> None:
-    sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
-    found = sweep.decide(history(Hidden({"channels": 0.05}), of=sweep)).conclusion
-    assert found.winner
-    assert found.winner.arm == "channels"
-    assert {*found.tuning.finalists} & {*RULES.points_by_id}
-    done = history(Hidden(finds=False), of=sweep)
-    assert not asked(done)
-    found = sweep.decide(done).conclusion
-    assert found.complete
-    assert not any(each.arm in RULES.points_by_id for each in found.verdicts)
-
-
-def test_a_wave_by_itself_and_a_slot_that_is_asked_for() -> None:
-    alone = searching(selected=frozenset({"p0", "p1"}), confirm=False)
-    assert not asked(history(Hidden(), of=alone))
-    sweep = searching(selected=frozenset({f"search-{at}" for at in range(1, 37)}), confirm=False)
-    run = Hidden()
-    done = history(run, of=sweep)
-    assert [len(each) for each in asked(done)] == [12, 12, 12]
-    question = Question(about=Ask.SLOT, name="search-30", wave="wave4")
-    assert sweep.answer(done, question).state is not Answered.NOT_YET
-    assert sweep.answer(done[:2], question).state is Answered.NOT_YET
-
-
-@pytest.mark.parametrize("count", [0, 6], ids=["no declared profile", "and declared ones"])
-def test_stacks_of_a_later_wave_may_hold_what_was_found(count: int) -> None:
-    sweep = searching(count, derived=(RULES, Stacks(wave="wave5", slots=2)))
-    done = history(Hidden({"p3": 0.03}), of=sweep)
-    # a stack of two that were found may lie in the space, and takes turns after the rounds
-    assert [len(each) for each in asked(done)][:3] == [12, 12, 12]
-    assert sweep.decide(done).conclusion.complete
-    slots = sweep.state(done).ranked.arms.slots.items()
-    stacks = [each.id for slot, each in slots if slot.startswith("stack")]
-    assert any("p3" in each and "threshold" in each for each in stacks) is bool(count)
-    assert sweep.decide(history(Hidden(finds=False), of=sweep)).conclusion.complete
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        pytest.param({"space": {}}, "no flag is given", id="no flag"),
-        pytest.param({"space": {f"--{AR}": ("1", "2")}}, "without dashes", id="dashes"),
         pytest.param({"space": {"NCCL_PROTO": ("LL",)}}, "no option of a comp", id="variable"),
-        pytest.param({"space": {"xla_gpu_autotune_level": ("1",)}}, "take turns", id="at start"),
-        pytest.param({"space": {AR: ("1", "1")}}, "different values", id="a value twice"),
-        pytest.param({"space": {AR: ()}}, "different values", id="no value"),
-        pytest.param({"space": {AR: "64M"}}, "different values", id="a text"),
-        pytest.param({"space": {AR: ("+A,-B",)}}, "no option of a comp", id="an edit"),
-        pytest.param({"space": {AR: ("1",)}, "rounds": 0}, "0 rounds", id="no round"),
         pytest.param({"space": {AR: ("1",)}, "slots": 2}, "2 candidates in 3", id="too few"),
         pytest.param({"space": {f"xla_f{at}": doubled("1", "1G") for at in range(8)}},
                      "at most 20000", id="too many points"),
@@ -237,16 +142,6 @@ def test_stacks_of_a_later_wave_may_hold_what_was_found(count: int) -> None:
 def test_a_search_that_cannot_be(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Search(**given)
-
-
-@pytest.mark.parametrize(
-    ("ends", "said"),
-    [(("1G", "1M"), "larger than the last"), (("big", "1M"), "is no size"),
-     (("0", "1M"), "is no size")],
-)  # fmt: skip
-def test_sizes_that_cannot_be_doubled(ends: tuple[str, str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        doubled(*ends)
 
 
 def test_values_and_names() -> None:
@@ -270,16 +165,6 @@ def test_a_search_needs_jobs_behind_its_rounds_and_none_for_its_candidates() -> 
     assert searching(0, rotation=replace(RULE, must_save=True)).rotates
     wide = replace(RULES, slots=90)
     assert isinstance(searching(6, derived=(wide,)).layout, Plan)
-    made = Sweep(
-        name="wide",
-        launcher=CommandLauncher(argv=("python", "train.py", "{steps}")),
-        derived=(wide,),
-        cell=CellSettings(model_tag="m", parallelism="FSDP=8"),
-        site=SiteSettings(executor="local"),
-        design=DesignSettings(rotate="on"),
-    )
-    said = resolve_options({"xlatune_rotate": "on"}, {}, {}, root=Path("/nowhere")).for_sweeps
-    assert made.resolve(said).only_ranks == "", "it decides, so no session refuses it"
 
 
 # --- what to ask next -----------------------------------------------------------------------------
@@ -320,15 +205,3 @@ def test_half_of_a_later_round_is_what_promises_and_the_rest_is_drawn() -> None:
     later = [ask(SIZES, ORDERED, told, count=15, rng_seed=each) for each in "12"]
     assert set(later[0][:8]) == set(later[1][:8])
     assert set(later[0][8:]) != set(later[1][8:])
-
-
-def test_of_no_space_left_nothing_is_asked() -> None:
-    told = dict.fromkeys(all_points((2, 1)), 0.0)
-    assert ask((2, 1), (True, True), told, count=5, rng_seed="") == ()
-    left = ask((2, 1), (True, True), {}, excluded=list(told)[1:], count=5, rng_seed="")
-    assert left == (next(iter(told)),)
-
-
-@pytest.mark.parametrize("alike", [0.0, 1e-3])
-def test_points_that_all_measured_alike_are_no_trouble(alike: float) -> None:
-    assert len(ran(lambda _: alike)) == 45

@@ -1,8 +1,4 @@
-"""The simulated cluster of the benchmarks says what it means, and its rates hold on few sweeps.
-
-`benchmarks/error_rates.py` measures them properly, on the page whose figures are read here. The
-random numbers are fixed, so a failure here is a change of the procedure, not bad luck.
-"""
+"""The simulated cluster of the benchmarks says what it means, and its rates hold on few sweeps."""
 
 from __future__ import annotations
 

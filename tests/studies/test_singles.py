@@ -1,8 +1,4 @@
-"""Waves of single settings that an evidence run orders, and the catalog's rules about them.
-
-Which candidates take a slot, in which order, and why others do not; the same holds for stacks and
-values of a ladder.
-"""
+"""Waves of single settings that an evidence run orders, and the catalog's rules about them."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, sentence
-from pytest_xlatune.model.profile import BASELINE, Profile, parse_flags, profile
+from pytest_xlatune.model.profile import BASELINE, parse_flags, profile
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import Trial
@@ -31,7 +27,7 @@ from pytest_xlatune.studies.derived import (
 )
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.tuning import TuningStudy
-from tests.helpers.history import history, measured, noise
+from tests.helpers.history import history
 from tests.helpers.knobs import AG, CELL, GIB, cluster, of_wave, slots_of
 
 PERMUTE = "xla_gpu_collective_permute_combine_threshold_bytes"
@@ -45,7 +41,6 @@ CANDIDATES = (
     profile("overlap-2", "--xla_gpu_experimental_parallel_collective_overlap_limit=2"),
     profile("unheard-of", "--xla_gpu_knob=7"),
 )
-OTHERS = tuple(profile(f"other-{at}", f"--xla_gpu_knob={at}") for at in range(4))
 AIMS = {each.id: load().aims_of(each) for each in CANDIDATES}
 RUN = EvidenceStudy(cell=CELL, profile=BASELINE).trial
 PIPELINE = Shares(
@@ -94,17 +89,6 @@ def run(
     return history(answer, of=sweep, one_by_one=True)
 
 
-def led(sweep: TuningStudy, *names: str) -> list[TrialResult]:
-    """Run a study in which the named profiles lead."""
-
-    def answer(trial: Trial) -> TrialResult:
-        gain = 0.03 * any(each in names for each in trial.profile.id.split("+"))
-        found = measured(trial, 6.9 + gain + noise(trial, 0.0005))
-        return found if trial.protocol.is_scored else evidence()
-
-    return history(answer, of=sweep, one_by_one=True)
-
-
 def notes_of(sweep: TuningStudy, done: Sequence[TrialResult]) -> list[str]:
     return list(map(sentence, sweep.decide(done).conclusion.notes))
 
@@ -135,17 +119,10 @@ def test_without_evidence_the_declared_order_stays(shares: Shares | None) -> Non
     assert [*order(shares)] == [each.id for each in CANDIDATES]
 
 
-def test_a_dump_alone_tells_which_collectives_there_are() -> None:
-    found = order(Shares(of_step={}, kinds=("all-gather",)))
-    assert [*found][-2:] == ["permute-8g", "ragged-off"]
-    assert "no trace" in next(iter(found.values()))
-
-
 @pytest.mark.parametrize(
     ("aims", "of_step", "unaimed"),
     [
         pytest.param(("copies",), {"compute": 0.7, "copies": 0.1}, "compute", id="none aims"),
-        pytest.param((), {"idle": 0.6, "compute": 0.4}, "idle", id="idle time, and no aim"),
         pytest.param(("compute",), {"compute": 0.7, "idle": 0.3}, None, id="one aims at it"),
         pytest.param(("all-gather",), {"communication": 0.6}, None, id="a collective does"),
         pytest.param((), {}, None, id="no trace"),
@@ -210,44 +187,10 @@ def test_without_a_record_the_declared_order_is_planned_and_run() -> None:
     assert study().foreseen([evidence()]) == study()
 
 
-def test_a_candidate_that_is_declared_or_repeats_another_takes_no_slot() -> None:
-    twin = profile("as-overlap", "--xla_gpu_experimental_parallel_collective_overlap_limit=2")
-    deployed = profile("deployed", "--xla_gpu_autotune_level=4")
-    candidates = (twin, deployed, *CANDIDATES)
-    sweep = study(rule(candidates=candidates, evidence=False, slots=4), profiles=(CANDIDATES[0],))
-    done = run(sweep)
-    chosen = ["as-overlap", "ag-2g", "permute-8g", "ragged-off"]
-    assert [*slots_of(sweep, done).values()] == chosen
-    for words in ("deployed (the same", "ag-1g (the sweep", "the same settings as as-overlap"):
-        assert words in notes_of(sweep, done)[-1]
-
-
-def test_stacks_are_of_the_singles_that_led_once_they_are_known() -> None:
-    sweep = study(rule(), Stacks(slots=1), profiles=OTHERS)
-    done = led(sweep, "overlap-2", "permute-8g")
-    assert slots_of(sweep, done)["stack-1"] == "overlap-2+permute-8g"
-    assert of_wave(done, "wave3") == {"overlap-2+permute-8g"}
-    sweep = study(rule(), Stacks(slots=1), profiles=(profile("old", "--xla_old=1", wave="wave1"),))
-    first = sweep.decide(()).due
-    assert {each.stage for each in first if each.is_screened} == {"wave1"}
-    done = [cluster({})(each) for each in first if each.is_screened]
-    assert sweep.decide(done).due == (RUN,)
-    assert slots_of(sweep, done) == {}
-
-
-def test_a_selected_slot_alone_is_measured() -> None:
-    sweep = study(selected=frozenset({"single-2"}), confirm=False)
-    assert of_wave(run(sweep), "wave2") == {"permute-8g"}
-    alone = study(profiles=CANDIDATES[:1], selected=frozenset({"ag-1g"}), confirm=False)
-    assert alone.decide(()).due[0].is_screened
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        pytest.param({"slots": 0}, "0 slots, expected one", id="no slot"),
         pytest.param({"candidates": ()}, "no candidate is given", id="no candidate"),
-        pytest.param({"candidates": (*CANDIDATES, CANDIDATES[0])}, "ag-1g", id="an id twice"),
         pytest.param({"candidates": (profile("single-1", "--xla_a=1"),)}, "name of a slot",
                      id="a slot's name"),
         pytest.param({"slots": 60}, "the budget is 60", id="over the budget"),
@@ -275,62 +218,6 @@ def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> No
     assert rule(candidates=(), pgle=True).fills.values["candidates"] == 1
 
 
-@pytest.mark.parametrize(
-    ("stacks", "selected"),
-    [
-        pytest.param((), None, id="all of it"),
-        pytest.param((), frozenset({"single-1"}), id="its slot"),
-        pytest.param((Stacks(slots=1),), frozenset({"stack-1"}), id="a wave that reads it alone"),
-    ],
-)
-def test_a_sweep_whose_only_candidate_waits_for_a_trace_begins_with_that_run(
-    stacks: tuple[Stacks, ...], selected: frozenset[str] | None
-) -> None:
-    by_trace = rule(candidates=(), aims={}, slots=1, pgle=True)
-    sweep = study(by_trace, *stacks, selected=selected)
-    assert sweep.decide(()).due == sweep.outlook(()).ahead[:1] == (sweep.evidence_trial,)
-
-
-# --- the catalog's rules --------------------------------------------------------------------------
-
-MEMORY = (
-    profile("mem", env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"}),
-    profile("client-mem", env={"XLA_CLIENT_MEM_FRACTION": ".95"}),
-    profile("plain", "--xla_gpu_enable_triton_gemm=false"),
-)
-LADDER: dict[str, tuple[str, ...]] = {"NCCL_BUFFSIZE": ("8388608", "16M", "33554432")}
-BUFFER = profile("buffer", env={"NCCL_BUFFSIZE": "8388608"})
-
-
-@pytest.mark.parametrize(
-    ("profiles", "derived", "wave", "filled", "said"),
-    [
-        pytest.param(MEMORY, Stacks(slots=3, of=2), "wave3", {"mem+plain", "client-mem+plain"},
-                     ("left out: mem+client-mem (XLA_PYTHON_CLIENT_MEM_FRACTION",
-                      "which JAX refuses"), id="a stack of settings that exclude each other"),
-        pytest.param((BUFFER,), Around(slots=2, ladders=LADDER), "wave4", set(),
-                     ("NCCL_BUFFSIZE=16M is read as 16, the rest",),
-                     id="a value of a ladder that would be misread"),
-    ],
-)  # fmt: skip
-def test_what_the_catalog_objects_to_takes_no_slot(
-    profiles: tuple[Profile, ...],
-    derived: Stacks | Around,
-    wave: str,
-    filled: set[str],
-    said: tuple[str, ...],
-) -> None:
-    sweep = study(derived, profiles=(*profiles, *OTHERS), context=Context())
-    assert TuningStudy.from_json(sweep.to_json()) == sweep, "the ground is kept with the study"
-    leading = [each.id for each in profiles] + ["buffer.16m", "buffer.33554432"]
-    done = led(sweep, *leading)
-    assert of_wave(done, wave) == filled
-    (why,) = (each for each in notes_of(sweep, done) if each.startswith(f"{wave}: "))
-    assert all(words in why for words in said)
-    plain = replace(sweep, context=None)
-    assert of_wave(led(plain, *leading), wave) > filled, "without a context no rule is held"
-
-
 def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
     own = rule(slots=2, candidates=(profile("rs-1g", f"--{RS}={GIB}"), CANDIDATES[0]), aims={})
     sweep = study(own, context=Context())
@@ -344,23 +231,6 @@ def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
     deployed = Context(deployed=parse_flags(f"--{AG}={GIB}"))
     sweep = study(rule(candidates=CANDIDATES[:2], evidence=False), context=deployed)
     assert [*slots_of(sweep, run(sweep)).values()] == ["ag-2g"]
-
-
-def test_a_stack_with_a_part_that_does_nothing_to_the_program_is_passed_over() -> None:
-    channels = profile("channels", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
-    profiles = (CANDIDATES[0], channels, *OTHERS)
-    sweep = study(Stacks(slots=1, of=2), profiles=profiles, context=Context())
-    whole = led(sweep, "ag-1g", "channels")
-    done = [each for each in whole if each.trial.stage == "wave2"]
-    assert slots_of(sweep, done) == {"stack-1": "ag-1g+channels"}
-    gathers = evidence(replace(PIPELINE, kinds=("all-gather",)))
-    assert slots_of(sweep, [*done, gathers]) == {}
-    (said,) = sweep.state([*done, gathers]).ranked.arms.messages
-    left_out = "wave3: left out: ag-1g+channels (NCCL_NCHANNELS_PER_NET_PEER does"
-    assert sentence(said).startswith(left_out)
-    # what has a trial stays, whatever is recorded since
-    begun = [each for each in whole if each.trial.stage != "confirm"]
-    assert "stack-1" in slots_of(sweep, [*begun, gathers])
 
 
 def test_every_candidate_of_the_catalog_says_what_it_acts_on_or_is_known_not_to() -> None:

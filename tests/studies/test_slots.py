@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from collections import Counter
 from typing import Any
 
@@ -14,10 +13,9 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence, verbatim
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.components import PlacedScore, fit_components
-from pytest_xlatune.studies import Ask, Question
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.benchmarks import load
 from tests.helpers.history import lost
@@ -46,13 +44,6 @@ def upto(
             return study, cluster, history, list(trials)
         history += cluster.run(trials)
     raise AssertionError(stage)
-
-
-def concluded(study: TuningStudy, cluster: Any, history: list[TrialResult]) -> Conclusion:
-    """Run what is left of a study behind this history; return what it comes to."""
-    while trials := study.decide(history).due:
-        history += cluster.run(trials)
-    return study.decide(history).conclusion
 
 
 def slots(trials: Any) -> set[str]:
@@ -84,17 +75,6 @@ def test_slots_have_a_baseline_each_and_a_fair_share_of_the_screen(
     proposed = more.decide(history).due
     assert {each.trial.id for each in history}.isdisjoint(each.id for each in proposed)
     assert "late" in {each.arm for each in proposed}
-
-
-def test_no_profile_lies_on_a_slot_without_a_baseline_by_the_end_of_its_wave() -> None:
-    one = study_of(EIGHT, 0)
-    halves = (replace(e, wave="wave3" if at % 2 else "wave2") for at, e in enumerate(one.profiles))
-    trials = replace(one, profiles=tuple(halves), screen_baselines=3).decide([]).due
-    early = [each for each in trials if each.stage == "wave2"]
-    assert len(early) == 13 + 3
-    for some, count in ((early, 3), (trials, 6)):
-        assert slots(some) == slots(each for each in some if each.is_baseline)
-        assert len(slots(some)) == count
 
 
 def test_a_block_lies_on_one_slot_and_blocks_lie_on_several() -> None:
@@ -146,36 +126,6 @@ def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finali
     assert (told.kind, told.n) == (VerdictKind.SCREENED, 2)
 
 
-def test_a_sweep_whose_blocks_began_without_second_runs_goes_on_as_it_began() -> None:
-    older = {"finalists": 6, "blocks": 4, "block_baselines": 2}
-    _, cluster, history, blocks = upto("confirm", 2, **older)
-    assert len(blocks) == 4 * 8
-    # some of them were planned when it was cut off
-    rest = study_of(EIGHT, 2).decide([*history, *cluster.run(blocks[:11])]).due
-    assert {each.id for each in rest} == {each.id for each in blocks[11:]}
-
-
-def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_budget() -> None:
-    _, cluster, history, again = upto("again")
-    history += cluster.run([each for each in again if each.arm != "p000"][:4])
-    more = study_of(dataclasses.replace(EIGHT, profiles=27), 3)
-    conclusion = concluded(more, cluster, history)
-    assert conclusion.winner is not None
-    assert conclusion.winner.arm == "p000"
-    assert sum(each.trial.stage == "again" for each in history) == 8
-    assert len(history) <= EIGHT.budget
-
-
-def test_a_second_run_that_cannot_run_makes_no_other_profile_late() -> None:
-    study, cluster, history, again = upto("again")
-    gone = next(each for each in again if each.arm != "p000")
-    history += [oom(gone), *cluster.run([each for each in again if each is not gone])]
-    conclusion = concluded(study, cluster, history)
-    assert conclusion.complete
-    assert gone.arm not in conclusion.tuning.finalists
-    assert with_values(conclusion.notes, "arms") == [], "none would be one by now"
-
-
 @pytest.mark.parametrize("shift", [-0.05, 0.05], ids=["slower", "faster"])
 def test_second_runs_of_another_day_tell_their_order_and_no_level(shift: float) -> None:
     study, cluster, history, again = upto("again")
@@ -193,45 +143,6 @@ def test_second_runs_of_another_day_tell_their_order_and_no_level(shift: float) 
     arms = {each.arm for each in again}
     sums = [sum(e.delta or 0 for e in found.verdicts if e.arm in arms) for found in (before, other)]
     assert sums[1] == pytest.approx(sums[0], abs=0.01), "eight of them, not eight shifts"
-
-
-def test_a_test_of_the_last_wave_says_that_second_runs_may_follow() -> None:
-    study, cluster, history, again = upto("again")
-    question = Question(about=Ask.SCREENED, name=again[0].arm, wave="wave2")
-    before = study.answer(history, question).verdict
-    assert before is not None
-    assert before.up_to == "wave2"
-    history += cluster.run(again)
-    for wave in ("wave2", ""):
-        after = study.answer(history, replace(question, wave=wave)).verdict
-        assert after is not None
-        assert (after.n, after.delta) == (1, before.delta), "the same in a later run"
-
-
-def test_runs_of_an_arm_that_drops_out_in_its_blocks_count_against_the_budget() -> None:
-    world = dataclasses.replace(EIGHT, effects=(), other=0.005)
-    study, cluster, history, blocks = upto("confirm", world=world)
-    arm = next(each.arm for each in blocks if not each.is_baseline)
-    for each in blocks:
-        history += [oom(each)] if each.arm == arm else cluster.run([each])
-    assert concluded(study, cluster, history).complete
-    assert len(history) <= world.budget
-
-
-@pytest.mark.parametrize(
-    ("world", "change"),
-    [
-        pytest.param({"node_slots": 4}, {}, id="on too few slots for its blocks"),
-        pytest.param({"profiles": 15}, {}, id="of few profiles"),
-        pytest.param({}, {"finalists": 3}, id="where the sweep states its finalists"),
-        pytest.param({}, {"confirm": False}, id="where nothing is confirmed"),
-        pytest.param({"effects": (0.05, *(-0.05,) * 24)}, {}, id="of no more than finalists"),
-    ],
-)
-def test_nothing_runs_a_second_time(world: dict[str, Any], change: dict[str, Any]) -> None:
-    changed = dataclasses.replace(EIGHT, **world)
-    _, history = drive(replace(study_of(changed, 0), **change), Cluster(changed, 0), 0)
-    assert "again" not in {each.trial.stage for each in history}
 
 
 @pytest.mark.parametrize(
@@ -308,7 +219,6 @@ def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
     [
         pytest.param({"slots": (("s0",), ("s1", "s2"))}, "have 1, 2 nodes", id="unequal sizes"),
         pytest.param({"slots": (("s0",), ("S0",))}, "share s0", id="a shared node"),
-        pytest.param({"slots": (("s0",),)}, "found 1 node slot", id="one slot"),
         pytest.param({"profiles": (replace(study_of(EIGHT, 0).profiles[0], wave="again"),)},
                      r"a wave is called 'again'.*another name", id="the name of second runs"),
     ],
@@ -316,25 +226,3 @@ def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
 def test_slots_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         replace(study_of(EIGHT, 0), **change)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        pytest.param({"budget": 50}, "with 65 jobs (--xlatune-budget 65) the best 8", id="too few"),
-        pytest.param({}, "", id="enough"),
-        pytest.param({"budget": 50, "blocks": 3}, "", id="blocks that the sweep states"),
-    ],
-)
-def test_a_plan_says_with_how_many_jobs_it_would_find_more(
-    change: dict[str, Any], said: str
-) -> None:
-    study = replace(study_of(EIGHT, 0), **change)
-    hints = [each for each in map(sentence, study.outlook([]).lines) if "a second time" in each]
-    assert len(hints) == bool(said)
-    for each in hints:
-        assert each.startswith(said)
-        again: Any = replace(study, budget=int(re.findall("[0-9]+", each)[0])).layout
-        planned: Any = study.layout
-        assert again.again == 8
-        assert again.from_start80(0.006) < planned.from_start80(0.006)

@@ -120,21 +120,6 @@ def test_generation_4_tells_each_metric_and_resumes(
     assert ledger.read_text().count('"attempt-submitted"') == begun == 5
 
 
-def test_the_verdict_is_judged_at_the_threshold_and_fails_where_it_is_enforced(
-    pytester: pytest.Pytester, folder: Path
-) -> None:
-    fourth_here(folder, tflops=500, enforce=False)
-    done, found = run(pytester, "gen4.json")
-    done.assert_outcomes(passed=4)
-    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "fail"
-    done, found = run(pytester, "gen4.json", "--cvs-set", "enforce_thresholds=true")
-    done.assert_outcomes(passed=3, failed=1)
-    fourth_here(folder, tflops=389.7)
-    done, found = run(pytester, "gen4.json")
-    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "cannot tell"
-    assert done.ret == 10
-
-
 @pytest.mark.parametrize("runtime", ["none", "docker"])
 def test_open_items_end_the_run_before_anything_starts(
     pytester: pytest.Pytester,
@@ -317,26 +302,3 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
     done, found = run(pytester, "gen4.json")
     done.assert_outcomes(passed=5)
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"
-
-
-def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
-    write(folder, "gen1.json", one_node())
-    launcher = f"python={sys.executable},scripts={folder / 'train.py'}"
-    assert calibrate("gen1.json", "-o", "new.json", "--launcher", launcher) == 0
-    (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))
-    assert old.maxtext == new.maxtext
-    assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)
-    assert "2.60% of healthy jobs miss it" in (folder / "new.json").read_text()
-
-
-def test_a_file_is_refused_where_the_plugin_that_runs_sweeps_is_switched_off(
-    pytester: pytest.Pytester, folder: Path
-) -> None:
-    done = run_inside(pytester, "--cvs-config", "any.json", plugin="no:xlatune")
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert "leave `-p no:xlatune` out" in done.stderr.str()
-    (folder / "test_plain.py").write_text("def test_plain():\n    pass\n")
-    plain = run_inside(pytester, "--trace-config", "test_plain.py")
-    plain.assert_outcomes(passed=1)
-    assert "xlatune_cvs" in plain.stdout.str()
-    assert "xlatune-cvs" not in plain.stdout.str(), "what collects a file is loaded for one alone"

@@ -45,16 +45,6 @@ def test_the_settings_are_in_the_file_and_nothing_else_changes(data: Any) -> Non
     assert all(isinstance(new[each], str) for each in changed), "a text stays a text"
 
 
-def test_several_sweeps_that_run_keep_their_own_keys() -> None:
-    data = fourth()
-    data["runs"] = [each for each in data["sweeps"] if not each.startswith("_")]
-    after, left_out = patched(data)
-    one, other = read_cvs(json.dumps(after), where="config.json", nodes=4).cells
-    assert not left_out
-    assert one.maxtext["attention"] == "cudnn_flash_te"
-    assert other.maxtext["attention"] == "dot_product"
-
-
 @pytest.mark.parametrize(
     ("data", "changes", "won", "told"),
     [

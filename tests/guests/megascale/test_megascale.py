@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import random
 import re
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pytest_xlatune.guests import megascale as package
-from pytest_xlatune.guests.megascale.digest import causes, known_lines
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.failure import FAILURES, FailureClass
 from tests.helpers.digests import DRESSES, STEP, read, recorded, wrong
@@ -81,13 +77,6 @@ def test_a_digest_of_libtpu_is_read_as_its_reports_were_in_any_dress(case: dict[
     ]
 
 
-def test_two_digests_in_one_log_are_two_events() -> None:
-    text = (STEP + "\n") * 30 + CASES[2]["text"] + (STEP + "\n") * 5000 + CASES[6]["text"]
-    first, second = read(text).digests
-    assert not [*wrong(CASES[2], first), *wrong(CASES[6], second)]
-    assert text.split("\n")[second.line - 1].endswith("following hosts.")
-
-
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_a_cut_digest_says_only_what_it_has(case: dict[str, Any]) -> None:
     lines = case["text"].splitlines()
@@ -134,24 +123,17 @@ def test_the_layouts_of_the_documents_are_read() -> None:
     [
         f'{STEP}\nnote: "Megascale detects a hang that is likely caused by bad TPU chips"\n',
         f"{PREFIX}see docs: Megascale detects a hang; Potential culprit workers: a/0:h-1\n",
-        TRIGGER,
         f"{PREFIX}{TRIGGER}",
         INDUCED,
         "Runtime cancelled the launch due to detected MXLA error on another device",
-        "Potential culprit workers: a/0:h-1\n",
         "grep 'Potential cause: Bad TPU chips'\nPotential culprit workers: a/0:h-1\n",
         "Megascale detects a hang that is likely caused by bad TPU chips on the following hosts.\n",
         DOCUMENT.replace("job-a/0:h-0", "<host_name>").replace("job-a/1:h-1", "<host_name>"),
         next(c["text"] for c in CASES if c["fault"] == "cancelled"),
-        "The hosts are: train/0:h-0, train/8:h-8\n",
-        "The host that have bad TPUs are: train/0:host-1\n",
         "Some workers have halted with an unrecoverable error: train/0:h-0: INTERNAL: boom\n",
-        "\nPotential cause: Nothing\n",
         "Full error digest: \nPotential cause: Nothing\n",
-        "Megascale detects a hang that is likely\nthe end of the world.\n",
         "Megascale detects a hang that is likely\n" * 50,
         f"He wrote: Some workers have halted with an\n{STEP}\nunrecoverable error:\n",
-        "Some workers have halted with an\n",
     ],
 )
 def test_a_decoy_names_nothing_and_is_no_finding(text: str) -> None:
@@ -235,15 +217,6 @@ def test_sparse_cores_are_read() -> None:
     assert digest.cls is FailureClass.TPU_CHIP
 
 
-def test_the_catalog_holds_eleven_causes_and_its_samples() -> None:
-    assert len(causes()) == 11
-    assert len({each.enum for each in causes()}) == 11
-    path = Path(package.__file__).with_name("megascale.toml")
-    rows = tomllib.loads(path.read_text(encoding="utf-8"))["line"]
-    for row, known in zip(rows, known_lines(), strict=True):
-        assert row["sample"].startswith(known.text)
-
-
 def test_damaged_digests_raise_nothing_and_name_nothing_new() -> None:
     """A short run; XLATUNE_FUZZ_DIGESTS=100000 is the long one."""
     rng = random.Random(11)
@@ -314,14 +287,6 @@ Launch ID: 193
             id="a link, its hosts on a line of their own",
         ),
         pytest.param(
-            "0: Megascale detects a hang that is likely\n1: completed step: 3, seconds: 1.0\n"
-            "0: caused by bad TPU chips on the following hosts.\n"
-            "0: The host that have bad TPUs are: h-1\n",
-            "BAD_TPU_CHIP",
-            ["h-1"],
-            id="beside another rank",
-        ),
-        pytest.param(
             "Megascale detects a hang but cannot determine the root cause. Please inspect the\n"
             "full digest below.\n",
             "UNKNOWN_CAUSE",
@@ -338,24 +303,3 @@ def test_a_digest_whose_sentences_are_broken_into_lines_is_read(
         assert found.cause is not None
         assert found.cause.enum == cause
         assert [each.host for each in found.culprits] == hosts
-
-
-def test_an_error_has_its_message_and_a_state_all_its_hosts() -> None:
-    (found,) = read(UNRECOVERABLE).digests
-    assert [(str(worker), text) for worker, text in found.messages] == [
-        ("job-a/3:h-3", "INTERNAL: failure to copy data from TPU to host")
-    ]
-    (found,) = read(ONE_CHIP).digests
-    pair, one = ("h-2", "h-3"), ("h-1",)
-    assert {(each.tag, each.pc): each.hosts for each in found.states} == {
-        (3, 777): pair, (3, 12): one, (None, 777): pair, (None, 12): one,
-    }  # fmt: skip
-    assert not found.is_truncated
-
-
-def test_a_first_sentence_waits_for_its_end_no_longer_than_others_print() -> None:
-    halves = ("0: Megascale detects a hang that is likely\n", "0: caused by bad TPU chips\n")
-    hosts = "0: The host that have bad TPUs are: h-1\n"
-    for others, count in ((150, 1), (250, 0)):
-        text = halves[0] + f"1: {STEP}\n" * others + halves[1] + hosts
-        assert len(read(text).digests) == count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import re
 from pathlib import Path
 
@@ -17,8 +16,7 @@ from pytest_xlatune.logs import LogReader, read_log
 from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State
-from tests.helpers.digests import STEP, recorded
-from tests.libtpu.clusters import VERDICTS, messages
+from tests.helpers.digests import STEP, VERDICTS, messages, recorded
 
 CASES = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
 
@@ -85,32 +83,6 @@ def test_the_chip_digests_of_a_host_are_counted_over_a_campaign(
     assert f"  {job}/{task}:{host}: 4 digests\n" in said
     assert main(["megascale", str(tmp_path / "0.log")]) == 0
     assert "more than three digests" not in capsys.readouterr().out
-
-
-def test_logs_in_the_forms_that_people_send(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = CASES["bad-chip"]["text"].encode()
-    lines = text.decode().splitlines()
-    noise = random.Random(3).randbytes(200_000).hex().encode()
-    logs = {
-        "crlf": text.replace(b"\n", b"\r\n"),
-        "marked": b"\xef\xbb\xbf" + text,
-        "json": "\n".join(json.dumps({"textPayload": each}) for each in lines).encode(),
-        "one json": json.dumps({"textPayload": text.decode()}).encode() + b"\n",
-        "without a last line end": text.rstrip(b"\n"),
-        "two members": gzip.compress(b"x\n") + gzip.compress(text),
-        "padded": gzip.compress(text) + b"\0" * 512,
-        "cut": gzip.compress(text + noise)[:-40],
-        "damaged": gzip.compress(text + noise)[:-9000] + b"?" * 9000,
-    }
-    path = tmp_path / "a.log"
-    for name, data in logs.items():
-        path.write_bytes(data)
-        assert main(["megascale", str(path), "--json"]) == 0
-        [digest] = json.loads(capsys.readouterr().out)["digests"]
-        assert (digest["cause"], digest["truncated"]) == ("BAD_TPU_CHIP", False), name
-        assert len(digest["culprits"]) == 1
 
 
 @pytest.mark.parametrize("version", ["0.0.40", "0.0.52"])

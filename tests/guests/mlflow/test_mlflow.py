@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.guests.mlflow import MlflowExport
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.report.exports import check_exports, exported
+from pytest_xlatune.report.exports import check_exports
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
@@ -88,21 +86,6 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any
     course = [each.step for each in store.get_metric_history(fast, "n")]
     assert course == sorted(set(course)), "a figure stands at its number of trials"
     assert len(course) == 2
-
-
-def test_a_figure_that_fell_is_the_one_shown(tmp_path: Path, store: Any) -> None:
-    """Of values of one step and time MLflow shows the largest: two reports may share a second."""
-    held = campaign(tmp_path, FakeExecutor())
-    run(held)
-    publish(held.folder, tmp_path / "reports")
-    text = (tmp_path / "reports/pretend/leaderboard.json").read_text(encoding="utf-8")
-    report = exported(text, sweep="test_pretend", study="pretend")
-    MlflowExport().texts(report, key="one")
-    arms = report.conclusion.verdicts
-    fell = tuple(replace(each, delta=-0.5) if each.arm == "fast" else each for each in arms)
-    lower = replace(report, conclusion=replace(report.conclusion, verdicts=fell))
-    runs = json.loads(MlflowExport().texts(lower, key="one")[".mlflow.json"])["arms"]
-    assert store.get_run(runs["fast"]).data.metrics["delta"] == -0.5
 
 
 def test_what_cannot_work_is_told_before_anything_runs(

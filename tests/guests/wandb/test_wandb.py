@@ -87,19 +87,6 @@ def test_the_figures_are_read_back(tmp_path: Path) -> None:
         assert b"pytest" not in text, "no command line"
 
 
-def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path) -> None:
-    held = campaign(tmp_path, FakeExecutor())
-    for _ in range(4):
-        held.turn()
-    ids = []
-    for _ in range(2):
-        last = publish(held.folder, tmp_path / "reports", exports=("wandb",))[-1]
-        arms = json.loads(last.read_text(encoding="utf-8"))["arms"]
-        ids.append({arm: each["run_id"] for arm, each in arms.items()})
-        run(held)
-    assert ids[0].items() <= ids[1].items()
-
-
 def test_without_a_key_nothing_begins_and_no_prompt_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "online")
     with pytest.raises(ConfigError, match="set WANDB_API_KEY"):

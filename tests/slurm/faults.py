@@ -172,7 +172,10 @@ def _rows(junit: ET.Element) -> Iterator[tuple[str, ...]]:
         if case.get("file") is None:  # pytest's own entry of an interrupt
             yield "the rest of the table", "run", "interrupted", "-", "-", "-"
             continue
-        fault, expected = FAULTS[f"{case.get('file')}::{test}"]
+        place, name = f"{case.get('file')}::", case.get("name", "")
+        if place + name in FAULTS:  # a case of a test with its own entry
+            test, which = name, ""
+        fault, expected = FAULTS[place + test]
         which = which.rstrip("]")
         what = f"{fault} ({which})" if which else fault
         trouble = next((each for each in case if each.tag in ("failure", "error", "skipped")), None)

@@ -220,7 +220,7 @@ class Context(Record, frozen=True, kw_only=True):
     """What profiles are applied to.
 
     Attributes:
-        deployed: the deployed flags, in the order in which the text has them.
+        deployed: the deployed flags, in the order in which they are written.
         env: the deployed environment variables.
         knows_env: whether `env` is known; if not, no variable may be taken to have its default.
         is_complete: whether nothing else is set; if not, env files on the nodes may set more.

@@ -14,10 +14,10 @@ from pytest_xlatune.tasks.read_logs import (
     SCHEMA,
     Health,
     JobLog,
-    behind_of,
     logs_of,
     read_one,
     standstill_json,
+    standstill_of,
 )
 
 
@@ -41,21 +41,19 @@ def run_steps(arguments: argparse.Namespace) -> Output:
 def run_triage(arguments: argparse.Namespace) -> Output:
     """Return what went wrong in each log."""
     logs, problems = _read_all(arguments)
-    triaged = [(log, behind_of(log)) for log in logs]
+    triaged = [(log, standstill_of(log)) for log in logs]
     healths = {log.health for log in logs}
     entries = (
-        {**log.to_json(), "behind": standstill_json(behind) if behind is not None else None}
-        for log, behind in triaged
+        {**log.to_json(), "behind": None if standstill is None else standstill_json(standstill)}
+        for log, standstill in triaged
     )
+    documents = []
+    for log, standstill in triaged:
+        documents.append(triage_document(log))
+        if standstill is not None:
+            documents.append(standstill_document(standstill))
     return Output(
-        documents=[
-            document
-            for log, behind in triaged
-            for document in (
-                triage_document(log),
-                *((standstill_document(behind),) if behind is not None else ()),
-            )
-        ],
+        documents=documents,
         json=lambda: {"schema": SCHEMA, "logs": [*entries]},
         problems=problems,
         status=1 if Health.FAILED in healths else 3 if Health.UNFINISHED in healths else 0,

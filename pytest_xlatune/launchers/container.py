@@ -469,7 +469,7 @@ class ContainerLauncher(Launcher):
         ]
 
     def _outside(self, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the paths on the node of those paths that are in a mount; leave out the others."""
+        """Return where the container's paths are on the node; leave out those in no mount."""
         # longest first, because an inner mount hides the mounts around it
         mounts = sorted(
             map(_parse_mount, self.mounts), key=lambda mount: len(mount[1]), reverse=True
@@ -497,9 +497,9 @@ class ContainerLauncher(Launcher):
                 f"`{self._runtime.show}` shows the digest"
             )
         name = match["name"] or ""
-        is_named = not name.startswith("/")
-        if is_named != self._is_detached:
-            needed = "the absolute path of an image file" if is_named else "the name of an image"
+        is_named, needs_name = not name.startswith("/"), self._is_detached
+        if is_named != needs_name:
+            needed = "the name of an image" if needs_name else "the absolute path of an image file"
             raise ConfigError(f"container: {self.runtime} needs {needed}, found {image!r}")
         return image if is_named else name
 
@@ -524,7 +524,7 @@ def _mount_option(text: str) -> str:
     return f"{source}:{target}" + (":ro" if mode == "ro" else "")
 
 
-_APPENDED_SETTING = "env_files"  # a site's values are added to the sweep file's, not put in place
+_APPENDED_SETTING = "env_files"  # a site's values do not replace the sweep file's
 _NOT_SETTINGS = frozenset({"inner", "in_shell"})  # attributes that a site cannot set
 _NO_CONTAINER = "none"  # the value of `runtime` that removes a container
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -543,8 +543,8 @@ def configured(
     """Return the launcher with settings applied; the same object if there are none.
 
     A key is an attribute of the launcher, with - for _. A site's value replaces the sweep file's.
-    Only `env-files` are added after those of the sweep file, which say how processes find each
-    other, while those of the site say what users deploy.
+    Only its `env-files` are added: those of the sweep file say how processes find each other, those
+    of the site what users deploy.
 
     Args:
         launcher: the sweep file's launcher.
@@ -563,6 +563,7 @@ def configured(
     outer = launcher if isinstance(launcher, ContainerLauncher) else None
     former = outer.inner if outer else launcher
     inner: Launcher = _with_settings(former, settings, f"{where}, launcher")
+    # the command line gives a list
     is_removed = container.get("runtime") in (_NO_CONTAINER, [_NO_CONTAINER])
     if is_removed or not (outer or container):
         return inner
@@ -604,15 +605,14 @@ def _converted(before: object, value: Any, what: str) -> Any:
     A value from the command line is a list of texts, one for each time that the option was given.
     The type is that of the attribute's value `before`; messages name the setting by `what`.
     """
-    kind, expected = next(
-        (kind for type_, kind in _KINDS.items() if isinstance(before, type_)),
-        (None, "no such setting"),
-    )
+    kinds = [kind for type_, kind in _KINDS.items() if isinstance(before, type_)]
+    target_type, expected = kinds[0] if kinds else (None, "no such setting")
     converted = value
     if isinstance(before, Mapping) and isinstance(value, list | tuple):
         pairs = [str(pair).partition("=") for pair in value]
         table = {name: text for name, equals, text in pairs if equals}
-        converted = table if len(table) == len(pairs) else value
+        is_complete = len(table) == len(pairs)  # no word lacks "=", and no name comes twice
+        converted = table if is_complete else value
     elif isinstance(before, tuple):
         converted = [value] if isinstance(value, str) else value
     elif isinstance(value, list | tuple) and value:
@@ -620,8 +620,8 @@ def _converted(before: object, value: Any, what: str) -> Any:
     if isinstance(before, bool) and isinstance(converted, str):
         converted = _BOOLEANS.get(converted.lower(), converted)
     try:
-        if kind is not None:
-            return msgspec.convert(converted, kind)
+        if target_type is not None:
+            return msgspec.convert(converted, target_type)
     except msgspec.ValidationError:
         pass
     raise ConfigError(f"{what}: found {converted!r}, expected {expected}")

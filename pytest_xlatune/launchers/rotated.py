@@ -30,7 +30,7 @@ WORKERS = (WORKER_FILE, SITE_FILE)
 # the variable with the path of the spec, for a worker that is loaded as `sitecustomize`
 VARIABLE = "XLATUNE_ROTATION"
 _PATH = "PYTHONPATH"
-# turns JAX's cache off, from which a program would be the one that an earlier rotation compiled
+# turns JAX's cache off, which would return the program that an earlier rotation compiled
 COMPILE_ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 

@@ -299,7 +299,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     against = {verdict.arm: sentence(verdict.against) or reference for verdict in shown}
     # the title names the reference of most rows; any other row names its own reference
     references = [*against.values()]
-    usual = max([*references, ""], key=references.count)
+    usual = max(references, key=references.count)
     changes = [0.0]
     for verdict in shown:
         changes += [*(verdict.ci95 or ()), verdict.delta or 0.0]

@@ -103,8 +103,8 @@ class TurnLayout:
         return self.turn_steps * self.rounds * programs
 
 
-# The fewest steps of a program in a rotation for which a turn has so many steps. The first two or
-# three steps of a turn do not count. Many rounds are better than long turns, because disturbances
+# fewest steps of a program in a rotation -> steps of a turn. The first two or three steps of a turn
+# do not count. Many rounds are better than long turns, because disturbances
 # of a loaded machine outlast a turn: at a load of 9 to 17, log scores of a program in five
 # rotations spread by .22 with 4 rounds of 6 steps, and by .12 with 6 rounds of 4.
 _TURN_STEPS = ((64, 8), (32, 6), (0, 5))

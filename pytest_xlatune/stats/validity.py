@@ -376,10 +376,10 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Tes
     """Return the evidence of a dump for a flag; None if the dump does not show the flag."""
     if name.startswith(_OMITTED_OPTIONS) and not options.is_whole:
         return None
-    alias = ALIASES.get(name, name)
+    newer_name = ALIASES.get(name, name)
     values = options.values
-    is_alias = alias in values and name not in values
-    dumped = values.get(alias if is_alias else name)
+    is_renamed = newer_name in values and name not in values
+    dumped = values.get(newer_name if is_renamed else name)
     if dumped is None:
         known = defaults(name)
         # Even a whole dump of jaxlib 0.6 omits a field whose value is empty, 0 or false: the
@@ -394,7 +394,7 @@ def _dumped(name: str, value: str, options: Options, defaults: Defaults) -> _Tes
         return _testimony(Witness.OPTIONS, say("at its default"), agrees=agrees)
     if is_relative(value):
         agrees = _is_edited(value, dumped)
-    elif is_alias:
+    elif is_renamed:
         should_be_on = same_value(value, "true", kind="bool")
         agrees = _is_on(dumped) == should_be_on
     else:
@@ -435,7 +435,7 @@ def _variable_testimony(witnesses: Witnesses, name: str, value: str) -> _Testimo
     listed = witnesses.env.get(name)
     if listed is not None and listed != value and HIDDEN not in value:
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
-    # the library prints other variables, or should print some, but not this one
+    # the library prints what it reads, or was asked to, and has not printed this variable
     if is_nccl and (witnesses.nccl or witnesses.expects_readers):
         return _NOT_SEEN
     return _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED

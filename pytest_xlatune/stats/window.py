@@ -120,8 +120,9 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
             **step_numbers,
         )
         return Window(protocol=protocol, note=note)
-    is_long = len(declared) > protocol.min_steps + SPARE
-    moved = min(start, declared[-protocol.min_steps - SPARE] if is_long else first)
+    kept = protocol.min_steps + SPARE
+    latest_start = declared[-kept] if len(declared) > kept else first
+    moved = min(start, latest_start)
     if moved == first:
         note = say(
             "steady state begins at step {start}, the protocol's window at step {declared}: {few}",

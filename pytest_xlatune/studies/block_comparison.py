@@ -44,7 +44,7 @@ class BlockComparison:
 
 
 def compare_blocks(
-    cells: Sequence[ScoredTrial],
+    scored: Sequence[ScoredTrial],
     arms: Sequence[str],
     *,
     family: int,
@@ -53,13 +53,13 @@ def compare_blocks(
     """Compare arms with the baselines of their blocks, once.
 
     Args:
-        cells: the scored trials of complete blocks.
+        scored: the scored trials of complete blocks.
         arms: the arms that no cut has dropped. A dropped arm can never win, so a cut spends no
             alpha of the arms that stay.
         family: the number of arms that entered, which share alpha.
         window: the window in which the trials are scored.
     """
-    fit = fitted(cells)
+    fit = fitted(scored)
     comparisons = {
         arm: compare_in_blocks(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
     }
@@ -79,7 +79,7 @@ def compare_blocks(
         comparisons=comparisons,
         kinds={**kinds, **dict.fromkeys(faster, VerdictKind.FASTER)},
         unlike=unlike_warmups(
-            [cell for cell in cells if cell[1] in {BASELINE_ID, *arms}],
+            [(block, arm, score) for block, arm, score in scored if arm in {BASELINE_ID, *arms}],
             family=family,
             window=window,
         ),

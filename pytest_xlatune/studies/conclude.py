@@ -357,7 +357,7 @@ def conclusion(decision: SweepDecision) -> Conclusion:
             recipe=recipe(
                 profiles=decision.ranked.arms.profiles,
                 verdicts=verdicts,
-                cells=decision.ranked.past.scored_in_blocks(),
+                scored=decision.ranked.past.scored_in_blocks(),
                 fit=fit,
             ),
         ),

@@ -102,7 +102,7 @@ class Contrast:
 
 
 def contrasts(
-    arm: str, others: Iterable[str], *, cells: Sequence[ScoredTrial], fit: BlockFit
+    arm: str, others: Iterable[str], *, scored: Sequence[ScoredTrial], fit: BlockFit
 ) -> list[Contrast]:
     """Compare an arm with others block by block; others that share no block with it are left out.
 
@@ -110,7 +110,7 @@ def contrasts(
     larger, so that the noise of a setting does not make it look needed.
     """
     scores: dict[str, dict[Hashable, float]] = {}
-    for block, name, score in cells:
+    for block, name, score in scored:
         scores.setdefault(name, {})[block] = score.value
     arm_scores, arm_contrasts = scores.get(arm, {}), []
     for other in others:
@@ -141,7 +141,7 @@ def recipe(
     *,
     profiles: Mapping[str, Profile],
     verdicts: Sequence[Verdict],
-    cells: Sequence[ScoredTrial],
+    scored: Sequence[ScoredTrial],
     fit: BlockFit | None,
 ) -> Recipe | None:
     """Return the recipe; None if no arm is confirmed to be faster.
@@ -149,7 +149,7 @@ def recipe(
     Args:
         profiles: the profiles of the sweep, by id.
         verdicts: the verdicts on them.
-        cells: the scored trials of the blocks.
+        scored: the scored trials of the blocks.
         fit: least squares over the blocks; None if there is none.
     """
     wins = {verdict.arm for verdict in verdicts if verdict.wins}
@@ -169,7 +169,7 @@ def recipe(
     valid = {verdict.arm for verdict in verdicts} & profiles.keys() - invalid
     # an arm that was cut from the blocks is only ranked
     decided = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
-    in_blocks = sorted({arm for _, arm, _ in cells} & valid & decided)
+    in_blocks = sorted({arm for _, arm, _ in scored} & valid & decided)
     parts = {
         arm: [part for part in in_blocks if is_part(settings[part], settings[arm])]
         for arm in in_blocks
@@ -178,7 +178,7 @@ def recipe(
     all_contrasts = [
         contrast
         for arm, others in parts.items()
-        for contrast in contrasts(arm, others, cells=cells, fit=fit)
+        for contrast in contrasts(arm, others, scored=scored, fit=fit)
     ]
     needed = positive_contrasts(all_contrasts, df=fit.df)
 
@@ -199,7 +199,7 @@ def recipe(
         choice = [part for part in (arm, *parts[arm]) if part in faster and part not in worse]
         return min(choice, key=lambda part: (len(settings[part]), -faster[part], part))
 
-    # an arm does not lead if its `smallest` is no winner, and so may gain nothing
+    # an arm leads only if its `smallest` wins: without a win, the set may gain nothing
     leaders = sorted(may_be_recommended, key=lambda arm: (faster[arm], arm), reverse=True)
     leader = next((arm for arm in leaders if smallest(arm) in wins), leaders[0])
     best = smallest(leader)
@@ -215,7 +215,7 @@ def recipe(
         arm=best,
         largest=leader,
         parts=tuple(recipe_parts),
-        ties=_ties(best, faster, cells=cells, fit=fit, settings=settings),
+        ties=_ties(best, faster, scored=scored, fit=fit, settings=settings),
     )
 
 
@@ -274,7 +274,7 @@ def _ties(
     arm: str,
     faster: Mapping[str, float],
     *,
-    cells: Sequence[ScoredTrial],
+    scored: Sequence[ScoredTrial],
     fit: BlockFit,
     settings: Settings,
 ) -> tuple[str, ...]:
@@ -289,7 +289,7 @@ def _ties(
         and not is_part(settings[other], settings[arm])
         and not is_part(settings[arm], settings[other])
     ]
-    arm_contrasts = contrasts(arm, others, cells=cells, fit=fit)
+    arm_contrasts = contrasts(arm, others, scored=scored, fit=fit)
     beaten = {
         contrast.part for contrast in arm_contrasts if contrast.t > t_quantile(1 - ALPHA, fit.df)
     }

@@ -54,7 +54,7 @@ def spare_blocks(
     planned: tuple[Trial, ...] = ()
     added: Message | None = None
     number = max(trial.block for trial in deciding)
-    while not past.not_over(planned):
+    while all(map(past.is_final, planned)):
         number += 1
         final = {key for key, result in past.confirm.items() if result.status.is_final}
         used_jobs = len(final | {place(trial) for trial in (*deciding, *planned)})
@@ -90,6 +90,7 @@ def _unbounded(
     return [
         arm
         for arm in sorted(may_gain, key=lambda arm: (-may_gain[arm], arm))
+        # the relative change of a log ratio far above 1 would overflow
         if relative(min(may_gain[arm], 1.0)) >= BOUND
         and (math.isfinite(may_gain[arm]) or arm not in in_earlier_blocks)
     ]

@@ -271,7 +271,7 @@ def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[T
 
 
 def unlike_warmups(
-    cells: Sequence[ScoredTrial], *, family: int, window: Window
+    scored: Sequence[ScoredTrial], *, family: int, window: Window
 ) -> Mapping[str, float]:
     """Return the arms that become steady earlier or later than the baseline in the same blocks.
 
@@ -281,10 +281,10 @@ def unlike_warmups(
     """
     contrasts = [
         BlockScore(block=block, arm=arm, value=value)
-        for block, arm, score in cells
+        for block, arm, score in scored
         if (value := first_half_excess(score, window.protocol)) is not None
     ]
-    fit = fit_blocks(contrasts, control=BASELINE.id) if len(contrasts) == len(cells) else None
+    fit = fit_blocks(contrasts, control=BASELINE.id) if len(contrasts) == len(scored) else None
     if fit is None:
         return {}
     unlike = {}
@@ -298,9 +298,9 @@ def unlike_warmups(
     return unlike
 
 
-def fitted(cells: Sequence[ScoredTrial]) -> BlockFit | None:
+def fitted(scored: Sequence[ScoredTrial]) -> BlockFit | None:
     """Return the least squares over blocks; None if no block holds a baseline and another arm."""
-    scores = [BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in cells]
+    scores = [BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in scored]
     return fit_blocks(scores, control=BASELINE.id)
 
 

@@ -160,8 +160,8 @@ def survivor_veto(
     if lost is None:
         return None
     reference_runs = sum(result.status.is_final for result in references)
-    lost_count = reference_lost.lost if reference_lost else 0
-    p = straggler_p(lost.lost, lost.runs, lost_count, reference_runs)
+    baselines_lost = reference_lost.lost if reference_lost else 0
+    p = straggler_p(lost.lost, lost.runs, baselines_lost, reference_runs)
     if p >= _SURVIVORS_P and lost.runs - lost.lost >= _LEAST_SURVIVORS:
         return None
     return coded(
@@ -169,7 +169,7 @@ def survivor_veto(
         "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
         "the fast ones",
         runs=lost.message,
-        baselines_lost=lost_count,
+        baselines_lost=baselines_lost,
         baselines=reference_runs,
     )
 

@@ -206,12 +206,12 @@ def winners(
 ) -> list[Profile]:
     """Return at most `most` profiles that are proved faster, the recommended one first.
 
-    They are those after all blocks; if this run does not confirm, those that the ledger proves, and
-    nothing is measured.
+    All blocks prove it; if this run does not confirm, the ledger does, and nothing is measured.
     """
     about = Ask.BEST if is_confirming else Ask.PROVEN
-    ranks = (Question(about=about, number=number) for number in range(most))
-    return [profile for rank in ranks if (profile := _profile(campaign, rank, tick))]
+    questions = (Question(about=about, number=number) for number in range(most))
+    found = (_profile(campaign, question, tick) for question in questions)
+    return [profile for profile in found if profile is not None]
 
 
 def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:

@@ -394,7 +394,7 @@ def slower_of(log: JobLog) -> tuple[str, ...]:
     )
 
 
-def behind_of(log: JobLog) -> Standstill | None:
+def standstill_of(log: JobLog) -> Standstill | None:
     """Return for which rank of a failed job the others waited; None if that is not known.
 
     If the job was a trial that stood still, its attempt's folder has what its processes did. Else

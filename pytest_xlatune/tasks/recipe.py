@@ -247,7 +247,7 @@ def recipe_files(
     sweep, profile = resolved.sweep, recipe.profile
     files = deployed_files(sweep.launcher, resolved.cell, env_file=sweep.site.env_file, root=root)
     # The patch keeps the measured cell, because its comment says where the recipe was measured.
-    # It gets the overrides of the new place: what the sweep overrides, no patch of a file changes.
+    # It gets the overrides of the new place, which no patch of a file changes.
     cell = replace(recipe.cell.cell, overrides=resolved.cell.overrides)
     deployment = patch_of((replace(recipe.cell, cells=(cell,), files=files, elsewhere=()),))
     gate = sweep_file.with_name(f"{sweep_file.stem}_recipe.py")

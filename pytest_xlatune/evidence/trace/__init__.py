@@ -164,16 +164,16 @@ def other_device(planes: Iterable[str]) -> str | None:
     return f"a capture of a {devices}, which `drill` does not read" if kinds else None
 
 
-_ROUND, _BINARY = 100_000, 1 << 20
+_ROUND, _BINARY = 100_000, 1 << 20  # writers stop at multiples of them
 
 
 def at_a_cap(count: int, what: str, remedy: str, *, is_round: bool = False) -> str | None:
     """Return why events may be missing, if their number is one at which writers stop.
 
-    A collector keeps 2 x 1024 x 1024 events of a kind, that of ROCm one more. With `is_round`,
-    numbers such as 300,000 count too: jaxlib ends trace.json at 1,000,000 events (5,000,000 since
-    mid-2026), and a viewer ends its file at the number that its user asked for. One file in 80,000
-    has such a number by chance.
+    A collector keeps 2 x 1024 x 1024 events of a kind, that of ROCm one more; half of that, and
+    its multiples, count. With `is_round`, numbers such as 300,000 count too: jaxlib ends trace.json
+    at 1,000,000 events (5,000,000 since mid-2026), and a viewer ends its file where its user asks.
+    One file in 80,000 has such a number by chance.
     """
     is_binary = count >= _BINARY and count % _BINARY in (0, 1)
     if not is_binary and not (is_round and count >= _ROUND and count % _ROUND == 0):
@@ -197,7 +197,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     name: str
     kind: Kind
     pattern: str
-    kernels: tuple[str, ...] = ()  # names that it is for
+    kernels: tuple[str, ...] = ()  # examples of its names, for the tests
     remedy: str = ""  # which settings help if such a kernel blocks the main stream; "" if none
 
 
@@ -237,7 +237,7 @@ def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
 
 @functools.lru_cache(maxsize=2)  # the ranks of a window have the same names
 def classify(names: tuple[str, ...], families: tuple[Family, ...]) -> tuple[Ints, NDArray[np.int8]]:
-    """Return the family and the kind of each name, as indices; the last family has all names."""
+    """Return the family and the kind of each name, as indices; the last family matches any."""
     patterns = [re.compile(family.pattern, re.IGNORECASE) for family in families]
     kinds = np.array([KINDS.index(family.kind) for family in families], np.int8)
     matches = (

@@ -168,7 +168,7 @@ class Plane:
 
     name: str
     lines: list[Range]
-    event_names: Ints  # the tag of each entry of a table
+    event_names: Ints  # the position of each entry of a table
     stat_names: Ints
 
 
@@ -187,12 +187,13 @@ def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:
         ready = file.ahead(at, min(at + _HEADER, end))
         tag = file.data[at]
         if tag in TABLES:  # thousands of entries, one behind the other
-            tags, at = follow(file.data, at, end if ready >= end else ready - _HEADER, tag)
-            tables[tag >> 3].append(tags)
-            file.count(len(tags))
+            loaded_end = end if ready >= end else ready - _HEADER
+            positions, at = follow(file.data, at, loaded_end, tag)
+            tables[tag >> 3].append(positions)
+            file.count(len(positions))
             if at > end:
                 raise WireError(f"a table that ends {at - end} bytes behind its plane")
-            if tags.size:
+            if positions.size:
                 continue
         start = at
         number, kind, first, at = next(file.fields(start, end))
@@ -226,11 +227,13 @@ def line_parts(
     while True:
         begin, until = at, min(at + window, end)
         file.load(at, min(until + _LONGEST, end))
-        tags = [np.zeros(0, np.int64)]
+        events = [np.zeros(0, np.int64)]
         while at < until:
-            # a second try at many places would cost more than it saves
-            positions, at = (follow if len(tags) > 1 else follow_events)(data, at, until)
-            tags += [positions] if positions.size else []
+            # only the first events are worth the search of `follow_events`
+            follow_more = follow_events if len(events) == 1 else follow
+            positions, at = follow_more(data, at, until)
+            if positions.size:
+                events.append(positions)
             if at >= until:
                 break
             number, kind, first, stop = next(fields(data, at, end))
@@ -241,13 +244,13 @@ def line_parts(
                 if begin > start:
                     raise WireError("the time of a line stands behind its first events")
             elif (number, kind) == (_EVENT, LENGTH):
-                tags.append(np.array([at], np.int64))
+                events.append(np.array([at], np.int64))
                 file.load(first, stop)
             at = stop
         if at > end:
             raise WireError(f"an event that ends {at - end} bytes behind its line")
         line = TraceLine(
-            name=name, timestamp_ns=timestamp_ns, data=data, tags=np.concatenate(tags), end=at
+            name=name, timestamp_ns=timestamp_ns, data=data, tags=np.concatenate(events), end=at
         )
         file.count(len(line.tags))
         yield line
@@ -302,7 +305,10 @@ class _XplaneReader:
         on_gpu = bool(devices)
         counts = [device.kernels.size for device in devices]
         # ROCm's collector stops at its limit in silence
-        caps = [at_a_cap(each, "kernels", "profile fewer steps") for each in (*counts, sum(counts))]
+        caps = [
+            at_a_cap(count, "kernels", "profile fewer steps") for count in (*counts, sum(counts))
+        ]
+        losses = [warning for warning in warnings if _LOST.search(warning)]
         session_ns = None
         for name, plane in named:
             if name == HOST_PLANE:
@@ -317,9 +323,12 @@ class _XplaneReader:
             devices=tuple(devices),
             planes_present=len(gpus),
             marks=np.concatenate(self._marks, axis=1),
-            launches=by_id(*map(np.concatenate, zip(*self._launches, strict=True))),
+            launches=by_id(
+                np.concatenate([ids for ids, _ in self._launches]),
+                np.concatenate([start_ps for _, start_ps in self._launches]),
+            ),
             session_ns=session_ns,
-            truncated=next(filter(None, [*filter(_LOST.search, warnings), *caps]), None),
+            truncated=next(filter(None, [*losses, *caps]), None),
             warnings=tuple(warnings),
             foreign=other_device(name for name, _ in named),
         )
@@ -389,7 +398,7 @@ class _XplaneReader:
         wanted = texts.wanted(step="step_num", launch=by, **more)
         if not wanted.keys() & {"step", "ordinal", "launch"}:
             return []
-        # a capture of a GPU has the names of thousands of Python frames here
+        # a GPU needs no names of host events, thousands of Python frames: `texts` stands in
         names = texts if on_gpu else self._table(plane.event_names)
         streams: dict[int, list[tuple[str, Sequence[Columns]]]] = defaultdict(list)
         for begin, end in plane.lines:

@@ -69,6 +69,10 @@ _CHANNEL = re.compile(r"channel_id=(?P<name>\d+)")
 # amounts of bytes:  1.07GB   32B
 _BYTES_TEXT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)B?")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
+# fields of an XLine, of an entry of a table of names, and of the metadata in it
+_STAMP, _EVENT = 3, 4
+_ID, _METADATA = 1, 2
+_NAME, _DISPLAY_NAME, _STATS = 2, 4, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,9 +174,9 @@ def _least_timestamp(timestamps: list[int]) -> int:
 def _timestamp(file: CaptureFile, begin: int, end: int) -> int:
     """Return the timestamp of an XLine; if its events come first, the whole line is read."""
     for number, kind, value, _ in file.fields(begin, end):
-        if (number, kind) == (3, VARINT):
+        if (number, kind) == (_STAMP, VARINT):
             return signed(value)
-        if number == 4:  # noqa: PLR2004  events follow what a profiler says of a line
+        if number == _EVENT:  # a profiler writes the timestamp before the events
             break
     return _whole_line(file, begin, end).timestamp_ns
 
@@ -253,10 +257,10 @@ class _Reader:
             return known[string]
 
         header = _whole_line(file, *line)
-        ahead_ps = (header.timestamp_ns - self._base_ns) * 1000 if header.timestamp_ns else 0
+        line_start_ps = (header.timestamp_ns - self._base_ns) * 1000 if header.timestamp_ns else 0
         for columns in decode(header, wanted, intern=intern):
             if len(columns["name"]):
-                start = columns["offset_ps"] + ahead_ps
+                start = columns["offset_ps"] + line_start_ps
                 self._span += [int(start.min()), int((start + columns["duration_ps"]).max())]
                 yield columns, start
 
@@ -270,10 +274,11 @@ class _Reader:
         """Keep the receive events, the mapped buffers and the copies of a worker."""
         ids = {name: key for key, name in strings.items()}
         wanted = {column: ids[name] for column, name in _MESSAGE_STATS.items() if name in ids}
-        sizes = [
+        size_ids = [
             ids[name] for name in _SIZE_STATS if name in ids and ids[name] not in wanted.values()
         ]
-        wanted |= {f"amount{at}": key for at, key in enumerate(sizes)}
+        # columns amount0, amount1, ... for `_event_bytes`
+        wanted |= {f"amount{number}": key for number, key in enumerate(size_ids)}
         received = [key for key, event in metadata.items() if event.name == RECEIVE]
         is_mapping = {key: event.name.startswith(MAP_DMA) for key, event in metadata.items()}
         others = [key for key, event in metadata.items() if is_mapping[key] or event.name == COPY]
@@ -355,18 +360,18 @@ def _read_metadata(data: Bytes, tags: Ints) -> Iterator[tuple[int, Metadata]]:
     """Yield each id of a table of names, and its metadata; tags are where its entries begin."""
     for tag in tags.tolist():
         _, _, start, end = next(fields(data, tag, len(data)))
-        key, texts = 0, {2: "", 4: ""}
+        key, names = 0, {_NAME: "", _DISPLAY_NAME: ""}
         stats: list[Range] = []
         for number, kind, begin, stop in fields(data, start, end):
-            if (number, kind) == (1, VARINT):
+            if (number, kind) == (_ID, VARINT):
                 key = signed(begin)
-            elif (number, kind) == (2, LENGTH):
+            elif (number, kind) == (_METADATA, LENGTH):
                 for part, wire, at, to in fields(data, begin, stop):
-                    if wire == LENGTH and part in texts:
-                        texts[part] = text(data, at, to)
-                    elif (part, wire) == (5, LENGTH):
+                    if wire == LENGTH and part in names:
+                        names[part] = text(data, at, to)
+                    elif (part, wire) == (_STATS, LENGTH):
                         stats.append((at, to))
-        yield key, Metadata(texts[2], texts[4], stats)
+        yield key, Metadata(names[_NAME], names[_DISPLAY_NAME], stats)
 
 
 def _stat_text(data: Bytes, part: Range, wanted: int | None, names: Mapping[int, str]) -> str:
@@ -384,10 +389,13 @@ def _event_bytes(columns: Columns, row: int, strings: Mapping[int, str], name: s
     """
     for column, values in columns.items():
         value = int(values[row])
-        if (column == "size" or column.startswith("amount")) and value != ABSENT:
-            size_bytes = parse_bytes(strings[value]) if value in strings else None
-            if size_bytes is not None or value < _FIRST_INTERNED:
-                return value if size_bytes is None else size_bytes
+        if value == ABSENT or not (column == "size" or column.startswith("amount")):
+            continue
+        size_bytes = parse_bytes(strings[value]) if value in strings else None
+        if size_bytes is not None:
+            return size_bytes
+        if value < _FIRST_INTERNED:  # a number, not an interned text
+            return value
     in_brackets = re.search(r"\((.+)\)", name)
     return (parse_bytes(in_brackets[1]) if in_brackets else None) or 0
 

@@ -524,7 +524,7 @@ def _mount_option(text: str) -> str:
     return f"{source}:{target}" + (":ro" if mode == "ro" else "")
 
 
-_APPENDED_SETTING = "env_files"  # a site's values do not replace the sweep file's
+_APPENDED_SETTING = "env_files"  # a site's values come after the sweep file's
 _NOT_SETTINGS = frozenset({"inner", "in_shell"})  # attributes that a site cannot set
 _NO_CONTAINER = "none"  # the value of `runtime` that removes a container
 _BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -543,8 +543,8 @@ def configured(
     """Return the launcher with settings applied; the same object if there are none.
 
     A key is an attribute of the launcher, with - for _. A site's value replaces the sweep file's.
-    Only its `env-files` are added: those of the sweep file say how processes find each other, those
-    of the site what users deploy.
+    Only its `env-files` come after the sweep file's: these say how processes find each other, the
+    site's what users deploy.
 
     Args:
         launcher: the sweep file's launcher.

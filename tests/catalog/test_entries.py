@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.candidates import candidates, ladders_of, profiles_for
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.catalog.entries import Status, history, load, names_of, release
+from pytest_xlatune.catalog.entries import Status, history, load, names_of
 from pytest_xlatune.evidence.hlo.difference import expectations
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import APPENDING, PGLE, check_unique, parse_flags, profile
@@ -55,23 +55,14 @@ def test_where_a_flag_is_seen_stands_in_one_place() -> None:
         ("xla_gpu_pipeline_all_gather", "0.11.1", None, None),
         ("xla_gpu_pipeline_all_gather", "0.12.0", True, "COLLECTIVE_PIPELINING_MODE_DEFAULT"),
         ("xla_gpu_pipeline_all_gather", "0.99", None, None),
-        ("xla_gpu_all_gather_combine_threshold_bytes", "0.4.30", True, "31457280"),
         ("xla_gpu_all_gather_combine_threshold_bytes", "0.4.33", True, None),
         ("xla_gpu_all_gather_combine_threshold_bytes", "0.8.1+rocm7", True, "31457287"),
-        ("xla_gpu_enable_pipelined_reduce_scatter", "0.9.2", True, "true"),
-        ("xla_gpu_graph_level", "0.7.2", False, None),
         ("xla_gpu_never", "0.7.2", False, None),
     ],
 )
 def test_releases(flag: str, jaxlib: str, *, accepted: bool | None, default: str | None) -> None:
     assert history().is_accepted(flag, jaxlib) is accepted
     assert history().default(flag, jaxlib) == default
-
-
-def test_a_release_is_a_number() -> None:
-    assert release("0.10.0.dev2") < release("0.10.2") < release("0.12")
-    with pytest.raises(ConfigError, match=r"expected numbers such as 0\.10\.2"):
-        history().is_accepted("xla_a", "newest")
 
 
 def test_names_are_forgiving_and_unknown_ones_have_a_neighbour() -> None:
@@ -82,14 +73,15 @@ def test_names_are_forgiving_and_unknown_ones_have_a_neighbour() -> None:
     for refused in (catalog.of_axis, profiles_for, ladders_of):
         with pytest.raises(ConfigError, match=r"unknown axis 'FSPD'.*did you mean 'FSDP'"):
             refused("FSPD")
-    with pytest.raises(ConfigError, match="found 'PP=4;FSDP=2', expected AXIS=DEGREE such as"):
-        profiles_for("PP=4;FSDP=2")
+    with pytest.raises(ConfigError, match=r"unknown wave 'wave9'.*wave2, wave3, wave5"):
+        profiles_for("FSDP", wave="wave9")
+    with pytest.raises(ConfigError, match=r"expected numbers such as 0\.10\.2"):
+        history().is_accepted("xla_a", "newest")
 
 
 @pytest.mark.parametrize("axis", ["FSDP", "PP", "TP"])
 def test_profiles_of_an_axis(axis: str) -> None:
     found = profiles_for(axis, jaxlib="0.10.2", device="sm_90")
-    assert found == profiles_for(axis.lower(), jaxlib="0.10.2", device="sm_90"), "deterministic"
     check_unique(found, where=axis)
     assert [each.id for each in found if each.id.startswith("control")] == [found[-1].id]
     assert all(each.wave == "wave2" and each.note for each in found)
@@ -99,17 +91,14 @@ def test_profiles_of_an_axis(axis: str) -> None:
         assert all(history().is_accepted(name, "0.10.2") for name in names), each.id
 
 
-@pytest.mark.parametrize("axis", ["FSDP", "PP=4,FSDP=2", "EP"])
-def test_a_profile_written_from_a_capture_is_the_first_candidate(axis: str) -> None:
-    path = "/shared/step.pbtxt"
+def test_a_profile_written_from_a_capture_is_the_first_candidate() -> None:
+    axis, path = "PP=4,FSDP=2", "/shared/step.pbtxt"
     first, *others = profiles_for(axis, jaxlib="0.10.2", device="sm_90", pgle=path)
     assert first.id == "pgle-profile"
     assert [f"--{flag.name}={flag.value}" for flag in first.flags] == [f"--{PGLE}={path}"]
     assert tuple(others) == profiles_for(axis, jaxlib="0.10.2", device="sm_90")
     ids = [each.id for each in profiles_for(axis, device="v5e", pgle=path)]
     assert "pgle-profile" not in ids, "a GPU's setting"
-    keys = profiles_for(axis, wave="wave5", pgle=path)
-    assert keys == profiles_for(axis, wave="wave5"), "of the wave of single flags alone"
     deployed = f"--{PGLE}={path}"
     ids = [each.id for each in profiles_for(axis, deployed=deployed, device="sm_90", pgle=path)]
     assert "pgle-profile" not in ids, "deployed already"
@@ -125,24 +114,11 @@ def heads(text: str) -> list[str]:
 def test_a_hybrid_has_the_dominant_axis_first_then_the_second() -> None:
     pp, fsdp = heads("PP"), heads("FSDP")
     both = [*pp, *(each for each in fsdp if each not in pp)]
-    assert set(pp) - set(fsdp)
-    assert set(fsdp) - set(pp)
-    assert heads("PP=4,FSDP=2") == both
+    assert len(both) > max(len(pp), len(fsdp))
     assert heads("FSDP=2,PP=4") == both, "the larger degree dominates, wherever it is written"
-    assert heads("PP=2,FSDP=2") == both, "of two equal ones the first that is written"
     assert heads("FSDP=2, pp=2") == [*fsdp, *(each for each in pp if each not in fsdp)]
     assert heads("PP=8,FSDP=1") == heads("PP=8") == pp, "an axis of degree 1 has no traffic"
     assert heads("PP=1") == []
-
-
-def test_profiles_of_a_hybrid_are_those_of_both_axes_once() -> None:
-    hybrid = [each.id for each in profiles_for("PP=4,FSDP=2", device="sm_90")]
-    own = [[each.id for each in profiles_for(axis, device="sm_90")[:-1]] for axis in ("PP", "FSDP")]
-    assert set(hybrid[:-1]) == {*own[0], *own[1]}
-    assert len(hybrid) == len(set(hybrid))
-    assert hybrid[-1].startswith("control-")
-    assert hybrid.index("permute-combine") < hybrid.index("rs-64m") < hybrid.index("o1")
-    assert ladders_of("PP=4,FSDP=2") == ladders_of("FSDP") | ladders_of("PP")
 
 
 def left_out(axis: str, context: Context) -> dict[str, str]:
@@ -157,7 +133,6 @@ def test_what_does_nothing_here_is_left_out_with_its_reason() -> None:
     found = left_out("FSDP", context)
     assert "deployed already" in found["ag-8g"]
     assert "deployed already" in found["mem"]
-    assert "deployed already" in found["cublaslt-on"]
     assert "the device is not known" in found["hw-queues-2"]
     older = left_out("FSDP", Context(jaxlib="0.10.2", device="sm_90"))
     assert "since jaxlib 0.11.2" in older["pipeline-ag"]
@@ -168,27 +143,22 @@ def test_what_does_nothing_here_is_left_out_with_its_reason() -> None:
 def test_a_variable_at_the_default_of_the_vendors_nccl_is_left_out_where_none_sets_it() -> None:
     plain = Context(jaxlib="0.10.2", device="sm_90")
     found = left_out("EP", plain)
-    for each in ("gdrcopy-0", "dmabuf-1", "split-on-qps", "pxn-0"):
-        assert "or the default" in found[each]
-    assert not found.keys() & {"gdrcopy-1", "dmabuf-0", "pxn-1"}
+    assert "or the default" in found["gdrcopy-0"]
+    assert "gdrcopy-1" not in found
     twice = left_out("FSDP", Context(jaxlib="0.12.0.1"))
     assert twice["pipeline-ag"] == "the same settings as pipelined-ag", "two names of one option"
     of_amd = left_out("EP", Context(device="gfx942"))
-    assert "or the default" in of_amd["gdrcopy-1"]
-    assert not of_amd.keys() & {"gdrcopy-0", "dmabuf-1"}, "RCCL's are other ones"
+    assert "or the default" in of_amd["gdrcopy-1"], "RCCL's are other ones"
     image = replace(plain, env={"NCCL_GDRCOPY_ENABLE": "1"})
     assert "gdrcopy-0" not in left_out("EP", image)
     assert "deployed already" in left_out("EP", image)["gdrcopy-1"]
     for unknown in (replace(plain, is_complete=False), replace(plain, knows_env=False)):
         assert "gdrcopy-0" not in left_out("EP", unknown)
-    assert "gdrcopy-0" in {each.id for each in profiles_for("EP", device="sm_90")}
 
 
 def test_latency_hiding_is_a_candidate_where_it_is_the_lever() -> None:
-    assert (
-        "on by itself"
-        in left_out("FSDP", Context(jaxlib="0.8.3", device="sm_90"))["latency-hiding"]
-    )
+    known = left_out("FSDP", Context(jaxlib="0.8.3", device="sm_90"))
+    assert "on by itself" in known["latency-hiding"]
     assert "latency-hiding" not in left_out("FSDP", Context(jaxlib="0.8.3", device="gfx942"))
     assert "latency-hiding" not in left_out("FSDP", Context(jaxlib="0.6.2", device="sm_90"))
     overlap = left_out("PP", Context(jaxlib="0.8.3", device="gfx942"))["overlap-2"]
@@ -198,19 +168,10 @@ def test_latency_hiding_is_a_candidate_where_it_is_the_lever() -> None:
     assert "overlap-2" not in left_out("PP", on)
 
 
-def test_a_vendors_settings_need_its_device() -> None:
-    amd = {each.id for each in profiles_for("FSDP", device="gfx950")}
-    nvidia = {each.id for each in profiles_for("FSDP", device="sm_90")}
-    assert "hw-queues-2" in amd - nvidia
-    assert "max-connections-1" in nvidia - amd
-
-
 def test_what_computes_in_another_order_or_precision_says_so() -> None:
     attention = {each.name for each in load().entries if each.name.startswith("NVTE_")}
     told = {each.name for each in load().entries if each.changes_numerics}
     assert attention - told == {"NVTE_USE_CAST_TRANSPOSE_TRITON"}, "which JAX does not read"
-    assert "xla_gpu_default_to_alg_dot_bf16_bf16_f32" in told
-    assert "xla_gpu_all_reduce_blueconnect_num_devices_per_host" in told
     for each in load().entries:
         speaks = re.search(r"order of (the sum|summation)", f"{each.mechanism} {each.constraints}")
         assert not speaks or each.changes_numerics, each.slug
@@ -232,25 +193,17 @@ KEYS = {
 def test_the_keys_of_maxtext_are_a_wave_of_their_own_and_say_what_they_do_to_the_numbers() -> None:
     own = [each for each in load().entries if each.is_key]
     assert {each.name: each.changes_numerics for each in own} == KEYS
-    assert {each.name for each in own} <= names_of("keys")
-    assert not {each.name for each in own} & names_of("variables")
-    found = profiles_for("PP", device="sm_90", wave="wave5")
-    check_unique(found, where="wave5")
-    for each in found:
-        assert each.wave == "wave5"
-        assert not each.flags
-        assert not each.env
-        assert KEYS.keys() & each.overrides.keys()
+    assert {each.name for each in own} <= names_of("keys") - names_of("variables")
+    for each in profiles_for("PP", device="sm_90", wave="wave5"):
+        assert (each.wave, each.flags, each.env) == ("wave5", (), {})
         says = "changes numerics" in each.note
         assert says == any(KEYS.get(key, False) for key in each.overrides), each.id
-    assert not any(each.overrides for each in profiles_for("PP", device="sm_90"))
     joint = {each.id: each.overrides for each in profiles_for("FSDP", wave="wave5")}
     both = {"attention": "cudnn_flash_te", "remat_policy": "minimal"}
     assert joint["attention-te-remat"] == both
     assert "scan-inside-stage" not in joint, "of pipelines alone"
     stacks = candidates("FSDP", Context(), wave="wave3").profiles
-    assert [each.id for each in stacks] == ["ag-rs-256m", "ag-rs-1g"]
-    assert all(len(each.flags) == 2 for each in stacks)
+    assert [(each.id, len(each.flags)) for each in stacks] == [("ag-rs-256m", 2), ("ag-rs-1g", 2)]
 
 
 def test_keys_of_a_vendor_need_its_device() -> None:
@@ -265,34 +218,14 @@ def test_keys_of_a_vendor_need_its_device() -> None:
     assert {"remat-minimal", "int8", "scan-off"} <= nvidia & amd & tpu
 
 
-def test_a_wave_that_the_catalog_has_nothing_for_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"unknown wave 'wave9'.*wave2, wave3, wave5"):
-        profiles_for("FSDP", wave="wave9")
-
-
-def test_a_flag_that_came_or_went_is_tried_where_it_is_accepted() -> None:
-    older, newer = (
-        {each.id for each in profiles_for("TP=8", jaxlib=jaxlib, device="sm_90")}
-        for jaxlib in ("0.8.3", "0.12.0.1")
-    )
-    assert "f32-dots-by-bf16" in newer - older
-    # tried where it is not the default: on before 0.11.2, off before 0.10.2
-    assert "slice-fusion-on" in older - newer
-    assert "slice-fusion-off" in newer - older
-    assert "ar-one-shot-on" in older & newer
-
-
 @pytest.mark.parametrize(
     ("flag", "jaxlib", "default"),
     [
         ("xla_gpu_autotune_level", "0.10.2", "4"),
-        ("xla_gpu_autotune_level", "", "4"),
         ("xla_gpu_all_gather_mode", "0.10.2", "private"),
         ("xla_gpu_pipeline_reduce_scatter", "0.12.0.1", "on"),
         ("xla_gpu_enable_cublaslt", "", None),
-        ("xla_cpu_use_thunk_runtime", "0.10.2", None),
         ("xla_gpu_disable_async_collectives", "0.10.2", None),
-        ("xla_gpu_never", "0.10.2", None),
     ],
 )
 def test_what_puts_a_flag_back(flag: str, jaxlib: str, default: str | None) -> None:
@@ -303,16 +236,14 @@ def test_what_puts_a_flag_back(flag: str, jaxlib: str, default: str | None) -> N
 AG = "xla_gpu_all_gather_combine_threshold_bytes"
 
 
-@pytest.mark.parametrize("axis", ["FSDP", "PP", "TP"])
-def test_a_ladder_is_of_numbers_in_order(axis: str) -> None:
-    found = ladders_of(axis)
+def test_a_ladder_is_of_numbers_in_order() -> None:
+    found = ladders_of("FSDP")
     assert found
     for values in found.values():
         numbers = list(map(int, values))
         assert numbers == sorted(set(numbers))
         assert len(numbers) > 1
     assert "NCCL_CROSS_NIC" not in found  # a switch has nothing beside it
-    assert "NCCL_PROTO" not in found
 
 
 def test_a_leader_of_the_axis_has_neighbours_on_it() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.command import PLACEHOLDERS, CommandLauncher
-from pytest_xlatune.launchers.container import ContainerLauncher, configured
+from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.program import PROFILE_FILE
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import (
@@ -27,7 +27,6 @@ from pytest_xlatune.model.profile import (
     effective_values,
     parse_flags,
     profile,
-    restore_default,
 )
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers import checkout
@@ -50,11 +49,9 @@ def test_descriptions_tell_launchers_apart() -> None:
     launchers: list[Launcher] = [
         maxtext(),
         maxtext(axis_prefix={"PP": "ici"}),
-        maxtext(module="maxtext.trainers.pre_train.train"),
         maxtext(env_files=("/a.sh", "/b.sh")),
         maxtext(env_files=("/b.sh", "/a.sh")),
         maxtext(inherit=("PATH",)),
-        maxtext(cwd="/repo"),
         probe(),
         ContainerLauncher(inner=probe()),
         ContainerLauncher(inner=probe(), runtime="podman"),
@@ -90,8 +87,6 @@ def test_overrides_become_arguments_and_the_profile_has_the_last_word() -> None:
     spec = CommandLauncher(argv=("t", "{overrides}", "end")).launch(trial, cell)
     assert spec.argv == ("t", "a=2", "b=x y", "c=$HOME", "end")
     assert spec.metrics_file == ""
-    in_a_folder = CommandLauncher(argv=("python3", "-u", "train.py", "{overrides}"), cwd="/repo")
-    assert "train.py" in in_a_folder.launch(trial, cell).argv
 
 
 def keys_of(spec: LaunchSpec) -> dict[str, str]:
@@ -122,8 +117,6 @@ def test_the_whole_maxtext_command() -> None:
     assert (spec.metrics_file, spec.last_step, spec.cwd) == ("metrics.jsonl", 14, "")
     script = maxtext(module="/repo/train.py").launch(trial, cell)
     assert script.argv[:3] == ("python3", "/repo/train.py", "/cfg/tiny.gpu.yml")
-    inside = maxtext(config="configs/x.yml", module="train.py", cwd="/repo")
-    assert inside.describe() == "maxtext python3 train.py configs/x.yml cwd=/repo"
 
 
 ICI = {"PP": "ici", "FSDP": "ici"}
@@ -133,17 +126,11 @@ ICI = {"PP": "ici", "FSDP": "ici"}
     ("parallelism", "prefix", "expected"),
     [
         pytest.param("FSDP=8", {}, {"dcn_fsdp": 8, "dcn_pipeline": 1}, id="takes PP back"),
-        pytest.param("PP=8", {}, {"dcn_pipeline": 8, "dcn_fsdp": 1}, id="takes FSDP back"),
         pytest.param("TP=8", {}, {"ici_tensor": 8}, id="tensor lies inside a slice"),
-        pytest.param("EP=4", {}, {"ici_expert": 4}, id="expert lies inside a slice"),
         pytest.param("DP=8", {}, {"dcn_data": 8, "dcn_fsdp": 1, "dcn_pipeline": 1}, id="both back"),
-        pytest.param("PP=2,FSDP=4", {}, {"dcn_pipeline": 2, "dcn_fsdp": 4}, id="a hybrid"),
         pytest.param(
             "FSDP=4,TP=2", {}, {"dcn_fsdp": 4, "ici_tensor": 2, "dcn_pipeline": 1},
             id="a hybrid over both networks",
-        ),
-        pytest.param(
-            "PP=2,FSDP=2", ICI, {"ici_pipeline": 2, "ici_fsdp": 2}, id="the prefix is a setting"
         ),
         pytest.param(
             "FSDP=4", ICI, {"ici_fsdp": 4, "ici_pipeline": 1}, id="and holds for what is taken back"
@@ -205,23 +192,10 @@ def test_the_profile_comes_after_every_env_file(tmp_path: Path) -> None:
     assert not [name for name in env if name.startswith("xlatune")]
 
 
-def test_restore_default_puts_deployed_flags_back_from_the_last_place(tmp_path: Path) -> None:
-    env_file = tmp_path / "x.env.sh"
-    env_file.write_text('export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_b=9"\n')
-    defaults = {"xla_a": "0", "xla_b": "1"}
-    flags = restore_default(parse_flags("--xla_a=5 --xla_b=9"), defaults)
-    of = Profile(id="baseline-no-env", flags=flags)
-    cell = make_cell(deployed={"XLA_FLAGS": "--xla_a=5"})
-    for launcher in (probe(), probe(env_files=(str(env_file),))):
-        env, _, _ = run(launcher.launch(make_trial(cell, of), cell), tmp_path)
-        assert effective_values(parse_flags(env["XLA_FLAGS"])) == defaults
-
-
 @pytest.mark.parametrize(
     ("text", "status"),
     [
         pytest.param(None, 78, id="missing"),
-        pytest.param("export A=1\nif then\n", 78, id="no shell text"),
         pytest.param("readonly NCCL_ALGO=Ring\n", 1, id="a variable that bash will not set"),
     ],
 )
@@ -263,9 +237,6 @@ def test_a_trial_keeps_its_programs_where_the_protocol_says_so_and_an_evidence_t
 ):
     deployed, cache = {"XLA_FLAGS": "--xla_a=1"}, {"jax_cache_dir": "/cache"}
     plain = make_cell(deployed=deployed, overrides=cache)
-    spec = maxtext().launch(make_trial(plain), plain)
-    assert keys_of(spec)["jax_cache_dir"] == "/cache"
-    assert not [name for name in spec.env if "CACHE" in name]
     spec = maxtext().launch(make_trial(plain, dump=True), plain)
     assert effective_values(parse_flags(spec.env["XLA_FLAGS"])) == {
         "xla_a": "1",
@@ -284,9 +255,6 @@ def test_a_trial_keeps_its_programs_where_the_protocol_says_so_and_an_evidence_t
     assert spec.env["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] == "none", "kernels are pinned"
     assert keys_of(spec)["jax_cache_dir"] == folder, "MaxText's key stands above the variable"
     assert spec.folders == (tuned, folder), "made before the start"
-    own = profile("own", env={"JAX_COMPILATION_CACHE_DIR": "/x"})
-    spec = maxtext().launch(msgspec.structs.replace(trial, profile=own), cell)
-    assert spec.env["JAX_COMPILATION_CACHE_DIR"] == "/x"
     evidence = msgspec.structs.replace(trial, protocol=msgspec.structs.replace(KEPT, dump=True))
     spec = maxtext().launch(evidence, cell)
     assert "JAX_COMPILATION_CACHE_DIR" not in spec.env
@@ -357,13 +325,6 @@ def test_paths_of_the_repository_become_the_commits() -> None:
     assert spec.env["PYTHONPATH"] == f"{CHECKOUT}/src:/shared/trainer2:/mnt/shared/trainer"
     assert f"{CHECKOUT}/train.py" in OF_COMMITS.files(OF_COMMIT)
     assert OF_COMMITS.env_files_of(OF_COMMIT) == (f"{CHECKOUT}/env.sh",)
-    # settings of the site reach the launcher inside
-    found = configured(OF_COMMITS, {"cwd": f"{TRAINER}/sub"}, {"runtime": "podman"}, where="here")
-    assert isinstance(found, CheckoutLauncher)
-    assert isinstance(found.inner, ContainerLauncher)
-    image = msgspec.structs.replace(OF_COMMIT, image=f"trainer@sha256:{64 * '0'}")
-    spec = found.launch(make_trial(image), image)
-    assert f"{CHECKOUT}/sub" in " ".join((*spec.argv, *spec.files.values()))
 
 
 def test_clones_at_other_paths_are_one_cell_and_commits_are_not() -> None:

@@ -32,10 +32,7 @@ from tests.helpers.probes import PROBE, make_cell, make_trial, probe
 
 # of a folder, and of the value of a flag
 SIGNS = {
-    "an apostrophe": "a person's",
-    "double quotes": 'say "hi"',
     "both quotes": 'it\'s "both"',
-    "a backslash": "back\\slash \\",
     "a backslash before a quote": 'a\\"b \\\\"',
     "a dollar": "$HOME `id` $(id) ${x}",
     "a newline": "two\nlines",
@@ -107,7 +104,7 @@ def test_the_folder_of_a_job_of_maxtext_slurm_arrives(tmp_path: Path, sign: str)
     assert (flags["xla_image"], flags["xla_a"]) == ("1", SIGNS[sign])
 
 
-@pytest.mark.parametrize("name", ["two\nlines", "a\ttab", "bell\a", "\udcff"])
+@pytest.mark.parametrize("name", ["two\nlines", "\udcff"])
 def test_a_work_directory_that_no_list_of_files_can_hold_is_refused(
     tmp_path: Path, name: str
 ) -> None:

@@ -51,19 +51,11 @@ FLAGS = st.lists(
     ("text", "expected"),
     [
         pytest.param("", [], id="an empty text has no flags"),
-        pytest.param(" \t\r\n ", [], id="white space alone has no flags"),
-        pytest.param("--xla_a=1 --xla_b=2", [("xla_a", "1"), ("xla_b", "2")], id="two flags"),
         pytest.param("\n--xla_a=1\r\n\t--xla_b", [("xla_a", "1"), ("xla_b", None)], id="any space"),
-        pytest.param(
-            "--xla_gpu_enable_command_buffer=",
-            [("xla_gpu_enable_command_buffer", "")],
-            id="an empty value is not a bare flag",
-        ),
         pytest.param("--xla_a=''", [("xla_a", "")], id="empty single quotes are an empty value"),
         pytest.param("--xla_a='x y' --b=1", [("xla_a", "x y"), ("b", "1")], id="quotes hold space"),
         pytest.param(r'--xla_a="x\"y\\"', [("xla_a", 'x"y\\')], id="escapes in double quotes"),
         pytest.param(r"--xla_a='x\y'", [("xla_a", r"x\y")], id="no escapes in single quotes"),
-        pytest.param("--xla_a=+X,-Y", [("xla_a", "+X,-Y")], id="relative lists pass"),
         pytest.param("--xla_a='1'--xla_b=2", [("xla_a", "1"), ("xla_b", "2")], id="glued on quote"),
     ],
 )
@@ -76,12 +68,9 @@ def test_parse(text: str, expected: list[tuple[str, str | None]]) -> None:
     [
         pytest.param("flags.txt --xla_a=1", "name of a file", id="a word first is a file name"),
         pytest.param("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'", id="a stray comma"),
-        pytest.param("--xla_a=1 # why\n--xla_b=2", "silently drops", id="a comment"),
         pytest.param("--xla_a true", "silently drops 'true'", id="a value after a space"),
         pytest.param("A_B=1 --xla_a=1", "'A_B=1' is a variable", id="a variable"),
         pytest.param("--xla_a=b'c d", "", id="a quote inside a value does not quote"),
-        pytest.param("-xla_a=1", "malformed flag '-xla_a=1'", id="a single dash"),
-        pytest.param("--=1", "malformed flag", id="no name"),
         pytest.param("--xla.a=1", "malformed flag", id="a dot in the name"),
         pytest.param("--xla_a='x", "never closes", id="an open quote"),
     ],
@@ -122,9 +111,8 @@ def test_what_is_appended_equals_what_is_merged(deployed: Flags, more: Flags) ->
 @given(FLAGS)
 def test_digest_knows_settings_not_spelling(flags: Flags) -> None:
     assert settings_digest(flags, {}) == settings_digest(merge_flags(flags), {})
-    assert settings_digest([*flags, Flag(name="xla_new", value="1")], {}) != settings_digest(
-        flags, {}
-    )
+    more = [*flags, Flag(name="xla_new", value="1")]
+    assert settings_digest(more, {}) != settings_digest(flags, {})
     assert settings_digest(flags, {"NCCL_ALGO": "Ring"}) != settings_digest(flags, {})
 
 
@@ -163,7 +151,7 @@ def test_restore_default_puts_every_deployed_flag_back_that_appending_can_undo()
 
 def test_a_profile_that_exists_is_valid() -> None:
     # an id that `-k` could not select
-    for bad in ("", "Overlap", "a b", "a=1", "a,b", "a@b", "-a", "x" * 65, "ä"):
+    for bad in ("", "Overlap", "a b", "-a", "x" * 65, "ä"):
         with pytest.raises(ConfigError, match="profile id"):
             profile(bad)
     for env, message in (
@@ -200,29 +188,20 @@ def test_duplicate_ids_name_both_settings() -> None:
         check_unique(twice, where="sweep")
     with pytest.raises(ConfigError, match=BASELINE_ID):
         check_unique([BASELINE], where="sweep")
-    check_unique([profile("a"), profile("b")], where="sweep")
 
 
 @pytest.mark.parametrize(
     ("one", "other", "kind", "same"),
     [
-        pytest.param("true", "1", "", True, id="a switch by its words"),
         pytest.param("", "true", "bool", True, id="a bare switch is on"),
         pytest.param("", "true", "", False, id="an empty text is no switch unless it is one"),
-        pytest.param("FALSE", "0", "bool", True, id="any case"),
         pytest.param("2", "true", "int64", False, id="two is not on"),
         pytest.param("1024", "1024.0", "float", False, id="an integer is not a float's text"),
-        pytest.param("0.50", "0.5", "float", True, id="digits of a float"),
         pytest.param("007", "7", "int32", True, id="leading zeros"),
         pytest.param("9223372036854775807", "9223372036854775806", "", False, id="beyond a float"),
-        pytest.param(
-            "on", "COLLECTIVE_PIPELINING_MODE_ON", "enum", True, id="an enum's short word"
-        ),
         pytest.param("off", "COLLECTIVE_PIPELINING_MODE_ON", "enum", False, id="another word"),
         pytest.param("symmetric", "COLLECTIVES_SYMMETRIC_MEMORY", "", True, id="in the middle"),
-        pytest.param("n", "COLLECTIVE_PIPELINING_MODE_ON", "enum", False, id="part of a word"),
         pytest.param("FUSION,CUBLAS", "cublas,fusion", "", True, id="a list in any order"),
-        pytest.param("FUSION", "FUSION,CUBLAS", "", False, id="a shorter list"),
         pytest.param("/a/B", "/a/b", "string", False, id="a path is itself"),
     ],
 )
@@ -231,9 +210,5 @@ def test_spellings(one: str, other: str, kind: str, *, same: bool) -> None:
     assert same_value(other, one, kind=kind) is same
 
 
-@pytest.mark.parametrize(
-    ("value", "relative"),
-    [("+FUSION,-CUBLAS", True), ("FUSION", False), ("", False), ("-1", False), ("+A,B", False)],
-)
-def test_lists_that_are_edited(value: str, *, relative: bool) -> None:
-    assert is_relative(value) is relative
+def test_lists_that_are_edited() -> None:
+    assert [is_relative(value) for value in ("+A,-B", "+A,B", "-1")] == [True, False, False]

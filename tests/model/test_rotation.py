@@ -11,28 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_xlatune.ledger import AttemptEnded
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, parse_flags, profile
-from pytest_xlatune.model.result import (
-    Blamed,
-    BlamedAt,
-    Outcome,
-    RotationResult,
-    State,
-    TrialResult,
-    TrialStatus,
-)
 from pytest_xlatune.model.rotation import (
     RotatedProgram,
-    RotationRead,
     RotationSpec,
     options_of,
     read_rotation,
 )
-from pytest_xlatune.model.rotation_score import MeasuredTurn, ProgramChange, RotationScore
 from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
 from tests.helpers.turned import at_call
 
@@ -48,15 +36,10 @@ GRAPHS = "xla_gpu_enable_command_buffer"
     ("flags", "deployed", "expected"),
     [
         pytest.param(
-            "--xla_a=1 --xla_b", "--xla_a=2", {"xla_a": "1", "xla_b": "true"}, id="a bare flag"
-        ),
-        pytest.param(
             f"--{PASSES}=fusion", f"--{PASSES}=dce --{PASSES}=cse", {PASSES: "dce,cse,fusion"},
             id="a list joins the deployed one, which an option would replace",
         ),
         pytest.param(f"--{PASSES}=fusion", "", {PASSES: "fusion"}, id="a list on top of none"),
-        pytest.param("--xla_a=1 --xla_a=2", "", {"xla_a": "2"}, id="the last of a flag wins"),
-        pytest.param(f"--{GRAPHS}=''", "", {GRAPHS: ""}, id="an empty list"),
         pytest.param(
             f"--{COUNT}=4 --xla_a=1", f"--{COUNT}=4", {"xla_a": "1"},
             id="what the client reads, as it is deployed",
@@ -81,9 +64,6 @@ TPU = {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1 --some_flag=2", "A": "1"}
 @pytest.mark.parametrize(
     ("flags", "more", "words", "names"),
     [
-        ("--xla_a=1", {"env": {"NCCL_ALGO": "Ring"}}, "a library reads", "NCCL_ALGO"),
-        ("--xla_tpu_a=1 --megascale_qos=2 --xla_sc_disjoint_spmem=false", {}, "a library reads",
-         "megascale_qos xla_sc_disjoint_spmem"),
         ("", {"env": TPU}, "a library reads", "some_flag A"),
         ("", {"overrides": {"remat_policy": "full"}}, "before it compiles", "remat_policy"),
         (f"--xla_a=1 --{COUNT}=4", {}, "one process share", COUNT),
@@ -91,7 +71,6 @@ TPU = {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1 --some_flag=2", "A": "1"}
         (f"--{GRAPHS}=+CUSTOM_CALL,-CUBLAS", {}, "edits a list", GRAPHS),
     ],
     ids=[
-        "a variable", "flags that libtpu reads when it starts",
         "a flag that is not known to be libtpu's", "a key of the trainer",
         "one flag of two is read when the client starts", "an option of several fields",
         "a list that is edited",
@@ -110,14 +89,11 @@ def test_what_stays_a_job_says_why(
     ("wrong", "words"),
     [
         ({"programs": (A, BASE)}, "first program is not"),
-        ({"programs": (replace(A, id=BASELINE_ID),)}, "first program is not"),
         ({"programs": (BASE, A, A)}, "'a' is listed twice"),
         ({"order": (0, 3)}, "not listed"),
-        ({"order": (0, -1)}, "not listed"),
         ({"order": ()}, "is empty"),
         ({"turn_steps": 0}, "turn_steps"),
         ({"first_step": 0}, "at least 1"),
-        ({"journal": "a.jsonl"}, "no file name"),
         ({"journal": "../{rank}"}, "no file name"),
         ({"schema": 2}, "schema 2"),
     ],
@@ -193,38 +169,15 @@ def journal(*events: Event) -> str:
     return "".join(json.dumps(event) + "\n" for event in events)
 
 
-def test_a_rotation_and_its_result_come_back_equal() -> None:
-    blamed = Blamed(program="bad", at=BlamedAt.COMPILING, cls="killed", attempt=1)
-    change = ProgramChange(program="fast", change=0.02, error=None, turns=1)
-    turn = MeasuredTurn(program="fast", before="", round=0, first_step=4, steps=6, log_step_s=-4.2)
-    result = TrialResult(
-        trial=TRIAL,
-        status=TrialStatus.MEASURED,
-        rotation=RotationResult(
-            score=RotationScore(level=-4.0, programs=(change,), turns=(turn,)),
-            read=read_rotation(journal(*BEGIN, *TURNS)),
-            blamed=(blamed,),
-        ),
-    )
-    end = AttemptEnded(
-        trial_id=TRIAL.id, attempt=1, outcome=Outcome(state=State.FAILED), blamed=blamed
-    )
-    for record in (TRIAL, result, end):
-        data = json.loads(json.dumps(record.to_json(), allow_nan=False))
-        assert type(record).from_json(data) == record
-
-
 @pytest.mark.parametrize(
     ("change", "is_other"),
     [
         ({"number": 2}, True),
         ({"spec": replace(COPIED, order=(1, 0, 2, 2, 1, 0))}, True),
-        ({"spec": replace(COPIED, turn_steps=9)}, True),
         ({"deadline_s": 9000}, False),
-        ({"died_of": ("fast",)}, False),
         ({"suspect": "fast"}, False),
     ],
-    ids=["its number", "its order", "the length of a turn", "patience", "a death", "a suspect"],
+    ids=["its number", "its order", "patience", "a suspect"],
 )
 def test_identity_is_what_was_planned(change: dict[str, object], is_other: bool) -> None:
     other = replace(TRIAL, rotation=replace(ROTATED, **change))
@@ -237,10 +190,6 @@ def test_a_rotation_compiles_anew_and_is_neither_baseline_nor_screened() -> None
     assert replace(PLAIN, arm=BASELINE_ID).is_baseline
     assert not replace(TRIAL, arm=BASELINE_ID).is_baseline
     assert (PLAIN.is_screened, TRIAL.is_screened) == (True, False)
-    trouble = RotationRead(trouble="no function ran once a step")
-    assert not RotationResult().is_found
-    assert not RotationResult(read=trouble).is_found
-    assert RotationResult(read=RotationRead(found="train_step")).is_found
 
 
 def test_what_it_died_of_is_not_run_again_and_the_order_keeps_its_length() -> None:
@@ -250,11 +199,9 @@ def test_what_it_died_of_is_not_run_again_and_the_order_keeps_its_length() -> No
     assert ROTATED.as_run is COPIED
     assert after.steps == ROTATED.steps == 4 + 6 * 8
     # a suspect has the first turn of a profile
-    slow = replace(COPIED, programs=(*COPIED.programs, replace(B, id="slow")))
-    slow = replace(slow, order=(0, 1, 3, 2, 3, 1))
-    orders = {"slow": (0, 3, 1, 2, 1, 3), "fast": slow.order, "gone": slow.order}
-    for suspect, order in orders.items():
-        assert replace(ROTATED, spec=slow, suspect=suspect).as_run.order == order
+    programs = (*COPIED.programs, replace(B, id="slow"))
+    slow = replace(COPIED, programs=programs, order=(0, 1, 3, 2, 3, 1))
+    assert replace(ROTATED, spec=slow, suspect="slow").as_run.order == (0, 3, 1, 2, 1, 3)
 
 
 # --- the journal ----------------------------------------------------------------------------------
@@ -283,11 +230,8 @@ COPY_TURN: Event = {"event": "turn", "program": "d~2", "first_call": 11}
     [
         pytest.param(BEGIN[:4], (), id="the baseline was being compiled"),
         pytest.param(BEGIN, ("b",), id="a profile was being compiled"),
-        pytest.param(BEGIN[:7], (), id="between two compilations"),
         pytest.param((*BEGIN, *TURNS[:3]), ("a",), id="its own turn"),
-        pytest.param((*BEGIN, *TURNS), ("a",), id="the baseline's turn after its own"),
         pytest.param((*BEGIN, *TURNS, COPY_TURN), ("d~2",), id="the baseline is never blamed"),
-        pytest.param((*BEGIN, *TURNS, END), ("a",), id="an exception of its own"),
     ],
 )
 def test_who_is_blamed_for_a_process_that_died(

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.cli.running import ending_jobs
-from pytest_xlatune.model.errors import Exit, help_lines, of_command, worst
+from pytest_xlatune.model.errors import Exit, help_lines, of_command
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.plugin.controller import SessionStatus
 from pytest_xlatune.plugin.hooks import EXIT
@@ -24,14 +24,6 @@ from tests.helpers.waiting import until
 from tests.plugin.conftest import Folder
 
 COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
-
-
-def test_the_first_of_several_in_the_written_order_is_the_end() -> None:
-    order = [2, 3, 4, 1, 10, 11]
-    for at in range(len(order)):
-        assert worst(map(Exit, reversed(order[at:]))) == order[at]
-    assert worst(()) is Exit.OK
-    assert worst([Exit.OK]) is Exit.OK
 
 
 OURS = re.compile(r"(?m)^  (?:--xlatune-([a-z-]+)|--(no-xlatune)|xlatune_(\w+) \()")
@@ -48,26 +40,10 @@ def test_help_has_the_statuses_and_the_daily_options_and_says_where_all_are(
         assert (line in of_the_command) is (status is not Exit.NOTHING_SELECTED)
     brief = folder.run("--help").stdout.str()
     assert "\n".join(help_lines()) in brief
-    options = [match[1] for match in OURS.finditer(brief) if match[1]]
-    keys = {match[3] for match in OURS.finditer(brief) if match[3]}
-    assert (sorted(options), len(options)) == (sorted(BRIEF_HELP), 12)
-    assert keys == set(BRIEF_HELP) - {"plan", "fresh", "yes"}
-    count = len(OPTIONS) + len(SWITCHES)
-    assert f"12 for daily use; `pytest -v --help` lists all {count}" in " ".join(brief.split())
-    whole = [*OURS.finditer(folder.run("-v", "--help").stdout.str())]
-    switches = {name.removeprefix("xlatune-") for name in SWITCHES}
-    shown = {match[1] or match[2] for match in whole} - {None}
-    assert shown == {option.name for option in OPTIONS} | switches
-    assert len([match for match in whole if match[3]]) == len(OPTIONS)
-
-
-def test_an_option_and_an_ini_key_that_help_leaves_out_are_taken(folder: Folder) -> None:
-    folder.put("pytest.ini", "[pytest]\nxlatune_seed = many\n")
-    done = folder.run("--collect-only")
-    assert done.ret == Exit.USAGE
-    done.stderr.fnmatch_lines(["*ini key xlatune_seed: found 'many'*"])
-    assert folder.run("--collect-only", "--xlatune-seed=7").ret == 0
-    assert folder.run("--help").ret == 0, "help needs no sound settings"
+    assert {match[1] for match in OURS.finditer(brief)} - {None} == set(BRIEF_HELP)
+    assert "12 for daily use; `pytest -v --help` lists all" in " ".join(brief.split())
+    whole = OURS.finditer(folder.run("-v", "--help").stdout.str())
+    assert len({match[0] for match in whole}) == 2 * len(OPTIONS) + len(SWITCHES)
 
 
 def report(
@@ -88,7 +64,6 @@ def report(
     [
         pytest.param([report()], (), 1, 1, id="an ordinary failure"),
         pytest.param([report(ends=Exit.CANNOT_TELL)], (), 1, 10, id="a gate cannot tell"),
-        pytest.param([report(ends=Exit.CANNOT_TELL), report()], (), 1, 1, id="and an ordinary one"),
         pytest.param(
             [report(ends=Exit.CANNOT_TELL), report(ends=Exit.NOT_MEASURED)], (), 1, 10,
             id="cannot tell, and another could not be measured",
@@ -98,15 +73,12 @@ def report(
         pytest.param(
             [report(ends=Exit.NEGATIVE)], (Exit.INTERRUPTED,), 2, 2, id="Ctrl-C after a regression"
         ),
-        pytest.param([report(ends=Exit.NEGATIVE)], (), 3, 3, id="an internal error outranks it"),
-        pytest.param([], (Exit.USAGE,), 2, 4, id="a wrong sweep file"),
         pytest.param([report(failed=False, verdict="INVALID")], (), 0, 11, id="none has a figure"),
         pytest.param(
             [report(failed=False, verdict="INVALID"), report(failed=False, verdict="SCREENED")],
             (), 0, 0, id="one profile of two cannot run",
         ),
         pytest.param([report(failed=False)], (), 0, 0, id="the baseline alone"),
-        pytest.param([], (), 5, 5, id="nothing selected"),
         pytest.param([report(ends=Exit.CANNOT_TELL)], (), 77, 77, id="another plugin's own status"),
     ],
 )  # fmt: skip
@@ -124,11 +96,8 @@ def test_what_a_session_ends_with(
     [
         pytest.param("faster", (-0.01, 0.02), Exit.CANNOT_TELL, id="the interval holds zero"),
         pytest.param("within", (0.02, 0.04), Exit.NEGATIVE, id="the difference is shown"),
-        pytest.param("within", (-0.02, 0.04), Exit.CANNOT_TELL, id="it may be within"),
-        pytest.param("not_slower_than", (-0.05, -0.02), Exit.NEGATIVE, id="the loss is shown"),
         pytest.param("not_slower_than", (-0.05, 0.02), Exit.CANNOT_TELL, id="it may be no loss"),
         pytest.param("faster_by", (-0.05, 0.005), Exit.NEGATIVE, id="the gain is excluded"),
-        pytest.param("", (-0.05, 0.005), Exit.NEGATIVE, id="another assertion than a claim"),
     ],
 )
 def test_a_claim_says_whether_it_is_refuted_or_open(
@@ -136,18 +105,9 @@ def test_a_claim_says_whether_it_is_refuted_or_open(
 ) -> None:
     verdict = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, delta=0.0, ci95=ci95, n=4)
     measured = Measured(verdict)
-    if claimed == "faster":
-        assert not measured.faster
-    elif claimed:
-        assert not getattr(measured, claimed)(0.01)
+    claim = getattr(measured, claimed)
+    assert not (claim if claimed == "faster" else claim(0.01))
     assert measured.exit is ends
-
-
-def test_a_session_of_nothing_that_runs_has_measured_nothing(folder: Folder) -> None:
-    done = folder.run("-m", "wave2", "-k", "unknown")
-    done.assert_outcomes(xfailed=1)
-    assert done.ret == Exit.NOT_MEASURED
-    done.stdout.fnmatch_lines(["exit status 11: *"])
 
 
 @pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)

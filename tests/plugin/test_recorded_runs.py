@@ -142,11 +142,8 @@ def test_an_upgrade_and_an_edit_of_the_trainer_begin_epochs_and_are_told(
     [
         pytest.param("import model\n", "train.py", True, id="the script"),
         pytest.param("import model\n", "model.py", True, id="a module that it imports"),
-        pytest.param("from model import layers\n", "ops.py", True, id="what this one imports"),
         pytest.param("import parts.one\n", "parts/deep/two.py", True, id="a package whole"),
-        pytest.param("def f():\n    import parts\n", "parts/one.py", True, id="imported late"),
         pytest.param("import model\n", "plots.py", False, id="a file beside it"),
-        pytest.param("import model\n", "parts/one.py", False, id="a package beside it"),
         pytest.param("import subprocess\n", "plots.py", True, id="it may start another"),
         pytest.param("import model\nmodel.\n", "plots.py", True, id="no Python that we can read"),
     ],
@@ -177,7 +174,6 @@ if any("xlatune_environment" in each for each in sys.orig_argv):
     ("program", "probe_s", "said"),
     [
         pytest.param("time.sleep(600)", 6.0, "no answer in 6 s", id="hangs"),
-        pytest.param("os._exit(3)", 60.0, "exit 3", id="fails"),
         pytest.param("os.abort()", 60.0, "exit -6", id="dies"),
     ],
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -204,25 +202,11 @@ def test_a_flagship_sweep_runs_to_its_report(name: str, folder: Folder) -> None:
     board = folder.read(f"reports/{name}/leaderboard.md")
     for text in (board, folder.read("reports/mixtral-8x22b-tuning.md")):
         assert f"`{own}`" in text
-    for result in measured:
-        if result["score"]:
-            assert f"{result['score']['tgs']:.1f}" in board
     notes = folder.json(f"reports/{name}/leaderboard.json")["conclusion"]["notes"]
     assert f"the evidence of {evidence['trial_id']}" in in_words(notes)
     specs = [path.read_text() for path in folder.path.glob(f".xlatune/{name}/**/spec.json")]
     assert specs
     assert not [spec for spec in specs if "jax_distributed_heartbeat" in spec]
-
-
-def test_the_env_file_of_the_flagships_sets_nothing_where_there_is_no_other_process() -> None:
-    """A local run has none of Slurm's variables, and a shell may stop at an unset one."""
-    names = ("JAX_COORDINATOR_IP", "JAX_COORDINATOR_PORT", "NNODES", "NODE_RANK")
-    line = f"set -eu; . {SWEEPS / 'maxtext' / 'coordinator.env.sh'}; env"
-    done = subprocess.run(
-        ["bash", "-c", line], env={"PATH": os.environ["PATH"]}, capture_output=True, check=True
-    )
-    variables = {text.partition("=")[0] for text in done.stdout.decode().splitlines()}
-    assert not variables & {*names}
 
 
 def test_the_profiles_of_the_flagships_have_no_fault_and_the_shared_ones_are_in_all() -> None:

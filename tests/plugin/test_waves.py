@@ -207,19 +207,6 @@ def test_a_gate_has_the_test_of_a_gate_which_fails_with_its_claim(folder: Folder
         done.stdout.no_fnmatch_line(line)
 
 
-def test_a_test_of_the_file_and_a_fixture_of_the_conftest_take_their_places(
-    folder: Folder,
-) -> None:
-    own = "\n\n@pytest.mark.wave2\ndef test_wave2(profile):\n    assert profile.id == 'other'\n"
-    folder.write(profiles=TWO, text=STANDARD + own)
-    folder.run("-m", "wave2").stdout.fnmatch_lines(["*assert 'fast' == 'other'*"])
-    folder.write(profiles=TWO, text=STANDARD)
-    measure = "import pytest\n\n@pytest.fixture\ndef measure():\n    pytest.fail('overridden')\n"
-    folder.put("conftest.py", measure)
-    folder.run("-m", "wave2").stdout.fnmatch_lines(["*overridden*"])
-    assert not folder.submitted
-
-
 @pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
 def test_the_standard_tests_end_as_written_ones(folder: Folder, run: str) -> None:
     # the flags of a pretending trainer are none of XLA's

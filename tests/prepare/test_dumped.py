@@ -10,36 +10,9 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.evidence.hlo.dump import seen_options
-from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.channels import Options
-from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.model.trial import Trial
-from tests.helpers.assessed import assess
-
-PROTOCOL = Protocol(steps=12)
-STEPS = "".join(
-    f"completed step: {step}, seconds: 0.5, TFLOP/s/device: 0.1, Tokens/s/device: 1024.0, "
-    "total_weights: 512, loss: 7.1\n"
-    for step in range(PROTOCOL.steps)
-)
-
-
-def assessed(of: Profile, dumped: Options) -> list[str]:
-    cell = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=1"), protocol=PROTOCOL)
-    trial = Trial(
-        cell_digest=cell.digest, profile=of, protocol=PROTOCOL, study="tuning", stage="wave1"
-    )
-    outcome, report = Outcome(state=State.COMPLETED), read_log([STEPS.encode()])
-    found = assess(trial, cell, outcome, report, options=dumped)
-    classes = [finding.cls for finding in found.findings]
-    dropped = FailureClass.FLAGS_NOT_EFFECTIVE in classes
-    assert found.decision.next is (Next.DROP if dropped else Next.ACCEPT)
-    assert (found.score is None) is dropped, "a trial whose flags were lost has no score"
-    return classes
+from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Effect
+from pytest_xlatune.stats.validity import Witnesses, judge_settings
 
 
 def test_no_dump_of_options_is_none(tmp_path: Path) -> None:
@@ -57,7 +30,7 @@ def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
     flags = "--xla_cpu_enable_fast_math=true"
     passes = "--xla_disable_hlo_passes=algsimp"
     asked = profile("asked", f"{passes} {flags}")
-    found = {}
+    effects = {}
     for name, text in (("whole", f"{passes} {flags}"), ("cut", f"{passes} , {flags}")):
         folder = tmp_path / name
         to = f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
@@ -70,6 +43,7 @@ def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
             timeout=240,
         )
         options = seen_options(folder)
-        assert options is not None
-        found[name] = assessed(asked, options)
-    assert found == {"whole": [], "cut": [FailureClass.FLAGS_NOT_EFFECTIVE]}
+        judged = judge_settings(asked, Witnesses(options=options))
+        effects[name] = {each.effect for each in judged}
+    assert effects["whole"] == {Effect.IN_EFFECT}
+    assert effects["cut"] == {Effect.IN_EFFECT, Effect.CONTRADICTED}

@@ -125,12 +125,6 @@ def cell(**deployed: str) -> Cell:
 @pytest.mark.parametrize(
     ("profiles", "deployed", "faults", "notes"),
     [
-        pytest.param([KNOWN], "", 0, (), id="all known"),
-        pytest.param(
-            [KNOWN, UNKNOWN], "", 0,
-            ("profile unknown: unknown to this XLA: --xla_cpu_enable_warp_drive",),
-            id="an unknown one is a note",
-        ),
         pytest.param(
             [KNOWN, BAD_VALUE, UNKNOWN], "", 0,
             ("profile bad-value: Couldn't interpret", "profile unknown: unknown to this XLA"),
@@ -140,7 +134,6 @@ def cell(**deployed: str) -> Cell:
         pytest.param(
             [KNOWN], "--xla_bogus=1", 1, (), id="an unknown one that is deployed is a fault"
         ),
-        pytest.param([profile("env", env={"A": "1"})], "", 0, (), id="nothing to ask"),
         pytest.param([KNOWN, BLOCKED], "", 1, (), id="a blocked one is a fault, though known"),
     ],
 )  # fmt: skip
@@ -170,7 +163,6 @@ def test_where_one_was_measured_that_another_is_refused_is_a_note() -> None:
 @pytest.mark.parametrize(
     ("python", "why"),
     [
-        pytest.param("", "names no interpreter", id="no interpreter"),
         pytest.param("/no/such/python", "not on this machine", id="in a container"),
         pytest.param("false", "cannot be run", id="no Python at all"),
     ],
@@ -179,23 +171,6 @@ def test_where_xla_cannot_be_asked_the_rules_still_hold(python: str, why: str) -
     found = check_flags([KNOWN, BLOCKED], Context(), python=python, environ=os.environ)
     assert [fault.partition(":")[0] for fault in found.faults] == ["profile inflated"]
     assert why in found.notes[-1]
-
-
-def test_env_files_are_part_of_what_is_deployed(tmp_path: Path) -> None:
-    env_file = tmp_path / "deployed.env.sh"
-    env_file.write_text(
-        'export XLA_FLAGS="$XLA_FLAGS --xla_gpu_enable_pipelined_p2p=true" NCCL_BUFFSIZE=4M\n'
-    )
-    launcher = CommandLauncher(argv=("/bin/true",), env_files=(str(env_file),))
-    context = context_of(cell(XLA_FLAGS="--xla_gpu_autotune_level=4"), launcher)
-    assert [each.name for each in context.deployed] == [
-        "xla_gpu_autotune_level",
-        "xla_gpu_enable_pipelined_p2p",
-    ]
-    found = check_rules([THRESHOLD], context)
-    (fault,) = found.faults
-    assert fault.startswith("deployed: NCCL_BUFFSIZE=4M is read as 4, ")
-    assert "4194304" in fault
 
 
 def test_an_env_file_that_only_the_nodes_can_read_makes_an_absent_partner_a_note(

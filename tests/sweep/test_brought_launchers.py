@@ -7,12 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune import ConfigError, Sweep, profile
-from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.sweep.launcher_files import with_recipes
-from tests.helpers.covered import COVERED
 from tests.helpers.guests import install
 
 THEIRS = """\
@@ -27,9 +23,6 @@ class Words(LauncherFile):
         argv = (*path.read_text().split(), str(steps))
         own = {"name": path.stem, "launcher": CommandLauncher(argv=argv)}
         return {**own, "cell": CellSettings(model_tag="m", parallelism="DP=4"), **settings}
-
-    def with_recipe(self, source, covered):
-        return {f"{source.path}.new": covered.recipe.id}
 """
 
 
@@ -56,15 +49,3 @@ def test_a_file_becomes_a_sweep_by_the_name_of_its_launcher(words: Path) -> None
     ):
         with pytest.raises(ConfigError, match=why):
             Sweep.of_file(words, launcher=name)
-
-
-@pytest.mark.usefixtures("words")
-def test_a_recipe_goes_into_the_files_of_launchers_that_are_installed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain, own = DeployedFile(path="env.sh"), DeployedFile(path="run.words", cvs_cell="c")
-    monkeypatch.setattr(DeployedFile, "launcher", property(lambda self: self.cvs_cell and "words"))
-    assert COVERED.recipe is not None
-    assert with_recipes([plain, own], COVERED) == {"run.words.new": COVERED.recipe.id}
-    monkeypatch.setattr(DeployedFile, "launcher", "gone")
-    assert with_recipes([plain, replace(own, path="x")], COVERED) == {}

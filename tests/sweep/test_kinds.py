@@ -15,7 +15,6 @@ from pytest_xlatune import (
     Gate,
     Limits,
     MaxTextLauncher,
-    NoEnv,
     Patience,
     Protocol,
     Resources,
@@ -47,44 +46,26 @@ def declared(**changed: Any) -> Sweep:
     ("said", "message"),
     [
         ({"overrides": {"w": 512}}, "'kinds', cell: overrides['w'] is 512 (int), expected a text"),
-        ({"deployed": {"DEBUG": True}}, "deployed['DEBUG'] is True (bool), expected a text"),
         ({"config_tags": {"fp8": {"bits": 8}}}, "config_tags['fp8']['bits'] is 8 (int)"),
         ({"budget": "30"}, "budget is '30' (str), expected a whole number"),
-        ({"per_device_batch_size": "8"}, "per_device_batch_size is '8' (str), expected a number"),
         ({"nodelist": "node1"}, "nodelist is 'node1' (str), expected a tuple"),
         ({"profiles": ("slow",)}, "profiles[0] is 'slow' (str), expected Profile"),
         ({"profiles": SLOW}, "expected a tuple: write (..., )"),
-        ({"derived": Stacks(wave="wave3", slots=1)}, "tuple: write (..., )"),
         ({"executor": "locl"}, "'locl' in sweep 'kinds', site; did you mean 'local'"),
         ({"protocol": 15}, "protocol is 15 (int), expected Protocol"),
-        ({"protocol": Protocol(steps=15.0)}, "'kinds', protocol: steps is 15.0 (float)"),  # type: ignore[arg-type]
-        ({"launcher": CommandLauncher(argv="train x")}, "launcher: argv is 'train x' (str)"),  # type: ignore[arg-type]
         ({"resources": Resources(patience=60)}, "resources: patience is 60 (int)"),  # type: ignore[arg-type]
         (lambda: xl.Protocol(steps="12"), "protocol: steps is '12' (str), expected a whole number"),
-        (lambda: xl.Protocol(compile_cache=5), "protocol: compile_cache is 5 (int), expected"),
         (lambda: xl.Protocol(first_step=-1), "protocol: first_step is -1, expected at least 0"),
         (lambda: xl.Protocol(stpes=12), "'stpes' in Protocol(...); did you mean 'steps'?"),
-        (lambda: xl.Patience(training_s="9"), "patience: training_s is '9' (str), expected"),
         (lambda: xl.Resources(tasks_per_node=0), "tasks_per_node is 0, expected at least 1"),
-        (lambda: xl.Resources(time_limit_s="1:00"), "time_limit_s is '1:00' (str), expected"),
-        (lambda: xl.Resources(node=2), "'node' in Resources(...); did you mean 'nodes'?"),
-        (lambda: xl.RetryPolicy(max_attempts="3"), "max_attempts is '3' (str), expected a whole"),
         (lambda: xl.Gate(margin="1 %"), "gate: margin is '1 %' (str), expected a number"),
         (lambda: xl.Nodes(floors=5), "'floors' in Nodes(...); did you mean 'floor_tgs'?"),
-        (lambda: xl.Commits(loads="a"), "commits: loads is 'a' (str), expected a tuple"),
-        (lambda: xl.BatchSize(start="4"), "batch size: start is '4' (str), expected a number"),
-        (lambda: xl.Network(rounds=4), "unknown keyword 'rounds' in Network(...)"),
         (xl.Load, "Load(...): model is missing; write model=..."),
-        (
-            lambda: xl.CommandLauncher(args=("a",)),
-            "'args' in CommandLauncher(...); did you mean 'argv'",
-        ),
         (
             lambda: xl.CommandLauncher(argv=("a", 5)),
             "argv[1] is 5 (int), expected a text: write '5'",
         ),
         (lambda: xl.profile("p", ["--xla_a=1"]), "['--xla_a=1'] (list), expected one text"),
-        (lambda: xl.profile("p", None), "None (NoneType), expected one text"),
         (lambda: xl.profile(5), "profile: id is 5 (int), expected a text: write '5'"),
         (
             lambda: declared(retry_policy=xl.RetryPolicy(rules={"hang": 1})),
@@ -94,14 +75,11 @@ def declared(**changed: Any) -> Sweep:
             lambda: xl.profile("p", env={"WIDTH": 512}),
             "WIDTH is 512 (int), expected a text: write '512'",
         ),
-        (lambda: xl.profile("p", overrides={"WIDTH": 512}), "WIDTH is 512 (int), expected a text"),
         (Protocol(steps=10).check_window, "of 10 steps 5 have an id from 5 on"),
         (Protocol(steps=3).check_window, "needs 6 of them; set steps=11 or more"),
         (Protocol(steps=15, first_step=12).check_window, "set steps=18 or more"),
         (lambda: Limits(node_hours="1"), "node_hours is '1' (str), expected more than 0 hours"),  # type: ignore[arg-type]
         ({"nodelist": ("a", "a")}, "a is named twice"),
-        ({"nodelist": ("",)}, "a name is missing"),
-        ({"nodelist": ("a b",)}, "unexpected ' '"),
         ({"nodelist": ("--evil",)}, "begins with a dash"),
         ({"nodelist": ("n[1-2]",)}, "one node in each text: ('n1', 'n2')"),
         ({"launcher": None}, "launcher is None"),
@@ -110,7 +88,6 @@ def declared(**changed: Any) -> Sweep:
             {"gate": Gate(margin=0.01), "derived": (Stacks(wave="wave3", slots=1),)},
             "nothing but its profiles; leave derived",
         ),
-        ({"gate": Gate(margin=0.01), "no_env": NoEnv()}, "nothing but its profiles; leave no_env"),
     ],
     ids=lambda said: said if isinstance(said, str) else "",
 )
@@ -121,31 +98,15 @@ def test_what_a_sweep_file_says_wrong_is_refused_with_its_place(said: Any, messa
     assert message in str(told.value)
 
 
-DERIVED = (Stacks(wave="wave3", slots=1),)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"profiles": [SLOW]},
-        {"nodelist": ["node1", "node2"]},
-        {"per_device_batch_size": 8},
-        {"per_device_batch_size": None},
-        {"config_tags": {"fp8": {"bits": "8"}}, "derived": DERIVED},
-        {"profiles": (), "derived": DERIVED},
-        {"resources": Resources(patience=Patience(training_s=60))},
-    ],
-    ids=str,
-)
-def test_what_means_the_same_is_taken(changed: dict[str, Any]) -> None:
-    assert declared(**changed).name == "kinds"
+def test_what_means_the_same_is_taken() -> None:
+    lists = {"profiles": [SLOW], "nodelist": ["node1", "node2"]}
+    assert declared(per_device_batch_size=8, **lists).name == "kinds"
+    assert declared(profiles=(), derived=(Stacks(wave="wave3", slots=1),)).name == "kinds"
+    assert declared(resources=Resources(patience=Patience(training_s=60))).name == "kinds"
 
 
 NUMBERS: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        ("budget", "screen_baselines", "finalists", "blocks", "block_baselines"),
-        (-1, 2.5, math.nan, None),
-    ),
+    **dict.fromkeys(("budget", "blocks"), (-1, 2.5, math.nan, None)),
     "max_target_length": (-1, 0, True),
     **dict.fromkeys(("devices", "nodes"), (-1, "3")),
     "per_device_batch_size": (-1.0, 0, math.nan, math.inf),
@@ -204,10 +165,8 @@ def test_another_configuration_is_another_cell() -> None:
     ("axes", "devices", "words"),
     [
         ("PP=7", 0, "multiplies to 7, which neither divides 8"),
-        ("PP=4,FSDP=3", 0, "multiplies to 12, which neither divides 8 nodes"),
         ("FSDP=12", 12, "12 devices cannot .* 8 nodes"),
         ("PP=8", 0, ""),
-        ("PP=2", 0, ""),
         ("PP=8,FSDP=8", 64, ""),
         ("TP=6,FSDP=4", 24, ""),
     ],

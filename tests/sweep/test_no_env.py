@@ -39,7 +39,6 @@ def restored(flags: str, how: NoEnv) -> Profile:
             f"--{AG}=8589934592 --{LEVEL}=2", NoEnv(jaxlib="0.7.2"), {AG: "31457287", LEVEL: "4"},
             id="defaults are those of the target's release",
         ),
-        pytest.param(f"--{LEVEL}=2", NoEnv(), {LEVEL: "4"}, id="one that no release changed"),
         pytest.param(
             f"--{COUNT}=4 --{LEVEL}=2 --xla_mine=a",
             NoEnv(defaults={LEVEL: "3", "xla_mine": ""}, keep=(COUNT,)),
@@ -62,17 +61,15 @@ PIPELINED = "xla_gpu_enable_pipelined_all_gather"
 @pytest.mark.parametrize(
     ("flags", "how", "words"),
     [
-        ("", NoEnv(), "no XLA flag is deployed"),
         (f"--{AG}=1", NoEnv(), f"the default of {AG} in every jaxlib"),
         ("--xla_mine=1 --xla_ours=2", NoEnv(jaxlib="0.7.2"),
          "xla_mine, xla_ours in jaxlib 0.7.2 is not known"),
         (f"--{PIPELINED}=true", NoEnv(jaxlib="0.12.0.1"), PIPELINED),
-        ("--xla_disable_hlo_passes=fusion", NoEnv(), "the default back"),
         (f"--{COUNT}=8", NoEnv(jaxlib="0.7.2"), "could go back"),
     ],
     ids=[
-        "nothing deployed", "one that releases changed", "unknown ones, all are named",
-        "an alias whose value is not shown", "values that add up", "the cell's own flag alone",
+        "one that releases changed", "unknown ones, all are named",
+        "an alias whose value is not shown", "the cell's own flag alone",
     ],
 )  # fmt: skip
 def test_there_is_none_and_the_note_says_why(flags: str, how: NoEnv, words: str) -> None:
@@ -123,24 +120,6 @@ def sweep(flags: str, **how: Any) -> Sweep:
         cell=CellSettings(deployed={"XLA_FLAGS": flags}),
         site=SiteSettings(executor="local"),
     )
-
-
-@pytest.mark.parametrize(
-    ("defaults", "ids", "why"),
-    [
-        pytest.param({"xla_mine": "0"}, [NO_ENV_ID, "a"], "", id="known"),
-        pytest.param({}, ["a"], "the default of xla_mine", id="unknown"),
-    ],
-)
-def test_a_sweep_has_it_where_it_can_be_made(
-    defaults: dict[str, str], ids: list[str], why: str
-) -> None:
-    declared = sweep("--xla_mine=1", defaults=defaults)
-    resolved = declared.resolve(SAID)
-    assert [each.id for each in resolved.sweep.profiles] == ids
-    assert (bool(resolved.no_env), resolved.has_no_env) == (bool(why), not why)
-    assert why in resolved.no_env
-    assert declared.finalist_count() == 2
 
 
 def seen_by(folder: Path, cell: Cell, session: str, jaxlib: str) -> None:

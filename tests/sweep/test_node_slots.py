@@ -18,7 +18,6 @@ from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import site_of
 
@@ -48,17 +47,10 @@ def test_the_node_list_is_split_in_its_order() -> None:
     study = found.tuning()
     assert [each.nodelist for each in study.cells] == [("d", "a"), ("c", "b")]
     assert found.folder == resolved(nodelist=("d", "a"), slots=1).folder
-
-
-def test_the_option_is_read_from_the_command_line_and_the_sweep_file() -> None:
-    said = resolve_options(
-        {"xlatune_nodelist": "node[001-016]", "xlatune_slots": "8"}, {}, {}, root=Path("/p")
-    ).for_sweeps
-    assert DECLARED.resolve(said).slots == parts(SIXTEEN, 8)
     own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=4))
     assert own.resolve().slots == parts(SIXTEEN, 4)
-    assert resolved(slots=1).slots == ()
     assert resolved(nodes=2).slots == parts(SIXTEEN, 8), "nodes are those of a trial"
+    assert own.finalist_count(slots=8) == resolved().tuning().layout.finalists
 
 
 @pytest.mark.parametrize(
@@ -70,20 +62,9 @@ def test_the_option_is_read_from_the_command_line_and_the_sweep_file() -> None:
             r"ask for 3 or 5 or 15 slots.*--xlatune-nodelist",
             id="a list that cannot be split",
         ),
-        pytest.param(
-            {"nodelist": SIXTEEN[:4]}, r"4 nodes cannot be split into 8 equal slots; ask for 2 or 4"
-            , id="fewer nodes than slots",
-        ),
-        pytest.param({"slots": 10**12}, "be split into 1000000000000 equal slots", id="too many"),
         pytest.param({"nodelist": None}, r"nodes of all slots", id="no node list"),
-        pytest.param({"nodelist": None, "nodes": 8}, r"name the nodes", id="a number of nodes"),
         pytest.param({"nodes": 16}, r"16 nodes .*2 for each of 8", id="of all nodes"),
         pytest.param({"executor": "local"}, r"this machine, which is one slot", id="this machine"),
-        pytest.param(
-            {"executor": "local", "nodelist": None},
-            r"this machine, which is one slot",
-            id="no node at all",
-        ),
     ],
 )  # fmt: skip
 def test_slots_that_cannot_be_are_one_message(said: dict[str, Any], message: str) -> None:
@@ -134,16 +115,6 @@ def test_a_gate_has_no_slots_and_says_where_to_ask_for_them() -> None:
         resolved(gate)
 
 
-def test_as_many_finalists_are_collected_as_the_study_has() -> None:
-    layout: Any = resolved().tuning().layout
-    assert DECLARED.finalist_count(slots=8) == layout.finalists
-    own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=8))
-    assert own.finalist_count() == layout.finalists
-    # no node list is needed to collect, and no work that grows with the number
-    assert replace(DECLARED, site=SiteSettings(slots=8)).finalist_count() == layout.finalists
-    assert DECLARED.finalist_count(slots=10**12) > 0
-
-
 def planned(resolved: ResolvedSweep, workdir: Path) -> str:
     plan = plan_of(resolved, resolved.tuning(), workdir=workdir, shows_all=True)
     return "\n".join(terminal(plan))
@@ -151,7 +122,6 @@ def planned(resolved: ResolvedSweep, workdir: Path) -> str:
 
 def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:
     text = planned(resolved(), tmp_path)
-    alone = planned(resolved(nodelist=SIXTEEN[:2], slots=1), tmp_path)
     step = planned(resolved(executor="allocation"), tmp_path)
     for words in (
         "8 slots of 2 nodes side by side: 5 rounds",
@@ -162,9 +132,6 @@ def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None
     ):
         assert words in " ".join(text.split())
     assert "#SBATCH --nodelist='node[001-002]'" in text
-    assert "one after the other" in alone
-    assert "side by side" not in alone
-    assert "may disturb" not in alone
     assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 " in step
     assert "'--nodelist=node[001-002]'" in step
     assert "#SBATCH" not in step

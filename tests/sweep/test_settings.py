@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune import DesignSettings, Limits
+from pytest_xlatune import Limits
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher, configured
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -86,7 +86,6 @@ def test_command_line_then_environment_then_ini_then_the_file(root: Path) -> Non
     assert resolve(root, line=line, environ=environ, ini=ini).for_sweeps.values["budget"] == 3
     assert resolve(root, environ=environ, ini=ini).for_sweeps.values["budget"] == 2
     assert resolve(root, ini=ini).for_sweeps.values["budget"] == 1
-    assert resolve(root, environ={"budget": ""}, ini=ini).for_sweeps.values["budget"] == 1
     assert resolve(root, ini={"budget": ""}).for_sweeps.values["budget"] == 40
     overruled = {"budget": "x", "nodelist": "n["}  # what is overruled is not read
     found = resolve(root, line={"budget": "3", "nodes": "2"}, ini=overruled)
@@ -161,30 +160,20 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
     [
         ('modle = "m"', r"unknown setting 'modle' in xlatune.toml; did you mean 'model'\?"),
         ("model = ", r"xlatune.toml is not valid TOML: Invalid value \(at line 1"),
-        ('[sweeps.pp8]\nmodle = "m"', r"in xlatune.toml \[sweeps.pp8\]; did you mean 'model'"),
         ('[sweeps.pp8]\nworkdir = "w"', r"\[sweeps.pp8\]: workdir holds .* session"),
         ("sweeps = 3", "`sweeps` must have a table"),
-        ("nodes = true", "nodes: found True, expected text or a number"),
         ("nodes = 0", r"xlatune.toml: nodes: found '0', expected a whole number above 0"),
-        ("devices = 0", "devices: found '0', expected a whole number above 0"),
         ('executor = "slrum"', "unknown value 'slrum' in xlatune.toml: executor; did you mean"),
         ('slurm = "x"', r"slurm: found 'x', expected a table: \[slurm\]"),
-        ("[slurm]\naccount = [1]", r"xlatune.toml \[slurm\]: account: found \[1\]"),
         ("[sweeps.a.deployed]\nA = {}", r"xlatune.toml \[sweeps.a.deployed\]: A: found \{\}"),
         ('nodelist = "n[1"', "n\\[1"),
-        ('parallelism = "FDSP=8"', "xlatune.toml: parallelism: unknown axis .*did you mean 'FSDP'"),
         ('[sweeps.a]\nmodel = "a b"', r"xlatune.toml \[sweeps.a\]: model: .*'a b': expected"),
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
-        ('config = "other.toml"', "config is not read here"),
         ("finalists = 3", r"finalists is not read here; .* sweep file: D"),
         ("per_device_batch_size = 3", "set it by another name: pdbs"),
-        ("[design]\nbudget = 3", "design is a group"),
-        ("fresh = true", "fresh is a switch .*: use --xlatune-fresh"),
         ("keep_jobs = true", "line: use --xlatune-keep-jobs"),
         ("nodelist = []", r"nodelist: found \[\], which names no node"),
-        ("nodelist = ''", "nodelist: found '', which names no node"),
         ("seed = 1.5", "seed: found '1.5', expected a whole number$"),
-        ("modle = 'm'", r"did you mean 'model'\?$"),
         ("node-health = \"sh -c 'open\"", "node-health: found .*expected a command line"),
     ],
 )  # fmt: skip
@@ -197,14 +186,9 @@ def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: st
 @pytest.mark.parametrize(
     ("key", "text", "message"),
     [
-        ("budget", "many", r"--xlatune-budget: found 'many', expected a whole number above 0$"),
         ("nodes", "0", r"--xlatune-nodes: found '0'.*a whole number above 0"),
-        ("slots", "1.5", r"--xlatune-slots: found '1.5'.*a whole number above 0"),
-        ("pdbs", "x", r"--xlatune-pdbs: found 'x'"),
-        ("pdbs", "0", r"--xlatune-pdbs: found '0'.*a number above 0"),
         ("pdbs", "nan", r"--xlatune-pdbs: found 'nan'.*a number above 0"),
         ("slurm", "account", r"--xlatune-slurm: found 'account'.*key=value,key=value"),
-        ("executor", "slrum", r"unknown value 'slrum' in --xlatune-executor; did you mean 'slurm'"),
         ("negative", "pass", r"unknown value 'pass' in --xlatune-negative"),
     ],
 )
@@ -232,8 +216,6 @@ BELONGS = r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings
     [
         (Sweep, "buget", r"keyword 'buget' in Sweep\(...\); did you mean 'budget'"),
         (Sweep, "budget", BELONGS),
-        (DesignSettings, "buget", r"'buget' in DesignSettings.*did you mean 'budget'"),
-        (CellSettings, "nodelist", r"write Sweep\(site=SiteSettings\(nodelist=...\)\)"),
         (Limits, "node_hour", r"'node_hour' in Limits.*did you mean 'node_hours'"),
     ],
 )
@@ -354,8 +336,7 @@ def resolved(root: Path, made: Sweep, **line: str) -> ResolvedSweep:
 
 
 def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> None:
-    made = sweep()
-    found = resolved(root, made, launcher="module=train.py,env-files=/last.env.sh")
+    found = resolved(root, sweep(), launcher="module=train.py,env-files=/last.env.sh")
     cell = found.cell
     assert (cell.model_tag, cell.image) == ("deepseek3-671b", f"rocm/jax:26.4@{SHA}")
     assert (cell.max_target_length, cell.per_device_batch_size) == (8192, 7.0)
@@ -373,18 +354,7 @@ def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> 
     assert inner.axis_prefix == {"PP": "ici"}
     assert inner.env_files == ("/first.env.sh", "/last.env.sh"), "the site's come last"
     assert found.settings["image"] == "xlatune.toml"
-    assert cell.launcher.startswith("container podman")
-    assert made.launcher.env_files_of(cell) == ("/first.env.sh",)
     found.check()
-
-
-def test_without_settings_the_sweep_file_decides() -> None:
-    made = sweep(
-        cell=CellSettings(model_tag="m", parallelism="PP=8"), site=SiteSettings(executor="local")
-    )
-    found = made.resolve()
-    assert found.sweep.launcher is made.launcher
-    assert found.settings == {}
 
 
 COMMAND = CommandLauncher(argv=("a", "b"))
@@ -396,10 +366,8 @@ COMMAND = CommandLauncher(argv=("a", "b"))
         (COMMAND, {"pyhton": "x"}, {}, r"unknown setting 'pyhton' in f, launcher.*Known: argv"),
         (COMMAND, {"cwd": 3}, {}, "f, launcher: cwd: found 3, expected text"),
         (COMMAND, {"argv": [1]}, {}, r"argv: found \[1\], expected a list of text"),
-        (COMMAND, {"in-shell": "true"}, {}, "unknown setting 'in-shell'"),
         (COMMAND, {}, {"inner": "x"}, "unknown setting 'inner' in f, container"),
         (COMMAND, {}, {"pull": "perhaps"}, "pull: found 'perhaps', expected true or false"),
-        (COMMAND, {}, {"runtime": "dokcer"}, "did you mean 'docker'"),
         (object(), {"cwd": "/x"}, {}, "object is no dataclass"),
     ],
 )
@@ -417,4 +385,3 @@ def test_settings_reach_the_launcher_inside_a_container() -> None:
     assert (found.runtime, found.gpus, found.args) == ("podman", "amd", ("-q",))
     assert isinstance(found.inner, CommandLauncher)
     assert found.inner.cwd == "/x"
-    assert configured(outer, {}, {}, where="f") is outer

@@ -12,9 +12,7 @@ from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.channels import CHANNELS, Channel, flags_in, on_top
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import (
     Profile,
     profile,
@@ -22,7 +20,6 @@ from pytest_xlatune.model.profile import (
     shell_exports,
 )
 from pytest_xlatune.model.result import Effect
-from pytest_xlatune.model.rotation import options_of
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
@@ -77,21 +74,6 @@ def test_it_is_appended_to_what_is_deployed() -> None:
     one, other = {TPU: "--a=1 --b=2"}, {TPU: "--b=2 --a=3 --a=1"}
     assert settings_digest((), one) == settings_digest((), other)
     assert settings_digest((), one) != settings_digest((), {TPU: "--a=1 --b=3"})
-
-
-def test_a_channel_of_a_user_is_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new one is an entry, and no code."""
-    name = "NEURON_CC_FLAGS"
-    monkeypatch.setitem(CHANNELS, name, Channel(reader="neuronx-cc"))
-    assert flags_in(name, "--auto-cast none -O1 --model-type=transformer") == {
-        "auto-cast": "none", "O1": "true", "model-type": "transformer",
-    }  # fmt: skip
-    spec = launched(profile("cast", env={name: "--auto-cast none"}), {name: "-O1"})
-    assert spec.env[name] == "-O1 --auto-cast none"
-    assert on_top({name: "-O1"}, {"A": "1"}) == {name: "-O1", "A": "1"}
-    own = options_of(profile("cast", env={name: "-O1"}), ())
-    assert isinstance(own, Message)
-    assert own.values["names"] == ("O1",), "options are asked for"
 
 
 @pytest.mark.parametrize(

@@ -206,18 +206,6 @@ def test_the_keys_of_maxtext_are_a_wave_of_their_own_and_say_what_they_do_to_the
     assert [(each.id, len(each.flags)) for each in stacks] == [("ag-rs-256m", 2), ("ag-rs-1g", 2)]
 
 
-def test_keys_of_a_vendor_need_its_device() -> None:
-    nvidia, amd, tpu = (
-        {each.id for each in profiles_for("FSDP", device=device, wave="wave5")}
-        for device in ("sm_90", "gfx942", "v5e")
-    )
-    assert {"attention-cudnn", "fp8"} <= nvidia - amd
-    assert {"nanoo-fp8"} <= amd - nvidia
-    assert {"attention-splash"} <= tpu - nvidia
-    assert {"attention-te", "attention-te-remat"} <= (nvidia & amd) - tpu
-    assert {"remat-minimal", "int8", "scan-off"} <= nvidia & amd & tpu
-
-
 @pytest.mark.parametrize(
     ("flag", "jaxlib", "default"),
     [

@@ -23,7 +23,6 @@ def in_xla_flags(text: str) -> Profile:
 P2P = "--xla_gpu_enable_pipelined_p2p=true"
 THRESHOLD = "--xla_gpu_collective_permute_decomposer_threshold=1024"
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
-EARLY = "--xla_gpu_experimental_collective_start_as_early_as_possible=true"
 DOUBLE = "--xla_gpu_enable_while_loop_double_buffering=true"
 LHS_OFF = "--xla_gpu_enable_latency_hiding_scheduler=false"
 SOL_OFF = "--xla_gpu_enable_analytical_sol_latency_estimator=false"
@@ -125,32 +124,19 @@ CASES: list[tuple[Any, ...]] = [
     *((rule, settings(text)) for rule, texts in ALONE.items() for text in texts),
     ("tpu-flag", in_xla_flags("--xla_tpu_enable_async_collective_fusion=true")),
     (
-        "memory-fraction",
-        env(XLA_PYTHON_CLIENT_MEM_FRACTION=".95"),
-        beside(XLA_CLIENT_MEM_FRACTION=".9"),
-    ),
-    (
         "slices",
         env(MEGASCALE_SLICE_ID="0"),
         beside(MEGASCALE_NUM_SLICES="2", MEGASCALE_COORDINATOR_ADDRESS="host-0"),
     ),
     ("gpu-flag", flags(OVERLAP), context(device="v6e")),
     ("gpu-flag", flags(OVERLAP), context(device="cpu")),
-    (
-        "contradiction",
-        env(XLA_CLIENT_MEM_FRACTION="0.9"),
-        beside(XLA_PYTHON_CLIENT_ALLOCATOR="platform"),
-    ),
-    ("bad-value", flags("--xla_gpu_autotune_level=four"), context(jaxlib="0.10.2")),
     ("bad-value", flags(f"{AG}=9223372036854775808"), context(jaxlib="0.10.2")),
-    ("bad-value", flags("--xla_gpu_detect_nan=NONE"), context(jaxlib="0.10.2")),
     ("bad-value", flags("--xla_gpu_enable_command_buffer=FUSION,-ALL"), context(jaxlib="0.9.2")),
     ("wrapped", flags(f"{AG}={'9' * 5000}"), context(jaxlib="0.6.2")),
     ("contradiction", env(NCCL_IB_SL="3"), beside(NCCL_NET="Socket")),
     ("contradiction", env(NCCL_MIN_CTAS="16"), beside(NCCL_MAX_CTAS="8")),
     ("partner", flags(P2P)),
     ("partner", flags(THRESHOLD)),
-    ("partner", flags(EARLY)),
     ("latency-hiding", flags(OVERLAP), context(LHS_OFF)),
     ("latency-hiding", flags(OVERLAP), context(SOL_OFF)),
     ("latency-hiding", flags(OVERLAP), context(jaxlib="0.6.2")),
@@ -159,7 +145,6 @@ CASES: list[tuple[Any, ...]] = [
     ("overruled", flags(WINDOW_MIB), context(f"{WINDOW_BYTES}=0")),
     ("aborts", flags(f"{P2P} {THRESHOLD}"), context(program=CIRCLE)),
     ("program", flags(f"{AG}={64 * MIB}"), context(program=UNROLLED)),
-    ("program", flags(DOUBLE), context(program=UNROLLED)),
     ("program", flags(f"{P2P} {THRESHOLD}"), context(program=UNROLLED)),
     ("program", env(NCCL_NCHANNELS_PER_NET_PEER="8"), context(program=UNROLLED)),
     ("program", env(NCCL_PROTO="LL"), context(program=PERMUTES)),
@@ -280,18 +265,12 @@ def test_source_target_pairs_that_close_a_ring(pairs: str, *, cycle: bool) -> No
 
 
 CHANNELS = profile("p", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
-RS = "--xla_gpu_reduce_scatter_combine_threshold_bytes"
 
 
 @pytest.mark.parametrize(
     ("of", "kind", "said"),
     [
-        pytest.param(profile("p", f"{RS}=1"), "all-gather", "no reduce-scatter", id="absent"),
         pytest.param(profile("p", DOUBLE), "all-gather", "", id="loops-are-not-known"),
-        pytest.param(
-            profile("p", f"{RS}=1", overrides={"remat_policy": "full"}), "all-gather", "",
-            id="another-program",
-        ),
         pytest.param(CHANNELS, "all-gather", "no send, recv", id="variable"),
         pytest.param(
             profile("p", env={"NCCL_ALGO": "Tree"}), "all-gather", "has no tree", id="no-algorithm"

@@ -28,7 +28,6 @@ _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "COVERAGE_PROCESS_START")
 STEPS: Mapping[str, str] = {
     "called": "step = jax.jit(train_step, donate_argnums=0)",
     "decorated": "step = jax.jit(donate_argnums=0)(train_step)",
-    "not donated": "step = jax.jit(train_step)",
     "compiled": (
         "step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile("
         "{'xla_cpu_enable_fast_math': True})"
@@ -46,10 +45,6 @@ STEPS: Mapping[str, str] = {
     "static by name": (
         "jitted = jax.jit(train_step, static_argnames='scale', donate_argnums=0)\n"
         "step = lambda state, batch: jitted(state, batch, scale=2.0)"
-    ),
-    "static by place": (
-        "jitted = jax.jit(train_step, static_argnums=(-1,), donate_argnums=0)\n"
-        "step = lambda state, batch: jitted(state, batch, 2.0)"
     ),
     "a method": (
         "class Model:\n"

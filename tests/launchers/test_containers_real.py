@@ -24,7 +24,13 @@ from tests.helpers.containers import PodmanSite, podman
 from tests.helpers.waiting import until
 
 PROBE = "import json, os; print(json.dumps([dict(os.environ), os.getpid()]))"
-PROFILE = profile("p", "--xla_a=1,2", env={"TRICKY": 'two\nlines, it\'s "x" $HOME '})
+TRICKY = {
+    "QUOTES": " it's \"x\" '\"'\"' ",
+    "LINES": "two\nlines\n",
+    "DOLLAR": "$HOME `id` $(id) \\ !! ~ *",
+    "WORDS": "größe→∞ %s #x",
+}
+PROFILE = profile("p", "--xla_a=1,2", env=TRICKY)
 
 programs = pytest.mark.part("programs")
 
@@ -79,7 +85,7 @@ def test_the_environment_and_the_outcome(submit: Callable[..., Attempt]) -> None
     done = submit("env", sys.executable, "-c", PROBE)
     assert done.end().state is State.COMPLETED, done.log
     env, pid = json.loads(done.log.splitlines()[-1])
-    assert env["TRICKY"] == PROFILE.env["TRICKY"]
+    assert {name: env[name] for name in TRICKY} == TRICKY
     assert env["EMPTY"] == ""
     told, *rest = env["XLA_FLAGS"].partition(" --xla_from_image=1 ")
     assert told.startswith(f'--xla_dump_to="{done.folder}/xla_options" --xla_dump_hlo_module_re=')

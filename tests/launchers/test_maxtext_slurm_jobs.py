@@ -78,13 +78,6 @@ def test_a_plan_counts_the_nodes_that_sbatch_is_asked_for(
     assert make_launcher(sbatch=sbatch).nodes == nodes
 
 
-def test_waiting_for_nodes_is_not_part_of_the_trials_deadline() -> None:
-    cell = make_cell()
-    spec = make_launcher(queue_s=3600).launch(make_trial(cell), cell)
-    assert "--time=45:00" in spec.argv
-    assert spec.deadline_s == 2700 + 3600
-
-
 def test_a_job_name_has_at_most_243_bytes_and_is_refused_before_anything_is_submitted() -> None:
     launcher = make_launcher()
     free = JOB_NAME_BYTES - len(name_of(launcher.launch(make_trial(make_cell()), make_cell())))
@@ -166,15 +159,6 @@ def test_outputs_are_found_by_the_front_of_their_name_after_the_tagger_renamed_t
     for line in (*variables, "argument jax_cache_dir="):
         assert f"0: {line}\n" in log
     assert log.endswith("JobState=COMPLETED ExitCode=0:0 NodeList=node[001-002]\n")
-
-
-def test_a_failed_job_ends_as_it_did_and_is_diagnosed_from_its_own_log(site: Site) -> None:
-    of = profile("bogus", "--xla_bogus=1")
-    assert site.run(of) == 1
-    cell, outcome = make_cell(), Outcome(state=State.FAILED, exit_code=1)
-    assessment = assess(make_trial(cell, of), cell, outcome, read_one(site.log).report)
-    first = assessment.findings[0]
-    assert (first.cls, first.detail) == ("unknown-flag", "--xla_bogus=1")
 
 
 def test_what_submit_says_when_it_fails_is_in_the_log(site: Site) -> None:
@@ -301,14 +285,6 @@ def test_a_ready_sweep_runs_through_a_checkout_to_its_report(
     assert node["node"]["kernel"] == platform.release()
     assert node["packages"]["python"]
     assert "devices: not asked" in node["problems"][0]
-
-
-@pytest.mark.parametrize(("name", "bubble"), [("pp8", "8 8 7 11.1 %"), ("hybrid", "4 4 14 5.1 %")])
-def test_the_bubble_is_a_number_by_the_models_name(
-    name: str, bubble: str, run: Callable[..., str]
-) -> None:
-    said = " ".join(run(name, "--xlatune-plan").split())
-    assert f"baseline-deployed {bubble}" in said
 
 
 @pytest.mark.parametrize("name", READY)

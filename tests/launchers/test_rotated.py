@@ -12,15 +12,13 @@ import pytest
 
 from pytest_xlatune.executors.folder import with_worker, write_spec
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.launchers.rotated import SITE_FILE, SPEC_FILE, VARIABLE, WORKER_FILE, Rotates
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import maxtext_slurm_job
 from tests.helpers.turned import rotation_trial, spec_of
 
@@ -86,18 +84,6 @@ def test_what_starts_python_later_gets_it_by_two_variables(launcher: CommandLaun
     assert set(spec.files) >= {SPEC_FILE, SITE_FILE}
 
 
-def test_a_trial_that_is_no_rotation_is_launched_as_ever() -> None:
-    for launcher in (MAXTEXT, command("bash", "/t.sh")):
-        cell = cell_of(launcher)
-        trial = Trial(
-            cell_digest=cell.digest, profile=BASELINE, protocol=cell.protocol, study="s", stage="a"
-        )
-        spec = launcher.launch(trial, cell)
-        assert not {SPEC_FILE, SITE_FILE, WORKER_FILE} & spec.files.keys()
-        assert "JAX_ENABLE_COMPILATION_CACHE" not in spec.env
-        assert with_worker(spec) is spec
-
-
 @pytest.mark.parametrize("inherits", [True, False], ids=["of the node", "of an env file"])
 def test_a_shell_puts_ours_in_front_of_what_is_there(tmp_path: Path, inherits: bool) -> None:
     shows = 'printf "%s|%s|%s" "$PYTHONPATH" "$XLATUNE_ROTATION" "$XLA_FLAGS"'
@@ -136,20 +122,6 @@ def test_a_container_starts_the_worker_inside() -> None:
     assert [each.rpartition("/")[2] for each in worker] == [*WORKER, "-m"]
     assert SPEC_FILE in spec.files
     assert WORKER_FILE in spec.files
-
-
-@pytest.mark.parametrize(
-    ("launcher", "how"),
-    [
-        (CheckoutLauncher(inner=MAXTEXT, repository="/repo"), Rotates.PYTHON),
-        (LauncherByCell(default_launcher=command("bash", "/t.sh"), others={}), Rotates.WRAPPED),
-        (MaxTextSlurmLauncher(checkout="/c", sbatch=("-w", "n1")), Rotates.WRAPPED),
-        (MaxTextSlurmLauncher(checkout="/c", sbatch=("-w", "n1"), is_ray=True), Rotates.NO),
-    ],
-    ids=["a checkout", "cells of their own", "maxtext-slurm", "and with Ray"],
-)
-def test_each_launcher_says_how_programs_can_rotate(launcher: Launcher, how: Rotates) -> None:
-    assert launcher.rotates is how
 
 
 def test_a_rotation_runs_no_program_that_was_compiled_before(tmp_path: Path) -> None:

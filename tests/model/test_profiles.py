@@ -116,23 +116,6 @@ def test_digest_knows_settings_not_spelling(flags: Flags) -> None:
     assert settings_digest(flags, {"NCCL_ALGO": "Ring"}) != settings_digest(flags, {})
 
 
-@pytest.mark.parametrize(
-    ("text", "effective"),
-    [
-        pytest.param(
-            "--xla_gpu_enable_pipelined_all_gather=true --xla_gpu_pipeline_all_gather=off",
-            {"xla_gpu_pipeline_all_gather": "off"}, id="two names of one field",
-        ),
-        pytest.param(
-            "--xla_disable_hlo_passes=fusion --xla_disable_hlo_passes=algsimp",
-            {"xla_disable_hlo_passes": "fusion,algsimp"}, id="flags that add up",
-        ),
-    ],
-)  # fmt: skip
-def test_what_is_in_effect(text: str, effective: dict[str, str]) -> None:
-    assert effective_values(parse_flags(text)) == effective
-
-
 def test_deployed_text_stays_byte_for_byte() -> None:
     deployed = "  --xla_a='1 2'   --xla_b  "
     assert append_flags(deployed, parse_flags("--xla_c")) == "--xla_a='1 2'   --xla_b --xla_c"

@@ -264,15 +264,3 @@ def test_a_forked_child_that_trains_on_is_told(child: tuple[Event, ...], *, trou
     parent = of_process(8, *BEGIN, *TURNS)
     read = read_rotation(journal(*parent, *of_process(9, *child), *of_process(8, END)))
     assert ("forked also ran" in read.trouble) is trouble
-
-
-def test_the_process_that_found_the_step_is_read() -> None:
-    helper = of_process(7, *BEGIN[:2], {"event": "end", "calls": 0})
-    own = of_process(8, *BEGIN, *TURNS)
-    mixed = [line for pair in zip(own, [*helper, *own], strict=False) for line in pair]
-    assert read_rotation(journal(*helper, *own)) == read_rotation(journal(*BEGIN, *TURNS))
-    assert read_rotation(journal(*own, *helper)).found == "train_step"
-    assert read_rotation(journal(*mixed)).is_over is False
-    again = read_rotation(journal(*own, *of_process(9, *BEGIN)))
-    assert (again.turns, again.trouble) == ((), "")
-    assert read_rotation(journal(*helper)).is_over

@@ -9,15 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.studies.network_check import Network
-from pytest_xlatune.studies.node_check import Nodes
-from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.tasks.cost import (
     Cost,
-    cost_of,
     measured_elsewhere,
     refuse_expensive,
 )
@@ -110,29 +104,3 @@ def test_trials_measured_from_another_folder_are_told(
     monkeypatch.chdir(project)
     assert measured_elsewhere(cell, kept) == ()
     assert measured_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
-
-
-@pytest.mark.parametrize(
-    ("study", "nodes", "jobs", "wall"),
-    [
-        pytest.param(Nodes(), 32, 32, "at most 45 min in 1 wave, ", id="nodes"),
-        pytest.param(Network(), 16, 120, "at most 11 h 15 min in 15 waves, ", id="network"),
-    ],
-)
-def test_jobs_on_nodes_of_their_own_run_in_waves(
-    study: Any, nodes: int, jobs: int, wall: str
-) -> None:
-    declared = Sweep(
-        name="s",
-        launcher=CommandLauncher(argv=("train.sh", "{steps}")),
-        study=study,
-        cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
-        design=DesignSettings(budget=600),
-    )
-    names = tuple(f"node{at:03d}" for at in range(1, nodes + 1))
-    resolved = declared.resolve(UserOptions(values={"nodelist": names}))
-    cost = cost_of(resolved, resolved.study(), (), [])
-    assert cost.jobs == jobs
-    assert cost.lines[-1].startswith(f"{wall}jobs on other nodes")
-    own = 1 if isinstance(study, Nodes) else 2
-    assert cost.node_hours == pytest.approx(jobs * own * 0.75), "waves cost no less"

@@ -14,13 +14,13 @@ import pytest
 from ruamel.yaml import YAML
 
 from pytest_xlatune.cli import main
+from tests.helpers.ledger_lines import events_in
 from tests.helpers.sessions import run_inside
 from tests.plugin.conftest import Folder
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gates.md").read_text(encoding="utf-8")
 WALK = PAGE.partition("### From an empty folder")[2].partition("\n### ")[0]
 STEPS = re.findall(r"```bash\n(.*?)```\n\n(?:Exit status (\d+))?", WALK, re.DOTALL)
-LEFT = pytest.mark.part("sweeps")
 INIT = ("gate", "init", "--model=m", "--parallelism=PP=8", "--command=python t.py --steps={steps}")
 
 
@@ -60,25 +60,20 @@ def shell(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("clock", ["played", pytest.param("real", marks=LEFT)])
-def test_the_walk_ends_red_and_then_green(
-    shell: Folder, clock: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_walk_ends_red_and_then_green(shell: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [int(status or 0) for _, status in STEPS] == [0, 4, 1, 0]
     here = shell.path / "walk"
     here.mkdir()
-    if clock == "played":
-        (shell.path / "sitecustomize.py").write_text(CLOCK, encoding="utf-8")
-        python = shell.path / "bin" / "python"
-        python.parent.mkdir()
-        text = f'#!/bin/sh\nPYTHONPATH={shell.path} exec {sys.executable} "$@"\n'
-        python.write_text(text, encoding="utf-8")
-        python.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
+    shell.put("sitecustomize.py", CLOCK)
+    (shell.path / "bin").mkdir()
+    text = f'#!/bin/sh\nPYTHONPATH={shell.path} exec {sys.executable} "$@"\n'
+    python = shell.put("bin/python", text)
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{python.parent}:{os.environ['PATH']}")
     for number, (commands, status) in enumerate(STEPS):
         where = here if not number else here / "trainer"
         *lines, last = commands.splitlines()
-        if clock == "real" or not last.startswith("pytest"):
+        if not last.startswith("pytest"):
             lines, last = commands.splitlines(), ""
         done = typed(where, "\n".join(lines))
         ended, said = done.returncode, f"{done.stdout}\n{done.stderr}"
@@ -86,9 +81,16 @@ def test_the_walk_ends_red_and_then_green(
             assert not ended, said
             ended, said = run_here(shell, where, last)
         assert ended == int(status or 0), f"{commands}\n{said}"
-    report = (here / "trainer/reports/gate/gate.md").read_text(encoding="utf-8")
+    trainer = here / "trainer"
+    report = (trainer / "reports/gate/gate.md").read_text(encoding="utf-8")
     assert "1 pass" in report
     assert "no regression" in report
+    for commit in typed(trainer, "git rev-parse HEAD main").stdout.split():
+        assert f"commit {commit}" in report
+    jobs = events_in(trainer.glob(".xlatune/gate/*/ledger.jsonl"), "attempt-submitted")
+    assert run_here(shell, trainer, last)[0] == 0
+    again = events_in(trainer.glob(".xlatune/gate/*/ledger.jsonl"), "attempt-submitted")
+    assert len(again) == len(jobs), "the same gate is not measured again"
 
 
 # prints as fast a training as its text says, with a noise of 0.1 % that follows the trial's number
@@ -176,10 +178,8 @@ def test_the_job_of_slurm_names_its_nodes_and_an_edited_file_stays(
     ("extra", "words"),
     [
         (["--command=python t.py"], "how many steps"),
-        (["--command=python {step}"], "unknown placeholder 'step'"),
         (["--command=python 'x {steps}"], "No closing quotation"),
         (["--parallelism=XP=8"], "unknown axis 'XP'"),
-        (["--margin=2"], "the margin is 2.0"),
         (["--executor=slurm"], "go together"),
         (["--steps=6"], "a score needs 6"),
         ([], "is no git repository"),

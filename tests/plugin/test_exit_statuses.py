@@ -19,7 +19,6 @@ from pytest_xlatune.plugin.controller import SessionStatus
 from pytest_xlatune.plugin.hooks import EXIT
 from pytest_xlatune.sweep.groups import BRIEF_HELP, OPTIONS, SWITCHES
 from pytest_xlatune.tasks.answers import Measured
-from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.waiting import until
 from tests.plugin.conftest import Folder
 
@@ -110,15 +109,6 @@ def test_a_claim_says_whether_it_is_refuted_or_open(
     assert measured.exit is ends
 
 
-@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
-def test_an_ordinary_failure_beside_a_sweep_is_status_1(folder: Folder, run: str) -> None:
-    folder.put("test_mine.py", "def test_ordinary():\n    assert 1 == 2\n")
-    stop = () if run == "run" else ("-x",)
-    done = getattr(folder, run)("test_mine.py", "-k", "fast or ordinary", *stop)
-    assert done.ret in (1, 2 if stop else 1), "pytest-xdist's own status of -x is 2"
-    done.stdout.no_fnmatch_line("exit status *")
-
-
 def test_ctrl_c_is_status_130_on_the_command_line(folder: Folder) -> None:
     """The trials of the sweep wait for a file, so one is surely at it."""
     hold = folder.put("hold", "")
@@ -157,19 +147,6 @@ def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Folder) -> None:
     """Python passes what a finalizer raises to no caller."""
     folder.edit("test_sweep.py", ("", LOST_IN_A_FINALIZER))
     folder.run("-k", "interrupted").assert_outcomes(passed=1)
-
-
-def test_a_person_who_interrupts_a_sweep_with_figures_reads_three_lines(folder: Folder) -> None:
-    last = "\n\ndef test_last(baseline_deployed):\n    raise KeyboardInterrupt\n"
-    folder.edit("test_sweep.py", ("", last))
-    done = folder.run_apart("-n0", "-k", "baseline or last")
-    assert done.ret == pytest.ExitCode.INTERRUPTED
-    _, _, shown = done.stdout.str().partition("xlatune: pretend =")
-    lines = shown.splitlines()[1:4]
-    assert lines[0].startswith("pretend FSDP=4: interrupted. "), lines
-    assert "2 of " in lines[0]
-    assert re.fullmatch(r"written: reports/pretend/\S+ and \d+ more", lines[1])
-    assert not {"Confirmed", "Screened"} & {*shown.split()}
 
 
 def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(

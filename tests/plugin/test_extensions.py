@@ -63,18 +63,6 @@ def test_a_study_runs_by_its_marker_and_has_a_report(with_toy: Folder) -> None:
     done.stdout.fnmatch_lines(["*unknown arm 'lout' in sweep 'pretend'*did you mean 'loud'*"])
 
 
-def test_the_marker_of_a_study_is_listed_and_a_study_that_is_gone_is_refused(
-    with_toy: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_toy.run("--markers").stdout.fnmatch_lines(["@pytest.mark.toy: which of the cells is *"])
-    there = str(tmp_path / "there")
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != there])
-    monkeypatch.setitem(sys.modules, "their_toy", toy)
-    done = with_toy.run()
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stdout.fnmatch_lines(["*study is Toy(rounds=2) (Toy), expected a study's declaration*"])
-
-
 (POOL,), PROJECT = whole("an executor")
 # the trials of `far` run on nodes, each of which is this machine
 FAR = """
@@ -86,18 +74,9 @@ class FarExecutor(PoolExecutor):
     is_here = False
     names_nodes = True
     has_queue = True
-
-
-class Misnamed(PoolExecutor):
-    name = "another"
-
-
-NUMBER = 7
 """
 MORE = {
     "far": "xlatune_far:FarExecutor",
-    "misnamed": "xlatune_far:Misnamed",
-    "number": "xlatune_far:NUMBER",
     "broken": "xlatune_broken:Executor",
 }
 FIRST = ("-m", "wave1 or wave2", "-k", "baseline or fast or same")
@@ -174,8 +153,6 @@ def test_an_executor_whose_trials_run_on_nodes_is_asked_for_them(
     [
         ("pol", "unknown value 'pol' in --xlatune-executor; did you mean 'pool'?"),
         ("broken", "xlatune_broken:Executor of xlatune-more 1.2 cannot be loaded: ModuleNotFound"),
-        ("number", "executor 'number' of xlatune-more 1.2 is 7, expected a subclass of "),
-        ("misnamed", "executor 'misnamed' of xlatune-more 1.2 calls itself 'another'"),
     ],
 )
 def test_an_executor_that_cannot_be_had_is_refused(project: Folder, name: str, words: str) -> None:

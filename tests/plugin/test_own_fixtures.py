@@ -69,13 +69,6 @@ def test_nodes_of_the_project_are_the_cells(folder: Folder) -> None:
     assert [cell["nodelist"] for cell in opened["cells"]] == [["n1", "n2"]]
 
 
-def test_a_fixture_of_another_kind_is_told(folder: Folder) -> None:
-    folder.put("conftest.py", fixture("retry_policy", "1"))
-    refused = folder.run("-m", "wave1")
-    refused.assert_outcomes(errors=1, deselected=5)
-    refused.stdout.fnmatch_lines(["*retry_policy gives 1, expected RetryPolicy*"])
-
-
 def test_a_verdict_has_its_figures(folder: Folder) -> None:
     test = """
 

@@ -1,6 +1,9 @@
-"""xlatune.toml through pytest: its settings are the sweep's, and the log that it asks for."""
+"""xlatune.toml through pytest: its settings, its log, and a trainer with step lines of its own."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +55,30 @@ def test_the_log_lies_beside_the_ledger_and_hides_what_is_secret(folder: Folder,
     assert "s3cr3t-of-the-site" not in "".join(lines)
     folder.run("-k", "same", "--xlatune-log-level=warning").assert_outcomes(passed=1)
     assert log.read_text(encoding="utf-8").splitlines() == lines
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md").read_text(encoding="utf-8")
+LINE = "    completed step: 7, seconds: 0.5120, Tokens/s/device: 1000.0, loss: 7.103\n"
+TRAINER = """\
+import os, sys
+print("XLA_FLAGS=" + os.environ["XLA_FLAGS"])
+for step in range(int(sys.argv[1].removeprefix("--steps="))):
+    print(LINE.replace("7", str(step), 1), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "line", [LINE, LINE.replace(" Tokens/s/device: 1000.0,", "")], ids=["whole", "without TGS"]
+)
+def test_the_example_of_trainer_md_runs(folder: Folder, line: str) -> None:
+    assert LINE in PAGE
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    folder.put("test_sweep.py", code)
+    folder.put("train.py", f"LINE = {line.strip()!r}\n{TRAINER}")
+    folder.run("-k", "ring").assert_outcomes(passed=1)
+    report = folder.read("reports/mine/leaderboard.md")
+    assert "| `ring` | `NCCL_ALGO=Ring` | 1000.0 |" in report
+    assert "not checked" not in report
 
 
 OWN_FORM = """\

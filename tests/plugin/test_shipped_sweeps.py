@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.catalog.context import Context, Level
-from pytest_xlatune.catalog.rules import check
-from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.captures import node
 from tests.helpers.hlo_programs import text as hlo_text
 from tests.helpers.repositories import Repository
@@ -207,15 +204,3 @@ def test_a_flagship_sweep_runs_to_its_report(name: str, folder: Folder) -> None:
     specs = [path.read_text() for path in folder.path.glob(f".xlatune/{name}/**/spec.json")]
     assert specs
     assert not [spec for spec in specs if "jax_distributed_heartbeat" in spec]
-
-
-def test_the_profiles_of_the_flagships_have_no_fault_and_the_shared_ones_are_in_all() -> None:
-    shared = load_sweep(SWEEPS / "maxtext" / "flagship.py")
-    for name in FLAGSHIPS:
-        sweep = load_sweep(SWEEPS / f"test_{name}.py")
-        assert set(shared.profiles) <= set(sweep.profiles)
-        assert sweep.launcher == shared.launcher
-        assert sweep.cell.overrides == shared.cell.overrides
-        objections = check(sweep.profiles, Context())
-        assert not [each for each in objections if each.level is Level.FAULT]
-        assert sum(each.is_control for each in sweep.profiles) == 1

@@ -1,22 +1,19 @@
-"""What compiling the profiles of a sweep says of each: by kept programs, and by the quickstart."""
+"""What compiling the profiles of a sweep says of each, by kept programs."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from pytest_xlatune.cli import main
 from pytest_xlatune.evidence.hlo import Program, read_hlo
 from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.prepare.compile_check import Compiled
 from pytest_xlatune.prepare.compile_profiles import CompileClass, judged
 from tests.helpers.hlo_programs import text
 
-ROOT = Path(__file__).parents[2]
 GATHER = "xla_gpu_all_gather_combine_threshold_bytes"
 PRIORITY = "xla_gpu_enable_highest_priority_async_stream"
 LIMIT = 80 << 30
@@ -75,36 +72,3 @@ def test_each_profile_has_its_class_and_reason(row: Row) -> None:
     assert (first.cls, "2 of 64 MiB" in first.reason) == (COMPILES, True)
     assert (second.profile, second.cls, second.same_as) == ("p", cls, of)
     assert reason in second.reason
-
-
-QUICKSTART = """
-import importlib.util
-import msgspec
-spec = importlib.util.spec_from_file_location("quickstart_sweep", {path!r})
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-KEPT = ("gpu-threshold", "warp-drive", "fusion-off")
-SWEEP = msgspec.structs.replace(
-    module.SWEEP, profiles=tuple(each for each in module.PROFILES if each.id in KEPT)
-)
-"""
-
-
-@pytest.mark.jax
-@pytest.mark.part("programs")
-def test_the_quickstart_is_compiled_through_its_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
-    sweep, path = tmp_path / "test_few.py", str(ROOT / "sweeps" / "test_quickstart.py")
-    sweep.write_text(QUICKSTART.format(path=path), encoding="utf-8")
-    assert main(["plan", str(sweep), "--compile", "--workdir", str(tmp_path / "w")]) == 0
-    table = capsys.readouterr().out.partition("Compile check")[2].partition("What it costs")[0]
-    for name, said in (
-        ("fusion-off", "compiles"),
-        ("gpu-threshold", f"same program as {BASELINE_ID}"),
-        ("warp-drive", "flag refused"),
-    ):
-        assert any(name in line and said in line for line in table.splitlines()), (name, table)
-    assert not (tmp_path / "w").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,11 @@ from pytest_xlatune.prepare.preflight import Preflight, check_keys
 from pytest_xlatune.tasks.runs import run_preflight
 
 BASE = """\
-# what every model shares
 run_name: ""
 base_output_directory: ""
 steps: 150_001 # of a whole run
 dataset_type: tfds
 per_device_batch_size: 12.0
-max_target_length: 2048
 metrics_file: ""
 remat_policy: 'full'
 logical_axis_rules: [
@@ -64,21 +63,11 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def maxtext(
-    checkout: Path,
-    *,
-    prefix: str = "ici",
-    python: str = sys.executable,
-    module: str = "maxtext.trainers.pre_train.train",
-) -> MaxTextLauncher:
-    axes = {"FSDP": prefix, "PP": prefix}
-    return MaxTextLauncher(
-        config="{model_tag}.gpu.yml",
-        cwd=str(checkout),
-        python=python,
-        module=module,
-        axis_prefix=axes,
-    )
+def maxtext(checkout: Path, **changes: Any) -> MaxTextLauncher:
+    values = {"python": sys.executable, "module": "maxtext.trainers.pre_train.train", **changes}
+    axes = {"FSDP": "ici", "PP": "ici"}
+    config = "{model_tag}.gpu.yml"
+    return MaxTextLauncher(config=config, cwd=str(checkout), axis_prefix=axes, **values)
 
 
 def look(

@@ -1,4 +1,4 @@
-"""Node slots as a user asks for them: what is refused, what is planned, what a look covers."""
+"""Node slots as a user asks for them: what is refused and what is planned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.plan import plan_of
-from pytest_xlatune.tasks.runs import site_of
 
 DECLARED = Sweep(
     name="s",
@@ -50,7 +49,8 @@ def test_the_node_list_is_split_in_its_order() -> None:
     own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=4))
     assert own.resolve().slots == parts(SIXTEEN, 4)
     assert resolved(nodes=2).slots == parts(SIXTEEN, 8), "nodes are those of a trial"
-    assert own.finalist_count(slots=8) == resolved().tuning().layout.finalists
+    layout: Any = resolved().tuning().layout
+    assert own.finalist_count(slots=8) == layout.finalists
 
 
 @pytest.mark.parametrize(
@@ -144,12 +144,3 @@ def test_the_nodes_of_an_allocation_around_the_session_are_split(
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[001-004]")
     found = resolved(nodelist=None, slots=2, executor="allocation")
     assert found.slots == (("node001", "node002"), ("node003", "node004"))
-
-
-def test_a_look_covers_all_nodes_and_a_resumed_one_judges_each_slot(tmp_path: Path) -> None:
-    first = site_of(resolved(), tmp_path, is_first=True, is_busy=False)
-    assert first.cell.nodelist == SIXTEEN
-    assert not first.judges_nodes
-    assert site_of(resolved(), tmp_path, is_first=False, is_busy=False).judges_nodes
-    one = resolved(nodelist=SIXTEEN[:2], slots=1)
-    assert not site_of(one, tmp_path, is_first=False, is_busy=False).judges_nodes

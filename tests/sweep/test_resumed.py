@@ -1,7 +1,8 @@
-"""A sweep that was interrupted goes on in the way in which it began."""
+"""A sweep goes on in the way in which it began, and a session has one study of its ledger."""
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -10,6 +11,8 @@ from msgspec.structs import replace
 from pytest_xlatune import CellSettings, CommandLauncher, Sweep, profile
 from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
 from pytest_xlatune.sweep.groups import UserOptions
+from pytest_xlatune.sweep.registry import put_in_use, study_of
+from tests.helpers.history import study
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,18 @@ def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
     )
     assert resolved.tuning().rotates
     assert resolved.tuning(earlier=earlier).rotates is rotates
+
+
+def test_the_study_of_a_campaign_is_that_of_its_ledger() -> None:
+    own = study(3, seed=7)
+    assert study_of(own.name, own.to_json()) is not own
+    put_in_use(own, own.to_json())
+    assert study_of(own.name, json.loads(json.dumps(own.to_json()))) is own
+
+
+def test_one_with_a_secret_that_no_ledger_has_is_not() -> None:
+    own = study(profiles=(profile("token", env={"MY_TOKEN": "hunter2-long-and-secret"}),), seed=7)
+    put_in_use(own, own.to_json())
+    found = study_of(own.name, own.to_json())
+    assert found is not own
+    assert "hunter2" not in repr(found)

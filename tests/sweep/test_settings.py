@@ -94,24 +94,6 @@ def test_command_line_then_environment_then_ini_then_the_file(root: Path) -> Non
     assert "budget" not in resolve(root).for_sweeps.values, "the sweep file decides"
 
 
-def test_every_place_is_known(root: Path) -> None:
-    options = resolve(
-        root, line={"budget": "3"}, environ={"seed": "2"}, ini={"pdbs": "1"}
-    ).for_sweeps
-    assert options.places == {
-        "budget": "--xlatune-budget",
-        "seed": "XLATUNE_SEED",
-        "pdbs": "ini key xlatune_pdbs",
-        **dict.fromkeys(
-            ("model", "nodelist", "image", "workdir", "max-target-length", "slurm", "launcher"),
-            "xlatune.toml",
-        ),
-        **dict.fromkeys(("container", "deployed", "overrides"), "xlatune.toml"),
-    }
-    assert options.sweeps["pp8"].places["nodes"] == "xlatune.toml [sweeps.pp8]"
-    assert options.sweeps["pp8"].places["budget"] == "--xlatune-budget"
-
-
 def test_a_sweeps_own_table_stands_above_what_is_said_of_all(root: Path) -> None:
     said = resolve(root, line={"slurm": "reservation=r", "pdbs": "2"}).for_sweeps
     assert said.values["slurm"] == {"account": "me", "qos": "high", "reservation": "r"}
@@ -233,10 +215,6 @@ def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None
     file.write_bytes(b"model = \xff\n")
     with pytest.raises(ConfigError, match="is not valid TOML"):
         resolve(root)
-    ini: Any = {"launcher": ["a=b"]}  # as pytest hands it on from a pyproject.toml
-    file.unlink()
-    with pytest.raises(ConfigError, match=r"ini key xlatune_launcher: found \['a=b'\], expected"):
-        resolve(root, ini=ini)
 
 
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:
@@ -254,43 +232,15 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     assert options.notify_file == root / "3"
 
 
-TWO = (2, ("n1", "n2"))
-
-
-@pytest.mark.parametrize("place", ["environ", "ini", "file", "the sweep file"])
-@pytest.mark.parametrize(
-    ("line", "below", "site", "count"),
-    [
-        ({"nodes": "4"}, ("nodelist", "n[1-2]"), {"nodelist": ("a", "b")}, (4, None)),
-        ({"nodelist": "n[1-2]"}, ("nodes", "8"), {"nodes": 8}, TWO),
-        ({"nodelist": "n[1-2]"}, ("nodes", "8"), {"resources": Resources(nodes=8)}, TWO),
-    ],
-    ids=["a number replaces a node list", "a list a number", "a list resources"],
-)
-def test_who_says_the_node_slot_last_says_all_of_it(
-    tmp_path: Path,
-    *,
-    line: dict[str, str],
-    below: tuple[str, str],
-    site: dict[str, Any],
-    count: tuple[int, Any],
-    place: str,
-) -> None:
-    (tmp_path / ".git").mkdir()
-    name, text = below
-    if place == "file":
-        (tmp_path / "xlatune.toml").write_text(f'{name} = "{text}"\n')
-    other = {place: {name: text}} if place in ("environ", "ini") else {}
-    made = sweep(
-        site=SiteSettings(**site if place == "the sweep file" else {}),
-        cell=CellSettings(model_tag="m", parallelism="PP=8"),
-    )
-    found = made.resolve(resolve(tmp_path, line=line, **other).for_sweeps).sweep.site
-    assert (found.resources.nodes, found.nodelist) == count
-
-
-def test_a_node_slot_said_twice_in_one_place_names_the_place(root: Path) -> None:
-    line = {"nodes": "4", "nodelist": "n[1-2]"}
+def test_who_says_the_node_slot_last_says_all_of_it(root: Path) -> None:
+    number, names = {"nodes": "4"}, {"nodelist": "n[1-2]"}
+    above = resolve(root, line=number, environ=names).for_sweeps
+    site = sweep("other").resolve(above).sweep.site
+    assert (site.resources.nodes, site.nodelist) == (4, None)
+    made = sweep(site=SiteSettings(resources=Resources(nodes=8)))
+    site = resolved(root, made, **names).sweep.site
+    assert (site.resources.nodes, site.nodelist) == (2, ("n1", "n2"))
+    line = {**number, **names}
     with pytest.raises(ConfigError, match=r"\(--xlatune-nodes\).*\(--xlatune-nodelist\) names 2"):
         resolved(root, sweep(), **line)
 
@@ -376,12 +326,3 @@ def test_a_setting_that_a_launcher_does_not_have(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         configured(launcher, settings, container, where="f")
-
-
-def test_settings_reach_the_launcher_inside_a_container() -> None:
-    outer = ContainerLauncher(inner=COMMAND, runtime="podman")
-    found = configured(outer, {"cwd": "/x"}, {"gpus": ["amd"], "args": ["-q"]}, where="f")
-    assert isinstance(found, ContainerLauncher)
-    assert (found.runtime, found.gpus, found.args) == ("podman", "amd", ("-q",))
-    assert isinstance(found.inner, CommandLauncher)
-    assert found.inner.cwd == "/x"

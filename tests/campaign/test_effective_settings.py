@@ -164,8 +164,6 @@ def test_a_user_who_dumps_is_left_alone(tmp_path: Path) -> None:
     assert "XLA_FLAGS=--xla_dump_to=/mine --xla_a=1\n" in log
 
 
-# -- the folders of kernels and programs -----------------------------------------------------------
-
 by_file = rows("has_file", {"composed here": False, "by bash on the node": True})
 
 

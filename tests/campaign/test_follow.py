@@ -10,7 +10,6 @@ from pytest_xlatune.campaign._follow import Follower
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Submission
 from tests.helpers.tables import rows
@@ -131,18 +130,6 @@ def test_a_further_phase_or_start_refutes_it(case: Case) -> None:
     case.say(*steps(0, 6), OOM, MEMSTATS)
     case.look(1701)
     assert case.look(3400) is None
-
-
-def test_a_step_may_be_longer_than_the_grace(case: Case) -> None:
-    case.say(MEMSTATS, *steps(0, 6, step_s=100), HANG)
-    case.look(0)
-    case.ends_between(300, 301)
-    for seconds in (0, -1, float("nan")):
-        with pytest.raises(ConfigError, match=r"patience: after_fatal_s is .*expected at least 1"):
-            Patience(after_fatal_s=seconds)
-
-
-# -- several ranks ---------------------------------------------------------------------------------
 
 
 def test_a_fatal_line_may_be_another_ranks(case: Case) -> None:

@@ -124,8 +124,6 @@ def test_a_policy_without_attempts_is_refused() -> None:
         RetryPolicy(max_attempts=0)
 
 
-# -- trouble of the site drops no profile ----------------------------------------------------------
-
 LINES = r"""
 network: ConnectionResetError: [Errno 104] Connection reset by peer
 network: BrokenPipeError: [Errno 32] Broken pipe

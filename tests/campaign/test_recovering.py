@@ -88,8 +88,6 @@ def test_a_profile_that_cannot_run_is_dropped_once_and_the_others_go_on(
     assert len(dropped.job_ids) == 1
 
 
-# -- a baseline without a score --------------------------------------------------------------------
-
 LOG = r"its log: /\S+/log\.0\.txt"
 NOT_THERE = "nopython could not be started: No such file or directory"
 
@@ -137,9 +135,6 @@ def test_a_trainer_whose_step_lines_cannot_be_read_is_told_what_is_expected(
     assert "dropped" not in said
 
 
-# -- what an attempt left cannot be read -----------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("broken", "path"), [("the reader", "log.0.txt"), ("the assessment", "fast-")]
 )
@@ -170,8 +165,6 @@ def test_an_attempt_whose_log_breaks_us_ends_with_reason_and_path(
         assert path in sentence(each.reason)
     assert {each.status for each in results(made, "same")} == {"measured"}
 
-
-# -- secrets in what is read -----------------------------------------------------------------------
 
 HUSH = "hush-hush-9"
 SECRETIVE = replace(CELL, deployed={**CELL.deployed, "HF_TOKEN": HUSH})

@@ -160,8 +160,6 @@ def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
     assert launch.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
 
 
-# -- who is blamed ---------------------------------------------------------------------------------
-
 # a turn of the baseline behind one of a profile, and the last turn of a profile
 OF_BASELINE = next(
     at for at, index in enumerate(SPEC.order) if at and index < 2 <= SPEC.order[at - 1]
@@ -192,6 +190,11 @@ def without_what_is_deployed(spec: RotationSpec, _: int) -> Told:
     return f"XLA_FLAGS=--xla_other=1\n{step_lines(spec, {})}", OK, (journal(spec),)
 
 
+def without_a_journal(spec: RotationSpec, attempt: int) -> Told:
+    """The look has shown that the worker finds the step."""
+    return whole(spec) if attempt > 1 else (step_lines(spec, SPEEDS), OK, ())
+
+
 CHECKED = (ABORTED, CHECK)
 
 
@@ -200,6 +203,7 @@ CHECKED = (ABORTED, CHECK)
     {
         "a compiler that aborts": (
             dying(*CHECKED, compiling="slow"), "slow compiling xla-check-fail", "measured"),
+        "a journal that is lost once": (without_a_journal, "", "measured"),
         "a loss that a turn spoilt": (spoiling, "fast turn numerical-failure", "measured"),
         "a loss that is spoilt without the turn, too": (
             spoiling_ever, "fast turn numerical-failure", "dropped"),
@@ -358,22 +362,6 @@ def test_what_ranks_stops_the_sweep_where_something_else_ended_it(
     if status == "measured":  # a look is scored as any trial, and shows that the step is found
         assert (ran.result.score is None) is (spec is SPEC)
         assert ran.rotation.is_found
-
-
-# -- which turns can be read -----------------------------------------------------------------------
-
-
-@rows("left", {"no journal": 0, "a journal without its end": 3})
-def test_a_rotation_whose_journal_is_lost_is_tried_again(tmp_path: Path, left: int) -> None:
-    """The look has shown that the worker finds the step."""
-
-    def play(spec: RotationSpec, attempt: int) -> Told:
-        rest = (journal(spec, turns=left, is_over=False),) if left else ()
-        return whole(spec) if attempt > 1 else (step_lines(spec, SPEEDS), OK, rest)
-
-    ran = run(tmp_path, play)
-    assert (len(ran.executor.specs), ran.result.status) == (2, "measured")
-    assert "slow" in ran.changes
 
 
 @rows(

@@ -90,9 +90,6 @@ def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) ->
         campaign(tmp_path, executor, session="third", cell=moved)
 
 
-# -- what this user ends, or lets go ---------------------------------------------------------------
-
-
 @pytest.mark.parametrize("last", ["cancel", "poll"])
 def test_killed_between_our_cancel_and_writing_it_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
@@ -187,9 +184,6 @@ def test_each_executor_is_asked_for_its_own_jobs(
     assert not {*foreign.submitted} & {*ours.submitted}
 
 
-# -- a ledger that cannot be trusted ---------------------------------------------------------------
-
-
 def without_an_intention(content: bytes) -> bytes:
     """Cut out one line: an attempt is submitted that no process intended."""
     lines = content.splitlines(keepends=True)
@@ -236,9 +230,6 @@ def test_a_damaged_ledger_is_refused_and_starting_over_moves_it_aside(
     third = campaign(tmp_path, executor, session="second", fresh=True)
     assert len(third.view().state.in_flight()) == 1
     assert executor.cancelled == []
-
-
-# -- two processes at once -------------------------------------------------------------------------
 
 
 def test_a_decision_that_is_written_twice_counts_once(
@@ -345,8 +336,6 @@ def test_two_processes_drive_all_cells_together_and_double_nothing(
     # four rounds of a trial on two nodes and of one on each node: two after another in each
     assert cluster.now_s - began_s <= 4 * 2 * cluster.took_s + 20
 
-
-# -- who takes the next turn -----------------------------------------------------------------------
 
 HOLD = """
 import sys, time

@@ -93,9 +93,6 @@ def test_a_size_that_stands_still_before_its_first_step_gets_twice_the_patience(
     assert 2 * patience_s < twice_s < 2.5 * patience_s
 
 
-# -- commits that cannot be checked out ------------------------------------------------------------
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "trainer")

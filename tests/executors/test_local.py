@@ -28,9 +28,6 @@ def sh(script: str, **said: Any) -> LaunchSpec:
     return LaunchSpec(argv=("sh", "-c", script), **{"env": PATH, **said})
 
 
-# -- what is submitted -----------------------------------------------------------------------------
-
-
 @rows("code, state", {"exit 0": (0, State.COMPLETED), "exit 5": (5, State.FAILED)})
 def test_a_trial_runs_once_and_its_outcome_is_seen(
     machine: Machine, code: int, state: State
@@ -71,20 +68,6 @@ def test_what_needs_another_machine_is_refused(
     assert not (machine.root / "a").exists()
 
 
-def test_a_submission_that_fails_says_why(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = machine.root / "python"
-    broken.write_text("#!/bin/sh\necho no interpreter here\nexit 9\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(broken))
-    with pytest.raises(SubmissionError, match=r"exit status 9, 'no interpreter here'"):
-        machine.submit("a", SLEEP)
-
-
-# -- one at a time ---------------------------------------------------------------------------------
-
-
 def test_two_sessions_at_once_never_run_two_trials_at_once(machine: Machine) -> None:
     argv = (sys.executable, "-S", "-c", TIMED)
     with submitter(machine, "a", *argv) as first, submitter(machine, "b", *argv) as second:
@@ -104,9 +87,6 @@ def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None
     machine.cancel(second)
     assert machine.final(second).state is State.CANCELLED
     assert not read_outcomes(machine.root / "a")
-
-
-# -- how a job ends --------------------------------------------------------------------------------
 
 
 def test_a_submitter_that_is_killed_leaves_a_job_that_others_see_to_its_end(

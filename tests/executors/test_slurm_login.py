@@ -24,19 +24,10 @@ two' SLURM_JOB_ID=profile PATH="$PATH:/site/bin"
 cd /
 umask 0
 """
-C_PROFILE = """\
-echo 'Welcome; you have mail'
-setenv FROM_PROFILE csh
-setenv SLURM_JOB_ID profile
-setenv PATH "${PATH}:/site/bin"
-cd /
-umask 0
-"""
 PROFILES = {
     "bash": (".bash_profile", POSIX_PROFILE, "one\ntwo"),
     "dash": (".profile", POSIX_PROFILE, "one\ntwo"),
     "zsh": (".zprofile", POSIX_PROFILE, "one\ntwo"),
-    "tcsh": (".login", C_PROFILE, "csh"),
 }
 TELL = "import json, os; u = os.umask(0); print(json.dumps([u, os.getcwd(), dict(os.environ)]))"
 GIVEN = {"SLURM_JOB_ID": "31", "SLURM_JWT": "hush-hush", "GIVEN": "a\nb"}

@@ -67,9 +67,6 @@ def polled(folder: Path) -> Polled:
     return Polled(folder)
 
 
-# -- what is asked ---------------------------------------------------------------------------------
-
-
 def test_one_request_of_the_controller_serves_all_jobs_and_all_askers(tmp_path: Path) -> None:
     lines = (row("RUNNING", JobID=str(31 + i), WorkDir=f"/w/pp8/cell/t{i}/1") for i in range(40))
     queue = "\n".join(each.rpartition(SEPARATOR)[0] for each in lines)
@@ -103,9 +100,6 @@ def test_what_runs_is_asked_for_by_its_number_and_the_queue_behind_it_now_and_th
     for _ in range(2):
         polled.both(after_s=3)
     assert asked[-2:] == ["31", "32"], "the next one may have started"
-
-
-# -- a scheduler that is away ----------------------------------------------------------------------
 
 
 @rows(
@@ -154,9 +148,6 @@ def test_a_controller_that_stays_away_ends_the_wait(polled: Polled) -> None:
     assert not isinstance(caught.value, SchedulerDown)
 
 
-# -- what is lost ----------------------------------------------------------------------------------
-
-
 def test_a_job_is_not_lost_while_its_log_grows(polled: Polled) -> None:
     slurm = polled.says(scontrol=UNKNOWN, sacct=NO_ACCOUNTING)
     for step in range(60):
@@ -202,8 +193,6 @@ def test_one_job_is_lost_sooner_where_others_of_ours_are_known(
     assert states[-1] == (State.RUNNING, last)
     assert {mine for mine, _ in states} == {State.RUNNING}
 
-
-# -- the payload's word beside Slurm's -------------------------------------------------------------
 
 DIED = Outcome(state=State.FAILED, signal=9, end_s=20.0)
 OF_CANCEL = Outcome(state=State.FAILED, signal=15, end_s=20.0)
@@ -258,9 +247,6 @@ def test_a_step_that_ran_out_of_memory_is_told_where_its_job_only_failed(
     outcome = polled.look()
     assert (outcome.state, outcome.signal) == (State.OUT_OF_MEMORY, 9)
     assert outcome.reason.startswith(f"OUT_OF_MEMORY: {said}")
-
-
-# -- a second start --------------------------------------------------------------------------------
 
 
 def begins(folder: Path, *, at_s: int) -> None:

@@ -103,12 +103,3 @@ def test_of_one_payload_s_ranks_the_one_that_died_is_behind(tmp_path: Path, star
     assert "its program has ended" in sentence(found.why)
     doing = [each.doing for each in sorted(found.stands, key=lambda each: each.rank)]
     assert doing == [Doing.SLEEPS, Doing.SLEEPS, Doing.GONE, Doing.SLEEPS]
-
-
-def test_a_deadline_says_nothing_of_ranks_whose_logs_went_on(tmp_path: Path, start: Start) -> None:
-    (tmp_path / "train.py").write_text("import time\nprint('x', flush=True)\ntime.sleep(300)\n")
-    write_spec(tmp_path, LaunchSpec(argv=(sys.executable, "train.py"), deadline_s=2))
-    start(tmp_path, grace_s=0.3).wait()
-    assert outcome(tmp_path).state == "timeout"
-    assert (tmp_path / "hang.json").exists()
-    assert read_standstill(tmp_path, steps={}) is None

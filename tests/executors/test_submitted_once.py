@@ -103,8 +103,6 @@ def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
     assert not (folder / "ran").exists()
 
 
-# -- Slurm -----------------------------------------------------------------------------------------
-
 SPEC = LaunchSpec(argv=("true",), inherit=("PATH",))
 
 

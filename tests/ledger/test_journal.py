@@ -29,25 +29,6 @@ def noted(*texts: str) -> list[Noted]:
     return [Noted(text=text) for text in texts]
 
 
-# -- reading ---------------------------------------------------------------------------------------
-
-
-def test_a_line_that_was_read_before_is_no_memory_of_its_file(ledger: Ledger) -> None:
-    ledger.append(*noted("one", "two", "one"), at_s=1.0)
-    assert [entry.number for entry in Ledger(ledger.path).refresh()] == [1, 2, 3]
-    before = ledger.path.read_bytes()
-    one, two = before.splitlines(keepends=True)[:2]
-    for text, texts in (
-        (two + one, ["two", "one"]),
-        (before[:-1], ["one", "two"]),
-        (two + two + one, ["two", "two", "one"]),
-    ):
-        ledger.path.write_bytes(text)  # cut in place, and grown again: the same file to `stat`
-        entries = Ledger(ledger.path).refresh()
-        assert [entry.event for entry in entries] == noted(*texts)
-        assert [entry.number for entry in entries] == list(range(1, len(texts) + 1))
-
-
 @given(data=st.data())
 def test_any_prefix_is_readable_and_can_be_gone_on_with(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -117,8 +98,6 @@ def test_a_torn_line_is_marked_by_the_next_writer_and_skipped(ledger: Ledger) ->
     entries = ledger.refresh()
     assert [(entry.number, entry.event) for entry in entries] == [(1, first), (3, second)]
 
-
-# -- writing ---------------------------------------------------------------------------------------
 
 WRITER = """
 import sys

@@ -92,8 +92,6 @@ def test_an_attempt_of_an_unplanned_trial_is_refused(ledger: Ledger) -> None:
         state_of(ledger, intended(trial()))
 
 
-# -- the table of an attempt's states --------------------------------------------------------------
-
 OF = trial().id
 OUTCOME = Outcome(state=State.COMPLETED, exit_code=0)
 INTENDED = AttemptIntended(trial_id=OF, attempt=1, comment="c")

@@ -135,7 +135,7 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("silent after a restart", "no RESUME, no epoch"),
     f"{_C}refused.py::test_a_limit_that_others_hold_is_waited_out_for_a_while":
         ("limit held by other jobs", "waited out"),
-    f"{_C}files_away.py::test_a_work_directory_that_is_away_is_waited_for":
+    f"{_C}refused.py::test_a_work_directory_that_is_away_is_waited_for":
         ("work directory away", "waited for"),
     f"{_S}trials.py::test_an_sbatch_that_outlives_its_session_is_waited_for":
         ("sbatch outlives its session", "waited for"),

@@ -1,31 +1,131 @@
-"""A trial that ran on another platform or kind of device than its baseline is never scored.
-
-On the campaign's own clock the dump's file names say where a module was compiled for; real JAX on
-the CPU says it of itself.
-"""
+"""Nodes and devices that are not what they were: nothing compares across the change."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.evidence.hlo.dump import keep_options, seen_devices
-from pytest_xlatune.executors import Request
+from pytest_xlatune.executors import Request, Resumed
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, profile
+from pytest_xlatune.model.result import Conclusion, Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.report.render import markdown
+from pytest_xlatune.tasks.cell_report import read_cell_report
+from pytest_xlatune.tasks.run_record import record_of_study
 from tests.helpers import scripted
 from tests.helpers.assessed import assess
 from tests.helpers.tables import rows
+
+OLD, NEW = ("node001", "node002"), ("node001", "node009")
+NODE_FAIL = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=OLD)
+
+
+def swept(folder: Path, change: int, *, fails: bool = False) -> Campaign:
+    """Run a sweep whose trials are all alike, and 20 % faster from trial number `change` on."""
+    count = 0
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        nonlocal count
+        count += 1
+        if fails and count == change:
+            return scripted.log(steps=3), NODE_FAIL
+        is_new = count >= change
+        speed = 1000 * (1.2 if is_new else 1.0) * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)
+        same = OLD if count % 2 else OLD[::-1]  # the same nodes, in another order
+        nodes = NEW if is_new and not fails else same
+        return scripted.log(speed), replace(scripted.OK, nodes=nodes, start_s=count, end_s=None)
+
+    executor = scripted.FakeExecutor(script)
+    executor.revival = Resumed(nodes=("node002",))
+    made = scripted.campaign(folder, executor)
+    scripted.run(made)
+    assert made.conclude().complete
+    return made
+
+
+def largest_change(conclusion: Conclusion) -> float:
+    return max(abs(each.delta) for each in conclusion.verdicts if each.delta is not None)
+
+
+# 4 trials are the screen, 9 the three blocks
+@rows("fails", {"a node was swapped": False, "a node came back": True})
+def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool) -> None:
+    made = swept(tmp_path, 9, fails=fails)
+    history, conclusion = made.view().history, made.conclude()
+    blocks = {(each.trial.block, each.epoch) for each in history if each.trial.block}
+    assert blocks == {(1, 0), (2, 0), (2, 1), (3, 1)}
+    assert all(verdict.kind != "FASTER" for verdict in conclusion.verdicts)
+    assert largest_change(conclusion) < 0.005
+    # what the same trials would say without epochs: they prevent just this
+    as_one = made.study.decide([replace(result, epoch=0) for result in history]).conclusion
+    assert largest_change(as_one) > 0.05
+    # it is told, and concluded again from the ledger alone
+    notes = " ".join(map(sentence, made.view().state.notes))
+    assert ("node001, node009, were node001, node002" in notes) is not fails
+    known = read_cell_report(made.folder)
+    assert known.conclusion == conclusion
+    assert "2 epochs" in markdown(known.document)
+
+
+OTHER = profile("other", "--xla_other=1", env={"LD_LIBRARY_PATH": "/opt/other"})
+
+
+def node(name: str, jaxlib: str = "0.9", kernel: str = "6.8") -> NodeEnvironment:
+    return NodeEnvironment(name=name, node={"kernel": kernel}, packages={"jaxlib": jaxlib})
+
+
+# of a trial's number and its profile's name: what its nodes tell
+Tells = Callable[[int, str], Sequence[NodeEnvironment]]
+
+
+def silent_and_upgraded(number: int, _: str) -> Sequence[NodeEnvironment]:
+    later = node("n2", "0.10" if number > 3 else "0.9")
+    return [node("n1")] if number == 3 else [node("n1"), later]
+
+
+def of_other_libraries(_: int, name: str) -> Sequence[NodeEnvironment]:
+    return [node("n1", "0.11" if name == "other" else "0.9"), node("n2")]
+
+
+UNLIKE = ["jaxlib: 0.9 on n1, 0.10 on n2"]
+
+
+@rows(
+    "tells, changes, differing",
+    {
+        "and may be upgraded meanwhile": (
+            silent_and_upgraded, ["on n2 changed: jaxlib 0.9 -> 0.10"], UNLIKE),
+        "a profile that asks for other libraries": (of_other_libraries, [], []),
+    },
+)  # fmt: skip
+def test_what_nodes_tell_begins_an_epoch_where_it_changed(
+    tmp_path: Path, tells: Tells, changes: list[str], differing: list[str]
+) -> None:
+    """A profile of other libraries would be alone in an epoch, and so would all after it."""
+    executor = scripted.FakeExecutor(
+        lambda *trial: (scripted.ordinary(*trial)[0], replace(scripted.OK, nodes=("n1", "n2")))
+    )
+    executor.tells = lambda trial_id: tells(len(executor.submitted) + 1, trial_id.partition("-")[0])
+    made = scripted.campaign(tmp_path, executor, profiles=(*scripted.PROFILES, OTHER))
+    scripted.run(made)
+    record = record_of_study(made.view().state, made.study)
+    assert [sentence(each) for each in record.changes] == changes
+    assert list(record.differing) == differing
+    assert {each.epoch for each in made.view().history} == ({0, 1} if changes else {0})
+
 
 GPU = "sm_9.0a_gpu"
 SMALL = "module_0000.jit_convert_element_type.{}_after_optimizations.txt"
@@ -49,7 +149,7 @@ class Somewhere(scripted.FakeExecutor):
         return job_id
 
 
-def swept(folder: Path, executor: Somewhere, **said: str) -> LedgerState:
+def state_after(folder: Path, executor: Somewhere, **said: str) -> LedgerState:
     made = scripted.campaign(folder, executor, **said)  # type: ignore[arg-type]
     scripted.run(made)
     return made.view().state
@@ -68,7 +168,7 @@ def only(which: str, device: str, *, attempts: int = 99) -> Where:
 def test_a_profile_that_runs_elsewhere_has_no_score(
     device: str, shown: str, tmp_path: Path
 ) -> None:
-    state = swept(tmp_path, Somewhere(only("fast", device)))
+    state = state_after(tmp_path, Somewhere(only("fast", device)))
     ran = [each.result for each in state.trials.values() if each.result.job_ids]
     ended = {(each.trial.arm, each.status, each.score is None) for each in ran}
     assert {each for each in ended if each[0] == "fast"} == {("fast", "dropped", True)}
@@ -91,28 +191,12 @@ def test_a_profile_that_runs_elsewhere_has_no_score(
 )
 def test_no_run_is_refused_without_evidence(where: Where, is_other: bool, tmp_path: Path) -> None:
     executor = Somewhere(where)
-    state = swept(tmp_path, executor)
+    state = state_after(tmp_path, executor)
     assert (len(executor.submitted) > len({*executor.submitted})) is is_other
     ran = [each.result for each in state.trials.values() if each.result.job_ids]
     assert all(each.score is not None for each in ran)
     findings = {finding.cls for each in ran for finding in each.findings}
     assert ("other-device" in findings) is is_other
-
-
-def test_a_baseline_that_falls_back_later_stops_the_sweep_with_both_platforms(
-    tmp_path: Path,
-) -> None:
-    seen: list[str] = []
-
-    def where(trial_id: str, attempt: int) -> str:
-        seen.append(trial_id)
-        return "cpu" if trial_id.startswith("baseline") and len({*seen}) > 1 else GPU
-
-    state = swept(tmp_path, Somewhere(where))
-    assert state.stop is not None
-    assert state.stop.cls == "other-device"
-    assert "it ran on cpu" in sentence(state.stop.why)
-    assert "cuda sm_9.0" in sentence(state.stop.why)
 
 
 def telling(nodes: tuple[NodeEnvironment, ...]) -> Callable[[str], tuple[NodeEnvironment, ...]]:

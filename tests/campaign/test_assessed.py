@@ -1,7 +1,9 @@
-"""What an ended attempt is worth: log, metrics file, outcome and playbook together."""
+"""What an ended attempt comes to: its score, its class, and what follows by its status."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import math
 from pathlib import Path
@@ -11,14 +13,34 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign.assess import STATUS, Assessment
+from pytest_xlatune.campaign.playbook import (
+    CLASS_RULES,
+    Facts,
+    Reference,
+    Ruling,
+    decide,
+    rule_for,
+)
 from pytest_xlatune.logs import read_log
+from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
+from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
-from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Action, Finding, Outcome, State, TrialStatus
+from pytest_xlatune.model.resources import Next, RetryPolicy, RetryRule
+from pytest_xlatune.model.result import (
+    Action,
+    Blamed,
+    BlamedAt,
+    Finding,
+    Outcome,
+    State,
+    TrialStatus,
+)
 from pytest_xlatune.model.trial import Trial
 from tests.helpers.assessed import assess
 from tests.helpers.scripted import log
@@ -183,3 +205,163 @@ def test_a_test_of_collectives_is_a_trial_without_a_step(
         assert found.score.value == pytest.approx(math.log(360.97))
         assert found.score.figure is not None
         assert found.score.figure.words == "bus bandwidth 361.0 GB/s"
+
+
+NODE, LATE, LOST, CANCELLED = (
+    Outcome(state=state) for state in (State.NODE_FAIL, State.TIMEOUT, State.LOST, State.CANCELLED)
+)
+BLAMED = Blamed(program="fast", at=BlamedAt.TURN, cls="killed", attempt=1)
+FIRST = Facts(is_first_rotation=True)
+ENOUGH = Facts(has_enough_turns=True)
+NODES_END = Facts(ends_with_nodes=True)
+SITE = RetryPolicy(
+    rules={"nic-fault": RetryRule(retries=0, then=Next.STOP), "oom-gpu": RetryRule(retries=9)}
+)
+NOTHING = Facts()
+
+
+def finding(cls: str, text: str = "the line") -> Finding | None:
+    """Return what a class and an action name: the action is to try again where it names none."""
+    name, _, action = cls.partition(" ")
+    return Finding(cls=name, action=Action(action or "retry"), text=text) if cls else None
+
+
+@rows(
+    "outcome, cause, earlier, facts, expected",
+    {
+        "a clean end is scored": (OK, "", (), NOTHING, "accept"),
+        "a note alone": (OK, "note none", (), NOTHING, "accept"),
+        "a bad flag drops": (FAILED, "unknown-flag drop", (), NOTHING, "drop"),
+        "NaN drops though the exit code is 0": (OK, "numerical-failure drop", (), NOTHING, "drop"),
+        "and a second": (FAILED, "hang-init", ("hang-init",), NOTHING, "retry"),
+        "a third drops the profile": (FAILED, "hang-init", ("hang-init",) * 2, NOTHING, "drop"),
+        "an outage is waited out, however long": (
+            FAILED, "github-5xx wait", ("github-5xx",) * 40, NOTHING, "retry"),
+        "and takes no attempt from other trouble": (
+            FAILED, "killed", ("github-5xx",) * 9, NOTHING, "retry"),
+        "a second coordinator timeout in a row stops": (
+            FAILED, "jax-coord-timeout", ("jax-coord-timeout",), NOTHING, "stop"),
+        "one that is not in a row does not": (
+            FAILED, "jax-coord-timeout", ("jax-coord-timeout", "killed"), NOTHING, "retry"),
+        "a dead node is resumed": (NODE, "", (), NOTHING, "retry"),
+        "a node that dies three times stops": (NODE, "", ("node-fail",) * 2, NOTHING, "stop"),
+        "and then not": (FAILED, "", ("exit-code",), NOTHING, "give-up"),
+        "a time limit": (LATE, "", (), NOTHING, "give-up"),
+        "a deadline at which we sent the signal": (
+            Outcome(state=State.TIMEOUT, signal=15), "", (), NOTHING, "give-up"),
+        "four attempts are enough": (
+            FAILED, "killed", ("exit-code", "lost", "killed"), NOTHING, "give-up"),
+        "whatever the playbook says of its class": (FAILED, "killed stop", (), NOTHING, "stop"),
+        "a rule of the site comes first": (FAILED, "nic-fault", (), Facts(policy=SITE), "stop"),
+        "but never softens a drop": (FAILED, "oom-gpu drop", (), Facts(policy=SITE), "drop"),
+        "a rotation goes on without what it died of": (
+            FAILED, "xla-check-fail drop", (), Facts(blamed=BLAMED), "retry"),
+        "a rotation that the limit ended counts with enough turns": (
+            LATE, "", (), ENOUGH, "accept"),
+        "one that ended by itself does not": (FAILED, "", ("exit-code",), ENOUGH, "give-up"),
+        "a first rotation that was ended from outside": (LATE, "", (), FIRST, "stop"),
+        "one that ends by itself again": (FAILED, "", ("exit-code",), FIRST, "drop"),
+        "the site's trouble of an earlier session": (
+            FAILED, "filesystem stop", (), Facts(is_over=True), "retry"),
+        "a retry that lacks what it needs first": (
+            FAILED, "nic-fault", (), Facts(is_unready=True), "stop"),
+        "a study that goes on without a node": (
+            NODE, "", ("node-fail",) * 2, NODES_END, "give-up"),
+        "which no other trouble is": (FAILED, "hub", ("hub",) * 3, NODES_END, "stop"),
+    },
+)  # fmt: skip
+def test_what_follows(
+    outcome: Outcome, cause: str, earlier: tuple[str, ...], facts: Facts, expected: str
+) -> None:
+    decision = decide(outcome, finding(cause), dataclasses.replace(facts, earlier=earlier))
+    assert decision.next == expected
+    assert Ruling.from_json(decision.to_json()) == decision
+    if expected != "accept":
+        assert decision.cls
+        assert decision.cls in sentence(decision.why)
+
+
+def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
+    def ruled(cls: str, times: int) -> Ruling:
+        cause = finding(cls)
+        return decide(FAILED, cause, Facts(earlier=(cls.partition(" ")[0],) * times))
+
+    assert [ruled("nic-fault", n).before for n in range(2)] == [Action.HOOK, Action.NONE]
+    down = [ruled("slurm-controller-down wait", n) for n in (0, 3)]
+    assert [(each.next, each.backoff_s) for each in down] == [("retry", 300), ("stop", 0)]
+    waits_s = [ruled("github-5xx wait", n).backoff_s for n in range(3)]
+    assert waits_s == [300, 3600, 3600]
+
+
+def test_no_decision_can_see_a_measured_value() -> None:
+    assert set(inspect.signature(decide).parameters) == {"outcome", "cause", "facts"}
+    fields = {*Outcome.__struct_fields__, *Facts.__dataclass_fields__}
+    assert not fields & {"score", "tgs", "steps"}
+
+
+def test_a_policy_without_attempts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_attempts is 0"):
+        RetryPolicy(max_attempts=0)
+
+
+LINES = r"""
+network: ConnectionResetError: [Errno 104] Connection reset by peer
+network: BrokenPipeError: [Errno 32] Broken pipe
+network: TimeoutError
+ray-actor: ray.exceptions.RpcError: Timed out while waiting for GCS to become available.
+ray-actor: ray.exceptions.ActorDiedError: The actor died unexpectedly
+hub: requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: x
+hub: huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: x
+hub: urllib3.exceptions.MaxRetryError: P(host='api.wandb.ai'): Max retries exceeded with url: /g
+job-setup: huggingface_hub.errors.GatedRepoError: 403 Client Error. Cannot access
+driver: RuntimeError: Unable to initialize backend 'cuda': INTERNAL: no supported devices
+driver: Failed to initialize NVML: Driver/library version mismatch
+gpu-ecc: jax.errors.JaxRuntimeError: INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: x
+gpu-ecc: == ECC check FAILED (exit=1, 12s) ==
+filesystem: OSError: [Errno 5] Input/output error: '/shared/x'
+gpu-hardware: [ 99.1] amdgpu 0000:29:00.0: amdgpu: GPU reset begin!
+nic-fault: n1:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4711> with status=12
+nic-fault: ionic_0: comp cqe error, status 12
+container-fail: docker: Error response from daemon: manifest unknown: manifest unknown.
+job-setup: srun: error: Unable to create step for job 7: Invalid generic resource (gres)
+not-started: slurmstepd: error: execve(): python3: No such file or directory
+oom-host: slurmstepd: error: Exceeded job memory limit
+killed: NODE_EXIT host=n7 exit=137
+signal-kill: Bus error (core dumped)
+signal-kill: Aborted (core dumped)
+fatal-line: F0112 07:08:09.5 77 foo.cc:12] the sky is falling
+nccl-error: F0112 07:08:09.5 77 rendezvous.cc:127] Termination timeout for `all-reduce` of 40 s
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("row", LINES)
+def test_a_line_is_named(row: str) -> None:
+    cls, _, line = row.partition(": ")
+    for prefix in ("", "3: ", "(Actor pid=8, ip=10.0.0.9) "):
+        cause = primary(read_log([f"{prefix}{line}\n".encode()]).findings)
+        assert cause is not None
+        assert cause.cls == FailureClass(cls)
+
+
+@pytest.mark.parametrize("cls", sorted(blamed_on(Blame.SITE)))
+def test_no_trouble_of_the_site_drops_a_profile(cls: FailureClass) -> None:
+    actions = {each.action for each in table().signatures if each.cls == cls}
+    if cls in table().combined and cls.action is not None:  # by a hang digest
+        actions.add(cls.action)
+    assert Action.DROP not in actions
+    assert cls not in blamed_on(Blame.UNKNOWN)
+    for action in actions or {CLASS_RULES[cls].before}:
+        rule = rule_for(RetryPolicy(), Finding(cls=cls, action=action))
+        assert rule.then in (Next.STOP, Next.GIVE_UP)
+
+
+@pytest.mark.parametrize("cls", sorted(blamed_on(Blame.UNKNOWN)))
+def test_an_unknown_failure_is_tried_once_more_and_then_judged_by_the_reference(
+    cls: FailureClass,
+) -> None:
+    once, unknown = Facts(earlier=(cls,)), Reference.UNKNOWN
+    # a third attempt that failed in another way is no second time
+    mixed = Facts(earlier=("killed", "lost", "killed"))
+    facts = (NOTHING, once, dataclasses.replace(once, reference=unknown), mixed)
+    ruled = [decide(FAILED, finding(cls), each).next for each in facts]
+    assert ruled == [Next.RETRY, Next.DROP, Next.GIVE_UP, Next.GIVE_UP]

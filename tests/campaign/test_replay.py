@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
@@ -20,15 +18,6 @@ from tests.helpers import scripted
 from tests.helpers.quick_trials import QuickExecutor
 from tests.helpers.scripted import campaign_of
 from tests.helpers.tables import rows
-
-CELL, PROFILES = scripted.CELL, scripted.PROFILES
-
-
-def calibrating(folder: Path, study: Study, executor: scripted.FakeExecutor) -> Campaign:
-    made = campaign_of(folder / "pretend" / "cell", executor, study, session="later")
-    made.open()
-    scripted.run(made)
-    return made
 
 
 @pytest.fixture
@@ -74,28 +63,24 @@ def test_what_is_no_ledger_is_refused_and_says_what_to_name(
     assert (str(swept) in said) is (name in (".", "pretend"))
 
 
-@rows(
-    "slots, jobs, scored, words",
-    {
-        "one of each slot, and a second one": (6, 12, 7, r"7 jobs .* 8 are needed"),
-    },
-)
-def test_a_calibration_without_scores_says_why(
-    tmp_path: Path, slots: int, jobs: int, scored: int, words: str
-) -> None:
+def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
+    """One job of each slot has a score, and a second one of the first."""
     limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
 
     def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        if int(trial_id.partition("calibration.")[2].partition("-")[0]) < scored:
+        if int(trial_id.partition("calibration.")[2].partition("-")[0]) < 7:
             return scripted.ordinary(trial_id, attempt)
         return scripted.log(steps=2), limit
 
-    nodes = tuple((f"node{at}",) for at in range(slots))
-    cell = replace(CELL, nodelist=nodes[0]) if nodes else CELL
-    study = CalibrationStudy(cell=cell, jobs=jobs, slots=nodes)
-    each = calibrating(tmp_path, study, scripted.FakeExecutor(script))
-    with pytest.raises(NotCalibrated, match=words):
-        calibrate(each, lambda: None)
+    slots = tuple((f"node{at}",) for at in range(6))
+    cell = replace(scripted.CELL, nodelist=slots[0])
+    study = CalibrationStudy(cell=cell, jobs=12, slots=slots)
+    executor = scripted.FakeExecutor(script)
+    made = campaign_of(tmp_path / "pretend" / "cell", executor, study, session="later")
+    made.open()
+    scripted.run(made)
+    with pytest.raises(NotCalibrated, match=r"7 jobs .* 8 are needed"):
+        calibrate(made, lambda: None)
 
 
 def test_calibrate_as_a_command(
@@ -139,3 +124,6 @@ def test_calibrate_as_a_command(
     assert f"{100 * sigma:.1f} % job noise" in said
     assert "is assumed" not in said
     assert main(["calibrate", "test_pretend.py", "--jobs", "3"]) == 2
+    path.write_text("{", encoding="utf-8")
+    assert main(["plan", "test_pretend.py"]) == 3
+    assert "calibrate again" in capsys.readouterr().err

@@ -6,10 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.ledger import EpochCause
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State
@@ -110,18 +108,6 @@ def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None
     assert sentence(began.why).endswith(": fit again: node001")
     epochs = {(r.trial.cell_digest, r.trial.block): r.epoch for r in made.view().history}
     assert [epochs[cell.digest, n] for cell in FOUR[:2] for n in (1, 2)] == [0, 1, 0, 0]
-
-
-def test_other_cells_of_a_family_join_its_ledger_and_another_family_is_refused(
-    tmp_path: Path,
-) -> None:
-    cluster = Cluster()
-    run(campaign(tmp_path, cluster, CellsStudy(cells=FOUR[:3])), cluster)
-    run(campaign(tmp_path, cluster, CellsStudy(cells=FOUR), session="second"), cluster)
-    assert len(cluster.submitted) == 4, "three are reused"
-    other = tuple(replace(cell, image="other.sif") for cell in FOUR)
-    with pytest.raises(ConfigError, match=r"image was '', is 'other.sif'.*--xlatune-fresh"):
-        campaign(tmp_path, cluster, CellsStudy(cells=other), session="third")
 
 
 @rows(

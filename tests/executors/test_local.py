@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,13 @@ import pytest
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
-from pytest_xlatune.executors.folder import read_outcomes
+from pytest_xlatune.executors.folder import read_claim, read_outcomes, write_spec
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.machine import HELD, SLEEP, Machine, job_id_of, log, submitter
-from tests.helpers.payloads import PATH, TIMED
+from tests.helpers.payloads import PATH, TIMED, Start
 from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S, until
 
@@ -154,3 +157,75 @@ def test_a_payload_is_known_by_more_than_its_process_id(
     outcome = found.poll(mine)
     assert outcome.state is state
     assert ("only that machine" in outcome.reason) == ("host" in change)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes that have an attempt's folder in their command."""
+    found = []
+    for each in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if each.name.isdigit() and os.fsencode(folder) in (each / "cmdline").read_bytes():
+                found.append(int(each.name))
+    return found
+
+
+def test_of_two_submissions_at_once_one_job_comes(machine: Machine) -> None:
+    folder = machine.root / "one"
+    words = (write_spec(folder, SLEEP), str(machine.root / "lock"), "one")
+    both = [subprocess.Popen(payload.payload_argv(folder, *words)) for _ in range(2)]
+    assert [each.wait(LIMIT_S) for each in both] == [0, 0]
+    submission = machine.submit("one", SLEEP)
+    claim, _ = machine.running(submission)
+    assert submission.job_id == f"{claim.pid}.{claim.start_ticks}"
+    assert processes_of(folder) == [claim.pid]
+
+
+KILLED = """
+import os, signal
+from pytest_xlatune import secure_files
+from pytest_xlatune.executors import payload
+write = secure_files.write_json
+def killed(*said):
+    if {is_written}:
+        write(*said)
+    os.kill(os.getpid(), signal.SIGKILL)
+secure_files.write_json = killed
+payload.main()
+"""
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_submission_that_is_killed_as_it_writes_its_job_down_starts_it_once_or_never(
+    machine: Machine, is_written: bool
+) -> None:
+    folder = machine.root / "one"
+    spec = LaunchSpec(argv=("sh", "-c", "echo ran >> runs; exec sleep 300"), env=PATH)
+    words = (str(folder), write_spec(folder, spec), str(machine.root / "lock"), "one")
+    argv = [sys.executable, "-c", KILLED.format(is_written=is_written), *words]
+    assert subprocess.run(argv, timeout=LIMIT_S, check=False).returncode == -signal.SIGKILL
+    before = payload.read_job(folder)
+    assert (before is not None) == is_written
+    if before is None:
+        until(lambda: not processes_of(folder))  # it saw that it is no job
+        assert read_claim(folder) is None
+    submission = machine.submit("one", spec)
+    claim, _ = machine.running(submission)
+    assert submission.job_id == f"{claim.pid}.{claim.start_ticks}"
+    assert before is None or submission.job_id == before["job_id"]
+    until(lambda: (folder / "runs").exists() and processes_of(folder) == [claim.pid])
+    assert (folder / "runs").read_text() == "ran\n"
+
+
+def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
+    folder: Path, start: Start, tmp_path: Path
+) -> None:
+    with (tmp_path / "lock").open("a") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        write_spec(folder, LaunchSpec(argv=("touch", "ran"), env=PATH))
+        start(folder, lock=str(tmp_path / "lock"))
+        until(lambda: read_claim(folder))
+        # the cancelling process looked for a claim a moment too early: it had no process to signal
+        (folder / payload.CANCEL).touch()
+        ended = until(lambda: read_outcomes(folder).get(0))
+    assert (ended.state, ended.reason) == ("cancelled", "cancelled before the start")
+    assert not (folder / "ran").exists()

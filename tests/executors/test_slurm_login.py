@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -41,15 +40,13 @@ class Account:
         for each in (self.home, self.bin):
             each.mkdir()
 
-    def start(
-        self, shell: str, last: str, *, login: Path = LOGIN, environ: Mapping[str, str] = GIVEN
-    ) -> subprocess.CompletedProcess[str]:
+    def start(self, shell: str, last: str) -> subprocess.CompletedProcess[str]:
         """Run a script that logs in and ends with this line, as Slurm would."""
         passwd = f"ada:x:4711:4711:Ada, Countess:{self.home}:{shell}"
         script = self.folder / "slurm script"
         for path, text in (
             (self.bin / "getent", f"#!/bin/sh\necho '{passwd}'\n"),
-            (script, f"#!/bin/bash\n. '{login}'\n{last}\n"),
+            (script, f"#!/bin/bash\n. '{LOGIN}'\n{last}\n"),
         ):
             path.write_text(text)
             path.chmod(0o755)
@@ -57,7 +54,7 @@ class Account:
         of_submitter = {"HOME": "/theirs", "LD_LIBRARY_PATH": "/theirs", "USER": "submitter"}
         return subprocess.run(
             [script],
-            env={"PATH": programs, **of_submitter, **environ},
+            env={"PATH": programs, **of_submitter, **GIVEN},
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -92,24 +89,6 @@ def test_a_job_has_the_environment_of_a_login(account: Account, name: str) -> No
     assert environ.get("LD_LIBRARY_PATH") != "/theirs"
     assert (umask, cwd) == (0o027, str(account.folder)), "it changes nothing but the environment"
     assert not (account.home / "slept").exists(), "what a profile leaves running"
-
-
-def test_what_a_shell_is_told_by_the_site_is_there(account: Account) -> None:
-    # neither file may be changed by a test, so the script reads copies of its own
-    site, login, shell = (account.folder / name for name in ("environment", "login.sh", "sh"))
-    site.write_text(
-        "# comment\nexport EDITOR=vi\nLANG=\"C.UTF-8\"\nPATH='/first:/usr/bin:/bin'\n"
-        "no assignment\n2BAD=1\nA B=1\nLAST=x=y"
-    )
-    files = "/etc/environment /etc/default/locale"
-    text = LOGIN.read_text(encoding="utf-8")
-    assert files in text
-    login.write_text(text.replace(files, f"'{site}' /no/such/file"))
-    shell.write_text('#!/bin/sh\n[ "$1" = -c ] && eval "$2"\n')  # reads no profile
-    shell.chmod(0o755)
-    last = 'for name in EDITOR LANG PATH LAST; do echo "${!name}"; done'
-    done = account.start(str(shell), last, login=login, environ={})
-    assert done.stdout.splitlines() == ["vi", "C.UTF-8", "/first:/usr/bin:/bin", "x=y"], done.stderr
 
 
 IN_THE_MIDDLE = "env() { exit 1; }; printf '\\0xlatune begin\\0A=1\\0'; exit 0"

@@ -1,24 +1,28 @@
-"""The batch script: what keeps trials comparable, and what cannot be submitted.
-
-`tests/data/slurm/script.sh` is the whole script as the pinned submitit renders it.
-"""
+"""A submission to Slurm: what its script has, what is refused, and an sbatch that tells nothing."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pytest_xlatune
-from pytest_xlatune.executors import Request
-from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.executors import Request, SchedulerDown, payload
+from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor, _commands
+from pytest_xlatune.executors.slurm._commands import Reply, run_command
+from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers import golden
-from tests.helpers.played import ARGUMENTS
+from tests.helpers.payloads import is_gone
+from tests.helpers.played import ARGUMENTS, NO_ACCOUNTING, Scripted, row
 from tests.helpers.tables import rows
+from tests.helpers.waiting import until
 
 RECORD = Path(__file__).parents[1] / "data" / "slurm" / "script.sh"
 PACKAGE = Path(pytest_xlatune.__file__).parent
@@ -69,3 +73,102 @@ def test_what_cannot_be_submitted_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         script_of(folder, **changed)
+
+
+SPEC = LaunchSpec(argv=("true",), inherit=("PATH",))
+
+
+def request_of(folder: Path, comment: str = "xlatune:cell:t1:1") -> Request:
+    return Request(folder=folder, **{**ARGUMENTS, "comment": comment})
+
+
+def executor(**changed: Reply | Sequence[Reply]) -> SlurmExecutor:
+    answers = {"squeue": Reply(code=0), "sacct": NO_ACCOUNTING, **changed}
+    return SlurmExecutor(run=Scripted(**answers), sleep=lambda _: None)
+
+
+def put_sbatch(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """Put an sbatch first on PATH; return its folder."""
+    wrapper = folder / "wrapper" / "sbatch"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f"#!/bin/bash\n{text}")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")
+    return wrapper.parent
+
+
+def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_trains_later(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_sbatch(tmp_path, monkeypatch, "exit 0\n")
+    with pytest.raises(SubmissionError, match=r"sbatch ended with 0.*\(tried 6 times\)") as caught:
+        executor().submit(SPEC, request_of(folder))
+    assert not isinstance(caught.value, SchedulerDown)
+    # where it was taken after all, it starts no trainer beside the next attempt
+    assert (folder / payload.CANCEL).exists()
+    other = tmp_path / "taken" / "cell" / "session" / "t1.1"
+    running = Reply(code=0, out=row("RUNNING", WorkDir=str(other), Comment="c"))
+    taken = executor(sacct=[Reply(code=0), running])
+    assert taken.submit(SPEC, request_of(other, "c")) == "31", "it was seen to be taken"
+
+
+def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_commands, "COMMAND_TIMEOUT_S", 0.5)
+    # as a shell's script does: what hangs is a child that keeps the pipe open
+    place = put_sbatch(tmp_path, monkeypatch, 'sleep 1000 &\necho $! > "${0%/*}/pid"\nwait\n')
+    none = executor()
+
+    def told() -> bool:
+        with pytest.raises(SchedulerDown, match=r"sbatch did not answer in \S+ s"):
+            none.submit(SPEC, request_of(folder))
+        return (place / "pid").exists()
+
+    until(told)
+    pid = int((place / "pid").read_text())
+    until(lambda: is_gone(pid))
+
+
+def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path: Path) -> None:
+    # one session, one trial id, so one comment: the folders differ
+    ours, theirs = (tmp_path / name / "cell" / "session" / "t1.1" for name in ("one", "two"))
+    running = row("RUNNING", WorkDir=f"/seen/otherwise{theirs}", Comment="c")
+    slurm = executor(sacct=Reply(code=0, out=running))
+    assert slurm.find(request_of(ours, "c")) == ""
+    assert slurm.find(request_of(theirs, "c")) == "31"
+    with pytest.raises(SchedulerDown, match="squeue does not say whether"):
+        executor(squeue=Reply(code=0, out="\001\377 garbage")).find(request_of(ours, "c"))
+
+
+def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
+    for name in (*kept, "SLURM_TIME_FORMAT", "LC_ALL", "SQUEUE_FORMAT", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "ours")
+    found = dict(line.partition("=")[::2] for line in run_command(["env"]).out.splitlines())
+    assert (found["SLURM_TIME_FORMAT"], found["LC_ALL"]) == ("%s", "C")
+    assert {name for name, value in found.items() if value == "ours"} == {*kept}
+    # half an answer is none
+    monkeypatch.setattr(_commands, "COMMAND_TIMEOUT_S", 0.5)
+    late = run_command(["sh", "-c", "echo 31; exec sleep 60"])
+    assert (late.is_late, late.out) == (True, "")
+
+
+ROOT = Path(__file__).parents[2]
+SLURM = ROOT / "tests" / "slurm"
+
+
+@pytest.mark.parametrize(("file", "folder"), [("faults", ROOT), ("sample", SLURM)])
+def test_every_test_that_make_slurm_faults_and_the_sample_name_is_there(
+    file: str, folder: Path
+) -> None:
+    spec = importlib.util.spec_from_file_location("xlatune_table", SLURM / f"{file}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in vars(module)[file.upper()]:
+        path, _, test = name.partition("[")[0].partition("::")
+        assert f"def {test}(" in (folder / path).read_text(encoding="utf-8"), name

@@ -22,37 +22,13 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.result import Outcome, State, TrialStatus
-from tests.helpers.stories import CELL, OOM, STORY, ended, intended, result, submission, trial
+from tests.helpers.stories import CELL, STORY, ended, intended, result, submission, trial
 from tests.helpers.tables import rows
 
 
 def state_of(ledger: Ledger, *events: Event) -> LedgerState:
     ledger.append(*events, at_s=1.0)
     return replay(ledger.refresh())
-
-
-@rows(
-    "events, statuses, in_flight, unresolved",
-    {
-        "intended, perhaps submitted": (4, ["running", "planned"], [], [1]),
-        "ended, to be tried again": (7, ["planned", "planned"], [], []),
-        "submitted again": (9, ["running", "planned"], ["712"], []),
-        "measured": (11, ["measured", "planned"], [], []),
-    },
-)
-def test_state_tells_where_each_trial_stands(
-    ledger: Ledger, events: int, statuses: list[str], in_flight: list[str], unresolved: list[int]
-) -> None:
-    state = state_of(ledger, *STORY[:events])
-    history = state.history("tuning")
-    assert [each.status for each in history] == statuses
-    assert [each.trial for each in history] == [trial(0), trial(1)]
-    assert [each.job_id for each in state.in_flight()] == in_flight
-    assert [attempt.number for _, attempt in state.unresolved()] == unresolved
-    if events == 9:  # without a result a trial tells its jobs, findings and last outcome
-        assert (history[0].job_ids, history[0].findings) == (("711", "712"), (OOM,))
-        assert history[0].outcome is not None
-        assert history[0].outcome.state is State.NODE_FAIL
 
 
 def with_result(status: str) -> TrialEnded:

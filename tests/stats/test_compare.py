@@ -364,3 +364,10 @@ def test_two_samples_are_welch() -> None:
     reach = scipy.stats.t.ppf(0.975, found.df) * error
     assert found.ci95 == pytest.approx((found.estimate - reach, found.estimate + reach))
     assert found.lower == pytest.approx(found.estimate - scipy.stats.t.ppf(0.95, found.df) * error)
+
+
+@pytest.mark.parametrize("new", [[7.1], [7.0, 7.1, 7.2], [7.0, math.nan, 7.1]])
+def test_two_samples_that_cannot_be_compared(new: list[float]) -> None:
+    old = [7.0] * 4 if len(new) < 2 else [7.0, 7.1, math.nan]
+    assert isinstance(two_samples(old, new, alpha=0.05), NoComparison)
+    assert isinstance(two_samples([7.0] * 4, [7.0] * 4, alpha=0.05), NoComparison)

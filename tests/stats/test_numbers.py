@@ -20,7 +20,6 @@ from pytest_xlatune.stats.design import (
     dunnett,
     mde80,
     plan,
-    unused,
 )
 from pytest_xlatune.stats.quantiles import t_quantile
 
@@ -149,21 +148,6 @@ def test_the_least_budget_that_a_refusal_names_is_enough(
     found = plan(profiles, recommended, **asked)
     assert isinstance(found, Plan)
     assert least <= recommended == found.jobs
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ((25, 50), "0 jobs"),
-        ((25, 65), "8 jobs of 65 for spare"),
-        ((25, 87), "1 job of 87 for spare"),
-        ((25, 300), "20 blocks are the most"),
-    ],
-)
-def test_what_a_plan_leaves_of_its_budget_is_said(asked: tuple[int, int], said: str) -> None:
-    found = plan(*asked)
-    assert isinstance(found, Plan)
-    assert said in (sentence(unused(found, asked[1])) or "0 jobs")
 
 
 @pytest.mark.parametrize(("sigma", "expected"), [(0.0040, 0.84), (0.0066, 1.38), (0.0104, 2.17)])

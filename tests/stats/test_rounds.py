@@ -21,7 +21,6 @@ from pytest_xlatune.model.rotation_score import (
     copies,
     is_baseline,
 )
-from pytest_xlatune.stats.rotations import JobPace, TurnLayout
 from pytest_xlatune.stats.rounds import draw_turns, fit_turns, read_turns
 from tests.helpers.turned import at_call
 
@@ -239,20 +238,3 @@ def test_a_step_more_than_a_fifth_off_its_program_is_left_out_of_a_turn() -> Non
     assert {each.steps for each in found.turns} == {2, 3}
     assert max(abs(each.change) for each in found.programs) < 0.02
     assert sum(each.turns for each in found.programs) == len(own.order)
-
-
-@pytest.mark.parametrize(
-    ("compile_s", "turn_steps", "rounds"),
-    [
-        pytest.param(1.0, 5, 2, id="steps that take as long as a compilation"),
-        pytest.param(16.0, 5, 3, id="as long as a program compiles"),
-        pytest.param(40.0, 6, 6, id="longer turns of short steps"),
-        pytest.param(900.0, 8, 16, id="never more than a rotation may have"),
-    ],
-)
-def test_a_program_runs_about_as_long_as_it_compiles(
-    compile_s: float, turn_steps: int, rounds: int
-) -> None:
-    found = TurnLayout.paced(JobPace(start_s=9.0, step_s=1.0, compile_s=compile_s))
-    assert (found.turn_steps, found.rounds) == (turn_steps, rounds)
-    assert found.steps(4) == 4 * turn_steps * rounds

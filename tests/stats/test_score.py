@@ -17,7 +17,7 @@ from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.stats.score import _median as middle_of
-from pytest_xlatune.stats.score import rescore, score, window_steps
+from pytest_xlatune.stats.score import score, window_steps
 
 TOKENS = 28672.0
 PLAIN = Protocol()
@@ -307,22 +307,6 @@ def test_a_job_without_its_figure_says_why(
     found = score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
     assert isinstance(found, NoScore)
     assert reason in sentence(found.reason)
-
-
-def test_what_a_device_does_stands_in_a_score_at_its_tgs() -> None:
-    """A straggler prints its own lower figures; the score's are those at the score's TGS."""
-    steps = steady(s9=36.0)
-    told = [(each, each.tgs or 0.0) for each in steps]
-    found = scored([each._replace(tflops=tgs / 2, mfu=tgs / 40) for each, tgs in told])
-    assert found.tgs
-    assert found.tflops == pytest.approx(found.tgs / 2)
-    assert found.mfu == pytest.approx(found.tgs / 40)
-    again = rescore(replace(found, memory_gb=3.5), protocol=replace(PLAIN, first_step=7))
-    assert isinstance(again, Score)
-    assert again.tgs
-    assert again.mfu == pytest.approx(again.tgs / 40)
-    assert again.memory_gb == 3.5
-    assert scored(steady()).mfu is None
 
 
 @pytest.mark.parametrize("count", [4_097, 5_000, 20_001])

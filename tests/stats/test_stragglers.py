@@ -65,10 +65,6 @@ def test_too_few_ranks_or_steps_and_figures_that_are_no_time_tell_nothing() -> N
     told = compare_ranks(seconds)
     assert told is not None
     assert told.stragglers == ()
-    # a rank whose lines are missing holds the others' up to where it printed
-    short = job({2: 0.1})
-    short[5] = {step: value for step, value in short[5].items() if step < 30}
-    assert compare_ranks(short) is None
 
 
 @given(st.permutations(range(8)), st.floats(0.001, 1000))

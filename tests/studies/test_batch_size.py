@@ -84,9 +84,6 @@ def by_policy(speeds: dict[str, float], losses: dict[str, float] | None = None) 
         row("a hang where a smaller size ran is tried once more", {"sizes": (4, 8, 12, 16)},
             failing(sizes(), HANG, lambda trial: size_in(trial) > 9),
             probed=[4, 8, 12, 12], unfit={"pdbs-12": "no progress"}),
-        row("a hang that passes is a size that runs", {"sizes": (4, 8, 12, 16)},
-            failing(sizes(), HANG, lambda trial: trial.arm == "pdbs-12"
-                    and not (trial.position or trial.block)), value="16"),
         *(
             row(f"{cls} three times first is the configuration, and no matter of size", study,
                 failing(sizes(), cls, lambda _: True), jobs=3,
@@ -268,6 +265,15 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
     assert (ended.record.largest, ended.record.unfit) == (str(top), "")
     assert ended.summary[-1].endswith("no larger one may be tried")
     assert "of 80 GiB, by jaxlib 1: " in ended.notes
+
+
+def test_where_no_compiler_answers_it_goes_on_as_without_one() -> None:
+    run = sizes(ceiling=21, best=12)
+    before = drive(batch(start=8), run).history
+    ended = drive(batch(start=8, compiles=True), asking(run, lambda _: None, said="no target"))
+    assert len(ended.history) - len(ended.jobs) == 1, "it is asked once"
+    assert [each.trial.id for each in ended.jobs] == [each.trial.id for each in before]
+    assert "looked for the ceiling: no target" in ended.notes
 
 
 @pytest.mark.parametrize(

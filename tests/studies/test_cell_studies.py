@@ -12,11 +12,14 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.studies import Answered, Ask, Question, Study
+from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import Load
 from tests.helpers import benchmarks
 from tests.helpers.cells import (
+    CELL,
     PAIRED,
     Run,
     batch,
@@ -128,6 +131,13 @@ def test_what_compares_nothing_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         make(**said)
+
+
+def test_sizes_are_compared_in_a_sweep_without_profiles() -> None:
+    asked = benchmarks.load("batch_rates").asked_of(CELL, 30)
+    asked = dataclasses.replace(asked, profiles=(profile("fast", "--xla_fast=1"),))
+    with pytest.raises(ConfigError, match="the sweep has profiles"):
+        BatchSize(start=8).study(asked)
 
 
 def test_simulated_studies_keep_the_promised_rates() -> None:

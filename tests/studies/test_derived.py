@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import all_selected
-from pytest_xlatune.studies.derived import Around, Leader, Stacks
+from pytest_xlatune.studies.derived import Around, Leader, Stacks, doubled
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.history import Answer, arm, changed, failing, history, measured, noise
 from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, cluster, effect, of_wave, slots_of
@@ -77,6 +79,10 @@ def test_neighbours_on_a_ladder(value: str, beside: list[str]) -> None:
     made = list(Around(ladders={"X": ("1", "2", "4")}).make([leader], pool=[leader.profile]))
     assert [each.env["X"] for each in made] == beside
     assert [each.id for each in made] == [f"lead.{each}" for each in beside]
+    lead = profile("lead", overrides={"m": "8"})
+    ladder: dict[str, tuple[str, ...]] = {"m": ("8", "16")}
+    (more,) = Around(ladders=ladder).make([Leader(profile=lead, estimate=0.02)], pool=[lead])
+    assert more.overrides == {"m": "16"}
 
 
 ODD = changed(failing(cluster(), arm("overlap-2"), TrialStatus.DROPPED), arm("ag-1g"), loss=3.0)
@@ -135,6 +141,25 @@ def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
     some = study(selected=frozenset({"tree", "double"}), confirm=False)
     assert of_wave(one_by_one(some, cluster()), "wave3") == set()
     assert all_selected(study(selected=singles)) == study(), "it has no slots, and is not the whole"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: study(derived=(Stacks(wave="wave1"),)), "derived from the waves"),
+        (lambda: study(derived=(Stacks(), Stacks(slots=2))), "two rules of"),
+        (lambda: study(selected=frozenset({"stack-9"})), "stack-9"),
+        (lambda: Stacks(slots=0), "0 slots"),
+        (lambda: Stacks(of=4), "expected 2 or 3"),
+        (lambda: Around(ladders={"--xla_a": ("1", "2")}), "without dashes"),
+        (lambda: Around(ladders={"xla_a": ("1", "1")}), "different values"),
+        (lambda: doubled("1G", "1M"), "larger than the last"),
+        (lambda: doubled("big", "1M"), "is no size"),
+    ],
+)
+def test_rules_that_nothing_can_come_of(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
 
 
 def working_against(trial: Trial) -> TrialResult:

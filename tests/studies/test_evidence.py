@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import EvidenceResult, Outcome, State, TrialResult, TrialStatus
-from pytest_xlatune.studies.evidence_run import EvidenceStudy, evidence_protocol
+from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.assessed import assess
 
@@ -42,16 +42,6 @@ def test_one_run_and_no_verdict(each: Profile) -> None:
     before, after = tuning.decide(()), tuning.decide([ended(study, TrialStatus.MEASURED)])
     assert after.due == before.due
     assert after.conclusion.verdicts == before.conclusion.verdicts
-
-
-def test_the_run_is_as_long_as_its_window_needs_and_scores_nothing() -> None:
-    told = Protocol(steps=40, skip_first_steps=12, profiler_steps=4, eval_interval=5)
-    found = evidence_protocol(told)
-    assert (found.profiler, found.steps, found.eval_interval) == ("xplane", 18, 0)
-    assert evidence_protocol(replace(told, profiler="nsys")).profiler == "nsys"
-    told = Protocol(metric="field:latency", metric_is_better="lower", metric_unit="ms")
-    found = evidence_protocol(told)
-    assert (found.metric, found.metric_is_better, found.metric_unit) == ("none", "", "")
 
 
 STEPS = b"".join(

@@ -156,6 +156,17 @@ def test_the_rate_of_false_passes_is_one_in_twenty() -> None:
     assert 0 < passed <= 0.05 * sweeps + 3 * math.sqrt(0.05 * 0.95 * sweeps)
 
 
+def test_a_pass_that_excludes_a_loss_alone_calls_nothing_the_same() -> None:
+    words = set()
+    for seed in range(12):
+        (found,) = concluded(STUDY, noisy(0.001 * seed, sigma=0.006, seed=seed)).verdicts
+        if found.kind is VerdictKind.EQUIVALENT and found.ci95 is not None:
+            is_inside = found.ci95[0] > -0.01 and found.ci95[1] < 0.01
+            words.add((found.word, is_inside, found.ci95[1] > 0.015))
+    assert {("NO REGRESSION", False, True), ("", True, False)} <= words
+    assert not {("NO REGRESSION", True, False), ("", False, True)} & words
+
+
 def test_a_candidate_that_cannot_run_ends_its_trials_never_passes_and_counts_for_nothing() -> None:
     due = TWO.decide([]).due
     first, *_, last = (trial for trial in due if IS_NEW(trial))

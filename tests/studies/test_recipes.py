@@ -22,14 +22,12 @@ from pytest_xlatune.report.document import Table
 from pytest_xlatune.report.recipes import recipe_blocks
 from pytest_xlatune.studies import Answered, Ask, Question
 from pytest_xlatune.studies.derived import Crossed
-from pytest_xlatune.studies.parts import entering
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.history import history, measured, noise
 from tests.helpers.knobs import CELL
 
-A, B, C = (profile(each, f"--xla_{each}=1") for each in "abc")
-AB, ABC = profile("a+b", "--xla_a=1 --xla_b=1"), profile("a+b+c", "--xla_a=1 --xla_b=1 --xla_c=1")
-AC = profile("a+c", "--xla_a=1 --xla_c=1")
+A, B = (profile(each, f"--xla_{each}=1") for each in "ab")
+AB = profile("a+b", "--xla_a=1 --xla_b=1")
 
 
 def gain_of(of: Profile, gains: Mapping[str, float]) -> float:
@@ -115,26 +113,6 @@ def test_a_stack_does_not_win_in_the_place_of_its_part(gain: float, seed: int) -
     assert recipe_of(conclusion).arm == "a"
     assert conclusion.winner is None
     assert not list(recipe_blocks(conclusion))
-
-
-@pytest.mark.parametrize(
-    ("ranked", "size", "expected"),
-    [
-        (["a", "b", "c"], 2, ["a", "b"]),
-        (["a+b", "c", "b", "a"], 3, ["a+b", "b", "a"]),
-        (["a+b+c", "a+b", "b", "a", "c"], 3, ["a+b+c", "a+b", "b"]),
-        # no place for a part: what needs none goes
-        (["c", "a+b", "b", "a"], 2, ["c", "b"]),
-    ],
-)
-def test_a_stack_goes_to_the_blocks_with_its_parts(
-    ranked: list[str], size: int, expected: list[str]
-) -> None:
-    profiles = {each.id: each for each in (A, B, C, AB, AC, ABC)}
-    assert entering(ranked, size, profiles=profiles) == expected
-    assert entering(ranked, size, profiles=profiles, frozen=expected[-1:]) != []
-    kept = entering(ranked, size, profiles=profiles, frozen=ranked[:size])
-    assert kept == ranked[:size], "arms that have trials stay"
 
 
 def test_flags_and_shape_are_measured_and_recommended_together() -> None:

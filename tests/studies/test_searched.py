@@ -16,11 +16,11 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.stats import search as sampler
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.search import ask, count_points
-from pytest_xlatune.studies.derived import Search, doubled
+from pytest_xlatune.studies.derived import Search, Stacks, doubled
 from pytest_xlatune.studies.trials import TURNS
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.history import history
-from tests.helpers.turn_answers import RULE, Machine, turning
+from tests.helpers.turn_answers import NCCL, RULE, Machine, turning
 from tests.helpers.words import with_values
 
 AR = "xla_gpu_all_reduce_combine_threshold_bytes"
@@ -167,7 +167,29 @@ def test_a_search_needs_jobs_behind_its_rounds_and_none_for_its_candidates() -> 
     assert isinstance(searching(6, derived=(wide,)).layout, Plan)
 
 
-# --- what to ask next -----------------------------------------------------------------------------
+def test_profiles_that_stay_jobs_are_ranked_beside_candidates_and_alone_without_a_step() -> None:
+    sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
+    found = sweep.decide(history(Hidden({"channels": 0.05}), of=sweep)).conclusion
+    assert found.winner
+    assert found.winner.arm == "channels"
+    assert {*found.tuning.finalists} & {*RULES.points_by_id}
+    done = history(Hidden(finds=False), of=sweep)
+    assert not asked(done)
+    found = sweep.decide(done).conclusion
+    assert found.complete
+    assert not any(each.arm in RULES.points_by_id for each in found.verdicts)
+
+
+def test_stacks_of_a_later_wave_may_hold_what_was_found() -> None:
+    sweep = searching(derived=(RULES, Stacks(wave="wave5", slots=2)))
+    done = history(Hidden({"p3": 0.03}), of=sweep)
+    # a stack of two that were found may lie in the space, and takes turns after the rounds
+    assert [len(each) for each in asked(done)][:3] == [12, 12, 12]
+    slots = sweep.state(done).ranked.arms.slots.items()
+    stacks = [each.id for slot, each in slots if slot.startswith("stack")]
+    assert any("p3" in each and "threshold" in each for each in stacks)
+    assert sweep.decide(history(Hidden(finds=False), of=sweep)).conclusion.complete
+
 
 SIZES, ORDERED = (10, 10, 2), (True, True, False)
 

@@ -132,9 +132,6 @@ def test_a_profile_that_warms_up_longer_is_told() -> None:
     assert not any(with_values(each.reasons, "excess") for each in plain.verdicts)
 
 
-# --- rates ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("world", "sweeps", "most"),
     [
@@ -150,9 +147,6 @@ def test_false_winners_are_one_sweep_in_twenty(world: Any, sweeps: int, most: in
     verdicts = [simulated.sweep(world, seed)[0].verdicts for seed in range(sweeps)]
     winners = sum(any(each.kind is VerdictKind.FASTER for each in every) for every in verdicts)
     assert (sweeps > 100) <= winners <= most
-
-
-# --- the page ---------------------------------------------------------------------------------
 
 
 def first(cell: str) -> float:

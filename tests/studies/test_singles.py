@@ -218,6 +218,13 @@ def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> No
     assert rule(candidates=(), pgle=True).fills.values["candidates"] == 1
 
 
+def test_a_sweep_whose_only_candidate_waits_for_a_trace_begins_with_that_run() -> None:
+    by_trace = rule(candidates=(), aims={}, slots=1, pgle=True)
+    alone = study(by_trace, Stacks(slots=1), selected=frozenset({"stack-1"}))
+    for sweep in (study(by_trace), alone):
+        assert sweep.decide(()).due == sweep.outlook(()).ahead[:1] == (sweep.evidence_trial,)
+
+
 def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
     own = rule(slots=2, candidates=(profile("rs-1g", f"--{RS}={GIB}"), CANDIDATES[0]), aims={})
     sweep = study(own, context=Context())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
 from typing import Any
 
@@ -13,9 +12,8 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence, verbatim
-from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.components import PlacedScore, fit_components
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.benchmarks import load
 from tests.helpers.history import lost
@@ -44,6 +42,13 @@ def upto(
             return study, cluster, history, list(trials)
         history += cluster.run(trials)
     raise AssertionError(stage)
+
+
+def concluded(study: TuningStudy, cluster: Any, history: list[TrialResult]) -> Conclusion:
+    """Run what is left of a study behind this history; return what it comes to."""
+    while trials := study.decide(history).due:
+        history += cluster.run(trials)
+    return study.decide(history).conclusion
 
 
 def slots(trials: Any) -> set[str]:
@@ -126,6 +131,17 @@ def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finali
     assert (told.kind, told.n) == (VerdictKind.SCREENED, 2)
 
 
+def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_budget() -> None:
+    _, cluster, history, again = upto("again")
+    history += cluster.run([each for each in again if each.arm != "p000"][:4])
+    more = study_of(dataclasses.replace(EIGHT, profiles=27), 3)
+    conclusion = concluded(more, cluster, history)
+    assert conclusion.winner is not None
+    assert conclusion.winner.arm == "p000"
+    assert sum(each.trial.stage == "again" for each in history) == 8
+    assert len(history) <= EIGHT.budget
+
+
 @pytest.mark.parametrize("shift", [-0.05, 0.05], ids=["slower", "faster"])
 def test_second_runs_of_another_day_tell_their_order_and_no_level(shift: float) -> None:
     study, cluster, history, again = upto("again")
@@ -188,32 +204,6 @@ def test_an_arm_that_is_lost_on_two_slots_kills_neither_and_without_a_slot_nothi
     assert study.decide([lost(each, DEAD) for each in firsts.values()]).due == ()
 
 
-@pytest.mark.parametrize("is_on_slow", [False, True])
-def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
-    """Two slots of three jobs, the second 10 % slower, wherever their baselines stand."""
-    fast, slow = 0.095, -0.105
-    for stands in itertools.product(range(3), repeat=2):
-        jobs: dict[str, PlacedScore] = {}
-        for slot, place in enumerate(stands):
-            effects = [fast if slot == is_on_slow else 0.0, 0.0]
-            effects.insert(place, 0.0)
-            noise = itertools.cycle((0.001, -0.002, 0.0015, -0.0005))
-            for at, effect in enumerate(effects):
-                value = slow * slot + effect + next(noise)
-                name = f"{slot}.{at}" if effect else f"other {slot}.{at}"
-                jobs[name] = PlacedScore(slot=slot, place=at, value=value, is_baseline=at == place)
-        lines = fit_components(list(jobs.values()))
-        assert lines is not None
-        found = {
-            name: job.value - lines.expected(job.slot, job.place)
-            for name, job in jobs.items()
-            if not job.is_baseline
-        }
-        best, second, *_ = sorted(found.values(), reverse=True)
-        assert not max(found, key=found.__getitem__).startswith("other"), (stands, found)
-        assert best - second > 0.03, (stands, found)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -226,3 +216,11 @@ def test_a_good_profile_of_a_few_is_no_drift(is_on_slow: bool) -> None:
 def test_slots_are_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         replace(study_of(EIGHT, 0), **change)
+
+
+def test_a_plan_says_with_how_many_jobs_it_would_find_more() -> None:
+    plans = [replace(study_of(EIGHT, 0), budget=budget).outlook([]).lines for budget in (50, 65)]
+    hints = [[each for each in map(sentence, lines) if "a second time" in each] for lines in plans]
+    ((hint,), none) = hints
+    assert hint.startswith("with 65 jobs (--xlatune-budget 65) the best 8")
+    assert not none

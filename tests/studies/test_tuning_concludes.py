@@ -169,12 +169,6 @@ def in_later_epoch(**other: Any) -> Answer:
         row("nor one of two allocations", {},
             in_later_epoch(outcome=Outcome(state=State.COMPLETED, allocation="4712")),
             kinds=dict.fromkeys(THREE, "INCONCLUSIVE"), why={"p7": "no block holds both"}),
-        row("what is not selected and not measured is counted",
-            {"selected": frozenset({"p3"}), "confirm": False}, cluster({}),
-            kinds={"p3": "SCREENED"}, arms=["p3"], uncounted=[24]),
-        row("a sweep without profiles calibrates the cell", {"count": 0, "screen_baselines": 12},
-            cluster({}, 0.005), jobs=12, arms=[], sigma=pytest.approx(0.005, rel=0.5),
-            notes=["36 jobs: +"]),
         row("of settings that nothing shows nothing is ruled out", {},
             with_settings(cluster({}, 0.002), {}, Effect.NOT_SEEN), bound=None,
             silent=["ruled out"], unseen=[]),
@@ -185,7 +179,6 @@ def in_later_epoch(**other: Any) -> Answer:
             why={"p1": "very likely slower (1 run)"}),
         row("a tie of the best two", {}, cluster({"p1": 0.05, "p2": 0.05}, 0.002),
             notes=["a tie: p"]),
-        row("no tie", {}, cluster({"p1": 0.05, "p2": 0.03}, 0.002), silent=["a tie"]),
         row("a machine is too noisy where idle settings moved",
             {"profiles": (*knobs(10), IDLE), "budget": 60}, cluster({"idle": -0.3}, 0.002),
             notes=["settings that do nothing"]),
@@ -203,11 +196,8 @@ def in_later_epoch(**other: Any) -> Answer:
         row("a quiet cell keeps five to the end", {"sigma_prior": 0.003},
             cluster({f"p{at}": 0.02 for at in range(5)}, 0.003),
             kinds={f"p{at}": "FASTER" for at in range(5)}),
-        row("a budget that only ranks says so", {"count": 30, "budget": 36}, cluster({"p1": 0.05}),
-            rest={VerdictKind.SCREENED}, notes=["ranking only: 36 jobs screen 30 profiles"]),
         # where no figure can be made, none is: it never fails open
         row("no baseline was scored", {}, failing(cluster({"p7": 0.05}), arm(BASE)), rest=OPEN),
-        row("nothing was measured", {}, failing(cluster({}), lambda _: True), rest=OPEN),
     ],
 )  # fmt: skip
 def test_worlds(changes: dict[str, Any], run: Answer, expected: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from pytest_xlatune.model.result import (
     TrialStatus,
     VerdictKind,
 )
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies.trials import AGAIN, place
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.history import (
@@ -86,22 +86,6 @@ def test_the_screen(
     assert sorted(order) == sorted(declared)
     assert order != declared or not order, "the order is drawn"
     assert {each.block for each in trials} == {0}
-
-
-def test_the_best_five_enter_the_first_block_and_the_best_three_go_on() -> None:
-    sweep, run = study(), cluster(THREE)
-    screened = screen(sweep, run)
-    first = sweep.decide(screened).due
-    scores = {r.trial.arm: r.score.value for r in screened if r.score and not r.trial.is_baseline}
-    assert arms_of(first) == set(sorted(scores, key=lambda name: -scores[name])[:5])
-    assert [t.block for t in first] == [1] * 7
-    design = ConfirmDesign(arms=5, blocks=4, baselines=2, widths=(5, 3, 3, 3))
-    rest = sweep.decide([*screened, *map(run, first)]).due
-    assert arms_of(rest) == {*THREE}
-    assert [sum(t.block == b for t in rest) for b in (2, 3, 4)] == [5, 5, 5]
-    assert {t.design for t in (*first, *rest)} == {design}
-    assert len(screened) + len(first) + len(rest) == 50
-    assert study(confirm=False).decide(screened).due == ()
 
 
 def test_each_block_draws_an_order_of_its_own() -> None:
@@ -207,6 +191,20 @@ def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
         study(**changes)
 
 
+def test_foreign_trials_are_ignored_and_said_so() -> None:
+    sweep = study()
+    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=sweep)
+    own = done[1].trial
+    strangers = (
+        replace(own, cell_digest="0" * 16),
+        replace(own, arm="gone", profile=profile("gone", "--xla_gpu_gone=1")),
+    )
+    found = sweep.decide([*(measured(t, 9.9) for t in strangers), *done]).conclusion
+    assert found.verdicts == sweep.decide(done).conclusion.verdicts
+    for words in ("trials of another cell", "declared, ignored: gone"):
+        assert words in notes_of(found)
+
+
 @pytest.mark.parametrize(
     "now",
     [
@@ -249,9 +247,6 @@ def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
     at_once = history(run, of=whole)
     assert whole.decide(done).conclusion == whole.decide(at_once).conclusion
     assert {r.trial.id for r in done} == {r.trial.id for r in at_once}
-
-
-# --- what comes late --------------------------------------------------------------------------
 
 
 def spare(done: list[TrialResult]) -> list[Trial]:

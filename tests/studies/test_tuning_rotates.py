@@ -141,6 +141,19 @@ def test_programs_that_are_left_out_say_why() -> None:
     assert verdict(found, "p3").kind is VerdictKind.FASTER
 
 
+def test_a_rotation_that_a_time_limit_cut_is_told_in_the_notes() -> None:
+    sweep, machine = turning(12), Machine()
+
+    def run(trial: Trial) -> TrialResult:
+        is_cut = trial.rotation is not None and trial.rotation.number == 1
+        state = State.TIMEOUT if is_cut else State.COMPLETED
+        return replace(machine(trial), outcome=Outcome(state=state))
+
+    notes = [sentence(each) for each in sweep.decide(history(run, of=sweep)).conclusion.notes]
+    (note,) = [each for each in notes if "time limit" in each]
+    assert "30 of its 30 turns" in note
+
+
 def dropped_in(stage: str) -> Callable[[Trial], TrialResult]:
     drops = Machine(fails=lambda _: True)
     runs = Machine({"p3": 0.04})
@@ -235,3 +248,10 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     assert [each.jobs if each else None for each in works] == [24, 23, None]
     assert sweep.works[0].jobs == 24
     assert study(25).outlook(()).work is None, "ordinary jobs are alike"
+
+
+def test_the_baseline_is_told_once_the_look_is_over() -> None:
+    sweep = turning(12)
+    assert sweep.answer((), REFERENCE).state is Answered.NOT_YET
+    told = sweep.answer([Machine()(sweep.decide(()).due[0])], REFERENCE)
+    assert (told.state, told.verdict and told.verdict.n) == (Answered.YES, 1)

@@ -70,29 +70,19 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
     ("none of generation 4", "4", DISTRIBUTED, "--nodes 4", 0, ["FSDP=32", "nodes: 4", "batch 2"]),
     ("nodes not said", "4", DISTRIBUTED, "", 0,
      ["nodes: not given", "axes: they depend on the number of nodes"]),
-    ("a placeholder", "4 single", {**FILLED, f"{MAXTEXT}/tokenizer_path": "{nope}/t"}, "", 2,
-     ["tokenizer_path", "{nope}", "has no known value"]),
     ("which FP8", "4", {**DISTRIBUTED, "gpu_name": "mi3xx", "runs": [FP8]}, "", 2,
      ["gpu_name", "from mi35x on"]),
     ("FP8 of a new GPU", "4", {**DISTRIBUTED, "gpu_name": "MI355X", "runs": [FP8]}, "", 0,
      ["batch 5", "length 4096, fp8"]),
-    ("names that are labels", "4", {**DISTRIBUTED, "runs": GONE, "sweeps": {"NN4_B5": {}}}, "", 0,
-     ["cell NN4_B5"]),
     # what each key becomes
     ("a misspelt key", "1", {**ONE_NODE, "config/training_step": "3"}, "", 0,
      ["unknown   config.training_step:", "did you mean training_steps?"]),
-    ("a pattern of failure", "4", {**DISTRIBUTED, "error_patterns": {"a": "DOWN"}}, "", 0,
-     ["dropped   error_patterns.a", "that pytest-xlatune knows"]),
-    ("all leaves", "1", ONE_NODE, "--leaves", 0,
-     ["used      config.nccl_debug: environment", "comment   config.1__container_image",
-      "ignored   config.data_cache_dir", "ignored"]),
     # what cannot be read
     ("no whole number", "4", {f"{MAXTEXT}/steps": "2.5"}, "", 2,
      ["steps is '2.5'", "whole number"]),
     ("too large", "4", {"gpus_per_node": 10**30}, "", 2, ["gpus_per_node", "below 1e18"]),
     ("a list", "4", {"runs": "x"}, "", 2, ["runs is 'x', expected a list"]),
     ("a list in the environment", "4", {"container/env/A": []}, "", 2, ["container.env.A is list"]),
-    ("a degree", "4", {f"{MAXTEXT}/ici_fsdp_parallelism": -2}, "", 2, ["a degree from 1, or -1"]),
     ("two that take the rest", "4", {f"{MAXTEXT}/dcn_data_parallelism": -1}, "", 2,
      ["dcn_fsdp_parallelism", "only one axis of a side can be -1"]),
     ("an unknown sweep", "4", {"runs": [BF16[:-1]]}, "", 2,
@@ -112,8 +102,6 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
      ["line 2: this is JSON, but not a CVS file", "its keys are a;"]),
     ("Megatron", "empty", {"config/master_address": "x", "model_params": {}}, "", 2,
      ["a CVS file of Megatron-LM", "only files of MaxText"]),
-    ("TorchTitan", "empty", {"config/torchtitan_root": "x", "model_params": {}}, "", 2,
-     ["a CVS file of TorchTitan"]),
 ]  # fmt: skip
 
 

@@ -302,3 +302,13 @@ def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
     done, found = run(pytester, "gen4.json")
     done.assert_outcomes(passed=5)
     assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"
+
+
+def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
+    write(folder, "gen1.json", one_node())
+    launcher = f"python={sys.executable},scripts={folder / 'train.py'}"
+    assert calibrate("gen1.json", "-o", "new.json", "--launcher", launcher) == 0
+    (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))
+    assert old.maxtext == new.maxtext
+    assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)
+    assert "2.60% of healthy jobs miss it" in (folder / "new.json").read_text()

@@ -109,21 +109,6 @@ def test_what_was_planted_is_found_and_nothing_else(number: int, tmp_path: Path)
         assert found(document) == {"one_pair"}
 
 
-def test_files_of_two_hosts_are_as_one_and_one_that_is_named_twice_counts_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    messages = traffic(random.Random(5), count=200)
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    whole = shown(tmp_path / "one", Made(messages=messages))
-    # each fourth line of workers has its own clock: the halves keep theirs
-    halves = shown(tmp_path / "two", *(Made(messages=messages[at : at + 100]) for at in (0, 100)))
-    assert halves | {"slack": whole["slack"]} == whole
-    folder = tmp_path / "one"
-    assert main(["network", *map(str, (*folder.iterdir(), folder, folder / ".")), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["messages"] == whole["messages"]
-
-
 def test_a_trace_without_messages_has_figures_of_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +207,22 @@ def test_a_file_that_is_no_trace_is_one_message(
         assert main(["network", str(bad)]) != 0
         assert "a.xplane.pb: no readable xplane.pb" in capsys.readouterr().err
     assert main(["network", str(tmp_path / "nowhere")]) == 2
+
+
+def test_text_shows_symptoms_in_order_and_the_rows_of_the_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(Made(messages=traffic(random.Random(2), count=300)).data())
+    assert main(["network", str(path)]) == 0
+    out = capsys.readouterr().out
+    order = ("buffers", "copies", "latency_tail", "bandwidth", "slack", "one_host", "one_pair")
+    assert [line.split()[1] for line in out.splitlines()[:7]] == list(order)
+    document = shown(tmp_path)
+    assert f"p50 {document['latency_us']['p50']}, " in out
+    lines = [line.split() for line in out.splitlines()]
+    slowest = max(document["pairs"], key=lambda row: row["p50_us"])
+    assert [str(each) for each in slowest.values()] in lines
 
 
 def test_the_network_between_slices_explains_a_winner(tmp_path: Path) -> None:

@@ -611,7 +611,7 @@ def _converted(before: object, value: Any, what: str) -> Any:
     if isinstance(before, Mapping) and isinstance(value, list | tuple):
         pairs = [str(pair).partition("=") for pair in value]
         table = {name: text for name, equals, text in pairs if equals}
-        is_complete = len(table) == len(pairs)  # no word lacks "=", and no name comes twice
+        is_complete = len(table) == len(pairs)  # no word lacks "=" or repeats a name
         converted = table if is_complete else value
     elif isinstance(before, tuple):
         converted = [value] if isinstance(value, str) else value

@@ -435,7 +435,7 @@ def _variable_testimony(witnesses: Witnesses, name: str, value: str) -> _Testimo
     listed = witnesses.env.get(name)
     if listed is not None and listed != value and HIDDEN not in value:
         return _Testimony(effect=Effect.CONTRADICTED, witness=Witness.LOG, seen=repr(listed))
-    # the library prints what it reads, or was asked to, and has not printed this variable
+    # the library prints what it reads, or was asked to, but not this variable
     if is_nccl and (witnesses.nccl or witnesses.expects_readers):
         return _NOT_SEEN
     return _Testimony(effect=Effect.ASKED, witness=Witness.LOG) if listed is not None else _ASKED

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.result import Comparison, Verdict, VerdictKind, relative
+from pytest_xlatune.model.result import Comparison, Verdict, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, combine, upper_bound
 from pytest_xlatune.stats.compare import noise_of
@@ -90,8 +90,7 @@ def _unbounded(
     return [
         arm
         for arm in sorted(may_gain, key=lambda arm: (-may_gain[arm], arm))
-        # the relative change of a log ratio far above 1 would overflow
-        if relative(min(may_gain[arm], 1.0)) >= BOUND
+        if may_gain[arm] >= math.log1p(BOUND)
         and (math.isfinite(may_gain[arm]) or arm not in in_earlier_blocks)
     ]
 

@@ -164,7 +164,7 @@ def other_device(planes: Iterable[str]) -> str | None:
     return f"a capture of a {devices}, which `drill` does not read" if kinds else None
 
 
-_ROUND, _BINARY = 100_000, 1 << 20  # writers stop at multiples of them
+_ROUND, _BINARY = 100_000, 1 << 20
 
 
 def at_a_cap(count: int, what: str, remedy: str, *, is_round: bool = False) -> str | None:

@@ -69,10 +69,9 @@ _CHANNEL = re.compile(r"channel_id=(?P<name>\d+)")
 # amounts of bytes:  1.07GB   32B
 _BYTES_TEXT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)B?")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
-# fields of an XLine, of an entry of a table of names, and of the metadata in it
-_STAMP, _EVENT = 3, 4
-_ID, _METADATA = 1, 2
-_NAME, _DISPLAY_NAME, _STATS = 2, 4, 5
+_STAMP, _EVENT = 3, 4  # fields of an XLine
+_ID, _METADATA = 1, 2  # of a table's entry
+_NAME, _DISPLAY_NAME, _STATS = 2, 4, 5  # of metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -277,8 +276,7 @@ class _Reader:
         size_ids = [
             ids[name] for name in _SIZE_STATS if name in ids and ids[name] not in wanted.values()
         ]
-        # columns amount0, amount1, ... for `_event_bytes`
-        wanted |= {f"amount{number}": key for number, key in enumerate(size_ids)}
+        wanted |= {f"size{number}": key for number, key in enumerate(size_ids)}
         received = [key for key, event in metadata.items() if event.name == RECEIVE]
         is_mapping = {key: event.name.startswith(MAP_DMA) for key, event in metadata.items()}
         others = [key for key, event in metadata.items() if is_mapping[key] or event.name == COPY]
@@ -389,12 +387,13 @@ def _event_bytes(columns: Columns, row: int, strings: Mapping[int, str], name: s
     """
     for column, values in columns.items():
         value = int(values[row])
-        if value == ABSENT or not (column == "size" or column.startswith("amount")):
+        if value == ABSENT or not column.startswith("size"):
             continue
         size_bytes = parse_bytes(strings[value]) if value in strings else None
         if size_bytes is not None:
             return size_bytes
-        if value < _FIRST_INTERNED:  # a number, not an interned text
+        is_number = value < _FIRST_INTERNED
+        if is_number:
             return value
     in_brackets = re.search(r"\((.+)\)", name)
     return (parse_bytes(in_brackets[1]) if in_brackets else None) or 0

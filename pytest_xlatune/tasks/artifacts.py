@@ -129,10 +129,8 @@ def program_fact(program: Program) -> str:
 def drill_fact(drill: Drill) -> str:
     """Return a sentence with the parts of a step's time."""
     span_s = drill.seconds(drill.total.span_ps)
-    shown = ", ".join(
-        f"{name} {in_ms(spent_s)}"
-        for name, spent_s in comparison.figures(drill)[comparison.PART].items()
-    )
+    parts = comparison.figures(drill)[comparison.PART]
+    shown = ", ".join(f"{name} {in_ms(spent_s)}" for name, spent_s in parts.items())
     return (
         f"{counted(len(drill.gpus), 'device')}, {counted(drill.divided_by, 'step')}: a step spans "
         f"{in_ms(span_s)} ms: {shown}"

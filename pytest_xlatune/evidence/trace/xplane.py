@@ -305,9 +305,8 @@ class _XplaneReader:
         on_gpu = bool(devices)
         counts = [device.kernels.size for device in devices]
         # ROCm's collector stops at its limit in silence
-        caps = [
-            at_a_cap(count, "kernels", "profile fewer steps") for count in (*counts, sum(counts))
-        ]
+        sizes = (*counts, sum(counts))
+        caps = [at_a_cap(size, "kernels", "profile fewer steps") for size in sizes]
         losses = [warning for warning in warnings if _LOST.search(warning)]
         session_ns = None
         for name, plane in named:
@@ -316,6 +315,7 @@ class _XplaneReader:
                 self._file.forget(*plane)
             elif name == "Task Environment":
                 session_ns = self._session_ns(*plane)
+        launch_ids, launched_ps = map(np.concatenate, zip(*self._launches, strict=True))
         return Trace(
             source=source,
             format="xplane",
@@ -323,10 +323,7 @@ class _XplaneReader:
             devices=tuple(devices),
             planes_present=len(gpus),
             marks=np.concatenate(self._marks, axis=1),
-            launches=by_id(
-                np.concatenate([ids for ids, _ in self._launches]),
-                np.concatenate([start_ps for _, start_ps in self._launches]),
-            ),
+            launches=by_id(launch_ids, launched_ps),
             session_ns=session_ns,
             truncated=next(filter(None, [*losses, *caps]), None),
             warnings=tuple(warnings),

@@ -12,15 +12,18 @@ import contextlib
 import functools
 import io
 import os
+import runpy
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+
+import pytest
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Request, payload
@@ -110,18 +113,18 @@ QUICK: dict[str, Any] = {
 }
 
 
-def _in_this_process(argv: list[str]) -> Callable[[dict[str, Any]], object] | None:
+def _in_this_process(argv: list[str]) -> Callable[[], object] | None:
     """Return the program that our own interpreter can run here, if it is one."""
     scripts = [at for at, word in enumerate(argv) if word.endswith(".py")][:1]
     if not scripts or argv[0] != sys.executable:
         return None
     script, words = argv[scripts[0]], argv[scripts[0] + 1 :]
     if Path(script).name == payload.PROBE:
-        return lambda _: probe_environment.main(words)
+        return lambda: probe_environment.main(words)
     with contextlib.suppress(OSError):
         text = Path(script).read_text(encoding="utf-8")
         if scripts == [1] and not any(word in text for word in NEEDS_A_PROCESS):
-            return lambda names: exec(_compiled(script, text), names)
+            return lambda: runpy.run_path(script, run_name="__main__")
     return None
 
 
@@ -143,7 +146,7 @@ class _KilledError(BaseException):
 
 
 def _run_here(
-    program: Callable[[dict[str, Any]], object],
+    program: Callable[[], object],
     argv: list[str],
     environment: Mapping[bytes, bytes],
     cwd: Path,
@@ -163,50 +166,31 @@ def _run_here(
         raise _KilledError(number)
 
     code: int | None = 0
-    names = {"__name__": "__main__", "__file__": argv[1], "__builtins__": __builtins__}
-    time.sleep, os.kill = sleep_until_the_deadline, kill_what_runs
-    try:
-        with _as_the_program(argv[1:], environment, cwd, said):
-            program(names)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
-            said.write(f"{end.code}\n")
-    except _KilledError as killed:
-        code = -int(killed.args[0])
-    except TimeoutError:
-        code = None
-    except Exception:  # noqa: BLE001 - of the program
-        said.write(traceback.format_exc())
-        code = 1
-    finally:
-        time.sleep, os.kill = sleep, kill
+    environ = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
+    with contextlib.ExitStack() as stack:
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        stack.enter_context(mock.patch.dict(os.environ, environ, clear=True))
+        stack.enter_context(contextlib.redirect_stdout(said))
+        stack.enter_context(contextlib.redirect_stderr(said))
+        patched.setattr("time.sleep", sleep_until_the_deadline)
+        patched.setattr("os.kill", kill_what_runs)
+        patched.setattr("sys.argv", argv[1:])
+        patched.setattr("sys.path", [str(Path(argv[1]).parent), *sys.path])
+        patched.chdir(cwd)
+        try:
+            program()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                said.write(f"{end.code}\n")
+        except _KilledError as killed:
+            code = -int(killed.args[0])
+        except TimeoutError:
+            code = None
+        except Exception:  # noqa: BLE001 - of the program
+            said.write(traceback.format_exc())
+            code = 1
     return code, said.getvalue().encode("utf-8", "surrogateescape")
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(path: str, text: str) -> Any:
-    return compile(text, path, "exec")
-
-
-@contextlib.contextmanager
-def _as_the_program(
-    argv: list[str], environment: Mapping[bytes, bytes], cwd: Path, said: io.StringIO
-) -> Iterator[None]:
-    before = dict(os.environb), sys.argv, Path.cwd(), list(sys.path)
-    os.environb.clear()
-    os.environb.update(environment)
-    sys.argv = argv
-    sys.path.insert(0, str(Path(argv[0]).parent))
-    os.chdir(cwd)
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            yield
-    finally:
-        os.environb.clear()
-        os.environb.update(before[0])
-        sys.argv, sys.path[:] = before[1], before[3]
-        os.chdir(before[2])
 
 
 def git_but_once(top: Path, *words: str) -> str | None:

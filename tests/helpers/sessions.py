@@ -80,13 +80,9 @@ def quick_trials() -> Iterator[None]:
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.05 if QuickExecutor.beside else 0.0)
         patched.setattr("pytest_xlatune.workers.probe_environment._git", git_but_once)
         # the limit of such a session is what ends one that would never end
-        patched.setattr("pytest_xlatune.plugin.fixtures.untimed", _timed)
+        patched.setattr("pytest_xlatune.plugin.fixtures.untimed", contextlib.nullcontext)
         patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile
         yield
-
-
-def _timed(_: pytest.Config) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 def run_with_workers(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:

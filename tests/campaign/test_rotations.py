@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,11 @@ from tests.helpers.tables import rows
 from tests.helpers.turned import (
     COPY,
     RotationsStudy,
+    at_call,
     ids,
     journal,
     line,
     spec_of,
-    step_lines,
 )
 
 SPEC = spec_of(
@@ -51,6 +52,24 @@ OF_TURN = NAMES[TURN]
 # of an attempt, given what it was told to run: log, outcome, journal of each process
 Told = tuple[str, Outcome, tuple[str, ...]]
 Play = Callable[[RotationSpec, int], Told]
+
+
+def step_lines(
+    spec: RotationSpec,
+    speeds: dict[str, float],
+    *,
+    first: int = 0,
+    until: int | None = None,
+    nan_from: float = math.inf,
+) -> str:
+    """Return MaxText's lines of a rotation whose programs have these speeds, 1000 where unnamed."""
+    total = spec.first_step + len(spec.order) * spec.turn_steps
+    lines = []
+    for call in range(total if until is None else until):
+        tgs = speeds.get(at_call(spec, call), 1000.0) * (1 + 0.002 * ((call * 7) % 5 - 2))
+        loss = "nan" if call >= nan_from else "7.1"
+        lines.append(scripted.step_line(first + call, tgs, loss))
+    return "".join(lines)
 
 
 class Rotating(FakeExecutor):

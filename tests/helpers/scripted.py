@@ -45,13 +45,15 @@ KILLED = Outcome(state=State.FAILED, signal=9)
 UNKNOWN_FLAG = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --x"
 
 
+def step_line(step: int, tgs: float, loss: str = "7.1") -> str:
+    return (
+        f"completed step: {step}, seconds: {512 / tgs:.6f}, TFLOP/s/device: 0.1, "
+        f"Tokens/s/device: {tgs:.3f}, total_weights: 512, loss: {loss}\n"
+    )
+
+
 def log(speed: float = 1000.0, *, steps: int = STEPS, loss: str = "7.1", last: str = "") -> str:
-    lines = [
-        f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
-        f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: {loss}"
-        for step in range(steps)
-    ]
-    return "\n".join([*lines, last, ""])
+    return "".join(step_line(step, speed, loss) for step in range(steps)) + f"{last}\n"
 
 
 Script = Callable[[str, int], tuple[str, Outcome]]

@@ -137,26 +137,5 @@ def journal(
     return "".join(text)
 
 
-def step_lines(
-    spec: RotationSpec,
-    speeds: dict[str, float],
-    *,
-    first: int = 0,
-    until: int | None = None,
-    nan_from: int | None = None,
-) -> str:
-    """Return MaxText's lines of a rotation whose programs have these speeds, 1000 where unnamed."""
-    total = spec.first_step + len(spec.order) * spec.turn_steps
-    lines = []
-    for call in range(total if until is None else until):
-        tgs = speeds.get(at_call(spec, call), 1000.0) * (1 + 0.002 * ((call * 7) % 5 - 2))
-        loss = "nan" if nan_from is not None and call >= nan_from else "7.1"
-        lines.append(
-            f"completed step: {first + call}, seconds: {512 / tgs:.3f}, TFLOP/s/device: 0.1, "
-            f"Tokens/s/device: {tgs:.3f}, total_weights: 512, loss: {loss}\n"
-        )
-    return "".join(lines)
-
-
 def ids(programs: Iterable[RotatedProgram]) -> list[str]:
     return [each.id for each in programs]

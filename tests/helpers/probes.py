@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -31,6 +32,12 @@ def make_trial(cell: Cell, of: Profile = BASELINE, **protocol: Any) -> Trial:
 
 def maxtext(**changes: Any) -> MaxTextLauncher:
     return MaxTextLauncher(**{"config": "/cfg/tiny.gpu.yml"} | changes)
+
+
+def maxtext_slurm(**changes: Any) -> MaxTextSlurmLauncher:
+    sbatch = ("-N", "8", "-w", "node[001-008]")
+    values = {"checkout": "/shared/maxtext-slurm", "sbatch": sbatch, "is_ray": True}
+    return MaxTextSlurmLauncher(**{**values, "python": "python3", **changes})
 
 
 def run(spec: LaunchSpec, folder: Path) -> tuple[dict[str, str], list[str], str]:

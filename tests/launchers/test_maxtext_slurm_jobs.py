@@ -3,38 +3,144 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shlex
-from collections.abc import Callable
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_xlatune import ConfigError, profile
+from pytest_xlatune import Cell, ConfigError, Profile, Protocol, profile
 from pytest_xlatune.evidence.trace.captures import captures_below
 from pytest_xlatune.executors.folder import read_environments
-from pytest_xlatune.launchers.maxtext_slurm import JOB_NAME_BYTES
+from pytest_xlatune.launchers.maxtext_slurm import DRIVER, JOB_NAME_BYTES
 from pytest_xlatune.model.environment import differing
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
-from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.tasks.read_logs import logs_of, read_one
 from pytest_xlatune.workers.maxtext_slurm_job import RECORD, write_environments
-from tests.helpers import golden
+from tests.helpers import golden, probes
 from tests.helpers.assessed import assess
-from tests.helpers.checkout import (
-    DATA,
-    MODEL,
-    OVERLAP,
-    Site,
-    make_cell,
-    make_launcher,
-    make_trial,
-    name_of,
-)
+from tests.helpers.history import trial_of
 from tests.helpers.second_looks import BESIDE_THE_LAB
+from tests.helpers.sessions import run_inside
+
+DATA = Path(__file__).parents[1] / "data" / "maxtext_slurm"
+MODEL = "deepseek3-671b"
+OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
+
+
+def make_cell(**changes: Any) -> Cell:
+    values = {"model_tag": MODEL, "per_device_batch_size": 7, "max_target_length": 4096}
+    return probes.make_cell("PP=8", **values | changes)
+
+
+def make_trial(cell: Cell, of: Profile = BASELINE, *, evidence: bool = False) -> Trial:
+    if not evidence:
+        return trial_of(cell, of)
+    protocol = Protocol(profiler="xplane", metric="none", dump=True)
+    return trial_of(cell, of, protocol=protocol, stage="evidence")
+
+
+# as `python -m` starts it, but for what it waits between two questions and two looks at the log
+QUICK_PYTHON = f"""\
+#!/bin/sh
+[ "$1 $2" = "-m {DRIVER}" ] || exit 9
+shift 2
+exec {sys.executable} -c '
+import sys
+import {DRIVER} as driver
+driver.POLL_S, driver._LOOK_S = 0.2, 0.1
+sys.exit(driver.main())
+' "$@"
+"""
+
+
+def name_of(spec: LaunchSpec) -> str:
+    return spec.argv[spec.argv.index("--name") + 1]
+
+
+class Site:
+    """A pretend checkout, a pretend Slurm, and the folder of an attempt."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.checkout = root / "maxtext slurm"
+        shutil.copytree(DATA / "checkout", self.checkout)
+        self.outputs = self.checkout / "outputs"
+        self.outputs.mkdir()
+        (self.outputs / "big").write_text("never copied")
+        (self.checkout / "secret.local.sh").write_text("never copied")
+        for command in (["init", "-q"], ["add", "."]):
+            subprocess.run(["git", "-C", str(self.checkout), *command], check=True)
+        self.state = root / "state"
+        self.attempt = root / "attempt"
+        bin_folder = root / "bin"
+        for folder in (self.state, self.attempt, bin_folder):
+            folder.mkdir()
+        for name in ("squeue", "scontrol", "scancel"):
+            script = bin_folder / name
+            code = (DATA / "slurm.py").read_text(encoding="utf-8")
+            script.write_text(f"#!{sys.executable}\n{code}")
+            script.chmod(0o755)
+        self.python = bin_folder / "quick-python"
+        self.python.write_text(QUICK_PYTHON)
+        self.python.chmod(0o755)
+        self.environ = {
+            "PATH": f"{bin_folder}:{os.environ['PATH']}",
+            "HOME": str(root),
+            "SLURM_STANDIN": str(self.state),
+        }
+
+    def start(
+        self, of: Profile, *, evidence: bool = False, **environ: str
+    ) -> subprocess.Popen[bytes]:
+        """Start what a payload would start, as it would."""
+        cell = make_cell()
+        launcher = probes.maxtext_slurm(
+            checkout=str(self.checkout), sbatch=("-N2", "-wnode[001-002]"), python=str(self.python)
+        )
+        spec = launcher.launch(make_trial(cell, of, evidence=evidence), cell)
+        for name, text in spec.files.items():
+            (self.attempt / name).write_text(text, encoding="utf-8")
+        with (self.attempt / "log.0.txt").open("wb") as log:
+            return subprocess.Popen(
+                spec.argv,
+                env={**self.environ, **spec.env, **environ},
+                cwd=self.attempt,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def run(self, of: Profile, *, evidence: bool = False, **environ: str) -> int:
+        return self.start(of, evidence=evidence, **environ).wait(timeout=240)
+
+    @property
+    def log(self) -> Path:
+        return self.attempt / "log.0.txt"
+
+    def run_inside(
+        self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *args: str
+    ) -> str:
+        """Run a session of pytest in this folder, which must pass; return its words."""
+        for name, value in self.environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(self.root)
+        done = run_inside(pytester, f"--rootdir={self.root}", *args)
+        assert done.ret == 0, done.stdout.str()[-3000:]
+        return done.stdout.str()
+
+    def record(self) -> Mapping[str, str]:
+        found: dict[str, str] = json.loads((self.attempt / RECORD).read_text(encoding="utf-8"))
+        return found
+
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 
@@ -53,7 +159,7 @@ def rendered(spec: LaunchSpec) -> str:
 def test_the_command_that_is_submitted() -> None:
     cell = make_cell(overrides={"num_pipeline_microbatches": "16", "base_config": "/a b/base.yml"})
     of = profile("overlap-2", OVERLAP, env={"NCCL_PROTO": "it's"})
-    launcher = make_launcher()
+    launcher = probes.maxtext_slurm()
     plain = rendered(launcher.launch(make_trial(cell, of), cell))
     evidence = rendered(launcher.launch(make_trial(cell, of, evidence=True), cell))
     golden.check(DATA / "command.txt", f"{launcher.describe()}\n\n{plain}\nevidence: {evidence}")
@@ -75,11 +181,11 @@ def test_the_command_that_is_submitted() -> None:
 def test_a_plan_counts_the_nodes_that_sbatch_is_asked_for(
     sbatch: tuple[str, ...], nodes: int
 ) -> None:
-    assert make_launcher(sbatch=sbatch).nodes == nodes
+    assert probes.maxtext_slurm(sbatch=sbatch).nodes == nodes
 
 
 def test_a_job_name_has_at_most_243_bytes_and_is_refused_before_anything_is_submitted() -> None:
-    launcher = make_launcher()
+    launcher = probes.maxtext_slurm()
     free = JOB_NAME_BYTES - len(name_of(launcher.launch(make_trial(make_cell()), make_cell())))
     # the readable part of the tag goes first
     free += len("baseline-deployed-")

@@ -15,8 +15,7 @@ from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.helpers import checkout
-from tests.helpers.probes import make_cell, make_trial, maxtext, probe
+from tests.helpers.probes import make_cell, make_trial, maxtext, maxtext_slurm, probe
 
 SHA = "sha256:" + "0123456789abcdef" * 4
 NAMED, SQSH = f"rocm/jax-training:maxtext-v26.4@{SHA}", f"/shared/images/jax.sqsh@{SHA}"
@@ -49,9 +48,9 @@ def of_commits(**changes: Any) -> CheckoutLauncher:
         (maxtext, {"axis_prefix": {"PP": "lan"}}, "unknown prefix 'lan'"),
         (maxtext, {"axis_prefix": {"QQ": "ici"}}, "unknown axis 'QQ'"),
         (maxtext, {"inherit": ("XLA_*",)}, "`inherit` passes XLA_FLAGS on"),
-        (checkout.make_launcher, {"sbatch": ("-N", "8")}, r"sbatch='-N 8' names no nodes"),
-        (checkout.make_launcher, {"sbatch": ("-w", "n1", "--", "a=1")}, "sbatch holds `--`"),
-        (checkout.make_launcher, {"checkout": "maxtext"}, "checkout 'maxtext' is relative"),
+        (maxtext_slurm, {"sbatch": ("-N", "8")}, r"sbatch='-N 8' names no nodes"),
+        (maxtext_slurm, {"sbatch": ("-w", "n1", "--", "a=1")}, "sbatch holds `--`"),
+        (maxtext_slurm, {"checkout": "maxtext"}, "checkout 'maxtext' is relative"),
         (of_commits, {"repository": "trainer"}, "trainer"),
         (of_commits, {"repository": "/shared/$HOME"}, "HOME"),
         (container, {"runtime": "dokcer"}, "unknown runtime 'dokcer' in .*mean 'docker'"),
@@ -90,7 +89,7 @@ CACHES = {"image": NAMED, "protocol": Protocol(autotune_cache="/shared/tuned")}
 PROGRAMS = Protocol(autotune_cache="/shared/tuned", compile_cache="/elsewhere")
 ELSEWHERE = {"image": NAMED, "protocol": PROGRAMS}
 RELATIVE = CommandLauncher(argv=("python3", "-u", "train.py", "{steps}"))
-JOB = checkout.make_launcher()
+JOB = maxtext_slurm()
 EXPORTED = "_env_NCCL_PROTO is exported after .* NCCL_PROTO"
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign.attempts import Attempts, compile_patience
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
 from pytest_xlatune.executors import Resumed
+from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
     AttemptCutShort,
@@ -199,8 +200,23 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     assert only(AttemptEnded, events).outcome.state is State.NODE_FAIL
     assert (decided.next, decided.cls) == (following, "node-fail")
     assert sentence(decided.proof) == "NODE_FAIL (NodeDown); no step, before-memstats"
-    assert any(isinstance(each, EpochBegan) for each in events) is (following == "retry")
+    began = [sentence(each.why) for each in events if isinstance(each, EpochBegan)]
+    assert bool(began) is (following == "retry")
+    assert ("node-fail: the site did" in "".join(began)) is bool(recover)
     assert ("node002 is down: bad nic" in sentence(decided.why)) is (following == "stop")
+
+
+def test_an_outcome_that_is_unreadable_is_put_aside_and_a_lost_job_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    case = Case(tmp_path)
+    case.folder.mkdir(parents=True)
+    (case.folder / "outcome.json").write_text("torn")
+    case.look(read_outcomes(case.folder)[0])
+    assert (case.folder / "outcome.json.unreadable").exists()
+    lost = Case(tmp_path)
+    lost.look(Outcome(state=State.LOST))
+    assert lost.site.cancelled == ["7"]
 
 
 def test_a_fatal_line_is_in_the_ledger_before_the_job_is_ended(tmp_path: Path) -> None:

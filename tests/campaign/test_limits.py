@@ -53,6 +53,7 @@ def test_node_hours_are_those_that_ran_and_hours_those_with_the_scheduler() -> N
         (12, ended("c")),  # when it ran is unknown: from its submission, on all nodes
         (12, began("d")),
         (12, ended("d", start_h=12, end_h=11)),  # by a clock that ran back
+        (12, ended("d", start_h=1, end_h=12)),  # it is told twice
         (13, began("e")),
         (14, Noted(text="it waits")),
     )

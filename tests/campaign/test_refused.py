@@ -230,3 +230,27 @@ def test_one_that_stays_away_ends_the_session_with_its_name(tmp_path: Path) -> N
     made = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=3))
     with pytest.raises(LedgerError, match=str(made.folder)):
         away(made, cluster, for_s=1000)
+
+
+def test_who_looks_at_each_turn_goes_on_looking_while_the_directory_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster()
+    made = campaign(tmp_path, cluster, CellsStudy(cells=(on("node001"),), repeats=1))
+    made.turn()
+    folder, gone = made.folder, made.folder.with_name("gone")
+    looks: list[bool] = []
+
+    def look() -> None:
+        looks.append(folder.exists())
+        if len(looks) == 1:
+            folder.rename(gone)  # just after the campaign read on
+        if len(looks) == 4:
+            gone.rename(folder)
+
+    def passes(_: float) -> None:
+        cluster.now_s += 1
+
+    monkeypatch.setattr("pytest_xlatune.campaign.time.sleep", passes)
+    assert not made.wait(lambda view: not view.pending, on_turn=look).stopped
+    assert looks[:5] == [True, False, False, False, True]

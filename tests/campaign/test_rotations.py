@@ -179,6 +179,23 @@ def test_a_rotation_tells_what_each_program_came_to(tmp_path: Path) -> None:
     assert launch.env["JAX_ENABLE_COMPILATION_CACHE"] == "false"
 
 
+def test_a_rotation_on_another_device_than_the_one_before_compares_nothing(tmp_path: Path) -> None:
+    """Each of its programs fell back, so that their differences are those of a CPU."""
+    devices = iter(["gpu NVIDIA H100", "cpu", "cpu"])  # one more attempt: the site may be at fault
+
+    def play(spec: RotationSpec, _: int) -> Told:
+        told = journal(spec).replace('"name": "train_step"', f'"device": "{next(devices)}"')
+        return step_lines(spec, SPEEDS), OK, (told.replace('"found"', '"found", "name": "f"'),)
+
+    ran = run(tmp_path, play, SPEC, SPEC)
+    assert next(devices, "") == ""
+    assert ran.results[0].rotation is not None
+    assert ran.results[0].rotation.score is not None
+    assert ran.rotation.score is None
+    said = "it ran on cpu and rotation on gpu NVIDIA H100, as journal shows"
+    assert said in sentence(ran.rotation.reason)
+
+
 # a turn of the baseline behind one of a profile, and the last turn of a profile
 OF_BASELINE = next(
     at for at, index in enumerate(SPEC.order) if at and index < 2 <= SPEC.order[at - 1]
@@ -214,6 +231,14 @@ def without_a_journal(spec: RotationSpec, attempt: int) -> Told:
     return whole(spec) if attempt > 1 else (step_lines(spec, SPEEDS), OK, ())
 
 
+def of_two_processes(spec: RotationSpec, attempt: int) -> Told:
+    """One raises while it compiles, and another is killed for it."""
+    if attempt > 1:
+        return whole(spec)
+    killed, raised = (journal(spec, dies_compiling=name) for name in ("slow", "odd"))
+    return CHECK, ABORTED, (killed, raised + line("end", calls=4))
+
+
 CHECKED = (ABORTED, CHECK)
 
 
@@ -222,6 +247,8 @@ CHECKED = (ABORTED, CHECK)
     {
         "a compiler that aborts": (
             dying(*CHECKED, compiling="slow"), "slow compiling xla-check-fail", "measured"),
+        "a process that raises, and another that is killed for it": (
+            of_two_processes, "odd compiling xla-check-fail", "measured"),
         "a journal that is lost once": (without_a_journal, "", "measured"),
         "a loss that a turn spoilt": (spoiling, "fast turn numerical-failure", "measured"),
         "a loss that is spoilt without the turn, too": (

@@ -71,6 +71,17 @@ def test_what_needs_another_machine_is_refused(
     assert not (machine.root / "a").exists()
 
 
+def test_a_submission_that_fails_says_why(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = machine.root / "python"
+    broken.write_text("#!/bin/sh\necho no interpreter here\nexit 9\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(SubmissionError, match=r"exit status 9, 'no interpreter here'"):
+        machine.submit("a", SLEEP)
+
+
 def test_two_sessions_at_once_never_run_two_trials_at_once(machine: Machine) -> None:
     argv = (sys.executable, "-S", "-c", TIMED)
     with submitter(machine, "a", *argv) as first, submitter(machine, "b", *argv) as second:

@@ -194,14 +194,18 @@ def test_where_a_step_stands(
     assert (tmp_path / step.folder / payload.CANCEL).exists() is is_marked
 
 
-def test_a_step_that_is_killed_while_slurm_is_asked_is_told_by_its_end(tmp_path: Path) -> None:
-    step = standing_step(tmp_path / "run", rank=BEGUN)
+@rows("code, expected", {"killed": (137, ("failed", 9)), "well": (0, ("completed", None))})
+def test_a_step_that_ends_while_slurm_is_asked_is_told_by_its_end(
+    tmp_path: Path, code: int, expected: tuple[str, int | None]
+) -> None:
+    step = standing_step(tmp_path / "run", rank=BEGUN if code else OK)
     answers = Scripted(scontrol=Reply(code=0, out=ENDLESS), squeue=Reply(code=0))
 
     def run(words: Sequence[str]) -> Reply:
-        (tmp_path / step.folder / allocation.ENDED).write_text(json.dumps(ended(137)))
+        (tmp_path / step.folder / allocation.ENDED).write_text(json.dumps(ended(code)))
         return answers(words)
 
     made = AllocationExecutor(environ=INSIDE, run=run, round_s=0.0)
     found = made.poll([step], root=tmp_path)["step-1"]
-    assert (found.state, found.signal) == ("failed", 9)
+    assert (found.state, found.signal) == expected
+    assert found.reason != "srun was lost"

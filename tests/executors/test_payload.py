@@ -136,6 +136,7 @@ def test_a_sites_command_tells_of_the_node_and_costs_no_trial(
     env = {**PATH, "XLA_FLAGS": "--a", "SECRET": "b"}
     argv = sh(f"echo of the trainer; exit {code}")
     write_spec(tmp_path, LaunchSpec(argv=argv, env=env, node_health=command))
+    assert [each.cls for each in node_findings(tmp_path)] == ["node-unasked"], "it was not run"
     program = (
         "from pytest_xlatune.executors import payload; payload.HEALTH_S = 1.0; "
         f"payload.run({str(tmp_path)!r})"

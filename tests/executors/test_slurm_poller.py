@@ -180,6 +180,8 @@ def test_what_the_controller_lost_is_lost_whatever_stays_open_in_the_books(
     "in_books, last",
     {
         "it is in no books": (NO_ACCOUNTING, State.LOST),
+        "its end is in the books": (
+            Reply(code=0, out=row("TIMEOUT", JobID="32").replace("t1/1", "t2/1")), State.TIMEOUT),
         "its end may be on its way to the books": (
             Reply(code=0, out=row("RUNNING", JobID="32").replace("t1/1", "t2/1")), State.PENDING),
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import sys
@@ -150,6 +151,7 @@ def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
     found = dict(line.partition("=")[::2] for line in run_command(["env"]).out.splitlines())
     assert (found["SLURM_TIME_FORMAT"], found["LC_ALL"]) == ("%s", "C")
     assert {name for name, value in found.items() if value == "ours"} == {*kept}
+    assert run_command(["no-squeue"]).error == "no-squeue: command not found"
     # half an answer is none
     monkeypatch.setattr(_commands, "COMMAND_TIMEOUT_S", 0.5)
     late = run_command(["sh", "-c", "echo 31; exec sleep 60"])
@@ -172,3 +174,15 @@ def test_every_test_that_make_slurm_faults_and_the_sample_name_is_there(
     for name in vars(module)[file.upper()]:
         path, _, test = name.partition("[")[0].partition("::")
         assert f"def {test}(" in (folder / path).read_text(encoding="utf-8"), name
+
+
+def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_xlatune.executors.slurm._SBATCH_OVER_S", 0.1)
+    (folder / "submitit").mkdir()
+    with (folder / "submitit" / "sbatch.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(SchedulerDown, match="of another session"):
+            executor().submit(SPEC, request_of(folder))
+    assert not list((folder / "submitit").glob("*submission*"))

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from pytest_xlatune.executors import look_at_hang
 from pytest_xlatune.executors.folder import ask_what_hangs, read_standstill, write_spec
 from pytest_xlatune.logs.standstill import Doing, Standstill
 from pytest_xlatune.model.message import sentence
@@ -103,3 +104,27 @@ def test_of_one_payload_s_ranks_the_one_that_died_is_behind(tmp_path: Path, star
     assert "its program has ended" in sentence(found.why)
     doing = [each.doing for each in sorted(found.stands, key=lambda each: each.rank)]
     assert doing == [Doing.SLEEPS, Doing.SLEEPS, Doing.GONE, Doing.SLEEPS]
+
+
+def test_a_deadline_says_nothing_of_ranks_whose_logs_went_on(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "train.py").write_text("import time\nprint('x', flush=True)\ntime.sleep(300)\n")
+    write_spec(tmp_path, LaunchSpec(argv=(sys.executable, "train.py"), deadline_s=2))
+    start(tmp_path, grace_s=0.3).wait()
+    assert outcome(tmp_path).state == "timeout"
+    assert (tmp_path / "hang.json").exists()
+    assert read_standstill(tmp_path, steps={}) is None
+
+
+PY_SPY = """\
+Process 7: python train.py
+Thread 9 (idle): "Thread-1 (beat)"
+    beat (train.py:4)
+Thread 7 (active): "MainThread"
+    load (train.py:9)
+    <module> (train.py:12)
+"""
+
+
+def test_py_spy_tells_the_main_thread_first() -> None:
+    stacks = [["train.py:9 load", "train.py:12 <module>"], ["train.py:4 beat"]]
+    assert look_at_hang.parse_py_spy(PY_SPY) == stacks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.ledger import (
     AttemptCutShort,
@@ -61,6 +62,13 @@ def test_what_a_trial_comes_to(
     state = state_of(ledger, *events)
     assert state.history("tuning")[0].status == status
     assert len(state.decisions) == decisions
+
+
+def test_open_trials_have_the_labels_of_the_protocol_of_today(ledger: Ledger) -> None:
+    today = replace(CELL, protocol=replace(CELL.protocol, deadline_s=60))
+    later = CampaignOpened(cells=(today,), study="tuning", session="s2")
+    state = state_of(ledger, OPENED[0], TrialPlanned(trial=trial()), later)
+    assert state.history("tuning")[0].trial.protocol.deadline_s == 60
 
 
 def test_an_attempt_of_an_unplanned_trial_is_refused(ledger: Ledger) -> None:

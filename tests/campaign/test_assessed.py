@@ -133,6 +133,9 @@ RAISED = {"reference_runs": False, "earlier": ("python-exception",)}
         "what is deployed is not in effect": (
             WHOLE.replace("--xla_gpu_autotune_level=4 ", ""), OK, ONE, {},
             "drop flags-not-effective"),
+        "an outcome that cannot be read": (
+            WHOLE, Outcome(state=State.FAILED, is_unreadable=True), ONE, {},
+            "retry outcome-unreadable"),
         "no score twice": (NO_FIGURES, OK, ONE, ONCE, "give-up no-score"),
         "no score, and another cause before": (
             NO_FIGURES, OK, ONE, {"earlier": ("killed",)}, "retry no-score"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from pytest_xlatune.model.result import Outcome, State, Verdict
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
 from pytest_xlatune.studies.commit_check import CommitsRecord, CommitStudy
+from pytest_xlatune.sweep import checkouts
 from tests.helpers.benchmarks import load
 from tests.helpers.repositories import Repository
 from tests.helpers.scripted import (
@@ -161,3 +163,21 @@ def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(repository: Re
     assert f"checkout of {record.skipped[0]} cannot be made" in sentence(broken.reasons[0])
     assert "2 times in a row" in sentence(broken.reasons[0]), "it was tried again a minute later"
     assert not [each for each in executor.submitted if each.startswith((short[4], short[5]))]
+
+
+def test_a_full_disk_is_no_commit_s_fault(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkouts._run
+
+    def full(path: str, *words: str) -> subprocess.CompletedProcess[str]:
+        if words[:2] != ("worktree", "add"):
+            return real(path, *words)
+        said = "fatal: cannot create directory: No space left on device"
+        return subprocess.CompletedProcess(words, 128, "", said)
+
+    monkeypatch.setattr(checkouts, "_run", full)
+    made = searching(repository, commits(repository, 3), FakeExecutor())
+    run(made)
+    assert "No space left on device" in sentence(made.view().stopped)
+    assert all(each.can_run for each in made.conclude().verdicts)

@@ -1,11 +1,8 @@
-"""`xlatune hlo`, `drill`: kept dumps and made captures, bad files; those of our trainer last."""
+"""`xlatune hlo`, `drill`: kept dumps and made captures, bad files."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +11,6 @@ import pytest
 from tests.cli.conftest import Run
 from tests.helpers.captures import node
 from tests.helpers.hlo_programs import write_dump
-
-QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
-TINY = (
-    "steps=9", "max_target_length=16", "base_emb_dim=32", "base_num_decoder_layers=2",
-    "base_mlp_dim=64", "head_dim=8", "vocab_size=64", "per_device_batch_size=2",
-    "ici_fsdp_parallelism=4", "profiler=xplane", "skip_first_n_steps_for_profiler=3",
-    "profiler_steps=3",
-)  # fmt: skip
 
 
 def captured(folder: Path, unit: int) -> Path:
@@ -123,47 +112,3 @@ def test_a_bad_capture_is_named_and_the_others_are_still_read(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{name}: " in err
     assert run("drill", base, "--gpus", "0")[0] == 2
-
-
-# --- a real JAX -----------------------------------------------------------------------------------
-
-
-def record(folder: Path, flags: str) -> None:
-    """Train a few steps; leave `dump` and `output` in the folder."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
-    xla = (
-        "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0 "
-        f"{flags} --xla_dump_to={folder}/dump --xla_dump_hlo_as_text"
-    )
-    subprocess.run(
-        [sys.executable, QUICKSTART / "train.py", *TINY, f"base_output_directory={folder}/output"],
-        env=kept | {"XLA_FLAGS": xla},
-        capture_output=True,
-        check=True,
-        timeout=300,
-    )
-
-
-@pytest.mark.jax
-@pytest.mark.part("programs")
-def test_real_dumps_and_traces_of_the_cpu_are_compared(run: Run, tmp_path: Path) -> None:
-    trained, unfused = tmp_path / "trained", tmp_path / "unfused"
-    record(trained, "")
-    record(unfused, "--xla_disable_hlo_passes=fusion")
-    code, out, _ = run("hlo", trained / "dump", "--json")
-    program = json.loads(out)["program"]
-    assert (code, program["module"], program["target"]) == (0, "jit_train_step", "cpu")
-    assert {each["kind"] for each in program["collectives"]} >= {"all-gather", "all-reduce"}
-    assert [loop["trips"] for loop in program["loops"]] == [2, 2]
-    assert program["memory_bytes"] > 0
-    code, out, _ = run("hlo", trained / "dump", unfused / "dump")
-    assert "xla_disable_hlo_passes acted: the program changed" in out
-    # its traces reconcile, and are compared
-    code, out, err = run("drill", trained / "output", "--json", "--steps", 3)
-    assert (code, err) == (0, "")
-    reconciles(json.loads(out), [3, 4, 5], 4)
-    code, out, _ = run("drill", trained / "output", "--program", trained / "dump", "--json")
-    (talking,) = json.loads(out)["collectives"]
-    joined = [row for row in talking["rows"] if row["size_bytes"]]
-    assert {row["kind"] for row in joined} >= {"all-gather", "all-reduce"}
-    assert {row["ranks"] for row in joined} == {4}

@@ -1,8 +1,10 @@
-"""What the documents of a finished sweep hold: tables, the winner, every job, JSON."""
+"""What the documents and messages of a sweep hold: tables, the winner, JSON, the stop."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -10,13 +12,22 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
-from pytest_xlatune.model.result import Conclusion, LostRuns, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.result import (
+    Conclusion,
+    LostRuns,
+    TrialResult,
+    TrialStatus,
+    TuningRecord,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
-from pytest_xlatune.report.lines import paragraph
+from pytest_xlatune.report.lines import ending_text, paragraph, stop_message
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from tests.helpers import history, of_studies
+from tests.helpers import golden, history, of_studies
 from tests.helpers.covered import COVERED, ENV_FILE
 from tests.helpers.finished import CONCLUSION, FINISHED, HISTORY, PROFILES
 from tests.helpers.turn_answers import Machine, mixed
@@ -157,3 +168,47 @@ def test_a_figure_is_that_of_ordinary_jobs() -> None:
     base = subject.conclusion.baseline
     lines = (*subject.conclusion.verdicts, base)
     assert len({round(each.tgs * each.step_s) for each in lines if each.tgs and each.step_s}) == 1
+
+
+RECORDED = Path(__file__).parents[1] / "data" / "stop.txt"
+PENDING = TrialResult(trial=HISTORY[-1].trial, status=TrialStatus.PLANNED)
+
+
+def stopped(reason: str, **changes: Any) -> str:
+    values: dict[str, Any] = {
+        "cell": COVERED.cell,
+        "reason": reason,
+        "conclusion": CONCLUSION,
+        "history": (*HISTORY[:-1], PENDING),
+        "artifacts": ".xlatune/pp8/cell",
+    }
+    return stop_message(**values | changes)
+
+
+def test_the_stop_message_has_all_that_a_decision_needs() -> None:
+    said = stopped(
+        "node-drain: node002 is drained: bad nic",
+        nodes=("node002",),
+        evidence="PENDING (ReqNodeNotAvail)",
+        recovery=("node-drain: resumed node002",),
+    )
+    golden.check(RECORDED, f"{said}\n")
+    said = stopped(
+        "submission-refused: Invalid account",
+        cell=replace(COVERED.cell, nodelist=()),
+        conclusion=replace(CONCLUSION, verdicts=()),
+        history=(),
+    )
+    assert "Failing node(s): not known; recovery attempted: none; outcome: no evidence" in said
+    assert "- Profiles tested so far: 0\n- Pending profiles in queue: none\n" in said
+    assert "Failing node" not in stopped("budget: it is spent", is_failure=False)
+    # the decision names the node, whatever other nodes its sentence holds
+    said = stopped("node-drain: gpu12 is drained (asked by gpu1's owner)", nodes=("gpu12",))
+    assert "Failing node(s): gpu12; recovery" in said
+
+
+def test_a_sweep_without_a_winner_never_rules_out_a_gain_that_is_a_loss() -> None:
+    bound, words = -0.142, "every setting that was decided is slower, by 14.2 % at least (95 %)."
+    lost = tuple(each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER)
+    over = replace(CONCLUSION, verdicts=lost, record=TuningRecord(bound=bound))
+    assert ending_text(ENGLISH, over, stopped="").endswith(words)

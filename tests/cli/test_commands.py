@@ -18,14 +18,7 @@ from pytest_xlatune.cli import _parser as parser_of
 from pytest_xlatune.cli.history import write_page
 from pytest_xlatune.cli.show import Output, present
 from pytest_xlatune.model.errors import Exit
-from pytest_xlatune.report.document import (
-    Table,
-    Text,
-    brief,
-    columns,
-    lines,
-    literal,
-)
+from pytest_xlatune.report.document import Table, Text, brief, columns, lines, literal
 from tests.cli.conftest import Run
 from tests.helpers import scripted
 from tests.helpers.pages import read
@@ -44,9 +37,6 @@ def log(tmp_path: Path) -> Path:
     lines = [STEP.format(step, 1024, 7.1) for step in range(15)]
     path.write_text("XLA_FLAGS=--xla_a=1\n" + "".join(lines), encoding="utf-8")
     return path
-
-
-# --- logs -----------------------------------------------------------------------------------------
 
 
 def test_steps_as_json(log: Path, tmp_path: Path, run: Run) -> None:
@@ -150,17 +140,6 @@ def test_an_output_that_cannot_be_written_is_one_message_and_no_traceback(
 # --- sweep files ----------------------------------------------------------------------------------
 
 
-def test_the_sweep_files_as_shipped_are_planned_up_to_128_nodes(tmp_path: Path, run: Run) -> None:
-    for kind, shown in (("nodes", "272 jobs in 5 waves"), ("network", "in 127 rounds")):
-        words = ["plan", SWEEPS / f"test_{kind}.py", "--budget", "9000", "--launcher", LAUNCHER]
-        words += ["--nodelist", "node[001-128]", "--model", "llama2-70b", "--pdbs", "8"]
-        words += ["--parallelism", "FSDP=16" if kind == "network" else "FSDP=8"]
-        status, out, _ = run(*words, "--workdir", tmp_path / "work")
-        assert status == 0
-        assert shown in " ".join(out.split())
-    assert not (tmp_path / "work").exists(), "a plan writes nothing"
-
-
 ONE_PROFILE = """
 SWEEP = Sweep(
     name=NAME, launcher=CommandLauncher(argv=("true",)), profiles=(profile("a", "--xla_a=1"),)
@@ -230,15 +209,6 @@ def test_a_help_has_examples_that_the_command_takes(name: str, run: Run) -> None
         if "--help" in words or name == "flags":  # it reads some words in a way of its own
             continue
         parser_of(name).parse_args([name, *words])
-
-
-@pytest.mark.parametrize("name", ["import", "plan", "calibrate"])
-def test_a_command_has_no_option_that_does_nothing_there(name: str) -> None:
-    command = parser_of(name).command  # type: ignore[attr-defined]
-    known = {*command._option_string_actions}
-    assert "--model" in known
-    assert not known & {"--notify-file", "--negative"}
-    assert ("--slurm" in known) == (name != "import")
 
 
 @pytest.mark.parametrize(

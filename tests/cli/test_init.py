@@ -272,7 +272,6 @@ WHOLE = ("--model", "m", "--parallelism", "DP=4")
         (("--command", "t{steps}", *WHOLE, "--flags=--xa --xa"), "both are the same profile"),
         (("--command", "cd /x&&t{steps}", *WHOLE), "cd is for a"),
         (("--command", "A_TOKEN=x t{steps}", *WHOLE), "of A_TOKEN"),
-        (("--command", "t'{steps}", *WHOLE), "No closing quotation"),
         (("--command", "python3 a.py {steps}", *WHOLE, "--nodelist", ""), "a.py is no file in"),
     ],
 )

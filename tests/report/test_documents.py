@@ -139,8 +139,6 @@ def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(s
         assert each["score"]["timings"] == ([*map(list, timings)] if is_kept else [])
 
 
-# -- of a sweep that rotated -----------------------------------------------------------------------
-
 EFFECTS = {"p3": 0.04, "p5": 0.05, "channels": 0.03, "p9": -0.2}
 
 

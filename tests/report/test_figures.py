@@ -258,11 +258,7 @@ Figure = Callable[[Report], Any]
 FIGURES: Sequence[tuple[str, Figure, Any]] = (
     (f"score/{STRAGGLED}/tgs", lambda it: math.exp(it.scores[STRAGGLED]), 1059.57309),
     ("verdict/good/tgs", lambda it: math.exp(it.level + it.change("good")), 1075.48681),
-    (
-        "verdict/ring/ci95",
-        lambda it: it.interval_of_winner("ring"),
-        (0.0310469448, 0.0359631288),
-    ),
+    ("verdict/ring/ci95", lambda it: it.interval_of_winner("ring"), (0.0310469448, 0.0359631288)),
     ("verdict/tree/ci95", lambda it: it.interval("tree", 0.95), (-0.00163956509, 0.0024651034)),
     # the interval by which it is equivalent
     ("verdict/tree/reasons/0/values/low", lambda it: it.interval("tree", 0.9)[0], -0.00128341614),

@@ -1,7 +1,4 @@
-"""Every rendered artefact of one sweep against its golden file.
-
-XLATUNE_UPDATE_GOLDEN=1 rewrites the files; look at the difference before you commit it.
-"""
+"""Every rendered artefact against its golden file, which XLATUNE_UPDATE_GOLDEN=1 rewrites."""
 
 from __future__ import annotations
 

@@ -119,10 +119,7 @@ MEASURED_THERE = {
 
 @pytest.mark.parametrize(("there", "doubt", "words"), MEASURED_THERE.values(), ids=MEASURED_THERE)
 def test_every_part_of_a_recipe_that_was_measured_elsewhere_counts(
-    tmp_path: Path,
-    there: tuple[tuple[Profile, VerdictKind], ...],
-    doubt: Doubt | None,
-    words: str,
+    tmp_path: Path, there: tuple[tuple[Profile, VerdictKind], ...], doubt: Doubt | None, words: str
 ) -> None:
     first = covered(BOTH)
     cells = [first, without_recipe(covered(OTHER, parallelism="PP=8", others=there))]
@@ -202,7 +199,6 @@ DEAD = of(INVALID, can_run=False)
         (of(FASTER, 0.03), of(INVALID), "not valid on PP=8"),
         (of(FASTER, 0.037), of(ONCE, -0.01), "against a single run"),
         (of(ONCE, 0.037), of(ONCE, -0.01), "opposite in single runs"),
-        (of(SAME, 0.001), of(SAME, -0.001), "no difference"),
         (of(FASTER, 0.02), of(SAME, -0.001), "a difference on FSDP=8 only"),
         (of(UNTOLD, 0.02), of(SLOWER, -0.02), "opposite, not confirmed"),
     ],

@@ -1,8 +1,4 @@
-"""Pages in a real Chromium: nothing is cut off, nothing complains, all can be read and reached.
-
-XLATUNE_PICTURES=FOLDER keeps a picture of each; look at them after a change of the page. A page is
-looked at once at each width, and once in each scheme; some are, in `make test`.
-"""
+"""Pages in a real Chromium: all can be read; XLATUNE_PICTURES=FOLDER keeps a picture of each."""
 
 from __future__ import annotations
 
@@ -27,12 +23,7 @@ from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.history import PastStudy, history
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import read_cells
-from pytest_xlatune.report.page import (
-    Live,
-    document_page,
-    html,
-    page_of,
-)
+from pytest_xlatune.report.page import Live, document_page, html, page_of
 from tests.helpers import of_studies
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import FINISHED

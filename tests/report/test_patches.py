@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 import subprocess
@@ -13,8 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from ruamel.yaml import YAML
 
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
+from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
@@ -27,21 +30,13 @@ from pytest_xlatune.model.profile import (
     profile,
 )
 from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.report._deployed_files import values_of, with_value
 from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
 from pytest_xlatune.report.measured_cell import extended, read_cells, write_cells
 from pytest_xlatune.sweep.deployed import deployed_env, deployed_files, refuse_changed
 from pytest_xlatune.tasks.reports import add_to_document
 from tests.helpers import texts
-from tests.helpers.deploying import (
-    AG,
-    DEPLOYED,
-    ENV,
-    OVERLAP,
-    YML,
-    apply,
-    covered,
-    repository,
-)
+from tests.helpers.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, apply, covered, repository
 from tests.helpers.examples import tried
 from tests.helpers.finished import HISTORY
 from tests.helpers.history import measured, trial_of
@@ -310,6 +305,19 @@ def test_the_files_that_deploy_a_cell_are_named_inside_their_repository(tmp_path
     assert deployed_files(launcher, FSDP, env_file=new_file, root=tmp_path)[0].is_new
 
 
+def test_a_file_that_names_the_image_is_none_that_recipes_go_into(tmp_path: Path) -> None:
+    root = repository(tmp_path, {ENV: DEPLOYED, "configs/tiny.gpu.yml": "a: 1\n"})
+    launcher = MaxTextSlurmLauncher(checkout=str(root), sbatch=("-w", "n1"))
+
+    def shells() -> list[str]:
+        files = deployed_files(launcher, FSDP, env_file="", root=tmp_path)
+        return [file.path for file in files if file.is_shell]
+
+    assert shells() == [ENV], "one that is not there is no new file"
+    (root / "container_env.sh").write_text("DOCKER_IMAGE=rocm/jax:1\n", encoding="utf-8")
+    assert shells() == [ENV, "container_env.sh"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "is_refused"),
     [
@@ -327,3 +335,77 @@ def test_a_trainers_configuration_that_changed_is_refused(
     match = r"tiny\.yml has changed since.*--xlatune-fresh"
     with pytest.raises(ConfigError, match=match) if is_refused else nullcontext():
         refuse_changed([old], new, launcher=launcher, cell=FSDP, where="here")
+
+
+TEXT = """\
+# what every model shares
+base_config:   "base.yml"  # MaxText's own
+remat_policy: 'full'
+steps: 0015 # of a trial
+empty:
+"quoted key": 1e-3
+axes: ['data',
+       'fsdp']
+rules:
+  - [a, b]
+note: |
+  two
+  lines
+"""
+
+
+def test_what_is_read() -> None:
+    assert values_of(TEXT) == {
+        "base_config": "base.yml", "remat_policy": "full", "steps": "0015", "empty": "",
+        "quoted key": "1e-3", "note": "two\nlines\n",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("base_config", "my.yml", "base_config:   my.yml  # MaxText's own"),
+        ("remat_policy", "minimal", "remat_policy: minimal"),
+        ("steps", "a: b #", 'steps: "a: b #" # of a trial'),
+        ("empty", "no", "empty: no"),
+        ("new", "1", "new: 1"),
+    ],
+)
+def test_one_line_changes(key: str, value: str, line: str) -> None:
+    made = with_value(TEXT, key, value)
+    assert made is not None
+    before, after = TEXT.splitlines(), made.splitlines()
+    assert line in after
+    assert len(set(before) - set(after)) == (key != "new")
+    assert values_of(made) == {**values_of(TEXT), key: value}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("k: [1]\n", id="a list"),
+        pytest.param("k: |\n  a\n", id="a text of several lines"),
+        pytest.param("k: 1\nk: 2\n", id="a key that stands twice"),
+        pytest.param("k: &it 1\nother: *it\n", id="a value that another key refers to"),
+        pytest.param("{% if x %}\nk: 1\n", id="no YAML"),
+        pytest.param("{a: 1}\n", id="a table in one line"),
+    ],
+)
+def test_what_has_no_single_value_is_left_alone(text: str) -> None:
+    assert with_value(text, "k", "3") is None
+
+
+CHARACTERS = st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_characters="\ufeff")
+
+
+@given(st.text(CHARACTERS, max_size=20))
+def test_any_value_is_read_back(value: str) -> None:
+    made = with_value(TEXT, "remat_policy", value)
+    assert made is not None
+    assert str(YAML(typ="base").load(io.StringIO(made))["remat_policy"]) == value
+
+
+@given(st.text("ak:'\"#&*[]{}|>-? \n", max_size=30))
+def test_no_text_is_an_accident(text: str) -> None:
+    made = with_value(text, "k", "3")
+    assert made is None or values_of(made)["k"] == "3"

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from pytest_xlatune.model import text as figures
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.model.trial import CompiledMemory
 from pytest_xlatune.report.document import (
     Bullets,
     Code,
@@ -31,7 +30,6 @@ from pytest_xlatune.report.document import (
     shortened,
 )
 from pytest_xlatune.report.leaderboard import jobs_table
-from pytest_xlatune.report.lines import progress_text
 from pytest_xlatune.report.render import markdown, terminal
 from tests.helpers.finished import FINISHED
 from tests.helpers.history import CELL, trial_of
@@ -60,25 +58,15 @@ def test_figures(write: Callable[[Any], str], shown: list[tuple[Any, str]]) -> N
     assert figures.significant(math.nan) == "nan"
 
 
-def landed(status: TrialStatus, **changes: Any) -> TrialResult:
-    return TrialResult(trial=trial_of(CELL), status=status, **changes)
-
-
-MEASURED = landed(TrialStatus.MEASURED)
-
-
-def test_a_sweep_stands_at_so_many_jobs() -> None:
-    compiled = landed(TrialStatus.DROPPED, memory=CompiledMemory())  # which is no job
-    history = [landed(TrialStatus.RUNNING), MEASURED, landed(TrialStatus.DROPPED), compiled]
-    shown = progress_text(history, left=(1, 1), left_s=(90, 90))
-    assert shown == "2 of 3 jobs, 1 running, about 2 min left"
-    assert progress_text([MEASURED], left=(4, 9), left_s=None) == "1 of 5 to 10 jobs"
-
-
 def test_jobs_stand_in_the_order_of_their_start_though_numbers_of_processes_begin_anew() -> None:
     starts = {"32539.327731": 10.0, "9990.99": 30.0, "9": 20.0, "512_4": None}
     history = tuple(
-        replace(MEASURED, job_ids=(job,), outcome=Outcome(state=State.COMPLETED, start_s=start_s))
+        TrialResult(
+            trial=trial_of(CELL),
+            status=TrialStatus.MEASURED,
+            job_ids=(job,),
+            outcome=Outcome(state=State.COMPLETED, start_s=start_s),
+        )
         for job, start_s in starts.items()
     )
     table = jobs_table([("", replace(FINISHED, history=history))])

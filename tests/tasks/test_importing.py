@@ -125,7 +125,6 @@ GOOD = "job,profile,flags,tgs,status\n1,baseline,,8000,ok\n2,a,--xla_a=1,8100.5,
     [
         pytest.param(GOOD, id="commas"),
         pytest.param(GOOD.replace(",", "\t"), id="tabs"),
-        pytest.param(GOOD.replace(",", ";"), id="semicolons"),
         pytest.param(GOOD.replace("job,profile,flags", '"Job ID","Name",xla_flags'), id="W&B"),
         pytest.param(GOOD.replace(",ok", ",finished"), id="finished"),
         pytest.param(GOOD.replace("\n", "\r\n") + ",,,,\r\n\r\n", id="a spreadsheet's end"),

@@ -1,18 +1,25 @@
-"""The page of a sweep while it runs: written as trials land, not too often, and it ends nothing."""
+"""What people see while a sweep runs: its page, the screen of several sweeps, messages."""
 
 from __future__ import annotations
 
 import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.report.lines import words_beside
 from pytest_xlatune.tasks import live_page
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
+from pytest_xlatune.tasks.notify import Notifier, read_targets
 from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.watch import CellState, CellStatus, screen_lines
 from tests.helpers.scripted import FakeExecutor, campaign, run
@@ -21,13 +28,11 @@ from tests.helpers.scripted import FakeExecutor, campaign, run
 class Sweep:
     """A session on a sweep whose clock the test sets, and its page."""
 
-    def __init__(self, folder: Path, session: str = "first") -> None:
+    def __init__(self, folder: Path) -> None:
         self.at_s, self.reports = 1000.0, folder / "reports"
-        self.campaign = campaign(
-            folder, FakeExecutor(), session=session, clocks={"now": lambda: self.at_s}
-        )
+        self.campaign = campaign(folder, FakeExecutor(), clocks={"now": lambda: self.at_s})
         at = self.campaign.folder
-        self.feed = LiveLines(at, session_id=session, now=lambda: self.at_s)
+        self.feed = LiveLines(at, session_id="first", now=lambda: self.at_s)
         self.live = LivePage(at, self.reports, self.feed, now=lambda: self.at_s)
         self.path = self.reports / "pretend" / "leaderboard.html"
 
@@ -118,5 +123,76 @@ def test_every_cell_is_in_the_table_and_what_may_change_stands_below_in_full() -
     assert "stopped" in second
     assert f"{LONG} +3.4 %" in third
     assert [line for line in rest if line.startswith("  fast (job 7) step 3/12")]
-    assert sum("node-drain" in line for line in rest) > 1
     assert not [line for line in rest if line.startswith("fsdp")], "the table has all of it"
+
+
+SECRET = "hush-hush-token"
+
+
+class Inbox(BaseHTTPRequestHandler):
+    """Keeps what is posted to it."""
+
+    messages: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        self.messages.append(json.loads(self.rfile.read(length)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+@pytest.fixture
+def target() -> Iterator[str]:
+    Inbox.messages = []
+    server = HTTPServer(("127.0.0.1", 0), Inbox)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"json://127.0.0.1:{server.server_port}/{SECRET}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_message_arrives_and_nothing_is_logged(
+    target: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    notifier = Notifier((target,))
+    with caplog.at_level(logging.DEBUG):
+        assert notifier.send(title="halted", body="Reason: http://ada:hunter2hunter2@node") == ""
+    (message,) = Inbox.messages
+    assert (message["title"], message["message"]) == ("halted", "Reason: http://(hidden)@node")
+    assert SECRET not in caplog.text
+    assert SECRET not in repr(notifier)
+
+
+def test_what_cannot_be_sent_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for target, says in (
+        (f"nosuch://{SECRET}", "that Apprise knows"),
+        (f"json://127.0.0.1:9/{SECRET}", "could not deliver"),
+    ):
+        notifier = Notifier((target,))
+        with caplog.at_level(logging.DEBUG):
+            warning = notifier.send(title="t", body="b")
+        assert says in warning
+        assert SECRET not in warning + caplog.text
+        assert notifier.send(title="t", body="b") == ""
+
+
+def test_targets_come_from_the_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    assert Notifier(()).send(title="t", body="b") == "", "it needs no Apprise"
+    assert "pytest-xlatune[notify]" in Notifier(("json://x",)).send(title="t", body="b")
+    file = tmp_path / "targets"
+    file.write_text("# the team's channel\n\n tgram://a/b \nmailto://c\n")
+    environ = {"XLATUNE_NOTIFY_URL": "json://one json://two"}
+    assert read_targets(environ, file) == ("tgram://a/b", "mailto://c")
+    assert read_targets(environ) == ("json://one", "json://two")
+    assert read_targets({}) == ()
+    file.write_text("# no target\n")
+    with pytest.raises(ConfigError, match="names no notification target"):
+        read_targets({}, file)

@@ -114,17 +114,3 @@ def test_no_text_of_a_file_becomes_code_of_the_gate(here: Path) -> None:
     assert kinds == ["Expr", *imports, "Assign", "Assign", "FunctionDef"]
     patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
     assert [each[0] for each in patch.splitlines()[:3]] == ["#", "#", "d"]
-
-
-@pytest.mark.jax
-def test_a_flag_that_the_jaxlib_here_does_not_know_is_refused_with_the_nearest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "x-tuning.json"
-    text = EXAMPLE.read_text(encoding="utf-8")
-    path.write_text(text.replace(FLAG, "xla_backend_optimisation_level"), encoding="utf-8")
-    assert main(["recipe", "apply", str(path), *TO]) == 2
-    said = capsys.readouterr().err
-    assert "not for this place" in said
-    assert "xla_backend_optimisation_level" in said
-    assert "did you mean" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -226,13 +225,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def lines(rank: int, steps: int, *, slow: float = 1.0, label: bool = False) -> str:
-    rng = random.Random(rank)
-    front = f"{rank}: " if label else ""
-    return "Config param steps: 40\n" * (rank == 0 or not label) + "".join(
-        f"{front}completed step: {step}, seconds: {0.5 * slow * rng.gauss(1, 0.004):.4f}, "
-        f"TFLOP/s/device: 1.0, Tokens/s/device: 1000.0, total_weights: 64, loss: 7.1\n"
-        for step in range(steps)
-    )
+    text = log(1000 / slow, steps=steps, seed=rank, config="Config param steps: 40")
+    return "".join(f"{rank}: {line}\n" for line in text.splitlines()) if label else text
 
 
 def look(rank: int, **said: object) -> str:

@@ -21,11 +21,11 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec
-from tests.helpers.rotating import ROTATE, journal_of
+from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec, read_rotation
 
 LAUNCHER = os.environ.get("XLATUNE_LAUNCHER", "")  # python=/path/to/python
 CONFIG = Path(__file__).parents[2] / "sweeps" / "maxtext" / "configs" / "tiny-cpu.gpu.yml"
+ROTATE = Path(__file__).parents[2] / "pytest_xlatune" / "workers" / "rotate.py"
 TRAIN = "maxtext.trainers.pre_train.train"
 TURN_STEPS, DROPPED = 5, 2
 
@@ -100,7 +100,9 @@ def train(folder: Path, *, steps: int, spec: RotationSpec | None = None) -> Trai
     )  # fmt: skip
     found = (LINE.search(line) for line in done.stdout.splitlines())
     lines = {int(each[1]): (float(each[2]), float(each[3])) for each in found if each}
-    return Trained(status=done.returncode, said=done.stdout, lines=lines, read=journal_of(folder))
+    journal = folder / "rotation.0.jsonl"
+    read = read_rotation(journal.read_text(encoding="utf-8") if journal.exists() else "")
+    return Trained(status=done.returncode, said=done.stdout, lines=lines, read=read)
 
 
 def test_eight_profiles_of_chosen_truth_are_named_in_two_rotations(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from pytest_xlatune.logs import LogReader, read_log
 from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State
-from tests.helpers.digests import STEP, VERDICTS, messages, recorded
+from tests.guests.megascale.test_megascale import VERDICTS, messages
+from tests.helpers.digests import STEP, recorded
 
 CASES = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
 

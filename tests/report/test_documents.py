@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import (
@@ -27,6 +28,7 @@ from pytest_xlatune.report.lines import ending_text, paragraph, stop_message
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
+from pytest_xlatune.studies.node_check import Nodes
 from tests.helpers import golden, history, of_studies
 from tests.helpers.covered import COVERED, ENV_FILE
 from tests.helpers.finished import CONCLUSION, FINISHED, HISTORY, PROFILES
@@ -210,3 +212,8 @@ def test_a_sweep_without_a_winner_never_rules_out_a_gain_that_is_a_loss() -> Non
     lost = tuple(each for each in CONCLUSION.verdicts if each.kind is not VerdictKind.FASTER)
     over = replace(CONCLUSION, verdicts=lost, record=TuningRecord(bound=bound))
     assert ending_text(ENGLISH, over, stopped="").endswith(words)
+
+
+def test_a_peak_that_is_no_figure_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"peak_tflops is 0\.0, expected a positive number"):
+        Nodes(peak_tflops=0.0)

@@ -111,31 +111,27 @@ def test_every_unknown_key_is_named_at_once_with_its_place_and_the_nearest(check
 
 
 @pytest.mark.parametrize(
-    ("argument", "key", "notes"),
+    ("argument", "key", "is_told"),
     [
-        pytest.param("{0}", "remat_polcy", 1, id="misspelt"),
-        pytest.param("own.yml", "remat_polcy", 1, id="in the folder that it runs in"),
-        pytest.param("{0}", "remat_policy", 0, id="known"),
-        pytest.param("{0}", "optimizer.rte", 1, id="misspelt in its group"),
-        pytest.param("train.toml", "remat_polcy", 0, id="no yml"),
+        pytest.param("own.yml", "remat_polcy", True, id="in the folder that it runs in"),
+        pytest.param("own.yml", "remat_policy", False, id="known"),
+        pytest.param("own.yml", "optimizer.rte", True, id="misspelt in its group"),
+        pytest.param("train.toml", "remat_polcy", False, id="no yml"),
     ],
 )
 def test_a_key_that_the_yml_of_an_own_trainer_does_not_list_is_told(
-    argument: str, key: str, notes: int, tmp_path: Path
+    argument: str, key: str, is_told: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "own.yml"
     path.write_text("remat_policy: none\noptimizer:\n  - rate: 0.1\n", encoding="utf-8")
-    words = argument.format(path) if "{0}" in argument else argument
-    launcher = CommandLauncher(
-        argv=("/opt/train", words, "{steps}", "{overrides}"), cwd=str(tmp_path)
-    )
+    argv = ("/opt/train", argument, "{steps}", "{overrides}")
+    launcher = CommandLauncher(argv=argv, cwd=str(tmp_path))
     cell = Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), overrides={"rate": "1"})
     found = check_keys(launcher, cell, [profile("p", overrides={key: "1"})], environ=os.environ)
-    assert (len(found.notes), found.faults) == (notes, ())
+    assert (len(found.notes), found.faults) == (int(is_told), ())
     for each in found.notes:
         assert f"unknown key '{key}' in profile 'p', {key}=1" in each
         assert f"(own.yml does not have it: {path})" in each
-        assert "did you mean" in each or "." in key
 
 
 def test_a_release_that_cannot_be_asked_is_a_note(checkout: Path) -> None:

@@ -24,7 +24,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.result import Effect
 from pytest_xlatune.prepare.lint import Target, lint
-from pytest_xlatune.prepare.xla_options import Schema, read_options, read_schema
+from pytest_xlatune.prepare.xla_options import Schema, read_schema
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.sweep.deployed import defaults_of
 
@@ -172,54 +172,6 @@ def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
         effects[name] = {each.effect for each in judged}
     assert effects["whole"] == {Effect.IN_EFFECT}
     assert effects["cut"] == {Effect.IN_EFFECT, Effect.CONTRADICTED}
-
-
-# --- the decoder, without XLA ---------------------------------------------------------------------
-
-
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 0x7F:
-        out, value = out + bytes([value & 0x7F | 0x80]), value >> 7
-    return out + bytes([value])
-
-
-def part(number: int, value: int | bytes) -> bytes:
-    """Encode one field: a number, or bytes behind their length."""
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value & 0xFFFFFFFFFFFFFFFF)
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def described(name: str, number: int, kind: int) -> bytes:
-    return part(2, part(1, name.encode()) + part(3, number) + part(4, 1) + part(5, kind))
-
-
-FIELDS = described("flag", 1, 8) + described("level", 2, 5)
-FIELDS += described("text", 5, 9) + described("factor", 6, 2)
-MESSAGE = part(1, b"DebugOptions") + FIELDS
-DESCRIPTION = part(1, b"xla/xla.proto") + part(2, b"xla") + part(4, MESSAGE)
-
-
-def options(body: bytes) -> bytes:
-    return part(3, part(3, body))
-
-
-def test_options_are_read_and_absent_ones_are_at_zero() -> None:
-    schema = read_schema(DESCRIPTION + b"\x0a\x09other.proto\xff\xff")
-    none = {"flag": "false", "level": "0", "text": "", "factor": "0"}
-    assert read_options(b"", schema) == none
-    body = part(1, 1) + part(2, 1) + part(2, -1) + part(5, "µs".encode())
-    body += b"\x35\x00\x00\x00\x3f" + part(99, b"later")
-    read = {"flag": "true", "level": "-1", "text": "µs", "factor": "0.5"}
-    assert read_options(options(body), schema) == read
-
-
-def test_cut_options_are_refused() -> None:
-    whole = options(part(5, b"a text of some length"))
-    for length in range(1, 20):
-        with pytest.raises(ParseError, match="cannot be read"):
-            read_options(whole[:length], read_schema(DESCRIPTION))
 
 
 @pytest.mark.parametrize("foreign", [b"\x0a\x0dxla/xla.proto", b"\xff" * 64])

@@ -36,24 +36,17 @@ def machine(root: Path, **files: str) -> Path:
     return root
 
 
-NVRM = "NVRM version: NVIDIA UNIX "
+NVRM = "NVRM version: NVIDIA UNIX"
+OPEN = f"{NVRM} Open Kernel Module for x86_64  555.42.06  Release Build  (abuild@host)\n"
+OLD = f"{NVRM} x86_64 Kernel Module 390.48 Thu Mar 22 00:42:57\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (("Open Kernel Module for x86_64  555.42.06  Release Build  (abuild@host)  Thu Jul 11 "
-         "12:00:00 UTC 2024\n"), "555.42.06"),
-        ("x86_64 Kernel Module 390.48 Thu Mar 22 00:42:57\n", "390.48"),
-    ],
-    ids=["open", "old"],
-)  # fmt: skip
-def test_the_driver_of_nvidia(text: str, version: str, tmp_path: Path) -> None:
+def test_the_driver_of_nvidia(tmp_path: Path) -> None:
     gpus = {f"proc/driver/nvidia/gpus/0000:{bus:02x}:00.0/information": H100 for bus in range(8)}
-    root = machine(tmp_path, **{"proc/driver/nvidia/version": NVRM + text}, **gpus)
-    found = node_facts(root)
-    assert found["driver"] == f"NVIDIA {version}"
-    assert found["GPUs"] == "8 x NVIDIA H100 80GB HBM3"
+    for text, version in ((OPEN, "555.42.06"), (OLD, "390.48")):
+        found = node_facts(machine(tmp_path, **{"proc/driver/nvidia/version": text}, **gpus))
+        assert found["driver"] == f"NVIDIA {version}"
+        assert found["GPUs"] == "8 x NVIDIA H100 80GB HBM3"
 
 
 def test_the_driver_of_amd_counts_devices_and_no_processor(tmp_path: Path) -> None:

@@ -472,24 +472,6 @@ def test_a_program_that_raises_at_its_first_call_is_out_and_the_trainer_goes_on(
     assert numbers(rotated.losses) == pytest.approx(numbers(losses[False]), rel=1e-4)
 
 
-@PROGRAMS
-def test_each_rotation_compiles_anew_and_leaves_the_cache_alone(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    env = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    trainer = write_trainer(tmp_path, "compiled and called")
-    assert run_plain(trainer, env=env).status == 0
-    kept = sorted(path.name for path in cache.iterdir() if "train_step" in path.name)
-    assert kept
-    rotated = run_rotated(trainer, spec_of(SLOWER, COPY), env=env)
-    assert rotated.turns == TURNS
-    assert all(each.compile_s > 0 for each in rotated.read.compiled)
-    assert kept == sorted(path.name for path in cache.iterdir() if "train_step" in path.name)
-
-
 GLOO = """
 jax.distributed.initialize("127.0.0.1:{port}", 2, int(os.environ["RANK"]))
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P

@@ -252,15 +252,12 @@ def of_process(pid: int, *events: Event) -> list[Event]:
     return [{"pid": pid, **event} for event in events]
 
 
-@pytest.mark.parametrize(
-    ("child", "trouble"),
-    [
-        pytest.param(TURNS[2:], True, id="trains on"),
-        pytest.param((END,), False, id="ends as its parent does"),
-        pytest.param((*BEGIN, *TURNS), False, id="is a program of its own"),
-    ],
-)
-def test_a_forked_child_that_trains_on_is_told(child: tuple[Event, ...], *, trouble: bool) -> None:
-    parent = of_process(8, *BEGIN, *TURNS)
-    read = read_rotation(journal(*parent, *of_process(9, *child), *of_process(8, END)))
-    assert ("forked also ran" in read.trouble) is trouble
+def test_a_forked_child_that_trains_on_is_told() -> None:
+    def trouble_of(*child: Event) -> str:
+        parent = of_process(8, *BEGIN, *TURNS)
+        lines = (*parent, *of_process(9, *child), *of_process(8, END))
+        return read_rotation(journal(*lines)).trouble
+
+    assert "forked also ran" in trouble_of(*TURNS[2:])
+    assert not trouble_of(END), "it ends as its parent does"
+    assert not trouble_of(*BEGIN, *TURNS), "it is a program of its own"

@@ -133,12 +133,10 @@ class Folder:
         """Run pytest with two workers, over trials that have run when they are submitted."""
         return run_with_workers(self.pytester, "-n2", "test_sweep.py", *args)
 
-    def run_apart(
-        self, *args: str, plugin: bool = True, timeout_s: float = 240
-    ) -> pytest.RunResult:
+    def run_apart(self, *args: str) -> pytest.RunResult:
         """Run pytest in a process of its own, as a user does."""
-        named = ["-p", "xlatune"] if plugin else []
-        return self.pytester.runpytest_subprocess(*named, "test_sweep.py", *args, timeout=timeout_s)
+        named = ("-p", "xlatune", "test_sweep.py")
+        return self.pytester.runpytest_subprocess(*named, *args, timeout=240)
 
     def events(self, kind: str, *, sweep: str = "pretend") -> list[dict[str, Any]]:
         """Every event of this kind in all ledgers of a sweep, those moved aside included."""

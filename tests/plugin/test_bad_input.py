@@ -50,6 +50,9 @@ MISTAKES: dict[str, Case] = {
     "a wave without profiles": (
         wave2("@pytest.mark.wave3"), (),
         "*unknown wave 'wave3' in sweep 'pretend'*Known: wave2*"),
+    "a marker that is nearly one": (
+        ("@pytest.mark.confirm", "@pytest.mark.confrim"), (),
+        "*unknown marker 'confrim' in test_finalist*did you mean 'confirm'*"),
     "a test of a wave that derives nothing": (
         ("(measure, profile)", "(measure, derived)"), (), "*derives nothing in wave2*"),
     "missing inputs, all of them": (

@@ -116,6 +116,13 @@ def test_digest_knows_settings_not_spelling(flags: Flags) -> None:
     assert settings_digest(flags, {"NCCL_ALGO": "Ring"}) != settings_digest(flags, {})
 
 
+def test_what_is_in_effect() -> None:
+    one = "--xla_gpu_enable_pipelined_all_gather=true --xla_gpu_pipeline_all_gather=off"
+    assert effective_values(parse_flags(one)) == {"xla_gpu_pipeline_all_gather": "off"}
+    both = parse_flags("--xla_disable_hlo_passes=fusion --xla_disable_hlo_passes=algsimp")
+    assert effective_values(both) == {"xla_disable_hlo_passes": "fusion,algsimp"}
+
+
 def test_deployed_text_stays_byte_for_byte() -> None:
     deployed = "  --xla_a='1 2'   --xla_b  "
     assert append_flags(deployed, parse_flags("--xla_c")) == "--xla_a='1 2'   --xla_b --xla_c"

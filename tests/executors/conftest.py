@@ -1,4 +1,4 @@
-"""An attempt's folder, this machine, and payloads, none of which outlives its test."""
+"""An attempt's folder, and payloads that do not outlive their test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.machine import Machine
 from tests.helpers.payloads import Start
 from tests.helpers.waiting import LIMIT_S
 
@@ -27,15 +26,6 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "pp8" / "cell" / "t1" / "1"
     folder.mkdir(parents=True)
     return folder
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
-    yield made
-    made.cancel(*made.submissions)
-    for each in made.submissions:
-        made.final(each)
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from pytest_xlatune.model.result import Outcome
 from tests.helpers.waiting import until
 
 PATH = {"PATH": os.environ["PATH"]}
-# a trainer that tells when it ran
-TIMED = "import time; a = time.monotonic(); time.sleep(0.2); print(a, time.monotonic())"
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -94,7 +94,7 @@ COMMANDS = {
     for name, row in command_table()["commands"].items()
 }
 _WIDTH = 78  # characters in a line of the help
-_NEW_OBJECTS = 50_000  # so many more, before garbage is collected
+_NEW_OBJECTS = 50_000  # garbage is collected after so many new objects
 # Flags of XLA and libtpu have underscores in their names; no option of ours has one:
 # --xla_gpu_autotune_level=0      --megascale_abort_on_hangs=true
 _IS_FLAG = re.compile(r"--[A-Za-z0-9]+_\w")

@@ -146,8 +146,8 @@ def declare(
         parser.set_defaults(run=load_function(f"{__package__}.{row['run']}"))
     rows = row.get("commands", {})
     if rows:
-        declared = words[:1] if {*words[:1]} & rows.keys() else rows
-        lines = {name: rows[name]["line"] for name in declared}
+        requested = [word for word in words[:1] if word in rows]
+        lines = {name: rows[name]["line"] for name in requested or rows}
         for name, subparser in add_commands(parser, lines, metavar=row["metavar"]).items():
             declare(subparser, rows[name], words[1:])
             subparser.description = rows[name].get("description", subparser.description)

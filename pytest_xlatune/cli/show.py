@@ -60,19 +60,19 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
     """
     write_files(output.files)
     page: Path | None = vars(arguments).get("html")
-    shown: list[Document] = []
+    printed: list[Document] = []
     if vars(arguments).get("json", False):
         if output.json is not None:
             show_json(output.json())
     else:
         for document in output.documents:
             show_document(document)
-            shown.append(document)
-    page_document = None if page is None else next(iter(shown or output.documents), None)
+            printed.append(document)
+    page_document = None if page is None else next(iter(printed or output.documents), None)
     if page is not None and page_document is not None:  # without a document there is no page
         arguments.write_page(page_document, page, output.source)
-        blank = [""] if page_document.brief else []
-        show([*blank, f"written: {page}"] if shown else [])
+        blank = [""] if page_document.brief else []  # others end with one
+        show([*blank, f"written: {page}"] if printed else [])
     complain(output.notes)
     return complain(output.problems, status=output.problem_status) or output.status
 

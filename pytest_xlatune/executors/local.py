@@ -5,7 +5,7 @@ The payload forks: the short-lived parent records the job, and the child is the 
 * gives the job a session of its own, so that Ctrl-C in pytest does not end it;
 * keeps the environment of pytest, with its secrets, from the job, which gets only what the launch
   spec inherits and what an interpreter needs to start;
-* leaves the running job without a parent, which would warn about the job when the parent ends;
+* keeps the job from being a child of pytest, where Python would warn about it at the end;
 * lets the trainer start only after the job is recorded, even if one of the two is killed.
 
 The payload holds a lock of the machine during a trial, so all sessions of this user together run
@@ -143,7 +143,7 @@ def _written_outcome(folder: Path) -> Outcome | None:
 def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
     """Return the outcome of a job that waits or runs; None if its process has ended."""
     claim, trainer = read_claim(folder), read_started(folder)
-    if claim is None:
+    if claim is None:  # not claimed yet: only the job id names its process
         pid, _, ticks = job_id.partition(".")
         if payload.start_ticks(int(pid)) != int(ticks):
             return None

@@ -100,7 +100,7 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
         settings: name of a setting that the user gave -> where it was given.
         command: the command line of the session, without secrets.
         run: id of the session in whose folder the attempts are; "" for this session. It is an
-            earlier one if its ledger was lost and was rebuilt from its attempts' files.
+            earlier one if the ledger was lost and was rebuilt from the files of its attempts.
     """
 
     cells: tuple[Cell, ...]
@@ -264,7 +264,7 @@ class Decided(Event, frozen=True, kw_only=True):
             return say(
                 "{meaning}: {detail}{times}: {follows}",
                 meaning=FailureClass(self.cls).meaning,
-                cls=self.cls,
+                cls=self.cls,  # not in the text: the program reads it
                 detail=self.found or self.detail,
                 times=times,
                 follows=follows,
@@ -621,7 +621,7 @@ class Ledger:
 
     def _is_complete(self, line: bytes, *, is_first: bool) -> bool:
         """Return whether a line is complete; raise LedgerError for a file that is no ledger."""
-        text = line.removesuffix(_TORN)
+        text = line.removesuffix(_TORN)  # if torn, perhaps only a part of the beginning
         if is_first and not (text.startswith(_BEGINNING) or _BEGINNING.startswith(text)):
             raise UnreadableLedgerError(
                 f"{self.path} is not a ledger: expected it to begin with {_BEGINNING.decode()}, "
@@ -741,7 +741,7 @@ def _unreadable(line: bytes) -> UnreadableLedgerError:
     """Return the error for a line of another schema, or for one that is no event."""
     try:
         data = read_json(line, is_strict=True)
-        schema, _, _ = data["schema"], data["at"], data["event"]
+        schema, _, _ = data["schema"], data["at"], data["event"]  # an event has all three
     except (ValueError, KeyError, TypeError):
         schema = SCHEMA
     if schema != SCHEMA:

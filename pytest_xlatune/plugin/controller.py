@@ -142,7 +142,7 @@ class StatusLine:
             writer = reporter._tw  # noqa: SLF001 - pytest gives no other way
             if writer.width_of_current_line:  # dots, or the name of a running test
                 reporter.write_line("")
-            reporter.currentfspath = None
+            reporter.currentfspath = None  # so pytest names the test's file again
             shown = printable(hide_kept(text))[: max(writer.fullwidth - 1, 1)]
             writer._file.write(shown)  # noqa: SLF001 - `write` would count it into the current line
             writer.flush()
@@ -556,7 +556,7 @@ class Controller:
             self._status.clear()
             if reporter._tw.width_of_current_line:  # noqa: SLF001 - the line has dots of xdist
                 reporter.write_line("")
-            reporter.currentfspath = None
+            reporter.currentfspath = None  # so pytest names the test's file again
             _say(reporter, line)
             reporter.flush()  # also into a file, which people follow with `tail -f`
 

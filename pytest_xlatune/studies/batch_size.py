@@ -342,8 +342,8 @@ class _Lane:
         low, high = self.compiled
         if high - low <= 1 or any(memory.fits is None for memory in self.memory.values()):
             return None
-        # If the expected ceiling fits, the size above it is compiled: only that it does not fit
-        # proves the ceiling.
+        # If the expected ceiling fits, the size above it is compiled: if that does not fit, the
+        # ceiling is proved.
         return min(max(self._expected_top(low, high), low + 1), high - 1)
 
     def _expected_top(self, low: int, high: int) -> int:
@@ -542,8 +542,8 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         for trial in (self._trial(to_compile, COMPILED), self.next_probe):
             if trial is not None:
                 usual_probes = len(self.study.cells) if self.study.asked.names_arms else 5
-                likely = max(usual_probes - len(self.probes), 1) - 1 + 2 * BLOCKS_RUN
-                allowed = self.study.budget - len(self.jobs) - 1
+                likely = max(usual_probes - len(self.probes) - 1, 0) + 2 * BLOCKS_RUN
+                allowed = self.study.budget - len(self.jobs) - 1  # without this trial, as above
                 self.stage_results([trial], later=max(min(likely, allowed), 0))
         self.leaders = self._leaders()
         remaining = self.study.budget - sum(not run.trial.block for run in self.jobs)
@@ -627,7 +627,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
     def next_probe(self) -> Trial | None:
         """The next run outside blocks within the budget; None if the search is over."""
         trial, block_jobs = self.next_useful, 2 * _LEAST_BLOCKS
-        if trial is None or trial.id in self.results:
+        if trial is None or trial.id in self.results:  # it costs no further job
             return trial
         # Once two sizes have a score, jobs for two blocks of them are reserved.
         is_reserved = len(self.scores) > 1 and self.study.budget >= 2 * block_jobs
@@ -704,7 +704,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         return leaders if len(leaders) > 1 else ()
 
     def _fitted(self) -> tuple[BlockFit | None, int | None]:
-        """Return the least squares of the blocks against their largest mean, and that index.
+        """Return the least squares of the blocks against their largest mean, and that size's index.
 
         Without two sizes that have a score in blocks, the fit is None, and the index is that of the
         fastest first run, or None.
@@ -840,7 +840,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
     def _verdict_by_speed(self, base: Verdict, at: int) -> Verdict:
         """Return the verdict on a size that ran; that on the best only gets its figures."""
         fit, is_best = self.fit, at == self.lead
-        if fit is None or not (at in self.compared and (is_best or base.arm in fit.arms)):
+        if fit is None or at not in self.compared or not (is_best or base.arm in fit.arms):
             base = replace(base, method=say(ITS_FIRST_RUN))
             return base if is_best else self._verdict_by_first_run(base, at)
         runs = [run for run in self.by_place[at] if run.trial.block and usable(run)]
@@ -862,7 +862,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
     def _verdict_by_first_run(self, base: Verdict, at: int) -> Verdict:
         """Return the verdict on a size that no block compares with the best."""
         fit, sigma, noise = self.fit, self.study.asked.sigma, self.noise
-        gap = self.scores[at] - self.scores[self.lead or 0]
+        gap = self.scores[at] - self.scores[self.lead or 0]  # the lead is never None here
         ends, sigmas = None, CUT_SIGMAS
         # whether the noise is known from few blocks only
         is_rough = sigma is None and fit is not None and fit.df < MIN_DF
@@ -995,14 +995,14 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
     by_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        what = f"batch size: a first run of two sizes takes {_LEAST_BLOCKS} jobs"
-        self.refuse_budget(what, least=_LEAST_BLOCKS, most=30)
+        what = "batch size: a first run of two sizes takes 2 jobs"
+        self.refuse_budget(what, least=2, most=30)
 
     @cached_property
     def name(self) -> str:
         """The kind of study and a digest: studies of different keys have different names."""
         parts = (self.asked.key, self.asked.key_of_study, *filter(None, [self.asked.by]))
-        return name_of(KIND, *(parts if parts != (PER_DEVICE, "") else ()))
+        return name_of(KIND) if parts == (PER_DEVICE, "") else name_of(KIND, *parts)
 
     @property
     def policy(self) -> Policy:

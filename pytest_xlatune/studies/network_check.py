@@ -75,10 +75,10 @@ FIRST_ROUNDS = 4  # after so many rounds, slow nodes run again for the first tim
 EARLY = (2.0, 0.015)  # for a node after the first rounds
 LATE = (1.0, 0.012)  # for a node once every pair has run
 PAIR = (1.8, 0.012)  # for a pair by its single run
-FRESH = 0.010  # for a pair by its two fresh runs: only a log ratio
+FRESH = 0.010  # for a pair by its two fresh runs: this log ratio and one standard deviation
 SHARE = 4  # at most a fourth of the nodes may be suspects
-# At most half as many pairs as nodes may be suspects. With a few percent of bad jobs among N^2 / 2
-# pairs, N / 2 pairs of 32 healthy nodes look slow, and the bad link is not always the slowest.
+# At most half as many pairs as nodes may be suspects. With a few percent of bad jobs, 16 of
+# the 496 pairs of 32 healthy nodes look slow, and the bad link is not always the slowest.
 SHARE_OF_PAIRS = 2
 REPEATS = 4  # fresh runs of a slow node, and of the slowest pair
 MANY = 8  # with so many nodes, the pairs of one round are enough for a median
@@ -145,7 +145,7 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         low: the nodes that are slow in the rounds, the slowest first.
         link: the slowest pair, which ran again beside its nodes with other partners; None if none.
         link_loss: the loss of that pair against the mean of its nodes with other partners, because
-            the slower of the two is so by chance; None if it is unknown.
+            the slower of these may be so by chance; None if it is unknown.
         end_losses: its loss against each of its nodes with another partner; () if unknown.
         failed_nodes: nodes that cannot communicate -> the results that show it.
         broken: pairs that fail although both nodes work with others.
@@ -236,7 +236,7 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         worked: Counter[str] = Counter()
         for result in self.results_of(chain(*self.study.round_trials)):
             if usable(result) is not None:
-                worked.update(self.study.pair_of(result.trial))
+                worked.update(self.study.pair_of(result.trial))  # counts both nodes
             elif result.status.is_final and not is_excused(result):
                 failed[self.study.pair_of(result.trial)] = result
         unexplained, place = dict(failed), self.study.place
@@ -441,8 +441,7 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         """Return the loss that differences of runs show; None if there are too few.
 
         The noise includes that of first runs inside racks, by round, of pairs without excluded and
-        accused nodes; the nodes of the slowest pair are not accused. For `family` and `jobs` see
-        `slower`.
+        accused nodes, and without the slowest pair. For `family` and `jobs` see `slower`.
         """
         study, bad = self.study, {*excluded, *self.accused}
         healthy = {
@@ -527,7 +526,7 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
                     text = f"{text}; its pair stands for all of {{racks: and }}"
                 why = say(text, loss=_least_loss(loss), racks=racks)
                 return decided(base, VerdictKind.SLOWER, why)
-            if not all(end_loss.estimate < LEAST_LOSS for end_loss in self.end_losses):
+            if any(end_loss.estimate >= LEAST_LOSS for end_loss in self.end_losses):
                 return not_accused(base, say("low in single runs, not beside its nodes elsewhere"))
             return undecided(base, say("a loss is neither shown nor excluded by fresh runs"))
         if pair in self.broken and pair in self.again:

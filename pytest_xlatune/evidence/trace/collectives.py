@@ -140,17 +140,17 @@ class Watch:
         mine = kernels.where((kernels["kind"] == COMMUNICATION) & (kernels["step"] != ABSENT))
         mine = mine.where(np.lexsort((mine["start_ps"], mine["step"])))
         columns = np.stack([mine["step"], mine["start_ps"], mine["duration_ps"]])
-        for label in (mine["op"], mine["name"]):
+        for label in (mine["op"], mine["name"]):  # bincount finds distinct indices without sorting
             for name_index in np.flatnonzero(np.bincount(label[label != ABSENT])).tolist():
                 runs = columns[:, label == name_index]
                 self._runs[trace.names[name_index]][trace.source, device.name] = runs
 
     def runs(self, row: TimeRow, devices: int) -> Mapping[tuple[str, str], Ints] | None:
-        """Return the executions of a row on each device; None if they do not correspond."""
+        """Return the executions of a row on each device; None unless all have the same steps."""
         runs = self._runs[row.name]
-        first = next(iter(runs.values()), np.zeros((3, 0), np.int64))
-        is_alike = all(np.array_equal(of_device[0], first[0]) for of_device in runs.values())
-        is_whole = len(runs) == devices and devices * first.shape[1] == row.count
+        steps = [steps for steps, _, _ in runs.values()] or [np.zeros(0, np.int64)]
+        is_alike = all(np.array_equal(of_device, steps[0]) for of_device in steps)
+        is_whole = len(runs) == devices and devices * len(steps[0]) == row.count
         return runs if is_alike and is_whole else None
 
 

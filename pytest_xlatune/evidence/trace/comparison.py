@@ -43,7 +43,7 @@ class TraceComparison(Record, frozen=True, kw_only=True):
     a variant has no two consecutive steps.
     """
 
-    # for several variants, those that changed most come first in each group
+    # for several variants, the families and kernels that changed most come first
     figures: tuple[Figure, ...]
     sentences: tuple[str, ...]
 
@@ -112,7 +112,7 @@ def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
         ]
         if others and group in (FAMILY, KERNEL):
             # by the largest change of a variant
-            of_group.sort(key=lambda row: (-max(map(abs, map(row.change_s, variants))), row.name))
+            of_group.sort(key=lambda row: (-max(abs(row.change_s(n)) for n in variants), row.name))
         rows += of_group
     return TraceComparison(
         figures=tuple(rows),

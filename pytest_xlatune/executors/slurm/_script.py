@@ -115,7 +115,7 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply
         return Reply(code=reply.code or 1, out=reply.out, err=reason, is_unclear=True)
     submitted_script = scripts / f"{submitted['id']}_submission.sh"
     path.replace(submitted_script)
-    path.symlink_to(submitted_script.name)
+    path.symlink_to(submitted_script.name)  # Slurm still names the script by this path
     return Reply(code=0, out=submitted["id"])
 
 

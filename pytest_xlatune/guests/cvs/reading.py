@@ -242,7 +242,7 @@ def _open_items(
         if leaf.cls not in (USED, DIFFERENT) or (is_node_count and nodes is not None):
             continue
         text = leaf.value if isinstance(leaf.value, str) else ""
-        wanted = leaf.text
+        wanted = leaf.text  # what CVS uses it for
         unfilled = PLACEHOLDER.search(source.filled(text))
         if unfilled:
             name = unfilled[1]
@@ -252,7 +252,7 @@ def _open_items(
         if lacks_digest:
             wanted = "the image with its digest, NAME@sha256:HEX; or give the run --xlatune-image"
         is_marked = any(has_change_mark(part) for part in (text, *leaf.path))
-        if unfilled or is_no_count or lacks_digest or is_marked:
+        if unfilled or is_no_count or lacks_digest or is_marked:  # the first two have no sample
             sample = sample_of(text) if is_marked and not (is_no_count or unfilled) else ""
             open_items.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
     return tuple(open_items)
@@ -378,7 +378,7 @@ def _make_cell(
 ) -> CvsCell:
     """Return a cell with its axes; `at` is the path of its keys in the file."""
     for key in ("per_device_batch_size", "max_target_length"):
-        source.number((*at, key), maxtext.get(key))
+        source.number((*at, key), maxtext.get(key))  # only for its error
     axes = _parallelism_of(source, at, maxtext, nodes=nodes, devices=devices)
     return CvsCell(maxtext=maxtext, nodes=nodes, gpus_per_node=devices, parallelism=axes, **fields)
 
@@ -505,7 +505,8 @@ def _read_generation_4(
             raise ConfigError.unknown("sweep", sweep, valid=sweeps, where=where)
     open_items: list[OpenItem] = []
     cells = []
-    for sweep in dict.fromkeys(runs or sweeps) if sweeps else ("default",):
+    names = [*dict.fromkeys(runs or sweeps)] if sweeps else ["default"]
+    for sweep in names:
         at = ("sweeps", sweep) if sweeps else config
         sweep_keys = _maxtext_of(source, *at) if sweeps else {}
         maxtext = {**base, **_keys_in_sweep_name(source, sweep, gpu, open_items), **sweep_keys}

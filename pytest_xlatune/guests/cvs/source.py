@@ -104,7 +104,7 @@ def is_comment(key: str, siblings: object = ()) -> bool:
     if _COMMENT.match(key):
         return True
     _, mark, rest = key.rpartition("__")
-    return bool(mark) and isinstance(siblings, dict) and rest in siblings and rest != key
+    return bool(mark) and isinstance(siblings, dict) and rest in siblings
 
 
 # the mark of a value that the user has to change:  "eno0 <changeme>"   "<change>"   "X.X.X.X"

@@ -98,8 +98,8 @@ class _Launch(msgspec.Struct):
     def is_complete(self) -> bool:
         """Whether no line of the launch seems to be missing.
 
-        There must be states, and among them one of each program's sample worker, unless libtpu has
-        cut a list of workers.
+        There must be states, a program for a launch id, and a state of each program's sample
+        worker, unless libtpu has cut a list of workers.
         """
         listed = {str(worker) for _, workers in self.states for worker in workers.workers}
         samples = {program.sample for program in self.programs} - {None}
@@ -159,11 +159,9 @@ class DigestBuilder:
         is_long = self.last - self.first > _MOST_LINES
         return self._has_ended or self.stray > _STRAY_LINES or is_long
 
-    def includes(self, line: TextLine, body: str) -> bool:
+    def includes(self, line: TextLine) -> bool:
         """Return whether a line that looks like the beginning of a digest is a part of this one."""
-        if self._part == "message" and self._is_prefixed and not line.is_prefixed:
-            return True
-        return self._prose_cause is None and not self._keys and HEAD.match(body) is None
+        return self._part == "message" and self._is_prefixed and not line.is_prefixed
 
     def read(self, line: TextLine, body: str, *, is_torn: bool) -> None:
         """Read a line of the digest, or count a line of something else."""
@@ -344,6 +342,7 @@ class DigestBuilder:
 
     def _read_state(self, match: re.Match[str]) -> None:
         """Read the state of cores from a match of `_STATE`."""
+        # a list with one worker, job/task:host, has no bare hosts
         listed = self._read_list(match["who"], allow_hosts="/" not in match["who"])
         op: str | None = match["op"]
         name, at, computation = _split_last(op or "")
@@ -418,7 +417,7 @@ class DigestBuilder:
         for host, pc in self._values_by_host["states"].items():
             fingerprint = self._values_by_host["fingerprints"].get(host)
             groups.setdefault((pc, fingerprint), []).append(host)
-        for (pc, fingerprint), hosts in groups.items():
+        for (pc, fingerprint), hosts in groups.items():  # 18 digits at most, as in `_STATE`
             yield TpuState(
                 fingerprint=fingerprint, pc=int(pc[:18]), hosts=tuple(hosts), cores=len(hosts)
             )

@@ -173,7 +173,7 @@ class MegascaleReader:
         if not opens and key and key["key"] in ("Full error digest", "Potential cause"):
             # these keys occur once in a digest, so a second one opens another digest
             opens = builder is None or builder.has_key(key["key"])
-        if builder is not None and opens and not builder.includes(line, body):
+        if builder is not None and opens and not builder.includes(line):
             self._close_digest(line.origin)
             builder = None
         if builder is None and opens and len(self._open) < _MOST_ORIGINS:

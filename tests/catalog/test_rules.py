@@ -139,7 +139,7 @@ CASES: list[tuple[Any, ...]] = [
     ("partner", flags(THRESHOLD)),
     ("latency-hiding", flags(OVERLAP), context(LHS_OFF)),
     ("latency-hiding", flags(OVERLAP), context(SOL_OFF)),
-    ("latency-hiding", flags(OVERLAP), context(jaxlib="0.6.2")),
+    ("latency-hiding", flags(OVERLAP), context(jaxlib="0.7.1")),
     ("latency-hiding", flags(OVERLAP), context(device="gfx950", jaxlib="0.11.2")),
     ("overruled", flags(DOUBLE), context(UNROLL)),
     ("overruled", flags(WINDOW_MIB), context(f"{WINDOW_BYTES}=0")),

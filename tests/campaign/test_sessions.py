@@ -33,8 +33,8 @@ from tests.helpers.scripted import (
     CellsStudy,
     Cluster,
     FakeExecutor,
-    again,
     campaign,
+    campaign_of,
     failing,
     log,
     on,
@@ -213,7 +213,7 @@ def test_a_damaged_ledger_is_refused_and_starting_over_moves_it_aside(
     made = campaign(tmp_path, executor)
     path, content = made.ledger.path, damage(finished)
     path.write_bytes(content)
-    more = again(made, made.study, session="second", executor=executor)
+    more = campaign_of(made.folder, executor, made.study, session="second")
     for ask in (more.open, more.open, more.view, more.turn, more.conclude):  # not with a part of it
         with pytest.raises(LedgerError, match=rf"^{path}[: ].*--xlatune-fresh.*deletes nothing"):
             ask()
@@ -263,7 +263,7 @@ def test_all_processes_of_a_session_plan_with_what_its_first_one_knew(tmp_path: 
     assert isinstance(first.study, TuningStudy)
     calibrated = replace(first.study, sigma_prior=0.05)  # it ended before the second one came
     for session, known in (("first", first.study), ("second", calibrated)):
-        other = again(first, calibrated, session=session, executor=executor)
+        other = campaign_of(first.folder, executor, calibrated, session=session)
         other.open()
         assert other.study == known
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.profile import Profile, profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
-from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from tests.helpers.repositories import Repository
 
 ENV = "configs/tiny.env.sh"
@@ -40,17 +42,13 @@ def covered(
     if yml is not None:
         files.append(DeployedFile(path=YML, text=yml, is_shell=False))
     verdicts = [Verdict(arm=recipe.id, kind=VerdictKind.FASTER, delta=0.1, n=4, tgs=110.0)]
-    verdicts += [
-        Verdict(
-            arm=each.id,
-            kind=kind,
-            can_run=kind is not VerdictKind.INVALID,
-            delta=-0.1 if kind is VerdictKind.SLOWER else None,
-            n=0 if kind is VerdictKind.INVALID else 4,
-            reasons=(verbatim("out of memory: 9 GiB"),) if kind is VerdictKind.INVALID else (),
-        )
-        for each, kind in others
-    ]
+    for each, kind in others:
+        slower = -0.1 if kind is VerdictKind.SLOWER else None
+        verdict = Verdict(arm=each.id, kind=kind, delta=slower, n=4)
+        if kind is VerdictKind.INVALID:
+            reasons = (verbatim("out of memory: 9 GiB"),)
+            verdict = replace(verdict, can_run=False, n=0, reasons=reasons)
+        verdicts.append(verdict)
     return MeasuredCell(
         sweep="sweep",
         cell_digest=cell.digest,
@@ -85,8 +83,3 @@ def apply(root: Path, patch: str) -> None:
 
 
 AG, OVERLAP = profile("ag", "--xla_ag=1"), profile("overlap", "--xla_ag=8 --xla_o=2")
-
-
-def elsewhere(tag: str, kind: VerdictKind) -> OtherCell:
-    verdict = Verdict(arm="overlap-2", kind=kind, n=4)
-    return OtherCell(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)

@@ -52,10 +52,3 @@ def scored_with(results: Sequence[TrialResult], **changes: Any) -> tuple[TrialRe
         replace(result, score=replace(result.score, **changes)) if result.score else result
         for result in results
     )
-
-
-def used(subject: MeasuredCell, *, peak: float | None, **printed: Any) -> MeasuredCell:
-    """Return a subject whose runs print what they take, with a stated peak."""
-    record: Any = subject.conclusion.record
-    conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=peak))
-    return replace(subject, history=scored_with(subject.history, **printed), conclusion=conclusion)

@@ -34,6 +34,7 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
 _OURS, _git = Path(__file__).parents[2], probe_environment._git
+_git_once = functools.cache(_git)
 # a program with one of these words needs a process of its own
 NEEDS_A_PROCESS = (
     *("jax", "runpy", "subprocess", "multiprocessing", "threading"),
@@ -95,17 +96,13 @@ def _start(
     return _Ended(code)
 
 
-def _no_stop() -> SimpleNamespace:
-    return SimpleNamespace(reason="", wait=lambda _: None)
-
-
 def _ended_by_itself(*_: object) -> None:
     """Wait for no process, and leave none behind: `_start` has done both."""
 
 
 # what of the payload watches a process
 QUICK: dict[str, Any] = {
-    "_Stop": _no_stop,
+    "_Stop": lambda: SimpleNamespace(reason="", wait=lambda _: None),
     "_start": _start,
     "_wait_for": _ended_by_itself,
     "_end_everything": _ended_by_itself,
@@ -195,9 +192,4 @@ def _run_here(
 
 def git_but_once(top: Path, *words: str) -> str | None:
     """Ask git as the probe does; our own repository stays as it is while the tests run."""
-    return _git_of_ours(*words) if top == _OURS else _git(top, *words)
-
-
-@functools.cache
-def _git_of_ours(*words: str) -> str | None:
-    return _git(_OURS, *words)
+    return (_git_once if top == _OURS else _git)(top, *words)

@@ -234,12 +234,6 @@ def campaign_of(
     )
 
 
-def again(made: Campaign, study: Study, *, session: str, executor: Executor) -> Campaign:
-    """Return a campaign over the same sweep and ledger, as another process has it."""
-    ledger = Ledger(made.ledger.path)
-    return Campaign(made.resolved, executor, ledger, study=study, session=session)
-
-
 def ticking() -> Callable[[], float]:
     """Return a clock on which ten seconds pass at each look."""
     return itertools.count(10.0, 10.0).__next__

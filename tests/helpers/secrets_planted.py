@@ -118,14 +118,7 @@ def write(folder: Path, *, executor: str) -> None:
 def digest_of(*, has_profile: bool, inherited: str = INHERITED[1]) -> str:
     """What the trainer prints where every secret reached it."""
     values = [value for value, _ in (*DEPLOYED.values(), *SOURCED.values())]
-    values += [
-        inherited,
-        PROFILE[1] if has_profile else "",
-        "=".join(OVERRIDE),
-        *WORD,
-        *HEADER,
-        *SHELL,
-    ]
+    values += [inherited, PROFILE[1] if has_profile else "", "=".join(OVERRIDE), *WORDS]
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
 

@@ -20,13 +20,3 @@ def tree_of(path: Path) -> ast.Module:
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree_of(path)))
-
-
-def called(node: ast.Call) -> str:
-    """Return the name that is called, `say` or `say.count`; an empty text for a longer one."""
-    match node.func:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=ast.Name(id=of), attr=name):
-            return f"{of}.{name}"
-    return ""

@@ -9,7 +9,6 @@ from pytest_xlatune.ledger import (
     CampaignOpened,
     Decided,
     Event,
-    Ledger,
     NodesPinned,
     Noted,
     TrialEnded,
@@ -78,9 +77,3 @@ STORY: tuple[Event, ...] = (
     NodesPinned(cell_digest=CELL.digest, nodes=("node001", "node002")),
     Noted(text="torn\nlines, \u2028 and ünïcode"),
 )
-
-
-def write_story(ledger: Ledger) -> bytes:
-    for number, event in enumerate(STORY):
-        ledger.append(event, at_s=100.0 + number)
-    return ledger.path.read_bytes()

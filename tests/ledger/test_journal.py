@@ -18,11 +18,17 @@ from hypothesis import strategies as st
 from pytest_xlatune.ledger import Ledger, Noted
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import LedgerError
-from tests.helpers.stories import STORY, write_story
+from tests.helpers.stories import STORY
 from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S
 
 LINE = b'{"schema":4,"at":1.0,"event":"noted","text":"fine"}\n'
+
+
+def write_story(ledger: Ledger) -> bytes:
+    for number, event in enumerate(STORY):
+        ledger.append(event, at_s=100.0 + number)
+    return ledger.path.read_bytes()
 
 
 def noted(*texts: str) -> list[Noted]:

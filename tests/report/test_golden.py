@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -70,7 +71,11 @@ def in_terminal(width: int) -> str:
 
 def study(made: Callable[[], MeasuredCell]) -> str:
     """The document of a study of cells whose jobs print what they use."""
-    subject = of_studies.used(made(), peak=500.0, tflops=200.0, memory_gb=71.3)
+    subject = made()
+    record: Any = subject.conclusion.record
+    conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=500.0))
+    history = of_studies.scored_with(subject.history, tflops=200.0, memory_gb=71.3)
+    subject = replace(subject, history=history, conclusion=conclusion)
     return markdown(cell_document(subject))
 
 

@@ -17,7 +17,7 @@ from pytest_xlatune.model.profile import Profile, effective_values, parse_flags,
 from pytest_xlatune.model.result import Recipe, TuningRecord, Verdict, VerdictKind
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.guards import Doubt, conflicts, sign
-from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells, write_cells
+from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell, read_cells, write_cells
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.deployed import deployed_env
@@ -28,7 +28,6 @@ from tests.helpers.deploying import (
     OVERLAP,
     apply,
     covered,
-    elsewhere,
     repository,
 )
 from tests.helpers.history import trial_of
@@ -39,6 +38,11 @@ BOTH = profile("ag-1g+chan-8", "--xla_ag=1", env={"NCCL_NCHANNELS_PER_NET_PEER":
 CHAN = profile("chan-8", env={"NCCL_NCHANNELS_PER_NET_PEER": "8"})
 OTHER = profile("other", "--xla_z=1")
 ANOTHER_NAME = replace(BOTH, id="the-same-by-another-name")
+
+
+def elsewhere(tag: str, kind: VerdictKind) -> OtherCell:
+    verdict = Verdict(arm="overlap-2", kind=kind, n=4)
+    return OtherCell(config_tag=tag, sweep=f"sweep-{tag}", verdict=verdict)
 
 
 def without_recipe(cell: MeasuredCell) -> MeasuredCell:

@@ -23,7 +23,7 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
-from tests.helpers.source import MODULES, called, nodes_of
+from tests.helpers.source import MODULES, nodes_of
 
 CHINESE = Translator(Language.CHINESE)
 STRAGGLES = (
@@ -98,6 +98,16 @@ def test_a_damaged_text_of_a_ledger_is_shown_as_it_stands(text: str, shown: str)
 
 FOLDER = Path(report.__file__).parent
 CATALOG = FOLDER / "po" / "zh.po"
+
+
+def called(node: ast.Call) -> str:
+    """Return the name that is called, `say` or `say.count`; an empty text for a longer one."""
+    match node.func:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=of), attr=name):
+            return f"{of}.{name}"
+    return ""
 
 
 def msgids() -> Iterator[str]:

@@ -35,7 +35,7 @@ from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search, Singles, rules_of_kind
-from pytest_xlatune.studies.trials import pace_of
+from pytest_xlatune.studies.trials import STUDY, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.checkouts import as_checkout_launcher, same_files
 from pytest_xlatune.sweep.deployed import NoEnv, trainer_settings, with_sourced
@@ -372,9 +372,9 @@ class ResolvedSweep:
             return None
         results = [result for result in earlier if result.trial.cell_digest == self.cell.digest]
         # A sweep that began with rotations continues with them, whatever their pace. A sweep that
-        # was interrupted among the jobs of its screen continues with jobs.
+        # was interrupted among the jobs of its screen, or has blocks, continues with jobs.
         has_rotated = any(result.trial.rotation for result in results)
-        if self.must_save and not has_rotated and any(map(_is_open_job, results)):
+        if self.must_save and not has_rotated and any(map(_keeps_to_jobs, results)):
             return None
         must_save = self.must_save and not has_rotated
         pace = pace_of(results) if must_save else None
@@ -435,7 +435,9 @@ def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
     return (f"no compile check: a {kind.file_name} measures everything that it compares",)
 
 
-def _is_open_job(result: TrialResult) -> bool:
-    """Return whether a trial is a profile's job of a screen and is not final."""
+def _keeps_to_jobs(result: TrialResult) -> bool:
+    """Return whether a trial is a profile's job in a block, or an open one in a screen."""
     trial = result.trial
-    return trial.is_screened and not trial.is_baseline and not result.status.is_final
+    if trial.study != STUDY or trial.is_baseline:
+        return False
+    return not (trial.is_screened and result.status.is_final)

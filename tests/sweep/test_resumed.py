@@ -16,15 +16,16 @@ from tests.helpers.history import study
 
 
 @pytest.mark.parametrize(
-    ("status", "rotates"),
+    ("status", "block", "rotates"),
     [
-        pytest.param(TrialStatus.PLANNED, False, id="a job of its screen is planned"),
-        pytest.param(TrialStatus.RUNNING, False, id="a job of its screen runs"),
-        pytest.param(TrialStatus.MEASURED, True, id="its jobs are over: other profiles may rotate"),
+        pytest.param(TrialStatus.PLANNED, 0, False, id="a job of its screen is planned"),
+        pytest.param(TrialStatus.RUNNING, 0, False, id="a job of its screen runs"),
+        pytest.param(TrialStatus.MEASURED, 1, False, id="jobs of its blocks decide already"),
+        pytest.param(TrialStatus.MEASURED, 0, True, id="its jobs are over: others may rotate"),
     ],
 )
 def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
-    status: TrialStatus, *, rotates: bool
+    status: TrialStatus, block: int, *, rotates: bool
 ) -> None:
     """A pace that is known by now made the rest of it a rotation, with one baseline left out."""
     flags = (profile(f"p{at}", f"--xla_gpu_autotune_level={at}") for at in range(2))
@@ -42,7 +43,7 @@ def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
     over = Outcome(state=State.COMPLETED, start_s=0.0, end_s=2.0)
     earlier = (
         TrialResult(trial=first, status=TrialStatus.MEASURED, score=score, outcome=over),
-        TrialResult(trial=second, status=status),
+        TrialResult(trial=replace(second, block=block), status=status),
     )
     assert resolved.tuning().rotates
     assert resolved.tuning(earlier=earlier).rotates is rotates

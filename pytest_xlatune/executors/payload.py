@@ -267,6 +267,8 @@ def _run(
         secure_files.make_folder(Path(name), folder.mode)
     with contextlib.suppress(OSError):  # a trial runs without the hook too
         _write_file(folder, f"{STACKS}/sitecustomize.py", _HOOK)
+        # else Python creates it with the trainer's umask, and others might write code into it
+        secure_files.make_folder(folder.path / STACKS / "__pycache__", folder.mode)
     with _machine(machine_lock, stop, folder) as has_machine:
         if not has_machine or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")

@@ -34,7 +34,7 @@ _SECRET_WORD = re.compile(
 _FOLDERS = frozenset({"PWD", "OLDPWD"})  # variables that a shell sets itself
 # user and password of an address:  http://user:password@proxy:3128    https://token@github.com
 _URL_PASSWORD = re.compile(
-    r"(?:(?<=://)[^/\s:@\"']*:|(?<=http://)|(?<=https://))(?P<password>[^/\s@\"']+)(?=@)"
+    r"(?:(?<=://)[^/\s:@\"']*:|(?<=http://)|(?<=https://))(?P<password>[^/\s\"']+)(?=@)"
 )
 # a name up to its value:  export HF_TOKEN=    "token":    --api-key    setenv API_KEY
 # and in a list of variables, over two lines:  name: HF_TOKEN  value:
@@ -84,7 +84,7 @@ _ASSIGNED = re.compile(
 _ASSIGNED_VALUE = re.compile(
     r"""
     (?<=") (?:[^"\\\n]|\\.){4,}+ (?=") | (?<=') (?:[^'\\\n]|\\.){4,}+ (?=')
-    | (?:(?:Basic|Bearer|Digest|Negotiate|Token)[ ]+)? [^\s"',;)}\]]{4,}
+    | (?:(?i:basic|bearer|digest|negotiate|token)[ ]+)? [^\s"',;)}\]]{4,}
     """,
     re.VERBOSE,
 )

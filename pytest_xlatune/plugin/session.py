@@ -20,7 +20,7 @@ import pytest
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile
@@ -307,5 +307,9 @@ class Session:
         """Name a folder in the file from which the controlling process learns what to follow."""
         secure_files.make_folder(self.folders_file.parent)
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with os.fdopen(secure_files.open_file(self.folders_file, append), "ab") as file:
+        try:
+            descriptor = secure_files.open_file(self.folders_file, append)
+        except secure_files.NotOursError as error:
+            raise LedgerError(str(error)) from None
+        with os.fdopen(descriptor, "ab") as file:
             file.write(os.fsencode(f"{folder}\n"))

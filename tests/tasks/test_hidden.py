@@ -69,8 +69,8 @@ PROXY = "http://ada:hunter2hunter2@proxy.example:3128"
             id="a short value, a word of every message: hidden by name and not by value",
         ),
         pytest.param(
-            {"https_proxy": PROXY, "DB": "postgres://u:pgpassword@h/db", "URL": "http://h:80/a@b"},
-            {"hunter2hunter2", "pgpassword"},
+            {"https_proxy": PROXY, "DB": "postgres://u:pg@password@h/db", "URL": "http://h:80/a@b"},
+            {"hunter2hunter2", "pg@password"},
             {
                 "https_proxy": f"http://{HIDDEN}@proxy.example:3128",
                 "DB": f"postgres://{HIDDEN}@h/db",

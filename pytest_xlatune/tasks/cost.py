@@ -261,7 +261,7 @@ def measured_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
     workdirs = dict.fromkeys((path / workdir.name).resolve() for path in places)
     return tuple(
         f"{path} holds trials of this very cell, and this run would measure them again; start it "
-        f"from {path.parent}, or with --xlatune-workdir {path}"
+        f"from {path.parent}, or with --xlatune-workdir={path}"
         for path in workdirs
         if path != workdir.resolve() and os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - no error without permission
     )

@@ -100,7 +100,7 @@ def test_trials_measured_from_another_folder_are_told(
         monkeypatch.chdir(here)
         (said,) = measured_elsewhere(cell, workdir)
         assert str(kept) in said
-        assert f"--xlatune-workdir {kept}" in said
+        assert f"--xlatune-workdir={kept}" in said
     monkeypatch.chdir(project)
     assert measured_elsewhere(cell, kept) == ()
     assert measured_elsewhere(Path("pretend/other"), below / ".xlatune") == ()

@@ -56,7 +56,7 @@ def history_notes(past: Past) -> tuple[Message, ...]:
     if past.foreign:
         notes.append(
             say(
-                "{trials} trials of another cell, protocol or study were ignored",
+                "ignored: {trials:+trial} of another cell, protocol or study",
                 trials=past.foreign,
             )
         )

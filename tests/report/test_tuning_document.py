@@ -148,6 +148,7 @@ def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path:
 
     (kickoff,) = messages()
     assert kickoff.startswith("[xla-tuning] kickoff: tiny PP=8 pdbs=7")
+    assert re.search(r"^- \d+ (to \d+ )?jobs to run$", kickoff, re.MULTILINE)
     said = []
     while not made.view().stopped and made.view().pending:
         made.turn()

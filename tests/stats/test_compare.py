@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -16,11 +17,17 @@ from msgspec.structs import replace
 from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.stats.blocks import (
+    IDENTICAL,
     ArmFit,
     BlockFit,
     BlockScore,
+    Estimate,
+    combine,
     fit_blocks,
     fit_lines,
+    is_apart,
+    main_group,
+    upper_bound,
 )
 from pytest_xlatune.stats.compare import (
     GateLayout,
@@ -37,6 +44,7 @@ from pytest_xlatune.stats.compare import (
     two_samples,
     winners,
 )
+from pytest_xlatune.stats.design import narrowed_df
 
 BASE = "base"
 
@@ -76,6 +84,12 @@ def test_complete_blocks_give_differences_of_means() -> None:
     assert (fit.df, fit.arms["a"].control_weight, fit.n_control) == (13, 2.0, 8)
 
 
+def test_a_block_effect_of_any_size_changes_nothing() -> None:
+    scores = blocks(arms={"a": 0.02, "b": 0.0})
+    moved = [dataclasses.replace(s, value=s.value + 0.3 * (s.block == 2)) for s in scores]
+    assert compared(moved).ci95 == pytest.approx(compared(scores).ci95, abs=1e-10)
+
+
 def test_one_arm_against_one_baseline_is_the_paired_t_test() -> None:
     scores = blocks(arms={"a": 0.02}, n=5, baselines=1)
     pairs = [
@@ -87,6 +101,28 @@ def test_one_arm_against_one_baseline_is_the_paired_t_test() -> None:
     interval = scipy.stats.ttest_rel(a, base).confidence_interval(0.95)
     assert compared(scores, family=1).ci95 == pytest.approx(tuple(interval), abs=1e-9)
     assert fitted(scores).arms["a"].excess is None, "there is nothing to be noisier than"
+
+
+def test_missing_cells_are_left_out_and_bonferroni_takes_over() -> None:
+    scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.0})
+    del scores[0]
+    fit = fitted(scores)
+    assert (fit.df, fit.arms["a"].control_weight, fit.arms["a"].n) == (12, None, 3)
+    assert "Bonferroni" in sentence(compared(scores).method)
+    assert "Dunnett" in sentence(compared(scores, "b").method), "its own cells are all there"
+
+
+def test_an_arm_that_left_changes_nothing_for_those_that_stay() -> None:
+    """Their estimates stay plain means of block differences."""
+    scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.03, "d": 0.03})
+    cut = [s for s in scores if s.arm in {"a", "b", BASE} or s.block == 0]
+    fit, whole = fitted(cut), fitted(scores)
+    for arm in ("a", "b"):
+        assert fit.arms[arm].estimate == pytest.approx(whole.arms[arm].estimate, abs=1e-12)
+        assert fit.arms[arm].variance == pytest.approx((1 + 1 / 2) / 4)
+        assert fit.arms[arm].control_weight == 2
+    assert fit.arms["c"].control_weight is None
+    assert fit.df == narrowed_df((4, 2, 2, 2), 2)
 
 
 def noisy_arm(times: float, *, seed: int = 1) -> list[BlockScore]:
@@ -152,6 +188,14 @@ def test_stepping_down_finds_what_one_step_misses_and_stops_at_the_first_that_fa
             "not finite",
             id="a score that is no number",
         ),
+        pytest.param(
+            [
+                *blocks(arms={"b": 0.0}),
+                *(BlockScore(block=9, arm="a", value=8 + at) for at in (0, 1)),
+            ],
+            "no block holds both",
+            id="no block links it to a baseline",
+        ),
     ],
 )
 def test_what_cannot_be_computed_is_no_finding(scores: list[BlockScore], words: str) -> None:
@@ -193,9 +237,12 @@ def test_decide(estimate: float, error: float, kind: VerdictKind) -> None:
 @pytest.mark.parametrize(
     ("estimate", "error", "margin", "is_inside", "is_passed"),
     [
+        pytest.param(0.001, 0.003, 0.01, True, True, id="level"),
         pytest.param(0.001, 0.003, 0.005, False, True, id="a margin too narrow above"),
         pytest.param(0.001, 0.008, 0.01, False, False, id="too noisy"),
         pytest.param(-0.009, 0.0005, 0.01, True, True, id="just inside below"),
+        pytest.param(0.009, 0.0005, 0.01, True, True, id="just inside above"),
+        pytest.param(-0.009, 0.003, 0.01, False, False, id="below"),
         pytest.param(0.009, 0.003, 0.01, False, True, id="above"),
         # the 95 % quantile of t with 13 degrees of freedom is 1.771, the margin 1.005 % in logs
         pytest.param(0.0, 0.0055, 0.01, True, True, id="one-sided at 5 %"),
@@ -313,6 +360,24 @@ def test_the_line_is_least_squares() -> None:
     assert fit_lines([[]]) == ()
 
 
+def test_a_combination_is_tighter_than_its_parts() -> None:
+    estimate, variance = combine([Estimate(0.02, 1.4), Estimate(0.00, 0.375)])
+    assert estimate == pytest.approx(0.02 * 0.375 / 1.775)
+    assert variance == pytest.approx(1 / (1 / 1.4 + 1 / 0.375))
+    assert upper_bound(Estimate(0.0, 1.0), sigma=0.01, df=16) == pytest.approx(0.0212, abs=1e-4)
+
+
+def test_lines_of_several_levels_share_a_slope() -> None:
+    early = [(0.0, 1.0), (10.0, 2.0)]
+    late = [(20.0, 8.0), (30.0, 9.0)]
+    first, second = fit_lines([early, late])
+    assert first.slope == second.slope == pytest.approx(0.1)
+    assert first.expected(5.0) == pytest.approx(1.5)
+    assert second.expected(25.0) == pytest.approx(8.5)
+    assert (first.df, second.df) == (1, 0)
+    assert fit_lines([early, []]) == fit_lines([early])
+
+
 def test_many_jobs_beside_a_few_baselines_tell_the_slope() -> None:
     """And three that are far faster at one end do not tilt it by much."""
     baselines = [(0.0, 7.006), (14.0, 7.0), (28.0, 7.003)]
@@ -353,6 +418,32 @@ def test_jobs_that_do_harm_do_not_bend_the_line(share: float, harm: list[float])
     assert line.slope == pytest.approx(0.0003, abs=0.00015)
 
 
+def test_the_main_group_is_where_most_of_what_does_no_harm_lies() -> None:
+    idle = [0.006 * NormalDist().inv_cdf((at + 0.5) / 13) for at in range(13)]
+    (centre,), sd = main_group([[*idle, *[-0.03 - 0.02 * at for at in range(12)]]])
+    assert centre == pytest.approx(0.0, abs=0.003)
+    assert sd == pytest.approx(0.006, rel=0.35)
+    # each group about a centre of its own
+    centres, sd = main_group([idle, [each + 0.5 for each in idle]])
+    assert centres == pytest.approx([0.0, 0.5], abs=0.001)
+    assert sd == pytest.approx(0.006, rel=0.2)
+    assert main_group([[1.0, 1.0, 1.0]]) == ([1.0], IDENTICAL)
+    with pytest.raises(ValueError, match="without values"):
+        main_group([[1.0], []])
+
+
+@pytest.mark.parametrize(
+    ("shift", "is_found"),
+    [(0.0, False), (0.004, False), (0.05, True)],
+    ids=["no", "little", "much"],
+)
+def test_groups_are_apart_where_a_test_says_so(shift: float, *, is_found: bool) -> None:
+    early = [(at, 7.0 + 0.003 * (-1) ** at) for at in range(6)]
+    late = [(at, 7.0 + shift + 0.003 * (-1) ** at) for at in range(20, 24)]
+    assert is_apart(early, late) is is_found
+    assert not is_apart(early[:1], late[:1]), "two points say nothing"
+
+
 def test_two_samples_are_welch() -> None:
     random = np.random.default_rng(3)
     old, new = random.normal(7, 0.004, 12), random.normal(7.01, 0.012, 5)
@@ -366,8 +457,10 @@ def test_two_samples_are_welch() -> None:
     assert found.lower == pytest.approx(found.estimate - scipy.stats.t.ppf(0.95, found.df) * error)
 
 
-@pytest.mark.parametrize("new", [[7.1], [7.0, 7.1, 7.2], [7.0, math.nan, 7.1]])
-def test_two_samples_that_cannot_be_compared(new: list[float]) -> None:
-    old = [7.0] * 4 if len(new) < 2 else [7.0, 7.1, math.nan]
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [([7.0, 7.1], [7.0, 7.2]), ([7.0, 7.1, 7.2, 7.3], [7.1]), ([7.0] * 4, [7.0] * 4),
+     ([7.0, 7.1, 7.2], [7.0, math.nan, 7.1])],
+)  # fmt: skip
+def test_two_samples_that_cannot_be_compared(old: list[float], new: list[float]) -> None:
     assert isinstance(two_samples(old, new, alpha=0.05), NoComparison)
-    assert isinstance(two_samples([7.0] * 4, [7.0] * 4, alpha=0.05), NoComparison)

@@ -86,8 +86,12 @@ def slowed(cost: float, count: int, blocks: Collection[int]) -> Answer:
 @pytest.mark.parametrize(
     ("run", "kind", "words"),
     [
+        pytest.param(noisy(0.05), "FASTER", "faster by at least", id="faster"),
+        pytest.param(noisy(0.0), "EQUIVALENT", "margin is 1.0 %", id="level"),
         pytest.param(noisy(-0.05), "SLOWER", "regression: ", id="slower"),
         pytest.param(noisy(0.0, sigma=0.02), "INCONCLUSIVE", "cannot tell: ", id="too noisy"),
+        pytest.param(lambda trial: measured(trial, 6.9), "INCONCLUSIVE", "are exactly equal",
+                     id="copies"),
         pytest.param(in_turn(lambda at, _: math.nan if at == 3 else 1000.0 + at),
                      "INCONCLUSIVE", "trials have no score", id="a score is NaN"),
         pytest.param(in_turn(at_the_margin), "INCONCLUSIVE", "too close",
@@ -95,6 +99,8 @@ def slowed(cost: float, count: int, blocks: Collection[int]) -> Answer:
         pytest.param(changed(noisy(0.05), IS_NEW, loss=8.0), "INVALID", "loss",
                      id="another loss is no pass however fast"),
         pytest.param(slowed(0.2, 1, {1}), "EQUIVALENT", "", id="one slow step is no number"),
+        pytest.param(slowed(0.002, 2, range(9)), "EQUIVALENT", "",
+                     id="many within what the margin spares"),
         pytest.param(slowed(0.009, 2, range(9)), "INCONCLUSIVE", "straggle",
                      id="many beyond what is left of the margin"),
     ],
@@ -106,6 +112,20 @@ def test_the_verdicts_of_a_gate(run: Answer, kind: str, words: str) -> None:
     assert words in "; ".join(map(sentence, verdict.reasons))
     assert conclusion.complete
     assert bool(no_regression(verdict)) == (verdict.kind in PASSES)
+
+
+def test_what_cannot_be_told_says_how_many_trials_would_decide_it() -> None:
+    (verdict,) = concluded(STUDY, noisy(0.0, sigma=0.008, seed=8)).verdicts
+    assert verdict.kind is VerdictKind.INCONCLUSIVE
+    assert "decide it with 80 % power" in sentence(verdict.reasons[0])
+    blocks = int(sentence(verdict.reasons[0]).split(" blocks would decide")[0].rsplit(" ", 1)[1])
+    assert blocks > STUDY.gate.blocks
+    enough = replace(STUDY, gate=replace(STUDY.gate, blocks=blocks), budget=200)
+    passed = sum(
+        concluded(enough, noisy(0.0, sigma=0.008, seed=seed)).verdicts[0].kind in PASSES
+        for seed in range(40)
+    )
+    assert passed >= 20
 
 
 def test_nothing_passes_before_all_is_over_or_with_a_trial_missing() -> None:
@@ -186,6 +206,28 @@ def test_a_candidate_that_cannot_run_ends_its_trials_never_passes_and_counts_for
     assert one.noise.sigma == other.noise.sigma
 
 
+def test_candidates_share_the_risk_of_a_false_claim() -> None:
+    for study, words in ((TWO, "K=2,"), (STUDY, "K=1,")):
+        verdicts = concluded(study, noisy(0.0)).verdicts
+        assert all(words in sentence(each.method) for each in verdicts)
+
+
+def test_another_key_candidate_or_layout_is_another_gate() -> None:
+    others = [
+        replace(STUDY, gate=replace(STUDY.gate, key="abc123")),
+        replace(STUDY, profiles=(profile("new", "--xla_new=2"),)),
+        replace(STUDY, gate=replace(STUDY.gate, blocks=5)),
+        replace(STUDY, seed=1),
+    ]
+    assert len({each.name for each in (STUDY, *others)}) == 5
+    every = history(STUDY, noisy(0.05))
+    assert not STUDY.decide(every).due
+    for other in others:
+        assert other.decide(every).due == other.decide([]).due
+    reordered = replace(STUDY, gate=replace(STUDY.gate, margin=0.02))
+    assert reordered.name == STUDY.name, "the same trials answer to another margin"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -194,6 +236,8 @@ def test_a_candidate_that_cannot_run_ends_its_trials_never_passes_and_counts_for
                      id="over the budget"),
         pytest.param(lambda: replace(STUDY, gate=Gate(blocks=1)), "degrees of freedom",
                      id="one block"),
+        pytest.param(lambda: Gate(margin=1.0), "the margin is 1.0", id="a margin in percent"),
+        pytest.param(lambda: Gate(margin=math.nan), "the margin is nan", id="no margin"),
         pytest.param(lambda: CalibrationStudy(cell=CELL, jobs=3), "4 are the least",
                      id="a calibration of three jobs"),
     ],

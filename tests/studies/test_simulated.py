@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.result import Score, VerdictKind
 from pytest_xlatune.stats.noise import estimate_noise
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.studies.calibration import CalibrationStudy
 from tests.helpers.benchmarks import load
 from tests.helpers.words import with_values
 
@@ -206,3 +208,21 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page() -> None:
     for _, sweeps, _, useless, harmful, gain, count, _ in rows.values():
         assert (int(sweeps), int(count) <= recipes.PLAIN.budget) == (1000, True)
         assert (first(useless) <= 8, first(harmful) <= 2, first(gain) >= 90) == (True, True, True)
+
+
+def test_a_calibration_deals_its_jobs_to_slots_of_two_jobs_or_more() -> None:
+    nodes = tuple((f"n{at}",) for at in range(8))
+    cell = simulated.World(name="any", node_slots=2).cell()
+    study = CalibrationStudy(cell=replace(cell, nodelist=nodes[0]), jobs=12, slots=nodes)
+    assert [cell.nodelist for cell in study.cells] == list(nodes[:6])
+    assert {*Counter(trial.cell_digest for trial in study.decide(()).due).values()} == {2}
+
+
+def test_three_winners_of_2_percent_are_found_in_50_jobs() -> None:
+    world, sweeps, found = simulated.World(name="three", effects=(0.02,) * 3), 21, 0
+    for seed in range(sweeps):
+        conclusion, history = simulated.sweep(world, seed)
+        assert len(history) <= world.budget
+        faster = {v.arm for v in conclusion.verdicts if v.kind is VerdictKind.FASTER}
+        found += len(faster & {"p000", "p001", "p002"})
+    assert found / (3 * sweeps) > 0.80 - 3 * math.sqrt(0.8 * 0.2 / (3 * sweeps))

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import say, sentence
-from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -20,8 +21,8 @@ from pytest_xlatune.model.result import (
     TrialStatus,
     VerdictKind,
 )
-from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.studies.trials import AGAIN, place
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.studies.trials import AGAIN, ALIAS, place
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.history import (
     CELL,
@@ -69,6 +70,10 @@ def notes_of(conclusion: Conclusion) -> str:
         pytest.param(waves(("wave10", 3), ("wave1_5", 3), ("wave2", 3), ("wave1", 3)),
                      {"budget": 60}, {"wave1": 4, "wave1_5": 4, "wave2": 4, "wave10": 4},
                      [0, 5, 10, 15], id="waves in their order, baselines far apart over all"),
+        pytest.param(waves(("wave1", 1), ("wave2", 20)), {}, {"wave1": 2, "wave2": 22},
+                     [0, 2, 23], id="more baselines go where most profiles are"),
+        pytest.param(waves(("wave2", 25)), {"selected": frozenset({BASELINE_ID})}, {"wave2": 3},
+                     [0, 1, 2], id="the baseline alone is selected"),
     ],
 )  # fmt: skip
 def test_the_screen(
@@ -88,6 +93,28 @@ def test_the_screen(
     assert {each.block for each in trials} == {0}
 
 
+def test_adding_a_profile_moves_no_other() -> None:
+    before = [t.profile.id for t in study(24).decide([]).due if not t.is_baseline]
+    after = [t.profile.id for t in study(25).decide([]).due if not t.is_baseline]
+    assert [each for each in after if each != "p24"] == before
+
+
+def test_the_best_five_enter_the_first_block_and_the_best_three_go_on() -> None:
+    sweep, run = study(), cluster(THREE)
+    screened = screen(sweep, run)
+    first = sweep.decide(screened).due
+    scores = {r.trial.arm: r.score.value for r in screened if r.score and not r.trial.is_baseline}
+    assert arms_of(first) == set(sorted(scores, key=lambda name: -scores[name])[:5])
+    assert [t.block for t in first] == [1] * 7
+    design = ConfirmDesign(arms=5, blocks=4, baselines=2, widths=(5, 3, 3, 3))
+    rest = sweep.decide([*screened, *map(run, first)]).due
+    assert arms_of(rest) == {*THREE}
+    assert [sum(t.block == b for t in rest) for b in (2, 3, 4)] == [5, 5, 5]
+    assert {t.design for t in (*first, *rest)} == {design}
+    assert len(screened) + len(first) + len(rest) == 50
+    assert study(confirm=False).decide(screened).due == ()
+
+
 def test_each_block_draws_an_order_of_its_own() -> None:
     """Blocks in mirrored pairs add up what has the period of two blocks: 9.6 % false winners."""
     pairs = mirrored = 0
@@ -99,6 +126,21 @@ def test_each_block_draws_an_order_of_its_own() -> None:
             pairs += 1
             mirrored += names(one) == names(other)[::-1]
     assert mirrored / pairs < 0.1
+
+
+def test_the_cut_is_by_screen_and_first_block_together() -> None:
+    """An arm that was lucky once goes, one that is fast twice stays."""
+    sweep = study()
+    lucky = {"p1": 0.10, "p2": 0.09, "p3": 0.08, "p4": 0.03, "p5": 0.03}
+    beside = {"p1": -0.09, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": -0.05}
+    screened = screen(sweep, cluster(lucky))
+    done = [*screened, *map(cluster(beside), sweep.decide(screened).due)]
+    assert arms_of(sweep.decide(done).due) == {"p2", "p3", "p4"}
+    done = history({}, of=sweep, after=done)
+    for name in ("p1", "p5"):
+        cut = verdict(sweep.decide(done).conclusion, name)
+        assert (cut.kind, cut.n, cut.ci95) == (VerdictKind.SCREENED, 2, None)
+        assert sentence(cut.reasons[0]) == "measured twice: ranks only"
 
 
 def test_finalists_and_the_cut_wait_for_their_trials_and_never_change_afterwards() -> None:
@@ -129,6 +171,7 @@ def test_finalists_and_the_cut_wait_for_their_trials_and_never_change_afterwards
     ("lost", "kept"),
     [
         pytest.param({"p1"}, {"p1"}, id="it was twice as fast as the others"),
+        pytest.param({"p5", "p2"}, {"p1", "p3", "p4"}, id="those that ran go on"),
         pytest.param({*(f"p{at}" for at in range(25)), BASELINE_ID}, set(), id="nothing ran"),
     ],
 )
@@ -156,11 +199,20 @@ def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() 
     assert "p8" not in arms_of(sweep.decide([*done, oom, *map(run, left)]).due)
 
 
+def test_a_larger_budget_does_not_prolong_a_begun_confirmation() -> None:
+    done = history({"p7": 0.01}, of=study())
+    assert study(budget=80).decide(done).due == ()
+    before, after = (study(budget=each).decide(done).conclusion for each in (50, 80))
+    assert before.verdict("p7") == after.verdict("p7")
+
+
 @pytest.mark.parametrize(
     ("distance", "sigma", "noise", "is_confirmed"),
     [
         pytest.param(-0.012, 0.006, 0.0, True, id="two standard errors below may still help"),
         pytest.param(-0.016, 0.006, 0.0, False, id="more than two may not"),
+        pytest.param(-0.012, 0.001, 0.0, False, id="in a quiet cell that is much"),
+        pytest.param(-0.012, 0.001, 0.006, True, id="unless the screen itself is loud"),
     ],
 )
 def test_who_is_confirmed_depends_on_the_noise(
@@ -179,8 +231,11 @@ def test_who_is_confirmed_depends_on_the_noise(
     ("changes", "words"),
     [
         pytest.param({"count": 60}, "need 61 jobs, the budget is 50", id="too many profiles"),
+        pytest.param({"count": 25, "blocks": 9}, "need 75 jobs", id="too many blocks"),
         pytest.param({"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1},
                      "1 degrees of freedom", id="too few blocks"),
+        pytest.param({"selected": frozenset({"p99"})}, "unknown profile 'p99'",
+                     id="an unknown selection"),
         pytest.param({"profiles": (profile("baseline-aa"),)}, "A/A control arm",
                      id="the alias' own name"),
         pytest.param({"profiles": (profile("a"), profile("a"))}, "duplicate", id="an id twice"),
@@ -197,11 +252,13 @@ def test_foreign_trials_are_ignored_and_said_so() -> None:
     own = done[1].trial
     strangers = (
         replace(own, cell_digest="0" * 16),
+        replace(own, protocol=Protocol(profiler="xplane", skip_first_steps=4)),
+        replace(own, profile=profile(own.profile.id, "--xla_gpu_other=1")),
         replace(own, arm="gone", profile=profile("gone", "--xla_gpu_gone=1")),
     )
     found = sweep.decide([*(measured(t, 9.9) for t in strangers), *done]).conclusion
     assert found.verdicts == sweep.decide(done).conclusion.verdicts
-    for words in ("of another cell", "declared, ignored: gone"):
+    for words in ("2 trials of another cell", "declared, ignored: gone", "old trials ignored: "):
         assert words in notes_of(found)
 
 
@@ -209,6 +266,8 @@ def test_foreign_trials_are_ignored_and_said_so() -> None:
     "now",
     [
         pytest.param(profile("p1", "--xla_gpu_knob=2"), id="a flag"),
+        pytest.param(profile("p1", "--xla_gpu_knob=1", env={"A": "1"}), id="a variable"),
+        pytest.param(profile("p1", "--xla_gpu_knob=1", overrides={"a": "1"}), id="an override"),
     ],
 )
 def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baselines(
@@ -247,6 +306,34 @@ def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
     at_once = history(run, of=whole)
     assert whole.decide(done).conclusion == whole.decide(at_once).conclusion
     assert {r.trial.id for r in done} == {r.trial.id for r in at_once}
+
+
+# --- what comes late --------------------------------------------------------------------------
+
+
+def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts() -> None:
+    run = cluster({"p1": 0.04, "p12": 0.05})
+    done = history(run, of=study(12))
+    before = study(12).decide(done).conclusion
+    more = study(13, budget=80)
+    assert {(each.arm, each.block) for each in more.decide(done).due} == {("p12", 0)}
+    whole = history(run, of=more, after=done)
+    for found, is_over in ((more.decide(done).conclusion, False),
+                           (more.decide(whole).conclusion, True)):  # fmt: skip
+        assert found.complete is is_over
+        assert found.tuning.finalists == before.tuning.finalists
+        assert (found.alpha, before.alpha) == (0.05, 0.05)
+        assert verdict(found, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
+        assert "p12" not in found.tuning.finalists
+    assert verdict(found, "p12").kind is VerdictKind.SCREENED
+    assert sentence(found.notes[0]).startswith("p12 would be a finalist")
+    assert "would be a finalist" not in notes_of(before)
+
+
+def test_a_run_without_any_finalist_leaves_their_blocks_alone() -> None:
+    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=study())[:-4]
+    assert {t.profile.id for t in study().decide(done).due} & {"p7", "p8", "p9"}
+    assert study(selected=frozenset({"p3"})).decide(done).due == ()
 
 
 def spare(done: list[TrialResult]) -> list[Trial]:
@@ -311,6 +398,22 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block:
     assert found.kind is not VerdictKind.FASTER
     own = sweep.state(done).ranked.past.real_blocks[place(late)]
     assert own == block or (isinstance(own, tuple) and own[:1] == block)
+
+
+def test_a_late_trial_as_near_to_two_blocks_is_of_the_first_in_every_process() -> None:
+    design = ConfirmDesign(arms=2, blocks=3, baselines=1)
+    for name in knobs(12):  # the order of sets goes by names, and would be the first's by chance
+        starts: dict[tuple[int, Profile], float]
+        starts = {(1, BASELINE): 0, (2, BASELINE): 1000, (2, ALIAS): 1100, (3, BASELINE): 2000}
+        starts |= {(1, ALIAS): 100, (3, ALIAS): 2100, (1, name): 1550}
+        history = []
+        for (block, own), start in starts.items():
+            drawn = study().orders.blocks([name, ALIAS], [block], design=design)
+            (trial,) = (each for each in drawn if each.arm == own.id)
+            outcome = Outcome(state=State.COMPLETED, start_s=start)
+            history.append(replace(measured(trial, 7.0), outcome=outcome))
+        past = study().read(history, {name.id: name})
+        assert past.real_blocks[place(history[-1].trial)] == 2
 
 
 @pytest.mark.parametrize("is_lost_again", [False, True])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import BASELINE_ID
+from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.result import (
     Conclusion,
     Outcome,
@@ -22,12 +23,13 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.trial import ROTATION, Trial
-from pytest_xlatune.stats.rotations import COMPILE_SHARE, FIRST_STEPS
-from pytest_xlatune.studies import Answered, Ask, Question
-from pytest_xlatune.studies.trials import CONFIRM, LOOK_STAGE, TURNS
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, FIRST_STEPS, JobPace, JobWork
+from pytest_xlatune.studies import Answered, Ask, Question, as_begun
+from pytest_xlatune.studies.derived import Stacks
+from pytest_xlatune.studies.trials import CONFIRM, LOOK_STAGE, TURNS, pace_of
 from pytest_xlatune.studies.tuning import RotationRule
-from tests.helpers.history import CELL, history, study, verdict
-from tests.helpers.turn_answers import Machine, mixed, turning
+from tests.helpers.history import CELL, history, knobs, study, verdict
+from tests.helpers.turn_answers import NCCL, Machine, mixed, turning
 
 USUAL = RotationRule(is_usual=True)
 REFERENCE = Question(about=Ask.REFERENCE, name=BASELINE_ID)
@@ -104,6 +106,7 @@ def test_a_budget_buys_blocks() -> None:
     [
         pytest.param(Machine({"p3": 0.05}, deployed={"p3": 0.0}), "EQUIVALENT",
                      id="fast in turns alone"),
+        pytest.param(Machine({"p3": 0.05}, deployed={"p3": 0.15}), "FASTER", id="more deployed"),
         pytest.param(Machine({"p3": 0.05}, losses={"p3": 7.0}), "INVALID",
                      id="another loss deployed"),
         pytest.param(Machine({"p3": 0.05}, fails=lambda e: e.block > 0 and e.arm == "p3"),
@@ -228,6 +231,30 @@ def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:
         assert part.answer((), question).state is Answered.NOT_YET
 
 
+@pytest.mark.parametrize("finds", [True, False], ids=["the look counts", "a trainer without XLA"])
+def test_the_baseline_is_told_once_the_look_is_over_and_could_rotate(finds: bool) -> None:
+    sweep, run = turning(12), Machine(finds=finds)
+    assert sweep.answer((), REFERENCE).state is Answered.NOT_YET
+    told = sweep.answer([run(sweep.decide(()).due[0])], REFERENCE)
+    assert told.state is (Answered.YES if finds else Answered.NOT_YET)
+    assert (told.verdict.n if told.verdict else 0) == int(finds)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"profiles": (NCCL,)}, "no profile rotates: ", id="variables alone"),
+        pytest.param({"slots": (("n1",), ("n2",)), "cell": replace(CELL, nodelist=("n1",))},
+                     "several node slots", id="node slots"),
+    ],
+)  # fmt: skip
+def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, Any], words: str) -> None:
+    sweep = turning(**changes)
+    assert not sweep.rotates
+    assert words in sentence(sweep.outlook(()).lines[0])
+    assert not any(each.rotation for each in sweep.decide(()).due)
+
+
 def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     told = [sentence(each) for each in mixed(rotation=USUAL).outlook(()).lines]
     assert "p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11. A look, then 1 " in told[0]
@@ -250,8 +277,87 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     assert study(25).outlook(()).work is None, "ordinary jobs are alike"
 
 
-def test_the_baseline_is_told_once_the_look_is_over() -> None:
-    sweep = turning(12)
-    assert sweep.answer((), REFERENCE).state is Answered.NOT_YET
-    told = sweep.answer([Machine()(sweep.decide(()).due[0])], REFERENCE)
-    assert (told.state, told.verdict and told.verdict.n) == (Answered.YES, 1)
+@pytest.mark.parametrize(
+    ("pace", "rotates"),
+    [
+        pytest.param(None, True, id="guessed from the limit"),
+        pytest.param(JobPace(start_s=60, step_s=1, compile_s=5, jobs=2), True,
+                     id="quick to compile"),
+        pytest.param(JobPace(start_s=60, step_s=1, compile_s=600, jobs=2), False,
+                     id="slow to compile"),
+        pytest.param(JobPace(start_s=0, step_s=1, compile_s=0, jobs=2), True, id="steps alone"),
+    ],
+)  # fmt: skip
+def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
+    pace: JobPace | None, *, rotates: bool
+) -> None:
+    sweep = turning(rotation=replace(USUAL, must_save=True, pace=pace))
+    assert sweep.rotates is rotates
+    assert ("the plan takes 25 jobs" in sentence(sweep.outlook(()).lines[0])) is not rotates
+    # a session goes on with the pace that it began with
+    later = turning(rotation=replace(USUAL, must_save=True))
+    assert as_begun(later, sweep.to_json()).rotates is rotates
+
+
+def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
+    look, rotation, *_ = history(Machine(), of=turning())
+    assert pace_of((rotation,)) is None, "no trainer ran alone"
+    assert look.score
+    step_s, steps = 2.0, look.trial.protocol.steps
+    ended = replace(
+        look,
+        score=replace(look.score, step_s=step_s),
+        outcome=Outcome(state=State.COMPLETED, start_s=100.0, end_s=100.0 + 50 + steps * step_s),
+    )
+    told = pace_of((ended,))
+    assert told == JobPace(start_s=50, step_s=2, compile_s=COMPILE_SHARE * 50, jobs=1)
+    told = pace_of((ended, rotation))
+    assert told
+    assert (told.compile_s, told.compilations) == (1.0, 28)
+    load = JobWork(jobs=2, steps=30, compilations=4)
+    assert load.seconds(told) == 2 * 50 + 30 * 2 + 4
+
+
+def test_profiles_that_waves_derive_rotate_too() -> None:
+    own = tuple(profile(f"p{at}", f"--xla_gpu_knob_{at}=1", wave="wave2") for at in range(8))
+    sweep = turning(profiles=own, derived=(Stacks(wave="wave3", slots=3),), budget=50)
+    done = history(Machine({"p1": 0.03, "p2": 0.03}), of=sweep)
+    found = sweep.decide(done).conclusion
+    assert found.winner
+    assert found.winner.arm == "p1+p2"
+    assert not any(each.trial.is_screened for each in done), "no job ranks"
+    assert len(done) <= sweep.budget
+
+
+def test_a_profile_that_is_added_or_edited_is_ranked_anew() -> None:
+    run = Machine({"p3": 0.03, "p12": 0.04})
+    done = history(run, of=turning(12))
+    later = turning(13)
+    (trial,) = later.decide(done[:2]).due
+    assert programs(trial) == ["p12"]
+    assert trial.rotation
+    assert trial.rotation.number == 2
+    whole = history(run, of=later, after=done[:2])
+    assert verdict(later.decide(whole).conclusion, "p12").kind is VerdictKind.FASTER
+    edited = turning(profiles=(*knobs(3), profile("p3", "--xla_gpu_other=1"), *knobs(12)[4:]))
+    assert verdict(edited.decide(done).conclusion, "p3").kind is not VerdictKind.FASTER
+
+
+@pytest.mark.parametrize("count", [1, 2, 30])
+def test_ranks_that_rotations_gave_stay_once_rotation_is_off(count: int) -> None:
+    run = Machine({"p3": 0.04})
+    done = history(run, of=turning(12))[:count]
+    plain = study(12, sigma_prior=None)
+    due = {each.arm for each in plain.decide(done).due if not each.block}
+    assert due == ({BASELINE_ID} if count > 1 else {BASELINE_ID, *(e.id for e in plain.profiles)})
+    later = history(run, of=plain, after=done)
+    assert verdict(plain.decide(later).conclusion, "p3").kind is VerdictKind.FASTER
+
+
+def test_what_jobs_ranked_takes_no_turns_once_rotation_is_on() -> None:
+    plain = study(12, sigma_prior=None)
+    whole = history({"p3": 0.04}, of=plain)
+    screen = [each for each in whole if not each.trial.block]
+    for done, due in ((screen, set()), (screen[:4], {LOOK_STAGE})):
+        assert {each.stage for each in turning(12).decide(done).due if not each.block} == due
+    assert turning(12).decide(whole).due == (), "a sweep that is over stays so"

@@ -305,11 +305,11 @@ class Session:
 
     def _announce(self, folder: Path) -> None:
         """Name a folder in the file from which the controlling process learns what to follow."""
-        secure_files.make_folder(self.folders_file.parent)
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
-            descriptor = secure_files.open_file(self.folders_file, append)
-        except secure_files.NotOursError as error:
-            raise LedgerError(str(error)) from None
-        with os.fdopen(descriptor, "ab") as file:
-            file.write(os.fsencode(f"{folder}\n"))
+            secure_files.make_folder(self.folders_file.parent)
+            with os.fdopen(secure_files.open_file(self.folders_file, append), "ab") as file:
+                file.write(os.fsencode(f"{folder}\n"))
+        except OSError as error:
+            trouble = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
+            raise LedgerError(trouble) from None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.model.errors import Exit
 from tests.helpers.repositories import Repository
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
 from tests.plugin.conftest import HEAD, STANDARD, SWEEP_FILE, Folder
@@ -115,6 +116,23 @@ def test_a_mistake_is_one_message_and_exit_code_4(folder: Folder, mistake: str, 
     lines.no_fnmatch_line("*INTERNALERROR*")
     lines.no_fnmatch_line("*Traceback*")
     assert not folder.submitted
+
+
+@pytest.mark.parametrize("planted", ["link", "fifo"])
+def test_a_folder_of_sessions_that_is_none_of_ours_is_one_message(
+    folder: Folder, planted: str
+) -> None:
+    sessions = folder.path / ".xlatune" / "sessions"
+    sessions.parent.mkdir(mode=0o700)
+    if planted == "link":
+        sessions.symlink_to(folder.path)
+    else:
+        os.mkfifo(sessions)
+    done = folder.run("-k", "baseline")
+    assert done.ret == Exit.INTERNAL
+    done.stdout.fnmatch_lines([f"*{sessions}*"])
+    done.stdout.no_fnmatch_line("*Traceback*")
+    done.stdout.no_fnmatch_line("*secure_files.py*")
 
 
 MINE = """\

@@ -93,7 +93,7 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     handler.setFormatter(_Hiding(_FORM))
     handler.addFilter(lambda _: _about.get() in (None, folder))
     before, was_passed_on = _ROOT.level, _ROOT.propagate
-    _ROOT.setLevel(min(least, before) if before else least)  # 0: none was set
+    _ROOT.setLevel(min(least, before) if before else least)  # a level of 0 is none
     # other handlers, such as pytest's report of a failed test, hide no secrets
     _ROOT.propagate = False
     _ROOT.addHandler(handler)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import gc
 import io
 import os
 import re
@@ -94,7 +93,6 @@ COMMANDS = {
     for name, row in command_table()["commands"].items()
 }
 _WIDTH = 78  # characters in a line of the help
-_NEW_OBJECTS = 50_000  # garbage is collected after so many new objects
 # Flags of XLA and libtpu have underscores in their names; no option of ours has one:
 # --xla_gpu_autotune_level=0      --megascale_abort_on_hangs=true
 _IS_FLAG = re.compile(r"--[A-Za-z0-9]+_\w")
@@ -103,8 +101,6 @@ _IS_FLAG = re.compile(r"--[A-Za-z0-9]+_\w")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if argv is None:  # in a process of our own, hardly anything becomes garbage before it ends
-        gc.set_threshold(_NEW_OBJECTS)
     hide_secrets_of(os.environ)
     _escape_unprintable_characters()
     name = words[0] if words else ""

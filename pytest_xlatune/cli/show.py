@@ -71,7 +71,7 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
     page_document = None if page is None else next(iter(printed or output.documents), None)
     if page is not None and page_document is not None:  # without a document there is no page
         arguments.write_page(page_document, page, output.source)
-        blank = [""] if page_document.brief else []  # others end with one
+        blank = [""] if page_document.brief else []  # other documents end with a blank line
         show([*blank, f"written: {page}"] if printed else [])
     complain(output.notes)
     return complain(output.problems, status=output.problem_status) or output.status

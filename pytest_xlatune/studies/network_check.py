@@ -236,7 +236,7 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         worked: Counter[str] = Counter()
         for result in self.results_of(chain(*self.study.round_trials)):
             if usable(result) is not None:
-                worked.update(self.study.pair_of(result.trial))  # counts both nodes
+                worked.update(self.study.pair_of(result.trial))  # both nodes of the pair
             elif result.status.is_final and not is_excused(result):
                 failed[self.study.pair_of(result.trial)] = result
         unexplained, place = dict(failed), self.study.place

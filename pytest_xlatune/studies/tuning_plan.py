@@ -125,8 +125,8 @@ class RotationRule(Record, frozen=True, kw_only=True):
         step_function: the name of the HLO module of the step without `jit_`; "" selects the module
             that runs once in each step.
         must_save: whether the sweep rotates only if that takes fewer jobs and no more time.
-        pace: the pace of the jobs that earlier sessions measured; None assumes that a job takes its
-            whole time limit.
+        pace: the pace of the jobs, as earlier sessions measured it or the sweep file states it;
+            None assumes that a job takes its whole time limit.
         is_usual: whether the user states no budget, so that blocks take `USUAL_BLOCK_JOBS` jobs.
     """
 

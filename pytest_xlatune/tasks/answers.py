@@ -210,8 +210,8 @@ def winners(
     """
     about = Ask.BEST if is_confirming else Ask.PROVEN
     questions = (Question(about=about, number=number) for number in range(most))
-    found = (_profile(campaign, question, tick) for question in questions)
-    return [profile for profile in found if profile is not None]
+    profiles = (_profile(campaign, question, tick) for question in questions)
+    return [profile for profile in profiles if profile is not None]
 
 
 def confirmed(campaign: Campaign, arm: Profile | Arm, tick: Tick) -> Measured:

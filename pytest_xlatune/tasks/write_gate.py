@@ -46,7 +46,7 @@ def gate_files(
         argv = tuple(shlex.split(command))
     except ValueError as error:
         raise ConfigError(f"--command {command!r}: {error}") from None
-    CommandLauncher(argv=argv)  # made only for its errors, as those below
+    CommandLauncher(argv=argv)  # refuses an unknown placeholder
     if not any("{steps}" in word for word in argv):
         raise ConfigError(
             f"--command {command!r} does not say how many steps a trial runs; put "

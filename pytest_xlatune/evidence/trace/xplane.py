@@ -395,7 +395,7 @@ class _XplaneReader:
         wanted = texts.wanted(step="step_num", launch=by, **more)
         if not wanted.keys() & {"step", "ordinal", "launch"}:
             return []
-        # a GPU needs no names of host events, thousands of Python frames: `texts` stands in
+        # no event of a GPU's host needs one of the names, which are thousands of Python frames
         names = texts if on_gpu else self._table(plane.event_names)
         streams: dict[int, list[tuple[str, Sequence[Columns]]]] = defaultdict(list)
         for begin, end in plane.lines:

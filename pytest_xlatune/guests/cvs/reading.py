@@ -252,7 +252,7 @@ def _open_items(
         if lacks_digest:
             wanted = "the image with its digest, NAME@sha256:HEX; or give the run --xlatune-image"
         is_marked = any(has_change_mark(part) for part in (text, *leaf.path))
-        if unfilled or is_no_count or lacks_digest or is_marked:  # the first two have no sample
+        if unfilled or is_no_count or lacks_digest or is_marked:  # only a marked value has a sample
             sample = sample_of(text) if is_marked and not (is_no_count or unfilled) else ""
             open_items.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
     return tuple(open_items)
@@ -378,7 +378,7 @@ def _make_cell(
 ) -> CvsCell:
     """Return a cell with its axes; `at` is the path of its keys in the file."""
     for key in ("per_device_batch_size", "max_target_length"):
-        source.number((*at, key), maxtext.get(key))  # only for its error
+        source.number((*at, key), maxtext.get(key))  # raises where it is no number
     axes = _parallelism_of(source, at, maxtext, nodes=nodes, devices=devices)
     return CvsCell(maxtext=maxtext, nodes=nodes, gpus_per_node=devices, parallelism=axes, **fields)
 

@@ -239,7 +239,7 @@ def test_a_misspelt_variable_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) 
         ("plan SWEEP", 0, ("finds with 80 % power", "ici_fsdp_parallelism=2")),
         ("plan SWEEP --parallelism FSDP=8", 2, ("multiply to 8, but the cell has 2 devices",)),
         ("plan SWEEP --budget many", 2, ("xlatune: --budget: found 'many'",)),
-        ("jobs", 2, ("name another --workdir",)),
+        ("jobs --workdir nowhere", 2, ("name another --workdir",)),
         ("jobs pretend", 2, ("unknown sweep 'pretend'",)),
         ("--version", 0, (f"xlatune {__version__}\n",)),
     ],

@@ -36,7 +36,6 @@ from pytest_xlatune.cli.parsers import (
 )
 from pytest_xlatune.cli.show import (
     Output,
-    check_page,
     complain,
     present,
     refused_output,
@@ -116,7 +115,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             if any(variable.startswith("XLATUNE_") for variable in os.environ):
                 # every command refuses a misspelt variable, even one that reads no setting
                 load_function("pytest_xlatune.sweep.settings:refuse_misspelt")(os.environ)
-            check_page(vars(arguments).get("html"))
             output: Output | int = arguments.run(arguments)
             # a command of another distribution may print by itself, and then returns an exit code
             return output if isinstance(output, int) else present(output, arguments)

@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from pytest_xlatune.cli.options import options_of
-from pytest_xlatune.cli.show import Output, write_file
+from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.history import by_date, history
-from pytest_xlatune.report.page import document_page, html
 from pytest_xlatune.tasks.measured import studies_below
-
-
-def add_history(parser: argparse.ArgumentParser) -> None:
-    """Set the function that `show.present` calls for `--html`."""
-    parser.set_defaults(write_page=write_page)
-
-
-def write_page(document: Document, path: Path, source: str) -> None:
-    """Write a document as a page; `source` says where its figures come from.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    try:
-        write_file(path, html(document_page(document, source=source)))
-    except OSError as error:
-        raise ConfigError(f"{path}: the page cannot be written: {error.strerror}") from None
 
 
 def run_history(arguments: argparse.Namespace) -> Output:
@@ -45,7 +25,6 @@ def run_history(arguments: argparse.Namespace) -> Output:
     return Output(
         documents=(history(past, is_one_cell=cell is not None),),
         json=lambda: [study.to_json() for study in by_date(past)],
-        source="the ledgers",
         problems=studies.problems,
         problem_status=Exit.INTERNAL,
     )

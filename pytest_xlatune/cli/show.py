@@ -1,7 +1,7 @@
 """Show the output of a command in the requested form; nothing else in `cli` prints or writes.
 
-A command returns an `Output`: documents for a terminal and a page, values for `--json`, and files
-that it leaves. `present` shows the form that the arguments request. Lines that appear while a
+A command returns an `Output`: documents for a terminal, values for `--json`, and files that it
+leaves. `present` shows the form that the arguments request. Lines that appear while a
 command still works go through `show`.
 """
 
@@ -23,17 +23,15 @@ from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.render import terminal
-from pytest_xlatune.tasks.files import NO_JINJA, has_pages
 
 
 class Output(NamedTuple):
     """The output of a command, in each form that it has.
 
     Attributes:
-        documents: for a terminal; `--html` makes a page of the first one. If making a later one
-            can fail, this is an iterator, so that the earlier ones are already shown.
+        documents: for a terminal. If making a later one can fail, this is an iterator, so that the
+            earlier ones are already shown.
         json: a function that makes the value for `--json`; None if nothing is to be printed.
-        source: where the figures of a page come from.
         files: path -> text of the files that the command leaves; they are written first.
         notes: remarks for a person, each a line on stderr.
         problems: what could not be done, each a line on stderr; read after the documents, because
@@ -44,7 +42,6 @@ class Output(NamedTuple):
 
     documents: Iterable[Document] = ()
     json: Callable[[], Json] | None = None
-    source: str = ""
     files: Mapping[Path, str] = MappingProxyType({})
     notes: tuple[str, ...] = ()
     problems: Sequence[str] = ()
@@ -56,23 +53,14 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
     """Show the output of a command as the arguments request; return the exit code.
 
     Raises:
-        ConfigError: a file or the page cannot be written.
+        ConfigError: a file cannot be written.
     """
     write_files(output.files)
-    page: Path | None = vars(arguments).get("html")
-    printed: list[Document] = []
-    if vars(arguments).get("json", False):
-        if output.json is not None:
-            show_json(output.json())
-    else:
+    if not vars(arguments).get("json", False):
         for document in output.documents:
             show_document(document)
-            printed.append(document)
-    page_document = None if page is None else next(iter(printed or output.documents), None)
-    if page is not None and page_document is not None:  # without a document there is no page
-        arguments.write_page(page_document, page, output.source)
-        blank = [""] if page_document.brief else []  # other documents end with a blank line
-        show([*blank, f"written: {page}"] if printed else [])
+    elif output.json is not None:
+        show_json(output.json())
     complain(output.notes)
     return complain(output.problems, status=output.problem_status) or output.status
 
@@ -166,19 +154,3 @@ def write_file(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)  # on a full disk, a part of the file would remain
         raise
-
-
-def check_page(path: Path | None) -> None:
-    """Check that the page of `--html` can be written; None is no page.
-
-    It is called before the command runs, so that no work is lost.
-
-    Raises:
-        ConfigError: jinja2 is not installed, or the path is a folder.
-    """
-    if path is None:
-        return
-    if not has_pages():
-        raise ConfigError(NO_JINJA)
-    if path.is_dir():
-        raise ConfigError(f"--html {path} is a folder; name a file in it: {path / 'page.html'}")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.pairs import CellsRecord, PairFound
-from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
 from pytest_xlatune.report.deployment import recommended_patch
 from pytest_xlatune.report.document import (
@@ -25,7 +25,6 @@ from pytest_xlatune.report.document import (
     Text,
     bullets,
     columns,
-    drawn,
     literal,
     plain,
     section,
@@ -41,7 +40,6 @@ from pytest_xlatune.report.leaderboard import (
 )
 from pytest_xlatune.report.lines import figure, speed, words_beside
 from pytest_xlatune.report.measured_cell import DeviceUse, MeasuredCell
-from pytest_xlatune.report.study_plots import pair_matrix
 
 _HOW_SURE = {  # kind of the study -> a sentence for its answer
     "network": "A pair's single run proves nothing: only fresh runs, compared "
@@ -69,10 +67,6 @@ def cell_document(subject: MeasuredCell) -> Document:
     if (reference := conclusion.reference) is not None:
         remarks.append(f"reference: {plain(reference.arm)}, {speed(reference)}")
     remarks.append(_HOW_SURE.get(record.kind, "") + _RATES)
-    worst = (VerdictKind.SLOWER, VerdictKind.INVALID)
-    accused = [verdict.arm for verdict in conclusion.verdicts if verdict.kind in worst]
-    accused_nodes = [name for arm in accused for name in arm.split("+")]
-    pairs_plot = pair_matrix(record.pairs, nodes=nodes, first=accused_nodes)
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
         provenance=header(on_all_nodes, load=_sizes(subject)),
@@ -84,7 +78,6 @@ def cell_document(subject: MeasuredCell) -> Document:
             can_tell(conclusion, "study"),
             jobs(subject, arms="Arm"),
         ),
-        drawn=drawn("Every pair", pairs_plot),
     )
 
 

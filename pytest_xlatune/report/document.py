@@ -143,13 +143,6 @@ def section(title: str, *blocks: Block) -> Section:
     return Section(title=title, blocks=blocks)
 
 
-class Drawn(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot with a title; a page shows it after the first section, other forms leave it out."""
-
-    title: str
-    plot: object
-
-
 PROVENANCE = "What was measured, and on what"
 
 
@@ -161,7 +154,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         header: the texts of the bullets under the title.
         sections: the sections.
         provenance: the texts of the bullets in the last section: what was measured, and on what.
-        drawn: the plots, which only pages show.
         brief: whether a terminal shows the blocks without titles and header, because the reader has
             just typed the command that names the subject.
     """
@@ -170,7 +162,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     header: tuple[str, ...] = ()
     sections: tuple[Section, ...]
     provenance: tuple[str, ...] = ()
-    drawn: tuple[Drawn, ...] = ()
     brief: bool = False
 
     @property
@@ -185,11 +176,6 @@ def brief(title: str, *blocks: Block) -> Document:
     """Return a brief document of one section."""
     shown = (Section(title=title, blocks=blocks),) if blocks else ()
     return Document(title=title, sections=shown, brief=True)
-
-
-def drawn(title: str, plot: object | None) -> tuple[Drawn, ...]:
-    """Return a plot with a title; () if there is no plot."""
-    return () if plot is None else (Drawn(title=title, plot=plot),)
 
 
 def plain(text: str) -> str:

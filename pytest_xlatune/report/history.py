@@ -21,14 +21,12 @@ from pytest_xlatune.report.document import (
     Table,
     Text,
     columns,
-    drawn,
     literal,
     plain,
     section,
 )
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.report.lines import figure, tally
-from pytest_xlatune.report.page_plots import Chart, Dot, PlotAxis, Tick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +126,7 @@ def history(past: Sequence[PastStudy], *, is_one_cell: bool = False) -> Document
 
     `is_one_cell` says that all studies are of one cell, as a user names it. Then the document also
     says how the cell of each study differs from that of the first study, because figures of
-    different cells do not compare, and a page has a plot.
+    different cells do not compare.
     """
     ordered = by_date(past)
     differing = varied_fields([study.cell for study in ordered]) if is_one_cell else ()
@@ -171,51 +169,7 @@ def history(past: Sequence[PastStudy], *, is_one_cell: bool = False) -> Document
                 *([Text(text=note)] if varied else []),
             ),
         ),
-        drawn=drawn("The reference over time", _course_plot(ordered) if is_one_cell else None),
     )
-
-
-def _course_plot(ordered: Sequence[PastStudy]) -> Chart | None:
-    """Return a chart with one figure for each study, the oldest first; None for fewer than two."""
-    metric = ordered[-1].conclusion.metric
-    figures = [
-        (study, value)
-        for study in ordered
-        if study.conclusion.metric == metric
-        and (value := _value(study.conclusion.reference)) is not None
-    ]
-    if len(figures) < 2:  # noqa: PLR2004 - a single figure shows no course
-        return None
-    head = metric.head
-    x = PlotAxis((0.0, float(len(figures) - 1)), margin=0.08)
-    y = PlotAxis([value for _, value in figures], margin=0.12, is_upward=True)
-    dots = tuple(
-        Dot(
-            x=x.at(float(index)),
-            y=y.at(value),
-            label=f"{minute(study.ended_s)} {plain(study.sweep)}: {significant(value)}",
-            looks="mean",
-        )
-        for index, (study, value) in enumerate(figures)
-    )
-    text = "; ".join(dot.label for dot in dots)
-    return Chart(
-        caption=f"Across: the studies, the oldest to the left. Up: {head} of the reference. "
-        "Figures of different cells do not compare: the table says how the cells differ.",
-        label=plain(f"{head} of the reference, the oldest first: {text}"),
-        dots=dots,
-        x_ticks=tuple(
-            Tick(at=dot.x, text=minute(study.ended_s))
-            for dot, (study, _) in zip(dots, figures, strict=True)
-        ),
-        y_ticks=y.ticks(),
-    )
-
-
-def _value(verdict: Verdict | None) -> float | None:
-    if verdict is None:
-        return None
-    return verdict.figure.value if verdict.figure else verdict.tgs
 
 
 def _differences(cell: Cell, first: Cell, varied: Sequence[str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.model.pairs import PairFound
+from pytest_xlatune.model.pairs import CellsRecord
+from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.model.text import percent, points
 from pytest_xlatune.report.document import plain
+from pytest_xlatune.report.measured_cell import MeasuredCell
 
 _MAX_NODES = 24  # nodes that a matrix shows; more squares would be too small to read
 
@@ -40,14 +42,20 @@ class Matrix:
 _DEPTHS = ((-0.05, "lowest"), (-0.02, "lower"), (-0.01, "low"))
 
 
-def pair_matrix(
-    pairs: Sequence[PairFound], *, nodes: Sequence[str], first: Sequence[str]
-) -> Matrix | None:
+def pair_matrix(subject: MeasuredCell) -> Matrix | None:
     """Return the matrix of the changes of all pairs; None if no pair has a score.
 
-    If there are more than 24 nodes, the matrix shows the nodes of `first`, and then those of the
+    If there are more than 24 nodes, the matrix shows those of accused arms, and then those of the
     slowest pairs.
     """
+    pairs = subject.conclusion.found(CellsRecord).pairs
+    nodes = tuple(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
+    first = [
+        name
+        for verdict in subject.conclusion.verdicts
+        if verdict.kind in (VerdictKind.SLOWER, VerdictKind.INVALID)
+        for name in verdict.arm.split("+")
+    ]
     change = {frozenset(pair.nodes): pair.change for pair in pairs}
     slowest = [name for pair in sorted(pairs, key=lambda pair: pair.change) for name in pair.nodes]
     by_priority = dict.fromkeys(name for name in (*first, *slowest) if name in slowest)

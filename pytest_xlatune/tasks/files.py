@@ -18,8 +18,10 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import hide_kept
 
-NO_JINJA = "no HTML page: jinja2 is not installed here; install pytest-xlatune[page]"
-NO_PAGES = f"{NO_JINJA}, then run `xlatune report`"
+NO_PAGES = (
+    "no HTML page: jinja2 is not installed here; install pytest-xlatune[page], then run "
+    "`xlatune report`"
+)
 
 
 def read_ours(path: Path) -> str:

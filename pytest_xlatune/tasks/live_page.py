@@ -1,4 +1,4 @@
-"""Write the report of a sweep while it runs: after trials, at most every ten seconds.
+"""Write the report of a sweep while it runs: after trials, at most every 30 seconds.
 
 A failure to write must not end the sweep. It is reported once, and writing is tried again.
 """
@@ -16,23 +16,19 @@ from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.reports import write_so_far
 
 _LOG = logging.getLogger("pytest_xlatune.tasks")
-_PAUSE_S = 10.0  # seconds between two writes
+_PAUSE_S = 30.0  # seconds between two writes; a write for a large ledger takes seconds
 # seconds after which it is written without news, so that a reader sees that the session is alive
 _RENEWED_S = 60.0
-# The pause is at least this many times as long as the last write, which may be slow for a large
-# ledger: so writing takes at most a twentieth of the time.
-_PAUSE_PER_WRITE = 20
 
 
 class LivePage:
-    """The report of one ledger in a session; it is first written ten seconds after the start."""
+    """The report of one ledger in a session; it is first written 30 seconds after the start."""
 
     def __init__(
         self, folder: Path, reports: Path, feed: LiveLines, *, now: Callable[[], float] = time.time
     ) -> None:
         self._folder, self._reports, self._feed, self._now = folder, reports, feed, now
         self._written_s = now()
-        self._pause_s = _PAUSE_S
         self._has_news = False
         self._last_problem = ""
 
@@ -43,16 +39,14 @@ class LivePage:
         """
         self._has_news |= is_news
         began_s = self._now()
-        pause_s = self._pause_s if self._has_news else max(_RENEWED_S, self._pause_s)
+        pause_s = _PAUSE_S if self._has_news else _RENEWED_S
         if began_s - self._written_s < pause_s:
             return ""
         if self._feed.is_idle:  # nothing runs, so the report at the end of the session is enough
             self._written_s = began_s
             return ""
         progress, running = self._feed.progress_and_jobs()
-        live = Live(
-            written_s=began_s, alive_s=began_s, event_s=began_s, progress=progress, running=running
-        )
+        live = Live(at_s=began_s, progress=progress, running=running)
         problem = ""
         try:
             write_so_far(self._folder, self._reports, live, self._feed.cell_report())
@@ -62,7 +56,6 @@ class LivePage:
             _LOG.exception("the report of %s cannot be made while it runs", self._folder)
             problem = f"the report of {self._folder} cannot be made while the sweep runs: {error!r}"
         self._has_news, self._written_s = False, self._now()
-        self._pause_s = max(_PAUSE_S, _PAUSE_PER_WRITE * (self._written_s - began_s))
         is_new = problem != self._last_problem
         self._last_problem = problem or self._last_problem
         return problem if is_new else ""

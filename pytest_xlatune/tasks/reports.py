@@ -16,7 +16,6 @@ ledger in `.xlatune/<sweep>-<tag>/<cell>/`.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -117,7 +116,6 @@ def write_so_far(
     """
     with reporting_write_errors(), locked(reports):
         cell_report = current_cell_report(folder, cell_report)
-        live = dataclasses.replace(live, event_s=cell_report.at_s)
         stem = reports / cell_report.sweep / cell_report.kind.file_name
         document = cell_report.document
         texts = _texts(cell_report, document, stem)
@@ -191,7 +189,7 @@ def publish(
             written += add_to_document(reports, facts, zh=zh)
         at_s, live = cell_report.at_s, None
         if not cell_report.conclusion.complete:
-            live = Live(written_s=at_s, alive_s=at_s, event_s=at_s)
+            live = Live(at_s=at_s)
         page = _page(facts, document, stem, files, live)
         write_all(page)
         written += tuple(page)

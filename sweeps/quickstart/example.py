@@ -159,19 +159,13 @@ def _row(row: ForestRow, plot: Forest, y: int) -> Iterator[str]:
     if row.low is not None and row.high is not None:
         ends = {"x1": _x(row.low), "x2": _x(row.high), "y1": middle, "y2": middle}
         yield _tag("line", f"ends {row.looks}", **ends)
-    if row.at is not None:
-        yield _tag("circle", f"dot {row.looks}", cx=_x(row.at), cy=middle, r=5)
+    yield _tag("circle", f"dot {row.looks}", cx=_x(row.at), cy=middle, r=5)
     name = f"★ {row.name}" if row.is_best else row.name
     yield _text(16, y, name, "best" if row.is_best else "")
     yield _text(_NAMES + _PLOT + 92, y, row.delta, "right")
     yield _text(_NAMES + _PLOT + 104, y, row.ends, "")
     yield _text(_VERDICT - 8, y, row.n, "right")
-    yield _text(
-        _VERDICT,
-        y,
-        "DROPPED" if row.at is None else row.looks.removesuffix(" hollow").upper(),
-        "quiet",
-    )
+    yield _text(_VERDICT, y, row.looks.removesuffix(" hollow").upper(), "quiet")
 
 
 def _x(at: float) -> float:

@@ -15,13 +15,11 @@ import pytest
 from pytest_xlatune import __version__
 from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
-from pytest_xlatune.cli.history import write_page
 from pytest_xlatune.cli.show import Output, present
 from pytest_xlatune.model.errors import Exit
 from pytest_xlatune.report.document import Table, Text, brief, columns, lines, literal
 from tests.cli.conftest import Run
 from tests.helpers import scripted
-from tests.helpers.pages import read
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 LAUNCHER = "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"
@@ -259,41 +257,29 @@ TABLE = Table(
 )
 QUICK = brief("Where time went", lines("  as it `stands`", "2"), TABLE, Text(text="a `word`"))
 VALUES = {"schema": 1, "ms": [6.0, -12.5]}
-FOUND = Output(documents=(QUICK,), json=lambda: VALUES, source="traces")
+FOUND = Output(documents=(QUICK,), json=lambda: VALUES)
 Said = pytest.CaptureFixture[str]
 
 
-def asked(*, is_json: bool = False, html: Path | None = None) -> argparse.Namespace:
-    return argparse.Namespace(json=is_json, html=html, write_page=write_page)
-
-
-def test_each_form_has_the_same_figures(tmp_path: Path, capsys: Said) -> None:
-    assert present(FOUND, asked()) == 0
+def test_each_form_has_the_same_figures(capsys: Said) -> None:
+    assert present(FOUND, argparse.Namespace(json=False)) == 0
     text = capsys.readouterr().out
-    page = tmp_path / "pages" / "drill.html"
-    assert present(FOUND, asked(is_json=True, html=page)) == 0
-    assert json.loads(capsys.readouterr().out) == VALUES, "a page leaves the document alone"
-    assert present(FOUND, asked(html=page)) == 0
-    assert capsys.readouterr().out == f"{text}\nwritten: {page}\n"
-    (table,) = read(page.read_text(encoding="utf-8")).tables
-    rows = [[LONG, "gemm", "6.000"], ["copy", "", "-12.500"]]
-    assert table == [["kernel", "family", "ms"], *rows]
-    assert all(row[2] in text for row in rows)
+    assert all(figure in text for figure in ("6.000", "-12.500"))
+    assert present(FOUND, argparse.Namespace(json=True)) == 0
+    assert json.loads(capsys.readouterr().out) == VALUES
 
 
-def test_a_problem_goes_to_stderr_and_decides_the_status(tmp_path: Path, capsys: Said) -> None:
-    page = tmp_path / "cell.html"
+def test_a_problem_goes_to_stderr_and_decides_the_status(capsys: Said) -> None:
     for output, status, said in (
         (Output(documents=(QUICK,), status=10), 10, ""),
         (Output(documents=(QUICK,), status=10, problems=("gone.log",)), 2, "gone.log"),
         (Output(notes=("a copy",), problem_status=Exit.INTERNAL), 0, "a copy"),
         (Output(problems=("unknown cell",)), 2, "unknown cell"),
     ):
-        assert present(output, asked(html=None if output.documents else page)) == status
+        assert present(output, argparse.Namespace()) == status
         out, err = capsys.readouterr()
         assert bool(out) == bool(output.documents)
         assert err == (f"xlatune: {said}\n" if said else "")
-    assert not page.exists(), "no page is written of what was not found"
 
 
 def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(

@@ -63,23 +63,6 @@ function ticks() {
   }));
 }
 
-// Names below a plot of runs that lie over each other.
-function overlap() {
-  return [...document.querySelectorAll(".drift svg")].flatMap((each) => {
-    const boxes = [...each.querySelectorAll(".below")]
-      .map((text) => [text.textContent, text.getBoundingClientRect()]);
-    return boxes.slice(1).filter(([, box], at) => box.left < boxes[at][1].right - 0.5)
-      .map(([text]) => text);
-  });
-}
-
-// How far the lowest name below a plot reaches below the plot, in pixels.
-function below() {
-  const lowest = Math.max(...[...document.querySelectorAll(".drift .below")].map((text) =>
-    text.getBoundingClientRect().bottom));
-  return lowest - document.querySelector(".drift").getBoundingClientRect().bottom;
-}
-
 // Rows of a table that are taller than the window, because a column is too narrow for its text.
 function tall() {
   return [...document.querySelectorAll("tbody tr")].filter((each) =>

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
-import math
 import re
 from collections.abc import Callable
 from html import unescape
@@ -20,7 +19,6 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.result import Action, Conclusion, Effect, Finding, Verdict, VerdictKind
 from pytest_xlatune.model.trial import LaunchSpec
@@ -37,8 +35,7 @@ from pytest_xlatune.tasks.files import NO_PAGES, write_all
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers import scripted
 from tests.helpers.covered import BEGUN_SUBJECT
-from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY, score
-from tests.helpers.history import trial_of
+from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY
 from tests.helpers.pages import read
 from tests.helpers.scripted import FAILED, UNKNOWN_FLAG, FakeExecutor, campaign, failing, run
 
@@ -109,23 +106,6 @@ def test_the_forest_says_what_was_not_seen_in_effect() -> None:
     assert plot is not None
     looks = {row.name: row.looks for part in plot.parts for row in part.rows}
     assert looks == {"won": "faster", "unseen": "faster hollow"}
-
-
-def test_a_large_sweep_fits_a_page() -> None:
-    timings = tuple((at, 0.5 + 0.01 * math.sin(at * at)) for at in range(500))
-    history = tuple(
-        replace(
-            HISTORY[0],
-            trial=trial_of(CELL, profile(f"arm-{at}", f"--xla_a{at}=1"), position=at),
-            score=replace(score(0.001 * (at % 7)), timings=timings, step_s=0.5, window=(5, 499)),
-            findings=(Finding(cls="stragglers", action=Action.NONE, text="x" * 500),),
-        )
-        for at in range(1000)
-    )
-    subject = replace(FINISHED, history=history)
-    text = html(page_of(leaderboard(subject), subject))
-    assert len(text.encode()) < 2_000_000
-    assert "The first 240 of 1000 trials are shown" in text
 
 
 def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path) -> None:

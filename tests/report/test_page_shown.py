@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -17,17 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.report.cell_documents import cell_document
-from pytest_xlatune.report.history import PastStudy, history
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import read_cells
-from pytest_xlatune.report.page import Live, document_page, html, page_of
+from pytest_xlatune.report.page import Live, html, page_of
 from tests.helpers import of_studies
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import FINISHED
-from tests.helpers.waiting import until
 from tests.report.test_page import hostile
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -197,17 +193,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     studies = {
         "batch": of_studies.batch(),
-        "strip": of_studies.nodes(),
-        "far": of_studies.nodes(name="gpu-a100-{:03}.cluster"),
+        "nodes": of_studies.nodes(),
         "matrix": of_studies.network(),
         "commits": of_studies.commit(),
     }
     made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
-    course = history([past(day) for day in range(3)], is_one_cell=True)
-    made["course"] = document_page(course, source="the ledgers")
-    now = Live(
-        written_s=2e9, alive_s=2e9, event_s=2e9, progress="3/12 screened", running=("x" * 90,)
-    )
+    now = Live(at_s=2e9, progress="3/12 screened", running=("x" * 90,))
     made["live"] = dataclasses.replace(made["begun"], live=now)
     paths = {name: folder / f"{name}.html" for name in made}
     for name, page in made.items():
@@ -215,27 +206,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-def past(day: int) -> PastStudy:
-    """One study of the course of a cell, each with an image of its own."""
-    cell = replace(FINISHED.cells[0], image=f"registry.example/train:{day}")
-    return PastStudy(
-        folder=f"/shared/team/.xlatune/pp8/{cell.digest}",
-        sweep="pp8",
-        kind="tuning",
-        cells=(cell,),
-        digest=cell.digest,
-        conclusion=FINISHED.conclusion,
-        jobs=38,
-        node_hours=12.5,
-        ended_s=1.79e9 + 86_400 * day,
-    )
-
-
 NAMES = ("example", "finished", "begun", "hostile")
-DRAWN = ("batch", "strip", "far", "matrix", "commits", "course")
+DRAWN = ("batch", "nodes", "matrix", "commits")
 LED = ("live",)
 FORESTS = ("example", "finished")
-ROWS = ("course",)  # of names, below a plot
 
 
 def some(names: Sequence[str], *, chosen: Sequence[str]) -> list[Any]:
@@ -244,9 +218,9 @@ def some(names: Sequence[str], *, chosen: Sequence[str]) -> list[Any]:
     return [pytest.param(each, marks=[left] * (each not in chosen)) for each in names]
 
 
-# those of `make test`: a forest, several cells, a plot with names below it, a matrix
+# those of `make test`: a forest, several cells, a matrix
 @pytest.mark.parametrize(
-    "name", some([*NAMES, *DRAWN, *LED], chosen=("example", "strip", "matrix", "live"))
+    "name", some([*NAMES, *DRAWN, *LED], chosen=("example", "nodes", "matrix", "live"))
 )
 def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
     shown: Browser, pages: dict[str, Path], name: str
@@ -263,10 +237,6 @@ def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
         assert shown.ask("document.querySelectorAll('img, iframe').length") == 0, place
         if name in FORESTS:  # the texts of an axis stand below its lines
             assert 0 <= ask(shown, "ticks()") < 1.5, place
-        if name in ROWS:
-            assert shown.ask("document.querySelectorAll('.drift .below').length") >= 3, place
-            assert ask(shown, "overlap()") == [], place
-            assert ask(shown, "below()") <= 26, "they end above what follows"
         if name in DRAWN and place == "phone":  # no row fills the window
             assert ask(shown, "tall()") == []
 
@@ -290,28 +260,4 @@ def test_the_recipe_is_copied_by_its_button(shown: Browser, pages: dict[str, Pat
     assert ask(shown, "copied()") == "Copied"
     copied = shown.ask("document.querySelector('button.copy').parentElement.innerText")
     assert "--xla_backend_optimization_level=3" in copied  # the winner of the committed run
-    assert shown.complaints() == []
-
-
-def test_a_page_whose_session_is_gone_says_so_and_one_that_lives_loads_itself(
-    shown: Browser, pages: dict[str, Path], tmp_path: Path
-) -> None:
-    page, at_s = tmp_path / "live.html", time.time()
-
-    def write(alive_s: float, title: str) -> None:
-        text = pages["live"].read_text(encoding="utf-8").replace('"2000000000.0"', f'"{alive_s}"')
-        text = text.replace('data-every="10.0"', 'data-every="0.2"')
-        page.write_text(re.sub("<title>.*</title>", f"<title>{title}</title>", text), "utf-8")
-
-    write(at_s - 1000, "one")
-    shown.open(page, width=1280)
-    said = shown.ask("document.querySelector('.when').textContent")
-    assert re.match(r"No session has worked on this sweep since .*, 17 min ago", said)
-    assert shown.ask("document.querySelector('.live').className") == "live still"
-    write(at_s, "two")
-    shown.open(page, width=1280)
-    when = "document.querySelector('.when')?.textContent ?? ''"
-    until(lambda: "Last event" in shown.ask(when))
-    write(at_s, "three")
-    until(lambda: shown.ask("document.title") == "three")
     assert shown.complaints() == []

@@ -190,12 +190,11 @@ def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
     assert shown == {str(ledger.parent): "fast", str(aside): "fast"}
 
 
-def test_the_course_of_a_cell_says_what_changed_and_is_a_page(
-    measured: Path, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+def test_the_course_of_a_cell_says_what_changed(
+    measured: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    path = tmp_path / "pages" / "course.html"
-    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(path)]) == 0
+    assert main(["history", str(measured), "--cell", "FSDP=4"]) == 0
     said = capsys.readouterr().out
     assert "image train:2" in said
     assert "PP=8" not in said
@@ -204,12 +203,6 @@ def test_the_course_of_a_cell_says_what_changed_and_is_a_page(
     assert len(shown) == 2
     digest = str(shown[1]["cell_digest"])
     assert rows(capsys, str(measured), "--cell", digest[:6]) == shown[1:]
-    text = path.read_text(encoding="utf-8")
-    base = read_cell_report(Path(str(shown[0]["folder"]))).conclusion.baseline
-    assert f"{base.tgs:.1f}" in text
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    assert main(["history", str(measured), "--cell", "FSDP=4", "--html", str(pipe)]) == 2
 
 
 def test_what_is_not_there_is_named(measured: Path, tmp_path: Path, capsys: Said) -> None:

@@ -142,8 +142,6 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the nodes to `Executor.probe`."""
 
     unseen: Mapping[str, tuple[str, ...]]  # path -> the nodes that do not see it
-    # the sentence of a failed check -> the nodes on which it failed
-    unfit: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     why_not: str = ""  # why the nodes could not be asked; "" if they were
 
 
@@ -252,15 +250,11 @@ class Executor(abc.ABC):
         self,
         paths: Sequence[str],
         *,
-        checks: Sequence[tuple[str, str]],
         nodelist: Sequence[str],
         options: Mapping[str, str],
     ) -> ProbeResult:
-        """Return which paths the nodes do not see, and which checks fail on them.
-
-        A check is a shell command and the sentence to show if it fails; `options`: see `Resources`.
-        """
-        del paths, checks, nodelist, options
+        """Return which paths the nodes do not see; `options`: see `Resources`."""
+        del paths, nodelist, options
         return ProbeResult(unseen={}, why_not=f"executor {self.name} cannot ask the nodes")
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str] | None:

@@ -12,8 +12,6 @@ from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 
-Check = tuple[str, str]  # a shell command, and the reason why a node is unfit if the command fails
-
 
 class Launcher(ABC):
     """The contract of all launchers: a subclass is a frozen dataclass.
@@ -74,15 +72,6 @@ class Launcher(ABC):
     def rotates(self) -> Rotates:
         """How programs can take turns in the trainer; NO for a launcher that does not say it."""
         return Rotates.NO if self.inside is self else self.inside.rotates
-
-    def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return the checks of each node before the first trial; a check takes a second at most.
-
-        Raises:
-            ConfigError: the cell needs something that this launcher cannot do.
-        """
-        del cell
-        return ()
 
     @abstractmethod
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:

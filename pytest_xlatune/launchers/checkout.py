@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import msgspec
 
-from pytest_xlatune.launchers import Check, Launcher
+from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.program import check_absolute
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
@@ -109,11 +109,6 @@ class CheckoutLauncher(Launcher):
         """Return what must exist where trials run: files of the commit, and kept files."""
         return tuple(map(self._path_mover(cell), self.inner.files(cell)))
 
-    def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return the inner launcher's checks, with paths in the commit's checkout."""
-        move = self._path_mover(cell)
-        return tuple((move(command), why) for command, why in self.inner.checks(cell))
-
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the inner launcher's spec with the repository's paths replaced by the checkout's.
 
@@ -186,10 +181,6 @@ class LauncherByCell(Launcher):
     def rotates(self) -> Rotates:
         """The default launcher's."""
         return self.default_launcher.rotates
-
-    def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return the checks of the cell's launcher."""
-        return self.launcher_of(cell).checks(cell)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the spec of the cell's launcher.

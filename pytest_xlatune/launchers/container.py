@@ -41,7 +41,7 @@ from typing import Any, cast
 
 import msgspec
 
-from pytest_xlatune.launchers import Check, Launcher
+from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.program import ProgramLauncher
 from pytest_xlatune.model.cell import Cell
@@ -62,7 +62,6 @@ class _Runtime:
 
     Attributes:
         show: the command that shows the digest of an image, for a message.
-        check: a shell command that fails if the runtime does not work, and the message for that.
         run: the words after the program that start a container.
         always: options for every container.
         gpus: vendor -> the options for its GPUs.
@@ -70,7 +69,6 @@ class _Runtime:
     """
 
     show: str
-    check: Check
     run: tuple[str, ...] = ("run", "--rm")
     always: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -78,28 +76,21 @@ class _Runtime:
 
 
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
-_INFO = ("{program} info >/dev/null 2>&1", "{program} does not run (try `{program} info`)")
 # the words before a command that start it in a container
 _START_COMMAND = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
 _PYXIS = "pyxis"
 _RUNTIMES: Mapping[str, _Runtime] = {
     "docker": _Runtime(
         show="docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
-        check=_INFO,
         gpus={"nvidia": ("--gpus=all",), "amd": _AMD},
     ),
     "podman": _Runtime(
         show="podman image inspect --format '{{.Digest}}' NAME",
-        check=_INFO,
         always=("--http-proxy=false",),  # the address of a proxy may contain a password
         gpus={"nvidia": ("--device=nvidia.com/gpu=all",), "amd": _AMD},
     ),
     _PYXIS: _Runtime(
         show="sha256sum FILE",
-        check=(
-            "{program} --help | grep -q -e --container-image",
-            "{program} has no --container-image: the pyxis plugin of Slurm is not installed",
-        ),
         run=("--overlap", "--nodes=1", "--ntasks=1"),
         cwd="--container-workdir=",
     ),
@@ -203,19 +194,6 @@ _RUNTIME_VARIABLES = (
 # an image with its digest:  rocm/jax:26.4@sha256:0f...   sha256:0f...
 # /shared/jax.sif@sha256:0f...
 _PINNED = re.compile(r"(?:(?P<name>\S+)@)?(?P<digest>sha256:[0-9a-f]{64})")
-# options that users may not pass -> what to do instead
-_SET_BY_HARNESS = {
-    **dict.fromkeys(("-e", "--env"), "use the cell's `deployed` or an env file"),
-    "--env-file": "use an env file of the inner launcher",
-    "--env-host": "use the inner launcher's `inherit`",
-    "--name": "the name is that of the attempt",
-    "--rm": "it is always set",
-    **dict.fromkeys(("-d", "--detach"), "the harness waits for a trial"),
-    **dict.fromkeys(("-t", "--tty"), "a trial has no terminal"),
-    "--restart": "use the retry policy",
-    "--container-image": "use the cell's image",
-    "--export": "use the inner launcher's `inherit`",
-}
 
 
 @written("container launcher")
@@ -229,23 +207,14 @@ class ContainerLauncher(Launcher):
         mounts: `/path`, `/path:/inside` or `/path:/inside:ro`; the attempt's folder is always
             mounted.
         gpus: "nvidia" or "amd"; "" if there are no GPUs.
-        devices: further device files, e.g. /dev/infiniband; not for pyxis.
-        shm_size: size of a separate /dev/shm, e.g. "256g"; "" shares the node's; not for pyxis.
-        as_me: whether the trainer runs as the submitting user, not as the image's user; not for
-            pyxis.
-        pull: whether the first trial on a node may pull the image.
         program: command of the runtime, e.g. "sudo -n docker"; "" means its usual name.
-        args: further options of the runtime, e.g. --ulimit=memlock=-1.
+        args: further options of the runtime, e.g. --ulimit=memlock=-1 or --device=/dev/infiniband.
     """
 
     inner: Launcher
     runtime: str = "docker"
     mounts: tuple[str, ...] = ()
     gpus: str = ""
-    devices: tuple[str, ...] = ()
-    shm_size: str = ""
-    as_me: bool = False
-    pull: bool = False
     program: str = ""
     args: tuple[str, ...] = ()
 
@@ -265,19 +234,6 @@ class ContainerLauncher(Launcher):
             _parse_mount(mount)
         if isinstance(self.inner, ContainerLauncher):
             raise ConfigError("container: its inner launcher is a container too; use only one")
-        if not self._is_detached:
-            for name in ("devices", "shm_size", "as_me"):
-                if getattr(self, name):
-                    raise ConfigError(
-                        f"container: {name} means nothing to {self.runtime}, which shares the "
-                        "node's devices, /dev/shm and user; leave it out"
-                    )
-        for word in self.args:
-            if (name := word.partition("=")[0]) in _SET_BY_HARNESS:
-                raise ConfigError(
-                    f"container: take {name} out of args, because the harness sets it: "
-                    f"{_SET_BY_HARNESS[name]}"
-                )
         if isinstance(self.inner, ProgramLauncher):
             # the image may set XLA_FLAGS, and only a shell in the container can append to them
             object.__setattr__(self, "inner", dataclasses.replace(self.inner, in_shell=True))
@@ -322,38 +278,9 @@ class ContainerLauncher(Launcher):
             *(source for source, _, _ in map(_parse_mount, self.mounts)),
             *self._outside(self.inner.files(cell)),
             *_DEVICES[self.gpus],
-            *self.devices,
             *([] if self._is_detached else [image]),
         )
         return tuple(dict.fromkeys(paths))
-
-    def checks(self, cell: Cell) -> tuple[Check, ...]:
-        """Return the checks of each node; see `Check`.
-
-        The last check starts a container like that of a trial, and looks in it for the paths that
-        the image or a mount must have. With pyxis, or if the image may be pulled, only the runtime
-        is checked, because a container would fetch the image first.
-
-        Raises:
-            ConfigError: the cell's image has no digest.
-        """
-        image, inside = self._image(cell), self.inner.files(cell)
-        program = shlex.join(self._program)
-        command, message = (text.format(program=program) for text in self._runtime.check)
-        if not self._is_detached or self.pull:
-            return ((command, message),)
-        has_image = (
-            f"{program} image inspect {shlex.quote(image)} >/dev/null 2>&1",
-            f"{program} has no image {image}; pull or load it there, or allow `pull`",
-        )
-        needed = ", ".join(("bash", *inside))
-        script = 'for path do [ -e "$path" ] || exit 1; done'
-        start = [*self._program, *self._runtime.run, *self._site_options(), image]
-        has_paths = (
-            shlex.join([*start, "bash", "-c", script, "bash", *inside]),
-            f"a container of {image} does not start or lacks one of {needed}; mount missing paths",
-        )
-        return ((command, message), has_image, has_paths)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the inner launcher's spec with its command in a container.
@@ -429,12 +356,11 @@ class ContainerLauncher(Launcher):
     def _site_options(self) -> list[str]:
         """Return the options that all containers of a site share, for docker and podman."""
         return [
-            f"--pull={'missing' if self.pull else 'never'}",
+            "--pull=never",  # a trial does not wait for a download; `args` may replace this
             "--network=host",
-            f"--shm-size={self.shm_size}" if self.shm_size else "--ipc=host",
+            *([] if any(word.startswith("--shm-size") for word in self.args) else ["--ipc=host"]),
             *self._runtime.always,
             *self._runtime.gpus.get(self.gpus, ()),
-            *(f"--device={device}" for device in self.devices),
             *(f"--volume={_mount_option(mount)}" for mount in self.mounts),
             *self.args,
         ]
@@ -462,7 +388,6 @@ class ContainerLauncher(Launcher):
         return [
             *("--interactive", '--name="$name"'),
             *map(shlex.quote, self._site_options()),
-            *(['--user="$UID":"$GROUPS"'] if self.as_me else []),
             '--volume="$folder":"$folder"',
             start,
             shlex.quote(image),
@@ -527,7 +452,6 @@ def _mount_option(text: str) -> str:
 _APPENDED_SETTING = "env_files"  # a site's values come after the sweep file's
 _NOT_SETTINGS = frozenset({"inner", "in_shell"})  # attributes that a site cannot set
 _NO_CONTAINER = "none"  # the value of `runtime` that removes a container
-_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 # type of a launcher's attribute -> type of a setting for msgspec, and its name in messages
 _KINDS: Mapping[type, tuple[Any, str]] = {
     tuple: (tuple[str, ...], "a list of text"),
@@ -608,20 +532,15 @@ def _converted(before: object, value: Any, what: str) -> Any:
     kinds = [kind for type_, kind in _KINDS.items() if isinstance(before, type_)]
     target_type, expected = kinds[0] if kinds else (None, "no such setting")
     converted = value
-    if isinstance(before, Mapping) and isinstance(value, list | tuple):
-        pairs = [str(pair).partition("=") for pair in value]
-        table = {name: text for name, equals, text in pairs if equals}
-        is_complete = len(table) == len(pairs)  # no word lacks "=" or repeats a name
-        converted = table if is_complete else value
-    elif isinstance(before, tuple):
+    if isinstance(before, tuple):
         converted = [value] if isinstance(value, str) else value
+    elif isinstance(before, Mapping) and isinstance(value, list | tuple):
+        converted = dict(str(pair).partition("=")[::2] for pair in value)
     elif isinstance(value, list | tuple) and value:
         converted = value[-1]  # the last one counts
-    if isinstance(before, bool) and isinstance(converted, str):
-        converted = _BOOLEANS.get(converted.lower(), converted)
     try:
         if target_type is not None:
-            return msgspec.convert(converted, target_type)
+            return msgspec.convert(converted, target_type, strict=False)
     except msgspec.ValidationError:
         pass
     raise ConfigError(f"{what}: found {converted!r}, expected {expected}")

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from pathlib import Path
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.launchers import Check, Launcher
+from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -157,10 +156,9 @@ def check_site(site: Site) -> Preflight:
     faults += image_faults(site.cell, site.folder)
     paths = dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))
     needed = [path for path in paths if path]
-    checks = [*_caches(site.cell), *site.launcher.checks(site.cell)]
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
     if site.executor.is_here:
-        return Preflight(faults=(*faults, *_absent(needed), *_failing(checks)))
+        return Preflight(faults=(*faults, *_absent(needed)))
     nodes, partition = site.cell.nodelist, site.resources.options.get("partition", "")
     node_faults = site.executor.node_faults(nodes, partition=partition) if nodes else ()
     # A busy node is no fault, because a sweep may wait in the queue over night.
@@ -169,7 +167,7 @@ def check_site(site: Site) -> Preflight:
     if site.judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
     if site.is_first and nodes and not faults and not node_faults:
-        faults_there, notes_there = _ask_nodes(site, needed, checks)
+        faults_there, notes_there = _ask_nodes(site, needed)
         faults, notes = [*faults, *faults_there], [*notes, *notes_there]
     elif site.is_first:
         # a file that this machine does not have may exist on the nodes
@@ -217,43 +215,13 @@ def _absent(paths: Iterable[str]) -> list[str]:
     return [f"{path} does not exist on this machine" for path in paths if not Path(path).exists()]
 
 
-def _caches(cell: Cell) -> Iterator[Check]:
-    for name in ("autotune_cache", "compile_cache"):
-        if folder := getattr(cell.protocol, name):
-            path = shlex.quote(folder)
-            yield (
-                f"mkdir -p {path} && test -w {path}",
-                f"{name} {folder} cannot be made or written; name a folder that is writable there",
-            )
-
-
-def _failing(checks: Iterable[Check]) -> Iterator[str]:
-    for command, wrong in checks:
-        try:
-            done = subprocess.run(
-                ["/bin/sh", "-c", command],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_CHECK_TIMEOUT_S,
-                check=False,
-            )
-            has_passed = done.returncode == 0
-        except (OSError, subprocess.TimeoutExpired):
-            has_passed = False
-        if not has_passed:
-            yield f"this machine: {wrong}"
-
-
-def _ask_nodes(
-    site: Site, needed: Sequence[str], checks: Sequence[Check]
-) -> tuple[list[str], list[str]]:
-    """Return faults and notes on the files and the work directory on the nodes, and on checks."""
+def _ask_nodes(site: Site, needed: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return faults and notes on the files and the work directory on the nodes."""
     marker = site.folder / f"preflight.{os.getpid()}"
     marker.touch()
     try:
         sight = site.executor.probe(
             [str(marker), *needed],
-            checks=checks,
             nodelist=site.cell.nodelist,
             options=site.resources.options,
         )
@@ -266,7 +234,6 @@ def _ask_nodes(
     for path, nodes in sight.unseen.items():
         target = f"the work directory {site.folder}" if path == str(marker) else path
         faults.append(f"{', '.join(nodes)} cannot see {target}")
-    faults += [f"{', '.join(nodes)}: {wrong}" for wrong, nodes in sight.unfit.items()]
     return faults, []
 
 

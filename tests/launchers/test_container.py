@@ -44,18 +44,17 @@ def container(**changes: Any) -> ContainerLauncher:
 
 
 SITES: dict[str, tuple[ContainerLauncher, str]] = {
-    "docker-nvidia": (container(gpus="nvidia", shm_size="256g"), NAMED),
+    "docker-nvidia": (container(gpus="nvidia", args=("--shm-size=256g",)), NAMED),
     "docker-amd": (
         container(
             gpus="amd",
-            devices=("/dev/infiniband",),
             mounts=("/shared", "/scratch/my data:/data:ro"),
             program="sudo -n docker",
-            args=("--cap-add=IPC_LOCK", "--ulimit=memlock=-1", "--security-opt=seccomp=unconfined"),
+            args=("--device=/dev/infiniband", "--ulimit=memlock=-1"),
         ),
         NAMED,
     ),
-    "podman-nvidia": (container(runtime="podman", gpus="nvidia", as_me=True, pull=True), NAMED),
+    "podman-nvidia": (container(runtime="podman", gpus="nvidia"), NAMED),
     "podman-plain": (
         ContainerLauncher(
             inner=CommandLauncher(argv=("train.sh", "--steps={steps}")), runtime="podman"
@@ -75,7 +74,6 @@ def rendered(launcher: ContainerLauncher, image: str) -> str:
         *(f"\n# ==> {name}\n{text}" for name, text in sorted(spec.files.items())),
         "\n# ==> looked for on every node\n",
         *(f"{each}\n" for each in launcher.files(cell)),
-        *(f"{command}   # else: {said}\n" for command, said in launcher.checks(cell)),
     ]
     return "".join(parts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import sys
@@ -58,35 +57,6 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     faults = check_site(site(tmp_path)).faults
     assert any("cannot be written" in fault for fault in faults)
     Preflight(notes=("a note",)).raise_faults("sweep 's'")
-
-
-class Choosy(CommandLauncher):
-    """A launcher that asks something of the node."""
-
-    def checks(self, cell: Cell) -> tuple[tuple[str, str], ...]:
-        return (("exit 0", "never said"), ("exit 1", "no runtime here"))
-
-
-def test_what_a_launcher_asks_of_the_machine_is_tried(tmp_path: Path) -> None:
-    choosy = dataclasses.replace(site(tmp_path), launcher=Choosy(argv=(sys.executable,)))
-    assert check_site(choosy).faults == ("this machine: no runtime here",)
-    two = dataclasses.replace(choosy, resources=Resources(tasks_per_node=2))
-    (fault,) = {*check_site(two).faults} - {*check_site(choosy).faults}
-    assert "tasks_per_node is 2" in fault
-
-
-def test_caches_that_cannot_be_made_are_faults_before_a_trial_is_lost(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    kept, away = tmp_path / "kept", tmp_path / "file" / "programs"
-    begun = site(tmp_path)
-    protocol = msgspec.structs.replace(
-        begun.cell.protocol, autotune_cache=str(kept), compile_cache=str(away)
-    )
-    cell = msgspec.structs.replace(begun.cell, protocol=protocol)
-    launcher = CommandLauncher(argv=(sys.executable,))
-    (fault,) = check_site(dataclasses.replace(begun, cell=cell, launcher=launcher)).faults
-    assert f"compile_cache {away} cannot be made" in fault
-    assert kept.is_dir()
 
 
 def test_an_image_file_that_was_written_over_is_a_fault(tmp_path: Path) -> None:

@@ -149,13 +149,11 @@ def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(trials: Trials, tmp_pat
 def test_the_nodes_are_asked_whether_they_can(lab: ModuleType, tmp_path: Path) -> None:
     sight = SlurmExecutor().probe(
         [str(tmp_path), "/no/such/file"],
-        checks=[("true", "never said"), ("exit 3", "this cannot be"), ("cat", "it reads nothing")],
         nodelist=("node001", "node002"),
         options={},
     )
     both = ("node001", "node002")
     assert (sight.why_not, dict(sight.unseen)) == ("", {"/no/such/file": both})
-    assert dict(sight.unfit) == {"this cannot be": both}
 
 
 def containers_of(folder: Path) -> list[str]:

@@ -42,7 +42,7 @@ axis-prefix = {{ PP = "ici" }}
 [container]
 runtime = "podman"
 mounts = ["/opt"]
-pull = true
+program = "sudo podman"
 
 [deployed]
 NCCL_DEBUG = "WARN"
@@ -295,7 +295,7 @@ def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> 
     assert cell.deployed == {"NCCL_DEBUG": "WARN", "THREADS": "4"}
     outer = found.sweep.launcher
     assert isinstance(outer, ContainerLauncher)
-    assert (outer.runtime, outer.mounts, outer.pull) == ("podman", ("/opt",), True)
+    assert (outer.runtime, outer.mounts, outer.program) == ("podman", ("/opt",), "sudo podman")
     inner = outer.inner
     assert isinstance(inner, MaxTextLauncher)
     assert (inner.python, inner.cwd, inner.module) == (
@@ -317,7 +317,6 @@ COMMAND = CommandLauncher(argv=("a", "b"))
         (COMMAND, {"cwd": 3}, {}, "f, launcher: cwd: found 3, expected text"),
         (COMMAND, {"argv": [1]}, {}, r"argv: found \[1\], expected a list of text"),
         (COMMAND, {}, {"inner": "x"}, "unknown setting 'inner' in f, container"),
-        (COMMAND, {}, {"pull": "perhaps"}, "pull: found 'perhaps', expected true or false"),
         (object(), {"cwd": "/x"}, {}, "object is no dataclass"),
     ],
 )

@@ -168,16 +168,10 @@ def _fault(node: Node, problem: str) -> _Fault:
 
 
 _SRUN_WAIT_S = 15  # seconds that srun may wait for the nodes, which were usable a moment ago
-# A shell script that runs on each node. Arguments: the paths, an empty word, then the commands of
-# the checks. It prints each path that the node does not see, the number of each failed check, and
-# at its end the node's name alone.
+# A shell script that runs on each node. It prints each path that the node does not see, and at its
+# end the node's name alone.
 _SCRIPT = f"""\
-while [ -n "$1" ]; do [ -e "$1" ] || echo "$SLURMD_NODENAME{SEPARATOR}$1"; shift; done
-number=0
-while shift; [ $# -gt 0 ]; do
-  sh -c "$1" </dev/null >/dev/null 2>&1 || echo "$SLURMD_NODENAME{SEPARATOR}$number{SEPARATOR}"
-  number=$((number + 1))
-done
+for path; do [ -e "$path" ] || echo "$SLURMD_NODENAME{SEPARATOR}$path"; done
 echo "$SLURMD_NODENAME"
 """
 
@@ -329,7 +323,6 @@ class OnSlurm(Executor):
         self,
         paths: Sequence[str],
         *,
-        checks: Sequence[tuple[str, str]] = (),
         nodelist: Sequence[str],
         options: Mapping[str, str],
     ) -> ProbeResult:
@@ -344,7 +337,7 @@ class OnSlurm(Executor):
             ["srun", f"--nodelist={compress(nodelist)}", f"--nodes={len(nodelist)}",
              "--ntasks-per-node=1", f"--immediate={_SRUN_WAIT_S}", "--time=1", "--export=NONE",
              "--chdir=/", f"--job-name={JOB_NAME_PREFIX}preflight", "--quiet", *where,
-             "/bin/sh", "-c", _SCRIPT, "sh", *paths, "", *(command for command, _ in checks)]
+             "/bin/sh", "-c", _SCRIPT, "sh", *paths]
         )  # fmt: skip
         lines = [line.split(SEPARATOR) for line in answer.out.splitlines()]
         answered = {line[0] for line in lines if len(line) == 1}
@@ -355,8 +348,4 @@ class OnSlurm(Executor):
         # sorted, because the nodes answer in any order
         for node, path in sorted(line for line in lines if len(line) == 2):  # noqa: PLR2004
             unseen[path] = (*unseen.get(path, ()), node)
-        unfit: dict[str, tuple[str, ...]] = {}
-        for node, number, _ in sorted(line for line in lines if len(line) == 3):  # noqa: PLR2004
-            fault = checks[int(number)][1]
-            unfit[fault] = (*unfit.get(fault, ()), node)
-        return ProbeResult(unseen=unseen, unfit=unfit)
+        return ProbeResult(unseen=unseen)

@@ -112,13 +112,12 @@ _WITH_ALL_OPTIONS = ("docker", "podman")  # runtimes that have all options of a 
 def container_settings(container: Container, runtime: str) -> tuple[dict[str, Any], list[str]]:
     """Return the attributes of a `ContainerLauncher`, and the options that the runtime lacks."""
     options = {"runtime": runtime, "mounts": container.mounts}
-    if runtime in _WITH_ALL_OPTIONS:
-        more = {"devices": container.devices, "args": container.args}
-        return {**options, **more, "shm_size": container.shm_size.lower()}, []
-    lacking = []
-    if runtime == NO_CONTAINER:  # pyxis has mounts
-        lacking += [f"--volume={mount}" for mount in container.mounts]
-    lacking += [f"--device={device}" for device in container.devices]
+    args = [f"--device={device}" for device in container.devices]
     if container.shm_size:
-        lacking.append(f"--shm-size={container.shm_size}")
-    return options, [*lacking, *container.args]
+        args.append(f"--shm-size={container.shm_size.lower()}")
+    args += container.args
+    if runtime in _WITH_ALL_OPTIONS:
+        return {**options, "args": tuple(args)}, []
+    # pyxis has mounts
+    volumes = container.mounts if runtime == NO_CONTAINER else ()
+    return options, [*(f"--volume={mount}" for mount in volumes), *args]

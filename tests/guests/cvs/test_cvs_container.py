@@ -55,9 +55,7 @@ def test_the_image_of_a_file_runs_with_its_mounts_and_never_tells_the_token(
     outer = sweep.launcher
     assert isinstance(outer, ContainerLauncher)
     assert isinstance(outer.inner, CvsLauncher)
-    assert outer.devices == ("/dev/null",)
-    assert outer.shm_size == "64m"
-    assert outer.args == ("--privileged",)
+    assert outer.args == ("--device=/dev/null", "--shm-size=64m", "--privileged")
     # as this machine's sandbox can start one: without privileges, with its own mounts
     python = "/usr/bin/python3"
     launcher = dataclasses.replace(

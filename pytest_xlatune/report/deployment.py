@@ -58,14 +58,6 @@ def patch_of(cells: Sequence[MeasuredCell], say: Translator = ENGLISH) -> Patch:
 
     `say` writes the reasons for the recipes that are not in it.
     """
-    patch = _patch_of(cells, say, in_place=True)
-    if not patch.text and patch.missing:
-        # a line next to a hidden secret cannot be changed, but lines can be appended
-        return _patch_of(cells, say, in_place=False)
-    return patch
-
-
-def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool) -> Patch:
     missing: dict[str, str] = {}
     # path -> the file, as recorded by the newest sweep that read it
     latest = {
@@ -86,9 +78,7 @@ def _patch_of(cells: Sequence[MeasuredCell], say: Translator, *, in_place: bool)
         why = _why_not(cell, recipe, against, latest, say)
         if not why:
             if shell is not None and has_lines:
-                new_texts[shell.path] = _with_recipe(
-                    new_texts[shell.path], cell, recipe, against, in_place=in_place
-                )
+                new_texts[shell.path] = _with_recipe(new_texts[shell.path], cell, recipe, against)
             if recipe.overrides:
                 why = _set_keys(new_texts, config, cell, recipe, say)
             if has_lines or not why:
@@ -115,23 +105,14 @@ def _why_not(
     say: Translator,
 ) -> str:
     """Return why files that other cells read too cannot deploy a recipe; "" if they can."""
-    if any(not conflict.guard and not conflict.is_open for conflict in against):
+    if not all(conflict.guard for conflict in against):
         return say("no variable tells the conflicting cells apart")
-    # a guard is a condition of bash, so it cannot protect a key of the trainer's configuration
-    harmed_tags = [
-        conflict.where for conflict in against if conflict.other is None and conflict.is_in_config
-    ]
-    if harmed_tags:
-        return say(
-            "{tags} would get it too, and a gate found it harmful there",
-            tags=", ".join(harmed_tags),
-        )
     if (recipe.flags or recipe.env) and not any(file.is_shell for file in cell.files):
         return say("the sweep did not record the env file that deploys the cell")
     if any(latest[file.path].text != file.text for file in cell.files):
         return say("a file that deploys the cell has changed since")
     if any(conflict.is_in_config for conflict in against):
-        return say("a configuration file cannot depend on the parallelism")
+        return say("a configuration file has no guard that keeps the recipe from others")
     return ""
 
 
@@ -233,17 +214,12 @@ def diff(file: DeployedFile, after: str) -> str | None:
 
 
 def _with_recipe(
-    text: str,
-    cell: MeasuredCell,
-    recipe: Profile,
-    against: Sequence[Conflict],
-    *,
-    in_place: bool,
+    text: str, cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict]
 ) -> str:
     """Return the text of an env file with a recipe, and comments on where it is not verified."""
-    if guard_against(against) or not in_place:
-        lines = guarded_lines(recipe, against)
-        return _appended(text, _recipe_comment(cell, recipe, against) + lines)
+    if guard_against(against):
+        comment = _recipe_comment(cell, recipe, against)
+        return _appended(text, comment + guarded_lines(recipe, against))
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
     # A line is changed in place, because appending the opposite would leave the old line and the
     # comment above it.
@@ -251,13 +227,9 @@ def _with_recipe(
     changed = with_settings(text, recipe.flags, shown, drops=is_default)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
     lines = recipe_lines(replace(recipe, flags=changed.flags, env={**changed.env, **secret}))
-    names = ", ".join(changed.names)
-    remarks = []
-    if names and is_default:
-        remarks.append(f"taken out, so at their defaults: {names}")
-    elif names and lines:
-        remarks.append(f"changed in place: {names}")
-    comment = _recipe_comment(cell, recipe, against, *remarks)
+    comment = _recipe_comment(cell, recipe, against)
+    if is_default and changed.names:
+        comment += f"# taken out, so at their defaults: {', '.join(changed.names)}\n"
     if lines or changed.at is None:
         return _appended(changed.text, comment + lines)
     all_lines = changed.text.split("\n")
@@ -265,9 +237,7 @@ def _with_recipe(
     return "\n".join(all_lines)
 
 
-def _recipe_comment(
-    cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict], *more_remarks: str
-) -> str:
+def _recipe_comment(cell: MeasuredCell, recipe: Profile, against: Sequence[Conflict]) -> str:
     """Return the comment on a recipe: where it was measured, its parts, and where not to use it."""
     job_ids = cell.best.job_ids if cell.best else ()
     jobs = f", jobs {', '.join(job_ids)}" if job_ids else ""
@@ -275,7 +245,6 @@ def _recipe_comment(
     remarks += recipe_remarks(cell.conclusion)
     if cell.best is not None and cell.best.effect is not None:
         remarks.append(f"its settings in every trial: {effect_words(cell.best)}")
-    remarks += more_remarks
     remarks += [conflict.remark for conflict in against]
     return "".join(f"# {remark}\n" for remark in remarks)
 

@@ -20,7 +20,6 @@ from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, to_integer
-from pytest_xlatune.report._deployed_files import settings_of
 from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, patch_of
 from pytest_xlatune.report.document import (
@@ -39,7 +38,6 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.guards import (
     Conflict,
-    Doubt,
     conflicts,
     sign_flips,
 )
@@ -206,24 +204,8 @@ _EFFECT_LIKELY_SLOWER = N_(
     "their noise explains, so they seem to help here."
 )
 _EFFECT_UNKNOWN = N_("The sweep does not show whether the deployed flags help here.")
-_DOUBTS: Mapping[Doubt, str] = {
-    Doubt.HARMFUL: N_("{names} of the recipe of {cell} must not reach {other}: {found} there."),
-    Doubt.CONTRARY: N_("The recipes of {cell} and {other} set {names} to different values."),
-    Doubt.NOT_AS_FAST: N_(
-        "The recipe of {cell} must not reach {other}: the recipe of {other} is not shown to be as "
-        "fast with {names} added."
-    ),
-    Doubt.UNDECIDED: N_(
-        "The recipe of {cell} is not verified on {other}: {names} was measured there, and a loss "
-        "is not excluded ({found})."
-    ),
-    Doubt.UNMEASURED: N_(
-        "The recipe of {cell} is not verified on {other}: {names} was not measured there."
-    ),
-}
-_NOT_TOGETHER = N_(
-    "The recipe of {cell} is not verified on {other}: {names} were not measured there together."
-)
+_HARMED = N_("The recipe of {cell} must not reach {other}: {found} there.")
+_UNVERIFIED = N_("The recipe of {cell} is not verified on {other}.")
 _GUARDED = N_(
     "So the lines have a guard, which reads {variables}: export them before the trainer sources "
     "the file."
@@ -231,10 +213,6 @@ _GUARDED = N_(
 _NOT_GUARDED = N_(
     "No variable tells these cells apart, so no file that both read can hold the recipe: give it "
     "to the jobs of {cell} alone."
-)
-_OPEN = N_(
-    "No variable tells these cells apart: the patch reaches both, and a comment in it says so. "
-    "Measure the recipe on {other} before you apply it."
 )
 _HOLDS = N_("The recipe was measured on {cell}; gates exclude a loss with {tags} too ({files}).")
 _HARMFUL = N_(
@@ -444,15 +422,9 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 
 def _file(file: DeployedFile) -> Block:
-    """Return a shell file without comments, or the plain keys of a yml as a table."""
-    if file.is_shell:
-        lines = (line for line in file.text.split("\n") if not _COMMENT.fullmatch(line))
-        return Code(text="\n".join(lines), language="bash")
-    settings = settings_of(file.text)
-    if settings is None:
-        return Code(text=file.text, language="yaml")
-    rows = tuple((literal(setting.key), literal(setting.written)) for setting in settings)
-    return Table(columns=_SETTINGS, rows=rows)
+    """Return the text of a file without comments."""
+    lines = (line for line in file.text.split("\n") if not _COMMENT.fullmatch(line))
+    return Code(text="\n".join(lines), language="bash" if file.is_shell else "yaml")
 
 
 def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
@@ -535,14 +507,12 @@ def _conflict_sentences(
     conflict: Conflict, name: str, other: str, say: Translator
 ) -> tuple[str, str]:
     """Return why a recipe must not reach another cell, and what prevents that."""
-    fields = {"cell": name, "other": other, "names": literals(conflict.settings)}
-    verdict = words(conflict.verdict, say) if conflict.verdict else ""
-    is_combination = conflict.doubt is Doubt.UNMEASURED and len(conflict.settings) > 1
-    doubt = _NOT_TOGETHER if is_combination else _DOUBTS[conflict.doubt]
-    ending = _GUARDED if conflict.guard else _OPEN if conflict.is_open else _NOT_GUARDED
+    found = words(conflict.verdict, say) if conflict.verdict else ""
+    doubt = _HARMED if conflict.is_harmful else _UNVERIFIED
+    ending = _GUARDED if conflict.guard else _NOT_GUARDED
     return (
-        say(doubt, found=verdict, **fields),
-        say(ending, variables=literals(conflict.variables), **fields),
+        say(doubt, cell=name, other=other, found=found),
+        say(ending, cell=name, variables=literals(conflict.variables)),
     )
 
 

@@ -20,7 +20,7 @@ DEPLOYED = """\
 # what is deployed
 export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_a=1"
 export NCCL_ALGO=Ring
-: the end
+# the end
 """
 
 

@@ -116,9 +116,9 @@ def test_the_next_parallelism_extends_and_shows_the_flips(published: Published) 
     text = (reports / "tiny-tuning.md").read_text(encoding="utf-8")
     rows = {row[0]: row for row in table_rows(text, "Settings")}
     # a loser of the screen is never confirmed, so its flip is not either
-    assert "single run" in rows["`--xla_overlap=2`"][-1]
-    assert "single run" in rows["`--xla_slow=1`"][-1]
-    assert rows["`--xla_oom=1`"][-1].startswith("cannot run on ")
+    assert rows["`--xla_overlap=2`"][-1] == "opposite, not confirmed"
+    assert rows["`--xla_slow=1`"][-1] == "opposite, not confirmed"
+    assert rows["`--xla_oom=1`"][-1] == "–"
     best = {row[0]: row[1] for row in table_rows(text, "Cell")}
     assert best == {"PP=8 pdbs=7": "★ `overlap-2`", "FSDP=8 pdbs=7": "★ `slow`"}
     patch = (reports / "tiny-tuning.patch").read_text(encoding="utf-8")

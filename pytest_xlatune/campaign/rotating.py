@@ -155,7 +155,6 @@ def _explain_no_turns(
 ) -> NoTurns:
     """Return why there is no turn: what the trainer does, or else the reason that is known."""
     if read.turns and read.odd_calls:
-        words = say(IN_BRACKETS, text=read.odd_words) if read.odd_words else None
         last = read.turns[-1]
         calls = last.first_call + last.calls if read.calls is None else read.calls
         odd = len(read.odd_calls)
@@ -163,12 +162,11 @@ def _explain_no_turns(
             reason=coded(
                 MessageCode.NO_TURNS,
                 "{odd} of {calls} calls of the step had other arguments than the first "
-                "ones{said}, and the trainer's own program ran them, so that no turn of the "
+                "ones, and the trainer's own program ran them, so that no turn of the "
                 "baseline is left: give each step the same shapes and static values, for "
                 "example drop a short last batch",
                 odd=odd,
                 calls=calls,
-                said=words,
             )
         )
     if read.turns and steps_per_line > 1:

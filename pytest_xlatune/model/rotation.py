@@ -333,9 +333,8 @@ class RotationRead(Record, frozen=True, kw_only=True):
         trouble: why no programs took turns, in the worker's words; "" if they did.
         odd_calls: numbers of the calls whose arguments were not those that the programs were
             compiled for, so that the trainer's own program ran them.
-        odd_words: which argument differed in the first such call; "" if unknown.
-        another_call: number of the call before which the trainer made a different function with
-            the name of the step; None if it made none.
+        another_call: number of the call before which the trainer made another function with the
+            name of the step; None if it made none.
         raised_call: number of the call that raised an exception and ended the turns; None if none
             did.
         device: platform and kind of the first device; "" if the journal does not have them.
@@ -354,7 +353,6 @@ class RotationRead(Record, frozen=True, kw_only=True):
     jax: str = ""
     trouble: str = ""
     odd_calls: tuple[int, ...] = ()
-    odd_words: str = ""
     another_call: int | None = None
     device: str = ""
     is_compiling: bool = False
@@ -362,8 +360,21 @@ class RotationRead(Record, frozen=True, kw_only=True):
     raised_call: int | None = None
 
 
+# event -> attribute of `RotationRead`, the event's field with its value, type of the value
+_SINGLE_FACTS: Mapping[str, tuple[str, str, type]] = MappingProxyType(
+    {
+        "jax": ("jax", "version", str),
+        "found": ("found", "name", str),
+        "trouble": ("trouble", "words", str),
+        "another": ("another_call", "call", int),
+        "raised": ("raised_call", "call", int),
+        "end": ("calls", "calls", int),
+    }
+)
+
+
 class _Reading(msgspec.Struct, kw_only=True):
-    """The events of one process, while a journal is read; `_EVENTS` has the method of each event.
+    """The events of one process, while a journal is read.
 
     `read` has the values of `RotationRead` that one event sets.
     """
@@ -377,58 +388,39 @@ class _Reading(msgspec.Struct, kw_only=True):
     compiling: str = ""  # the program that is being compiled; "" for none
     turn_steps: int = 0  # 0 for a process without a `start` event
 
-    def start(self, entry: Mapping[str, Any]) -> None:
-        self.turn_steps = int(entry["turn_steps"])
-
-    def jax(self, entry: Mapping[str, Any]) -> None:
-        self.read["jax"] = str(entry["version"])
-
-    def found_step(self, entry: Mapping[str, Any]) -> None:
-        self.read |= {"found": str(entry["name"]), "device": str(entry.get("device", ""))}
-
-    def trouble(self, entry: Mapping[str, Any]) -> None:
-        self.read["trouble"] = str(entry["words"])
-
-    def compile(self, entry: Mapping[str, Any]) -> None:
-        self.compiling = str(entry["program"])
-        self._read_time(entry)
-
-    def compiled_(self, entry: Mapping[str, Any]) -> None:
-        self.compiling = ""
-        known = {name: entry[name] for name in ("memory_bytes", "same_as") if name in entry}
-        self.compiled.append(
-            CompiledProgram.from_json(
-                {"program": entry["program"], "compile_s": float(entry["compile_s"]), **known}
-            )
-        )
-
-    def refused_(self, entry: Mapping[str, Any]) -> None:
-        self.compiling = ""
-        self.refused[str(entry["program"])] = str(entry["words"])
-
-    def left_out_(self, entry: Mapping[str, Any]) -> None:
-        self.left_out[str(entry["program"])] = int(entry["memory_bytes"])
-
-    def turn(self, entry: Mapping[str, Any]) -> None:
-        self.turn_starts.append((str(entry["program"]), int(entry["first_call"])))
-        self._read_time(entry)
-
-    def _read_time(self, entry: Mapping[str, Any]) -> None:
-        at_s = float(entry["at"]) if "at" in entry else math.nan
-        self.read["last_at_s"] = at_s if math.isfinite(at_s) else None
-
-    def odd_call(self, entry: Mapping[str, Any]) -> None:
-        self.odd_calls.append(int(entry["call"]))
-        self.read.setdefault("odd_words", str(entry.get("words", "")))
-
-    def raised_(self, entry: Mapping[str, Any]) -> None:
-        self.read["raised_call"] = int(entry["call"])
-
-    def another(self, entry: Mapping[str, Any]) -> None:
-        self.read["another_call"] = int(entry["call"])
-
-    def end(self, entry: Mapping[str, Any]) -> None:
-        self.read |= {"calls": int(entry["calls"]), "is_over": True}
+    def add(self, event: str, entry: Mapping[str, Any]) -> None:
+        program = str(entry.get("program", ""))
+        if event in ("compile", "turn"):
+            at_s = float(entry.get("at", math.nan))
+            self.read["last_at_s"] = at_s if math.isfinite(at_s) else None
+        if event in _SINGLE_FACTS:
+            attribute, field, kind = _SINGLE_FACTS[event]
+            self.read[attribute] = kind(entry[field])
+        match event:
+            case "start":
+                self.turn_steps = int(entry["turn_steps"])
+            case "found":
+                self.read["device"] = str(entry.get("device", ""))
+            case "compile":
+                self.compiling = program
+            case "compiled":
+                self.compiling = ""
+                known = {name: entry[name] for name in ("memory_bytes", "same_as") if name in entry}
+                compile_s = float(entry["compile_s"])
+                self.compiled.append(
+                    CompiledProgram.from_json({"program": program, "compile_s": compile_s, **known})
+                )
+            case "refused":
+                self.compiling = ""
+                self.refused[program] = str(entry["words"])
+            case "left_out":
+                self.left_out[program] = int(entry["memory_bytes"])
+            case "turn":
+                self.turn_starts.append((program, int(entry["first_call"])))
+            case "odd_call":
+                self.odd_calls.append(int(entry["call"]))
+            case "end":
+                self.read["is_over"] = True
 
     def turns(self) -> tuple[Turn, ...]:
         """Return the turns; a turn ends at the next turn, or at the call that ended all turns."""
@@ -451,23 +443,6 @@ class _Reading(msgspec.Struct, kw_only=True):
         return tuple(dict.fromkeys(profiles))
 
 
-_EVENTS = {
-    "start": _Reading.start,
-    "jax": _Reading.jax,
-    "found": _Reading.found_step,
-    "trouble": _Reading.trouble,
-    "compile": _Reading.compile,
-    "compiled": _Reading.compiled_,
-    "refused": _Reading.refused_,
-    "left_out": _Reading.left_out_,
-    "turn": _Reading.turn,
-    "odd_call": _Reading.odd_call,
-    "another": _Reading.another,
-    "raised": _Reading.raised_,
-    "end": _Reading.end,
-}
-
-
 _FORKED = "a process that the trainer forked also ran steps"
 
 
@@ -477,7 +452,7 @@ def read_rotation(text: str) -> RotationRead:
     The events, one JSON object in each line with the `pid` of its process: `start` (turn_steps),
     `jax` (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
     same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
-    (program, first_call, at), `odd_call` (call; words in the first such event), `another` (call),
+    (program, first_call, at), `odd_call` (call), `another` (call),
     `raised` (call, words), `trouble` (words), `end` (calls). Malformed lines are skipped.
 
     Several processes may have written, e.g. helpers of a trainer or an earlier attempt. It then
@@ -489,9 +464,8 @@ def read_rotation(text: str) -> RotationRead:
     for line in text.splitlines()[:_MOST_LINES]:
         try:
             entry = read_json(line)
-            read_event = _EVENTS.get(entry["event"])
-            if read_event is not None:
-                read_event(readings.setdefault(int(entry.get("pid", 0)), _Reading()), entry)
+            event, process = str(entry["event"]), int(entry.get("pid", 0))
+            readings.setdefault(process, _Reading()).add(event, entry)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError, LedgerError):
             continue
     processes = list(readings.values())

@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +30,6 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -42,7 +39,6 @@ from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
-from pytest_xlatune.workers.maxtext_keys import BASE_KEY
 
 _KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
 _DIGESTS = "images.json"  # the file with the digest of the image file, beside the ledger
@@ -94,7 +90,6 @@ def _sha256(path: Path, digests: Path) -> str:
 
 _UNCHECKED = "the keys of the configuration were not checked"
 MIN_FREE_BYTES = 1 << 30  # of the work directory
-_LEFTOVER = "TUNE_PROFILE"  # a variable of env files that were edited to tune by hand
 _CHECK_TIMEOUT_S = 60.0
 
 
@@ -152,7 +147,7 @@ class Site:
 
 def check_site(site: Site) -> Preflight:
     """Return everything that is wrong with a site."""
-    faults = [*_folder_faults(site.folder), *_leftovers(site.launcher.env_files_of(site.cell))]
+    faults = [*_folder_faults(site.folder)]
     faults += image_faults(site.cell, site.folder)
     paths = dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))
     needed = [path for path in paths if path]
@@ -194,21 +189,6 @@ def _folder_faults(folder: Path) -> Iterator[str]:
             f"{MIN_FREE_BYTES >> 20}: logs and dumps would be cut. Free some space, or name "
             "another with --xlatune-workdir"
         )
-
-
-def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
-    for name in env_files:
-        try:
-            lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue  # it is reported with the other files
-        for number, line in enumerate(lines, start=1):
-            if _LEFTOVER in line.partition("#")[0]:
-                yield (
-                    f"{name}:{number}: {_LEFTOVER} is left over from tuning by hand; it would be "
-                    "part of every trial, also of the baseline. Take it out"
-                )
-                break
 
 
 def _absent(paths: Iterable[str]) -> list[str]:
@@ -278,13 +258,11 @@ class Release:
         name: name and version, e.g. `maxtext 0.2.5`.
         base: path of the base configuration.
         known: the keys that the trainer accepts.
-        config_keys: key, file and line of each key in the cell's configuration files.
     """
 
     name: str
     base: str
     known: frozenset[str]
-    config_keys: tuple[tuple[str, str, int], ...] = ()
 
 
 def check_keys(
@@ -292,8 +270,7 @@ def check_keys(
 ) -> Preflight:
     """Return a fault for each key that the trainer's release does not know.
 
-    If the launcher does not start MaxText but names YAML files, a key that they lack is only a
-    note, because they may be incomplete. `environ` gives PATH and HOME.
+    Those of the cell and of the profiles are checked. `environ` gives PATH and HOME.
     """
     inside = launcher.inside
     package = inside.package if isinstance(inside, MaxTextLauncher) else ""
@@ -301,20 +278,13 @@ def check_keys(
         return Preflight(notes=(f"{_UNCHECKED}: each commit has its own",))
     if package and inside is not launcher:
         return Preflight(notes=(f"{_UNCHECKED}: {package} is in an image",))
-    if isinstance(launcher, CommandLauncher):
-        return Preflight(notes=tuple(_not_in_yml(launcher, cell, profiles)))
     if not package or not isinstance(launcher, MaxTextLauncher):
         return Preflight()
     release = release_of(launcher, cell, environ=environ)
     if isinstance(release, str):
         return Preflight(notes=(f"{_UNCHECKED}: {release}",))
-    faults = [
-        _fault(release, key, f"{file}:{line}")
-        for key, file, line in release.config_keys
-        if key not in release.known and key != BASE_KEY
-    ]
     common = launcher.keys(_trial(BASELINE, cell), cell)
-    faults += [
+    faults = [
         _fault(release, key, f"cell {cell.label!r}, {key}={common[key]}")
         for key in _unknown(common, release)
     ]
@@ -326,37 +296,6 @@ def check_keys(
             if key not in common
         ]
     return Preflight(faults=tuple(faults))
-
-
-# a key of a YAML file at any depth:   remat_policy: full    - name: adam
-_YML_KEY = re.compile(r"^[ \t-]*([A-Za-z_][\w-]*)[ \t]*:", re.MULTILINE)
-
-
-def _not_in_yml(
-    launcher: CommandLauncher, cell: Cell, profiles: Iterable[Profile]
-) -> Iterator[str]:
-    """Yield each key that the YAML files on the trainer's command line lack."""
-    files: list[Path] = []
-    for word in launcher.argv:
-        path = Path(launcher.cwd, word.partition("=")[2] or word)
-        if word.endswith((".yml", ".yaml")) and path.is_absolute() and path.is_file():
-            files.append(path)
-    if not files:
-        return
-    known: set[str] = set()
-    for path in files:
-        with suppress(OSError):
-            known.update(_YML_KEY.findall(path.read_text(encoding="utf-8", errors="replace")))
-    overrides = [(f"cell {cell.label!r}", cell.overrides)]
-    overrides += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
-    release = Release(
-        name=", ".join(path.name for path in files), base=str(files[0]), known=frozenset(known)
-    )
-    for where, keys in overrides:
-        for key, value in keys.items():
-            # a field of a nested group is written:  lora.rank=8
-            if not known.issuperset(key.split(".")):
-                yield _fault(release, key, f"{where}, {key}={value}")
 
 
 def release_of(
@@ -390,18 +329,10 @@ def release_of(
         return f"{python}: {error}"
     if not answer["base"]:
         return f"{python} has no package {launcher.package} with a configs/base.yml"
-    config_keys = tuple(
-        (str(key), str(file), int(line)) for key, file, line in answer["config_keys"]
-    )
-    known = frozenset(answer["known"])
-    if not answer["strict"]:
-        # a release without configs/types.py accepts any key that a configuration file declares
-        known |= {key for key, _, _ in config_keys}
     return Release(
         name=f"{launcher.package} {answer['version']}".strip(),
         base=answer["base"],
-        known=known,
-        config_keys=config_keys,
+        known=frozenset(answer["known"]),
     )
 
 

@@ -18,12 +18,10 @@ git, and an edit of an unrelated file beside it makes no difference.
 from __future__ import annotations
 
 import ast
-import grp
 import hashlib
 import importlib.util
 import json
 import os
-import pwd
 import re
 import stat
 import subprocess
@@ -120,47 +118,16 @@ def packages(root: Path = Path("/")) -> dict[str, str]:
 
 
 def devices() -> dict[str, str]:
-    """Return what JAX sees in one process, with versions of the runtime and the collectives."""
+    """Return what JAX sees in one process, with the version of the runtime."""
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     import jax
 
     local = jax.local_devices()
-    facts = {
+    return {
         "devices": f"{len(local)} x {local[0].device_kind}",
         "platform": local[0].platform,
         "runtime": " ".join(str(local[0].client.platform_version).split()),
     }
-    if local[0].platform in ("gpu", "cuda", "rocm"):
-        facts.update(_collectives())
-    return facts
-
-
-def _collectives() -> dict[str, str]:
-    import ctypes
-
-    wheels = (Path(folder, "nvidia/nccl/lib/libnccl.so.2") for folder in sys.path)
-    libraries = [("NCCL", str(wheel)) for wheel in wheels if wheel.exists()]
-    libraries += [("NCCL", "libnccl.so.2"), ("RCCL", "librccl.so.1")]
-    libraries += [("RCCL", "/opt/rocm/lib/librccl.so.1")]
-    for name, path in libraries:
-        try:
-            version, library = ctypes.c_int(), ctypes.CDLL(path)
-            failed = library.ncclGetVersion(ctypes.byref(version))
-        except (OSError, AttributeError):
-            continue
-        if not failed:
-            return {name: version_of(version.value)}
-    return {}
-
-
-def version_of(code: int) -> str:
-    """Return the version for a code of `ncclGetVersion`, which had a digit less before 2.9.
-
-    nccl.h: NCCL_VERSION(X,Y,Z) is X*1000 + Y*100 + Z up to 2.8, X*10000 + Y*100 + Z from 2.9.
-    """
-    unit = 10000 if code >= 10000 else 1000  # noqa: PLR2004 - 22703 is 2.27.3, 2804 is 2.8.4
-    major, rest = divmod(code, unit)
-    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def folder_of(program: str) -> str:
@@ -273,78 +240,24 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
             continue
         done.add(top)
         commit = (_git(top, "rev-parse", "HEAD") or "").strip()
-        if not commit and _is_ours(top):
-            commit = _head(top)
-        if _COMMIT.fullmatch(commit):
-            changed = _git(
-                top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none"
-            )
-            if changed is None:
-                state = "changes unknown"
-            else:
-                count = len(changed.splitlines())
-                state = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
-            lines = (_git(top, "ls-files", "-v") or "").splitlines()
-            # files that git does not check may have changed:  h local.yml    S config.yml
-            unchecked = sum(line[:1].islower() or line[:1] == "S" for line in lines)
-            if unchecked:
-                state += f", {unchecked} that git does not look at"
-            states[str(top)] = f"{commit}, {state}"
+        if not _COMMIT.fullmatch(commit):
+            continue  # git refuses a stranger's repository
+        changed = _git(
+            top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none"
+        )
+        count = len((changed or "").splitlines())
+        state = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
+        states[str(top)] = f"{commit}, {state if changed is not None else 'changes unknown'}"
     return states
 
 
-def _is_ours(top: Path) -> bool:
-    """Return whether this user or root owns the repository, and no other user may write in it.
-
-    Git runs programs that a repository's settings name, such as filters, and the files of a
-    stranger's repository may be links to private files.
-    """
-    git, folder = top / ".git", _git_folder(top)
-    common = folder / _read(folder / "commondir").strip()
-    try:
-        top_status, link_status = top.stat(), git.lstat()
-        statuses = [path.stat() for path in (git, folder, common, common / "config")]
-    except OSError:
-        return False
-    owners = {status.st_uid for status in (top_status, link_status, *statuses)}
-    if not owners <= {os.geteuid(), 0}:
-        return False
-    # in a folder with the sticky bit, others cannot replace `.git`
-    if top_status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-        return False
-    for status in statuses:
-        others = stat.S_IWOTH if _is_private(status.st_gid) else stat.S_IWGRP | stat.S_IWOTH
-        if status.st_mode & others:
-            return False
-    return True
-
-
-def _is_private(group: int) -> bool:
-    """Return whether a group is root's, or this user's private group without other members."""
-    try:
-        user, entry = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
-    except KeyError:
-        return False
-    return not group or (entry.gr_name == user and set(entry.gr_mem) <= {user})
-
-
-def _git_folder(top: Path) -> Path:
-    """Return the git folder of a repository or worktree."""
-    git = top / ".git"
-    # the file `.git` of a worktree has:  gitdir: /shared/trainer/.git/worktrees/a
-    return top / _read(git).partition("gitdir:")[2].strip() if git.is_file() else git
-
-
 def _git(top: Path, *words: str) -> str | None:
-    # by default git refuses a repository of root, which is trusted here
-    trust = ("-c", f"safe.directory={top.resolve()}") if _is_ours(top) else ()
-    command = ["git", *_NO_PROGRAMS, *trust, "-C", str(top), *words]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     # git would skip an empty `.git` and use the next repository above
     environ["GIT_CEILING_DIRECTORIES"] = str(top.resolve().parent)
     try:
         done = subprocess.run(
-            command,
+            ["git", *_NO_PROGRAMS, "-C", str(top), *words],
             env={**environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -354,19 +267,6 @@ def _git(top: Path, *words: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode("utf-8", "replace")
-
-
-def _head(top: Path) -> str:
-    """Return the commit of HEAD as the files of a repository have it; "" if unknown."""
-    git = _git_folder(top)
-    head = _read(git / "HEAD").strip()
-    name = head.partition("ref:")[2].strip()
-    if not name.startswith("refs/") or ".." in name:
-        return head
-    common = git / _read(git / "commondir").strip()
-    line = rf"^([0-9a-f]{{40,64}}) {re.escape(name)}$"
-    packed = re.search(line, _read(common / "packed-refs"), re.MULTILINE)
-    return _read(common / name).strip() or (packed.group(1) if packed else "")
 
 
 def _read(path: Path | str) -> str:

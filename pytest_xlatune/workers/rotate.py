@@ -35,7 +35,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,6 @@ RANK = "{rank}"
 # each program. Otherwise JAX's caches would return the baseline for a copy of it, and the copy must
 # get another place in memory.
 MARK, FIRST_MARK = "xla_dump_max_hlo_modules", 1_000_000
-_NEVER_CACHED_S = 1e9  # JAX does not cache programs that compile faster than this
 _AGREE_S = 4 * 3600  # seconds to wait until every process has compiled the list
 _MOST_TEXT, _MOST_NAMES = 600, 10  # characters of a message, and names in it
 _PART = 0.25  # least share of the step's results that a function with a part of the step returns
@@ -115,11 +114,10 @@ class TurnTaker:
         self.journal = _Journal(folder, spec["journal"])
         self.step: _RotatedStep | None = None  # None until it is found
         self.candidates: list[_RotatedStep] = []  # functions that may be the step, until then
-        self.names: set[str] = set()  # names of all candidates
         self.is_off = False  # whether nothing rotates in this process
         self.is_busy = False  # whether this class itself is calling JAX
         self.total_calls = 0  # of all candidates together
-        self.n_different = 0  # functions with the step's name that are another program
+        self.is_step_made_again = False  # whether a later function has the step's name
         self.jax: Any = None  # the module; None until it is imported
         self.journal.write("start", turn_steps=self.turn_steps)
         atexit.register(self.end)
@@ -143,8 +141,6 @@ class TurnTaker:
             lowered.compile = self._compiling(lowered.compile)
         except (AttributeError, TypeError) as error:
             self.stop(f"this JAX has no place for the hook: {_words(error)}")
-        if callable(getattr(jax, "pmap", None)):
-            jax.pmap = self._refusing(jax.pmap)
 
     def wrap_pjit(self, module: Any) -> None:
         """Replace the older name of `jax.jit`."""
@@ -164,7 +160,10 @@ class TurnTaker:
 
     def _step_of(self, jitted: Any, fun: Any, keywords: dict[str, Any]) -> Any:
         """Return the function unchanged, or its replacement if it may be the step."""
-        if self.is_off or self.is_busy or (self.name and not self._has_step_name(_name_of(fun))):
+        name = _name_of(fun)
+        if self.is_off or self.is_busy or (self.name and not self._has_step_name(name)):
+            return jitted
+        if self._is_known(name):
             return jitted
         return self._add_candidate(_JittedStep(self, jitted, fun, keywords))
 
@@ -173,21 +172,17 @@ class TurnTaker:
         return _alphanumeric(name) == _alphanumeric(self.name)
 
     def _add_candidate(self, candidate: _RotatedStep) -> _StepProxy:
-        self.names.add(candidate.name)
-        step = self.step
-        if step is not None:
-            candidate.may_replace_step = (
-                type(candidate) is type(step) and candidate.name == step.name
-            )
-            return _StepProxy(candidate)
-        # A function that the trainer makes again, e.g. in each epoch, continues the earlier one's
-        # count of calls.
-        for earlier in reversed(self.candidates):
-            if earlier.name == candidate.name and earlier.calls:
-                candidate.predecessor = earlier
-                break
         self.candidates.append(candidate)
         return _StepProxy(candidate)
+
+    def _is_known(self, name: str) -> bool:
+        """Return whether the step was found; record once that a later function has its name."""
+        if self.step is None:
+            return False
+        if name == self.step.name and not self.is_step_made_again:
+            self.is_step_made_again = True
+            self.journal.write("another", call=self.step.calls)
+        return True
 
     def _compiling(self, compile_it: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compile_it)
@@ -198,20 +193,11 @@ class TurnTaker:
             if self.is_off or self.is_busy:
                 return compiled
             name = _module_of(lowered).removeprefix("jit_")
-            if self.name and not self._has_step_name(name):
+            if (self.name and not self._has_step_name(name)) or self._is_known(name):
                 return compiled
             return self._add_candidate(_CompiledStep(self, compiled, lowered, name, options))
 
         self.compile_it = compile_it
-        return wrapped
-
-    def _refusing(self, pmap: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(pmap)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            if args and self.name and self._has_step_name(_name_of(args[0])):
-                self.stop("the step is made by jax.pmap, whose programs take no options")
-            return pmap(*args, **kwargs)
-
         return wrapped
 
     # --- finding the step ---------------------------------------------------------------------
@@ -231,7 +217,7 @@ class TurnTaker:
                 called_as_often = (
                     candidate
                     for candidate in self.candidates
-                    if candidate.calls + 1 >= caller.calls and not candidate.is_replaced
+                    if candidate.calls + 1 >= caller.calls
                 )
                 self.step = max(called_as_often, key=lambda candidate: candidate.size_bytes)
             parts = [candidate.name for candidate in self.candidates if self._is_part(candidate)]
@@ -251,7 +237,7 @@ class TurnTaker:
         evaluation returns next to nothing, and a function that makes a batch has few leaves.
         """
         step = self.step
-        if step is None or other is step or other.is_replaced:
+        if step is None or other is step:
             return False
         is_as_often = other.calls + 1 >= step.calls
         has_state = (
@@ -260,29 +246,6 @@ class TurnTaker:
             and other.result_leaves > 1
         )
         return (is_as_often and has_state) or len(other.traced_at) > self.first
-
-    def is_step_again(self, other: _RotatedStep, args: Any, kwargs: Any) -> bool:
-        """Return whether a function that the trainer made again is the same program as the step.
-
-        Some trainers call `jax.jit` in each epoch. If their function lowers to the same text with
-        the same constants, the compiled programs can be used for it as well.
-        """
-        step = self.step
-        if step is None or step.lowered is None or not other.may_replace_step:
-            return False
-        other.may_replace_step = False
-        self.is_busy = True
-        try:
-            is_same = _is_same(step.lowered, other.lower(args, kwargs))
-        except Exception:  # noqa: BLE001 - the trainer will get the error from its own call
-            is_same = False
-        finally:
-            self.is_busy = False
-        if not is_same:
-            self.n_different += 1
-            if self.n_different == 1:
-                self.journal.write("another", call=step.calls)
-        return is_same
 
     def begin(self, step: _RotatedStep, args: Any, kwargs: Any) -> list[Any] | None:
         """Compile every program and return those that can run; None if nothing can rotate."""
@@ -293,9 +256,8 @@ class TurnTaker:
             if getattr(self.jax.config, "jax_disable_jit", False):
                 raise RuntimeError("jax_disable_jit is set, so no program is compiled")  # noqa: TRY301
             self.journal.write("found", name=step.name, device=self._device())
-            step.lowered = step.lower(args, kwargs)
-            step.argument_kinds = self.jax.tree_util.tree_map(_kind_of, (args, kwargs))
-            for at, program in self._compiled(step.lowered, step.options):
+            lowered = step.lower(args, kwargs)
+            for at, program in self._compiled(lowered, step.options):
                 programs[at] = program
         except Exception as error:  # noqa: BLE001 - the trainer continues without turns
             self.stop(f"{type(error).__name__}: {_words(error)}")
@@ -340,8 +302,7 @@ class TurnTaker:
             self.journal.write("compile", program=program["id"], at=time.time())
             began_s = time.perf_counter()
             try:
-                with self._no_cache():
-                    compiled = self._compile(lowered, options, program["options"], at)
+                compiled = self._compile(lowered, options, program["options"], at)
                 shardings = _shardings(compiled)
                 baseline_shardings = baseline_shardings if at else shardings
                 if shardings != baseline_shardings:
@@ -391,20 +352,6 @@ class TurnTaker:
                 respelled.add(refused)
                 chosen[refused] = spelling
 
-    @contextmanager
-    def _no_cache(self) -> Iterator[None]:
-        """Keep programs out of JAX's cache on disk; because of MARK none is read from it either."""
-        name = "jax_persistent_cache_min_compile_time_secs"
-        old_value = getattr(self.jax.config, name, None)
-        if old_value is None:
-            yield
-            return
-        self.jax.config.update(name, _NEVER_CACHED_S)
-        try:
-            yield
-        finally:
-            self.jax.config.update(name, old_value)
-
     def _is_too_large(self, memory: _ProgramMemory, baseline: _ProgramMemory) -> bool:
         """Return whether a program needs more memory than the baseline, and more than is free."""
         if memory.all_bytes <= baseline.all_bytes:
@@ -412,9 +359,7 @@ class TurnTaker:
         if self.limit_bytes:
             return memory.all_bytes > self.limit_bytes
         free_bytes = min(map(_free_bytes, self.jax.local_devices()))
-        if free_bytes < 0:
-            free_bytes = _host_free_bytes() // max(len(self.jax.local_devices()), 1)
-        return memory.own_bytes > free_bytes
+        return 0 <= free_bytes < memory.own_bytes
 
     def _agreed(self, programs: list[Any]) -> list[Any] | None:
         """Return the programs that every process can run; None if the baseline cannot run."""
@@ -459,7 +404,8 @@ class TurnTaker:
                 ranks = (os.environ.get(variable, "") for variable in _RANKS)
                 self.journal.open(int(next((rank for rank in ranks if rank.isdecimal()), "0")))
             if self.step is None and not self.is_off:
-                names = ", ".join(sorted(self.names)[:_MOST_NAMES]) or "none"
+                seen = sorted({candidate.name for candidate in self.candidates})
+                names = ", ".join(seen[:_MOST_NAMES]) or "none"
                 self.stop(f"no call of {self.name or 'a step'} was due; functions seen: {names}")
             self.journal.write("end", calls=self.step.calls if self.step else 0)
 
@@ -510,12 +456,6 @@ class _RotatedStep(ABC):
         self._at = 0  # its index
         self._turn_end = 0  # number of the first call after its turn
         self._has_run = {0}  # indexes of programs that have run without an error
-        self.lowered: Any = None  # the lowered step
-        self.argument_kinds: Any = None  # tree with the kind of each argument of `lowered`
-        self.predecessor: _RotatedStep | None = None  # an earlier function of its name
-        self.is_replaced = False  # whether a later function is called in its place
-        self.may_replace_step = False  # whether it has the step's name, and was made later
-        self._n_odd = 0  # calls with other arguments
         self._has_raised = False  # whether a call during the turns raised an exception
         self.kinds: Counter[tuple[str, ...]] = Counter()  # kinds of arguments of the first calls
 
@@ -531,15 +471,11 @@ class _RotatedStep(ABC):
         """Run the trainer's own program until the turns begin."""
         rotation = self._rotation
         if rotation.is_off or rotation.is_busy or rotation.step not in (None, self):
-            if self.may_replace_step and not rotation.is_off and not rotation.is_busy:
-                return self._replace_step(args, kwargs)
             return self.plain(*args, **kwargs)
         leaves = rotation.jax.tree_util.tree_leaves((args, kwargs))
         if any(isinstance(leaf, rotation.jax.core.Tracer) for leaf in leaves):
             self.traced_at.add(rotation.total_calls)
             return self.plain(*args, **kwargs)  # it is traced as a part of another function
-        if self.predecessor is not None:
-            self._continue(self.predecessor)
         kind = tuple(map(_kind_of, leaves))
         # Programs are compiled for the most frequent arguments, not for an evaluation's or those of
         # a short batch.
@@ -560,25 +496,6 @@ class _RotatedStep(ABC):
         self.result_leaves, self.result_bytes = len(result_leaves), _size_bytes(result_leaves)
         self.size_bytes = argument_bytes + self.result_bytes
         return result
-
-    def _continue(self, predecessor: _RotatedStep) -> None:
-        """Take over the counts of an earlier function of this name that is not called any more."""
-        self.calls, self.kinds = max(self.calls, predecessor.calls), predecessor.kinds
-        self.size_bytes = max(self.size_bytes, predecessor.size_bytes)
-        self.result_bytes = predecessor.result_bytes
-        self.result_leaves = predecessor.result_leaves
-        predecessor.is_replaced, self.predecessor = True, None
-
-    def _replace_step(self, args: Any, kwargs: Any) -> Any:
-        """Run as the step in the turns if this is the same program, else as the trainer's own."""
-        step = self._rotation.step
-        leaves = self._rotation.jax.tree_util.tree_leaves((args, kwargs))
-        if any(isinstance(leaf, self._rotation.jax.core.Tracer) for leaf in leaves):
-            return self.plain(*args, **kwargs)
-        if step is not None and self._rotation.is_step_again(self, args, kwargs):
-            step.plain, self.run = self.plain, step.run
-            return self.run(*args, **kwargs)
-        return self.plain(*args, **kwargs)
 
     def _run_plain(self, *args: Any, **kwargs: Any) -> Any:
         """Run the trainer's own program, and count the call."""
@@ -606,72 +523,31 @@ class _RotatedStep(ABC):
         dynamic = self.dynamic(args, kwargs) if self.has_static else (args, kwargs)
         if dynamic is None:
             return self._run_odd_call(call, args, kwargs)
-        if self._at not in self._has_run:
-            return self._run_first_call(call, dynamic, (args, kwargs))
         try:
-            return self._program(*dynamic[0], **dynamic[1])
-        except (TypeError, ValueError):
+            result = self._program(*dynamic[0], **dynamic[1])
+        except (TypeError, ValueError):  # not an error of XLA: the arguments differ
             if self._is_any_deleted(dynamic):
                 raise
             return self._run_odd_call(call, args, kwargs)
+        if self._at not in self._has_run:  # an error of its first call is raised in its turn
+            self._rotation.jax.block_until_ready(result)
+            self._has_run.add(self._at)
+        return result
 
     def _begin_turn(self, call: int) -> None:
         rotation = self._rotation
         turn = (call - rotation.first) // rotation.turn_steps
         at = rotation.order[turn % len(rotation.order)]
-        self._give_turn(at if self._programs[at] is not None else 0, call)
+        self._at = at if self._programs[at] is not None else 0
+        self._program = self._programs[self._at]
         self._turn_end = rotation.first + (turn + 1) * rotation.turn_steps
-
-    def _give_turn(self, at: int, call: int) -> None:
-        """Let the program with this index run from this call on."""
-        self._at, self._program = at, self._programs[at]
-        rotation = self._rotation
-        name = rotation.programs[at]["id"]
+        name = rotation.programs[self._at]["id"]
         rotation.journal.write("turn", program=name, first_call=call, at=time.time())
-
-    def _run_first_call(self, call: int, dynamic: Any, arguments: Any) -> Any:
-        """Run a program for the first time, and wait for its end so that its errors are raised."""
-        rotation, at = self._rotation, self._at
-        try:
-            result = rotation.jax.block_until_ready(self._program(*dynamic[0], **dynamic[1]))
-        except (TypeError, ValueError):  # not an error of XLA: the arguments differ
-            if self._is_any_deleted(dynamic):
-                raise
-            return self._run_odd_call(call, *arguments)
-        except Exception as error:
-            # The call cannot be repeated if other processes wait for this one, or if the failed
-            # call has used up donated arguments.
-            if rotation.jax.process_count() > 1 or self._is_any_deleted(dynamic):
-                raise
-            words = f"its first call: {_words(error)}"
-            rotation.journal.write("refused", program=rotation.programs[at]["id"], words=words)
-            self._programs[at] = None
-            self._give_turn(0, call)
-            return self._program(*dynamic[0], **dynamic[1])
-        self._has_run.add(at)
-        return result
 
     def _run_odd_call(self, call: int, args: Any, kwargs: Any) -> Any:
         """Run the trainer's own program, because the programs are compiled for other arguments."""
-        self._n_odd += 1
-        difference = {} if self._n_odd > 1 else {"words": self._difference(args, kwargs)}
-        self._rotation.journal.write("odd_call", call=call, **difference)
+        self._rotation.journal.write("odd_call", call=call)
         return self.plain(*args, **kwargs)
-
-    def _difference(self, args: Any, kwargs: Any) -> str:
-        """Describe the first argument that differs from what the programs were compiled for."""
-        with suppress(Exception):
-            tree = self._rotation.jax.tree_util
-            actual_kinds = tree.tree_map(_kind_of, (args, kwargs))
-            known, _ = tree.tree_flatten_with_path(self.argument_kinds)
-            actual, _ = tree.tree_flatten_with_path(actual_kinds)
-            before = {tree.keystr(path): kind for path, kind in known}
-            now = {tree.keystr(path): kind for path, kind in actual}
-            for name in [*before, *now]:
-                old, new = before.get(name, "absent"), now.get(name, "absent")
-                if old != new:
-                    return f"argument {name} was {old}, and is {new}"[:_MOST_TEXT]
-        return ""
 
     def _is_any_deleted(self, arguments: Any) -> bool:
         leaves = self._rotation.jax.tree_util.tree_leaves(arguments)
@@ -749,19 +625,6 @@ def _kind_of(leaf: Any) -> str:
     return repr(leaf)[: _MOST_NAMES * 4]
 
 
-def _is_same(lowered: Any, other: Any) -> bool:
-    """Return whether two lowered functions are one program with the same constants."""
-    constants, other_constants = (
-        getattr(getattr(step, "_lowering", None), "const_args", None) or ()
-        for step in (lowered, other)
-    )
-    if len(constants) != len(other_constants):
-        return False
-    if not all(map(operator.is_, constants, other_constants)):
-        return False
-    return bool(lowered.as_text() == other.as_text())
-
-
 def _size_bytes(leaves: Sequence[Any]) -> int:
     return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
 
@@ -772,27 +635,6 @@ def _free_bytes(device: Any) -> int:
         stats = device.memory_stats()
         return max(int(stats["bytes_limit"]) - int(stats["bytes_in_use"]), 0)
     return -1
-
-
-def _host_free_bytes() -> int:
-    """Return the free memory of this machine, or of the job's control group, in bytes."""
-    free_bytes = [1 << 62]
-    with suppress(OSError, ValueError, IndexError):
-        # MemAvailable:   16316412 kB
-        text = Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2]
-        free_bytes.append(int(text.split()[0]) << 10)
-    with suppress(OSError, ValueError, IndexError):
-        # 0::/slurm/job_14638/step_0
-        group_name = (
-            Path("/proc/self/cgroup").read_text(encoding="ascii").partition("0::/")[2].split()[0]
-        )
-        group = Path("/sys/fs/cgroup", group_name)
-        limit, now = (
-            int((group / name).read_text(encoding="ascii"))
-            for name in ("memory.max", "memory.current")
-        )
-        free_bytes.append(max(limit - now, 0))
-    return min(free_bytes)
 
 
 def _shardings(compiled: Any) -> Any:

@@ -20,7 +20,6 @@ from pytest_xlatune import (
     Sweep,
     profile,
 )
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.prepare.preflight import Preflight, check_keys
@@ -92,7 +91,6 @@ def test_keys_of_the_base_and_fields_of_the_types_are_known(checkout: Path) -> N
 
 
 def test_every_unknown_key_is_named_at_once_with_its_place_and_the_nearest(checkout: Path) -> None:
-    (checkout / "tiny.gpu.yml").write_text('base_config: "base.yml"\n\nremat: full\n')
     found = look(
         checkout,
         profile("typo", overrides={"remat_polisy": "full"}),
@@ -104,34 +102,9 @@ def test_every_unknown_key_is_named_at_once_with_its_place_and_the_nearest(check
     of_cell = "in cell 'tiny FSDP=2 pdbs=4',"
     of_profile = "in profile 'typo', remat_polisy=full; did you mean 'remat_policy'?"
     assert found.faults == (
-        f"unknown key 'remat' in {checkout}/tiny.gpu.yml:3. {lacks}",
         f"unknown key 'not_a_field' {of_cell} not_a_field=3. {lacks}",
         f"unknown key 'remat_polisy' {of_profile} {lacks}",
     )
-
-
-@pytest.mark.parametrize(
-    ("argument", "key", "is_told"),
-    [
-        pytest.param("own.yml", "remat_polcy", True, id="in the folder that it runs in"),
-        pytest.param("own.yml", "remat_policy", False, id="known"),
-        pytest.param("own.yml", "optimizer.rte", True, id="misspelt in its group"),
-        pytest.param("train.toml", "remat_polcy", False, id="no yml"),
-    ],
-)
-def test_a_key_that_the_yml_of_an_own_trainer_does_not_list_is_told(
-    argument: str, key: str, is_told: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "own.yml"
-    path.write_text("remat_policy: none\noptimizer:\n  - rate: 0.1\n", encoding="utf-8")
-    argv = ("/opt/train", argument, "{steps}", "{overrides}")
-    launcher = CommandLauncher(argv=argv, cwd=str(tmp_path))
-    cell = Cell(model_tag="m", parallelism=Parallelism.parse("DP=1"), overrides={"rate": "1"})
-    found = check_keys(launcher, cell, [profile("p", overrides={key: "1"})], environ=os.environ)
-    assert (len(found.notes), found.faults) == (int(is_told), ())
-    for each in found.notes:
-        assert f"unknown key '{key}' in profile 'p', {key}=1" in each
-        assert f"(own.yml does not have it: {path})" in each
 
 
 def test_a_release_that_cannot_be_asked_is_a_note(checkout: Path) -> None:

@@ -25,10 +25,10 @@ from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 
-def site(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> Site:
+def site(folder: Path, *, image: str = "") -> Site:
     return Site(
         cell=Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=4"), image=image),
-        launcher=CommandLauncher(argv=(sys.executable, "/no/train.py"), env_files=env_files),
+        launcher=CommandLauncher(argv=(sys.executable, "/no/train.py")),
         resources=Resources(),
         executor=LocalExecutor(),
         folder=folder / "work",
@@ -36,16 +36,12 @@ def site(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> S
 
 
 def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clean, dirty = tmp_path / "clean.env.sh", tmp_path / "dirty.env.sh"
-    clean.write_text("# TUNE_PROFILE is no more\nexport A=1\n")
-    dirty.write_text("export A=1\nTUNE_PROFILE=overlap-2\nTUNE_PROFILE=again\n")
     monkeypatch.setattr(preflight, "MIN_FREE_BYTES", 1 << 62)
-    found = check_site(site(tmp_path, image="/no/image.sif", env_files=(str(clean), str(dirty))))
+    found = check_site(site(tmp_path, image="/no/image.sif"))
     with pytest.raises(ConfigError, match="nothing was submitted") as error:
         found.raise_faults("sweep 's'")
     message = str(error.value)
-    assert message.count("\n  - ") == len(found.faults) == 4
-    assert f"{dirty}:2: TUNE_PROFILE is left over" in message
+    assert message.count("\n  - ") == len(found.faults) == 3
     assert "/no/train.py does not exist" in message
     assert "/no/image.sif does not exist" in message
     assert "MiB free" in message

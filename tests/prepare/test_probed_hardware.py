@@ -16,7 +16,7 @@ import pytest
 
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.workers import probe_environment
-from pytest_xlatune.workers.probe_environment import MARK, node_facts, packages, version_of
+from pytest_xlatune.workers.probe_environment import MARK, node_facts, packages
 
 PROGRAM = Path(probe_environment.__file__)
 
@@ -93,10 +93,6 @@ def test_cuda_rocm_and_the_packages_of_both(
     found = packages(machine(tmp_path, **{"usr/local/cuda/version.json": CUDA}, **rocm))
     assert found.items() >= {**PACKAGES, "CUDA": "12.8.1", "ROCm": "6.4.1-83"}.items()
     assert "jaxtyping" not in found
-
-
-def test_the_number_that_ncclgetversion_returns() -> None:
-    assert [version_of(code) for code in (22703, 20903, 2804)] == ["2.27.3", "2.9.3", "2.8.4"]
 
 
 @pytest.mark.parametrize(

@@ -286,16 +286,10 @@ def step(state, batch):
     loss, gradient = jax.value_and_grad(loss_of)(state, batch)
     return apply(state, gradient), loss
 """
-PMAP = """
-pmapped = jax.pmap(train_step)
-one = lambda tree: jax.tree_util.tree_map(lambda each: each[0], tree)
-step = lambda s, b: one(pmapped({'w': s['w'][None]}, b[None]))
-"""
 PART = "inner = jax.jit(train_step)\nstep = jax.jit(lambda state, batch: inner(state, batch))"
 # the call after the first ones is that of a short batch
 MOSTLY_LONG = "    batch = jnp.ones((3 if number % 4 == 2 else 8, 32))"
 ANY: dict[str, str] = {"step_function": ""}
-ODD = "argument [0][1] was float32[8,32], and is float32[3,32]"
 NO_TURN: dict[str, Any] = {"turns": (), "compiled": ()}
 SEVERAL = "several programs: <lambda>, applied"
 
@@ -314,18 +308,13 @@ SEVERAL = "several programs: <lambda>, applied"
         ),
         pytest.param(
             "called", MOSTLY_LONG, {}, 0, [(BASELINE_ID, 3, 2), ("opt-0", 5, 3), (COPY.id, 8, 3)],
-            {"odd_calls": (6, 10), "odd_words": ODD}, marks=PROGRAMS,
+            {"odd_calls": (6, 10)}, marks=PROGRAMS,
             id="programs are compiled for the arguments that come most often",
         ),
         pytest.param(
             RAISED, "", {}, 0, [(BASELINE_ID, 2, 3), ("opt-0", 5, 1)],
             {"raised_call": 6, "calls": 12}, marks=PROGRAMS,
             id="a call that raises is no step, and ends the turns that have begun",
-        ),
-        pytest.param(
-            MADE_ANEW.replace("SCALE", "1.0"), "", ANY, 0, TURNS,
-            {"calls": 11, "another_call": None}, marks=PROGRAMS,
-            id="a step that is made anew takes turns on",
         ),
         pytest.param(
             BY_STATE, "", ANY, 0, TURNS, {"found": "step_of"}, marks=PROGRAMS,
@@ -338,10 +327,6 @@ SEVERAL = "several programs: <lambda>, applied"
         pytest.param(
             PART, "", {}, 0, [], NO_TURN | {"trouble": "was due; functions seen: train_step"},
             marks=PROGRAMS, id="a part of the step",
-        ),
-        pytest.param(
-            PMAP, "", {}, 0, [], NO_TURN | {"trouble": "made by jax.pmap"}, marks=PROGRAMS,
-            id="a pmap",
         ),
     ],
 )  # fmt: skip
@@ -431,16 +416,9 @@ def test_what_a_compiler_refuses_costs_its_own_turns_only(tmp_path: Path) -> Non
 COMPILER = """
 from jax._src.interpreters import pxla
 real = pxla.MeshComputation.compile
-class Raising:
-    def __init__(self, program): self.program = program
-    def __getattr__(self, name): return getattr(self.program, name)
-    def create_cpp_call(self, *args): return self.call
-    def call(self, *args, **more): raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 def compiling(self, compiler_options=None, **more):
-    is_fast = "xla_cpu_enable_fast_math" in (compiler_options or {})
-    if is_fast: BEFORE
-    program = real(self, compiler_options, **more)
-    return Raising(program) if is_fast else program
+    if "xla_cpu_enable_fast_math" in (compiler_options or {}): BEFORE
+    return real(self, compiler_options, **more)
 pxla.MeshComputation.compile = compiling
 """
 
@@ -457,19 +435,6 @@ def test_a_compilation_that_ends_the_process_is_named(tmp_path: Path) -> None:
     again = run_rotated(trainer, spec.without(rotated.read.suspects), steps=14)
     turns = [(BASELINE_ID, 2, 3), (COPY.id, 5, 3), ("opt-0", 8, 3), (BASELINE_ID, 11, 3)]
     assert again.turns == turns
-
-
-@PROGRAMS
-def test_a_program_that_raises_at_its_first_call_is_out_and_the_trainer_goes_on(
-    losses: dict[bool, list[str]], tmp_path: Path
-) -> None:
-    # as one that finds no memory when it runs
-    trainer = write_trainer(tmp_path, "called", before=COMPILER.replace("BEFORE", "pass"))
-    rotated = run_rotated(trainer, spec_of(FAST, COPY))
-    assert rotated.status == 0, rotated.said
-    assert rotated.read.refused == {"fast": "its first call: RESOURCE_EXHAUSTED: Out of memory"}
-    assert rotated.turns == [(BASELINE_ID, 2, 3), (BASELINE_ID, 5, 3), (COPY.id, 8, 3)]
-    assert numbers(rotated.losses) == pytest.approx(numbers(losses[False]), rel=1e-4)
 
 
 GLOO = """

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.prepare.lint import Linted
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers.sessions import run_inside
 from tests.plugin.conftest import Folder
@@ -62,9 +61,8 @@ def test_the_gate_of_a_recipe_passes_where_it_holds_and_fails_where_it_does_noth
 ) -> None:
     folder.run().assert_outcomes(passed=5, xfailed=1)
     monkeypatch.chdir(folder.path)
-    monkeypatch.setattr("pytest_xlatune.tasks.recipe.lint", lambda *_: Linted())
     apply = ["recipe", "apply", "reports/pretend-tuning.json", "--to", "test_sweep.py"]
-    assert main([*apply, "--workdir", ".xlatune"]) == 0
+    assert main(apply) == 0
     run_inside(folder.pytester, "test_sweep_recipe.py").assert_outcomes(passed=1)
     folder.edit("test_sweep_recipe.py", ("--xla_fast=1", "--xla_other=1"))
     done = run_inside(folder.pytester, "test_sweep_recipe.py")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.prepare.lint import Linted
 from pytest_xlatune.tasks.recipe import recipe_of
 
 ROOT = Path(__file__).parents[2]
@@ -28,17 +27,6 @@ def edited(path: Path, edit: Edit) -> Path:
     edit(data["cells"][0])
     path.write_text(json.dumps(data), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with the quickstart, whose XLA takes every flag."""
-    shutil.copytree(ROOT / "sweeps", tmp_path / "sweeps", ignore=shutil.ignore_patterns("__py*"))
-    (tmp_path / "pytest.ini").touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("pytest_xlatune.tasks.recipe.lint", lambda *_: Linted(jaxlib="0.10.3"))
-    monkeypatch.setattr("pytest_xlatune.tasks.recipe.node_facts", dict)
-    return tmp_path
 
 
 def best(cell: dict[str, Any]) -> Any:
@@ -79,38 +67,18 @@ def test_a_file_without_a_recipe_is_refused(
     assert not out
 
 
-def test_another_place_needs_a_word_and_says_in_what_it_is_another(
-    here: Path, capsys: pytest.CaptureFixture[str]
+def test_no_text_of_a_file_becomes_code_of_the_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def elsewhere(cell: dict[str, Any]) -> None:
-        cell["record"]["nodes"][0]["node"]["GPUs"] = "8 x NVIDIA H100 80GB HBM3"
-        cell["cells"][0]["model_tag"] = "larger"
-
-    path, to = edited(here / "x-tuning.json", elsewhere), ["--to", "sweeps/test_quickstart.py"]
-    assert main(["recipe", "apply", str(path), *to]) == 2
-    said = capsys.readouterr().err
-    assert "model: measured on larger, here quickstart" in said
-    assert "device: measured on NVIDIA H100 80GB HBM3, here no GPU. Say --elsewhere" in said
-    assert not [*here.glob("sweeps/*recipe*")]
-    assert main(["recipe", "apply", str(path), *to, "--elsewhere"]) == 0
-    assert "jaxlib: measured on 0.10.2, here 0.10.3" in capsys.readouterr().out
-    patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
-    assert "+export XLA_FLAGS=" in patch
-    assert main(["recipe", "apply", str(path), *to, "--elsewhere"]) == 2
-    assert "edited by hand" in capsys.readouterr().err
-
-
-def test_no_text_of_a_file_becomes_code_of_the_gate(here: Path) -> None:
-    evil = '8 x a"""\n\x0cimport os\r\u2028os.abort()'
-    path = edited(
-        here / "x-tuning.json",
-        lambda cell: cell["record"]["nodes"][0]["devices"].update(devices=evil),
-    )
-    to = ["--to", "sweeps/test_quickstart.py", "--elsewhere"]
-    assert main(["recipe", "apply", str(path), *to]) == 0
-    text = (here / "sweeps/test_quickstart_recipe.py").read_text(encoding="utf-8")
+    shutil.copytree(ROOT / "sweeps", tmp_path / "sweeps", ignore=shutil.ignore_patterns("__py*"))
+    to = tmp_path / "sweeps" / "test_quickstart.py"
+    evil = 'a"""\n\x0cimport os\r\u2028os.abort()'
+    path = edited(tmp_path / "x-tuning.json", lambda cell: cell["cells"][0].update(config_tag=evil))
+    assert main(["recipe", "apply", str(path), "--to", str(to)]) == 0
+    assert SETTINGS in capsys.readouterr().out
+    text = to.with_name("test_quickstart_recipe.py").read_text(encoding="utf-8")
     kinds = [type(each).__name__ for each in ast.parse(text).body]
     imports = ["Import", "ImportFrom", "Import", "ImportFrom", "ImportFrom"]
     assert kinds == ["Expr", *imports, "Assign", "Assign", "FunctionDef"]
-    patch = (here / "sweeps/test_quickstart_recipe.patch").read_text(encoding="utf-8")
-    assert [each[0] for each in patch.splitlines()[:3]] == ["#", "#", "d"]
+    assert main(["recipe", "apply", str(path), "--to", str(to)]) == 2
+    assert "edited by hand" in capsys.readouterr().err

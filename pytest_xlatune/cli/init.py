@@ -20,11 +20,8 @@ from pytest_xlatune.tasks.write_sweep import (
     notes_on_flags,
     notes_on_program,
     option_of,
-    required_run_option,
     sweep_file,
 )
-
-_KIND_OF = {"command": "trainer", "config": "maxtext", "checkout": "maxtext-slurm"}
 
 
 def add_init(parser: argparse.ArgumentParser) -> None:
@@ -70,13 +67,7 @@ def _init(arguments: argparse.Namespace) -> Output:
             f"{path}: pytest reads only files that are named test_*.py; name it test_{path.stem}.py"
         )
     ask = input if sys.stdin.isatty() else None
-    suggested: dict[str, str] = {}
-    if arguments.log is not None:
-        suggested = suggest_sweep(arguments.log)
-        for name, kind in _KIND_OF.items():
-            if getattr(arguments, name):  # the option decides the kind, and not the log
-                suggested["kind"] = kind
-                break
+    suggested = suggest_sweep(arguments.log) if arguments.log is not None else {}
     options = {name: text for name, text in vars(arguments).items() if text is not None}
     answered = suggested | answers(suggested | options, ask, lambda problem: show([problem]))
     if arguments.study:
@@ -93,10 +84,7 @@ def _init(arguments: argparse.Namespace) -> Output:
         if trial.problem:
             remedy = "correct it, or remove it and run init again"
             problems = (f"{trial.problem}. {path} is written all the same: {remedy}",)
-    planned = run = shlex.quote(str(path))
-    run_option = required_run_option(answered)
-    if run_option:
-        planned, run = f"{planned} --{run_option}", f"{run} --xlatune-{run_option}"
+    shown = shlex.quote(str(path))
     return Output(
         files={path: sweep_file(answered, name=sweep_name)},
         problems=problems,
@@ -105,8 +93,8 @@ def _init(arguments: argparse.Namespace) -> Output:
             brief(
                 "What to do next",
                 lines(
-                    f"xlatune plan {planned}    the trials, their cost, and what they can show",
-                    f"pytest {run}          runs it",
+                    f"xlatune plan {shown}    the trials, their cost, and what they can show",
+                    f"pytest {shown}          runs it",
                     *notes_on_program(answered),
                     *notes_on_flags(answered),
                 ),

@@ -8,12 +8,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from pytest_xlatune.executors.named import class_named, first_of_ours
-from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.executors.named import first_of_ours
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.tasks.files import filled_in
 from pytest_xlatune.tasks.write_sweep import STEP_LINE_SETTINGS
 
@@ -39,36 +36,24 @@ def gate_files(
 
     The arguments are the options of `xlatune gate init`, which `commands.toml` explains.
 
+    A session of pytest checks them when it loads the gate.
+
     Raises:
-        ConfigError: an argument is malformed, the folder is no repository, or a file exists.
+        ConfigError: the command has no {steps}, the folder is no repository, or a file exists.
     """
     try:
         argv = tuple(shlex.split(command))
     except ValueError as error:
         raise ConfigError(f"--command {command!r}: {error}") from None
-    CommandLauncher(argv=argv)  # refuses an unknown placeholder
     if not any("{steps}" in word for word in argv):
         raise ConfigError(
             f"--command {command!r} does not say how many steps a trial runs; put "
             "{steps} where the trainer takes the number"
         )
-    Cell(model_tag=model, parallelism=Parallelism.parse(parallelism))
-    Protocol(steps=steps).check_window()
-    Gate(margin=margin, blocks=blocks)
     nodes = expand(nodelist) if nodelist else ()
     executor = executor or first_of_ours(lambda candidate: candidate.is_here)
-    executor_type = class_named(executor, where="--executor")
-    # an allocation that the user holds needs no node list, since it has its nodes already
-    if bool(nodes) != executor_type.names_nodes and not executor_type.holds_nodes:
-        with_nodes = executor
-        if not executor_type.names_nodes:
-            with_nodes = first_of_ours(lambda candidate: candidate.names_nodes)
-        raise ConfigError(
-            f"--executor {with_nodes} and --nodelist go together: both commits run on the nodes of "
-            "the list"
-        )
     # the label of the machines that run the CI job
-    runner = "accelerator" if executor_type.is_here else executor_type.scheduler.lower() or executor
+    runner = executor if nodes else "accelerator"
     values: dict[str, object] = {
         "model": model,
         "parallelism": parallelism,

@@ -7,8 +7,6 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,7 +19,6 @@ from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.profile import Flag, Profile, parse_flags
-from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.tasks.files import filled_in
 
 
@@ -51,16 +48,6 @@ KINDS, STUDIES, QUESTIONS = _INIT.kinds, _INIT.studies, _INIT.questions
 _SIZE_PLACEHOLDER = "{per_device_batch_size}"  # in a command; becomes the batch size
 _GPU_FLAG = "--xla_gpu_enable_latency_hiding_scheduler=true"
 _CPU_FLAG = "--xla_cpu_multi_thread_eigen=false"
-_GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd")  # of NVIDIA, of AMD
-
-
-def default_flag(nodelist: str) -> str:
-    """Return the flag to try if the user names none.
-
-    It is a GPU flag in Slurm and on a machine with a GPU; elsewhere that would only show noise.
-    """
-    has_gpu = bool(nodelist) or any(Path(device).exists() for device in _GPU_DEVICES)
-    return _GPU_FLAG if has_gpu else _CPU_FLAG
 
 
 def option_of(name: str) -> str:
@@ -95,7 +82,8 @@ def answers(
                 raise ConfigError(f"{option_of(name)} belongs to --kind {kinds}")
             continue
         if name == "flags":
-            default = default_flag(answered["nodelist"])
+            # a GPU flag would only show noise on a machine without a GPU
+            default = _GPU_FLAG if answered["nodelist"] else _CPU_FLAG
             question = msgspec.structs.replace(question, default=default)
         if name == "model" and ask is not None:
             folder = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path.cwd().name).strip("._+-")
@@ -114,8 +102,6 @@ def answers(
         raise ConfigError(
             f"{', '.join(missing)}: there is no terminal to ask for these; give them as options"
         )
-    if not answered["nodelist"]:  # nodes may have another Python at the same path
-        _check_python(answered)
     return answered
 
 
@@ -166,40 +152,25 @@ def _check(name: str, answer: str) -> None:
         case "nodelist":
             expand(answer)
         case "flags":
-            _profiles(parse_flags(answer))
+            parse_flags(answer)
         case _:
             pass
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A command line as a person types it, split into the settings of a sweep file.
-
-    Attributes:
-        deployed: name -> value of the variables that stand before the program.
-        words: the program and its arguments; files in the current folder have absolute paths.
-        cwd: the current folder, if `python -m` runs a module in it; "" otherwise.
-    """
-
-    deployed: Mapping[str, str]
-    words: tuple[str, ...]
-    cwd: str
+_SHELL_WORDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1", "cd"})
 
 
-# assignments before a program:  XLA_FLAGS=--xla_a=1 python train.py
-_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_SHELL_OPERATORS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
+def read_command(command: str) -> tuple[str, ...]:
+    """Return the words of a command line, which runs without a shell and in a trial's own folder.
 
-
-def read_command(command: str) -> Command:
-    """Read a command line without a shell; a trial starts the program in its own folder.
+    Files in the current folder have absolute paths.
 
     Raises:
         ConfigError: it has no {steps}, needs a shell, or names a script that does not exist.
     """
     where = f"--command {command!r}"
     try:
-        words = shlex.split(command)
+        words = tuple(map(_absolute, shlex.split(command)))
     except ValueError as error:
         raise ConfigError(f"{where}: {error}; write it as in a shell") from None
     if not any("{steps}" in word for word in words):
@@ -207,31 +178,18 @@ def read_command(command: str) -> Command:
             f"{where} has no {{steps}}; put it where the trainer takes the number of steps, e.g. "
             f"{QUESTIONS['command'].example}"
         )
-    deployed: dict[str, str] = {}
-    while words and _VARIABLE.match(words[0]):
-        name, _, value = words.pop(0).partition("=")
-        if is_secret(name):
-            raise ConfigError(
-                f"{where}: the sweep file would show the value of {name}, which may be a secret; "
-                "leave it out"
-            )
-        deployed[name] = value
+    if not _SHELL_WORDS.isdisjoint(words) or "=" in words[0]:
+        raise ConfigError(
+            f"{where} needs a shell, and the command runs without one; put the line into a script, "
+            "and variables into `deployed` of the sweep file"
+        )
     for word in words:
-        if word in _SHELL_OPERATORS or word == "cd" or word.endswith(";"):
-            raise ConfigError(
-                f"{where}: {word} is for a shell, and the command runs without a shell; put the "
-                "line into a script, and give the script as the command"
-            )
-    if not words:
-        raise ConfigError(f"{where} sets variables, but names no program after them")
-    absolute_words = tuple(map(_absolute, words))
-    for word in absolute_words:
         if word.endswith((".py", ".sh")) and word[0] not in "/-" and "{" not in word:
             raise ConfigError(
                 f"{where}: {word} is no file in this folder, and each trial runs in another "
                 "folder; write the whole path"
             )
-    return Command(deployed=deployed, words=absolute_words, cwd=_cwd_of(absolute_words))
+    return words
 
 
 def _absolute(word: str) -> str:
@@ -245,58 +203,9 @@ def _absolute(word: str) -> str:
     return f"{option}{equals}{path.absolute()}"
 
 
-def _cwd_of(words: Sequence[str]) -> str:
-    """Return the current folder if it has the module that `python -m` runs; "" otherwise."""
-    if "-m" not in words[:-1]:
-        return ""
-    package = words[words.index("-m") + 1].partition(".")[0]
-    is_here = Path(package).is_dir() or Path(f"{package}.py").is_file()
-    return str(Path.cwd()) if is_here else ""
-
-
-# imports of a script:  import os, jax    from jax.sharding import Mesh    from model import step
-_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+\w+|import[ \t]+[\w., \t]+)", re.MULTILINE)
 _PYTHON = re.compile(r"python[\d.]*")
 _FAIL_WITHOUT_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
 _PYTHON_TIMEOUT_S = 60
-
-
-def _check_python(answered: Mapping[str, str]) -> None:
-    """Refuse a Python without JAX for a trainer that needs it, because each trial would fail.
-
-    Raises:
-        ConfigError: the Python has no JAX, and the trainer is MaxText or a script that imports JAX.
-    """
-    if "python" in answered and not _has_jax(answered["python"]):
-        raise ConfigError(f"--python {answered['python']} has no JAX; name MaxText's own Python")
-    if "command" not in answered:
-        return
-    words = read_command(answered["command"]).words
-    script = next((Path(word) for word in words[1:] if word.endswith(".py")), None)
-    if "-m" in words[:-1]:
-        script = Path(words[words.index("-m") + 1].replace(".", "/") + ".py")
-    if script is not None and _imports_jax(script) and not _has_jax(words[0]):
-        line = answered["command"].replace(words[0], "/opt/venv/bin/python", 1)
-        raise ConfigError(
-            f"{shutil.which(words[0])} has no JAX, and {script.name} imports it; name the "
-            f"trainer's Python by its path, e.g. --command '{line}'"
-        )
-
-
-def _imports_jax(script: Path) -> bool:
-    """Return whether a script, or a module that it imports from its folder, imports JAX."""
-    files, known = [script], set[str]()
-    while files:
-        names: set[str] = set()
-        with suppress(OSError):
-            for line in _IMPORT.findall(files.pop().read_text(encoding="utf-8", errors="replace")):
-                names |= set(re.findall(r"\w+", line))
-        if "jax" in names:
-            return True
-        modules = [(script.parent / f"{name}.py") for name in names - known]
-        files += [path for path in modules if path.is_file()]
-        known |= names
-    return False
 
 
 def _has_jax(program: str) -> bool:
@@ -359,7 +268,7 @@ def sweep_file(answered: Mapping[str, str], *, name: str) -> str:
     else:
         rows = [
             f"        profile({name!r}, {str(flag)!r}),"
-            for name, flag in _profiles(parse_flags(answered["flags"])).items()
+            for name, flag in _profiles(parse_flags(answered["flags"]))
         ]
         compared = ["    profiles=(", *rows, "    ),"]
         imports.add("profile")
@@ -399,39 +308,23 @@ def _repository() -> str:
     return str(root)
 
 
-# An id may have 64 characters: four are left for a number that tells equal ids apart.
-_MAX_VALUE_CHARS, _MAX_ID_CHARS = 24, 60
+_MAX_VALUE_CHARS, _MAX_NAME_CHARS = 24, 39  # an id may have 64 characters
 
 
-def _profiles(flags: Sequence[Flag]) -> dict[str, Flag]:
-    """Return id -> flag; the id has the flag's name and value, e.g. `multi-thread-eigen-false`.
-
-    Raises:
-        ConfigError: a flag is given twice.
-    """
-    profiles: dict[str, Flag] = {}
-    by_setting: dict[tuple[str, str], Flag] = {}
-    for number, flag in enumerate(flags, start=1):
-        # XLA reads `--name` as true
-        setting = flag.name, "true" if flag.value is None else flag.value
-        if setting in by_setting:
-            raise ConfigError(
-                f"--flags names {by_setting[setting]} and {flag}: both are the same profile; leave "
-                "one of them out"
-            )
-        by_setting[setting] = flag
-        short = flag.name.removeprefix("xla_").removeprefix("gpu_").removeprefix("cpu_")
-        value = _slug(flag.value or "")[:_MAX_VALUE_CHARS].strip("-")
-        slug = _slug(short)[: _MAX_ID_CHARS - len(value) - 1].strip("-")
-        profile_id = f"{slug}-{value}".strip("-")
-        if profile_id in profiles:
-            profile_id = f"{profile_id}-{number}"
-        profiles[profile_id] = flag
-    return profiles
+def _profiles(flags: Sequence[Flag]) -> list[tuple[str, Flag]]:
+    """Return each flag with an id of its name and value, e.g. `multi-thread-eigen-false`."""
+    return [
+        (
+            _slug(f"{_slug(flag.name)[:_MAX_NAME_CHARS]}-{_slug(flag.value)[:_MAX_VALUE_CHARS]}"),
+            flag,
+        )
+        for flag in flags
+    ]
 
 
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())
+def _slug(text: str | None) -> str:
+    short = re.sub(r"^xla_(?:[cg]pu_)?", "", text or "")
+    return re.sub(r"[^a-z0-9]+", "-", short.lower()).strip("-")
 
 
 def _step_line_settings(answered: Mapping[str, str]) -> Iterator[str]:
@@ -448,19 +341,15 @@ def _step_line_settings(answered: Mapping[str, str]) -> Iterator[str]:
 
 
 def _deployed_line(answered: Mapping[str, str]) -> str:
-    flags = {"XLA_FLAGS": answered["xla_flags"]} if answered.get("xla_flags") else {}
-    variables = read_command(answered["command"]).deployed if answered["kind"] == "trainer" else {}
-    variables = flags | dict(variables)
-    if variables:
-        return f"        deployed={dict(variables)!r},"
+    if flags := answered.get("xla_flags"):
+        return f"        deployed={{'XLA_FLAGS': {flags!r}}},"
     return '        # deployed={"XLA_FLAGS": "..."},  # what a job has without any profile'
 
 
 def _trainer_launcher(answered: Mapping[str, str]) -> tuple[str, str]:
-    command = read_command(answered["command"])
-    cwd = f", cwd={command.cwd!r}" if command.cwd else ""
-    arguments = f"argv={command.words!r}{cwd}{_env_files(answered)}"
-    return f"CommandLauncher({arguments})", "CommandLauncher"
+    words = read_command(answered["command"])
+    cwd = f", cwd={str(Path.cwd())!r}" if "-m" in words else ""  # a module may be in this folder
+    return f"CommandLauncher(argv={words!r}{cwd}{_env_files(answered)})", "CommandLauncher"
 
 
 def _env_files(answered: Mapping[str, str]) -> str:
@@ -490,7 +379,7 @@ _LAUNCHERS: Mapping[str, Callable[[Mapping[str, str]], tuple[str, str]]] = {
 def notes_on_flags(answered: Mapping[str, str]) -> Iterator[str]:
     """Yield a note for each flag that no known XLA has, and for each value that XLA refuses."""
     known = history().flags
-    for name, flag in _profiles(parse_flags(answered.get("flags", ""))).items():
+    for name, flag in _profiles(parse_flags(answered.get("flags", ""))):
         hint = "" if flag.name in known else did_you_mean(flag.name, known, dashes="--")
         if hint:
             yield f"note: the catalog knows no jaxlib with --{flag.name}{hint} Correct the file"
@@ -500,19 +389,10 @@ def notes_on_flags(answered: Mapping[str, str]) -> Iterator[str]:
                 yield f"note: {objection.text}. Correct the file"
 
 
-def required_run_option(answered: Mapping[str, str]) -> str:
-    """Return an option that a run of the study needs, with an example value; "" if none."""
-    study = answered.get("study")
-    if study == "commits":
-        return "commits main..HEAD"
-    has_size = answered.get("per_device_batch_size") or answered["kind"] != "trainer"
-    return "pdbs 8" if study == "batch" and not has_size else ""
-
-
 def notes_on_program(answered: Mapping[str, str]) -> Iterator[str]:
     """Yield a note about a program that does not exist here, and about a Python without JAX."""
     if "command" in answered:
-        program = read_command(answered["command"]).words[0]
+        program = read_command(answered["command"])[0]
     elif "python" in answered:
         program = answered["python"]
     else:

@@ -77,38 +77,16 @@ def test_a_study_of_ones_own_trainer_is_written_and_planned(study: str, init: In
         assert "--nodelist must name the nodes" in init(*argv, "--nodelist", "").err
     made = init(*argv)
     assert made.status == 0
-    assert ("--xlatune-commits main..HEAD" in made.out) == (study == "commits")
     assert type(load_sweep(made.path).declared).__name__ == STUDIES[study][0]
 
 
-@pytest.fixture
-def without_jax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The `python3` that comes first has no JAX, as where ours stands before the trainer's."""
+def test_a_python_without_jax_is_told(tmp_path: Path, init: Init) -> None:
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
     python.chmod(0o700)
-    monkeypatch.setenv("PATH", str(python.parent), prepend=":")
-    return python
-
-
-def test_a_python_without_jax_is_refused_for_a_trainer_that_imports_it(
-    without_jax: Path, init: Init
-) -> None:
-    def of(command: str, nodes: str = "") -> Initiated:
-        Path("test_a.py").unlink(missing_ok=True)
-        return init("--command", f"{command} {{steps}}", *CELL, "--nodelist", nodes)
-
-    note = f"note: {without_jax} has no JAX"
-    for command, notes in (("python3 /t", 1), ("sh /t", 0), (f"{sys.executable} /t", 0)):
-        assert of(command).out.count(note) == notes, "it may not need it"
-    Path("train.py").write_text("from step import step\n", encoding="utf-8")
-    Path("step.py").write_text("def f():\n    from jax.sharding import Mesh\n", encoding="utf-8")
-    for command in ("python3 train.py", "python3 -m train"):
-        refused = of(command)
-        assert (refused.status, refused.text) == (2, "")
-        assert f"{without_jax} has no JAX, and train.py imports it" in refused.err
-    assert "Python that has it" in of("python3 train.py", "node001").out, "a node may have it"
+    made = init("--command", f"{python} /t {{steps}}", *CELL, "--nodelist", "")
+    assert f"note: {python} has no JAX" in made.out
 
 
 def test_a_command_line_is_read_as_a_person_types_it_in_the_trainers_folder(
@@ -120,18 +98,13 @@ def test_a_command_line_is_read_as_a_person_types_it_in_the_trainers_folder(
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).touch()
     found = read_command(
-        "XLA_FLAGS='--xla_a=1 --xla_b=2' ~/py train.py --steps={steps} --conf=train.py "
+        "~/py train.py --steps={steps} --conf=train.py "
         "--out=~/out --data data/ --name data --lr=0.1"
     )
-    assert found.deployed == {"XLA_FLAGS": "--xla_a=1 --xla_b=2"}
-    assert found.words == (
+    assert found == (
         *("/home/me/py", f"{tmp_path}/train.py", "--steps={steps}", f"--conf={tmp_path}/train.py"),
         *("--out=/home/me/out", "--data", f"{tmp_path}/data", "--name", "data", "--lr=0.1"),
     )
-    assert found.cwd == ""
-    for module, folder in {"pkg.run": str(tmp_path), "maxtext.train": ""}.items():
-        assert read_command(f"python -m {module} {{steps}}").cwd == folder
-    assert read_command("sh -c 'cd /x; python t.py {steps} > l'").words[0] == "sh"
 
 
 @pytest.mark.parametrize("kind", ["trainer", "maxtext"])
@@ -179,23 +152,6 @@ def test_what_the_file_says_and_what_is_told_of_it(
     assert [words for words in written if words not in made.text] == []
     assert made.out.count("note: ") == bool(told)
     assert told in made.out
-
-
-def test_the_flag_that_is_tried_where_none_is_named_fits_the_platform(
-    init: Init, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device = Path("nvidiactl").absolute()
-    monkeypatch.setattr("pytest_xlatune.tasks.write_sweep._GPU_DEVICES", (str(device),))
-    argv = (*OPTIONS["trainer"], *CELL, "--flags", "", "--nodelist")
-
-    def text(nodes: str) -> str:
-        Path("test_a.py").unlink(missing_ok=True)
-        return init(*argv, nodes).text
-
-    assert "', '--xla_cpu_" in text("")
-    assert "', '--xla_gpu_" in text("node001")
-    device.touch()
-    assert "', '--xla_gpu_" in text("")
 
 
 TRAINERS = {
@@ -269,9 +225,8 @@ WHOLE = ("--model", "m", "--parallelism", "DP=4")
         (("--model", "m"), "--command, --parallelism: there is no terminal"),
         (("--command", "t{steps}", *WHOLE, "--parallelism", "FDSP=4"), "did you mean 'FSDP'"),
         (("--command", "t{steps}", *WHOLE, "--flags=xla_a=1"), "does not begin"),
-        (("--command", "t{steps}", *WHOLE, "--flags=--xa --xa"), "both are the same profile"),
-        (("--command", "cd /x&&t{steps}", *WHOLE), "cd is for a"),
-        (("--command", "A_TOKEN=x t{steps}", *WHOLE), "of A_TOKEN"),
+        (("--command", "cd /x&&t{steps}", *WHOLE), "needs a shell"),
+        (("--command", "A_TOKEN=x t{steps}", *WHOLE), "into `deployed` of"),
         (("--command", "python3 a.py {steps}", *WHOLE, "--nodelist", ""), "a.py is no file in"),
     ],
 )
@@ -284,7 +239,14 @@ def test_bad_input_is_one_message_and_writes_nothing(
     assert main(["init", "a.py"]) == 2, "pytest would not collect it"
 
 
-GIVEN = ("--command", "/bin/true --steps={steps} {overrides}", "--flags", "--xla_gpu_a=true")
+GIVEN = (
+    "--kind",
+    "trainer",
+    "--command",
+    "/bin/true --steps={steps} {overrides}",
+    "--flags",
+    "--xla_gpu_a=true",
+)
 CONFIG = [
     "XLA_FLAGS=--xla_gpu_autotune_level=0",
     "Config param model_name: llama3-8b",

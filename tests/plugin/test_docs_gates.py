@@ -179,13 +179,10 @@ def test_the_job_of_slurm_names_its_nodes_and_an_edited_file_stays(
     [
         (["--command=python t.py"], "how many steps"),
         (["--command=python 'x {steps}"], "No closing quotation"),
-        (["--parallelism=XP=8"], "unknown axis 'XP'"),
-        (["--executor=slurm"], "go together"),
-        (["--steps=6"], "a score needs 6"),
         ([], "is no git repository"),
     ],
 )
-def test_what_a_sweep_would_refuse_is_refused_before_a_file_is_written(
+def test_what_no_gate_can_be_made_of_is_refused_before_a_file_is_written(
     extra: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*INIT, f"--repository={tmp_path}", *extra]) == 2

@@ -43,7 +43,7 @@ from pytest_xlatune.stats.validity import has_witness
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere
+from pytest_xlatune.tasks.cost import cost_of
 
 _SESSION = "SESSION"  # stands for the session's id, since a plan has no session
 
@@ -137,7 +137,6 @@ def plan_of(
         *filter(None, [resolved.sweep.site.chosen_executor.time_note()]),
         *_variables_without_witness(resolved, study),
         *(() if compiles else not_compiled(resolved, study)),
-        *measured_elsewhere(resolved.folder, workdir),
     ]
     # the first trial of each profile, which stands for all trials of the profile; baseline first
     first_trials: dict[str, Trial] = {}

@@ -56,7 +56,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import read_new
 from pytest_xlatune.tasks.cell_report import read_cell_report
-from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere, refuse_expensive
+from pytest_xlatune.tasks.cost import cost_of, refuse_expensive
 from pytest_xlatune.tasks.recorded import Recorded
 
 
@@ -253,10 +253,7 @@ class Runs(ExitStack):
             resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
         )
         findings.raise_faults(f"sweep {resolved.sweep.name!r}")
-        elsewhere = (
-            () if state.opened else measured_elsewhere(resolved.folder, self._options.workdir)
-        )
-        return (*lost, *findings.notes, *not_compiled(resolved, study), *elsewhere)
+        return (*lost, *findings.notes, *not_compiled(resolved, study))
 
 
 def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...]]:

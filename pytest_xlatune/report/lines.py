@@ -173,44 +173,28 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
 
 
 def progress_text(
-    history: Sequence[TrialResult],
-    *,
-    left: tuple[int, int],
-    left_s: tuple[float, float] | None,
+    history: Sequence[TrialResult], *, left: tuple[int, int], trial_s: float | None
 ) -> str:
     """Return how far a sweep is: its jobs as a plan counts them, and the time that is left.
 
     Args:
         history: the results of its trials.
         left: the jobs that are left, as planned and at most.
-        left_s: the seconds that are left, as planned and at most; None if they are not known.
+        trial_s: the seconds that each trial took so far; None if they are not known.
     """
     # a trial with `memory` only compiled on this machine, and is no job
     history = [result for result in history if result.memory is None]
     running = sum(result.status is TrialStatus.RUNNING for result in history)
     over = sum(result.status.is_final for result in history)
-    planned, most = (over + jobs for jobs in left)
-    total = f"{planned}" if planned == most else f"{planned} to {most}"
+    planned, most = left
+    total = f"{over + planned}" if planned == most else f"{over + planned} to {over + most}"
     parts = [f"{over} of {total} jobs"]
     if running:
         parts.append(f"{running} running")
-    if left_s is not None:
-        parts.append(f"{time_left(*left_s)} left")
+    if trial_s is not None and most:
+        up_to = f" to {duration(trial_s * most)}" if most > planned else ""
+        parts.append(f"about {duration(trial_s * planned)}{up_to} left")
     return ", ".join(parts)
-
-
-# Ratios of the longest possible time to the planned time. Up to the first, only the planned time is
-# shown; beyond the second, only the longest; between them, both.
-_CLOSE, _FAR = 1.25, 5.0
-
-
-def time_left(planned_s: float, most_s: float) -> str:
-    """Return the time that is left in words, as planned and at most."""
-    if most_s <= _CLOSE * max(planned_s, 1.0):
-        return f"about {duration(planned_s)}"
-    if most_s > _FAR * planned_s:
-        return f"up to {duration(most_s)}"
-    return f"about {duration(planned_s)} to {duration(most_s)}"
 
 
 def live_line(
@@ -219,7 +203,6 @@ def live_line(
     verdict: Verdict | None,
     progress: str,
     place: Message | None = None,
-    slot: str = "",
 ) -> str:
     """Return a line that says that a trial has ended, and how far the sweep is.
 
@@ -228,7 +211,6 @@ def live_line(
         verdict: the current verdict on its arm; None if there is none.
         progress: how far the sweep is.
         place: the trial's place in its study, if the study names it.
-        slot: the node slot if there are several, e.g. `slot 2`; "" otherwise.
     """
     if result.rotation is not None and result.rotation.is_found:
         outcome = _rotation_outcome(result, result.rotation)
@@ -239,7 +221,7 @@ def live_line(
         figures = speed(result.score) + step(result.score, " ")
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
         outcome = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
-    return f"{_trial_and_job(result, slot)} {outcome} | {progress}"
+    return f"{_trial_and_job(result)} {outcome} | {progress}"
 
 
 def _rotation_outcome(result: TrialResult, rotation: RotationResult) -> str:
@@ -287,9 +269,8 @@ def evidence_line(result: TrialResult) -> str:
     return f"{_trial_and_job(result)} {outcome}"
 
 
-def _trial_and_job(result: TrialResult, slot: str = "") -> str:
-    slot_text = f", {slot}" if slot else ""
-    job = f" (job {result.job_ids[-1]}{slot_text})" if result.job_ids else ""
+def _trial_and_job(result: TrialResult) -> str:
+    job = f" (job {result.job_ids[-1]})" if result.job_ids else ""
     return f"{result.trial.label}{job}"
 
 

@@ -21,7 +21,7 @@ from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import shared_label
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.message import Message, sentence
-from pytest_xlatune.model.result import Conclusion, State, TrialResult, VerdictKind
+from pytest_xlatune.model.result import Conclusion, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.lines import (
@@ -31,7 +31,6 @@ from pytest_xlatune.report.lines import (
     paragraph,
     progress_text,
     tally,
-    time_left,
 )
 from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.trials import in_window
@@ -86,20 +85,18 @@ class _Session:
         done = _final_count(history)
         self._confirmed = _confirmed_kinds(decision.conclusion)
         self._is_past_half = done >= outlook.left
-        parts = [f"{_to_run(outlook)} to run"] if outlook.left else []
+        parts = [f"{_jobs(outlook)} to run"] if outlook.left else []
         if done:
-            is_or_are = "is" if done == 1 else "are"
-            parts.append(f"{counted(done, 'trial')} {is_or_are} reused from the ledger")
+            parts.append(f"{counted(done, 'trial')} reused from the ledger")
+        work = "; ".join(parts) or "nothing is to run"
         self.label = shared_label(study.cells)
-        self.opening = f"{self.label}: {'; '.join(parts) or 'nothing is to run'}"
+        self.opening = f"{self.label}: {work}"
         names = dict.fromkeys(name for cell in study.cells for name in cell.nodelist)
-        nodes = ",".join(names) or "this machine, or the scheduler's choice"
-        reused = f", {counted(done, 'trial')} reused" if done else ""
         kickoff = (
             f"{_TAG} kickoff: {self.label}",
-            f"- {_to_run(outlook)} to run{reused}",
+            f"- {work}",
             f"- Profiles: {len(decision.profiles)} and the baseline",
-            f"- Nodelist: {nodes}",
+            f"- Nodelist: {','.join(names) or 'not pinned'}",
         )
         self.kickoff = ("\n".join(kickoff),) if outlook.left else ()
 
@@ -108,8 +105,7 @@ class _Session:
         history: Sequence[TrialResult],
         conclusion: Conclusion,
         outlook: Outlook,
-        *,
-        left_s: tuple[float, float] | None,
+        progress: str,
     ) -> Iterator[str]:
         """Yield the messages that a finished trial causes."""
         before, self._confirmed = self._confirmed, _confirmed_kinds(conclusion)
@@ -126,26 +122,13 @@ class _Session:
         if self._is_past_half or done < outlook.left:
             return
         self._is_past_half = True
-        left = f", {time_left(*left_s)} left" if left_s is not None else ""
-        total = _jobs(done + outlook.left, done + outlook.at_most)
-        head = f"{_TAG} half way: {self.label}: {done} of {total}{left}"
+        head = f"{_TAG} half way: {self.label}: {progress}"
         yield "\n".join([head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion)])
 
-    def slot_of(self, result: TrialResult) -> str:
-        """Return the node slot of a trial, e.g. `slot 2`; "" if there is only one."""
-        digests = [cell.digest for cell in self.study.cells]
-        if len(digests) == 1 or not self.study.traits.has_slots:
-            return ""
-        digest = result.trial.cell_digest
-        return f"slot {digests.index(digest) + 1}" if digest in digests else ""
 
-
-def _jobs(fewest: int, most: int) -> str:
+def _jobs(outlook: Outlook) -> str:
+    fewest, most = outlook.left, outlook.at_most
     return counted(fewest, "job") if most == fewest else f"{fewest} to {most} jobs"
-
-
-def _to_run(outlook: Outlook) -> str:
-    return _jobs(outlook.left, outlook.at_most)
 
 
 def _final_count(history: Sequence[TrialResult]) -> int:
@@ -280,15 +263,14 @@ class LiveLines:
             study = session.study
             history = history_of(self._state, study)
             decision, outlook = study.decide(history), study.outlook(history)
-            conclusion, left_s = decision.conclusion, self._left_s(outlook)
+            conclusion, progress = decision.conclusion, self._progress(history, outlook)
             line = live_line(
                 in_window((result,), conclusion.first_step)[0],
                 verdict=conclusion.verdict(result.trial.arm),
-                progress=self._progress(history, outlook),
+                progress=progress,
                 place=outlook.places.get(result.trial.id),
-                slot=session.slot_of(result),
             )
-            messages = tuple(session.messages(history, conclusion, outlook, left_s=left_s))
+            messages = tuple(session.messages(history, conclusion, outlook, progress))
             yield SweepProgress(line=line, sweep=sweep, result=result, messages=messages)
             if decision.added and decision.added != session.added:
                 session.added = decision.added
@@ -301,43 +283,32 @@ class LiveLines:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
-        self._running = self._jobs.poll(self._state, self._pace.submitted_s)
+        self._running = self._jobs.poll(self._state)
         if now_s >= self._due_s and (status := self.status()):
             self._due_s = now_s + _NEXT_LINE_S
             yield SweepProgress(line=f"now: {status}", sweep=sweep, is_passing=True)
 
     def status(self) -> str:
-        """Return a text about the jobs in flight, for a line that is rewritten; "" without jobs.
-
-        The text names one job, if possible one that a person keeps from running, else one that
-        runs, and gives the number of the others.
-        """
-        order = sorted(self._running, key=lambda job: (not job.is_kept, job.state is State.PENDING))
-        session = self._sessions.get(order[0].trial.study) if order else None
-        if session is None:
+        """Return a text about the jobs in flight, for a line that is rewritten; "" without jobs."""
+        progress, jobs = self.progress_and_jobs()
+        if not jobs:
             return ""
-        more = f", {len(order) - 1} more in flight" if order[1:] else ""
-        history = history_of(self._state, session.study)
-        return f"{order[0].line}{more} | {self._progress(history, session.study.outlook(history))}"
+        more = f", {len(jobs) - 1} more in flight" if jobs[1:] else ""
+        return f"{jobs[0]}{more} | {progress}"
 
     def progress_and_jobs(self) -> tuple[str, tuple[str, ...]]:
-        """Return how far the sweep is, and a line for each job in flight, running ones first."""
+        """Return how far the sweep is, and a line for each job in flight.
+
+        Jobs that a person keeps from running come first, then those that run.
+        """
         if not self._sessions:
             return "", ()
         study = list(self._sessions.values())[-1].study
-        order = sorted(self._running, key=lambda job: job.state is State.PENDING)
+        order = sorted(self._running, key=lambda job: (not job.is_kept, job.is_pending))
         history = history_of(self._state, study)
         progress = self._progress(history, study.outlook(history))
         return progress, tuple(plain(job.line) for job in order)
 
     def _progress(self, history: tuple[TrialResult, ...], outlook: Outlook) -> str:
         jobs_left = outlook.left, outlook.at_most
-        return progress_text(history, left_s=self._left_s(outlook), left=jobs_left)
-
-    def _left_s(self, outlook: Outlook) -> tuple[float, float] | None:
-        """Return the least and the most seconds until the end; None if they are unknown."""
-        # a job in `_running` may have ended since the last look at the logs
-        in_flight = {submission.job_id for submission in self._state.in_flight()}
-        running = [job for job in self._running if job.job_id in in_flight]
-        jobs_left = outlook.left, outlook.at_most
-        return self._pace.range_s(jobs_left, self._now(), running=running)
+        return progress_text(history, left=jobs_left, trial_s=self._pace.trial_s)

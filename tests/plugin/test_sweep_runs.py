@@ -67,7 +67,7 @@ def test_a_sweep_is_selected_in_parts_and_measures_each_trial_once(
     assert again.ret == 0
     assert concluded(folder) == conclusion
     assert len(folder.events("attempt-ended")) == SCREEN + BLOCKS
-    again.stdout.fnmatch_lines(["*14 trials are reused from the ledger*"])
+    again.stdout.fnmatch_lines(["*14 trials reused from the ledger*"])
     again.stdout.fnmatch_lines(["*PASSED fast FASTER +1*.* %*"])
 
 

@@ -44,7 +44,7 @@ def live_lines() -> str:
         progress = progress_text(
             [*HISTORY[: at + 1], *later],
             left=(len(later), len(later)),
-            left_s=(7800 - 190 * at,) * 2,
+            trial_s=190.0,
         )
         verdict = CONCLUSION.verdict(result.trial.profile.id)
         if is_screening and result.score:

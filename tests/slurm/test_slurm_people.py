@@ -30,7 +30,7 @@ def test_a_job_that_a_person_holds_is_waited_for(faults: Faults) -> None:
     wait_until(lambda: faults.project.events("attempt-submitted"))
     job = faults.project.events("attempt-submitted")[0]["submission"]["job_id"]
     slurm("scontrol", "hold", job)
-    held = f"(job {job}) waits in the queue, PENDING (JobHeld"
+    held = f"(job {job}) waits, PENDING (JobHeld"
     wait_until(lambda: held in faults.project.said)
     slurm("scancel", stranger)
     assert "JobHeldAdmin" in slurm("squeue", "-h", "-j", job, "-o", "%r"), "it stands"
@@ -60,7 +60,7 @@ def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
     slurm("scontrol", "update", f"jobid={job}", "Requeue=1")  # ours ask not to be
     slurm("scontrol", verb, job)
     back = "put back into the queue after it had begun"
-    wait_until(lambda: f"(job {job}) waits in the queue, PENDING (" in faults.project.said)
+    wait_until(lambda: f"(job {job}) waits, PENDING (" in faults.project.said)
     wait_until(lambda: back in faults.project.said)
     faults.go.touch()
     if verb == "requeuehold":

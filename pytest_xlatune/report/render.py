@@ -33,7 +33,6 @@ _ROW = DataRow("|", "|", "|")
 _PIPES = TableFormat(None, None, None, None, _ROW, _ROW, 1, None)
 _GAP = 2  # blanks between two columns in tabulate
 _PADDING = 2  # a column in tabulate is this much wider than its title
-_MIN_WRAP_WIDTH = 24  # the smallest width of text that may wrap, unless its longest word is longer
 _INDENT = "    "  # of lines that continue the row or the bullet above
 
 
@@ -146,7 +145,7 @@ def _aligned(
     titles: Sequence[str] = (),
     tablefmt: str = "simple",
 ) -> list[str]:
-    """Return the lines of a table; a cell may have several lines."""
+    """Return the lines of a table; a title may have several lines."""
     text = tabulate(
         rows,
         titles,
@@ -162,129 +161,48 @@ def _aligned(
 def _table(table: Table, width: int) -> Iterator[str]:
     """Yield a table's lines; columns of long texts that do not fit in a row come below the row.
 
-    No word is broken, because people copy ids and flags. The first column names the row.
+    No word is broken, because people copy ids and flags. The first column names the row. A table
+    that does not fit even so has a line for each text.
     """
     rows = [[_bare(text) for text in row] for row in table.rows]
-    in_row, below = list(range(len(table.columns))), list[int]()  # indices of columns
-    widths = _widths(table, rows, in_row, width)
-    while not widths:
-        wrapping = [index for index in in_row[1:] if table.columns[index].wrap]
-        if not wrapping:
-            break
-        longest = max(wrapping, key=lambda index: max((len(row[index]) for row in rows), default=0))
-        below.append(longest)
-        in_row.remove(longest)
-        widths = _widths(table, rows, in_row, width)
-    if len(table.columns) == 2 and below:  # noqa: PLR2004 - a name and its text
+    widths = [
+        max([_longest_word(column.title) + _PADDING, *(len(row[index]) for row in rows)])
+        for index, column in enumerate(table.columns)
+    ]
+    in_row = list(range(len(widths)))
+
+    def is_too_wide() -> bool:
+        return sum(widths[index] + _GAP for index in in_row) - _GAP > width
+
+    while is_too_wide() and (wrapping := [i for i in in_row[1:] if table.columns[i].wrap]):
+        in_row.remove(max(wrapping, key=widths.__getitem__))
+    if len(widths) == 2 and len(in_row) == 1:  # noqa: PLR2004 - a name and its text
         for name, text in rows:
             yield from _wrapped(f"{name}: {text}", width, indent=_INDENT)
         return
-    widths = widths or _widths(table, rows, in_row, width, has_own_name_lines=True)
-    if not widths:
-        yield from _records(table, rows, below, width)
-        return
-    yield from _laid_out(table, rows, in_row, widths, below=sorted(below), width=width)
-
-
-def _laid_out(
-    table: Table,
-    rows: list[list[str]],
-    in_row: list[int],
-    widths: list[int],
-    *,
-    below: list[int],
-    width: int,
-) -> Iterator[str]:
-    """Yield the lines of a table whose columns `in_row` have `widths`; `below` come after a row."""
-    shown = [table.columns[index] for index in in_row]
-    titles = [
-        _wrapped(column.title, column_width)
-        for column, column_width in zip(shown, widths, strict=True)
-    ]
-    # for each row, the lines of each cell
-    cells = [
-        [
-            _wrapped(row[index], column_width)
-            for index, column_width in zip(in_row, widths, strict=True)
+    lines: Iterator[str] = iter(())
+    if is_too_wide():
+        in_row = []
+    else:
+        shown = [table.columns[index] for index in in_row]
+        titles = [
+            _wrapped(column.title, widths[index])
+            for index, column in zip(in_row, shown, strict=True)
         ]
-        for row in rows
-    ]
-    for row_cells in cells:
-        if len("\n".join(row_cells[0])) > widths[0]:
-            row_cells[0] = []  # a name that is too long gets a separate line above the row
-        for cell_lines in row_cells:
-            if cell_lines:
-                cell_lines[0] = cell_lines[0].lstrip()
-            else:
-                cell_lines.append(" ")  # for tabulate, an empty cell would have no line
-    lines = iter(
-        _aligned(
-            [list(map("\n".join, row_cells)) for row_cells in cells],
+        aligned = _aligned(
+            # for tabulate, a row of empty texts would have no line
+            [[row[index] or " " for index in in_row] for row in rows],
             [column.align if rows else "left" for column in shown],
             titles=list(map("\n".join, titles)),
         )
-    )
-    yield from itertools.islice(lines, max(map(len, titles)) + 1)  # one more for the rule
-    for row, row_cells in zip(rows, cells, strict=True):
-        if row[0] and not "".join(row_cells[0]).strip():
-            yield from _wrapped(row[0], width)
-        yield from itertools.islice(lines, max(map(len, row_cells)))
-        yield from _below(table, row, below, width)
-
-
-def _records(table: Table, rows: list[list[str]], below: list[int], width: int) -> Iterator[str]:
-    """Yield each row as several lines, if not even the short columns fit in one line."""
+        lines = iter(aligned)
+        yield from itertools.islice(lines, max(map(len, titles)) + 1)  # one more for the rule
     for row in rows:
-        yield from _wrapped(row[0], width)
+        yield from [next(lines)] if in_row else _wrapped(row[0], width)
         for index, column in enumerate(table.columns):
-            if index and index not in below and row[index]:
+            if index and index not in in_row and row[index]:
                 line = f"{_INDENT}{column.title}: {row[index]}"
-                yield from _wrapped(line, width, indent=_INDENT)
-        yield from _below(table, row, sorted(below), width)
-
-
-def _below(table: Table, row: list[str], columns: list[int], width: int) -> Iterator[str]:
-    for index in columns:
-        if row[index]:
-            line = f"{_INDENT}{table.columns[index].title}: {row[index]}"
-            yield from _wrapped(line, width, indent=_INDENT + "  ")
-
-
-def _widths(
-    table: Table,
-    rows: list[list[str]],
-    in_row: list[int],
-    width: int,
-    *,
-    has_own_name_lines: bool = False,
-) -> list[int]:
-    """Return the widths of the columns in a row; [] if they do not fit.
-
-    With `has_own_name_lines`, a name that is wider than the first column gets its own line, so only
-    the title limits the width of that column.
-    """
-    widths, least = list[int](), list[int]()
-    for index in in_row:
-        column, texts = table.columns[index], [row[index] for row in rows]
-        title_width = _longest_word(column.title) + _PADDING
-        full_width = max([title_width, *map(len, texts)])
-        widths.append(full_width)
-        is_first = index == in_row[0]
-        if column.wrap and not is_first:
-            longest_word = max(map(_longest_word, texts), default=0)
-            least.append(max(title_width, min(full_width, _MIN_WRAP_WIDTH), longest_word))
-        elif is_first and has_own_name_lines:
-            least.append(title_width)
-        else:
-            least.append(full_width)
-    excess = sum(widths) + _GAP * (len(widths) - 1) - width
-    while excess > 0:
-        widest = max(range(len(widths)), key=lambda index: widths[index] - least[index])
-        if widths[widest] == least[widest]:
-            return []
-        widths[widest] -= 1
-        excess -= 1
-    return widths
+                yield from _wrapped(line, width, indent=_INDENT + "  ")
 
 
 def _longest_word(text: str) -> int:

@@ -31,7 +31,7 @@ def run_steps(arguments: argparse.Namespace) -> Output:
     """Return the steps and the score of each log."""
     logs, problems = _read_all(arguments)
     return Output(
-        documents=[steps_document(log, shows_all=arguments.all) for log in logs],
+        documents=[steps_document(log) for log in logs],
         json=lambda: {"schema": SCHEMA, "logs": [log.to_json() for log in logs]},
         problems=problems,
         status=3 if any(log.health is Health.UNFINISHED for log in logs) else 0,

@@ -7,12 +7,12 @@ not enclose anything. All figures are text already, and a renderer only lays the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
-from pytest_xlatune.model.text import counted, printable
+from pytest_xlatune.model.text import printable
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,41 +91,6 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     blocks: tuple[Block, ...]
-
-
-# A table that grows with its data shows up to MAX_ROWS rows. A longer table shows _END_ROWS rows at
-# its start, as many at its end, and between them up to _DIFFERENT_ROWS rows that differ.
-MAX_ROWS, _END_ROWS, _DIFFERENT_ROWS = 200, 50, 100
-_Row = TypeVar("_Row")
-
-
-def shortened(
-    rows: Sequence[_Row], differs: Callable[[_Row], bool], *, shows_all: bool = False
-) -> list[_Row | None]:
-    """Return the rows of a long table that are shown; None stands for a gap between them.
-
-    The first and the last rows are shown, and between them those for which `differs` is true. A
-    table of MAX_ROWS rows or fewer is shown whole, and so is every table with `shows_all`.
-    """
-    if shows_all or len(rows) <= MAX_ROWS:
-        return [*rows]
-    end = len(rows) - _END_ROWS
-    different = [index for index in range(_END_ROWS, end) if differs(rows[index])]
-    indices = [*range(_END_ROWS), *different[:_DIFFERENT_ROWS], *range(end, len(rows))]
-    shown: list[_Row | None] = []
-    previous = -1
-    for index in indices:
-        if index != previous + 1:
-            shown.append(None)
-        shown.append(rows[index])
-        previous = index
-    return shown
-
-
-def left_out(shown: Sequence[object], rows: Sequence[object], noun: str) -> tuple[str, ...]:
-    """Return a line with the number of rows that `shortened` left out; () if it left out none."""
-    count = len(rows) - sum(row is not None for row in shown)
-    return (f"{counted(count, noun)} of {len(rows)} left out (...): --all",) if count else ()
 
 
 def bullets(*items: str) -> Bullets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from pytest_xlatune.logs.standstill import Standstill
@@ -17,11 +16,9 @@ from pytest_xlatune.report.document import (
     Text,
     bullets,
     columns,
-    left_out,
     literal,
     plain,
     section,
-    shortened,
 )
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.tasks.read_logs import Health, JobLog, slower_of
@@ -30,27 +27,23 @@ _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">los
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
 _RANK_COLUMNS = columns(">rank", "node", ">last step", "~what it does", "~last line")
 _MOST_RANKS = 64  # rows of ranks that are shown
-_FAR = 0.2  # share of the score's seconds per step; steps that differ by more are shown
 
 
-def steps_document(log: JobLog, *, title: str = "", shows_all: bool = False) -> Document:
+def steps_document(log: JobLog, *, title: str = "") -> Document:
     """Return the steps of a log, and the score of its steady state.
 
-    The title is the log's path if it is empty. The table of many steps shows the first, the last
-    and those that differ, unless `shows_all`.
+    The title is the log's path if it is empty.
 
     Raises:
         UnreadableLogError: the log of another rank cannot be read.
     """
-    score, steps = log.score, [*log.report.steps]
-    shown = shortened(steps, lambda step: _differs(step, score), shows_all=shows_all)
-    gap = ("...", *[""] * (len(_STEP_COLUMNS) - 1))
-    rows = tuple(gap if step is None else _row(step, score) for step in shown)
+    score = log.score
+    rows = tuple(_row(step, score) for step in log.report.steps)
     ends = (each.detail for each in log.findings if each.cls == FailureClass.UNFINISHED)
     notes = (*log.report.notes, *ends, *slower_of(log))
     return Document(
         title=title or str(log.path),
-        header=(*_figures(score), *map(plain, notes), *left_out(shown, steps, "step")),
+        header=(*_figures(score), *map(plain, notes)),
         sections=(section("Steps", Table(columns=_STEP_COLUMNS, rows=rows)),) if rows else (),
     )
 
@@ -75,14 +68,6 @@ def _use(step: StepRecord, score: Score | NoScore) -> str:
     if isinstance(score, NoScore) or not score.window[0] <= step.step <= score.window[1]:
         return ""
     return "dropped" if step.step in score.dropped else "yes"
-
-
-def _differs(step: StepRecord, score: Score | NoScore) -> bool:
-    """Return whether a step differs from the others in what it did, its loss, or its time."""
-    usual_s = score.step_s if isinstance(score, Score) else None
-    is_usual = usual_s is None or abs((step.step_s or math.nan) - usual_s) <= _FAR * usual_s
-    has_loss = step.loss is None or math.isfinite(step.loss)
-    return not (is_usual and has_loss and _use(step, score) in ("", "yes"))
 
 
 def _row(step: StepRecord, score: Score | NoScore) -> tuple[str, ...]:

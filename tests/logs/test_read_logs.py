@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import re
 import tracemalloc
 from pathlib import Path
 
@@ -223,27 +222,3 @@ def test_a_file_that_is_no_log_is_told_by_what_it_lacks(
         read_one(path, pattern=step_pattern(pattern) if pattern else None)
     with pytest.raises(UnreadableLogError, match="Is a directory; name the log of a job"):
         read_one(*logs_of(tmp_path))
-
-
-def test_a_long_log_shows_its_first_and_last_steps_and_those_that_differ(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "job.log"
-    path.write_text(
-        "".join(
-            f"completed step: {step}, seconds: {9 if step == 250 else 1}.000, TFLOP/s/device: 9.0, "
-            f"Tokens/s/device: 990.0, total_weights: 1, loss: 7.0\n"
-            for step in range(500)
-        )
-    )
-    main(["steps", str(path)])
-    short = capsys.readouterr().out
-    numbers = re.findall(r"^ *(\d+|\.\.\.)(?: {2,}|$)", short, re.MULTILINE)
-    assert numbers[-50:] == [*map(str, range(450, 500))]
-    assert "left out (...): --all" in short
-    assert {"0", "49", "250"} <= {*numbers}
-    assert "200" not in numbers
-    main(["steps", "--all", str(path)])
-    whole = capsys.readouterr().out
-    assert re.findall(r"^ *(\d+) {2,}", whole, re.MULTILINE) == [*map(str, range(500))]
-    assert "left out" not in whole

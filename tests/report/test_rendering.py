@@ -24,10 +24,8 @@ from pytest_xlatune.report.document import (
     Table,
     Text,
     columns,
-    left_out,
     literal,
     plain,
-    shortened,
 )
 from pytest_xlatune.report.leaderboard import jobs_table
 from pytest_xlatune.report.render import markdown, terminal
@@ -146,12 +144,3 @@ def test_ids_and_flags_are_never_broken_and_tables_fit(width: int) -> None:
     text = "\n".join(lines)
     for word in (*names, FLAG, "[+1.2, +5.6]", "--xla_cpu_enable_warp_drive=true"):
         assert word in text, "in one piece, on one line"
-
-
-def test_a_long_table_shows_its_ends_and_what_differs() -> None:
-    rows = [*range(10_000)]
-    shown = shortened(rows, lambda row: row in (5_000, 5_001, 7_000))
-    ends = [*range(50)], [*range(9_950, 10_000)]
-    assert shown == [*ends[0], None, 5_000, 5_001, None, 7_000, None, *ends[1]]
-    assert left_out(shown, rows, "row") == ("9897 rows of 10000 left out (...): --all",)
-    assert shortened(rows, lambda _: False, shows_all=True) == rows

@@ -14,7 +14,7 @@ from functools import partial
 from math import inf
 
 from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.model.message import Message, MessageCode, first, sentence
+from pytest_xlatune.model.message import first, sentence
 from pytest_xlatune.model.metric import BUSBW, TGS, Metric
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
@@ -62,7 +62,6 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.report.measured_cell import (
     MAX_TIMINGS,
     MeasuredCell,
-    Slots,
     slot_numbers,
     thinned,
 )
@@ -74,10 +73,6 @@ CONFIRMED = frozenset(
     {VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT, VerdictKind.INCONCLUSIVE}
 )
 _TOP_ROWS, _BOTTOM_ROWS = 8, 5  # screened profiles in a short table
-
-_JOB_COLUMN = columns("~Job")
-_CELL_COLUMN = columns("~Cell")
-
 
 JOBS_TITLE = "Jobs"
 
@@ -93,9 +88,6 @@ def jobs_table(
         say: the language.
     """
     has_names = len(cells) > 1
-    slots: dict[str, int] = {}  # digest of a cell -> number of its slot
-    for _, cell in cells:
-        slots |= slot_numbers(cell.slots)
     has_logs = any(cell.logs for _, cell in cells)
     trials = [(name, cell, result) for name, cell in cells for result in cell.every_trial]
     # The ids of jobs have no order: those of local jobs are process ids, which the kernel uses
@@ -105,7 +97,6 @@ def jobs_table(
         (
             plain(job_id),
             *([name] if has_names else []),
-            *([str(slots.get(result.trial.cell_digest, ABSENT))] if slots else []),
             *_attempt(result, number, cell.remarks, say),
             *([literal(cell.logs.get(job_id, "")) or ABSENT] if has_logs else []),
         )
@@ -117,15 +108,12 @@ def jobs_table(
         for _, _, result in trials
         if result.score
     }
-    attempt_titles = (f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark")
-    shown_columns = (
-        *_JOB_COLUMN,
-        *(_CELL_COLUMN if has_names else ()),
-        *(columns(">Slot") if slots else ()),
-        *columns(*attempt_titles),
-        *(columns("~Log, below the work directory") if has_logs else ()),
+    titles = (
+        *(("~Job", "~Cell") if has_names else ("~Job",)),
+        *(f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark"),
+        *(("~Log, below the work directory",) if has_logs else ()),
     )
-    return Table(columns=shown_columns, rows=tuple(rows)) if rows else None
+    return Table(columns=columns(*titles), rows=tuple(rows)) if rows else None
 
 
 def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
@@ -202,18 +190,6 @@ def leaderboard(subject: MeasuredCell) -> Document:
     )
 
 
-def on_slots(slots: Slots, say: Translator = ENGLISH) -> tuple[str, ...]:
-    """Return a sentence with the number of node slots of the sweep; () if there is only one."""
-    if not slots:
-        return ()
-    text = say(
-        "It was measured on {number} node slots side by side; verdicts compare only trials of one "
-        "slot.",
-        number=len(slots),
-    )
-    return (text,)
-
-
 def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) -> tuple[str, ...]:
     """Return the bullets about the cell, the nodes, the load and the time.
 
@@ -272,8 +248,6 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
 def _batch_words(batch: float | None, say: Translator) -> str:
     if batch is None:
         return say("the model's own batch size")
-    if batch == 1:
-        return say("1 sequence per device and step")
     return say("{number} sequences per device and step", number=f"{batch:g}")
 
 
@@ -342,7 +316,7 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
             "Measured: {start} to {end} UTC, {hours} node-hours",
             start=minute(record.started_s),
             end=minute(record.ended_s),
-            hours=_hours(record.node_hours),
+            hours=significant(record.node_hours),
         )
 
 
@@ -365,14 +339,6 @@ _REBUILT = N_(
     "The previous ledger was lost, and its attempts were read again from their own files: whether "
     "a node was resumed or repaired meanwhile is not known"
 )
-_MIN_SHOWN_H = 0.001  # hours; a shorter time is shown as below this
-
-
-def _hours(hours: float | None) -> str:
-    if not hours:
-        return "0"
-    return significant(hours) if hours >= _MIN_SHOWN_H else f"< {_MIN_SHOWN_H}"
-
 
 _SCORED_BY: Mapping[Metric, str] = {
     TGS: N_(
@@ -389,10 +355,10 @@ _INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
 def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:
-    """Return what a sweep found: its winner or none, the number of slots, and how it ended."""
+    """Return what a sweep found: its winner or none, and how it ended."""
     conclusion = subject.conclusion
     ending = ending_text(say, conclusion, stopped=subject.stopped)
-    return " ".join([headline(conclusion, say), *on_slots(subject.slots, say), ending])
+    return f"{headline(conclusion, say)} {ending}"
 
 
 def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
@@ -539,28 +505,14 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
 
 
 def _methods(conclusion: Conclusion) -> str:
-    """Return each method once, with the arms that were compared by their own noise."""
-    arms_of: dict[Message, list[str]] = {}  # method -> the arms with their own noise
+    """Return each method once; if there are several, with the arms that it compared."""
+    arms_of: dict[str, list[str]] = {}
     for verdict in conclusion.verdicts:
         if verdict.kind in CONFIRMED and verdict.method:
-            shared = _without_own_noise(verdict.method)
-            arms = arms_of.setdefault(shared, [])
-            if shared != verdict.method:
-                arms.append(verdict.arm)
-    return "; ".join(
-        plainly(method) + (f"; of its own noise: {literals(arms)}" if arms else "")
-        for method, arms in arms_of.items()
-    )
-
-
-def _without_own_noise(method: Message) -> Message:
-    """Return a method without the remark that its arm was compared by its own noise."""
-    parts: dict[str, Message | None] = {}
-    for name, value in method.values.items():
-        if isinstance(value, Message):
-            is_remark = value.code is MessageCode.OWN_NOISE
-            parts[name] = None if is_remark else _without_own_noise(value)
-    return method.with_values(**parts)
+            arms_of.setdefault(plainly(verdict.method), []).append(verdict.arm)
+    if len(arms_of) < 2:  # noqa: PLR2004 - one method compared all arms
+        return "".join(arms_of)
+    return "; ".join(f"{method}: {literals(arms)}" for method, arms in arms_of.items())
 
 
 def settings_by_arm(profiles: Iterable[Profile], say: Translator = ENGLISH) -> dict[str, str]:
@@ -583,14 +535,10 @@ def _trouble_columns(say: Translator) -> tuple[VerdictColumn, ...]:
     """Return the columns of a table of arms with lost runs, hangs or retries."""
 
     def lost_runs(verdict: Verdict) -> str:
-        return f"{verdict.lost.lost} / {verdict.lost.runs}" if verdict.lost else ABSENT
-
-    def causes(verdict: Verdict) -> str:
-        return joined(verdict.lost.to, ", ", say) if verdict.lost else ABSENT
+        return plainly(verdict.lost.message, say) if verdict.lost else ABSENT
 
     return (
-        (">runs lost", lost_runs),
-        ("~to", causes),
+        ("~runs lost", lost_runs),
         (">hangs", lambda verdict: str(verdict.hangs)),
         (">retries", lambda verdict: str(verdict.retries)),
     )

@@ -62,7 +62,7 @@ def test_lost_runs_hangs_and_retries_are_told_in_every_view() -> None:
     )  # fmt: skip
     subject = concluded(FINISHED, slow)
     for document in (leaderboard(subject), tuning([concluded(COVERED, slow)])):
-        assert "| `overlap-2` | 2 / 4 | hang | 5 | 3 |" in markdown(document)
+        assert "| `overlap-2` | 2 of 4 runs lost: hang | 5 | 3 |" in markdown(document)
     assert "2 of 4 runs lost: hang" in paragraph(slow)
     (verdict,) = json.loads(leaderboard_json(subject))["conclusion"]["verdicts"]
     assert verdict["lost"] == {"lost": 2, "runs": 4, "to": [verbatim("hang").to_json()]}

@@ -59,16 +59,6 @@ class Launcher(ABC):
         return "" if self.inside is self else self.inside.image_file
 
     @property
-    def source(self) -> str:
-        """The configuration file into which a recipe is written; "" if there is none."""
-        return ""
-
-    @property
-    def source_cell(self) -> str:
-        """The name that the launched cell has in `source`; "" if there is no `source`."""
-        return ""
-
-    @property
     def rotates(self) -> Rotates:
         """How programs can take turns in the trainer; NO for a launcher that does not say it."""
         return Rotates.NO if self.inside is self else self.inside.rotates

@@ -408,19 +408,12 @@ class DeployedFile(Record, frozen=True, kw_only=True):
         text: the text, with secrets hidden; "" if there is no such file yet.
         is_new: whether there is no such file yet.
         is_shell: whether a shell sources the file; otherwise it is the trainer's configuration.
-        cvs_cell: the name of the cell in the file if it is a CVS file; "" otherwise.
     """
 
     path: str
     text: str = ""
     is_new: bool = False
     is_shell: bool = True
-    cvs_cell: str = ""
-
-    @property
-    def launcher(self) -> str:
-        """The launcher that reads the file; "" if a shell or the trainer reads it."""
-        return "cvs" if self.cvs_cell else ""
 
 
 def secrets_in(cell: Cell, profiles: Sequence[Profile]) -> frozenset[str]:

@@ -122,7 +122,7 @@ _CONFIG_SUFFIXES = (".yml", ".yaml")
 def deployed_files(
     launcher: Launcher, cell: Cell, *, env_file: str, root: Path
 ) -> tuple[DeployedFile, ...]:
-    """Return the env file for recipes, the trainer's configuration, and the launcher's own file.
+    """Return the env file for recipes, and the trainer's configuration.
 
     Files that are not on this machine, cannot be read or are too long are left out.
 
@@ -146,10 +146,6 @@ def deployed_files(
     image = Path(launcher.image_file or "/dev/null")
     if image.is_file() and any(file is not None and file.is_shell for file in files):
         files.append(_read(image, root, is_shell=True))
-    inner = launcher.inside
-    if inner.source:
-        source = _read(Path(inner.source), root, is_shell=False)
-        files.append(source and replace(source, cvs_cell=inner.source_cell))
     return tuple(file for file in files if file is not None)
 
 
@@ -188,8 +184,6 @@ def refuse_changed(
     is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
     known = {file.path: _meaning(file.text) for file in before if is_sourced or not file.is_shell}
     for file in now:
-        if file.launcher:
-            continue  # everything in a launcher's own file is part of the cell
         if known.get(file.path, _meaning(file.text)) != _meaning(file.text):
             raise ConfigError(
                 f"{file.path} has changed since the trials in {where} were measured: numbers of "

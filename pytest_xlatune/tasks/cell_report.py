@@ -267,9 +267,7 @@ class CellReport:
             remarks=self.remarks,
             logs=logs,
             commands=commands,
-            # A patch with the recipe is made for these files. A file that a launcher reads is left
-            # out, because it gets a whole copy with the recipe instead.
-            files=tuple(file for file in state.files if not file.launcher),
+            files=state.files,
             versions=state.opened[-1].versions,
             record=record_of_study(state, self.study),
             slots=self._slots,

@@ -31,7 +31,6 @@ from pytest_xlatune.report.measured_cell import MeasuredCell, extended, read_cel
 from pytest_xlatune.report.page import Live, html, page_of
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from pytest_xlatune.sweep.launcher_files import with_recipes
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.files import has_pages, made_folder, read_ours, write_all
 
@@ -180,12 +179,6 @@ def publish(
         written = tuple(texts)
         if cell_report.study.traits.is_deployed:
             facts = cell_report.facts_to_deploy
-            launcher_files = with_recipes(cell_report.state.files, facts)
-            copies = {
-                reports / cell_report.sweep / name: text for name, text in launcher_files.items()
-            }
-            write_all(copies)
-            written += tuple(copies)
             written += add_to_document(reports, facts, zh=zh)
         at_s, live = cell_report.at_s, None
         if not cell_report.conclusion.complete:

@@ -3,12 +3,10 @@
     entry_command, entry_study, launcher_file    what entry points name: see `pyproject.toml`
     options     the options of pytest; pytest loads nothing more than this in every run
     items       the tests of a configuration: a module for each cell, a test for each metric
-    source      parses the text of a file into objects, and reads typed values from them
+    source      reads a file into objects, and typed values from them
     keys        what becomes of each key of a file, by the tables in `keys.toml`
     reading     turns a configuration of either generation into a `values.CvsFile`
-    files       reads configurations from disk
     launcher    starts the trainer of such a file
-    written     writes a file anew, with a recipe or with measured thresholds
     thresholds, document    the study and its report
     command     `xlatune cvs`
 

@@ -1,99 +1,41 @@
-"""`xlatune cvs`: show the content and the open items of a configuration; measure its thresholds."""
+"""`xlatune cvs show`: show the content of a configuration, its open items, and each of its keys."""
 
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from pytest_xlatune.cli import add_commands, add_json, show, show_json, write_files
-from pytest_xlatune.cli.options import SESSION_OPTIONS, add_options, options_of
-from pytest_xlatune.cli.running import trials_of
-from pytest_xlatune.guests.cvs.files import (
-    given_values,
-    read_cvs_file,
-    run_options,
-    text_of,
-    threshold_file,
-)
-from pytest_xlatune.guests.cvs.keys import DIFFERENT, DROPPED, UNKNOWN
+from pytest_xlatune.cli import add_commands, show
 from pytest_xlatune.guests.cvs.launcher import container_settings
+from pytest_xlatune.guests.cvs.reading import given_values, read_cvs_file
 from pytest_xlatune.guests.cvs.values import CvsFile
-from pytest_xlatune.guests.cvs.written import least_values, with_least_values
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import without_secrets
-from pytest_xlatune.sweep.declaration import Sweep
-from pytest_xlatune.tasks.runs import calibrate
 
-_WIDTH = 100
-_ACTIONS = {
-    "show": "show the content of a file, its open items, and what becomes of each key",
-    "calibrate": "measure thresholds: the least values that healthy jobs of the file reach",
-}
+_ACTIONS = {"show": "show the content of a file, its open items, and what becomes of each key"}
 
 
 def add_cvs(parser: argparse.ArgumentParser) -> None:
-    """Declare the actions `show` and `calibrate`, and their arguments."""
-    actions = add_commands(parser, _ACTIONS, metavar="ACTION")
-    show_parser = actions["show"]
+    """Declare the action `show` and its arguments."""
+    show_parser = add_commands(parser, _ACTIONS, metavar="ACTION")["show"]
+    show_parser.formatter_class = argparse.RawDescriptionHelpFormatter
     show_parser.epilog = (
-        "examples:\n"
-        "  xlatune cvs show mi300x_singlenode_llama3_1_70b.json\n"
-        "  xlatune cvs show config.json --cvs-cluster cluster.json --json\n"
+        "example:\n"
         "  xlatune cvs show config.json --cvs-set config.nnodes=4\n\n"
         "exit status 0: complete; 2: an item is open, or the file is no configuration of CVS"
     )
-    _add_file_arguments(show_parser)
+    show_parser.add_argument("file", type=Path, metavar="FILE", help="a configuration of CVS")
+    show_parser.add_argument("--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file")
     show_parser.add_argument(
-        "--leaves", action="store_true", help="list each value of the file with what becomes of it"
-    )
-    add_json(show_parser)
-    show_parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes the run has")
-    show_parser.set_defaults(run=_show)
-
-    calibrate_parser = actions["calibrate"]
-    calibrate_parser.epilog = (
-        "example:\n"
-        "  xlatune cvs calibrate config.json -o new_threshold.json --nodelist 'node[001-004]'\n\n"
-        "A threshold is the mean less three standard deviations of a job. The number of jobs, the\n"
-        "date, and how often a healthy job misses it are noted. Earlier jobs are reused."
-    )
-    _add_file_arguments(calibrate_parser)
-    calibrate_parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="NEW",
-        help="a new file for the thresholds; in generation 1 a new configuration that has them",
-    )
-    calibrate_parser.add_argument(
-        "--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)"
-    )
-    calibrate_parser.add_argument(
-        "--yes",
-        dest="xlatune_yes",
-        action="store_true",
-        help="run although it costs more node-hours than --ask-above",
-    )
-    add_options(calibrate_parser, leave_out=SESSION_OPTIONS)
-    calibrate_parser.set_defaults(run=_calibrate)
-
-
-def _add_file_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of both actions: the file, and the values that fill it in."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("file", type=Path, metavar="FILE", help="a configuration of CVS")
-    parser.add_argument("--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file")
-    parser.add_argument(
         "--cvs-set",
         action="append",
         default=[],
         metavar="PATH=VALUE",
         help="fill in a value of the file, e.g. container.env.NCCL_SOCKET_IFNAME=eno1",
     )
+    show_parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes the run has")
+    show_parser.set_defaults(run=_show)
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -107,46 +49,12 @@ def _show(arguments: argparse.Namespace) -> int:
         nodes=arguments.nodes,
         needs_digest=True,
     )
-    if arguments.json:
-        show_json(file.to_json())
-    else:
-        show(_show_lines(file, is_full=arguments.leaves))
+    show(_show_lines(file))
     return 2 if file.open_items else 0
 
 
-def _calibrate(arguments: argparse.Namespace) -> int:
-    """Measure the thresholds of each cell of a file, and write them into a new file."""
-    path, new_path = arguments.file, arguments.output
-    if new_path.exists():
-        raise ConfigError(f"{new_path} exists: name another file, or move it away")
-    options = options_of(arguments)
-    run = run_options(options.for_sweeps.values)
-    file_arguments: dict[str, Any] = {
-        "cluster": arguments.cvs_cluster,
-        "values": given_values(arguments.cvs_set),
-        "nodes": run.nodes,
-    }
-    file = read_cvs_file(path, **file_arguments, needs_digest=run.needs_digest)
-    file.refuse_open()
-    least_by_cell, written = {}, ""
-    for cell in file.cells:
-        sweep = Sweep.from_cvs(path, cell=cell.name, runtime=run.runtime, **file_arguments)
-        resolved = sweep.resolve(options.for_sweeps)
-        study = resolved.calibration(arguments.jobs)
-        resolved.check()
-        with trials_of(resolved, options) as (runs, tick):
-            campaign = runs.open(resolved, study)
-            written = calibrate(campaign, tick).written
-        least_by_cell[cell.name] = least_values(campaign)
-        show(f"{cell.name}: {value.words}" for value in least_by_cell[cell.name])
-    thresholds_path = path if file.generation == "1" else threshold_file(path, file.threshold_name)
-    old_text = text_of(thresholds_path) if thresholds_path else "{}"
-    write_files({new_path: with_least_values(old_text, file, least_by_cell, written=written)})
-    return 0
-
-
-def _show_lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
-    """Yield the lines of `show`; with `is_full`, a line for every leaf."""
+def _show_lines(file: CvsFile) -> Iterator[str]:
+    """Yield the lines of `show`."""
     first = file.cells[0]
     yield f"{file.where}: CVS generation {file.generation}"
     yield f"  model {first.model}, {file.mode}, GPU {first.gpu or 'not named'}"
@@ -162,34 +70,17 @@ def _show_lines(file: CvsFile, *, is_full: bool) -> Iterator[str]:
         for metric, threshold in cell.thresholds.items():
             yield f"    {metric}: {threshold.words}"
         flags = " ".join(f"--{name}={value}" for name, value in cell.xla_flags.items())
-        yield from _wrap(f"    XLA_FLAGS: {flags or 'none'}")
+        yield f"    XLA_FLAGS: {flags or 'none'}"
     for runtime in (file.container.runtime, "pyxis"):
         if dropped := container_settings(file.container, runtime)[1]:
-            yield from _wrap(f"  not supported by {runtime}: {' '.join(dropped)}")
+            yield f"  not supported by {runtime}: {' '.join(dropped)}"
     for title, variables in (("environment", file.env), ("added by CVS", file.added)):
         words = " ".join(f"{name}={value}" for name, value in without_secrets(variables).items())
-        yield from _wrap(f"  {title}: {words or 'none'}")
-    for note in file.notes:
-        yield from _wrap(f"  note: {note}")
+        yield f"  {title}: {words or 'none'}"
+    yield from (f"  note: {note}" for note in file.notes)
     if file.open_items:
         yield "  open items, to be filled in before a run:"
         yield from (f"    {item.words}" for item in file.open_items)
     counts = ", ".join(f"{count} {name}" for name, count in file.accounting.items())
     yield f"  {len(file.leaves)} leaves: {counts}"
-    for leaf in file.leaves:
-        if is_full or leaf.cls in (DIFFERENT, DROPPED, UNKNOWN):
-            yield from _wrap(f"    {leaf.cls:9} {leaf.name}: {leaf.text}")
-
-
-def _wrap(line: str) -> list[str]:
-    """Wrap a line at `_WIDTH` characters; further lines are indented by two more blanks."""
-    text = line.lstrip()
-    indent = " " * (len(line) - len(text))
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    yield from (f"    {leaf.cls:9} {leaf.name}: {leaf.text}" for leaf in file.leaves)

@@ -39,15 +39,10 @@ class CvsLauncher(ProgramLauncher):
     Attributes:
         scripts: the paths of the scripts, absolute or relative to `cwd`.
         python: the interpreter that runs the trainer.
-        source: path of the CVS file, for a recipe that is written into it. Not part of the cell's
-            identity.
-        source_cell: the name of the cell in the CVS file.
     """
 
     scripts: tuple[str, ...] = ()
     python: str = "python3"
-    source: str = ""
-    source_cell: str = ""
 
     def describe(self) -> str:
         """Return the interpreter, the scripts, and the folder in which they run."""

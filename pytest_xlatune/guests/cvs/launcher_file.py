@@ -1,4 +1,4 @@
-"""Make a sweep of a cell of a CVS file, and write a recipe into such a file; an entry point."""
+"""Make a sweep of a cell of a CVS file; an entry point."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_xlatune.guests.cvs.files import read_cvs_file
 from pytest_xlatune.guests.cvs.launcher import (
     CvsLauncher,
     container_settings,
     deployed_of,
     overrides_of,
 )
+from pytest_xlatune.guests.cvs.reading import read_cvs_file
 from pytest_xlatune.guests.cvs.thresholds import Demand, Thresholds
 from pytest_xlatune.guests.cvs.values import NO_CONTAINER, TFLOPS, TOKENS, CvsCell, CvsFile
-from pytest_xlatune.guests.cvs.written import patched_cvs
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.model.cell import DeployedFile, Protocol
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import CellSettings
 from pytest_xlatune.sweep.launcher_files import LauncherFile
 
@@ -68,16 +66,12 @@ class CvsLauncherFile(LauncherFile):
             name += f"-{chosen.name}"
         return {
             "name": re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-_"),
-            "launcher": _launcher(file, chosen, runtime),
+            "launcher": _launcher(file, runtime),
             "profiles": profiles,
             "cell": _cell_settings(file, chosen),
             "study": study,
             **settings,
         }
-
-    def with_recipe(self, source: DeployedFile, covered: MeasuredCell) -> dict[str, str]:
-        """Return name -> text of the file with the recipe of its cell, under a new name."""
-        return patched_cvs(source, covered)
 
 
 def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
@@ -115,10 +109,9 @@ def _check_runnable(file: CvsFile, cell: CvsCell) -> None:
         )
 
 
-def _launcher(file: CvsFile, cell: CvsCell, runtime: str) -> Launcher:
-    """Return the launcher of a cell; `runtime` replaces the file's own unless it is ""."""
-    source = str(Path(file.where).absolute())
-    inner = CvsLauncher(scripts=file.scripts, source=source, source_cell=cell.name)
+def _launcher(file: CvsFile, runtime: str) -> Launcher:
+    """Return the launcher of a file; `runtime` replaces the file's own unless it is ""."""
+    inner = CvsLauncher(scripts=file.scripts)
     runtime = runtime or file.container.runtime
     if runtime == NO_CONTAINER:
         return inner

@@ -2,16 +2,17 @@
 
 Sources: the published configuration files and the loaders of CVS' JAX suites, 2025-08 to 2026-09.
 Generation 1 has `config` and `model_params`, and 4 has `train_params`; 2 and 3 are refused. An open
-value is an open item only if this run uses it. This module takes texts and returns values; `files`
-reads the files.
+value is an open item only if this run uses it.
 """
 
 from __future__ import annotations
 
+import getpass
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path as FilePath
 from typing import Any
 
 from pytest_xlatune.guests.cvs.keys import DIFFERENT, DROPPED, USED, Leaf, account, keys_of
@@ -42,11 +43,8 @@ from pytest_xlatune.guests.cvs.values import (
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 
-# name of a threshold file -> its path for messages, and its text; None if there is no such file
-FindThresholds = Callable[[str], tuple[str, str] | None]
-
 _DEFAULT_DEVICES = 8  # devices of a node if the file does not give their number
-MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
+_MODES = {"single_node": SINGLE, "multi_node": DISTRIBUTED}
 # the variables that CVS adds to every run, and those that it adds to the runs of a mode
 _ADDED = {
     "HSA_FORCE_FINE_GRAIN_PCIE": "1",
@@ -65,7 +63,7 @@ _DISTRIBUTED_KEYS = (
 )
 # all keys of generation 1 that are variables -> the names of the variable: that which CVS exports,
 # and its later name in Transformer Engine if there is one
-VARIABLES: Mapping[str, tuple[str, ...]] = {
+_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nccl_debug": ("NCCL_DEBUG",),
     "gpu_max_hw_queues": ("GPU_MAX_HW_QUEUES",),
     "nvte_ck_bwd_v3": ("NVTE_CK_BWD_V3", "NVTE_CK_USES_BWD_V3"),
@@ -93,114 +91,133 @@ _SCRIPTS_4 = (
 )
 
 
-def is_set_by_launcher(name: str) -> bool:
+def _is_set_by_launcher(name: str) -> bool:
     """Return whether only the launcher of a job can set a variable correctly."""
     return str(keys_of("4", "container", "env").get(name, "")).startswith(DROPPED)
 
 
-def is_passed_to_maxtext(name: str) -> bool:
+def _is_passed_to_maxtext(name: str) -> bool:
     """Return whether CVS of generation 1 passes a key of a model to MaxText."""
     use = keys_of("1", "model_params", "*", "*", "*").get(name)
     return isinstance(use, str) and use.startswith(USED)
 
 
-def read_cvs(
-    text: str,
+def given_values(words: Iterable[str]) -> dict[str, str]:
+    """Return path -> value for the arguments of --cvs-set, such as `config.nnodes=4`.
+
+    Raises:
+        ConfigError: a word has no `=`.
+    """
+    values = {}
+    for word in words:
+        name, mark, value = word.partition("=")
+        if not (mark and name.strip()):
+            raise ConfigError(f"--cvs-set {word!r}: expected PATH=VALUE: config.nnodes=4")
+        values[name.strip()] = value
+    return values
+
+
+def read_cvs_file(
+    path: FilePath,
     *,
-    where: str,
-    find_thresholds: FindThresholds = lambda name: None,  # noqa: ARG005
-    given: Mapping[str, str] | None = None,
-    words: Mapping[str, str] | None = None,
+    cluster: FilePath | None = None,
+    values: Mapping[str, str] | None = None,
     nodes: int | None = None,
     needs_digest: bool = False,
 ) -> CvsFile:
-    """Read a configuration of CVS.
+    """Read a configuration of CVS, with the thresholds that it names.
 
     Args:
-        text: the text of the file.
-        where: the name of the file in messages.
-        find_thresholds: returns the threshold file with a given name.
-        given: path of a leaf -> the value that replaces the value in the file.
-        words: placeholder -> its value, e.g. for `user-id`.
-        nodes: the number of nodes of the run; None means the number in the file.
+        path: the path of the configuration.
+        cluster: a cluster file, which has the names of the nodes and the name of the user.
+        values: path of a leaf -> the value that replaces the file's own.
+        nodes: the number of nodes; None means that of the cluster file, or else that of `path`.
         needs_digest: whether the file has to name its image with a digest.
 
     Raises:
-        ConfigError: the file is not a configuration of CVS, or a value has a wrong type.
+        ConfigError: a file cannot be read or is not a file of CVS, or a value has a wrong type.
     """
-    data, notes = objects_of(text, where=where)
-    generation = _generation_of(data, text, where)
-    for name, value in (given or {}).items():
-        _set_value(data, name, value, where=where)
-    source = Source(data, where=where, words=words or {})
+    user, count = _cluster(cluster) if cluster else ("", None)
+    nodes = nodes or count
+    data = objects_of(path)
+    generation = _generation_of(data, path)
+    for name, value in (values or {}).items():
+        _set_value(data, name, value, path)
+    source = Source(data, where=str(path), words={"user-id": user or _user()})
     if generation == "1":
         file, others = _read_generation_1(source, nodes)
     else:
-        file, others = _read_generation_4(source, nodes, find_thresholds)
+        file, others = _read_generation_4(source, nodes, path.parent)
     leaves = account(data, generation, others)
     open_items = _open_items(leaves, source, nodes, needs_digest=needs_digest)
     return replace(
         file,
         leaves=leaves,
         open_items=(*file.open_items, *open_items),
-        notes=(*notes, *source.notes),
-        data=data,
+        notes=tuple(source.notes),
     )
 
 
-_READABLE = "only generations 1 (config and model_params) and 4 (train_params) are read"
-# other trainer -> keys that its files have; TorchTitan comes first, because its files also have the
-# keys of Megatron
-_OTHER_TRAINERS = {
-    "TorchTitan": re.compile(r"torchtitan_root|use_generated_config|\w+_parallel_degree"),
-    "Megatron-LM": re.compile(r"megatron_root|training_iterations|master_address"),
-}
+def _user() -> str:
+    """Return the name of the user who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the user's id has no name on this machine
+        return "root"
 
 
-def _generation_of(data: Mapping[str, Json], text: str, where: str) -> str:
+def _cluster(path: FilePath) -> tuple[str, int | None]:
+    """Return the user that a cluster file names ("" if none), and the number of its nodes.
+
+    Raises:
+        ConfigError: it is not a cluster file, or an entry is not the name of a node.
+    """
+    source = Source(objects_of(path), where=str(path), words={})
+    nodes = source.table("node_dict")
+    # a published file has the template  {xx.xx.xx.xx|hostname}
+    if not nodes or any("{" in name or has_change_mark(name) for name in nodes):
+        raise ConfigError(
+            f"{path}: its node_dict must have the names of the nodes; or leave the cluster file "
+            "out and give their number"
+        )
+    user = source.text("username")
+    return ("" if "{" in user else user), len(nodes)
+
+
+# keys of the files of other trainers, one of which has the objects of generation 1
+_OTHER_TRAINERS = re.compile(
+    r"megatron_root|training_iterations|master_address|torchtitan_root|\w+_parallel_degree"
+)
+
+
+def _generation_of(data: Mapping[str, Json], path: FilePath) -> str:
     """Return the generation of a configuration of MaxText.
 
     Raises:
-        ConfigError: it is another kind of file, which the message names.
+        ConfigError: it is another kind of file.
     """
+    keys = {str(key) for leaf_path, _ in leaves_of(dict(data)) for key in leaf_path}
+    if "maxtext_config" not in keys and any(map(_OTHER_TRAINERS.fullmatch, keys)):
+        raise ConfigError(
+            f"{path}: this is a CVS file of Megatron-LM or TorchTitan; only files of MaxText can "
+            "be run here"
+        )
     config = data.get("config")
-    if isinstance(config, dict) and "model_params" in data:
-        generation = "2" if config.keys() & {"xla_flags", "env_vars", "rdma_lib"} else "1"
-    elif "train_params" in data:
-        generation = "4"
-    elif isinstance(data.get("training"), dict):
-        generation = "3"
-    elif "node_dict" in data:
-        raise ConfigError(f"{where}: this is a cluster file of CVS: name it with --cvs-cluster")
-    elif any(path[-1:] == ("kind",) for path, _ in leaves_of(dict(data))):
-        raise ConfigError(
-            f"{where}: this is a threshold file of CVS: name the configuration that refers to it"
-        )
-    else:
-        first = re.search(r'"', text)
-        line = text.count("\n", 0, first.start()) + 1 if first else 1
-        raise ConfigError(
-            f"{where}, line {line}: this is JSON, but not a CVS file for training: its keys are "
-            f"{', '.join(sorted(data)[:6]) or 'none'}; {_READABLE}"
-        )
-    parts = {key: data.get(key) for key in ("config", "model_params", "train_params")}
-    keys = {str(key) for path, _ in leaves_of(parts) for key in path}
-    framework = str(data.get("framework", "")).lower()
-    for trainer, pattern in _OTHER_TRAINERS.items():
-        is_named = framework.startswith(trainer.lower().partition("-")[0])
-        has_its_keys = "maxtext_config" not in keys and any(map(pattern.fullmatch, keys))
-        if is_named or has_its_keys:
-            raise ConfigError(
-                f"{where}: this is a CVS file of {trainer}; only files of MaxText can be run here"
-            )
-    if generation not in ("1", "4"):
-        raise ConfigError(
-            f"{where}: this is a configuration of generation {generation} of CVS; {_READABLE}"
-        )
-    return generation
+    is_generation_2 = isinstance(config, dict) and config.keys() & {
+        *("xla_flags", "env_vars", "rdma_lib")
+    }
+    if isinstance(config, dict) and "model_params" in data and not is_generation_2:
+        return "1"
+    if "train_params" in data:
+        return "4"
+    raise ConfigError(
+        f"{path}: this is no configuration of a training that can be read: of CVS these are "
+        "generations 1 (config and model_params, without config.xla_flags) and 4 (train_params); "
+        f"its keys are {', '.join(sorted(data)[:6]) or 'none'}"
+    )
 
 
-def _set_value(data: dict[str, Json], name: str, value: str, *, where: str) -> None:
+def _set_value(data: dict[str, Json], name: str, value: str, file: FilePath) -> None:
     """Put a value of the user into the objects of a file; only its last key may be new.
 
     Raises:
@@ -217,7 +234,7 @@ def _set_value(data: dict[str, Json], name: str, value: str, *, where: str) -> N
         }
         parent = parents.get(parent_name)
         if parent is None:
-            raise ConfigError.unknown("path", name, valid=leaves, where=f"--cvs-set ({where})")
+            raise ConfigError.unknown("path", name, valid=leaves, where=f"--cvs-set ({file})")
         path = (*parent, key)
     container: Any = data
     for key_or_index in path[:-1]:
@@ -267,7 +284,7 @@ def _is_count(value: Json) -> bool:
 def _env_of(source: Source, *path: str) -> dict[str, str]:
     """Return the variables of an object, without those that only the launcher can set."""
     variables = {name: source.text(*path, name) for name in source.table(*path)}
-    return {name: text for name, text in variables.items() if not is_set_by_launcher(name)}
+    return {name: text for name, text in variables.items() if not _is_set_by_launcher(name)}
 
 
 # CVS writes flags without their dashes:  xla_gpu_autotune_level
@@ -385,13 +402,13 @@ def _make_cell(
 
 def _read_generation_1(source: Source, nodes: int | None) -> tuple[CvsFile, dict[Path, str]]:
     """Return a file of generation 1, and path -> why this run does not use it."""
-    modes = [key for key in MODES if source.table("model_params", key)]
+    modes = [key for key in _MODES if source.table("model_params", key)]
     if len(modes) != 1:
         raise ConfigError(
             f"{source.where}: model_params has {' and '.join(modes) or 'no model'}, expected "
             "either single_node or multi_node with a model in it"
         )
-    mode_key, mode = modes[0], MODES[modes[0]]
+    mode_key, mode = modes[0], _MODES[modes[0]]
     others: dict[Path, str] = {}
     nodes_value = source.get("config", "nnodes")
     if mode == SINGLE:
@@ -414,7 +431,7 @@ def _read_generation_1(source: Source, nodes: int | None) -> tuple[CvsFile, dict
         for gpu in source.table("model_params", mode_key, model):
             at = ("model_params", mode_key, model, gpu)
             keys = _maxtext_of(source, *at)
-            passed = {key: value for key, value in keys.items() if is_passed_to_maxtext(key)}
+            passed = {key: value for key, value in keys.items() if _is_passed_to_maxtext(key)}
             extra = {"model_name": model, "enable_checkpointing": checkpoints}
             cells.append(
                 _make_cell(
@@ -463,7 +480,7 @@ def _read_generation_1(source: Source, nodes: int | None) -> tuple[CvsFile, dict
 def _environment_keys(source: Source, mode: str) -> dict[str, str]:
     """Return the variables that generation 1 has as keys of `config`."""
     variables: dict[str, str] = {}
-    for key, names in VARIABLES.items():
+    for key, names in _VARIABLES.items():
         file_key = key
         if key == "nccl_ib_hca" and not source.get("config", key):
             file_key = "nccl_ib_hca_list"
@@ -484,7 +501,7 @@ def _thresholds_of_model(source: Source, *path: str) -> dict[str, Threshold]:
 
 
 def _read_generation_4(
-    source: Source, nodes: int | None, find: FindThresholds
+    source: Source, nodes: int | None, folder: FilePath
 ) -> tuple[CvsFile, dict[Path, str]]:
     """Return a file of generation 4, and path -> why this run does not use it."""
     config = ("train_params", "maxtext_config")
@@ -496,7 +513,7 @@ def _read_generation_4(
     if dtype := source.text("train_params", "dtype"):
         base.setdefault("dtype", dtype)
     name = source.text("threshold_json")
-    thresholds = _thresholds_of(source, sample_of(name), find)
+    thresholds = _thresholds_of(source, folder, sample_of(name))
     sweeps, runs = source.table("sweeps"), source.texts("runs")
     for index, sweep in enumerate(runs if sweeps else ()):
         # refused, although CVS only warns about such a name and leaves the sweep out
@@ -554,7 +571,6 @@ def _read_generation_4(
             args=(*privileged, *(f"--ulimit={text}" for text in source.texts(*args, "ulimit"))),
         ),
         enforce=source.truth("enforce_thresholds", default=True),
-        threshold_name=sample_of(name),
         token_file=source.text("paths", "hf_token_file"),
         open_items=tuple(open_items[:1]),  # every sweep needs the same GPU
     )
@@ -603,36 +619,35 @@ def _keys_in_sweep_name(
     return keys
 
 
-KINDS = ("min", "max", "max_ms", "info")  # the kinds of thresholds in the published files
+_KINDS = ("min", "max", "max_ms", "info")  # the kinds of thresholds in the published files
 
 
-def _thresholds_of(
-    source: Source, name: str, find: FindThresholds
-) -> dict[str, dict[str, Threshold]]:
-    """Return cell -> metric -> threshold of the threshold file.
+def _thresholds_of(source: Source, folder: FilePath, name: str) -> dict[str, dict[str, Threshold]]:
+    """Return cell -> metric -> threshold of the threshold file, which is in or below `folder`.
 
     If there is none, a note in `source` says so.
 
     Raises:
         ConfigError: there is no such kind of threshold, or a value is not a number.
     """
-    found = find(name) if name else None
-    if found is None:
-        reason = f"there is no threshold file {name}" if name else "threshold_json names no file"
-        source.notes.append(f"{reason}: no metric has a threshold")
+    is_outside = FilePath(name).is_absolute() or ".." in FilePath(name).parts
+    try:
+        is_missing = is_outside or not (folder / name).is_file()
+    except (OSError, ValueError):  # the name is too long, or holds a NUL
+        is_missing = True
+    if is_missing:
+        source.notes.append(f"threshold_json: there is no file {name!r}: no metric has a threshold")
         return {}
-    where, text = found
-    data, notes = objects_of(text, where=where)
-    source.notes += notes
-    thresholds = Source(data, where=where, words={})
+    where = str(folder / name)
+    thresholds = Source(objects_of(folder / name), where=where, words={})
     cells: dict[str, dict[str, Threshold]] = {}
     for cell in (key for key, table in thresholds.table().items() if isinstance(table, dict)):
         for metric in thresholds.table(cell):
             path = (cell, metric)
             kind, value = thresholds.text(*path, "kind"), thresholds.get(*path, "value")
-            if kind not in KINDS:
+            if kind not in _KINDS:
                 at = f"{where}: {path_text(path)}"
-                raise ConfigError.unknown("kind of threshold", kind, valid=KINDS, where=at)
+                raise ConfigError.unknown("kind of threshold", kind, valid=_KINDS, where=at)
             threshold = Threshold(kind=kind, value=thresholds.number((*path, "value"), value))
             cells.setdefault(cell, {})[metric.removeprefix(PREFIX)] = threshold
     return cells

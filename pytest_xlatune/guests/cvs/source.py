@@ -1,4 +1,4 @@
-"""Parse the text of a CVS file into objects, and read typed values from them.
+"""Read a CVS file into objects, and read typed values from them.
 
 A *leaf* is a single value, or an empty object or list. A value is *open* if the file has only a
 mark such as `<changeme>` in its place. `ConfigError` is the only error.
@@ -7,10 +7,13 @@ mark such as `<changeme>` in its place. `ConfigError` is the only error.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
 from typing import Any
 
+from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 
@@ -19,7 +22,6 @@ Path = tuple[str | int, ...]
 _MOST_LEVELS = 40  # the most levels of nested objects; the published files have 8
 _MOST_CHARS = 1 << 14  # the most characters of a value with its placeholders filled in
 _MOST_VALUE = 1e18  # the largest number; more than the bytes of the largest machine
-_MOST_DIGITS = 300  # the most digits of a number; no setting has more
 
 
 def path_text(path: Path) -> str:
@@ -45,51 +47,32 @@ def leaves_of(value: Json, path: Path = ()) -> Iterator[tuple[Path, Json]]:
         yield path, value
 
 
-def objects_of(text: str, *, where: str) -> tuple[dict[str, Json], tuple[str, ...]]:
-    """Return the objects of a JSON file, and a note for keys that an object has more than once.
+def objects_of(path: FilePath) -> dict[str, Json]:
+    """Return the objects of a JSON file, in which no number is too large to be read.
 
     Raises:
-        ConfigError: the text is not a JSON object; the message gives line and column.
+        ConfigError: the file cannot be read, or is not a JSON object.
     """
-    notes: list[str] = []
-    too_deep = f"{where}: objects are nested too deeply to be a CVS file"
 
-    def object_of(members: list[tuple[str, Json]]) -> dict[str, Json]:
-        table = dict(members)
-        # a published cluster file has one key three times, so this is only noted
-        if len(table) != len(members):
-            names = [name for name, _ in members]
-            repeated = sorted({name for name in names if names.count(name) > 1})
-            notes.append(
-                f"one object has {', '.join(repeated)} more than once; the last value counts"
-            )
-        return table
-
-    def refuse(word: str) -> Json:
-        raise ConfigError(f"{where}: {word} is not a number in JSON; write a number or a text")
+    def number_of(word: str) -> float:
+        number = float(word)
+        if not math.isfinite(number):
+            raise ConfigError(f"{path}: {word} is not a number that can be read")
+        return number
 
     try:
-        data = json.loads(text, object_pairs_hook=object_of, parse_constant=refuse)
-        leaves = list(leaves_of(data))
+        text = secure_files.read_named(path, encoding="utf-8-sig")
+        data = json.loads(text, parse_float=number_of, parse_constant=number_of)
+        depth = max(len(leaf_path) for leaf_path, _ in leaves_of(data))
     except json.JSONDecodeError as error:
         raise ConfigError(
-            f"{where}, line {error.lineno}, column {error.colno}: this is not JSON: {error.msg}"
+            f"{path}, line {error.lineno}, column {error.colno}: this is not JSON: {error.msg}"
         ) from None
-    except RecursionError:
-        raise ConfigError(too_deep) from None
-    except ValueError as error:  # a number has more digits than Python converts
-        raise ConfigError(f"{where}: a number cannot be read: {error}") from None
-    for path, value in leaves:
-        if len(path) > _MOST_LEVELS:
-            raise ConfigError(too_deep)
-        if isinstance(value, float) and value in (float("inf"), float("-inf")):
-            raise ConfigError(
-                f"{where}: {path_text(path)} is a number that is too large to be read"
-            )
-    if not isinstance(data, dict):
-        kind = "a list" if isinstance(data, list) else repr(data)[:40]
-        raise ConfigError(f"{where}, line 1: this is {kind}, but a CVS file is an object {{...}}")
-    return data, tuple(notes)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; name a JSON file of CVS") from None
+    if not isinstance(data, dict) or depth > _MOST_LEVELS:
+        raise ConfigError(f"{path}: a CVS file is an object {{...}} of few levels")
+    return data
 
 
 # the beginnings of keys that are remarks:  _comment    1__container_image    ex__nccl_ib_hca_list
@@ -137,12 +120,8 @@ def typed(value: Json) -> Json:
     text = value.strip()
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if len(text) < _MOST_DIGITS and _NUMBER.fullmatch(text):
-        number = float(text.replace("_", ""))
-        if re.fullmatch(r"[+-]?[\d_]+", text):
-            return int(text.replace("_", ""))
-        return whole_as_int(number) if abs(number) != float("inf") else text
-    return text
+    number = float(text.replace("_", "")) if _NUMBER.fullmatch(text) else math.inf
+    return whole_as_int(number) if abs(number) < _MOST_VALUE else text
 
 
 def whole_as_int(number: float) -> float | int:
@@ -252,11 +231,10 @@ class Source:
         if value is None or has_change_mark(value) or value == "":
             return None
         number = typed(value)
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise self.error_at(path, value, "a number")
-        if abs(number) > _MOST_VALUE:
-            raise self.error_at(path, value, "a number below 1e18")
-        return number
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
+        if is_number and abs(number) <= _MOST_VALUE:
+            return number  # type: ignore[no-any-return]
+        raise self.error_at(path, value, "a number below 1e18")
 
     def count(self, path: Path, value: Json) -> int | None:
         """Return a whole number of at least 1; None if it is missing or has a change mark."""

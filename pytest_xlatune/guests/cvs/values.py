@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pytest_xlatune.guests.cvs.keys import CLASSES, Leaf
 from pytest_xlatune.guests.cvs.source import whole_as_int
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.model.redact import without_secrets
 
 SINGLE, DISTRIBUTED = "single", "distributed"
 NO_CONTAINER = "none"  # the name of the runtime for a run without a container
@@ -51,10 +50,6 @@ class Threshold:
 
     kind: str
     value: float | None
-
-    def to_json(self) -> Json:
-        """Return the entry of a threshold file."""
-        return {"kind": self.kind, "value": self.value}
 
     @property
     def words(self) -> str:
@@ -106,22 +101,6 @@ class CvsCell:
         """The quantization, or the type of the numbers if there is none."""
         return str(self.maxtext.get("quantization") or self.maxtext.get("dtype") or "bfloat16")
 
-    def to_json(self) -> Json:
-        """Return the entry of the JSON document."""
-        return {
-            "name": self.name,
-            "per_device_batch_size": self.per_device_batch_size,
-            "max_target_length": self.max_target_length,
-            "precision": self.precision,
-            "parallelism": self.parallelism or None,
-            "nodes": self.nodes,
-            "steps": self.steps,
-            "xla_flags": [f"--{name}={value}" for name, value in self.xla_flags.items()],
-            "thresholds": {
-                name: threshold.to_json() for name, threshold in self.thresholds.items()
-            },
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
@@ -157,13 +136,11 @@ class CvsFile:
         scripts: the possible paths of the trainer's script; the first that exists is started.
         container: the settings of the container.
         enforce: whether a run fails if a threshold is not met.
-        threshold_name: the name of the threshold file; "" if the file names none.
         token_file: the path of the token for Hugging Face, which is never read here; "" if the
             file names none.
         leaves: all values of the file, and what becomes of each.
         open_items: the values that are still to be filled in.
         notes: remarks on the file for the user, in sentences.
-        data: the objects of the file, with the values that the user gave.
     """
 
     where: str
@@ -176,12 +153,10 @@ class CvsFile:
     scripts: tuple[str, ...]
     container: Container
     enforce: bool = True
-    threshold_name: str = ""
     token_file: str = ""
     leaves: tuple[Leaf, ...] = ()
     open_items: tuple[OpenItem, ...] = ()
     notes: tuple[str, ...] = ()
-    data: Mapping[str, Json] = field(default_factory=dict)
 
     def refuse_open(self) -> None:
         """Refuse a file with open items.
@@ -202,18 +177,3 @@ class CvsFile:
         for leaf in self.leaves:
             counts[leaf.cls] += 1
         return counts
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the document of `xlatune cvs show --json`."""
-        return {
-            "schema": 1,
-            "generation": self.generation,
-            "model": self.cells[0].model or None,
-            "mode": self.mode,
-            "gpu": self.cells[0].gpu or None,
-            "image": self.image or None,
-            "cells": [cell.to_json() for cell in self.cells],
-            "env": dict(without_secrets(self.env)),
-            "open_items": [item.path for item in self.open_items],
-            "accounting": {**self.accounting, "leaves": len(self.leaves)},
-        }

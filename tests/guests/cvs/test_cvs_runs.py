@@ -12,11 +12,10 @@ import pytest
 
 from pytest_xlatune import Sweep, profile
 from pytest_xlatune.cli import main
-from pytest_xlatune.guests.cvs.files import read_cvs_file
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.cvs_written import first, fourth, thresholds, write
 from tests.helpers.second_looks import BESIDE_THE_LAB
-from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
+from tests.helpers.sessions import run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # MaxText's lines at 820 tokens/s and 0.475 TFLOP a token; step 9 of every job is 4 % slower
@@ -217,98 +216,3 @@ def test_each_kind_of_threshold_is_gated_with_noise(
     assert "every job has the same" in found["final_loss"]["cvs.lines"]
     assert "no job gives scaling_efficiency_pct" in found["scaling_efficiency_pct"]["cvs.lines"]
     done.assert_outcomes(passed=5, failed=3)
-
-
-SWEEP = """\
-import sys
-from pytest_xlatune import DesignSettings, SiteSettings, Sweep, profile, standard_tests
-
-SWEEP = Sweep.from_cvs(
-    "gen4.json",
-    runtime="none",
-    profiles=(
-        profile("fast", "--xla_gpu_autotune_level=0", env={"NCCL_DEBUG": "INFO"}),
-        profile("same", "--xla_gpu_enable_triton_gemm=false"),
-    ),
-    site=SiteSettings(executor="local", unseen=("NCCL_*",)),
-    design=DesignSettings(screen_baselines=2, finalists=2, blocks=3, block_baselines=1, budget=40),
-)
-tests = standard_tests(SWEEP)
-"""
-
-
-def test_the_winner_over_a_file_stands_in_the_patched_file(
-    pytester: pytest.Pytester, folder: Path
-) -> None:
-    fourth_here(folder, tflops=380)
-    path = folder / "gen4.json"
-    before = path.read_text().replace('"gpu_name"', '"_note": "the team\'s own", "gpu_name"')
-    path.write_text(before)
-    pytester.makepyfile(test_tuned=SWEEP)
-    python = f"python={sys.executable}"
-    done = run_inside(
-        pytester, "test_tuned.py", "--xlatune-launcher", python, "-p", "no:cacheprovider"
-    )
-    assert done.ret == 0, done.stdout.str()
-    done.stdout.fnmatch_lines(["written: reports/cvs-gen4/gen4-recipe.json"])
-    text = (folder / "reports" / "cvs-gen4" / "gen4-recipe.json").read_text()
-    new = folder / "new.json"
-    new.write_text(text)
-    old, found = read_cvs_file(path), read_cvs_file(new)
-    assert found.cells[0].xla_flags == {"xla_gpu_autotune_level": "0"} != old.cells[0].xla_flags
-    assert found.env == {**old.env, "NCCL_DEBUG": "INFO"}
-    assert found.cells[0].maxtext == old.cells[0].maxtext
-    data = json.loads(text)
-    assert any("fast: measured on" in each for each in data.pop("_xlatune_recipe"))
-    data["train_params"]["xla_flags"] = {"xla_gpu_autotune_level": "4"}
-    data["container"]["env"]["NCCL_DEBUG"] = "WARN"
-    assert list(data.items()) == list(json.loads(before).items()), "nothing else, in its order"
-    # the patched file is what its trials ran: as deployed it is as fast
-    run_with = ("--xlatune-launcher", python, "--cvs-jobs", "4")
-    done = run_inside(pytester, "--cvs-config", "new.json", *LOCAL, *run_with)
-    assert "tokens_per_sec_per_gpu is 90" in done.stdout.str()
-
-
-def calibrate(*args: str) -> int:
-    words = ("--executor", "local", "--container", "runtime=none", "--jobs", "5")
-    with quick_trials():
-        return main(["cvs", "calibrate", *args, *words])
-
-
-def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
-    pytester: pytest.Pytester, folder: Path
-) -> None:
-    fourth_here(folder, tflops=500)
-    python = ("--launcher", f"python={sys.executable}")
-    assert calibrate("gen4.json", "-o", "floors.json", *python) == 0
-    text = (folder / "floors.json").read_text()
-    cell = json.loads(text)["BS=2,PRECISION=BF16,SL=8192"]
-    # mean 819.977 less three times 3.04; 0.475 TFLOP a token
-    assert cell["training.tokens_per_sec_per_gpu"]["value"] == pytest.approx(810.8, abs=0.5)
-    assert cell["training.tflops_per_sec_per_gpu"]["value"] == pytest.approx(385.1, abs=0.3)
-    assert cell["training.step_time_seconds"] == {"kind": "info", "value": None}
-    assert "of 5 jobs" in cell["_comment"]
-    assert "2.60% of healthy jobs miss it" in cell["_comment"]
-    assert "20" in cell["_comment"].partition(":")[0], "the date"
-    assert json.loads(text)["_comment"] == "of <changeme>", "the old file's own remark"
-    (ledger,) = folder.glob(".xlatune/cvs-gen4/*/ledger.jsonl")
-    assert ledger.read_text().count('"attempt-submitted"') == 5
-    assert calibrate("gen4.json", "-o", "floors.json", *python) == 2
-    assert calibrate("gen4.json", "-o", "again.json", *python) == 0
-    assert ledger.read_text().count('"attempt-submitted"') == 5
-    # with these floors the file passes
-    data = json.loads((folder / "gen4.json").read_text())
-    write(folder, "gen4.json", {**data, "threshold_json": "floors.json"})
-    done, found = run(pytester, "gen4.json")
-    done.assert_outcomes(passed=5)
-    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"
-
-
-def test_calibrate_patches_a_file_of_generation_1(folder: Path) -> None:
-    write(folder, "gen1.json", one_node())
-    launcher = f"python={sys.executable},scripts={folder / 'train.py'}"
-    assert calibrate("gen1.json", "-o", "new.json", "--launcher", launcher) == 0
-    (old,), (new,) = (read_cvs_file(folder / name).cells for name in ("gen1.json", "new.json"))
-    assert old.maxtext == new.maxtext
-    assert new.thresholds["tflops_per_sec_per_gpu"].value == pytest.approx(385.1, abs=0.3)
-    assert "2.60% of healthy jobs miss it" in (folder / "new.json").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,56 +22,40 @@ WORKER = re.compile(
     r"(?:@(?P<place>\([-\d,]*\)|-?\d*):(?P<core>-?\d+))?",
     re.ASCII,
 )
-_HOST = re.compile(r"(?P<host>[A-Za-z0-9_][\w.-]*)", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 # the end of a cut list:  ... W and 14 more devices.
 _MORE = re.compile(r"^(?P<worker>.*?) and (?P<more>\d{1,9}) more devices?\.?$")
 
 
-class WorkerList(msgspec.Struct, frozen=True):
-    """The workers in a text.
+class WorkerList(NamedTuple):
+    """The workers that were read from a text.
 
     Attributes:
-        workers: the workers that were read.
+        workers: the workers; what is no worker is left out.
         cores: the number of these, and of the cores that libtpu left out.
         is_cut: whether libtpu listed only the first cores.
-        is_readable: whether every part of the text is a worker.
     """
 
-    workers: tuple[Worker, ...] = ()
-    cores: int = 0
-    is_cut: bool = False
-    is_readable: bool = True
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts of the workers in the order of the text, each once."""
-        return tuple(dict.fromkeys(worker.host for worker in self.workers))
+    workers: tuple[Worker, ...]
+    cores: int
+    is_cut: bool
 
 
-def worker_list(text: str, *, allow_hosts: bool = False) -> WorkerList:
-    """Return the workers of a list; with `allow_hosts` an entry may be the name of a host."""
-    text = text.strip()
-    if not text:
-        return WorkerList()
-    # the location of a core has commas: worker@(x,y,z):core
-    parts = re.split(r", ?(?![^()]*\))", text)
+def worker_list(text: str) -> WorkerList:
+    """Return the workers of a list; where none has a job, an entry is the name of a host."""
     workers: list[Worker] = []
-    more, is_readable = 0, True
-    for part in parts:
+    more = 0
+    # the location of a core has commas: worker@(x,y,z):core
+    for part in re.split(r", ?(?![^()]*\))", text.strip()):
         name = part.strip()
         if cut := _MORE.match(name):
             name, more = cut["worker"], int(cut["more"])
-        match = WORKER.fullmatch(name)
-        if match:
+        if match := WORKER.fullmatch(name):
             workers.append(Worker(job=match["job"], task=int(match["task"]), host=match["host"]))
-        elif allow_hosts and (host := _HOST.fullmatch(name)):
-            workers.append(Worker(host=host["host"]))
-        else:
-            is_readable = False
-    cores = len(workers)
-    if more:
-        cores = min(cores, _LISTED_CORES) + more - 1
-    return WorkerList(tuple(workers), cores, more > 0, is_readable)
+        elif "/" not in text and _HOST.fullmatch(name):
+            workers.append(Worker(host=name))
+    cores = min(len(workers), _LISTED_CORES) + more - 1 if more else len(workers)
+    return WorkerList(tuple(workers), cores, more > 0)
 
 
 # the prefix of a logger:

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from pytest_xlatune.cli import add_json, complain, show, show_json
-from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport
+from pytest_xlatune.guests.megascale.digest import SCHEMA, Digest, MegascaleReport, digest_json
 from pytest_xlatune.guests.megascale.digest_text import report_lines
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
-from pytest_xlatune.guests.megascale.environment import check, parse, script, settings_of_this_host
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.tasks.files import STDIN, chunks_of
 
@@ -27,26 +26,14 @@ from pytest_xlatune.tasks.files import STDIN, chunks_of
 def add_megascale(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "logs", nargs="*", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
-    )
-    parser.add_argument(
-        "--check-env",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="check this host's settings, or those that the script printed into FILE; `script` "
-        "prints that script",
+        "logs", nargs="+", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
     )
     add_json(parser)
     parser.set_defaults(run=run_megascale)
 
 
 def run_megascale(arguments: argparse.Namespace) -> int:
-    """Show what logs say about Megascale, or check the settings of a host; return the exit code."""
-    if arguments.check_env is not None:
-        return _check_environment(arguments.check_env)
-    if not arguments.logs:
-        raise ConfigError("no log: name the logs of a job, a folder of them, or --check-env")
+    """Show what logs say about Megascale; return the exit code."""
     reports: dict[Path, MegascaleReport] = {}
     exit_code = 0
     paths = list(files_of(arguments.logs))
@@ -62,7 +49,7 @@ def run_megascale(arguments: argparse.Namespace) -> int:
         # one document for all logs of a job: all digests, and the first trigger
         triggers = (report.trigger for report in reports.values() if report.trigger)
         trigger = msgspec.to_builtins(next(triggers, None))
-        entries = [digest.to_json() for digest in digests]
+        entries = [digest_json(digest) for digest in digests]
         show_json({"schema": SCHEMA, "digests": entries, "trigger": trigger})
         return exit_code
     lines: list[str] = []
@@ -77,33 +64,6 @@ def run_megascale(arguments: argparse.Namespace) -> int:
     if not lines:
         show([f"no Megascale digest in {counted(len(reports), 'file')}"])
     return exit_code
-
-
-def _check_environment(source: str) -> int:
-    """Show whether settings are as advised; return 1 if one of them is not.
-
-    `source` is `script`, to print the script; or a file with its output; or "" for this host.
-    """
-    if source == "script":
-        show(script().splitlines())
-        return 0
-    if source and not Path(source).is_file():
-        raise ConfigError(f"{source}: no such file; run the script on the node and name its output")
-    text = (
-        Path(source).read_text(encoding="utf-8", errors="replace")
-        if source
-        else settings_of_this_host()
-    )
-    settings = parse(text)
-    if not settings:
-        raise ConfigError(f"{source}: expected lines of the script, such as `tcp_rmem=...`")
-    items = list(check(settings))
-    for item in items:
-        judgement = {True: "good", False: "CHANGE", None: "-"}[item.is_good]
-        show([f"{judgement:7}{item.name} = {item.value or 'not seen'}"])
-        if item.is_good is not True:
-            show([f"{'':7}advised: {item.advice}", f"{'':7}source: {item.source}"])
-    return 1 if any(item.is_good is False for item in items) else 0
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:
@@ -140,10 +100,10 @@ def accused_chips(digests: Iterable[Digest]) -> list[tuple[str, int]]:
     Copies of one digest in several logs count once.
     """
     counts: Counter[str] = Counter()
-    counted_entries: list[Json] = []
+    events: list[Digest] = []
     for digest in digests:
-        entry = {name: value for name, value in digest.to_json().items() if name != "line"}
-        if digest.cls is FailureClass.TPU_CHIP and entry not in counted_entries:
-            counted_entries.append(entry)
+        event = replace(digest, line=0)
+        if digest.cls is FailureClass.TPU_CHIP and event not in events:
+            events.append(event)
             counts.update({str(worker) for worker in digest.culprits})
     return counts.most_common()

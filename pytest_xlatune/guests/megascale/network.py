@@ -317,13 +317,9 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     rates = np.zeros(count)
     rates += np.bincount(first, head, count)
     rates += np.bincount(last, tail, count)
-    inner = last - first > 1  # the messages that fill further bins between these two
-    if inner.any():
-        # extended precision, because the sum of the changes must be 0 after the last message
-        change = np.zeros(count + 1, np.longdouble)
-        np.add.at(change, first[inner] + 1, bytes_per_ps[inner] * PS_OF_MS)
-        np.subtract.at(change, last[inner], bytes_per_ps[inner] * PS_OF_MS)
-        rates += np.maximum(np.cumsum(change)[:count], 0).astype(np.float64)
+    # the messages that fill further bins between these two
+    for at in np.flatnonzero(last - first > 1).tolist():
+        rates[first[at] + 1 : last[at]] += bytes_per_ps[at] * PS_OF_MS
     return rates * 8 / 1e6  # 8 bits, and bytes/ms to Gbit/s
 
 

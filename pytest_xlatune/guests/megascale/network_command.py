@@ -26,7 +26,6 @@ _TABLES = {  # table of the document -> the column by which its rows are sorted
     "pairs": "p50_us",
     "slack": "sum_stall_us",
 }
-_COLUMNS_OF_SYMPTOMS = {"busy", "ratio", "tail"}  # columns that the document leaves out
 _NO_TRAFFIC = (
     "no traffic between slices: no worker of Megascale sent or received in these traces",
     "  a job of one slice has none, and neither has a job on GPUs; for a job of several slices,",
@@ -79,13 +78,9 @@ def run_network(arguments: argparse.Namespace) -> int:
 
 def network_json(network: NetworkTraffic, judgements: tuple[Judgement, ...]) -> dict[str, Any]:
     """Return the JSON document."""
-    figures = msgspec.to_builtins(network)
-    for row in (*figures["hosts"], *figures["pairs"]):
-        for name in _COLUMNS_OF_SYMPTOMS & row.keys():
-            del row[name]
     return {
         "schema": SCHEMA,
-        **figures,
+        **msgspec.to_builtins(network),
         "slow_pairs": [[pair.source, pair.destination] for pair in network.slow_pairs],
         "slow_hosts": list(network.slow_hosts),
         "symptoms": [

@@ -57,9 +57,7 @@ IDS = {
     "to_device": "dcn_destination_per_slice_device_id",
     "size": "payload_size_bytes",
 }
-_MESSAGE_STATS = {"label": "dcn_label", **IDS, "latency": "duration_us"}
-# names of the statistic with the size of a buffer or a copy
-_SIZE_STATS = ("size", "bytes", "size_bytes", "buffer_size", "payload_size_bytes")
+_MESSAGE_STATS = {"label": "dcn_label", **IDS, "latency": "duration_us", "buffer": "size"}
 _FIRST_INTERNED = 1 << 40  # the first id that is given to a text which an event itself contains
 _TRANSFER = re.compile(
     r"%?(?P<kind>send-done|recv-done|send|recv)(?P<number>\.\d+)?(?: = .*|)$", re.DOTALL
@@ -67,9 +65,8 @@ _TRANSFER = re.compile(
 _RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="?(?P<name>[^",}]+)')
 _CHANNEL = re.compile(r"channel_id=(?P<name>\d+)")
 # amounts of bytes:  1.07GB   32B
-_BYTES_TEXT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,18})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)B?")
-_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
-_STAMP, _EVENT = 3, 4  # fields of an XLine
+_BYTES_TEXT = re.compile(r"(?P<number>\d{1,18})(?:\.(?P<decimals>\d{1,18}))? ?(?P<unit>[kKMGT]?)B?")
+_POWERS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}
 _ID, _METADATA = 1, 2  # of a table's entry
 _NAME, _DISPLAY_NAME, _STATS = 2, 4, 5  # of metadata
 
@@ -139,57 +136,50 @@ def read_traffic(paths: Iterable[Path]) -> Traffic:
     Raises:
         ParseError: a file is not an xplane.pb, or the clocks of its lines differ by days.
     """
-    files = [(str(path), CaptureFile(io.BytesIO(path.read_bytes()))) for path in paths]
+    sources = list(paths)
+    reader = _Reader()
     try:
-        planes_of = [
-            (file, [read_plane(file, *plane) for plane in read_space(file)[0]]) for _, file in files
-        ]
-        timestamps: list[int] = []
-        for file, planes in planes_of:
-            for plane in planes:
-                timestamps += filter(None, (_timestamp(file, *line) for line in plane.lines))
-        reader = _Reader(_least_timestamp(timestamps))
-        for number, (file, planes) in enumerate(planes_of):
-            host = "" if len(planes_of) == 1 else f"{number}:"
-            for plane in planes:
-                reader.plane(file, plane, host)
+        for number, path in enumerate(sources):
+            file = CaptureFile(io.BytesIO(path.read_bytes()))
+            host = "" if len(sources) == 1 else f"{number}:"
+            for plane in read_space(file)[0]:
+                reader.add_plane(file, read_plane(file, *plane), host)
         return reader.traffic()
     except WireError as error:
-        names = ", ".join(source for source, _ in files)
         raise ParseError(
-            f"{names}: no readable xplane.pb: {error}; the file is cut off, damaged or of "
-            "another format: copy it again"
+            f"{', '.join(map(str, sources))}: no readable xplane.pb: {error}; the file is cut off, "
+            "damaged or of another format: copy it again"
         ) from None
 
 
-def _least_timestamp(timestamps: list[int]) -> int:
-    """Return the time from which all times are counted; refuse times that lie too far apart."""
-    base = min(timestamps, default=0)
-    if timestamps and max(timestamps) - base > LIMIT_NS:
-        raise WireError("lines whose clocks are more than 26 days apart")
-    return base
+class Metadata(NamedTuple):
+    """What a plane says about the id of an event or a statistic."""
+
+    name: str
+    display: str  # the name for people; "" if there is none
+    stats: list[Range]  # where its statistics are in the file
 
 
-def _timestamp(file: CaptureFile, begin: int, end: int) -> int:
-    """Return the timestamp of an XLine; if its events come first, the whole line is read."""
-    for number, kind, value, _ in file.fields(begin, end):
-        if (number, kind) == (_STAMP, VARINT):
-            return signed(value)
-        if number == _EVENT:  # a profiler writes the timestamp before the events
-            break
-    return _whole_line(file, begin, end).timestamp_ns
+class _Line(NamedTuple):
+    """A line that concerns the network, with the tables of its plane.
 
+    `device` is the device of a TPU's line, and "" for a worker's line. `stats` is id -> text.
+    """
 
-def _whole_line(file: CaptureFile, begin: int, end: int) -> TraceLine:
-    """Find the events of an XLine, all of which stays in memory."""
-    return next(line_parts(file, begin, end, end - begin))
+    header: TraceLine
+    name: str
+    device: str
+    data: Bytes
+    metadata: Mapping[int, Metadata]
+    stats: dict[int, str]
 
 
 class _Reader:
-    """What was read from the planes of a capture; `base_ns` is the time 0 of its times."""
+    """What was read from captures."""
 
-    def __init__(self, base_ns: int) -> None:
-        self._base_ns = base_ns
+    def __init__(self) -> None:
+        self._lines: list[_Line] = []
+        self._base_ns = 0  # the time from which times are counted
         self._parts: list[Messages] = []
         self._mapped: list[WorkerEvent] = []
         self._copies: list[WorkerEvent] = []
@@ -197,8 +187,37 @@ class _Reader:
         self._span: list[int] = []  # the first and last time of each part of a line
         self._transfers: dict[str, list[Transfer]] = {}
 
+    def add_plane(self, file: CaptureFile, plane: Plane, host: str) -> None:
+        """Find the lines of a plane that concern the network; `host` is put before its name."""
+        is_tpu = TPU.match(plane.name) is not None
+        if not is_tpu and not plane.name.startswith("/host:"):
+            return
+        prefixes = (MODULES, OPS) if is_tpu else (WORKER,)
+        named = [(file.name(*span), span) for span in plane.lines]
+        lines = [(name, span) for name, span in named if name.startswith(prefixes)]
+        if not lines:
+            return
+        data = file.data
+        metadata = dict(_read_metadata(data, plane.event_names))
+        stats = {key: statistic.name for key, statistic in _read_metadata(data, plane.stat_names)}
+        device = f"{host}{plane.name}" if is_tpu else ""
+        for name, (begin, end) in lines:
+            header = next(line_parts(file, begin, end, end - begin))
+            self._lines.append(_Line(header, name, device, data, metadata, dict(stats)))
+
     def traffic(self) -> Traffic:
-        """Return what was read so far."""
+        """Read the lines."""
+        timestamps = [line.header.timestamp_ns for line in self._lines if line.header.timestamp_ns]
+        self._base_ns = min(timestamps, default=0)
+        if max(timestamps, default=0) - self._base_ns > LIMIT_NS:
+            raise WireError("lines whose clocks are more than 26 days apart")
+        for line in self._lines:
+            if not line.device:
+                self._read_worker(line)
+            elif line.name == MODULES:
+                self._modules += [int(start.min()) for _, start in self._columns(line, {})]
+            elif line.name == OPS:
+                self._read_ops(line)
         empty = np.zeros(0, np.int64)
         columns = {
             column: np.concatenate([empty, *(getattr(part, column) for part in self._parts)])
@@ -217,72 +236,38 @@ class _Reader:
             },
         )
 
-    def plane(self, file: CaptureFile, plane: Plane, host: str) -> None:
-        """Read the lines of a plane that concern the network; `host` is put before its name."""
-        is_tpu = TPU.match(plane.name) is not None
-        if not is_tpu and not plane.name.startswith("/host:"):
-            return
-        prefixes = (MODULES, OPS) if is_tpu else (WORKER,)
-        all_lines = [(file.name(*line), line) for line in plane.lines]
-        lines = [(name, span) for name, span in all_lines if name.startswith(prefixes)]
-        if not lines:
-            return
-        data = file.data
-        metadata = dict(_read_metadata(data, plane.event_names))
-        stats = {key: statistic.name for key, statistic in _read_metadata(data, plane.stat_names)}
-        for name, span in lines:
-            if not is_tpu:
-                self._read_worker(file, span, metadata, dict(stats))
-            elif name == MODULES:
-                starts = (start for _, start in self._columns(file, span, {}, {}))
-                self._modules += [int(start.min()) for start in starts]
-            elif name == OPS:
-                self._read_ops(file, span, metadata, stats, f"{host}{plane.name}")
-
-    def _columns(
-        self, file: CaptureFile, line: Range, wanted: Mapping[str, int], strings: dict[int, str]
-    ) -> Iterator[tuple[Columns, Ints]]:
+    def _columns(self, line: _Line, wanted: Mapping[str, int]) -> Iterator[tuple[Columns, Ints]]:
         """Yield the events of a line in parts, as columns, with the start of each event.
 
-        `wanted` is column -> id of its statistic. `strings` is id -> text; texts that events
-        contain are added to it.
+        `wanted` is column -> id of its statistic. Texts that events contain are added to the
+        statistics of the line.
         """
-        known = {value: key for key, value in strings.items()}
+        known = {text: key for key, text in line.stats.items()}
 
         def intern(string: str) -> int:
             if string not in known:
                 known[string] = _FIRST_INTERNED + len(known)
-                strings[known[string]] = string
+                line.stats[known[string]] = string
             return known[string]
 
-        header = _whole_line(file, *line)
-        line_start_ps = (header.timestamp_ns - self._base_ns) * 1000 if header.timestamp_ns else 0
-        for columns in decode(header, wanted, intern=intern):
+        timestamp_ns = line.header.timestamp_ns
+        line_start_ps = (timestamp_ns - self._base_ns) * 1000 if timestamp_ns else 0
+        for columns in decode(line.header, wanted, intern=intern):
             if len(columns["name"]):
                 start = columns["offset_ps"] + line_start_ps
                 self._span += [int(start.min()), int((start + columns["duration_ps"]).max())]
                 yield columns, start
 
-    def _read_worker(
-        self,
-        file: CaptureFile,
-        line: Range,
-        metadata: Mapping[int, Metadata],
-        strings: dict[int, str],
-    ) -> None:
+    def _read_worker(self, line: _Line) -> None:
         """Keep the receive events, the mapped buffers and the copies of a worker."""
-        ids = {name: key for key, name in strings.items()}
+        ids = {name: key for key, name in line.stats.items()}
         wanted = {column: ids[name] for column, name in _MESSAGE_STATS.items() if name in ids}
-        size_ids = [
-            ids[name] for name in _SIZE_STATS if name in ids and ids[name] not in wanted.values()
-        ]
-        wanted |= {f"size{number}": key for number, key in enumerate(size_ids)}
-        received = [key for key, event in metadata.items() if event.name == RECEIVE]
-        is_mapping = {key: event.name.startswith(MAP_DMA) for key, event in metadata.items()}
-        others = [key for key, event in metadata.items() if is_mapping[key] or event.name == COPY]
-        for columns, start in self._columns(file, line, wanted, strings):
+        names = {key: event.name for key, event in line.metadata.items()}
+        received = [key for key, name in names.items() if name == RECEIVE]
+        others = [key for key, name in names.items() if name == COPY or name.startswith(MAP_DMA)]
+        for columns, start in self._columns(line, wanted):
             is_received = np.isin(columns["name"], received)
-            labels = [key for key, value in strings.items() if value]
+            labels = [key for key, text in line.stats.items() if text]
             received_columns = columns.where(is_received)
             self._parts.append(
                 Messages(
@@ -293,65 +278,45 @@ class _Reader:
                 )
             )
             for row in np.flatnonzero(np.isin(columns["name"], others)).tolist():
-                key = int(columns["name"][row])
-                size = _event_bytes(columns, row, strings, metadata[key].name)
-                event = WorkerEvent(int(start[row]), int(columns["duration_ps"][row]), size)
-                (self._mapped if is_mapping[key] else self._copies).append(event)
+                name = names[int(columns["name"][row])]
+                stated = int(columns["buffer"][row])
+                size = line.stats.get(stated, "" if stated == ABSENT else str(stated))
+                event = WorkerEvent(
+                    int(start[row]), int(columns["duration_ps"][row]), _bytes_of(size or name)
+                )
+                (self._copies if name == COPY else self._mapped).append(event)
 
-    def _read_ops(
-        self,
-        file: CaptureFile,
-        line: Range,
-        metadata: Mapping[int, Metadata],
-        stats: dict[int, str],
-        device: str,
-    ) -> None:
+    def _read_ops(self, line: _Line) -> None:
         """Keep the sends and receives of a core, each with the rendezvous that its text names."""
-        long_name = next((key for key, name in stats.items() if name == "long_name"), None)
         kinds, texts = {}, {}
-        for key, event in metadata.items():
+        for key, event in line.metadata.items():
             match = _TRANSFER.match(event.display) or _TRANSFER.match(event.name)
             if match:
                 kinds[key] = match["kind"]
-                more = (_stat_text(file.data, part, long_name, stats) for part in event.stats)
-                texts[key] = " ".join((event.name, event.display, *filter(None, more)))
-        if not kinds:
-            return
-        transfers: list[tuple[int, int, str, str]] = []
-        strings = dict(stats)
-        wanted = {} if long_name is None else {"long": long_name}
-        for columns, start in self._columns(file, line, wanted, strings):
-            for row in np.flatnonzero(np.isin(columns["name"], list(kinds))).tolist():
-                key, text_key = int(columns["name"][row]), int(columns["long"][row])
-                text = f"{texts[key]} {strings.get(text_key, '') if text_key != ABSENT else ''}"
-                times = (int(start[row]), int(columns["duration_ps"][row]))
-                transfers.append((*times, kinds[key], text))
+                more = (_stat_text(line, part) for part in event.stats)
+                texts[key] = " ".join((event.name, event.display, *more))
         # a done op whose text has no rendezvous has the rendezvous of the other ops of its channel
         rendezvous_of_channel = {}
-        for *_, text in transfers:
-            rendezvous, channel = _name_in(_RENDEZVOUS, text), _name_in(_CHANNEL, text)
+        for words in texts.values():
+            rendezvous, channel = _name_in(_RENDEZVOUS, words), _name_in(_CHANNEL, words)
             if rendezvous and channel:
                 rendezvous_of_channel[channel] = rendezvous
-        for start_ps, duration_ps, kind, text in transfers:
-            channel = _name_in(_CHANNEL, text)
-            rendezvous = _name_in(_RENDEZVOUS, text) or rendezvous_of_channel.get(channel, "")
-            if rendezvous:
-                op = Transfer(start_ps, duration_ps, kind, rendezvous)
-                self._transfers.setdefault(device, []).append(op)
+        for columns, start in self._columns(line, {}):
+            for row in np.flatnonzero(np.isin(columns["name"], list(kinds))).tolist():
+                key = int(columns["name"][row])
+                channel = _name_in(_CHANNEL, texts[key])
+                rendezvous = _name_in(_RENDEZVOUS, texts[key])
+                rendezvous = rendezvous or rendezvous_of_channel.get(channel, "")
+                if rendezvous:
+                    duration_ps = int(columns["duration_ps"][row])
+                    op = Transfer(int(start[row]), duration_ps, kinds[key], rendezvous)
+                    self._transfers.setdefault(line.device, []).append(op)
 
 
 def _name_in(pattern: re.Pattern[str], text: str) -> str:
     """Return the group `name` of a pattern in a text; "" if it does not match."""
     match = pattern.search(text)
     return match["name"] if match else ""
-
-
-class Metadata(NamedTuple):
-    """What a plane says about the id of an event or a statistic."""
-
-    name: str
-    display: str  # the name for people; "" if there is none
-    stats: list[Range]  # where its statistics are in the file
 
 
 def _read_metadata(data: Bytes, tags: Ints) -> Iterator[tuple[int, Metadata]]:
@@ -372,39 +337,20 @@ def _read_metadata(data: Bytes, tags: Ints) -> Iterator[tuple[int, Metadata]]:
         yield key, Metadata(names[_NAME], names[_DISPLAY_NAME], stats)
 
 
-def _stat_text(data: Bytes, part: Range, wanted: int | None, names: Mapping[int, str]) -> str:
-    """Return the text of a statistic if its id is `wanted`; else ""."""
-    ident, value = read_stat(data, *part)
-    if wanted is None or ident != wanted or value is None:
+def _stat_text(line: _Line, part: Range) -> str:
+    """Return the text of a statistic if it is a `long_name`; else ""."""
+    ident, value = read_stat(line.data, *part)
+    if value is None or line.stats.get(ident) != "long_name":
         return ""
-    return value if isinstance(value, str) else names.get(value, "")
+    return value if isinstance(value, str) else line.stats.get(value, "")
 
 
-def _event_bytes(columns: Columns, row: int, strings: Mapping[int, str], name: str) -> int:
-    """Return the bytes of an event by its statistics, or else by its name; 0 if unknown.
-
-    A statistic is a number or a text such as `1.07GB`.
-    """
-    for column, values in columns.items():
-        value = int(values[row])
-        if value == ABSENT or not column.startswith("size"):
-            continue
-        size_bytes = parse_bytes(strings[value]) if value in strings else None
-        if size_bytes is not None:
-            return size_bytes
-        is_number = value < _FIRST_INTERNED
-        if is_number:
-            return value
-    in_brackets = re.search(r"\((.+)\)", name)
-    return (parse_bytes(in_brackets[1]) if in_brackets else None) or 0
-
-
-def parse_bytes(text: str) -> int | None:
-    """Return the bytes that a text such as `1.07GB` or `1GiB` means; None if it means none."""
-    match = _BYTES_TEXT.fullmatch(text.strip())
+def _bytes_of(text: str) -> int:
+    """Return the bytes in a text such as `1.07GB` or `MapDmaBuffer(64MB)`; 0 if it has none."""
+    match = _BYTES_TEXT.fullmatch(text.partition("(")[2].rstrip(")") or text)
     if match is None:
-        return None
-    factor: int = (1024 if match["binary"] else 1000) ** _POWERS[match["unit"]]
-    integer, _, part = match["number"].partition(".")
-    size: int = int(integer + part) * factor // 10 ** len(part)
+        return 0
+    decimals = match["decimals"] or ""
+    factor: int = 10 ** _POWERS[match["unit"]]
+    size: int = int(match["number"] + decimals) * factor // 10 ** len(decimals)
     return size

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.tasks.artifacts import read_attempt
 from tests.helpers.captures import Space
-from tests.tasks.test_explained import WINNER, explained
 
 EPOCH_NS = 1_760_000_000_123_456_789
 RECEIVE = "MegaScale: Communication Transport Receive"
@@ -247,9 +245,9 @@ def test_late_buffers_are_told_from_early_ones_and_from_those_of_other_lines(
 def test_copies_a_full_link_and_a_tail_are_found(tmp_path: Path) -> None:
     messages = traffic(random.Random(9), count=400)
     (tmp_path / "a").mkdir()
-    copied = Made(messages=messages, copies=[(8 * MS, 2500, "4096B"), (9 * MS, 500, "1KiB")])
+    copied = Made(messages=messages, copies=[(8 * MS, 2500, "4096B"), (9 * MS, 500, "1KB")])
     document = shown(tmp_path / "a", copied)
-    assert document["memory_copies"] == {"n": 2, "us": 3, "bytes": 5120}
+    assert document["memory_copies"] == {"n": 2, "us": 3, "bytes": 5096}
     assert found(document) == {"copies"}
     (tmp_path / "b").mkdir()
     assert "bandwidth" in found(shown(tmp_path / "b", Made(messages=messages), link="0.01"))
@@ -324,37 +322,6 @@ def test_text_shows_symptoms_in_order_and_the_rows_of_the_document(
     assert [line.split()[1] for line in out.splitlines()[:7]] == list(order)
     document = shown(tmp_path)
     assert f"p50 {document['latency_us']['p50']}, " in out
-    lines = [line.split() for line in out.splitlines()]
+    lines = [line.split()[:6] for line in out.splitlines()]
     slowest = max(document["pairs"], key=lambda row: row["p50_us"])
-    assert [str(each) for each in slowest.values()] in lines
-
-
-def test_the_network_between_slices_explains_a_winner(tmp_path: Path) -> None:
-    def made(latency_us: int, done: int, **more: Any) -> bytes:
-        messages = traffic(random.Random(3), count=200)
-        for each in messages:
-            each.latency_us *= latency_us
-        ops = [
-            (0, "send.1", "host_a", 1000, 100),
-            (0, "recv.1", "host_a", 1100, 100),
-            (0, "recv-done.1", "host_a", done, 3000),
-        ]
-        return Made(messages=messages, ops=ops, **more).data()
-
-    slow = made(4, 2000, copies=[(8 * MS, 2500, "4096B")])
-    found = explained(tmp_path, traces=(slow, made(1, 9000)))
-    told = [each.text for each in found.facts if each.kind == "network"]
-    assert [each.partition(":")[0] for each in told] == [
-        "messages between slices",
-        "stall of transfers",
-        "least slack of a transfer",
-        "symptoms that are gone",
-    ]
-    assert "0.001 -> 0.008 ms" in told[2]
-    assert found.profile == WINNER.id
-    assert {each.artifacts for each in found.facts} == {
-        tuple(f"{tmp_path.parent.name}/{tmp_path.name}/run/{at}" for at in (0, 1))
-    }
-    evidence = read_attempt("a", tmp_path, "run/0")
-    [fact] = [each for each in evidence.facts if each.startswith("network: ")]
-    assert fact.endswith("symptoms: copies")
+    assert [str(each) for each in slowest.values()][:6] in lines

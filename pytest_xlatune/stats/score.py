@@ -50,9 +50,6 @@ GUARD_MADS = 4.0
 # simulated jobs of 15 steps are 0.3 % to 4.7 % off.
 GUARD_STEPS = 4
 GUARD_TAIL = 6  # number of last steps with which the first ones are compared
-# A job is flagged if its limit for outliers is wider than this, as a log ratio: its steps scatter
-# so much that hardly any can be an outlier.
-SCATTER = 0.10
 # Halves of a window that differ by no more than this, as a log ratio, are steady. The limit raises
 # a false alarm in 0.4 % of simulated jobs, and finds 79 % of those with four steps of warm-up.
 LEAST_UNSTEADY = 0.015
@@ -167,9 +164,8 @@ def _score_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | N
     if logged.problem:
         return NoScore(reason=logged.problem)
     if not values:
-        if metric.field:
-            return NoScore(reason=say("no line prints `{field}: NUMBER`", field=metric.field))
-        return NoScore(reason=say("no line prints `# Avg bus bandwidth : NUMBER`"))
+        printed = metric.field or "# Avg bus bandwidth "
+        return NoScore(reason=say("no line prints `{printed}: NUMBER`", printed=printed))
     step_figures = [(step, value) for step, value in values if step is not None]
     if step_figures:
         window = set(window_steps(protocol, resumed_at=resumed_at))
@@ -262,7 +258,7 @@ def _scored(
         )
     logs = [*map(math.log, seconds)]
     skipped = _slow_first_steps(ids, logs, protocol)
-    dropped, stragglers, limit = _screened(ids[skipped:], logs[skipped:])
+    dropped, stragglers = _screened(ids[skipped:], logs[skipped:])
     kept_s = seconds[skipped:]
     if dropped:
         kept_s = [s for step, s in zip(ids[skipped:], kept_s, strict=True) if step not in dropped]
@@ -283,7 +279,6 @@ def _scored(
     tgs = tokens * len(kept_s) / total_s
     flags = {
         "not-steady": _is_unsteady(logs),
-        "scattered-steps": limit > SCATTER,
         "stragglers": stragglers > 0,
         "incomplete": ids[-1] < window[-1],
     }
@@ -430,8 +425,8 @@ def _slow_first_steps(ids: Sequence[int], logs: Sequence[float], protocol: Proto
     return at
 
 
-def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int, float]:
-    """Return the step ids to drop, how many of them are slow, and the limit used, as a log ratio.
+def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int]:
+    """Return the step ids to drop, and how many of them are slow.
 
     The limit is two-sided. After a slow step, half the limit is enough to drop a fast step, because
     that one compensates the slow one. `logs` are logarithms of seconds.
@@ -449,7 +444,7 @@ def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int,
             dropped.add(step)
         elif level - x > limit or (step == slow_step + 1 and level - x > half):
             dropped.add(step)
-    return dropped, stragglers, limit
+    return dropped, stragglers
 
 
 def _is_unsteady(logs: Sequence[float]) -> bool:

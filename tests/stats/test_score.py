@@ -130,7 +130,6 @@ RAMPED = altered(steady(), tgs=lambda each: each.tgs / (1 + (each.step < 9)))
                      True, id="halves 2 % apart"),
         pytest.param("not-steady", steady(s5=30.0, s6=30.0, s7=30.0, s8=30.0), TOKENS, True,
                      id="a slow start that the guard takes away is told all the same"),
-        pytest.param("scattered-steps", rough(0.025), TOKENS, True, id="rough"),
         pytest.param("incomplete", steady(12), TOKENS, True, id="it was cut off"),
     ],
 )  # fmt: skip

@@ -223,19 +223,17 @@ def _set_value(data: dict[str, Json], name: str, value: str, file: FilePath) -> 
     Raises:
         ConfigError: the file has no such path.
     """
-    leaves = {path_text(path): path for path, _ in leaves_of(data)}
-    path = leaves.get(name)
+    paths = {
+        path_text(path[:depth]): path[:depth]
+        for path, _ in leaves_of(data)
+        for depth in range(len(path) + 1)
+    }
+    path = paths.get(name)
     if path is None:
-        parent_name, _, key = name.rpartition(".")
-        parents = {
-            path_text(leaf_path[:depth]): leaf_path[:depth]
-            for leaf_path in leaves.values()
-            for depth in range(len(leaf_path))
-        }
-        parent = parents.get(parent_name)
-        if parent is None:
-            raise ConfigError.unknown("path", name, valid=leaves, where=f"--cvs-set ({file})")
-        path = (*parent, key)
+        parent, _, key = name.rpartition(".")
+        if parent not in paths:
+            raise ConfigError.unknown("path", name, valid=paths, where=f"--cvs-set ({file})")
+        path = (*paths[parent], key)
     container: Any = data
     for key_or_index in path[:-1]:
         container = container[key_or_index]
@@ -337,30 +335,24 @@ def _parallelism_of(
     of 1 are left out. A degree of -1 means the devices of a node, or the nodes, divided by the
     other degrees.
 
-    Args:
-        source: the file, for errors.
-        at: the path of the keys in the file.
-        maxtext: the MaxText keys of the cell.
-        nodes: the number of nodes; None if it is not known.
-        devices: the number of devices of a node.
-
     Raises:
         ConfigError: a degree is not a whole number, or two axes of one side are -1.
     """
-    sides: dict[str, dict[str, int]] = {"ici": {}, "dcn": {}}
-    for key, value in maxtext.items():
-        match = _AXIS_KEY.fullmatch(key)
-        degree = source.number((*at, key), value) if match else None
-        if match is None or degree is None:
-            continue
-        if degree != int(degree) or degree == 0 or degree < -1:
-            raise source.error_at((*at, key), value, "a degree from 1, or -1 for the rest")
-        sides[match[1]][match[2]] = int(degree)
     # if no axis of a side is -1, MaxText gives the remaining devices to fsdp, and nodes to data
-    sides["ici"].setdefault("fsdp", 1 if -1 in sides["ici"].values() else -1)
-    sides["dcn"].setdefault("data", 1 if -1 in sides["dcn"].values() else -1)
+    defaults = {"ici": "fsdp", "dcn": "data"}
+    degrees: dict[str, int] = {}
     for side, count in (("ici", devices), ("dcn", nodes)):
-        axes = sides[side]
+        axes: dict[str, int] = {}
+        for key, value in maxtext.items():
+            match = _AXIS_KEY.fullmatch(key)
+            degree = source.number((*at, key), value) if match and match[1] == side else None
+            if match is None or degree is None:
+                continue
+            if degree != int(degree) or degree == 0 or degree < -1:
+                raise source.error_at((*at, key), value, "a degree from 1, or -1 for the rest")
+            axes[match[2]] = int(degree)
+        if -1 not in axes.values():
+            axes.setdefault(defaults[side], -1)
         unset = [axis for axis, degree in axes.items() if degree == -1]
         if len(unset) > 1:
             names = ", ".join(f"{side}_{axis}_parallelism" for axis in unset)
@@ -373,15 +365,11 @@ def _parallelism_of(
                 return ""
             known = math.prod(degree for degree in axes.values() if degree != -1)
             axes[unset[0]] = max(count // known, 1)
-    others = sorted((sides["ici"].keys() | sides["dcn"].keys()) - _AXIS_NAMES.keys())
-    degrees = {
-        axis: sides["ici"].get(axis, 1) * sides["dcn"].get(axis, 1)
-        for axis in (*_AXIS_NAMES, *others)
-    }
-    parts = [
-        f"{_AXIS_NAMES.get(axis, axis)}={degree}" for axis, degree in degrees.items() if degree > 1
-    ]
-    return ",".join(parts) or "DP=1"
+        for axis, degree in axes.items():
+            degrees[axis] = degrees.get(axis, 1) * degree
+    order = sorted(degrees, key=lambda axis: (*_AXIS_NAMES, axis).index(axis))
+    parts = [f"{_AXIS_NAMES.get(axis, axis)}={degrees[axis]}" for axis in order]
+    return ",".join(part for part in parts if not part.endswith("=1")) or "DP=1"
 
 
 def _make_cell(

@@ -27,9 +27,8 @@ _TABLES = {  # table of the document -> the column by which its rows are sorted
     "slack": "sum_stall_us",
 }
 _NO_TRAFFIC = (
-    "no traffic between slices: no worker of Megascale sent or received in these traces",
-    "  a job of one slice has none, and neither has a job on GPUs; for a job of several slices,",
-    "  name the xplane.pb of every host, profiled with host traces while the job trains",
+    "no traffic between slices: no worker of Megascale sent or received in these traces; name the "
+    "xplane.pb of every host of a job of several slices, profiled with host traces"
 )
 
 
@@ -70,7 +69,7 @@ def run_network(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json(document)
     elif not network.has_traffic:
-        show(_NO_TRAFFIC)
+        show([_NO_TRAFFIC])
     else:
         show(_lines(document, judgements))
     return 0
@@ -83,16 +82,7 @@ def network_json(network: NetworkTraffic, judgements: tuple[Judgement, ...]) -> 
         **msgspec.to_builtins(network),
         "slow_pairs": [[pair.source, pair.destination] for pair in network.slow_pairs],
         "slow_hosts": list(network.slow_hosts),
-        "symptoms": [
-            {
-                "symptom": judgement.symptom,
-                "found": judgement.is_found,
-                "text": f"{judgement.text}. {judgement.action}"
-                if judgement.is_found
-                else judgement.text,
-            }
-            for judgement in judgements
-        ],
+        "symptoms": msgspec.to_builtins(judgements),
     }
 
 

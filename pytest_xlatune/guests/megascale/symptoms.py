@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_xlatune.guests.megascale.network import NetworkTraffic, Pair, Slack
+from pytest_xlatune.guests.megascale.network import NetworkTraffic, Pair
 from pytest_xlatune.model.text import counted
 
 LINK_GBIT_S = 100.0  # 12.5 GB/s for a host, as xprof assumes
@@ -40,28 +40,16 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
     doubt = ""
     if skew > _MOST_SKEW_SHARE * (n + skew):
         doubt = "; more than 1 % of the messages have no latency: the clocks of hosts disagree"
-    busiest = max(network.hosts, key=lambda host: host.busy, default=None)
-    bandwidth = "no traffic"
-    if busiest is not None:
-        share = f"{100 * busiest.busy:.1f} %"
-        bandwidth = f"host {busiest.host} is above 80 % of {link_gbit_s:g} Gbit/s in {share}"
+    busy = max((host.busy for host in network.hosts), default=0.0)
+    busiest = [host.host for host in network.hosts if host.busy == busy]
     without_slack = [
-        slack
+        slack.rendezvous
         for slack in network.slack
         if slack.mean_slack_us <= _NO_SLACK_SHARE * slack.mean_observed_us
     ]
-    copies_per_100 = 100 * copies["n"] / n if n else 0.0
     slow_hosts = ", ".join(network.slow_hosts)
     # a slow host explains its slow pairs
-    slow_pairs = network.slow_pairs if not slow_hosts else ()
-    if not network.slow_pairs:
-        one_host = one_pair = "no pair is slow"
-    elif slow_hosts:
-        one_host = f"all slow pairs have {slow_hosts}"
-        one_pair = "the slow pairs are those of a slow host"
-    else:
-        one_host = "the slow pairs have no host in common"
-        one_pair = "; ".join(map(_pair_text, slow_pairs[:4]))
+    slow_pairs = [] if slow_hosts else list(map(_pair_text, network.slow_pairs))
     return (
         Judgement(
             "buffers",
@@ -75,8 +63,7 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
             "copies",
             copies["n"] > 0,
             f"workers copied memory {counted(copies['n'], 'time')}, {copies['bytes']} bytes in "
-            f"{copies['us'] / 1000:.3f} ms, {copies_per_100:.1f} copies for 100 messages; "
-            "transfers need none",
+            f"{copies['us'] / 1000:.3f} ms; transfers need no copy",
             _RAISE_BUFFERS.format(copies["bytes"]),
         ),
         Judgement(
@@ -89,43 +76,38 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
         ),
         Judgement(
             "bandwidth",
-            busiest is not None and busiest.busy >= _LEAST_BUSY_SHARE,
-            f"{bandwidth} of its milliseconds with traffic; 10 % are a full link",
+            busy >= _LEAST_BUSY_SHARE,
+            f"host {', '.join(busiest[:1]) or 'none'} is above 80 % of {link_gbit_s:g} Gbit/s in "
+            f"{100 * busy:.1f} % of its milliseconds with traffic; 10 % are a full link",
             "move fewer bytes between slices: sharding, batch size of each replica; "
             "then look at the slack",
         ),
         Judgement(
             "slack",
             bool(without_slack),
-            _slack_text(network, without_slack),
+            f"{len(without_slack)} of {len(network.slack)} rendezvous have slack below 10 % of "
+            f"their time: {_first_names(without_slack)}",
             "let more computation run beside these transfers: schedule, sharding",
         ),
         Judgement(
             "one_host",
             bool(slow_hosts),
-            f"{one_host}; a host is slow if more than half of its pairs are slow and no other "
-            "host explains them",
-            f"test the host of {slow_hosts}, or leave it out",
+            f"slow hosts: {slow_hosts or 'none'}; a host is slow if more than half of its pairs "
+            "are slow and no other host explains them",
+            "test that host, or leave it out",
         ),
         Judgement(
             "one_pair",
             bool(slow_pairs),
-            f"{one_pair}; a pair is slow if it takes twice as long as all pairs for messages of "
-            "the same size, with 5 messages or more",
+            f"slow pairs: {_first_names(slow_pairs)}; a pair is slow if it takes twice as long as "
+            "all pairs for messages of the same size, with 5 messages or more",
             "test the path between the two hosts",
         ),
     )
 
 
-def _slack_text(network: NetworkTraffic, without_slack: list[Slack]) -> str:
-    if not without_slack:
-        return "every rendezvous overlaps" if network.slack else "no rendezvous in the trace"
-    worst = without_slack[0]  # they are sorted by stall
-    return (
-        f"{len(without_slack)} of {len(network.slack)} rendezvous have slack below 10 % of their "
-        f"time; the one with the most stall is {worst.rendezvous} on {worst.device}: "
-        f"{worst.mean_slack_us:.1f} us of {worst.mean_observed_us:.1f} us"
-    )
+def _first_names(names: list[str]) -> str:
+    return ", ".join(names[:4]) or "none"
 
 
 def _pair_text(pair: Pair) -> str:

@@ -137,7 +137,7 @@ def name(host: tuple[int, int]) -> str:
 
 
 def found(document: dict[str, Any]) -> set[str]:
-    return {each["symptom"] for each in document["symptoms"] if each["found"]}
+    return {each["symptom"] for each in document["symptoms"] if each["is_found"]}
 
 
 # end in ms, latency in us, source, destination, bytes
@@ -238,7 +238,7 @@ def test_late_buffers_are_told_from_early_ones_and_from_those_of_other_lines(
         "early": 3, "late": 2, "late_us": 800, "late_bytes": 129_000_000, "shortage": True,
     }  # fmt: skip
     assert found(document) == {"buffers"}
-    [told] = [each["text"] for each in document["symptoms"] if each["found"]]
+    [told] = [each["action"] for each in document["symptoms"] if each["is_found"]]
     assert "--megascale_grpc_premap_memory_bytes by at least 129000000" in told
 
 

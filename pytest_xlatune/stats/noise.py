@@ -88,6 +88,21 @@ def estimate_noise(
     )
 
 
+_DEVIATIONS = 3.0  # standard deviations from the mean to a lower bound
+
+
+def lower_bound(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean minus three standard deviations, and how often a further value is lower.
+
+    The probability is that of Student's t with n - 1 degrees of freedom below -3 / sqrt(1 + 1/n),
+    because the new value and the mean of n both have noise. It needs two values; if all are equal,
+    the bound is their value.
+    """
+    jobs = len(values)
+    probability = float(special().stdtr(jobs - 1, -_DEVIATIONS / math.sqrt(1 + 1 / jobs)))
+    return fmean(values) - _DEVIATIONS * stdev(values), probability
+
+
 def _centred_steps(score: Score) -> list[float]:
     """Return log seconds of the steps that a score counts, minus their mean."""
     first, last = score.window

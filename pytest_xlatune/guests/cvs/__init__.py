@@ -6,6 +6,7 @@
     source      reads a file into objects, and typed values from them
     keys        what becomes of each key of a file, by the tables in `keys.toml`
     reading     turns a configuration of either generation into a `values.CvsFile`
+    calibrated  computes measured thresholds
     launcher    starts the trainer of such a file
     thresholds, document    the study and its report
     command     `xlatune cvs`

@@ -1,41 +1,75 @@
-"""`xlatune cvs show`: show the content of a configuration, its open items, and each of its keys."""
+"""`xlatune cvs`: show the content and the open items of a configuration; measure its thresholds."""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from pytest_xlatune.cli import add_commands, show
+from pytest_xlatune.cli import add_commands, show, write_files
+from pytest_xlatune.cli.options import SESSION_OPTIONS, add_options, options_of
+from pytest_xlatune.cli.running import trials_of
+from pytest_xlatune.guests.cvs.calibrated import least_values
 from pytest_xlatune.guests.cvs.launcher import container_settings
-from pytest_xlatune.guests.cvs.reading import given_values, read_cvs_file
+from pytest_xlatune.guests.cvs.reading import given_values, read_cvs_file, run_options
 from pytest_xlatune.guests.cvs.values import CvsFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.redact import without_secrets
+from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.tasks.runs import calibrate
 
-_ACTIONS = {"show": "show the content of a file, its open items, and what becomes of each key"}
+_ACTIONS = {
+    "show": "show the content of a file, its open items, and what becomes of each key",
+    "calibrate": "measure thresholds: the least values that healthy jobs of the file reach",
+}
 
 
 def add_cvs(parser: argparse.ArgumentParser) -> None:
-    """Declare the action `show` and its arguments."""
-    show_parser = add_commands(parser, _ACTIONS, metavar="ACTION")["show"]
-    show_parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    """Declare the actions `show` and `calibrate`, and their arguments."""
+    actions = add_commands(parser, _ACTIONS, metavar="ACTION")
+    show_parser, calibrate_parser = actions["show"], actions["calibrate"]
+    for action in (show_parser, calibrate_parser):
+        action.formatter_class = argparse.RawDescriptionHelpFormatter
+        action.add_argument("file", type=Path, metavar="FILE", help="a configuration of CVS")
+        action.add_argument("--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file")
+        action.add_argument(
+            "--cvs-set",
+            action="append",
+            default=[],
+            metavar="PATH=VALUE",
+            help="fill in a value of the file, e.g. container.env.NCCL_SOCKET_IFNAME=eno1",
+        )
     show_parser.epilog = (
         "example:\n"
         "  xlatune cvs show config.json --cvs-set config.nnodes=4\n\n"
         "exit status 0: complete; 2: an item is open, or the file is no configuration of CVS"
     )
-    show_parser.add_argument("file", type=Path, metavar="FILE", help="a configuration of CVS")
-    show_parser.add_argument("--cvs-cluster", type=Path, metavar="FILE", help="CVS' cluster file")
-    show_parser.add_argument(
-        "--cvs-set",
-        action="append",
-        default=[],
-        metavar="PATH=VALUE",
-        help="fill in a value of the file, e.g. container.env.NCCL_SOCKET_IFNAME=eno1",
-    )
     show_parser.add_argument("--nodes", type=int, metavar="N", help="how many nodes the run has")
     show_parser.set_defaults(run=_show)
+    calibrate_parser.epilog = (
+        "example:\n"
+        "  xlatune cvs calibrate config.json -o new_threshold.json --nodelist 'node[001-004]'"
+    )
+    calibrate_parser.add_argument(
+        *("-o", "--output"),
+        type=Path,
+        required=True,
+        metavar="NEW",
+        help="the new threshold file, in the form of generation 4",
+    )
+    calibrate_parser.add_argument(
+        "--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)"
+    )
+    calibrate_parser.add_argument(
+        "--yes",
+        dest="xlatune_yes",
+        action="store_true",
+        help="run although it costs more node-hours than --ask-above",
+    )
+    add_options(calibrate_parser, leave_out=SESSION_OPTIONS)
+    calibrate_parser.set_defaults(run=_calibrate)
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -51,6 +85,34 @@ def _show(arguments: argparse.Namespace) -> int:
     )
     show(_show_lines(file))
     return 2 if file.open_items else 0
+
+
+def _calibrate(arguments: argparse.Namespace) -> int:
+    """Measure the thresholds of each cell of a file, and write them into a new file."""
+    path, new_path = arguments.file, arguments.output
+    if new_path.exists():
+        raise ConfigError(f"{new_path} exists: name another file, or move it away")
+    options = options_of(arguments)
+    nodes, runtime, needs_digest = run_options(options.for_sweeps.values)
+    file_arguments: dict[str, Any] = {
+        "cluster": arguments.cvs_cluster,
+        "values": given_values(arguments.cvs_set),
+        "nodes": nodes,
+    }
+    file = read_cvs_file(path, **file_arguments, needs_digest=needs_digest)
+    file.refuse_open()
+    thresholds = {}
+    for cell in file.cells:
+        sweep = Sweep.from_cvs(path, cell=cell.name, runtime=runtime, **file_arguments)
+        resolved = sweep.resolve(options.for_sweeps)
+        study = resolved.calibration(arguments.jobs)
+        resolved.check()
+        with trials_of(resolved, options) as (runs, tick):
+            campaign = runs.open(resolved, study)
+            written = calibrate(campaign, tick).written
+        thresholds[cell.name] = least_values(campaign, written=written)
+    write_files({new_path: json.dumps(thresholds, indent=2, ensure_ascii=False) + "\n"})
+    return 0
 
 
 def _show_lines(file: CvsFile) -> Iterator[str]:

@@ -19,9 +19,9 @@ import pytest
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
 from pytest_xlatune.guests.cvs.launcher import container_settings
 from pytest_xlatune.guests.cvs.launcher_file import demands_of
-from pytest_xlatune.guests.cvs.reading import given_values, read_cvs_file
+from pytest_xlatune.guests.cvs.reading import given_values, read_cvs_file, run_options
 from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, threshold_word
-from pytest_xlatune.guests.cvs.values import NO_CONTAINER, SINGLE
+from pytest_xlatune.guests.cvs.values import SINGLE
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.text import printable
@@ -71,17 +71,13 @@ class CvsConfiguration(pytest.File):
         """
         option = self.config.option
         options = self.config.stash[OPTIONS_KEY].for_sweeps.values
-        nodes = len(options.get("nodelist") or ()) or options.get("nodes") or None
-        stated_runtime = dict(options.get("container") or {}).get("runtime", "")
-        if not isinstance(stated_runtime, str):  # a list, where the key is given several times
-            stated_runtime = stated_runtime[-1]
+        nodes, stated_runtime, needs_digest = run_options(options)
         cluster = option.cvs_cluster
         arguments: dict[str, Any] = {
             "cluster": _absolute_path(self.config, cluster) if cluster else None,
             "values": given_values(option.cvs_set),
             "nodes": nodes,
         }
-        needs_digest = not options.get("image") and stated_runtime != NO_CONTAINER
         file = read_cvs_file(self.path, **arguments, needs_digest=needs_digest)
         if file.mode == SINGLE and (nodes or 1) > 1:
             raise ConfigError(f"{self.path} is for one node, but the run has {nodes}")

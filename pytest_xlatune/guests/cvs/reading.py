@@ -30,6 +30,7 @@ from pytest_xlatune.guests.cvs.source import (
 )
 from pytest_xlatune.guests.cvs.values import (
     DISTRIBUTED,
+    NO_CONTAINER,
     PREFIX,
     SINGLE,
     TFLOPS,
@@ -115,6 +116,18 @@ def given_values(words: Iterable[str]) -> dict[str, str]:
             raise ConfigError(f"--cvs-set {word!r}: expected PATH=VALUE: config.nnodes=4")
         values[name.strip()] = value
     return values
+
+
+def run_options(options: Mapping[str, Any]) -> tuple[int | None, str, bool]:
+    """Return the number of nodes and the runtime that options name, and if an image is lacking.
+
+    The number is None and the runtime "" if the options do not name them.
+    """
+    nodes = len(options.get("nodelist") or ()) or options.get("nodes") or None
+    runtime = dict(options.get("container") or {}).get("runtime", "")
+    if not isinstance(runtime, str):  # a list, where the key is given several times
+        runtime = runtime[-1]
+    return nodes, runtime, not options.get("image") and runtime != NO_CONTAINER
 
 
 def read_cvs_file(

@@ -15,7 +15,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.cvs_written import first, fourth, thresholds, write
 from tests.helpers.second_looks import BESIDE_THE_LAB
-from tests.helpers.sessions import run_inside, run_with_workers
+from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # MaxText's lines at 820 tokens/s and 0.475 TFLOP a token; step 9 of every job is 4 % slower
@@ -216,3 +216,33 @@ def test_each_kind_of_threshold_is_gated_with_noise(
     assert "every job has the same" in found["final_loss"]["cvs.lines"]
     assert "no job gives scaling_efficiency_pct" in found["scaling_efficiency_pct"]["cvs.lines"]
     done.assert_outcomes(passed=5, failed=3)
+
+
+def calibrate(*args: str) -> int:
+    words = ("--executor", "local", "--container", "runtime=none", "--jobs", "5")
+    with quick_trials():
+        return main(["cvs", "calibrate", *args, *words])
+
+
+def test_calibrate_writes_floors_with_their_noise_and_runs_no_job_twice(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
+    fourth_here(folder, tflops=500)
+    python = ("--launcher", f"python={sys.executable}")
+    assert calibrate("gen4.json", "-o", "floors.json", *python) == 0
+    cell = json.loads((folder / "floors.json").read_text())["BS=2,PRECISION=BF16,SL=8192"]
+    # mean 819.977 less three times 3.04; 0.475 TFLOP a token
+    assert cell["training.tokens_per_sec_per_gpu"]["value"] == pytest.approx(810.8, abs=0.5)
+    assert cell["training.tflops_per_sec_per_gpu"]["value"] == pytest.approx(385.1, abs=0.3)
+    assert "of 5 jobs; 2.60% of healthy jobs miss it" in cell["_comment"]
+    assert "20" in cell["_comment"].partition(":")[0], "the date"
+    (ledger,) = folder.glob(".xlatune/cvs-gen4/*/ledger.jsonl")
+    assert calibrate("gen4.json", "-o", "floors.json", *python) == 2
+    assert calibrate("gen4.json", "-o", "again.json", *python) == 0
+    assert ledger.read_text().count('"attempt-submitted"') == 5
+    # with these floors the file passes
+    data = json.loads((folder / "gen4.json").read_text())
+    write(folder, "gen4.json", {**data, "threshold_json": "floors.json"})
+    done, found = run(pytester, "gen4.json")
+    done.assert_outcomes(passed=5)
+    assert found["tflops_per_sec_per_gpu"]["cvs.verdict"] == "pass"

@@ -107,12 +107,8 @@ _WITH_ALL_OPTIONS = ("docker", "podman")  # runtimes that have all options of a 
 def container_settings(container: Container, runtime: str) -> tuple[dict[str, Any], list[str]]:
     """Return the attributes of a `ContainerLauncher`, and the options that the runtime lacks."""
     options = {"runtime": runtime, "mounts": container.mounts}
-    args = [f"--device={device}" for device in container.devices]
-    if container.shm_size:
-        args.append(f"--shm-size={container.shm_size.lower()}")
-    args += container.args
     if runtime in _WITH_ALL_OPTIONS:
-        return {**options, "args": tuple(args)}, []
+        return {**options, "args": container.args}, []
     # pyxis has mounts
     volumes = container.mounts if runtime == NO_CONTAINER else ()
-    return options, [*(f"--volume={mount}" for mount in volumes), *args]
+    return options, [*(f"--volume={mount}" for mount in volumes), *container.args]

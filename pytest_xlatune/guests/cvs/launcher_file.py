@@ -77,13 +77,7 @@ class CvsLauncherFile(LauncherFile):
 def demands_of(cell: CvsCell) -> tuple[Demand, ...]:
     """Return a demand for each threshold of a cell, and for the metrics that are only recorded."""
     demands = {name: Demand(metric=name) for name in _ALWAYS_RECORDED}
-    for name, threshold in cell.thresholds.items():
-        if threshold.kind == "info" or threshold.value is None:
-            demands[name] = Demand(metric=name)
-        else:
-            bound = threshold.kind[:3]  # min, or the beginning of max_ms
-            demands[name] = Demand(metric=name, bound=bound, value=threshold.value)
-    return tuple(demands.values())
+    return tuple({**demands, **cell.thresholds}.values())
 
 
 def _check_runnable(file: CvsFile, cell: CvsCell) -> None:

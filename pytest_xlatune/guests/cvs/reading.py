@@ -28,6 +28,7 @@ from pytest_xlatune.guests.cvs.source import (
     setting_text,
     typed,
 )
+from pytest_xlatune.guests.cvs.thresholds import Demand
 from pytest_xlatune.guests.cvs.values import (
     DISTRIBUTED,
     NO_CONTAINER,
@@ -39,7 +40,6 @@ from pytest_xlatune.guests.cvs.values import (
     CvsCell,
     CvsFile,
     OpenItem,
-    Threshold,
 )
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
@@ -469,13 +469,20 @@ def _read_generation_1(source: Source, nodes: int | None) -> tuple[CvsFile, dict
         container=Container(
             runtime="docker",
             mounts=tuple(f"{host}:{inside}" for host, inside in volumes.items()),
-            devices=tuple(source.texts(*container, "device_list")),
-            shm_size=source.text("config", "shm_size"),
-            args=("--privileged",),  # CVS starts every container of this generation with it
+            args=(
+                *(f"--device={device}" for device in source.texts(*container, "device_list")),
+                *_shm_size(source.text("config", "shm_size")),
+                "--privileged",  # CVS starts every container of this generation with it
+            ),
         ),
         token_file=source.text("config", "hf_token_file"),
     )
     return file, others
+
+
+def _shm_size(size: str) -> list[str]:
+    """Return the option of a container for the size of /dev/shm; [] if there is no size."""
+    return [f"--shm-size={size.lower()}"] if size else []
 
 
 def _environment_keys(source: Source, mode: str) -> dict[str, str]:
@@ -491,11 +498,11 @@ def _environment_keys(source: Source, mode: str) -> dict[str, str]:
     return variables
 
 
-def _thresholds_of_model(source: Source, *path: str) -> dict[str, Threshold]:
-    """Return the thresholds of a model of generation 1, for the two metrics that CVS judges."""
+def _thresholds_of_model(source: Source, *path: str) -> dict[str, Demand]:
+    """Return the demands on a model of generation 1, for the two metrics that CVS judges."""
     table = source.table(*path)
     return {
-        name: Threshold(kind="min", value=source.number((*path, name), table[name]))
+        name: Demand(metric=name, bound="min", value=source.number((*path, name), table[name]))
         for name in (TFLOPS, TOKENS)
         if name in table and not has_change_mark(table[name])
     }
@@ -567,9 +574,12 @@ def _read_generation_4(
         container=Container(
             runtime=source.text("container", "runtime", "name") or "docker",
             mounts=tuple(mounts),
-            devices=tuple(source.texts(*args, "devices")),
-            shm_size=source.text(*args, "shm-size"),
-            args=(*privileged, *(f"--ulimit={text}" for text in source.texts(*args, "ulimit"))),
+            args=(
+                *(f"--device={device}" for device in source.texts(*args, "devices")),
+                *_shm_size(source.text(*args, "shm-size")),
+                *privileged,
+                *(f"--ulimit={text}" for text in source.texts(*args, "ulimit")),
+            ),
         ),
         enforce=source.truth("enforce_thresholds", default=True),
         token_file=source.text("paths", "hf_token_file"),
@@ -623,8 +633,8 @@ def _keys_in_sweep_name(
 _KINDS = ("min", "max", "max_ms", "info")  # the kinds of thresholds in the published files
 
 
-def _thresholds_of(source: Source, folder: FilePath, name: str) -> dict[str, dict[str, Threshold]]:
-    """Return cell -> metric -> threshold of the threshold file, which is in or below `folder`.
+def _thresholds_of(source: Source, folder: FilePath, name: str) -> dict[str, dict[str, Demand]]:
+    """Return cell -> metric -> demand of the threshold file, which is in or below `folder`.
 
     If there is none, a note in `source` says so.
 
@@ -641,7 +651,7 @@ def _thresholds_of(source: Source, folder: FilePath, name: str) -> dict[str, dic
         return {}
     where = str(folder / name)
     thresholds = Source(objects_of(folder / name), where=where, words={})
-    cells: dict[str, dict[str, Threshold]] = {}
+    cells: dict[str, dict[str, Demand]] = {}
     for cell in (key for key, table in thresholds.table().items() if isinstance(table, dict)):
         for metric in thresholds.table(cell):
             path = (cell, metric)
@@ -649,6 +659,10 @@ def _thresholds_of(source: Source, folder: FilePath, name: str) -> dict[str, dic
             if kind not in _KINDS:
                 at = f"{where}: {path_text(path)}"
                 raise ConfigError.unknown("kind of threshold", kind, valid=_KINDS, where=at)
-            threshold = Threshold(kind=kind, value=thresholds.number((*path, "value"), value))
-            cells.setdefault(cell, {})[metric.removeprefix(PREFIX)] = threshold
+            limit = None if kind == "info" else thresholds.number((*path, "value"), value)
+            name = metric.removeprefix(PREFIX)
+            # the bound of max_ms is max, like that of the metric's name in milliseconds
+            bound = "" if limit is None else kind[:3]
+            demand = Demand(metric=name, bound=bound, value=limit)
+            cells.setdefault(cell, {})[name] = demand
     return cells

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_xlatune.guests.cvs.keys import CLASSES, Leaf
 from pytest_xlatune.guests.cvs.source import whole_as_int
+from pytest_xlatune.guests.cvs.thresholds import Demand
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.record import Json
 
@@ -40,24 +41,6 @@ class OpenItem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Threshold:
-    """A demand on a metric.
-
-    Attributes:
-        kind: `min`, `max`, `max_ms` (at most, in milliseconds), or `info` (only recorded).
-        value: the limit; None if there is none.
-    """
-
-    kind: str
-    value: float | None
-
-    @property
-    def words(self) -> str:
-        """The demand as `show` prints it: `min 380`."""
-        return self.kind if self.value is None else f"{self.kind} {self.value:g}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CvsCell:
     """One combination of settings that the file runs: one of its sweeps, or the whole file.
 
@@ -70,7 +53,7 @@ class CvsCell:
         gpus_per_node: the number of devices of a node.
         parallelism: the axes, e.g. `FSDP=16`; "" if they depend on an unknown number of nodes.
         xla_flags: name of a flag, without dashes -> its value.
-        thresholds: metric -> its threshold.
+        thresholds: metric -> the demand on it.
     """
 
     name: str
@@ -82,7 +65,7 @@ class CvsCell:
     gpus_per_node: int
     parallelism: str
     xla_flags: Mapping[str, str]
-    thresholds: Mapping[str, Threshold]
+    thresholds: Mapping[str, Demand]
 
     @property
     def per_device_batch_size(self) -> float | None:
@@ -109,15 +92,11 @@ class Container:
     Attributes:
         runtime: the name of the runtime, or `NO_CONTAINER`.
         mounts: `/path:/inside`, perhaps with a mode.
-        devices: paths of device files.
-        shm_size: the size of /dev/shm; "" if the file does not give it.
         args: further options of the runtime.
     """
 
     runtime: str
     mounts: tuple[str, ...]
-    devices: tuple[str, ...]
-    shm_size: str
     args: tuple[str, ...]
 
 

@@ -201,7 +201,7 @@ def test_a_cluster_file_says_the_nodes_and_the_user(
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"kind": "min", "value": "380"}, "min 380"),
+        ({"kind": "min", "value": "380"}, "at least 380"),
         ({"kind": "within", "value": 3, "tolerance_pct": 1}, "unknown kind of threshold 'within'"),
         ({"kind": "mini", "value": 3}, "did you mean 'min'"),
         ({"kind": "min", "value": "3 ms"}, "value is '3 ms', expected a number"),

@@ -362,11 +362,17 @@ def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:
 
 
 def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
-    """Return the headline: the winner, and the faster arms that do not win."""
-    best = conclusion.winner
-    faster = next(
-        (verdict for verdict in conclusion.verdicts if verdict.kind is VerdictKind.FASTER), None
-    )
+    """Return the headline: the winner, and why arms that gain more do not win."""
+    best, moved = conclusion.winner, conclusion.tuning.moved
+    sentences: list[str] = []
+    if moved is not None:
+        failed = say(
+            "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
+            "(95 %; 1 control in 20 does so by chance). Do not trust these figures: the cell is "
+            "not quiet enough.",
+            ci95=interval(moved),
+        )
+        sentences.append(failed)
     if best is not None:
         winner_text = say(
             "★ {profile} is faster than `baseline-deployed` by {delta} % (95 % "
@@ -376,102 +382,64 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
-    elif faster is None:
-        winner_text = say("No profile is confirmed to be faster than `baseline-deployed`.")
-    elif faster.unproved:
-        winner_text = say(
-            "{profile} is faster than `baseline-deployed`, and no winner: nothing shows that "
-            "{names} was in effect.",
-            profile=literal(faster.arm),
-            names=literals(faster.unproved),
-        )
-    else:
-        winner_text = say(
-            "{profile} is faster than `baseline-deployed`, and no winner: it is the best of "
-            "several, and its gain, corrected for this choice, may be nothing.",
-            profile=literal(faster.arm),
-        )
-    sentences = [winner_text]
-    if (moved := conclusion.tuning.moved) is not None:
-        failed = say(
-            "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
-            "(95 %; 1 control in 20 does so by chance). Do not trust these figures: the cell is "
-            "not quiet enough.",
-            ci95=interval(moved),
-        )
-        sentences.insert(0, failed)
+        sentences.append(winner_text)
+    elif all(verdict.kind is not VerdictKind.FASTER for verdict in conclusion.verdicts):
+        sentences.append(say("No profile is confirmed to be faster than `baseline-deployed`."))
     if best is not None and best.likely is not None:
-        sentences.append(
-            say(
-                "It is the best of several, so its figure is rather too large: likely {delta} % "
-                "(95 % interval {ci95}).",
-                delta=points(best.likely[0]),
-                ci95=interval(best.likely[1:]),
-            )
+        likely = say(
+            "It is the best of several, so its figure is rather too large: likely {delta} % "
+            "(95 % interval {ci95}).",
+            delta=points(best.likely[0]),
+            ci95=interval(best.likely[1:]),
         )
-    return " ".join((*sentences, *passed_over(conclusion, say)))
-
-
-_REMEDY = N_(
-    "To decide it, measure that setting alone, have the trainer's log print it, or declare it with "
-    "`SiteSettings(unseen=...)`, and run the sweep again with `--xlatune-fresh`: a trial keeps "
-    "what was declared when it ran."
-)
-
-
-def passed_over(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[str]:
-    """Yield why arms that gain more than the recommended arm are not recommended.
-
-    These are arms whose interval is above 0; the text also says what would make them winners.
-    """
-    best, recipe = conclusion.winner, conclusion.tuning.recipe
-    best_delta = (best.delta if best is not None else None) or 0.0
+        sentences.append(likely)
     for verdict in conclusion.verdicts:
         is_above = verdict.kind is VerdictKind.FASTER or (
             verdict.ci95 is not None and verdict.ci95[0] > 0
         )
-        if verdict is best or not is_above or (verdict.delta or 0.0) <= best_delta:
-            continue
-        figures = {
-            "profile": literal(verdict.arm),
-            "delta": points(verdict.delta),
-            "ci95": interval(verdict.ci95),
-        }
-        if verdict.kind is VerdictKind.INCONCLUSIVE:
-            yield say(
-                "{profile} is at {delta} % (95 % interval {ci95}), and is not called faster: "
-                "{reason}.",
-                **figures,
-                reason=plainly(first(verdict.reasons), say).rstrip("."),
+        is_larger = (verdict.delta or 0.0) > ((best.delta if best else None) or 0.0)
+        reason = _why_no_winner(verdict, conclusion, say)
+        if verdict is not best and is_above and is_larger and reason:
+            passed_over = say(
+                "{profile} is at {delta} % (95 % interval {ci95}), and no winner: {reason}.",
+                profile=literal(verdict.arm),
+                delta=points(verdict.delta),
+                ci95=interval(verdict.ci95),
+                reason=reason,
             )
-        elif verdict.kind is VerdictKind.FASTER and verdict.unproved:
-            if best is not None:
-                yield say(
-                    "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: "
-                    "nothing shows that {names} was in effect.",
-                    **figures,
-                    names=literals(verdict.unproved),
-                )
-            yield say(_REMEDY)
-        elif verdict.kind is VerdictKind.FASTER and recipe is not None and verdict.wins:
-            largest = conclusion.verdict(recipe.largest)
-            largest_delta = (largest.delta if largest is not None else None) or 0.0
-            # The recipe starts from `recipe.largest`. A faster arm is a stack, and the blocks lack
-            # a run without some of its parts.
-            may_lead = (verdict.delta or 0.0) <= largest_delta
-            msgid = _LARGER if may_lead else _UNTESTED_PARTS
-            yield say(msgid, **figures, largest=literal(recipe.largest))
+            sentences.append(passed_over)
+    return " ".join(sentences)
 
 
-_LARGER = N_(
-    "{profile} has a larger figure, {delta} %: the recipe is the smallest set that is not shown to "
-    "be slower than {largest}."
-)
-_UNTESTED_PARTS = N_(
-    "{profile} is faster by {delta} % (95 % interval {ci95}) and is passed over: the same blocks "
-    "have no run without some of its settings, so any of these may do nothing. A sweep of its "
-    "parts would show it."
-)
+def _why_no_winner(verdict: Verdict, conclusion: Conclusion, say: Translator) -> str:
+    """Return why an arm with a gain is not recommended; "" if nothing speaks against it."""
+    if verdict.kind is VerdictKind.INCONCLUSIVE:
+        return plainly(first(verdict.reasons), say).rstrip(".")
+    if verdict.kind is not VerdictKind.FASTER:
+        return ""
+    if verdict.unproved:
+        return say(
+            "nothing shows that {names} was in effect. To decide it, measure that setting alone, "
+            "have the trainer's log print it, or declare it with `SiteSettings(unseen=...)`, and "
+            "run the sweep again with `--xlatune-fresh`",
+            names=literals(verdict.unproved),
+        )
+    if not verdict.wins:
+        return say(
+            "it is the best of several, and its gain, corrected for this choice, may be nothing"
+        )
+    if (recipe := conclusion.tuning.recipe) is None:
+        return ""
+    largest = conclusion.verdict(recipe.largest)
+    if (verdict.delta or 0.0) <= ((largest.delta if largest is not None else None) or 0.0):
+        return say(
+            "the recipe is the smallest set that is not shown to be slower than {largest}",
+            largest=literal(recipe.largest),
+        )
+    # The recipe starts from `recipe.largest`. A faster arm is a stack.
+    return say(
+        "the same blocks have no run without some of its settings, so any of these may do nothing"
+    )
 
 
 def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:

@@ -497,7 +497,7 @@ def test_what_nothing_shows_does_not_win_however_fast_it_is(
     stopped = [sentence(e).split()[0] for e in found.notes if "you may stop" in sentence(e)]
     assert (own.id in stopped) is not bool(effects), "only what can win stops a sweep"
     assert all(f"nothing shows that `{name}` was" in text for name in best.unproved)
-    assert (f"`{own.id}` is faster by +" in text) is bool(effects)
+    assert (f"`{own.id}` is at +" in text) is bool(effects)
 
 
 def faster(name: str, delta: float, *ends: float, **more: Any) -> Verdict:
@@ -517,12 +517,12 @@ def faster(name: str, delta: float, *ends: float, **more: Any) -> Verdict:
                      id="an effect in both intervals"),
         pytest.param([faster("a", 0.3, 0.25, 0.34)], "", "a", id="too large for small effects"),
         pytest.param([faster("a", 0.04), faster("abc", 0.05)],
-                     "`abc` has a larger figure, +5.0 %: the recipe", "a",
+                     "[+4.0, +6.0]), and no winner: the recipe", "a",
                      id="the largest is larger than the recipe"),
         pytest.param([faster("a", 0.04), faster("abc", 0.05), faster("ab", 0.045)],
-                     "`ab` has a larger figure, +4.5 %", "a", id="one between is larger"),
+                     "[+3.5, +5.5]), and no winner: the recipe", "a", id="one between is larger"),
         pytest.param([faster("a", 0.04), faster("abc", 0.05), faster("xy", 0.06)],
-                     "`xy` is faster by +6.0 % (95 % interval [+5.0, +7.0]) and is passed over",
+                     "`xy` is at +6.0 % (95 % interval [+5.0, +7.0]), and no winner: the",
                      "a", id="one whose parts were not measured"),
         pytest.param([faster("a", 0.04), faster("low", 0.01)], "", "a", id="a smaller one"),
         pytest.param([faster("b", 0.05, kind=VerdictKind.INCONCLUSIVE,

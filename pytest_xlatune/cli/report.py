@@ -57,10 +57,7 @@ def documents_of(
     folders: Sequence[Path], options: RunSettings, problems: list[str], *, writes: bool
 ) -> Iterator[Document]:
     """Yield the report of each ledger, and the names of its files once they are written."""
-    exports: tuple[str, ...] = ()
-    if options.export:
-        exports, missing = check_exports(options.export)
-        problems.extend(missing)
+    check_exports(options.export)
     for folder in folders:
         with _ledger_errors_in(problems):
             cell_report = read_cell_report(folder)
@@ -70,7 +67,7 @@ def documents_of(
                     folder,
                     options.reports,
                     zh=options.zh,
-                    exports=exports,
+                    exports=options.export,
                     cell_report=cell_report,
                 )
                 settings = sorted(cell_report.state.opened[-1].settings.items())

@@ -10,9 +10,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-import msgspec
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError, hide_secrets_of
@@ -48,7 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Read all options, and register what this process needs; called when pytest loads this."""
     # messages may quote options of a launcher, such as `--password`
     hide_secrets_of(os.environ)
-    no_exports: tuple[str, ...] = ()
     try:
         _register_markers_later(config)
         options = resolve_options(
@@ -58,15 +56,14 @@ def pytest_configure(config: pytest.Config) -> None:
             root=root_of(config),
         )
         if options.export and not (options.is_off or is_worker(config)):
-            available, no_exports = check_exports(options.export)
-            options = msgspec.structs.replace(options, export=available)
+            check_exports(options.export)
         config.stash[OPTIONS_KEY] = options
         config.stash[OPENING_KEY] = []
         _register_fixtures(config)
         # xdist's controlling process collects nothing, but its workers need our session's id
         is_distributing = config.getoption("dist", "no") != "no"
         if is_distributing or options.export or options.notify_file:
-            _register_controller(config, no_exports=no_exports)
+            _register_controller(config)
     except ConfigError as error:
         raise pytest.UsageError(str(error)) from None
 
@@ -96,7 +93,7 @@ def _register_fixtures(config: pytest.Config) -> None:
         definitions.sort(key=lambda definition: definition.func.__module__ != fixtures.__name__)
 
 
-def _register_controller(config: pytest.Config, *, no_exports: Sequence[str] = ()) -> None:
+def _register_controller(config: pytest.Config) -> None:
     """Register the controller if this process has the terminal, and none is registered.
 
     Raises:
@@ -106,7 +103,7 @@ def _register_controller(config: pytest.Config, *, no_exports: Sequence[str] = (
     if manager.hasplugin(CONTROLLER) or is_worker(config) or options.is_off:
         return
     notifier = Notifier(read_targets(os.environ, options.notify_file))
-    controller = Controller(config, options, new_session_id(), notifier, no_exports=no_exports)
+    controller = Controller(config, options, new_session_id(), notifier)
     manager.register(controller, CONTROLLER)
 
 

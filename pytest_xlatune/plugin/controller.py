@@ -167,10 +167,7 @@ class Controller:
         options: RunSettings,
         session_id: str,
         notifier: Notifier,
-        *,
-        no_exports: Sequence[str] = (),
     ) -> None:
-        self._no_exports = tuple(no_exports)  # why formats of `--xlatune-export` are not available
         self.session_id = session_id
         self._notifier = notifier
         self._has_results = False  # whether a trial has ended during this session
@@ -192,13 +189,6 @@ class Controller:
         self._reports: dict[str, pytest.TestReport] = {}
         # message of a failure -> the reports of the other tests with it
         self._repeats: dict[str, list[pytest.TestReport]] = {}
-
-    def pytest_report_header(self) -> list[str]:
-        """Show before anything runs which exports are not available."""
-        return self._missing_exports()
-
-    def _missing_exports(self) -> list[str]:
-        return [f"xlatune: {reason}" for reason in self._no_exports]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -370,8 +360,6 @@ class Controller:
                     self._end.statuses.add(error.exit)
                     session.exitstatus = self._end.status(session.exitstatus)
         # the header also shows it, but `-q` has none, and after hours it has scrolled away
-        for line in self._missing_exports():
-            _say(terminalreporter, line)
         if not has_pages():
             _say(terminalreporter, f"xlatune: {NO_PAGES}")
         if self._end.is_own:
@@ -484,7 +472,7 @@ class Controller:
 
     def _notify(self, message: str) -> None:
         """Send a notification; print a warning if it cannot be sent."""
-        if warning := self._notifier.send_text(message):
+        if warning := self._notifier.send(message):
             self._print([f"xlatune: {warning}"])
 
     def _follow(self) -> None:
@@ -507,9 +495,6 @@ class Controller:
                     for message in progress.messages:
                         self._notify(message)
                     if progress.result is not None:
-                        if not self._has_results:
-                            text = progress.line.removeprefix(progress.label).lstrip()
-                            self._notify(f"[xla-tuning] first trial is in: {progress.label} {text}")
                         self._has_results = True
                         self._config.hook.pytest_xlatune_trial_ended(
                             sweep=progress.sweep, result=progress.result

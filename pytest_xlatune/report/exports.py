@@ -191,25 +191,14 @@ def export_of(name: str) -> Export:
     return export
 
 
-def check_exports(formats: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the formats that can be written, and a message for each format that cannot.
-
-    This is called before the sweep runs.
+def check_exports(formats: Sequence[str]) -> None:
+    """Check, before the sweep runs, that each format can be written.
 
     Raises:
-        ConfigError: formats are requested, and none can be written.
+        ConfigError: one of them cannot be written.
     """
-    writable, problems = [], []
     for name in formats:
-        try:
-            export_of(name).check()
-        except ConfigError as error:
-            problems.append(str(error))
-        else:
-            writable.append(name)
-    if problems and not writable:
-        raise ConfigError("; ".join(problems))
-    return tuple(writable), tuple(problems)
+        export_of(name).check()
 
 
 def exported(text: str, *, sweep: str, study: str) -> Exported:

@@ -52,7 +52,6 @@ class SweepProgress:
     Attributes:
         line: the text to show; "" if there is none.
         sweep: the name of the sweep.
-        label: the cell in a few words.
         is_passing: whether the line is about jobs in flight; a terminal whose status line shows
             them omits it.
         result: the result of the trial that ended; None if the line is not about an ended trial.
@@ -61,7 +60,6 @@ class SweepProgress:
 
     line: str
     sweep: str
-    label: str = ""
     is_passing: bool = False
     result: TrialResult | None = None
     messages: tuple[str, ...] = ()
@@ -208,7 +206,7 @@ class LiveLines:
             label = shared_label(self._opened.cells) if self._opened is not None else ""
             is_named = self.is_alone or not progress.line or progress.line.startswith(label)
             line = progress.line if is_named else f"{label} {progress.line}"
-            yield dataclasses.replace(progress, line=line, label=label)
+            yield dataclasses.replace(progress, line=line)
 
     def _unlabelled_news(self) -> Iterator[SweepProgress]:
         if self._broken is not None:

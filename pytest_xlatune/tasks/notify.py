@@ -56,19 +56,15 @@ class Notifier:
     def __repr__(self) -> str:
         return f"<Notifier to {len(self._targets)} targets>"
 
-    def send_text(self, message: str) -> str:
-        """Send a message whose first line is its title; return a warning as `send` does."""
-        title, _, body = message.partition("\n")
-        return self.send(title=title, body=body or title)
-
-    def send(self, *, title: str, body: str) -> str:
-        """Send a message; return a warning for the user, "" if all went well.
+    def send(self, message: str) -> str:
+        """Send a message whose first line is its title; return a warning, "" if all went well.
 
         After a warning, no further message is sent.
         """
         if not self._targets or self._has_warned:
             return ""
-        warning = self._send(title, body)
+        title, _, body = message.partition("\n")
+        warning = self._send(title, body or title)
         self._has_warned = bool(warning)
         return warning
 

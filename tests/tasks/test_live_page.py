@@ -146,7 +146,7 @@ def test_a_message_arrives_and_nothing_is_logged(
 ) -> None:
     notifier = Notifier((target,))
     with caplog.at_level(logging.DEBUG):
-        assert notifier.send(title="halted", body="Reason: http://ada:hunter2hunter2@node") == ""
+        assert notifier.send("halted\nReason: http://ada:hunter2hunter2@node") == ""
     (message,) = Inbox.messages
     assert (message["title"], message["message"]) == ("halted", "Reason: http://(hidden)@node")
     assert SECRET not in caplog.text
@@ -160,18 +160,18 @@ def test_what_cannot_be_sent_is_one_warning(caplog: pytest.LogCaptureFixture) ->
     ):
         notifier = Notifier((target,))
         with caplog.at_level(logging.DEBUG):
-            warning = notifier.send(title="t", body="b")
+            warning = notifier.send("t\nb")
         assert says in warning
         assert SECRET not in warning + caplog.text
-        assert notifier.send(title="t", body="b") == ""
+        assert notifier.send("t\nb") == ""
 
 
 def test_targets_come_from_the_file_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
-    assert Notifier(()).send(title="t", body="b") == "", "it needs no Apprise"
-    assert "pytest-xlatune[notify]" in Notifier(("json://x",)).send(title="t", body="b")
+    assert Notifier(()).send("t\nb") == "", "it needs no Apprise"
+    assert "pytest-xlatune[notify]" in Notifier(("json://x",)).send("t\nb")
     file = tmp_path / "targets"
     file.write_text("# the team's channel\n\n tgram://a/b \nmailto://c\n")
     environ = {"XLATUNE_NOTIFY_URL": "json://one json://two"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,10 +14,10 @@ from pytest_xlatune.model.text import counted
 # A wider range is taken for a typing error; Slurm's own limit is 65536 too. Without a limit, a list
 # of 20 bytes could take 320 MB.
 MAX_RANGE = 65536
-_MAX_NAME = 255  # characters of a host's name
+_MAX_NAME = 255  # characters of a host's name outside brackets
 
-# the part outside brackets:  node-a.
-_PLAIN = re.compile(r"[A-Za-z0-9._-]+")
+# one group of a list:  node-a  gpu[001-004,007]-ib  rack[1-2]n[01-16]
+_GROUP = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9,-]+\])+")
 # the part inside brackets:  001-004
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 # a leaf switch or block in topology.conf or `scontrol show topology`:
@@ -38,15 +39,18 @@ def expand(text: str) -> tuple[str, ...]:
         ConfigError: it is malformed, names a node twice, or a name begins with a dash.
     """
     names: list[str] = []
-    at = 0
-    while True:
-        group, at = _group(text, at, most=MAX_RANGE - len(names))
-        names += group
-        if at == len(text):
-            break
-        if text[at] != ",":
-            raise _malformed(text, at, f"unexpected {text[at]!r}")
-        at += 1
+    for group in re.split(r",(?![^\[]*\])", text):
+        if not _GROUP.fullmatch(group):
+            raise _malformed(text, f"{group!r} is no name")
+        pieces = re.split(r"\[(.*?)\]", group)  # every second piece is the inside of brackets
+        choices = [
+            _numbers(text, piece) if number % 2 else [piece] for number, piece in enumerate(pieces)
+        ]
+        if sum(map(len, pieces[::2])) > _MAX_NAME:
+            raise _malformed(text, f"a name of more than {_MAX_NAME} characters")
+        if len(names) + math.prod(map(len, choices)) > MAX_RANGE:
+            raise _malformed(text, f"more than {MAX_RANGE} nodes")
+        names += map("".join, itertools.product(*choices))
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise ConfigError(f"node list {text!r}: {name} is named twice")
@@ -91,62 +95,26 @@ def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
     size, surplus = divmod(len(names), count)
     if size and not surplus:
         return tuple(tuple(names[at : at + size]) for at in range(0, len(names), size))
-    fitting = [n for n in range(2, len(names) + 1) if not len(names) % n]
-    near = sorted(sorted(fitting, key=lambda n: abs(n - count))[:3])
+    fitting = [str(n) for n in range(2, len(names) + 1) if not len(names) % n]
     leave_out = f"leave out {counted(surplus, 'node')}, or " if size else ""
     raise ConfigError(
         f"{counted(len(names), 'node')} cannot be split into {count} equal slots; "
-        f"{leave_out}ask for {' or '.join(map(str, near)) or 'no'} slots"
+        f"{leave_out}ask for {' or '.join(fitting) or 'no'} slots"
     )
 
 
-def _group(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Return the names of a group such as `node[1-2]-ib`, and the index after it.
-
-    Args:
-        text: the host list.
-        at: the index at which the group begins.
-        most: how many names are allowed.
-    """
-    names = [""]
-    start = at
-    while at < len(text) and text[at] != ",":
-        if text[at] == "[":
-            numbers, at = _brackets(text, at + 1, most=most // len(names))
-            names = [name + number for name in names for number in numbers]
-        elif plain := _PLAIN.match(text, at):
-            names = [name + plain[0] for name in names]
-            at = plain.end()
-        else:
-            raise _malformed(text, at, f"unexpected {text[at]!r}")
-        if len(names[0]) > _MAX_NAME:
-            raise _malformed(text, at, f"a name of more than {_MAX_NAME} characters")
-    if at == start:
-        raise _malformed(text, at, "a name is missing")
-    return names, at
-
-
-def _brackets(text: str, at: int, *, most: int) -> tuple[list[str], int]:
-    """Return the numbers of `001-004,007]` from index `at`, and the index after the bracket."""
+def _numbers(text: str, inside: str) -> list[str]:
+    """Return the numbers of `001-004,007`, the inside of brackets in a host list."""
     numbers: list[str] = []
-    while True:
-        match = _RANGE.match(text, at)
+    for part in inside.split(","):
+        match = _RANGE.fullmatch(part)
         if match is None:
-            raise _malformed(text, at, "expected a number or a range such as 001-004")
+            raise _malformed(text, f"{part!r} is no number or range such as 001-004")
         low, high = match[1], match[2] or match[1]
-        count = int(high) - int(low) + 1
-        if not 1 <= count <= MAX_RANGE:
-            raise _malformed(text, at, f"range {match[0]} is backwards or beyond {MAX_RANGE} nodes")
-        if len(numbers) + count > most:
-            raise _malformed(text, at, f"more than {MAX_RANGE} nodes")
-        numbers += [f"{int(low) + i:0{len(low)}}" for i in range(count)]
-        at = match.end()
-        closing = text[at : at + 1]
-        if closing == "]":
-            return numbers, at + 1
-        if closing != ",":
-            raise _malformed(text, at, "expected , or ]")
-        at += 1
+        if not 0 <= int(high) - int(low) < MAX_RANGE - len(numbers):
+            raise _malformed(text, f"range {part} is backwards, or of more than {MAX_RANGE} nodes")
+        numbers += [f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1)]
+    return numbers
 
 
 def _ranges(numbers: Sequence[str]) -> str:
@@ -163,10 +131,9 @@ def _ranges(numbers: Sequence[str]) -> str:
     return f"[{','.join(inside)}]"
 
 
-def _malformed(text: str, at: int, why: str) -> ConfigError:
+def _malformed(text: str, why: str) -> ConfigError:
     return ConfigError(
-        f"node list {text!r:.200}: {why} at character {at + 1}; expected a list such as "
-        "node[001-004,007],gpu-a[1-2]"
+        f"node list {text!r:.200}: {why}; expected a list such as node[001-004,007],gpu-a[1-2]"
     )
 
 

@@ -7,7 +7,6 @@ commands that only read logs do not load this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
@@ -29,6 +28,7 @@ __all__ = [  # including names of `failure` and `metric`, which many callers imp
     "Action",
     "Blamed",
     "BlamedAt",
+    "CellsRecord",
     "Comparison",
     "Conclusion",
     "Effect",
@@ -39,6 +39,7 @@ __all__ = [  # including names of `failure` and `metric`, which many callers imp
     "NoScore",
     "NoiseRecord",
     "Outcome",
+    "PairFound",
     "Recipe",
     "RecipePart",
     "RotationResult",
@@ -439,40 +440,10 @@ class StudyRecord(Record, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = ""
-    arms_are_cells: ClassVar[bool] = False  # whether arms are cells, and not profiles of one cell
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:
         cls._kinds[cls.kind] = cls
-
-    @property
-    def summary(self) -> tuple[Message, ...]:
-        """What a summary says instead of naming a winner; () if the summary names a winner."""
-        return ()
-
-    @property
-    def objection(self) -> tuple[Message, ...]:
-        """Why the test of the conclusion fails, apart from its arms; () if it passes."""
-        return ()
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        """Name -> text of the files that are kept in the work directory for later sweeps."""
-        return {}
-
-    @property
-    def setting(self) -> str | None:
-        """The setting to deploy, `key=value`; "" if none was found, None if none is sought."""
-        return None
-
-    @property
-    def peak_tflops(self) -> float | None:
-        """The declared peak of one device in TFLOP/s; None if it is unknown."""
-        return None
-
-    def shown_name(self, arm: str) -> str:
-        """Return the name of an arm in a plot: its id, unless the study has a better name."""
-        return arm
 
     def to_json(self) -> dict[str, Json]:
         """Return the record as builtins, with its kind."""
@@ -518,6 +489,50 @@ class NoiseRecord(StudyRecord, frozen=True, kw_only=True):
     kind: ClassVar[str] = "noise"
     sigma: Real | None = None
     mde80: Real | None = None
+
+
+class PairFound(Record, frozen=True, kw_only=True):
+    """The result of one pair of nodes.
+
+    Attributes:
+        nodes: both nodes.
+        change: relative change of its speed. Without fresh runs, its first run is compared with
+            its round. Fresh runs are compared with the median of all first runs, or, for the
+            slowest pair, with the runs beside them.
+        runs: number of runs with a score.
+    """
+
+    nodes: tuple[str, ...]
+    change: Real
+    runs: int = 1
+
+
+class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
+    """The common part of the results of studies whose arms are cells.
+
+    Attributes:
+        peak_tflops: declared peak of one device in TFLOP/s; None if unknown.
+        summary: the answer first, then further lines of a summary.
+        objection: why the test of the whole study fails; () if it passes.
+        files: name -> text of each file for the work directory that later sweeps can use.
+        pairs: the pairs of nodes that ran; () for studies of other arms.
+    """
+
+    kind: ClassVar[str] = "cells"
+    peak_tflops: Real | None = None
+    summary: tuple[Message, ...] = ()
+    objection: tuple[Message, ...] = ()
+    files: dict[str, str] = msgspec.field(default_factory=dict)
+    pairs: tuple[PairFound, ...] = ()
+
+    @property
+    def setting(self) -> str | None:
+        """The setting to deploy, `key=value`; "" if none was found, None if none is sought."""
+        return None
+
+    def shown_name(self, arm: str) -> str:
+        """Return the name of an arm in a plot: its id, unless the study has a better name."""
+        return arm
 
 
 class Needed(StrEnum):
@@ -630,9 +645,9 @@ class Conclusion(Record, frozen=True, kw_only=True, dict=True, gc=True):
         return bool(known) and all(verdict.unproved for verdict in known)
 
     @property
-    def facts(self) -> StudyRecord:
-        """The record, or an empty one if there is none."""
-        return self.record or StudyRecord()
+    def facts(self) -> CellsRecord:
+        """The record of a study of cells, or an empty one."""
+        return self.found(CellsRecord)
 
     def found(self, kind: type[Found]) -> Found:
         """Return the record if it is of this class, or else an empty record of the class."""

@@ -275,8 +275,8 @@ def evidence(request: pytest.FixtureRequest, sweep: Sweep) -> Callable[[Profile 
 def conclusion(request: pytest.FixtureRequest, campaign: Campaign) -> Conclusion:
     """The conclusion of a study other than tuning, once its last trial is over."""
     concluded = guarded(request, lambda tick: awaiting.concluded(campaign, tick))
-    if concluded.record is not None:
-        summary = "; ".join(map(sentence, concluded.record.summary))
+    if concluded.facts.summary:
+        summary = "; ".join(map(sentence, concluded.facts.summary))
         request.node.user_properties.append(("xlatune.conclusion", summary))
     return concluded
 

@@ -13,8 +13,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.pairs import CellsRecord, PairFound
-from pytest_xlatune.model.result import Conclusion, Verdict
+from pytest_xlatune.model.result import CellsRecord, Conclusion, PairFound, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
 from pytest_xlatune.report.deployment import recommended_patch
 from pytest_xlatune.report.document import (

@@ -24,6 +24,7 @@ from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Real, Record, decode, explained
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import (
+    CellsRecord,
     Comparison,
     Conclusion,
     Score,
@@ -189,8 +190,8 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     @property
     def uses(self) -> dict[str, DeviceUse]:
         """Arm -> how it uses a device, for a study whose arms are cells."""
-        facts = self.conclusion.facts
-        if not facts.arms_are_cells:
+        record = self.conclusion.record
+        if not isinstance(record, CellsRecord):
             return {}
         scores: dict[str, list[Score]] = {}
         for result in self.history:
@@ -199,7 +200,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         return {
             arm: use
             for arm, arm_scores in sorted(scores.items())
-            if (use := _use_of(arm_scores, facts.peak_tflops)) != DeviceUse()
+            if (use := _use_of(arm_scores, record.peak_tflops)) != DeviceUse()
         }
 
     @property

@@ -139,10 +139,10 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     settings, best = settings_by_arm(profiles), conclusion.winner
 
     def row(verdict: Verdict) -> ForestRow:
-        record, arm_settings = conclusion.record, settings.get(verdict.arm, ABSENT)
+        arm_settings = settings.get(verdict.arm, ABSENT)
         low, high = map(axis.at, verdict.ci95) if verdict.ci95 else (None, None)
         return ForestRow(
-            name=plain(verdict.arm if record is None else record.shown_name(verdict.arm)),
+            name=plain(conclusion.facts.shown_name(verdict.arm)),
             what="" if arm_settings == ABSENT else arm_settings,
             n=str(verdict.n),
             verdict=words_beside(verdict),

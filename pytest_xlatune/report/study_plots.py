@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_xlatune.model.pairs import CellsRecord
-from pytest_xlatune.model.result import VerdictKind
+from pytest_xlatune.model.result import CellsRecord, VerdictKind
 from pytest_xlatune.model.text import percent, points
 from pytest_xlatune.report.document import plain
 from pytest_xlatune.report.measured_cell import MeasuredCell

@@ -29,10 +29,10 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.resources import Next, RetryRule
 from pytest_xlatune.model.result import (
+    CellsRecord,
     Comparison,
     Conclusion,
     Score,

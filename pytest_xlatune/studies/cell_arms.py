@@ -20,10 +20,9 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import CLASS_OF_STATE, FailureClass
 from pytest_xlatune.model.message import Message, at_most, say
-from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.record import Real, digest
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind
+from pytest_xlatune.model.result import CellsRecord, Conclusion, TrialResult, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies import (

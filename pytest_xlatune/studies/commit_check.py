@@ -32,10 +32,16 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import waves_in
 from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
 from pytest_xlatune.model.resources import Next, RetryRule
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.result import (
+    CellsRecord,
+    Conclusion,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+    relative,
+)
 from pytest_xlatune.model.sentences import (
     ITS_FIRST_RUN,
     ITS_FIRST_RUN_AGAIN,

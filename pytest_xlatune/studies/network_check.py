@@ -23,8 +23,15 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.message import Message, say
-from pytest_xlatune.model.pairs import CellsRecord, PairFound
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.result import (
+    CellsRecord,
+    Conclusion,
+    PairFound,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+    relative,
+)
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.paired_runs import (

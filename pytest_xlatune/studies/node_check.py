@@ -19,9 +19,15 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, at_most, say, verbatim
-from pytest_xlatune.model.pairs import CellsRecord
 from pytest_xlatune.model.record import Real
-from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict, VerdictKind, relative
+from pytest_xlatune.model.result import (
+    CellsRecord,
+    Conclusion,
+    TrialResult,
+    Verdict,
+    VerdictKind,
+    relative,
+)
 from pytest_xlatune.model.sentences import ITS_FIRST_RUN, ITS_FIRST_RUN_AGAIN, RUN_AGAIN
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial

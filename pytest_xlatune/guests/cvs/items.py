@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.guests.cvs.entry_study import THRESHOLDS
-from pytest_xlatune.guests.cvs.launcher import container_settings
 from pytest_xlatune.guests.cvs.launcher_file import demands_of
 from pytest_xlatune.guests.cvs.reading import given_values, read_cvs_file, run_options
 from pytest_xlatune.guests.cvs.thresholds import JOBS, Demand, Thresholds, threshold_word
@@ -30,8 +29,6 @@ from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.tasks.answers import Measured
 
 _LINE_PROPERTY = "cvs.lines"  # the property of a test with its line for the summary
-# the container's settings in the file that the runtime of this run lacks
-_DROPPED: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,8 +79,6 @@ class CvsConfiguration(pytest.File):
         if file.mode == SINGLE and (nodes or 1) > 1:
             raise ConfigError(f"{self.path} is for one node, but the run has {nodes}")
         file.refuse_open()
-        runtime = stated_runtime or file.container.runtime
-        self.config.stash[_DROPPED] = container_settings(file.container, runtime)[1]
         for cell in file.cells:
             demands = demands_of(cell)
             study = Thresholds(demands=demands, jobs=option.cvs_jobs or JOBS)
@@ -152,7 +147,7 @@ def test_threshold(
         raise AssertionError(line)
 
 
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Show the verdict on each metric, and which parts of CVS this run has not run."""
     lines: list[str] = []
     for reports in terminalreporter.stats.values():
@@ -165,11 +160,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("CVS thresholds")
     for line in lines:
         terminalreporter.write_line(printable(line))
-    if dropped := config.stash.get(_DROPPED, []):
-        terminalreporter.write_line(
-            "container settings of the file that were left out, because the runtime has no such "
-            f"option: {' '.join(dropped)}"
-        )
     terminalreporter.write_line(
         "not run: the smoke test of CVS, its test of checkpoint and resume, its checks of the loss "
         "curve and of error patterns, its check of the kernel log (see node_health)"

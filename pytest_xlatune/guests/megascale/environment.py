@@ -1,20 +1,16 @@
-"""Check whether this host is set up for multi-slice jobs, by settings that public documents name.
+"""Check the network settings of this host by what public documents advise for multi-slice jobs.
 
 Nothing is changed. Each item names its source.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from pytest_xlatune.model.text import to_integer
 
-_OPENXLA = "openxla.org/xla: Debugging MXLA issues"
 _GOOGLE = (
     "docs.cloud.google.com/compute/docs/networking/"
     "tcp-optimization-for-network-performance-in-gcp-and-hybrid"
@@ -38,8 +34,8 @@ class Item(NamedTuple):
     """A setting of a host, and what a public document advises about it."""
 
     name: str
-    value: str  # "" if it is unset or cannot be read
-    is_good: bool | None  # None if it cannot be read, or if it is optional and not set
+    value: str  # "" if it cannot be read
+    is_good: bool | None  # None if it cannot be read
     advice: str  # the advised value
     source: str  # the public document with the advice
 
@@ -49,13 +45,7 @@ def settings_of_this_host(root: Path = Path("/")) -> dict[str, str]:
     interfaces = sorted((root / "sys/class/net").glob("*/mtu"))
     files = {f"mtu.{path.parent.name}": path for path in interfaces if path.parent.name != "lo"}
     files |= {name: root / path for name, path in FILES.items()}
-    settings = {name: _text_of(path) for name, path in files.items()}
-    try:
-        settings["jax"] = importlib.metadata.version("jax")
-    except importlib.metadata.PackageNotFoundError:
-        settings["jax"] = ""
-    settings["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")
-    return settings
+    return {name: _text_of(path) for name, path in files.items()}
 
 
 def _text_of(path: Path) -> str:
@@ -82,23 +72,8 @@ def _number_check(is_good_number: Callable[[int], bool]) -> Callable[[str], bool
     return check_number
 
 
-def _is_new_jax(version: str) -> bool | None:
-    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", version)
-    return (int(numbers[1]), int(numbers[2])) >= (0, 6) if numbers else None
-
-
 # name -> a check as for `Item.is_good`, the advice, the source
 _SETTINGS: dict[str, tuple[Callable[[str], bool | None], str, str]] = {
-    "jax": (
-        _is_new_jax,
-        "0.6 or newer, and jax.distributed.initialize(): the log then says which host has trouble",
-        _OPENXLA,
-    ),
-    "XLA_FLAGS": (
-        lambda value: "--xla_dump_to" in value or None,
-        "--xla_dump_to=FOLDER, to compare programs after a mismatch (optional)",
-        _OPENXLA,
-    ),
     "tcp_slow_start_after_idle": (_number_check(lambda n: n == 0), "0", _GOOGLE),
     "default_qdisc": (lambda value: value == "fq" if value else None, "fq", _GOOGLE),
     "hystart_detect": (_number_check(lambda n: not n & 1), "without bit 1, e.g. 2", _GOOGLE),

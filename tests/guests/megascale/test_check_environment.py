@@ -33,8 +33,6 @@ def test_each_setting_is_judged_by_its_advice(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(f"{text}\n")
     found = {item.name: item.is_good for item in check(settings_of_this_host(tmp_path))}
-    assert found.pop("jax") in (True, None)
-    assert found.pop("XLA_FLAGS") in (True, None)
     names = ("mtu.eth0", *(name for name in BAD if name != "mtu"))
     assert found == dict.fromkeys(names, True)
     assert {item.name: item.is_good for item in check(BAD)} == dict.fromkeys(BAD, False)

@@ -124,7 +124,6 @@ def _held(holds: Sequence[bool]) -> str:
 SLOTS = 8
 MORE = 65  # 1.3 times the jobs of one slot
 FEW = 50  # as many as one slot has: the default
-SLOWER = "slot {slot} ({nodes}) is slower than the others"  # how the note begins
 
 
 def on_slots(world: World, seed: int) -> Counter[str]:
@@ -137,7 +136,6 @@ def on_slots(world: World, seed: int) -> Counter[str]:
         rounds=cluster.rounds or len(history),
         found=sum(world.truth_of(arm) > 0 for arm in faster),
         false=any(world.truth_of(arm) <= 0 for arm in faster),
-        slower=any(note.text.startswith(SLOWER) for note in conclusion.notes),
     )
 
 
@@ -155,7 +153,6 @@ def slots_row(world: World, results: list[Counter[str]]) -> list[str]:
         f"{total['jobs'] / sweeps / NULL.budget:.2f}",
         pages.share(total["false"], sweeps),
         pages.share(total["found"], sweeps * len(world.effects)),
-        "-" if world.node_slots == 1 else pages.share(total["slower"], sweeps),
     ]
 
 
@@ -348,7 +345,7 @@ TABLES = (
         part="node slots",
         columns=pages.cells(
             "slots, spread | trials | profiles | sweeps | wall time | node-hours | false winner | "
-            "power | told"
+            "power"
         ),
         worlds=tuple(
             world

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from numpy.typing import NDArray
 
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import relative
-from pytest_xlatune.model.sentences import BLOCKS
 from pytest_xlatune.model.trial import ConfirmDesign
 from pytest_xlatune.stats.quantiles import special, t_quantile
 
@@ -146,13 +144,7 @@ _LAYOUTS = (
 )
 # on node slots all blocks begin at once, so they should be wide rather than many
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
-# If there is a slot for each of these blocks, a round of second runs costs little time, and few
-# finalists make short blocks: eight slots need 10 rounds with second runs and 13 without, at no
-# less power.
-SECOND_RUNS = 8
-_SLOT_LAYOUT_WITH_SECOND_RUNS = SweepLayout(
-    screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
-)
+SECOND_RUNS = 8  # fewest profiles of the screen that run a second time
 # Layouts of a large budget: the share of the profiles that run twice, and the arms of each block.
 # After six blocks, one more block gains less than second runs of the profiles that would just miss
 # the blocks.
@@ -203,23 +195,11 @@ class Plan:
 
     @property
     def shape(self) -> Message:
-        """The blocks: `5 finalists in the first block, 3 in 3 more, 2 baselines in each`."""
-        width_runs = [(width, len(list(same))) for width, same in itertools.groupby(self.widths)]
-        widest_blocks = width_runs[0][1]
-        narrower = [
-            say("the best {best} in {blocks} more", best=width, blocks=count)
-            for width, count in width_runs[1:]
-        ]
-        blocks = say(BLOCKS, blocks=self.blocks)
-        if narrower and widest_blocks == 1:
-            blocks = say("the first block, {rest}", rest=narrower)
-        elif narrower:
-            blocks = say("the first {blocks} blocks, {rest}", blocks=widest_blocks, rest=narrower)
+        """The blocks: `blocks of 5, 3, 3, 3 arms with 2 baselines in each`."""
         return say(
-            "{again}{finalists:+finalist} in {blocks}, {baselines:+baseline} in each",
+            "{again}blocks of {widths} arms with {baselines:+baseline} in each",
             again=say("the best {best} once more, then ", best=self.again) if self.again else None,
-            finalists=self.finalists,
-            blocks=blocks,
+            widths=self.widths,
             baselines=self.block_baselines,
         )
 
@@ -272,12 +252,11 @@ def plan(
     may_repeat: bool = True,
     turned: int = 0,
     rotations: int = 0,
-    extra_runs: int = 0,
 ) -> Plan | Refusal:
     """Lay out a sweep of profiles in a budget of jobs: the first layout that fits.
 
     Args:
-        profiles: number of runs of the profiles to rank.
+        profiles: number of profiles to rank.
         budget: number of jobs of the whole sweep.
         screen_baselines: number of baselines of the screen if fixed; 0 lets the layout decide.
         waves: number of waves of the screen; each has its own baseline.
@@ -287,26 +266,23 @@ def plan(
         may_repeat: whether the best of the screen may run a second time.
         turned: number of profiles that rotations rank; the others run once.
         rotations: number of jobs that those rotations take.
-        extra_runs: number of the runs that are further ones of a profile; a block has no place for
-            them.
     """
-    arms = profiles - extra_runs
     if turned:
         jobs = profiles - turned
         baselines = 0
         if jobs:
             baselines = screen_baselines or max(_LAYOUTS[0].screen_baselines, waves)
         return _plan_after_rotations(
-            profiles, budget, jobs + baselines + rotations, baselines, rotations, arms=arms
+            profiles, budget, jobs + baselines + rotations, baselines, rotations
         )
     on_slots = slot_baselines(slots, profiles)
     is_quiet = sigma is not None and sigma <= _QUIET
     for_quiet = _QUIET_LAYOUTS if is_quiet else ()
     for_slots = _SLOT_LAYOUTS if slots > 1 else ()
-    is_repeated = may_repeat and profiles >= 2 * SECOND_RUNS
-    with_second_runs = _layouts_with_second_runs(profiles, slots=slots) if is_repeated else ()
+    is_repeated = may_repeat and slots == 1 and profiles >= 2 * SECOND_RUNS
+    with_second_runs = _layouts_with_second_runs(profiles) if is_repeated else ()
     for layout in (*with_second_runs, *for_quiet, *_LAYOUTS[:1], *for_slots, *_LAYOUTS[1:]):
-        candidate = layout.for_profiles(arms, slots=slots)
+        candidate = layout.for_profiles(profiles, slots=slots)
         baselines = screen_baselines or max(candidate.screen_baselines, waves, on_slots)
         block_jobs = candidate.widths[-1] + candidate.block_baselines
         unused_jobs = budget - profiles - baselines - candidate.again - candidate.in_blocks
@@ -331,17 +307,17 @@ def plan(
             + sum(widths)
             + len(widths) * candidate.block_baselines,
         )
-    return Refusal(why=_why_refused(profiles, budget, waves, slots, arms=arms))
+    return Refusal(why=_why_refused(profiles, budget, waves, slots))
 
 
 def _plan_after_rotations(
-    profiles: int, budget: int, screened: int, baselines: int, rotations: int, *, arms: int
+    profiles: int, budget: int, screened: int, baselines: int, rotations: int
 ) -> Plan | Refusal:
     """Return the layout with the widest blocks that fit after a screen of `screened` jobs.
 
     Jobs that are left repeat its last block.
     """
-    layouts = [layout.for_profiles(arms) for layout in _LAYOUTS]
+    layouts = [layout.for_profiles(profiles) for layout in _LAYOUTS]
     for candidate in layouts:
         unused_jobs = budget - screened - candidate.in_blocks
         if unused_jobs < 0 or candidate.df < MIN_DF:
@@ -364,7 +340,7 @@ def _plan_after_rotations(
         why=say(
             _RANKS_ONLY,
             budget=budget,
-            profiles=arms,
+            profiles=profiles,
             blocks=MIN_BLOCKS,
             least=least,
             recommended=usual,
@@ -375,28 +351,11 @@ def _plan_after_rotations(
 USUAL_BLOCK_JOBS = _LAYOUTS[1].in_blocks  # jobs of the blocks after rotations if no budget is given
 
 
-def jobs_for_second_runs(layout: Plan, *, slots: int) -> int:
-    """Return the budget with which the best of a screen on slots would run twice.
-
-    0 if they already do, or if there are too few slots or profiles for that.
-    """
-    twice = _SLOT_LAYOUT_WITH_SECOND_RUNS
-    if layout.again or slots < len(twice.widths) or layout.profiles < 2 * twice.again:
-        return 0
-    return layout.profiles + layout.screen_baselines + twice.again + twice.in_blocks
-
-
-def _layouts_with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
+def _layouts_with_second_runs(profiles: int) -> tuple[SweepLayout, ...]:
     """Return the layouts in which the best of the screen run twice, in the order to try them.
 
-    On one slot these are the layouts of a large budget; the last two have as many second runs as
-    fit, but at least eight. On several slots all blocks run side by side.
+    The last two have as many second runs as fit, but at least eight.
     """
-    twice = _SLOT_LAYOUT_WITH_SECOND_RUNS
-    if slots > 1:
-        if slots < len(twice.widths):
-            return ()
-        return (dataclasses.replace(twice, most=min(MAX_BLOCKS, slots)),)
     layouts = []
     for share, widths in _LARGE_LAYOUTS:
         most = int(share * profiles)
@@ -408,65 +367,35 @@ def _layouts_with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout
     return tuple(layouts)
 
 
-def unused(layout: Plan, budget: int) -> Message | None:
-    """Return why a plan keeps jobs of its budget, and what for; None if it uses all."""
-    unused_jobs = budget - layout.jobs
-    if not unused_jobs:
-        return None
-    block_jobs = layout.widths[-1] + layout.block_baselines
-    if unused_jobs < block_jobs:
-        why = say(" (one more block takes {jobs})", jobs=block_jobs)
-    elif unused_jobs < block_jobs + _SPARE_JOBS:
-        why = None
-    else:
-        why = say(
-            " ({blocks} blocks are the most planned here; `blocks=` asks for more)",
-            blocks=layout.blocks,
-        )
-    return say(
-        "the plan keeps {jobs:+job} of {budget} for spare blocks, which run only where "
-        "nothing is faster{why}",
-        jobs=unused_jobs,
-        budget=budget,
-        why=why,
-    )
-
-
 def screen_slots(slots: int, profiles: int) -> int:
     """Return how many node slots a screen uses, so that each has two profiles or more."""
     return 1 if slots == 1 else min(slots, max(profiles // 2, 1))
 
 
 # One in so many slots may lack a baseline: the profiles on it show its level too.
-SLOTS_PER_MISSING_BASELINE = 8
+SLOTS_PER_LACKING = 8
 
 
 def slot_baselines(slots: int, profiles: int) -> int:
-    """Return the number of baselines on node slots: one each, or slightly fewer to save a round.
-
-    For example, eight slots screen 25 profiles and seven baselines in four rounds, but would need a
-    fifth round for an eighth baseline.
-    """
+    """Return the number of baselines on node slots: one each, but for one slot in eight."""
     used = screen_slots(slots, profiles)
-    in_last_round = (profiles + used) % used
-    may_lack = used // SLOTS_PER_MISSING_BASELINE
-    return used - in_last_round if in_last_round <= may_lack else used
+    return used - used // SLOTS_PER_LACKING
 
 
-def _why_refused(profiles: int, budget: int, waves: int, slots: int, *, arms: int) -> Message:
+def _why_refused(profiles: int, budget: int, waves: int, slots: int) -> Message:
     """Return that a budget only ranks, and which budgets would decide."""
     least_baselines = max(waves, slot_baselines(slots, profiles))
 
     def jobs(layout: SweepLayout) -> int:
         return profiles + max(layout.screen_baselines, least_baselines) + layout.in_blocks
 
-    layouts = [layout.for_profiles(arms, slots=slots) for layout in _LAYOUTS]
+    layouts = [layout.for_profiles(profiles, slots=slots) for layout in _LAYOUTS]
     least = min(jobs(layout) for layout in layouts if layout.df >= MIN_DF)
     recommended = max(jobs(layouts[1]), least)
     return say(
         _RANKS_ONLY,
         budget=budget,
-        profiles=arms,
+        profiles=profiles,
         blocks=MIN_BLOCKS,
         least=least,
         recommended=recommended,

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
-from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,18 +37,13 @@ Item = TypeVar("Item")
 # next one warms up. In long turns, whose steps are short, one more is skipped.
 SKIPPED_STEPS = 2
 _LONG_TURN = 6  # a turn with so many steps or more is long
-_TRIES = 3  # so many random orders of a round are drawn, and the one with the least cost is taken
-_FOLLOWS_ITSELF = 1_000_000  # cost of a program that follows itself
 
 
-@lru_cache(maxsize=64)
 def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[int, ...]:
     """Return the program index of each turn; a round has one turn of each program.
 
     Each round is drawn anew. The copies of the baseline are spread over the round, so that it is
-    measured throughout. Swaps then balance the predecessors: each program follows each other one
-    about equally often, because a program may affect the next turn (carry-over), as in the squares
-    of E. J. Williams, Australian Journal of Scientific Research A 2, 1949.
+    measured throughout.
 
     Args:
         programs: number of programs, including the copies.
@@ -63,20 +56,11 @@ def draw_turns(programs: int, copies: int, rounds: int, rng_seed: str) -> tuple[
     """
     if not 1 <= copies <= programs or rounds < 1:
         raise ValueError(f"{programs} programs, {copies} copies and {rounds} rounds draw no order")
-    follows: Counter[tuple[int, int]] = Counter()
-    order: list[int] = []
-    for number in range(rounds):
-        last = order[-1] if order else None
-        tries = (
-            _round(programs, copies, f"{rng_seed} {number} {attempt}") for attempt in range(_TRIES)
-        )
-        chosen = min(
-            (_balanced(candidate, copies, last, follows) for candidate in tries),
-            key=lambda candidate: _cost(_pairs(candidate, last), follows),
-        )
-        follows.update(_pairs(chosen, last))
-        order += chosen
-    return tuple(order)
+    return tuple(
+        program
+        for number in range(rounds)
+        for program in _round(programs, copies, f"{rng_seed} {number}")
+    )
 
 
 def shuffled(items: Sequence[Item], rng_seed: str) -> list[Item]:
@@ -95,59 +79,6 @@ def _round(programs: int, copies: int, rng_seed: str) -> list[int]:
         place = int(digest([rng_seed, at]), 16) % (len(part) + 1)
         order += [*part[:place], copy, *part[place:]]
     return order
-
-
-def _pairs(order: Sequence[int], last: int | None) -> list[tuple[int, int]]:
-    """Return the pairs of successive programs, beginning with the last one of the round before."""
-    if last is None:
-        return list(pairwise(order))
-    return list(pairwise([last, *order]))
-
-
-def _cost(pairs: Iterable[tuple[int, int]], follows: Counter[tuple[int, int]]) -> int:
-    """Return the cost of pairs of successive programs; 0 if no pair has occurred before.
-
-    It rises with each earlier occurrence of a pair, and far more if a program follows itself.
-    """
-    return sum(_FOLLOWS_ITSELF if one == other else 2 * follows[one, other] for one, other in pairs)
-
-
-def _balanced(
-    order: list[int], copies: int, last: int | None, follows: Counter[tuple[int, int]]
-) -> list[int]:
-    """Return the order after all swaps that lower its cost, each tried once.
-
-    Copies are only swapped with copies, so that they stay spread.
-    """
-    balanced, cost = list(order), _cost(_pairs(order, last), follows)
-
-    def cost_around(*places: int) -> int:
-        """Return the cost of the pairs around these places, which are all that a swap changes.
-
-        To add up the cost of all pairs for each swap would take 6 s with 200 programs.
-        """
-        second_places = {at for place in places for at in (place, place + 1)} - {len(balanced)}
-        pairs = []
-        for at in second_places:
-            before = balanced[at - 1] if at else last
-            if before is not None:
-                pairs.append((before, balanced[at]))
-        return _cost(pairs, follows)
-
-    for one in range(len(balanced)):
-        for other in range(one + 1, len(balanced)):
-            if not cost:
-                return balanced
-            if (balanced[one] < copies) != (balanced[other] < copies):
-                continue
-            cost_before = cost_around(one, other)
-            balanced[one], balanced[other] = balanced[other], balanced[one]
-            change = cost_around(one, other) - cost_before
-            if change < 0:
-                cost += change
-            else:
-                balanced[one], balanced[other] = balanced[other], balanced[one]
-    return balanced
 
 
 def read_turns(

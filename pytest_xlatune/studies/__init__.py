@@ -200,7 +200,7 @@ class Outlook:
         ahead: trials that are due, then the trials that wait for others but have a name already.
         left: how many trials are likely still to come, including those not planned yet.
         at_most: how many trials may still come at most.
-        rounds: the number of rounds of trials that must still follow one another.
+        rounds: how many trials must still follow one another on a slot; 0 if there is one slot.
         work: what the trials to come have to do; None if all are alike, as in most studies.
         places: id of a trial -> its place in the study, e.g. `round 3 of about 7, 4 pairs`. A trial
             without an entry belongs to the confirmation if it has a block number.
@@ -210,7 +210,7 @@ class Outlook:
     ahead: tuple[Trial, ...]
     left: int
     at_most: int
-    rounds: int
+    rounds: int = 0
     work: JobWork | None = None
     places: Mapping[str, Message] = field(default_factory=dict)
     write_lines: Callable[[], tuple[Message, ...]] = tuple
@@ -224,7 +224,7 @@ class Outlook:
     def of(cls, due: tuple[Trial, ...], *, lines: tuple[Message, ...]) -> Self:
         """Return the outlook of a study whose trials can all be planned and run one by one."""
         count = len(due)
-        return cls(ahead=due, left=count, at_most=count, rounds=count, write_lines=lambda: lines)
+        return cls(ahead=due, left=count, at_most=count, write_lines=lambda: lines)
 
 
 class Study(Record, frozen=True, kw_only=True, dict=True, weakref=True, gc=True):

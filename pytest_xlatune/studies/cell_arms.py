@@ -245,7 +245,6 @@ class CellArms(Study, frozen=True, kw_only=True):
             ahead=progress.pending,
             left=left,
             at_most=max(left, most) if left else 0,
-            rounds=left,
             places={trial.id: place for trial in trials if (place := self.place_of(trial))},
             write_lines=lambda: self.outline,
         )

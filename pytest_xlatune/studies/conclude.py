@@ -499,7 +499,8 @@ def _notes(
         notes.append(say("the screen has a single baseline: drift and noise cannot be told apart"))
     notes += history_notes(decision.ranked.past)
     notes += decision.ranked.arms.messages
-    notes += _slot_notes(decision)
+    if decision.ranked.slots is not None:
+        notes += notes_on_slots(decision.ranked.slots, decision.ranked.plan.nodes)
     absent = len(decision.ranked.arms.profiles) - len(verdicts)
     if absent:
         notes.append(
@@ -638,14 +639,6 @@ def _window_notes(decision: SweepDecision) -> Iterator[Message]:
                 arms=unlike,
                 step=window.first_step,
             )
-
-
-def _slot_notes(decision: SweepDecision) -> Iterator[Message]:
-    """Yield which node slots are slower than the others, and which died."""
-    if decision.ranked.slots is not None and decision.is_screened:
-        yield from notes_on_slots(
-            decision.ranked.past, decision.ranked.slots, decision.ranked.plan.nodes
-        )
 
 
 def _late_notes(decision: SweepDecision) -> Iterator[Message]:

@@ -24,7 +24,6 @@ but decide nothing. This module writes no verdict.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine
-from pytest_xlatune.stats.design import SECOND_RUNS, Plan, Refusal
+from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.block_comparison import BlockComparison, compare_blocks
 from pytest_xlatune.studies.parts import entering
@@ -234,34 +233,22 @@ def lay_out(ranked: Ranked) -> Plan | Refusal:
     Jobs that were planned for profiles which do not exist, because a wave left slots empty, go to
     the finalists.
     """
-    plan, planned, again = ranked.plan, ranked.plan.layout, ranked.again
+    plan, planned = ranked.plan, ranked.plan.layout
     if plan.rotates or not isinstance(planned, Plan):
         return planned  # a profile that takes turns takes no job, so its absence frees none
     queued = ranked.arms.queued
     baselines = sum(trial.is_baseline for trial in queued)
     count = len(queued) - baselines
-    extra_runs = sum(trial.position > 0 for trial in queued if not trial.is_baseline)
     # A screen has few jobs, so in one sweep of twelve its spread is only two thirds of the noise.
     # Therefore the spread is widened before it may show that a cell is quiet.
     spread = ranked.first.spread
     sigma = plan.sigma_prior or (None if spread is None else _SPREAD_FACTOR * spread)
-    layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines, extra_runs=extra_runs)
-    if again and not (isinstance(layout, Plan) and layout.again):
-        # Profiles were added after second runs had begun, and the new layout has none. They
-        # continue, and the blocks get the remaining jobs.
-        runs = SECOND_RUNS if ranked.slots else len(again)
-        remaining = plan.budget - runs
-        layout = plan.laid_out(
-            count,
-            remaining,
-            sigma,
-            baselines=baselines,
-            may_repeat=False,
-            extra_runs=extra_runs,
-        )
-        if isinstance(layout, Plan):
-            return dataclasses.replace(layout, again=runs, jobs=layout.jobs + runs)
-        return planned if ranked.past.confirm else layout  # blocks that have begun go on
+    layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines)
+    if ranked.again and not (isinstance(layout, Plan) and layout.again):
+        # A profile was added after second runs had begun, and the new layout has none. They go on,
+        # and the blocks get the remaining jobs.
+        budget = plan.budget - len(ranked.again)
+        layout = plan.laid_out(count, budget, sigma, baselines=baselines, may_repeat=False)
     return layout if isinstance(layout, Plan) else planned
 
 
@@ -278,8 +265,6 @@ def second_runs(ranked: Ranked, layout: Plan | Refusal) -> tuple[Trial, ...]:
     more = [arm for arm in best if arm not in ranked.again]
     chosen = [*ranked.again, *more[: max(layout.again - len(ranked.again), 0)]]
     trials = ranked.plan.orders.again([ranked.arms.profiles[arm] for arm in chosen])
-    if ranked.slots is not None:
-        trials = ranked.slots.deal_again(trials, at_most=ranked.plan.screen_slots)
     return tuple(trial for trial in trials if trial.arm in ranked.arms.candidates)
 
 

@@ -6,25 +6,14 @@ This module decides nothing: what is likely to follow depends on results that do
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.sentences import RANKING_ONLY
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.design import (
-    SECOND_RUNS,
-    Plan,
-    Refusal,
-    jobs_for_second_runs,
-    screen_slots,
-    unused,
-)
+from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.stats.rotations import COPIES, FIRST_STEPS, LOOK_JOBS, RANKINGS, JobWork
-from pytest_xlatune.studies import History, Outlook
-from pytest_xlatune.studies.derived import Rule, Singles
+from pytest_xlatune.studies import Outlook
 from pytest_xlatune.studies.engine import SweepDecision
 from pytest_xlatune.studies.trials import pace_of
 from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA, TuningPlan
@@ -34,27 +23,18 @@ _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cel
 
 
 def outlook_of(
-    study: TuningPlan,
-    history: History,
-    sweep: SweepDecision,
-    so_far: Rotations,
-    *,
-    due: tuple[Trial, ...],
-    foreseen: SweepDecision,
+    study: TuningPlan, sweep: SweepDecision, so_far: Rotations, *, due: tuple[Trial, ...]
 ) -> Outlook:
     """Return what is still to come, and the lines of a plan about the sweep.
 
     Args:
         study: the sweep as declared.
-        history: the results so far.
-        sweep: the decision that follows from them; a program of a rotation counts as a trial.
+        sweep: its decision so far; a program of a rotation counts as a trial.
         so_far: the rotations so far.
         due: the trials that run next.
-        foreseen: the decision as if the evidence run that waves wait for showed nothing; it has the
-            trials after that run.
     """
-    plan, jobs = foreseen.ranked.plan, [*foreseen.due, *_waiting(foreseen)]
-    after_look = next_rotation(plan, so_far, foreseen.due) if so_far.look is None else None
+    plan, jobs = sweep.ranked.plan, [*sweep.due, *_waiting(sweep)]
+    after_look = next_rotation(plan, so_far, sweep.due) if so_far.look is None else None
     known_trials = (
         *due,
         *([] if after_look is None else [after_look]),
@@ -66,17 +46,32 @@ def outlook_of(
 
     def lines() -> tuple[Message, ...]:
         screened = sum(trial.is_screened for trial in ahead)
-        filled = foreseen.ranked.arms.messages
+        filled = sweep.ranked.arms.messages
         return (*_rotation_lines(study), *_trial_lines(study, screened=screened, filled=filled))
 
+    past, at_most = sweep.ranked.past, left
+    if sweep.due and plan.confirm and plan.may_spare and isinstance(plan.layout, Plan):
+        results = (*past.screen.values(), *past.confirm.values())
+        at_most = max(left, plan.budget - sum(result.status.is_final for result in results))
     return Outlook(
         ahead=ahead,
         left=left,
-        at_most=_at_most(sweep, left),
-        rounds=left if study.rotates else _rounds(study, sweep, history),
-        work=_work(sweep.ranked.plan, due, jobs_left, rotations_left) if rotations_left else None,
+        at_most=at_most,
+        rounds=_rounds(plan, left),
+        work=_work(plan, due, jobs_left, rotations_left) if rotations_left else None,
         write_lines=lines,
     )
+
+
+def _rounds(plan: TuningPlan, left: int) -> int:
+    """Return how many of the jobs to come follow one another on a slot; 0 if there is one slot."""
+    layout, slots = plan.layout, len(plan.cells)
+    if slots == 1 or not isinstance(layout, Plan):
+        return math.ceil(left / slots) if slots > 1 else 0
+    in_blocks = min(left, layout.in_blocks)
+    widest = layout.finalists + layout.block_baselines
+    of_blocks = math.ceil(layout.blocks / slots) * widest * in_blocks / layout.in_blocks
+    return math.ceil((left - in_blocks) / plan.screen_slots) + math.ceil(of_blocks)
 
 
 def _waiting(sweep: SweepDecision) -> Iterator[Trial]:
@@ -104,21 +99,18 @@ def _left(sweep: SweepDecision, so_far: Rotations) -> tuple[int, int]:
 
 def _later(sweep: SweepDecision) -> int:
     """Return how many trials are likely to follow those that are due, planned or not."""
+    ranked, layout, blocks = sweep.ranked, sweep.ranked.plan.layout, sweep.blocks
     if not sweep.due:
         return 0
-    ranked, planned = sweep.ranked, sweep.ranked.plan.layout
-    blocks, layout = sweep.blocks, planned if isinstance(planned, Plan) else None
     if blocks is not None and sweep.is_screened:
         last_planned = max(trial.block for trial in blocks.planned)
         widths = blocks.design.all_widths[last_planned:]
         return sum(widths) + len(widths) * blocks.design.baselines
-    in_blocks = 0 if layout is None or ranked.past.confirm else layout.in_blocks
-    if sweep.is_screened:
-        return in_blocks
-    later = _not_planned(sweep)
-    if layout is None or not ranked.plan.confirm or not in_blocks:
-        return later
-    return later + in_blocks + (0 if ranked.again else layout.again)
+    later = 0 if sweep.is_screened else _not_planned(sweep)
+    if ranked.plan.confirm and isinstance(layout, Plan) and not ranked.past.confirm:
+        later += layout.in_blocks
+        later += 0 if ranked.again or sweep.is_screened else layout.again
+    return later
 
 
 def _not_planned(sweep: SweepDecision) -> int:
@@ -135,108 +127,6 @@ def _not_planned(sweep: SweepDecision) -> int:
         for trial in sweep.ranked.past.not_over(later)
     )
     return known_jobs if plan.rotates else known_jobs + arms.unfilled
-
-
-def _at_most(sweep: SweepDecision, left: int) -> int:
-    """Return how many trials may still come: the rest of the budget, if blocks may be added.
-
-    If all blocks are over and none was added, none will be added.
-    """
-    ranked, plan = sweep.ranked, sweep.ranked.plan
-    is_fixed = not (plan.confirm and plan.may_spare) or isinstance(plan.layout, Refusal)
-    if is_fixed or not sweep.due:
-        return left
-    likely = len(sweep.due) + _later(sweep)
-    blocks = sweep.blocks if sweep.is_ranked else None
-    if blocks is not None:
-        are_planned = max(trial.block for trial in blocks.planned) >= blocks.design.blocks
-        has_winner = blocks.block_comparison is not None and blocks.block_comparison.has_winner
-        if are_planned and (has_winner or ranked.jobs_of_blocks <= 0):
-            return likely
-    past = ranked.past
-    spent = sum(
-        result.status.is_final for result in (*past.screen.values(), *past.confirm.values())
-    )
-    evidence_runs = 1 if ranked.arms.evidence is not None else 0  # it is not part of the budget
-    return max(likely, plan.budget - spent + evidence_runs)
-
-
-def _rounds(study: TuningPlan, sweep: SweepDecision, history: History) -> int:
-    """Return how many of the trials to come must follow one another on their nodes."""
-    layout, slots = study.layout, len(study.cells)
-    loads = Counter(trial.cell_digest for trial in sweep.due)
-    longest, later = max(loads.values(), default=0), _later(sweep)
-    if not later:
-        return longest
-    if isinstance(layout, Refusal) or any(trial.block for trial in sweep.due):
-        return longest + math.ceil(later / slots)
-    stages = {trial.stage for trial in (*sweep.due, *(result.trial for result in history))}
-    runs = _derived_runs(rule for rule in study.rules if rule.wave not in stages)
-    runs += (layout.again,) if later >= layout.in_blocks + layout.again else ()
-    block_rounds = _rounds_of_blocks(layout, slots) if later >= layout.in_blocks else later
-    return longest + _rounds_of_screen(runs, layout, slots) + block_rounds
-
-
-def _rounds_of_screen(runs: Sequence[int], layout: Plan, slots: int) -> int:
-    """Return how many trials follow one another on a slot, for waves of `runs` trials each."""
-    used = screen_slots(slots, layout.profiles)
-    return sum(math.ceil(count / used) for count in runs)
-
-
-def _rounds_of_blocks(layout: Plan, slots: int) -> int:
-    """Return how many trials of the blocks follow one another on a slot."""
-    return sum(
-        math.ceil(len(list(same)) / slots) * (width + layout.block_baselines)
-        for width, same in groupby(layout.widths)
-    )
-
-
-def _derived_runs(rules: Iterable[Rule]) -> tuple[int, ...]:
-    """Return the number of trials of each derived wave, baseline included."""
-    counts: Counter[str] = Counter()
-    for rule in rules:
-        counts[rule.wave] += rule.slots
-    return tuple(count + 1 for count in counts.values())  # each wave has a baseline
-
-
-def _slot_lines(
-    cells: Sequence[Cell], layout: Plan, rules: Sequence[Rule], *, is_stated: bool
-) -> tuple[Message, ...]:
-    """Return the lines of a plan about node slots; () if there is only one slot.
-
-    Unless the sweep states its blocks, a line says which budget would find smaller effects.
-    """
-    if len(cells) == 1:
-        return ()
-    derived = _derived_runs(rules)
-    first = max(layout.profiles + layout.screen_baselines - sum(derived), 0)
-    screen = _rounds_of_screen((first, *derived, layout.again), layout, len(cells))
-    blocks = _rounds_of_blocks(layout, len(cells))
-    used = screen_slots(len(cells), layout.profiles)
-    side_by_side = say(
-        "{slots} slots of {nodes:+node} side by side{used}: {screen} rounds of the screen "
-        "and {blocks} of the blocks, so that {rounds} trials follow one another and not "
-        "{jobs}",
-        slots=len(cells),
-        nodes=len(cells[0].nodelist),
-        used=say(" (the screen uses {slots} of them)", slots=used) if used < len(cells) else None,
-        screen=screen,
-        blocks=blocks,
-        rounds=screen + blocks,
-        jobs=layout.jobs,
-    )
-    jobs = 0 if is_stated else jobs_for_second_runs(layout, slots=len(cells))
-    if not jobs:
-        return (side_by_side,)
-    return (
-        side_by_side,
-        say(
-            "with {jobs} jobs (--xlatune-budget {jobs}) the best {again} of the screen run a "
-            "second time, and the sweep finds smaller effects",
-            jobs=jobs,
-            again=SECOND_RUNS,
-        ),
-    )
 
 
 def _work(plan: TuningPlan, due: Sequence[Trial], jobs: int, rotations: int) -> JobWork:
@@ -325,18 +215,12 @@ def _trial_lines(
         screened: number of trials of the screen that are planned by now.
         filled: messages on how slots of derived waves are filled so far.
     """
-    layout, rules, sigma = sweep.layout, sweep.rules, sweep.sigma_prior
+    layout, sigma = sweep.layout, sweep.sigma_prior
     slots = [
-        say(
-            "{wave}: {slots:+slot} for {fills}; {known}",
-            wave=rule.wave,
-            slots=rule.slots,
-            fills=rule.fills,
-            known=_known_when(rule),
-        )
-        for rule in rules
+        say("{wave}: {slots:+slot} for {fills}", wave=rule.wave, slots=rule.slots, fills=rule.fills)
+        for rule in sweep.rules
     ]
-    more = say(", and those of derived waves") if sweep.policy.derives else None
+    more = say(", and those of derived waves") if sweep.rules else None
     if not isinstance(layout, Plan):
         trials = say("{trials} trials{more}", trials=screened, more=more)
         return (trials, *slots, say(RANKING_ONLY, why=layout.why), *filled)
@@ -357,7 +241,6 @@ def _trial_lines(
             jobs=layout.jobs,
             most=sweep.budget,
         )
-    spare = None if sweep.is_stated or sweep.rotates else unused(layout, sweep.budget)
     trials = say(
         "{screened} trials of the screen{more}, then {blocks}: {jobs}",
         screened=screened,
@@ -369,8 +252,6 @@ def _trial_lines(
         trials = say("after the rotations {blocks}", blocks=layout.shape)
     return (
         trials,
-        *([spare] if spare else []),
-        *_slot_lines(sweep.cells, layout, rules, is_stated=sweep.is_stated),
         *slots,
         coded(
             MessageCode.SMALLEST_GAIN,
@@ -386,15 +267,4 @@ def _trial_lines(
             else None,
         ),
         *filled,
-    )
-
-
-def _known_when(rule: Rule) -> Message:
-    """Return when it is known which profiles fill the slots of a rule."""
-    if not isinstance(rule, Singles):
-        return say("their results decide which profiles")
-    return say(
-        "until that evidence run, one more job, they are in declared order"
-        if rule.evidence
-        else "a profile that is left out, or needs no run, gives its slot to the next"
     )

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.trial import Trial
@@ -24,7 +24,6 @@ from pytest_xlatune.stats.blocks import (
 )
 from pytest_xlatune.stats.components import PlacedScore, fit_components
 from pytest_xlatune.stats.rotations import COPIES
-from pytest_xlatune.studies.slots import ANOTHER_SESSION, second_run_means, second_run_shift
 from pytest_xlatune.studies.trials import (
     AGAIN,
     Past,
@@ -87,6 +86,7 @@ class Ranking:
 
 
 _ENOUGH = 10  # with so many profiles, their spread shows the noise
+_ANOTHER_SESSION = 4.0  # a pause above so many median pauses begins another session
 
 
 # Variance of a program's change in a rotation, in units of a job's variance, that its turns cannot
@@ -114,7 +114,7 @@ def screen(
     """
     segments = tuple(segments)
     if past.slots:
-        return _screen_on_slots(past, segments, has_second=has_second)
+        return _screen_on_slots(past, segments)
     runs: dict[str, list[Estimate]] = defaultdict(list)
     lines: list[Line] = []
     # All waves share a line, because one wave alone has two baselines: with a line for each of four
@@ -132,7 +132,7 @@ def screen(
         runs[profile_id] += changes
     standings = {profile_id: combine(parts) for profile_id, parts in runs.items()}
     if has_second:
-        standings |= second_run_means(past, standings)
+        standings |= _second_run_means(past, standings)
     return Ranking(
         standings=standings,
         squares=math.fsum(line.squares for line in lines),
@@ -158,13 +158,12 @@ def _changes_in_rotations(
     return changes
 
 
-def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: bool) -> Ranking:
+def _screen_on_slots(past: Past, segments: Sequence[Segment]) -> Ranking:
     """Fit the lines of all slots together; a slot whose nodes were replaced counts as two.
 
     With one baseline on each slot, only the blocks can show the noise.
     """
-    segments = tuple(segments)
-    stages = {segment.wave for segment in segments} | ({AGAIN} if has_second else set())
+    stages = {segment.wave for segment in segments}
     scored = [
         (result, score.value)
         for key, result in past.screen.items()
@@ -189,24 +188,38 @@ def _screen_on_slots(past: Past, segments: Iterable[Segment], *, has_second: boo
             )
             for at, (result, value) in enumerate(queue)
         ]
-    lines = fit_components([job for result, job in jobs if result.trial.stage != AGAIN])
+    lines = fit_components([job for _, job in jobs])
     baselines = sum(job.is_baseline for _, job in jobs)
-    placed = [
-        (
-            result,
-            job.value - lines.expected(job.slot, job.place),
-            lines.leverage(job.slot, job.place),
+    standings = {
+        result.trial.profile.id: Estimate(
+            job.value - lines.expected(job.slot, job.place), lines.leverage(job.slot, job.place)
         )
         for result, job in jobs
         if lines is not None and not job.is_baseline and job.slot in lines.levels
-    ]
-    shift = second_run_shift([(result, value) for result, value, _ in placed])
-    runs: dict[str, list[Estimate]] = defaultdict(list)
-    for result, value, variance in placed:
-        shifted = value - (shift if result.trial.stage == AGAIN else 0.0)
-        runs[result.trial.profile.id].append(Estimate(shifted, variance))
-    standings = {name: combine(parts) for name, parts in runs.items()}
+    }
     return Ranking(standings=standings, squares=0.0, df=0, baselines=baselines)
+
+
+def _second_run_means(past: Past, first: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Return profile -> mean of its two runs, and the variance of that, for one slot.
+
+    No baseline runs beside second runs, so in each epoch their mean is set to that of the first
+    runs of the same profiles. The baselines' error is in both runs, so a second run halves only the
+    variance of the job.
+
+    `first` is profile -> log ratio of its first run, and its variance in sigma^2.
+    """
+    second_scores: dict[int, dict[str, float]] = defaultdict(dict)
+    for key, result in past.screen.items():
+        if key.stage == AGAIN and (score := usable(result)) is not None and key.arm in first:
+            second_scores[result.epoch][key.arm] = score.value
+    means = {}
+    for scores in second_scores.values():
+        shift = fmean(value - first[arm].estimate for arm, value in scores.items())
+        for arm, value in scores.items():
+            first_change, variance = first[arm]
+            means[arm] = Estimate((first_change + value - shift) / 2, variance - 1 / 2)
+    return means
 
 
 def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:
@@ -274,10 +287,10 @@ def _sessions(epoch: Sequence[_TimedScore]) -> list[list[_TimedScore]]:
     ordered = sorted(epoch, key=lambda job: (job[1], place(job[0].trial)))
     starts = [start_of(result) for result, _, _ in ordered]
     known = [start for start in starts if start is not None]
-    if len(known) < len(starts) or len(known) < ANOTHER_SESSION:
+    if len(known) < len(starts) or len(known) < _ANOTHER_SESSION:
         return [ordered]
     pauses = [after - before for before, after in pairwise(known)]
-    long_pause = ANOTHER_SESSION * median(pauses)
+    long_pause = _ANOTHER_SESSION * median(pauses)
     sessions = [ordered[:1]]
     for pause, before, job in zip(pauses, ordered, ordered[1:], strict=False):
         if pause > long_pause and job[0].trial.stage != before[0].trial.stage:

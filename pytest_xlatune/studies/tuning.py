@@ -30,7 +30,6 @@ from pytest_xlatune.studies import (
     remembered,
 )
 from pytest_xlatune.studies.conclude import conclusion
-from pytest_xlatune.studies.derived import Singles
 from pytest_xlatune.studies.engine import SweepDecision, decide
 from pytest_xlatune.studies.outlook import outlook_of
 from pytest_xlatune.studies.slots import Slots
@@ -101,36 +100,11 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             notes = so_far.messages
         return replace(concluded, notes=(*notes, *concluded.notes))
 
-    def foreseen(self, history: History) -> TuningStudy:
-        """Return what this study becomes if the evidence run that it awaits shows nothing."""
-        if self.state(history).ranked.arms.evidence is None:
-            return self
-        has_candidates = any(rule.candidates for rule in self.singles)
-        if not (has_candidates or self.profiles or self.searches) and self.policy.derives:
-            return self  # a derived wave would have no results to follow from
-        rules = tuple(
-            replace(rule, evidence=False, pgle=False) if isinstance(rule, Singles) else rule
-            for rule in self.derived
-            if not isinstance(rule, Singles) or rule.candidates
-        )
-        study = replace(self, derived=rules, selected=None)
-        if self.selected is None:
-            return study
-        slots = {slot.name for rule_slots in study.places.values() for slot in rule_slots}
-        names = {BASELINE_ID, *(profile.id for profile in self.profiles), *slots}
-        return replace(study, selected=self.selected & names)
-
     @remembered
     def outlook(self, history: History) -> Outlook:
         """Return what is still to come, and the lines of a plan about the sweep."""
-        return outlook_of(
-            self,
-            history,
-            self.state(history),
-            self.rotations_so_far(history),
-            due=self.decide(history).due,
-            foreseen=self.foreseen(history).state(history),
-        )
+        sweep, so_far = self.state(history), self.rotations_so_far(history)
+        return outlook_of(self, sweep, so_far, due=self.decide(history).due)
 
     def answer(self, history: History, question: Question) -> Answer:
         """Return the answer to a waiting test, the same in every run of the sweep.

@@ -5,7 +5,6 @@ Most values are derived from the declaration once and cached. This module must n
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from pytest_xlatune.stats.design import (
     Refusal,
     plan,
     screen_slots,
+    slot_baselines,
 )
 from pytest_xlatune.stats.rotations import (
     COPIES,
@@ -151,12 +151,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         seed: the seed of the random orders.
         sigma_prior: standard deviation of a job's score, from a calibration; None if unknown.
         screen_baselines: baselines in each wave's queue; 0 lets the budget decide.
-        finalists, blocks, block_baselines: layout of the confirmation; 0 lets the budget decide.
+        finalists, blocks, block_baselines: layout of the confirmation; 0 for all lets the budget
+            decide, else 0 stands for 3 finalists, 4 blocks, and 2 baselines in each.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
         slots: the nodes of each node slot, the cell's own first; () if there is only one.
         rotation: how profiles take turns in one job where they can; None runs each trial as a job.
-        no_env_runs: how many jobs of the screen measure `baseline-no-env`; 1 in the ledger of a
-            sweep that was declared before there were two.
     """
 
     traits: ClassVar[Traits] = Traits(
@@ -182,7 +181,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     loss_tolerance: Real = 0.02
     slots: tuple[tuple[str, ...], ...] = ()
     rotation: RotationRule | None = None
-    no_env_runs: int = 1
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
@@ -233,8 +231,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def layout(self) -> Plan | Refusal:
         """The layout of the budget before anything is measured, or why the sweep only ranks."""
-        extra_runs = self.count - self.arms_to_rank
-        return self.laid_out(self.count, self.budget, self.sigma_prior, extra_runs=extra_runs)
+        return self.laid_out(self.count, self.budget, self.sigma_prior)
 
     @cached_property
     def why_none_rotates(self) -> Message | None:
@@ -370,21 +367,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def as_jobs(self) -> Self:
-        """The sweep without rotations, and so without its searches."""
-        if not self.searches:
-            return replace(self, rotation=None, budget=max(self.budget, self.least_jobs))
-        sources: list[Profile | Singles] = [*self.profiles, *self.singles]
-        waves = [source.wave for source in sources]
-        first = min(map(wave_order, waves), default=None)
-
-        def has_source(rule: Rule) -> bool:
-            """Return whether profiles other than those of a search come before a rule."""
-            return first is not None and first < wave_order(rule.wave)
-
+        """The sweep without rotations, and so without its searches and what only follows them."""
+        known: list[Profile | Rule] = [*self.profiles, *self.singles]
         rules = tuple(
             rule
             for rule in self.derived
-            if isinstance(rule, Singles) or (not isinstance(rule, Search) and has_source(rule))
+            if isinstance(rule, Singles)
+            or (not isinstance(rule, Search) and _has_source(rule, known))
         )
         dropped_slots = {
             slot.name for rule in self.rules if rule not in rules for slot in self.places[rule]
@@ -418,70 +407,52 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         *,
         baselines: int = 0,
         may_repeat: bool = True,
-        extra_runs: int = 0,
     ) -> Plan | Refusal:
         """Lay out a number of profiles in a number of jobs.
 
         Args:
-            count: how many runs of profiles the screen has.
+            count: how many profiles the screen has.
             budget: how many jobs there are for them.
             sigma: the job noise; None if unknown.
             baselines: how many baselines of the screen ran; 0 lets the layout decide.
             may_repeat: whether the best of the screen may run twice.
-            extra_runs: how many of the runs are further ones of a profile.
         """
-        turned = self.turned if self.rotates else 0
+        turned, slots = self.turned if self.rotates else 0, len(self.cells)
         in_screen = baselines or self.screen_baselines * len(self.job_waves)
+        if not in_screen and count > turned:
+            assumed_baselines = max(MIN_DF, len(self.job_waves), slot_baselines(slots, count))
+        else:
+            assumed_baselines = in_screen
+        screened = count - turned + assumed_baselines + self.rotations
+        if self.is_stated:
+            width, blocks = min(self.finalists or 3, max(count, 1)), self.blocks or 4
+            block_baselines = self.block_baselines or 2
+            return Plan(
+                profiles=count,
+                screen_baselines=assumed_baselines,
+                widths=(width,) * blocks,
+                block_baselines=block_baselines,
+                jobs=screened + blocks * (width + block_baselines),
+                rotations=self.rotations,
+            )
         if turned and self.rotation and self.rotation.is_usual:
-            jobs = count - turned
-            assumed_baselines = max(MIN_DF, len(self.job_waves)) if jobs else 0
-            screened = jobs + (in_screen or assumed_baselines)
-            budget = min(budget, screened + self.rotations + USUAL_BLOCK_JOBS)
-        planned = plan(
+            budget = min(budget, screened + USUAL_BLOCK_JOBS)
+        return plan(
             count,
             budget,
             screen_baselines=in_screen,
             waves=len(self.job_waves),
             sigma=sigma,
-            slots=len(self.cells),
-            may_repeat=may_repeat and not self.is_stated,
+            slots=slots,
+            may_repeat=may_repeat,
             turned=turned,
             rotations=self.rotations,
-            extra_runs=extra_runs,
-        )
-        if not self.is_stated:
-            return planned
-        start = planned
-        if isinstance(start, Refusal):
-            # What the sweep states may fit although no usual layout does. What it does not state is
-            # taken from the layout of a larger budget.
-            start = plan(max(count, 1), count + 40, slots=len(self.cells), may_repeat=False)
-        if isinstance(start, Refusal):
-            return start
-        widths = self._stated_widths(start.widths, count - extra_runs)
-        block_baselines = self.block_baselines or start.block_baselines
-        screened = count - turned + (in_screen or start.screen_baselines) + self.rotations
-        return dataclasses.replace(
-            start,
-            profiles=count,
-            rotations=self.rotations,
-            screen_baselines=in_screen or start.screen_baselines,
-            widths=widths,
-            block_baselines=block_baselines,
-            jobs=screened + sum(widths) + len(widths) * block_baselines,
         )
 
     @property
     def is_stated(self) -> bool:
         """Whether the sweep states its confirmation, or a part of it."""
         return bool(self.finalists or self.blocks or self.block_baselines)
-
-    def _stated_widths(self, planned: tuple[int, ...], count: int) -> tuple[int, ...]:
-        """Return the arms of each block if the sweep states finalists or blocks."""
-        blocks = self.blocks or len(planned)
-        if self.finalists:
-            return (min(self.finalists, max(count, 1)),) * blocks
-        return (planned + planned[-1:] * blocks)[:blocks]
 
     @property
     def policy(self) -> Policy:
@@ -530,33 +501,19 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def count(self) -> int:
         """Number of runs of declared profiles in the screen, and of slots for derived ones.
 
-        Candidates of a search do not count, because only rotations measure them.
+        Candidates of a search count only if rotations measure them.
         """
-        if not self.rotates:
-            return self._count_without_searches
-        turning = [profile for profile in self.profiles if profile.id in self._turning]
-        extra_runs = sum(map(self.runs_of, turning)) - len(turning)
-        searched = sum(search.slots for search in self.searches)
-        return self._count_without_searches - extra_runs + searched
-
-    @property
-    def arms_to_rank(self) -> int:
-        """Number of declared profiles and slots for derived ones: `count`, each profile once."""
-        slots = (rule.slots for rule in self.rules if self.rotates or not isinstance(rule, Search))
-        return len(self.profiles) + sum(slots)
-
-    @property
-    def _count_without_searches(self) -> int:
-        slots = (rule.slots for rule in self.rules if not isinstance(rule, Search))
-        return sum(map(self.runs_of, self.profiles)) + sum(slots)
+        rules = (rule for rule in self.rules if self.rotates or not isinstance(rule, Search))
+        return sum(map(self.runs_of, self.profiles)) + sum(rule.slots for rule in rules)
 
     def runs_of(self, profile: Profile) -> int:
-        """Return how many jobs of the screen measure a profile.
+        """Return how many jobs of the screen, or how many turns of a rotation, a profile takes.
 
-        The cell without its deployed flags has two in a new sweep: its question is asked of every
-        sweep, and two pairs answer it where the difference is large, without a block.
+        As jobs, the cell without its deployed flags has two: two pairs answer how much the flags
+        gain where the difference is large, without a block.
         """
-        return self.no_env_runs if profile.id == NO_ENV_ID else 1
+        is_job = not (self.rotates and self.can_turn(profile))
+        return 2 if is_job and profile.id == NO_ENV_ID else 1
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -566,7 +523,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @property
     def least_jobs(self) -> int:
         """How many jobs rank all profiles without rotations, each wave with one baseline."""
-        return self._count_without_searches + len(self.counts)
+        slots = sum(rule.slots for rule in self.rules if not isinstance(rule, Search))
+        no_env = sum(profile.id == NO_ENV_ID for profile in self.profiles)
+        return len(self.profiles) + no_env + slots + len(self.counts)
 
     def _by_wave(self, profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
         """Return wave -> its runs of profiles and slots of derived ones, in the order of waves."""
@@ -660,6 +619,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
 
+def _has_source(rule: Rule, sources: Sequence[Profile | Rule]) -> bool:
+    """Return whether one of these profiles and rules is in a wave before that of a rule."""
+    return any(wave_order(source.wave) < wave_order(rule.wave) for source in sources)
+
+
 def _check_layout(sweep: TuningPlan, *, where: str) -> None:
     """Refuse a sweep whose trials exceed its budget, or whose blocks cannot show the noise.
 
@@ -674,7 +638,7 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
     jobs = layout.jobs if isinstance(layout, Plan) else screened
     if jobs > budget:
         raise ConfigError(
-            f"{where}: {sweep.arms_to_rank} profiles and their baselines need {jobs} jobs, "
+            f"{where}: {sweep.count} profiles and their baselines need {jobs} jobs, "
             f"the budget is {budget}; raise the budget or declare fewer"
         )
     if isinstance(layout, Plan) and layout.df < MIN_DF:
@@ -696,14 +660,12 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
     known = {BASELINE_ID, *(profile.id for profile in profiles)}
     ids = set(known)
     kinds = [(rule.kind, rule.wave) for rule in rules]
-    sources: list[Profile | Singles | Search] = [*profiles]
+    sources: list[Profile | Rule] = [*profiles]
     sources += [rule for rule in rules if isinstance(rule, Singles | Search)]
     for rule in rules:
         if isinstance(rule, Singles):
             ids |= {profile.id for profile in rule.candidates}
-        elif not isinstance(rule, Search) and not any(
-            wave_order(source.wave) < wave_order(rule.wave) for source in sources
-        ):
+        elif not isinstance(rule, Search) and not _has_source(rule, sources):
             raise ConfigError(
                 f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
                 f"one of them; declare single flags in an earlier wave, or name a later one"

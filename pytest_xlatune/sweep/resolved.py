@@ -351,7 +351,6 @@ class ResolvedSweep:
             slots=self.slots,
             sigma_prior=sigma,
             rotation=self._rotation_rule(earlier),
-            no_env_runs=2,
             budget=design.budget or USUAL_BUDGET,
             **{name: value for name, value in settings.items() if name not in _HANDLED},
         )

@@ -43,7 +43,7 @@ def test_slots_are_collected_and_planned_and_skipped_where_they_stay_empty(waves
     waves.run("--xlatune-plan").stdout.fnmatch_lines(
         [
             "*wave3: 3 slots for stacks of 2 or 3*",
-            "*wave4: 3 slots for values beside*xla_width;*",
+            "*wave4: 3 slots for values beside*xla_width*",
             "*Pipeline bubble*",
             "*more * 4 * 16 * 1 * 15.8 % * +47.4*",
         ]

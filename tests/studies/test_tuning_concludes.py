@@ -33,7 +33,6 @@ from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import headline
 from pytest_xlatune.report.lines import ending_text
 from pytest_xlatune.studies import Answered, Ask, Question
-from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.cells import row
 from tests.helpers.history import (
     Answer,
@@ -557,15 +556,3 @@ def test_the_baselines_of_a_small_first_wave_are_a_set_with_those_of_the_next() 
     assert answer.verdict.n >= 2
     done = history(run, of=sweep, after=results)
     assert sweep.answer(done, question) == answer, "the same in every later run"
-
-
-@pytest.mark.parametrize("runs", [1, 2])
-def test_a_sweep_has_as_many_runs_of_no_env_as_it_was_declared_with(runs: int) -> None:
-    first = replace(profile(NO_ENV_ID, "--xla_gpu_autotune_level=0"), wave="wave1")
-    declared = study(profiles=(first, *knobs(3)), no_env_runs=runs).to_json()
-    if runs == 1:
-        del declared["no_env_runs"]  # as in ledgers of the time before there were two
-    sweep = TuningStudy.from_json(declared)
-    done = history(cluster({}), of=sweep)
-    screened = [each for each in done if each.trial.arm == NO_ENV_ID and not each.trial.block]
-    assert (len(screened), sweep.decide(done).conclusion.complete) == (runs, True)

@@ -231,7 +231,7 @@ def test_who_is_confirmed_depends_on_the_noise(
     ("changes", "words"),
     [
         pytest.param({"count": 60}, "need 61 jobs, the budget is 50", id="too many profiles"),
-        pytest.param({"count": 25, "blocks": 9}, "need 75 jobs", id="too many blocks"),
+        pytest.param({"count": 25, "blocks": 9}, "need 73 jobs", id="too many blocks"),
         pytest.param({"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1},
                      "1 degrees of freedom", id="too few blocks"),
         pytest.param({"selected": frozenset({"p99"})}, "unknown profile 'p99'",
@@ -342,8 +342,6 @@ def spare(done: list[TrialResult]) -> list[Trial]:
 
 def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     sweep = study(budget=65)
-    plan = [sentence(each) for each in sweep.outlook([]).lines]
-    assert any("keeps 8 jobs of 65 for spare blocks" in each for each in plan)
     done = history({}, 0.006, of=sweep, seed=2)
     own = spare(done)
     assert len(done) <= 65

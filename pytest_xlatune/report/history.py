@@ -37,8 +37,8 @@ class PastStudy:
         folder: the folder of the ledger.
         sweep: the name of the sweep.
         kind: the kind of the study, e.g. "tuning" or "gate".
-        cells: the cells of the study; the first is the cell of the reference.
-        digest: the digest of the first cell.
+        cell: the cell, or the first one if there are several.
+        digest: its digest.
         conclusion: the conclusion of the study.
         jobs: the number of submitted jobs.
         node_hours: the node-hours of all attempts; None if no attempt has ended.
@@ -48,17 +48,12 @@ class PastStudy:
     folder: str
     sweep: str
     kind: str
-    cells: tuple[Cell, ...]
+    cell: Cell
     digest: str
     conclusion: Conclusion
     jobs: int
     node_hours: float | None
     ended_s: float
-
-    @property
-    def cell(self) -> Cell:
-        """The cell, or the first one if there are several."""
-        return self.cells[0]
 
     @property
     def best(self) -> Verdict | None:

@@ -39,9 +39,8 @@ from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import JOBS_TITLE, jobs_table
 from pytest_xlatune.report.measured_cell import MeasuredCell
-from pytest_xlatune.report.page_plots import Forest, forest
+from pytest_xlatune.report.page_plots import Forest, Matrix, forest, pair_matrix
 from pytest_xlatune.report.study_documents import listings
-from pytest_xlatune.report.study_plots import Matrix, pair_matrix
 from pytest_xlatune.report.tuning_document import WHY, why
 
 if TYPE_CHECKING:

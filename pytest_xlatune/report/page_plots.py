@@ -1,7 +1,7 @@
-"""Compute the forest plot of a page: places and texts of each arm's change and interval.
+"""Compute the plots of a page: the forest of changes and intervals, and the matrix of pairs.
 
-This module must draw nothing; `page.jinja` draws. All texts of the plot are in tables too. Places
-are in percent of the width, so that a page can draw the plot in any size.
+This module must draw nothing; `page.jinja` draws. All texts of the plots are in tables too. Places
+are in percent of the width, so that a page can draw a forest in any size.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.result import CellsRecord, Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, points
 from pytest_xlatune.report.document import literal, plain
 from pytest_xlatune.report.leaderboard import CONFIRMED, settings_by_arm
 from pytest_xlatune.report.lines import is_pending, words_beside
+from pytest_xlatune.report.measured_cell import MeasuredCell
 
 _MAX_TICKS = 7  # of an axis
 _MARGIN = 0.04  # share of an axis that is kept free at each of its ends
@@ -179,3 +181,45 @@ def _against(references: set[str]) -> str:
         return "against the reference of each arm"
     (arm,) = references
     return f"against {plain(arm) if ' ' in arm else literal(arm)}"
+
+
+_MAX_NODES = 24  # nodes that a matrix shows; more squares would be too small to read
+# limits and styles: a square has the style of the first limit that its change does not exceed
+_DEPTHS = ((-0.05, "lowest"), (-0.02, "lower"), (-0.01, "low"), (inf, "even"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix of all pairs of nodes.
+
+    Each row has a style and the change in percentage points for each of `names`; both are "" for a
+    pair without a score.
+    """
+
+    caption: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+
+
+def pair_matrix(subject: MeasuredCell) -> Matrix | None:
+    """Return the matrix of the changes of all pairs; None without pairs, or of too many nodes.
+
+    The table of the slowest pairs is in the document, whatever their number.
+    """
+    pairs = subject.conclusion.found(CellsRecord).pairs
+    names = list(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
+    if not pairs or len(names) > _MAX_NODES:
+        return None
+    change = {frozenset(pair.nodes): pair.change for pair in pairs}
+
+    def square(nodes: frozenset[str]) -> tuple[str, str]:
+        if (value := change.get(nodes)) is None:
+            return "", ""
+        return next(looks for limit, looks in _DEPTHS if value <= limit), points(value)
+
+    return Matrix(
+        caption="Change in percent of each pair of nodes, as in the table: from its fresh runs, or "
+        "from its first run if it has no fresh one. Empty: the pair has no score.",
+        names=tuple(map(plain, names)),
+        rows=tuple(tuple(square(frozenset((a, b))) for b in names) for a in names),
+    )

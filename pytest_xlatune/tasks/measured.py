@@ -87,7 +87,7 @@ def _past(ledger: Path, cell_report: CellReport) -> PastStudy:
         folder=_name_of(ledger),
         sweep=cell_report.sweep,
         kind=cell_report.study.name.partition("-")[0],
-        cells=cell_report.cells,
+        cell=cell_report.cell,
         digest=cell_report.study.cells[0].digest,
         conclusion=cell_report.conclusion,
         jobs=len(submitted),

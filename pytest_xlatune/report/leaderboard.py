@@ -62,7 +62,6 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.report.measured_cell import (
     MAX_TIMINGS,
     MeasuredCell,
-    slot_numbers,
     thinned,
 )
 from pytest_xlatune.report.recipes import recipe_blocks
@@ -667,27 +666,20 @@ def leaderboard_json(subject: MeasuredCell) -> str:
                      +0.034 is +3.4 %
         uses         only in a study whose arms are cells: arm -> `DeviceUse` (TFLOP/s, MFU, memory)
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
-        slots        only with several node slots: list of `slot` (its number), `cell_digest`,
-                     `nodes`
-        trials       list of `TrialResult`, each with its `id`, and its `slot` if there are
-                     several; sorted by id. A trial of more than 100 steps has no `timings`, which
-                     are in the ledger; the baseline always has them, because a gate scores it
-                     again in the gate's own window
+        slots        only with several node slots: list of `cell_digest` and `nodes`
+        trials       list of `TrialResult`, each with its `id`; sorted by id. A trial of more than
+                     100 steps has no `timings`, which are in the ledger; the baseline always has
+                     them, because a gate scores it again in the gate's own window
 
     Absent values are null, and not-a-number and the infinities are the strings "nan", "inf" and
     "-inf". Keys are sorted, so that two reports can be compared line by line.
     """
     uses = subject.uses
-    numbers = slot_numbers(subject.slots)
-    slots = [
-        {"slot": numbers[digest], "cell_digest": digest, "nodes": nodes}
-        for digest, nodes in subject.slots
-    ]
+    slots = [{"cell_digest": digest, "nodes": nodes} for digest, nodes in subject.slots]
     trials = [
         {
             "id": result.trial.id,
             **thinned(result, steps=inf if result.trial.is_baseline else MAX_TIMINGS).to_json(),
-            **({"slot": numbers.get(result.trial.cell_digest)} if numbers else {}),
         }
         for result in subject.history
     ]

@@ -104,11 +104,6 @@ class OtherCell(Record, frozen=True, kw_only=True):
 Slots = tuple[tuple[str, str], ...]  # for each node slot, the digest of its cell and its nodes
 
 
-def slot_numbers(slots: Slots) -> dict[str, int]:
-    """Return digest of the cell on a slot -> number of the slot, from 1."""
-    return {digest: number for number, (digest, _) in enumerate(slots, start=1)}
-
-
 class DeviceUse(Record, frozen=True, kw_only=True):
     """How an arm uses a device, from the logs of its runs.
 

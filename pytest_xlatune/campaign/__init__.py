@@ -681,7 +681,7 @@ class Campaign:
         is_due = any(trial.stage == stage for trial in view.pending)
         if step is None or not is_due or view.stopped or self._packing.is_full(view.state):
             return False
-        events = step(view.state, view.pending)
+        events = step(view.pending)
         self._write(*events)
         return bool(events)
 

@@ -17,7 +17,7 @@ from pytest_xlatune.tasks.runs import calibrate, document_of
 def run_calibrate(arguments: argparse.Namespace) -> Output:
     """Run the trials; return the noise that they show."""
     options = options_of(arguments)
-    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps, workdir=options.workdir)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps)
     study = resolved.calibration(arguments.jobs)
     resolved.check()
     with trials_of(resolved, options) as (runs, tick):

@@ -21,7 +21,7 @@ from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profi
 def run_evidence(arguments: argparse.Namespace) -> Output:
     """Record profiles one after another, show their files, and compare the first and the last."""
     options = options_of(arguments)
-    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps, workdir=options.workdir)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps)
     folder = options.workdir / resolved.folder
     without_repeats = list(dict.fromkeys(arguments.profiles))
     profile_ids = profiles_to_record(resolved, folder, without_repeats)

@@ -41,7 +41,7 @@ def run_lint(arguments: argparse.Namespace) -> Output:
         )
     else:
         options = options_of(arguments)
-        resolved = load_sweep(Path(first)).resolve(options.for_sweeps, workdir=options.workdir)
+        resolved = load_sweep(Path(first)).resolve(options.for_sweeps)
         linted, profiles = lint_sweep(
             resolved, context, python=arguments.python or "", dump=arguments.dump
         )

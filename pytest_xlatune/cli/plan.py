@@ -14,7 +14,7 @@ from pytest_xlatune.tasks.plan import plan_of
 def run_plan(arguments: argparse.Namespace) -> Output:
     """Return the plan of a sweep."""
     options = options_of(arguments)
-    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps, workdir=options.workdir)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps)
     resolved.check()
     known = read_calibration(options.workdir / resolved.folder, resolved.cell)
     sigma = known.noise.sigma_job if known else None

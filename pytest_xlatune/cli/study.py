@@ -47,7 +47,7 @@ def add_study(parser: argparse.ArgumentParser) -> None:
 
 def _study(arguments: argparse.Namespace) -> Output:
     path, values, settings = arguments.sweep, vars(arguments), options_of(arguments)
-    kind = load_sweep(path).resolve(settings.for_sweeps, workdir=settings.workdir).sweep.kind
+    kind = load_sweep(path).resolve(settings.for_sweeps).sweep.kind
     if kind != arguments.kind:
         how = f"xlatune study {kind} {path}" if KINDS[kind].is_declared else f"pytest {path}"
         raise ConfigError(

@@ -41,7 +41,7 @@ from typing import ClassVar
 import msgspec
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -215,17 +215,6 @@ class Executor(abc.ABC):
     def own_nodes(self) -> tuple[str, ...]:
         """Return the nodes of this session, on which trials without a node list run; () if none."""
         return ()
-
-    def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
-        """Return `count` equal nodes of a partition.
-
-        Raises:
-            ConfigError: the partition has too few equal nodes, or this executor cannot pick nodes.
-            SubmissionError: the scheduler did not say which nodes it has.
-        """
-        raise ConfigError(
-            f"executor {self.name} cannot pick nodes of {partition}; name the {count} nodes"
-        )
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
         """Return faults that keep trials from running on fit nodes, one sentence each."""

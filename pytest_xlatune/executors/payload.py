@@ -8,8 +8,8 @@ It runs only what was submitted: its folder is opened once and must belong to th
 digest of the spec's file must be the one in the job's script.
 
 The package's docstring lists the files. Only the node knows the attempt's folder and the rank, so
-three marks are replaced here in `argv` and in the values of `env`: `{xlatune.folder}`,
-`{xlatune.rank}`, and `{xlatune.quoted_folder}`, the folder as XLA reads it between double quotes.
+two marks are replaced here in `argv` and in the values of `env`: `{xlatune.folder}` and
+`{xlatune.rank}`.
 """
 
 from __future__ import annotations
@@ -662,9 +662,6 @@ def _try_lock(descriptor: int) -> bool:
 
 def filled(text: str, folder: Path, rank: int) -> bytes:
     """Return a word of the command, or a variable's value, with the folder and rank filled in."""
-    # between double quotes XLA reads \\ and \", and an apostrophe in the path does not end the text
-    escaped = str(folder).replace("\\", "\\\\").replace('"', '\\"')
-    text = text.replace("{xlatune.quoted_folder}", escaped)
     text = text.replace("{xlatune.folder}", str(folder))
     return _bytes(text.replace("{xlatune.rank}", str(rank)))
 

@@ -4,9 +4,10 @@
 
 Each rank has one container. The payload starts it on the node, below Slurm's srun, or on this
 machine. With pyxis, each payload asks srun for a step in a container, which Slurm manages. The cell
-names the image with its digest, because a tag may be moved between two trials, and the figures of
-two images would then be compared. Paths of the inner launcher are paths in the container; only the
-attempt's folder has the same path in the container and outside.
+names the image of docker and podman with its digest, because a tag may be moved between two trials,
+and the figures of two images would then be compared; pyxis gets the path of a file. Paths of the
+inner launcher are paths in the container; only the attempt's folder has the same path in the
+container and outside.
 
 The environment is passed in a file that only the container reads, so that no value is in a command
 line. Of the node's variables, the container gets those that the inner launcher inherits, except
@@ -61,14 +62,14 @@ class _Runtime:
     """The commands and options of one runtime.
 
     Attributes:
-        show: the command that shows the digest of an image, for a message.
+        show: the command that shows the digest of an image, for a message; "" for a file.
         run: the words after the program that start a container.
         always: options for every container.
         gpus: vendor -> the options for its GPUs.
         cwd: the option for the working directory, to which its path is appended.
     """
 
-    show: str
+    show: str = ""
     run: tuple[str, ...] = ("run", "--rm")
     always: tuple[str, ...] = ()
     gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -90,7 +91,6 @@ _RUNTIMES: Mapping[str, _Runtime] = {
         gpus={"nvidia": ("--device=nvidia.com/gpu=all",), "amd": _AMD},
     ),
     _PYXIS: _Runtime(
-        show="sha256sum FILE",
         run=("--overlap", "--nodes=1", "--ntasks=1"),
         cwd="--container-workdir=",
     ),
@@ -192,8 +192,7 @@ _RUNTIME_VARIABLES = (
     *("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST"),
 )
 # an image with its digest:  rocm/jax:26.4@sha256:0f...   sha256:0f...
-# /shared/jax.sif@sha256:0f...
-_PINNED = re.compile(r"(?:(?P<name>\S+)@)?(?P<digest>sha256:[0-9a-f]{64})")
+_PINNED = re.compile(r"(?:\S+@)?sha256:[0-9a-f]{64}")
 
 
 @written("container launcher")
@@ -409,24 +408,27 @@ class ContainerLauncher(Launcher):
 
     def _image(self, cell: Cell) -> str:
         """Return the image for the runtime: the path of a file, or the name with its digest."""
-        image, match = cell.image, _PINNED.fullmatch(cell.image)
+        image = cell.image
         if not image:
             raise ConfigError(
                 "container: the cell names no image; give --xlatune-image IMAGE@sha256:…"
             )
-        if match is None:
+        if not self._is_detached:
+            path = image.partition("@")[0]
+            if not path.startswith("/"):
+                raise ConfigError(
+                    f"container: {self.runtime} needs the absolute path of an image file, found "
+                    f"{image!r}"
+                )
+            return path
+        if image.startswith("/") or not _PINNED.fullmatch(image):
             raise ConfigError(
-                f"container: image {image!r} is not pinned. The image of a tag or a file name "
-                "can change between two trials, and the numbers of two images would be compared. "
+                f"container: image {image!r} is no name with a digest. The image of a tag can "
+                "change between two trials, and the numbers of two images would be compared. "
                 f"Write {image.partition('@')[0]}@sha256:<64 hexadecimal digits>; "
                 f"`{self._runtime.show}` shows the digest"
             )
-        name = match["name"] or ""
-        is_named, needs_name = not name.startswith("/"), self._is_detached
-        if is_named != needs_name:
-            needed = "the name of an image" if needs_name else "the absolute path of an image file"
-            raise ConfigError(f"container: {self.runtime} needs {needed}, found {image!r}")
-        return image if is_named else name
+        return image
 
 
 def _parse_mount(text: str) -> tuple[str, str, str]:

@@ -44,12 +44,10 @@ METRICS_FILE = "metrics.jsonl"
 PROBE_FILE = "xlatune_environment.py"  # has the text of `workers.probe_environment`
 
 # Written in place of the attempt's folder until its path is known. It has blanks, so a flag's value
-# that contains it is put between double quotes. The path may then have blanks too, and quotes,
-# which are escaped for XLA.
+# that contains it is put between double quotes. The path may then have blanks too.
 FOLDER = "<folder of the attempt>"
-# words that replace FOLDER for `executors.payload`, which inserts the path on the node
+# replaces FOLDER for `executors.payload`, which inserts the path on the node
 _FOLDER_WORD = "{xlatune.folder}"
-QUOTED_WORD = "{xlatune.quoted_folder}"  # between double quotes
 
 # flags of an evidence run; they match every program of the trainer, because the step may have any
 # name
@@ -81,13 +79,6 @@ _DUMP_FLAG_PREFIX = "xla_dump_"
 # with these variables, NCCL and RCCL print each variable that they read, once
 NCCL_SHOWS_SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
 
-# Sets xlatune_quoted to the path of a folder as XLA reads it between double quotes. The two special
-# characters are in variables, so that bash does not interpret them.
-_QUOTE_FOLDER = """\
-xlatune_backslash='\\' xlatune_quote='"'
-xlatune_quoted=${{{folder}//"$xlatune_backslash"/"$xlatune_backslash$xlatune_backslash"}}
-xlatune_quoted=${{xlatune_quoted//"$xlatune_quote"/"$xlatune_backslash$xlatune_quote"}}
-"""
 # Prints the program's flags to the log, because only the node knows the result of the env files.
 _SHOW_FLAGS = """\
 : "${XLA_FLAGS=}"  # a sourced file may have said `set -u`
@@ -97,7 +88,7 @@ printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
 # XLA_FLAGS begins with a file name, because XLA then reads only that file.
 _WITNESS = """\
 if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
-{quoted}  [[ ${{XLA_FLAGS-}} == *{dumps}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
+  [[ ${{XLA_FLAGS-}} == *{dumps}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
     export XLA_FLAGS={flags}"${{XLA_FLAGS:+ $XLA_FLAGS}}"
   [[ -v NCCL_DEBUG ]] || export {nccl}
 {channels}fi
@@ -248,7 +239,7 @@ class ProgramLauncher(Launcher):
         witness_env |= {name: value for name, value in logging_env(env).items() if name not in env}
         flags = env.get("XLA_FLAGS", "")
         if _DUMP_FLAG_PREFIX not in flags:
-            dump_flags = format_flags(_DUMP_OPTIONS_FLAGS).replace(FOLDER, QUOTED_WORD)
+            dump_flags = format_flags(_DUMP_OPTIONS_FLAGS).replace(FOLDER, _FOLDER_WORD)
             # ours come first, because XLA stops reading at a word that it cannot read
             witness_env["XLA_FLAGS"] = " ".join(filter(None, (dump_flags, flags)))
         return witness_env
@@ -323,9 +314,8 @@ def number(value: float) -> str:
 
 def _profile_script(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
     exports = shell_exports(flags, env)
-    set_quoted = _QUOTE_FOLDER.format(folder="xlatune_folder") if FOLDER in exports else ""
     # FOLDER has blanks and so is between single quotes, which the variable must be outside of
-    exports = set_quoted + exports.replace(FOLDER, "'\"$xlatune_quoted\"'")
+    exports = exports.replace(FOLDER, "'\"$xlatune_folder\"'")
     return f"# profile {trial.profile.id}, applied after every env file\n{exports}{_SHOW_FLAGS}"
 
 
@@ -346,7 +336,7 @@ def witness_script(folder: str = "xlatune_folder") -> str:
     `folder` is the name of the variable with the folder to write to; if the variable is unset, the
     lines do nothing.
     """
-    flags = shlex.quote(format_flags(_DUMP_OPTIONS_FLAGS)).replace(FOLDER, "'\"$xlatune_quoted\"'")
+    flags = shlex.quote(format_flags(_DUMP_OPTIONS_FLAGS)).replace(FOLDER, f"'\"${folder}\"'")
     nccl = " ".join(f"{name}={value}" for name, value in NCCL_SHOWS_SETTINGS.items())
     channels = "".join(
         f"  [[ ! -v {channel} || -v {name} ]] || export {name}={value}\n"
@@ -355,9 +345,6 @@ def witness_script(folder: str = "xlatune_folder") -> str:
     )
     return _WITNESS.format(
         folder=folder,
-        quoted="".join(
-            f"  {line}" for line in _QUOTE_FOLDER.format(folder=folder).splitlines(keepends=True)
-        ),
         dumps=_DUMP_FLAG_PREFIX,
         flags=flags,
         nccl=nccl,

@@ -59,7 +59,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.sentences import IN_BRACKETS
 from pytest_xlatune.model.shares import Shares
-from pytest_xlatune.model.trial import CompiledMemory, Trial
+from pytest_xlatune.model.trial import Trial
 
 _AS_DEPLOYED = "the cell as deployed"
 _DECIDED = "{cls}: {follows}"
@@ -356,22 +356,6 @@ class FilesRead(Event, frozen=True, kw_only=True):
     """A session read the files that deploy the cell; the last such event counts."""
 
     files: tuple[DeployedFile, ...]
-
-
-class CellCompiled(Event, frozen=True, kw_only=True):
-    """An arm's cell was compiled before any of its trials was submitted.
-
-    Attributes:
-        arm: the id of the arm.
-        key: digest of everything that affects the result: program, settings, compiler, limit.
-        memory: the memory that the compiler reported.
-        took_s: seconds that compiling took.
-    """
-
-    arm: str
-    key: str
-    memory: CompiledMemory
-    took_s: float = 0.0
 
 
 class EvidenceRecorded(Event, frozen=True, kw_only=True):

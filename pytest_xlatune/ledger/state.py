@@ -25,7 +25,6 @@ from pytest_xlatune.ledger import (
     AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
-    CellCompiled,
     Decided,
     EnvironmentSeen,
     EpochBegan,
@@ -227,7 +226,6 @@ class LedgerState:
         files: the files that deploy the cell.
         environments: digest of a cell -> the environment of its last trial.
         devices_known: digests of the cells whose devices were reported in the last session.
-        compiled: id of an arm -> what compiling its cell reported.
         recorded: trial id -> what an evidence trial recorded.
         changes: number of events that may change what a study proposes or concludes.
         flying: (trial id, attempt) -> submission whose end is unknown.
@@ -249,7 +247,6 @@ class LedgerState:
     files: tuple[DeployedFile, ...] = ()
     environments: dict[str, tuple[NodeEnvironment, ...]] = field(default_factory=dict)
     devices_known: set[str] = field(default_factory=set)
-    compiled: dict[str, CellCompiled] = field(default_factory=dict)
     recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
     changes: int = 0
     flying: dict[_Key, Submission] = field(default_factory=dict)
@@ -404,8 +401,6 @@ def _add_other(state: LedgerState, event: Event) -> None:
                 state.devices_known.add(event.cell_digest)
         case NodesPinned():
             state.pinned[event.cell_digest] = event.nodes
-        case CellCompiled():
-            state.compiled[event.arm] = event
         case EpochBegan():
             state.epochs = (*state.epochs, event)
             state.remarks.append(event)
@@ -416,13 +411,12 @@ def _add_other(state: LedgerState, event: Event) -> None:
 def _open(state: LedgerState, event: CampaignOpened) -> None:
     """Open a session, which may retry trials that could not be measured in an earlier one.
 
-    Trials that are only compiled are open again too, because each session checks them anew. The
-    open trials get the time limit and the step pattern of this session.
+    The open trials get the time limit and the step pattern of this session.
     """
     if event.session not in {opening.session for opening in state.opened}:
         for trial_id, progress in state.trials.items():
             ended = progress.ended
-            if ended and (ended.memory is not None or ended.status is TrialStatus.UNMEASURED):
+            if ended and ended.status is TrialStatus.UNMEASURED:
                 state.trials[trial_id] = msgspec.structs.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
         state.devices_known = set()  # the devices may have changed since the last session

@@ -251,14 +251,12 @@ class CompiledMemory(Record, frozen=True, kw_only=True):
         limit_bytes: bytes of the device's memory pool; None if unknown.
         is_refused: whether the compilation, or the step that it belongs to, ran out of memory.
         said: why nothing is known, or how the compilation ended; "" otherwise.
-        by: the compiler; "" if unknown.
     """
 
     needed_bytes: int | None = None
     limit_bytes: int | None = None
     is_refused: bool = False
     said: str = ""
-    by: str = ""
 
     @property
     def fits(self) -> bool | None:

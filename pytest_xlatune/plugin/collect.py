@@ -211,7 +211,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
         check_folders(
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
-    resolved = sweep.resolve(options.for_sweeps, workdir=options.workdir)
+    resolved = sweep.resolve(options.for_sweeps)
     # known before it has spent its jobs
     if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(

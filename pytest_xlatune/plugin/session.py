@@ -111,9 +111,7 @@ class Session:
         for item, sweep in sweeps.items():
             selection = selections.get(sweep.name)
             if selection is None:
-                resolved = sweep.resolve(
-                    self.options.for_sweeps, workdir=self.options.workdir, session=self.id
-                )
+                resolved = sweep.resolve(self.options.for_sweeps)
                 selection = selections[sweep.name] = Selection(declared=sweep, sweep=resolved)
             elif selection.declared is not sweep:
                 raise ConfigError(
@@ -169,9 +167,7 @@ class Session:
                 places={**user_options.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
                 sweeps={},
             )
-            selection.sweep = selection.declared.resolve(
-                user_options, jaxlib=selection.sweep.jaxlib
-            )
+            selection.sweep = selection.declared.resolve(user_options)
         declared = selection.sweep.sweep
         if retry_policy != declared.site.retry_policy:
             site = msgspec.structs.replace(declared.site, retry_policy=retry_policy)

@@ -9,21 +9,14 @@ This module does not know pytest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.difference import (
-    Change,
-    change,
-    difference,
-    differing,
-    expectations,
-    size,
-)
+from pytest_xlatune.evidence.hlo.difference import Change, change, difference, expectations
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, effective_values
@@ -36,10 +29,7 @@ class CompileClass(StrEnum):
 
     SAME = "same program"
     COMPILES = "compiles"
-    REFUSED = "flag refused"
     FAILED = "does not compile"
-    MEMORY = "needs too much memory"
-    UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +55,6 @@ def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
     Raises:
         ConfigError: the trainer runs on another machine, or the deployed cell yields no program.
     """
-    check = resolved.compile_check
-    limit_gib = None if check is None else check.memory_limit_gib
     profiles = [profile for profile in resolved.sweep.profiles if not profile.is_baseline]
     with TemporaryDirectory(prefix="compiling-") as scratch:
 
@@ -81,80 +69,48 @@ def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
                 "trainer compile its step with XLA?"
             )
         compilations = ((profile, compilation_of(profile)) for profile in profiles)
-        limit_bytes = None if limit_gib is None else int(limit_gib * 2**30)
-        return tuple(judged(deployed.program, compilations, limit_bytes=limit_bytes))
+        return tuple(judged(deployed.program, compilations))
 
 
 def judged(
-    deployed: Program, compilations: Iterable[tuple[Profile, Compiled]], *, limit_bytes: int | None
+    deployed: Program, compilations: Iterable[tuple[Profile, Compiled]]
 ) -> Iterator[CompiledProfile]:
-    """Yield the result for each profile; pure.
-
-    `limit_bytes` is the memory of one device; None if unknown.
-    """
+    """Yield the result for each profile; pure."""
     # id of a profile -> its program, and its settings that may act at run time
-    before: dict[str, tuple[Program, Mapping[str, str | None]]] = {BASELINE_ID: (deployed, {})}
+    before: dict[str, tuple[Program, dict[str, str]]] = {BASELINE_ID: (deployed, {})}
     for profile, compilation in compilations:
-        program = compilation.program
-        needed = compilation.needed_bytes
-        if program is not None and compilation.trouble and program.module != deployed.module:
-            program = None  # the trainer ended before its step was compiled
-        if compilation.is_out_of_memory:
-            cls, same_as, reason = CompileClass.MEMORY, "", compilation.trouble
-        elif program is None:
-            cls, same_as, reason = CompileClass.FAILED, "", compilation.trouble
-            if compilation.is_refused:
-                cls = CompileClass.REFUSED
-            elif compilation.is_ended_from_outside:
-                cls = CompileClass.UNKNOWN
-        elif needed is not None and limit_bytes is not None and needed > limit_bytes:
-            cls, same_as = CompileClass.MEMORY, ""
-            reason = f"{size(needed)} of {size(limit_bytes)}"
+        program, trouble = compilation.program, compilation.trouble
+        # if the modules differ, the trainer ended before its step was compiled
+        if program is None or (trouble and program.module != deployed.module):
+            yield CompiledProfile(profile=profile.id, cls=CompileClass.FAILED, reason=trouble)
+            continue
+        settings = _run_time_settings(profile)
+        same_as = next(
+            (
+                name
+                for name, (other, _) in before.items()
+                if change(other, program) is Change.IDENTICAL
+            ),
+            "",
+        )
+        if same_as:
+            cls = CompileClass.SAME
+            names = sorted({name for name, _ in settings.items() ^ before[same_as][1].items()})
+            reason = "no setting is left that could act: a trial of it measures noise"
+            if names:
+                reason = f"{', '.join(names)} may act below the program, or at run time"
         else:
-            settings = run_time_settings(profile, deployed, program)
-            cls, same_as, reason = _compared(program, settings, before)
-            before[profile.id] = (program, settings)
-            reason += f"; then: {compilation.trouble}" if compilation.trouble else ""
+            cls = CompileClass.COMPILES
+            reason = "; ".join(map(sentence, difference(deployed, program).facts))
+        before[profile.id] = (program, settings)
+        reason += f"; then: {trouble}" if trouble else ""
         yield CompiledProfile(profile=profile.id, cls=cls, same_as=same_as, reason=reason)
 
 
-def _compared(
-    program: Program,
-    settings: Mapping[str, str | None],
-    before: Mapping[str, tuple[Program, Mapping[str, str | None]]],
-) -> tuple[CompileClass, str, str]:
-    """Return class, id of the profile with the same program, and reason."""
-    # id of a profile with the same program -> run-time settings in which both differ
-    different_settings: dict[str, list[str]] = {}
-    for name, (other_program, other_settings) in before.items():
-        if change(other_program, program) is Change.IDENTICAL:
-            pairs = settings.items() ^ other_settings.items()
-            different_settings[name] = sorted({setting for setting, _ in pairs})
-    if different_settings:
-        same_as = min(different_settings, key=lambda name: len(different_settings[name]))
-        names = ", ".join(different_settings[same_as])
-        reason = "no setting is left that could act: a trial of it measures noise"
-        if names:
-            reason = f"{names} may act below the program, or at run time"
-        return CompileClass.SAME, same_as, reason
-    changed = difference(before[BASELINE_ID][0], program)
-    reason = "; ".join(map(sentence, changed.facts))
-    return CompileClass.COMPILES, "", reason
-
-
-def run_time_settings(
-    profile: Profile, deployed: Program, program: Program
-) -> dict[str, str | None]:
+def _run_time_settings(profile: Profile) -> dict[str, str]:
     """Return the settings of a profile that may act without changing the program."""
-    profile_flags = effective_values(profile.flags)
-    flags: dict[str, str | None] = dict(profile_flags)
-    names = differing(deployed, program)
-    if names is not None and program.options is not None:
-        flags = {name: program.options.get(name) for name in names}
-        # XLA does not print an emptied list, so the entry of the profile stands for it
-        flags |= {name: value for name, value in profile_flags.items() if not value}
-    # flags that act only on the program are left out
     in_program = {name for name, expected in expectations().items() if not expected.below}
+    flags = effective_values(profile.flags)
     return {
         **{f"--{name}": value for name, value in flags.items() if name not in in_program},
         **profile.env,

@@ -2,12 +2,8 @@
 
 Faults stop a campaign before it begins; notes are for people and go into the ledger. The checks are
 cheap if trials run on this machine. Otherwise a short job asks the nodes once, before the first
-trial of a cell, whether they see the trials' files. This module creates the folders of a cell's
-caches, and otherwise only a temporary marker in the work directory.
-
-A container runtime checks the digest of an image that it gets by name, but an image file can be
-overwritten. So the file's SHA-256 is computed and stored beside the ledger; because reading tens of
-gigabytes takes a while, that is done only if the size or modification time has changed.
+trial of a cell, whether they see the trials' files. This module creates only a temporary
+marker in the work directory.
 
 With an unknown key, or with layers that cannot be divided into the stages of a pipeline, every
 trial would fail at its start, after waiting in the queue and half a minute of imports. A MaxText
@@ -18,7 +14,6 @@ find these files, and runs nothing of MaxText.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -41,51 +36,11 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.pipeline import config_of, refused_pipeline, stages_of
 
 _KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
-_DIGESTS = "images.json"  # the file with the digest of the image file, beside the ledger
-_MARK = "@sha256:"
 
 
 def image_file(cell: Cell) -> str:
     """Return the path of the cell's image file without its digest; "" if it is no file."""
     return cell.image.partition("@")[0] if cell.image.startswith("/") else ""
-
-
-def image_faults(cell: Cell, folder: Path) -> tuple[str, ...]:
-    """Return the faults of a pinned image file; `folder` stores the computed digest.
-
-    A file that cannot be read here is no fault, because the nodes are asked whether they see it.
-    """
-    name, mark, pinned = cell.image.partition(_MARK)
-    if not mark or not image_file(cell):
-        return ()
-    try:
-        digest = _sha256(Path(name), folder / _DIGESTS)
-    except OSError:
-        return ()
-    if digest == pinned:
-        return ()
-    fault = (
-        f"image {name} has the digest sha256:{digest}, expected sha256:{pinned}: the file has "
-        "another image now. Put the old one back, or name the new digest (that is another cell)"
-    )
-    return (fault,)
-
-
-def _sha256(path: Path, digests: Path) -> str:
-    """Return the SHA-256 of a file; from the file `digests` if it is that of the same state."""
-    status = path.stat()
-    state = [str(path), status.st_size, status.st_mtime_ns]
-    try:
-        stored = read_json(secure_files.read_bytes(digests))
-    except (OSError, ValueError):
-        stored = None
-    if isinstance(stored, dict) and stored.get("seen") == state and "sha256" in stored:
-        return str(stored["sha256"])
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    # another process may write the file too, but the same content
-    secure_files.write_json(digests, {"seen": state, "sha256": digest})
-    return digest
 
 
 _UNCHECKED = "the keys of the configuration were not checked"
@@ -148,7 +103,6 @@ class Site:
 def check_site(site: Site) -> Preflight:
     """Return everything that is wrong with a site."""
     faults = [*_folder_faults(site.folder)]
-    faults += image_faults(site.cell, site.folder)
     paths = dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))
     needed = [path for path in paths if path]
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)

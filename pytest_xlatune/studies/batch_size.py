@@ -957,14 +957,14 @@ class _BatchProgress(CellProgress["BatchStudy"]):
             yield say(text, **counts, blocks=BLOCKS_RUN, width=len(self.compared))
 
     def _memory_note(self) -> Message:
-        sizes, limit_gib, by = [], 0.0, ""
+        sizes, limit_gib = [], 0.0
         for at, memory in sorted(self.memory.items()):
             gib = (memory.needed_bytes or 0) / 2**30
             text = "{value}: {gib:.3g}" if gib else "{value}: more than there is"
             sizes.append(say(text, value=self.study.labels[at], gib=gib))
-            limit_gib, by = max(limit_gib, (memory.limit_bytes or 0) / 2**30), memory.by
-        text = "compiled memory of one device in GiB, of {limit_gib:.3g} GiB, by {by}: {sizes}"
-        return say(text, limit_gib=limit_gib, by=by, sizes=sizes)
+            limit_gib = max(limit_gib, (memory.limit_bytes or 0) / 2**30)
+        text = "compiled memory of one device in GiB, of {limit_gib:.3g} GiB: {sizes}"
+        return say(text, limit_gib=limit_gib, sizes=sizes)
 
 
 # --- the study ---

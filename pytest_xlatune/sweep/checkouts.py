@@ -149,12 +149,6 @@ def _range(launcher: CheckoutLauncher, text: str, *, where: str) -> list[str]:
     return [base, *after]
 
 
-def same_files(launcher: CheckoutLauncher, one: str, other: str) -> bool:
-    """Return whether two commits, given by hash, contain exactly the same files."""
-    trees = {_git(launcher.repository, "rev-parse", f"{code}^{{tree}}") for code in (one, other)}
-    return len(trees) == 1
-
-
 def _refuse_uncommitted(files: Sequence[str], *, where: str, remedy: str) -> None:
     """Raise ConfigError if there are files that would run instead of a commit's."""
     if files:

@@ -2,8 +2,7 @@
 
 A `Sweep` declares a cell, except for what the user must state: the model, the parallelism and the
 nodes are never guessed. `resolve` combines both, and one message names everything that is missing.
-Nothing is submitted here, and no campaign is loaded. Slurm is only asked for the nodes of a
-partition, if the sweep has several slots and no nodes are named.
+Nothing is submitted here, and no campaign is loaded.
 
 A sweep file is Python, which checks no annotation: a number instead of a text would get into the
 ledger and make it unreadable, and a text instead of a list would be read letter by letter. So every
@@ -13,7 +12,6 @@ value is checked against its annotation when a sweep is declared.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib.util
 import math
 import re
@@ -26,7 +24,6 @@ from typing import Any
 from msgspec import field, structs
 from msgspec.structs import replace
 
-from pytest_xlatune import locks, secure_files
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.entry_points import LOG_FORMATS
 from pytest_xlatune.executors.named import EXECUTORS
@@ -35,8 +32,8 @@ from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, 
 from pytest_xlatune.launchers.container import configured
 from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import step_pattern
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, folder_of_family
-from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import MAX_RANGE, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
 from pytest_xlatune.model.redact import is_secret
@@ -57,14 +54,12 @@ from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.trials import STUDY, wave_order
 from pytest_xlatune.sweep.checkouts import commits_of, hash_of, with_folder
 from pytest_xlatune.sweep.deployed import NoEnv, context_of, with_sourced
-from pytest_xlatune.sweep.earlier import recorded_jaxlib
 from pytest_xlatune.sweep.groups import (
     GROUPS,
     NOTHING,
     CellSettings,
     DesignSettings,
     Limits,
-    RunSettings,
     SettingsGroup,
     SiteSettings,
     UserOptions,
@@ -73,7 +68,6 @@ from pytest_xlatune.sweep.groups import (
 from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.sweep.settings import nodes_in
 
 # the name of a sweep or a config tag:  sparse-fp8
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -307,23 +301,11 @@ class Sweep(SettingsGroup):
         arms = len(sweep.profiles) + len(sweep.slots())
         return min(layout.finalists, arms) if isinstance(layout, Plan) else 0
 
-    def resolve(
-        self,
-        user_options: UserOptions = NOTHING,
-        *,
-        workdir: Path | None = None,
-        session: str = "",
-        jaxlib: str = "",
-    ) -> ResolvedSweep:
+    def resolve(self, user_options: UserOptions = NOTHING) -> ResolvedSweep:
         """Return the sweep that can run: the declared settings with the user's on top.
 
         Args:
             user_options: the values from options, the environment and `xlatune.toml`.
-            workdir: the work directory, in which the jaxlib of earlier trials is looked up; None
-                looks up nothing.
-            session: the session whose own trials that look-up ignores, so that all its processes
-                get the same result; "" ignores none.
-            jaxlib: the target's release; "" if it has to be looked up.
 
         Raises:
             ConfigError: settings are missing (one message names all) or do not fit together.
@@ -390,12 +372,6 @@ class Sweep(SettingsGroup):
             )
         cell = with_sourced(cell, launcher)
         restored = self.no_env.profile(launcher, cell) if self.no_env else None
-        # without the target's release, defaults may be unknown, and then no flag is set back
-        if self.no_env and restored and restored.is_baseline and not self.no_env.jaxlib:
-            if workdir is not None and not jaxlib:
-                folder = folder_of_family(self.name, (cell, *others.values()))
-                jaxlib = recorded_jaxlib(workdir / folder, cell, session=session)
-            restored = dataclasses.replace(self.no_env, jaxlib=jaxlib).profile(launcher, cell)
         added = () if restored is None or restored.is_baseline else (restored,)
         return ResolvedSweep(
             sweep=replace(
@@ -408,7 +384,6 @@ class Sweep(SettingsGroup):
                 limits=user_options.applied_to(self.limits),
             ),
             no_env="" if restored is None or added else restored.note,
-            jaxlib=jaxlib,
             context=_context(cell, launcher) if self.derived else None,
             cell=cell,
             slots=slots,
@@ -436,13 +411,10 @@ class Sweep(SettingsGroup):
                 "leave the slots out, or use "
                 f"{executor_option(lambda executor: executor.names_nodes)}"
             )
-        if not nodelist and site.partition and site.nodes and not site.chosen_executor.holds_nodes:
-            nodelist = _picked_nodes(site, user_options, where)
         if not nodelist:
             raise ConfigError(
                 f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
-                "their partition and how many a slot has (--xlatune-partition gpu --xlatune-nodes "
-                "8), or start the sweep inside an salloc of all of them "
+                "start the sweep inside an salloc of all of them "
                 f"({executor_option(lambda executor: executor.holds_nodes)})"
             )
         try:
@@ -624,30 +596,3 @@ def _missing_nodes(site: SiteSettings) -> str:
         f"the nodes{in_scheduler} (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N; for "
         f"this machine alone {here})"
     )
-
-
-_PICKING_S = 120.0  # seconds to wait while another process of the session asks Slurm
-
-
-def _picked_nodes(site: SiteSettings, user_options: UserOptions, where: str) -> tuple[str, ...]:
-    """Return the nodes of all slots from a partition: picked once, kept in the work directory.
-
-    A ledger keeps its slots, so each later session must get the same nodes, whichever are idle
-    then. The user can also name the file, as `--xlatune-nodelist @NAME`.
-    """
-    folder = (user_options.root or Path()) / user_options.applied_to(RunSettings()).workdir
-    path = folder / f"{site.partition}-{site.slots}x{site.nodes}.nodes"
-    try:
-        with locks.held(folder / "picking.lock", wait_s=_PICKING_S) as is_held:
-            if not is_held:
-                raise TimeoutError("another process picks nodes")
-            if path.exists():
-                return nodes_in(path)
-            names = site.chosen_executor.pick_nodes(site.slots * site.nodes, site.partition)
-            text = f"# {where}; remove this file to pick other nodes\n{','.join(names)}\n"
-            secure_files.write_bytes(path, text.encode())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{where}: {path} cannot be read or written: {error}") from None
-    except (ConfigError, SubmissionError) as error:
-        raise ConfigError(f"{where} of {site.nodes} nodes: {error}") from None
-    return names

@@ -9,9 +9,9 @@ repository that contains the file, so that a patch applies there.
 `baseline-no-env` is a profile of wave 1: the image alone, with every deployed flag at its default.
 A profile's text wins over the deployed one, so a flag is undone by appending its default. Defaults
 are the compiler's own: from the catalog for the target's jaxlib, or stated by the sweep; an unknown
-default is never guessed. Variables stay as they are deployed, unless the sweep states a value for
-them: a profile cannot remove a variable, each library decides whether an empty one counts as unset,
-and several describe the site (adapters, interfaces), so that another network would be measured.
+default is never guessed. Variables stay as they are deployed: a profile cannot remove a variable,
+each library decides whether an empty one counts as unset, and several describe the site (adapters,
+interfaces), so that another network would be measured.
 """
 
 from __future__ import annotations
@@ -352,20 +352,16 @@ class NoEnv:
     """How deployed flags are set back to their defaults.
 
     Attributes:
-        jaxlib: the target's release, e.g. "0.7.2". With "" the defaults are those that never
-            changed, and for other flags those of the release that earlier trials recorded.
+        jaxlib: the target's release, e.g. "0.7.2"; "" for defaults that never changed.
         defaults: flag without dashes -> default, for flags whose default the catalog does not have,
             or has differently, e.g. in a vendor's fork.
         keep: flags that stay as deployed because they belong to the cell, in addition to the number
             of CPU devices and CUDA's folder.
-        variables: deployed variable -> value to use as its default, e.g. `{"NCCL_PROTO":
-            "LL,LL128,Simple"}`; other variables stay as deployed, and the note names them.
     """
 
     jaxlib: str = ""
     defaults: Mapping[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
 
     def profile(self, launcher: Launcher, cell: Cell) -> Profile:
         """Return the profile `baseline-no-env`; an empty profile's note says why there is none.
@@ -374,7 +370,7 @@ class NoEnv:
         appending cannot undo a flag.
 
         Raises:
-            ConfigError: the deployed XLA_FLAGS are malformed, or a variable is not deployed.
+            ConfigError: the deployed XLA_FLAGS are malformed.
         """
         unread = [name for name in launcher.env_files_of(cell) if not Path(name).is_file()]
         if unread:
@@ -382,30 +378,23 @@ class NoEnv:
         deployed = _with_env_files(cell, launcher)
         flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
         names = deployed.keys() - {"XLA_FLAGS"}
-        for name in self.variables.keys() - names:
-            raise ConfigError.unknown(
-                "variable",
-                name,
-                valid=sorted(names),
-                where="NoEnv(variables={...}), which takes deployed variables",
-            )
         kept_flags = (_CELL_FLAGS - self.defaults.keys()) | set(self.keep)
         undone = tuple(flag for flag in flags if flag.name not in kept_flags)
         channels = self._channels(deployed)
-        if not undone and not self.variables and not channels:
+        if not undone and not channels:
             return _none("no XLA flag is deployed that could go back to its default")
         try:
             restored = self._restored(undone)
         except ConfigError as error:
             return _none(str(error))
         note = "every deployed flag back to its default"
-        unchanged = sorted(names - self.variables.keys() - channels.keys())
+        unchanged = sorted(names - channels.keys())
         if unchanged:
             note += f"; variables stay as deployed: {', '.join(unchanged)}"
         return Profile(
             id=NO_ENV_ID,
             flags=restored,
-            env={**channels, **self.variables},
+            env=channels,
             wave="wave1",
             note=note,
         )
@@ -428,16 +417,12 @@ class NoEnv:
         missing = sorted(set(names) - known.keys())
         if missing:
             release = f"jaxlib {self.jaxlib}" if self.jaxlib else "every jaxlib"
-            later = "" if self.jaxlib else _NEXT_SESSION
             raise ConfigError(
                 f"the default of {', '.join(missing)} in {release} is not known; "
                 "state it in NoEnv(defaults={...}), name the target's jaxlib there, or list in "
-                f"`keep` the flags that belong to the cell{later}"
+                "`keep` the flags that belong to the cell"
             )
         return restore_default(flags, known)
-
-
-_NEXT_SESSION = ". A trial records its jaxlib: once one has run, the next session uses that release"
 
 
 def _none(why: str) -> Profile:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger, LedgerEntry
+from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger, LedgerEntry
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import LedgerError
@@ -95,30 +95,6 @@ def write_calibration(folder: Path, calibration: Calibration) -> Path:
     except OSError as error:
         raise LedgerError(f"{path} cannot be written: {error}") from error
     return path
-
-
-def recorded_jaxlib(folder: Path, cell: Cell, *, session: str = "") -> str:
-    """Return the jaxlib release of a cell's last trial; "" if none recorded it.
-
-    Args:
-        folder: the folder of the campaign; it need not exist.
-        cell: the cell of the trials.
-        session: the session whose own trials are ignored; "" ignores none.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
-    recorded = ""
-    for entry in Ledger(folder / LEDGER).refresh():
-        match entry.event:
-            case CampaignOpened(session=opened) if session and opened == session:
-                break
-            case EnvironmentSeen(cell_digest=ran, nodes=nodes) if ran == cell.digest:
-                versions = (environment.packages.get("jaxlib", "") for environment in nodes)
-                recorded = next(filter(None, versions), recorded)
-            case _:
-                pass
-    return recorded
 
 
 def recorded_trials(folder: Path, *, session: str = "") -> tuple[TrialResult, ...]:

@@ -603,9 +603,6 @@ class RunSettings(SettingsGroup):
         "Who may read ledgers and logs: owner, group (members may also resume a sweep) or all",
         Where.SESSION,
     ] = "owner"
-    ask_above: Annotated[
-        Hours | None, "Node-hours above which a run needs --xlatune-yes", Where.SESSION
-    ] = None
     is_off: Annotated[bool, "Deselect all sweeps and do nothing else", Name("no-xlatune")] = False
     fresh: Annotated[
         bool,
@@ -618,7 +615,7 @@ class RunSettings(SettingsGroup):
     keep_jobs: Annotated[bool, "Leave running trials alone when the session ends early"] = False
     yes: Annotated[
         bool,
-        "Run although it costs more than --xlatune-ask-above, or can only rank profiles",
+        "Run although it can only rank profiles",
     ] = False
     plan: Annotated[bool, "Show what would run, and submit nothing"] = False
     zh: Annotated[

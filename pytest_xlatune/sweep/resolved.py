@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context, is_control
 from pytest_xlatune.catalog.entries import load
-from pytest_xlatune.launchers.checkout import LauncherByCell
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
@@ -37,7 +36,6 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search, Singles, rules_of_kind
 from pytest_xlatune.studies.trials import STUDY, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from pytest_xlatune.sweep.checkouts import as_checkout_launcher, same_files
 from pytest_xlatune.sweep.deployed import NoEnv, trainer_settings, with_sourced
 from pytest_xlatune.sweep.registry import kind_of
 
@@ -47,11 +45,6 @@ if TYPE_CHECKING:
 
 USUAL_BUDGET = 50  # jobs if no budget is given; rotations need fewer
 _HANDLED = ("rotate", "budget")  # settings of the design that `tuning` does not pass on as they are
-
-
-def _digest_of(image: str) -> str:
-    """Return the digest in the name of an image, `sha256:..` of `a/b@sha256:..`, else the name."""
-    return image.rpartition("@")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +58,6 @@ class ResolvedSweep:
         compile_check: the compile check of this run; None if there is none.
         settings: name of a setting -> where it was given.
         no_env: why there is no `baseline-no-env` although it was declared; "" otherwise.
-        jaxlib: the release that earlier trials recorded, if `baseline-no-env` depends on it; ""
-            otherwise.
         others: id of a candidate -> its cell, or label of a compared commit -> the cell at it.
         commits: the compared commits as the user named them; "" if none.
         context: what the profiles of derived waves are checked against; None without such waves.
@@ -78,7 +69,6 @@ class ResolvedSweep:
     compile_check: CompileCheck | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     no_env: str = ""
-    jaxlib: str = ""
     others: Mapping[str, Cell] = field(default_factory=dict)
     commits: str = ""
     context: Context | None = None
@@ -186,28 +176,20 @@ class ResolvedSweep:
         reference = trials.get(study.reference)
         if reference is None:
             return
-        checkouts = as_checkout_launcher(self.sweep.launcher)
         baseline_launch = self._launch_text(reference, self.cell)
         for name, trial in trials.items():
             if name == study.reference or is_control(trial.profile):
                 continue
-            cell, where = by_digest[trial.cell_digest], f"sweep {self.sweep.name!r}, candidate"
+            cell = by_digest[trial.cell_digest]
             is_same = self._launch_text(trial, cell) == baseline_launch
-            if is_same or self._repeats_baseline(trial.profile, cell):
+            if is_same or (cell == self.cell and self._is_deployed(trial.profile)):
                 is_same_commit = cell.code and cell.code == self.cell.code
                 both = f" (both are commit {cell.code[:12]})" if is_same_commit else ""
                 raise ConfigError(
-                    f"{where} {name!r} starts exactly what the baseline starts{both}, so it would "
-                    "pass whatever has changed. Name the change: settings; a gate also takes a "
-                    "commit, an image or an interpreter, as candidate(NAME, code=COMMIT)"
-                )
-            if checkouts is None or cell.code == self.cell.code:
-                continue
-            at_baseline = self._launch_text(trial, replace(cell, code=self.cell.code))
-            if at_baseline == baseline_launch and same_files(checkouts, cell.code, self.cell.code):
-                raise ConfigError(
-                    f"{where} {name!r}: commit {cell.code[:12]} has the very same files as the "
-                    f"baseline's {self.cell.code[:12]}; name another commit for one of them"
+                    f"sweep {self.sweep.name!r}, candidate {name!r} starts exactly what the "
+                    f"baseline starts{both}, so it would pass whatever has changed. Name the "
+                    "change: settings; a gate also takes a commit, an image or an interpreter, as "
+                    "candidate(NAME, code=COMMIT)"
                 )
 
     def _refuse_one_size(self, study: Study) -> None:
@@ -241,30 +223,17 @@ class ResolvedSweep:
         # names of folders have the ids of trials and cells
         return canonical(spec.to_json()).replace(nameless.id, "").replace(trial.cell_digest, "")
 
-    def _repeats_baseline(self, profile: Profile, cell: Cell) -> bool:
-        """Return whether a candidate equals the baseline, although its launch is spelled otherwise.
-
-        Images are compared by digest, interpreters by folder and the file that they link to, and
-        settings by value.
-        """
-        if cell.code != self.cell.code or _digest_of(cell.image) != _digest_of(self.cell.image):
-            return False
-        if cell.launcher != self.cell.launcher:
-            launcher = self.sweep.launcher
-            other = launcher.launcher_of(cell) if isinstance(launcher, LauncherByCell) else launcher
-            interpreters = [Path(starter.interpreter) for starter in (launcher, other)]
-            if not all(path.is_absolute() and path.exists() for path in interpreters):
-                return False
-            if len({(path.parent.resolve(), path.resolve()) for path in interpreters}) > 1:
-                return False
-        env = cell.environment
+    def _is_deployed(self, profile: Profile) -> bool:
+        """Return whether all settings of a profile are deployed, compared by value."""
+        env = self.cell.environment
         deployed = effective_values(parse_flags(env.get("XLA_FLAGS", ""), where="XLA_FLAGS"))
-        for name, value in effective_values(profile.flags).items():
-            if name not in deployed or not same_value(deployed[name], value):
-                return False
         return (
-            settings_in(profile.env, "").items() <= settings_in(env, "").items()
-            and profile.overrides.items() <= cell.overrides.items()
+            all(
+                name in deployed and same_value(deployed[name], value)
+                for name, value in effective_values(profile.flags).items()
+            )
+            and settings_in(profile.env, "").items() <= settings_in(env, "").items()
+            and profile.overrides.items() <= self.cell.overrides.items()
         )
 
     def calibration(self, jobs: int) -> CalibrationStudy:
@@ -307,8 +276,7 @@ class ResolvedSweep:
     def no_env_on(self, tag: str) -> Profile:
         """Return `baseline-no-env` of a configuration; an empty profile says why there is none."""
         no_env = self.sweep.no_env or NoEnv()
-        restores = dataclasses.replace(no_env, jaxlib=no_env.jaxlib or self.jaxlib)
-        return restores.profile(self.sweep.launcher, self._cell_of(tag))
+        return no_env.profile(self.sweep.launcher, self._cell_of(tag))
 
     def _cell_of(self, tag: str) -> Cell:
         overrides = {**self.cell.overrides, **self.sweep.config_tags[tag]}

@@ -375,10 +375,10 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
             the obstacle and what to do.
     """
     for option, path in folders:
-        if not str(path).isprintable():
+        if not str(path).isprintable() or any(sign in str(path) for sign in '\\"'):
             raise ConfigError(
-                f"{option}: {str(path)!r} has a character that is not printable, and no script of "
-                "Slurm can name it; name another folder"
+                f"{option}: {str(path)!r} has a character that a script of Slurm or XLA's flags "
+                "cannot hold; name another folder"
             )
         # `Path.exists` would raise for a folder without permission
         existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))  # noqa: PTH110

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.stats.rotations import JobPace
@@ -194,19 +193,3 @@ def _ended_attempts(entries: Sequence[LedgerEntry], executor: Executor) -> list[
             case _:
                 pass
     return attempts
-
-
-def refuse_expensive(cost: Cost, *, limit_h: float | None, is_agreed: bool, sweep: str) -> None:
-    """Refuse a run that costs more than `limit_h` node-hours, unless a person has agreed to it.
-
-    Raises:
-        ConfigError: the message says what the run would cost, and how to agree.
-    """
-    hours = cost.node_hours
-    if is_agreed or limit_h is None or hours is None or hours <= limit_h:
-        return
-    raise ConfigError(
-        f"sweep {sweep!r} would cost {cost.node_hours_text} ({'; '.join(cost.lines[:2])}). Above "
-        f"{limit_h:g} (--xlatune-ask-above) a person has to agree: look at --xlatune-plan, then "
-        "run it with --xlatune-yes"
-    )

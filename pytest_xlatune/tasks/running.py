@@ -18,7 +18,6 @@ from pytest_xlatune.executors.folder import log_files
 from pytest_xlatune.ledger import (
     AttemptSubmitted,
     CampaignOpened,
-    CellCompiled,
     Decided,
     EpochBegan,
     Event,
@@ -205,8 +204,6 @@ def event_lines(event: Event) -> tuple[str, ...]:
             return (f"pinned to {', '.join(nodes)}",)
         case EpochBegan(why=why):
             return (f"a new epoch: {sentence(why)}",)
-        case CellCompiled(arm=arm, memory=memory, took_s=took_s):
-            return (f"{arm} compiled: {memory.text} ({took_s:.1f} s)",)
         case Noted(remark=note):
             return (f"note: {sentence(note)}",)
         case _:

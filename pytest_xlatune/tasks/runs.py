@@ -26,7 +26,7 @@ from types import CodeType, FrameType
 import msgspec
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.campaign import Campaign, Recover, history_of
+from pytest_xlatune.campaign import Campaign, Recover
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.executors.named import executor_named
 from pytest_xlatune.ledger import LEDGER, Ledger
@@ -56,7 +56,6 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import read_new
 from pytest_xlatune.tasks.cell_report import read_cell_report
-from pytest_xlatune.tasks.cost import cost_of, refuse_expensive
 from pytest_xlatune.tasks.recorded import Recorded
 
 
@@ -239,14 +238,6 @@ class Runs(ExitStack):
         """
         # an unresolved attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
-        if self._options.ask_above is not None:
-            entries = Ledger(folder / LEDGER).refresh()
-            refuse_expensive(
-                cost_of(resolved, study, history_of(state, study), entries),
-                limit_h=self._options.ask_above,
-                is_agreed=self._options.yes,
-                sweep=resolved.sweep.name,
-            )
         cells, lost = _checked_out(resolved, study)
         checkouts.refuse_shadowed(resolved.sweep.launcher, resolved.cell)
         findings = preflight_result or run_preflight(

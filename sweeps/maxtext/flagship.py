@@ -76,8 +76,7 @@ SWEEP = Sweep(
         env_files=(str(Path(__file__).with_name("coordinator.env.sh")),),
     ),
     profiles=PROFILES,
-    # with the target's jaxlib here the compiler's defaults are known: NoEnv(jaxlib="0.7.2");
-    # without it the second session takes the one that the trials of the first recorded
+    # with the target's jaxlib here the compiler's defaults are known: NoEnv(jaxlib="0.7.2")
     no_env=NoEnv(),
     # wave 6: another configuration of any model; name those that you deploy
     config_tags={"bf16-weights": {"weight_dtype": "bfloat16"}},

@@ -242,7 +242,7 @@ for n in range(12):
 def test_real_jax_tells_where_it_ran_and_a_gpu_beside_it_refuses_that(tmp_path: Path) -> None:
     launched = CommandLauncher(argv=("trainer", "{steps}")).launch(TRIAL, scripted.CELL)
     asked = launched.first_env["XLA_FLAGS"].partition(" --xla_deployed")[0]
-    flags = asked.replace("{xlatune.quoted_folder}", str(tmp_path))
+    flags = asked.replace("{xlatune.folder}", str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-c", REAL],
         env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},

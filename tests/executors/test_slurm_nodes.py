@@ -11,7 +11,6 @@ import pytest
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Reply
 from pytest_xlatune.executors.slurm.nodes import node_faults, parse_sinfo
-from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from tests.helpers.played import AWAY, Scripted
 from tests.helpers.tables import rows
 
@@ -48,45 +47,6 @@ def test_node_faults(names: str, options: dict[str, Any], faults: tuple[str, ...
     found = [text for _, text in node_faults(names.split(), NODES, **options)]
     starts = [text[: len(words)] for text, words in zip(found, faults, strict=True)]
     assert starts == list(faults)
-
-
-STATES = ("allocated", "idle", "idle*", "drained", "idle", "mixed", "idle", "idle-")
-EIGHT = sinfo(
-    *(f"n{at} {state} lab 96 1000 gpu:8 none" for at, state in enumerate(STATES, start=1)),
-    "n9 idle lab 48 1000 gpu:8 none",
-    "o1 idle other 96 1000 gpu:8 none",
-)
-
-
-def test_nodes_of_a_partition_are_picked_idle_ones_first_and_in_its_order() -> None:
-    played = Scripted(sinfo=Reply(code=0, out=EIGHT))
-    executor = SlurmExecutor(run=played)
-    assert executor.pick_nodes(2, "lab") == ("n2", "n5")
-    assert executor.pick_nodes(5, "lab") == ("n1", "n2", "n5", "n6", "n7")
-    assert executor.pick_nodes(1, "other") == ("o1",)
-    assert all("-N" in words for words in played.asked), "sinfo has a row for each node"
-
-
-@rows(
-    "count, partition, answer, error",
-    {
-        "too few that are equal": (
-            6, "lab", Reply(code=0, out=EIGHT),
-            ConfigError("9 nodes, 6 of them usable, and at most 5 of those are equal")),
-        "a misspelt partition": (
-            1, "lba", Reply(code=0, out=EIGHT),
-            ConfigError("unknown partition 'lba' in this cluster; did you mean 'lab'")),
-        "no answer": (1, "lab", AWAY, SubmissionError("sinfo does not answer")),
-    },
-)  # fmt: skip
-def test_nodes_that_cannot_be_picked(
-    count: int, partition: str, answer: Reply, error: Exception
-) -> None:
-    with pytest.raises(type(error), match=str(error)):
-        SlurmExecutor(run=Scripted(sinfo=answer)).pick_nodes(count, partition)
-    if answer is AWAY:
-        (fault,) = SlurmExecutor(run=Scripted(sinfo=AWAY)).node_faults(["n1"])
-        assert "sinfo does not answer: " in fault
 
 
 class Nodes:

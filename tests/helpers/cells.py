@@ -161,9 +161,7 @@ def sizes(*, ceiling: float = math.inf, best: float = math.inf, **said: Any) -> 
 
 def compiled(trial: Trial, needed_bytes: float | None, **said: Any) -> TrialResult:
     needed = None if needed_bytes is None else int(needed_bytes)
-    memory = CompiledMemory(
-        **{"needed_bytes": needed, "limit_bytes": LIMIT, "by": "jaxlib 1", **said}
-    )
+    memory = CompiledMemory(**{"needed_bytes": needed, "limit_bytes": LIMIT, **said})
     return TrialResult(trial=trial, status=TrialStatus.DROPPED, memory=memory)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.tasks.cost import Cost, refuse_expensive
+from pytest_xlatune.model.errors import Exit
+from pytest_xlatune.tasks.cost import Cost
 from tests.plugin.conftest import Folder
 
 WALL = ("about 17 h 44 min one after", "waited 12 min")
@@ -34,28 +34,15 @@ def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
     assert cost(trial_s=None).node_hours_text == "unknown node-hours"
 
 
-def test_a_person_is_asked_above_the_limit_of_the_site() -> None:
-    for limit_h, is_agreed in ((None, False), (100.0, True), (150.0, False)):
-        refuse_expensive(cost(), limit_h=limit_h, is_agreed=is_agreed, sweep="pp8")
-    with pytest.raises(ConfigError, match=r"at most 142 node-hours .*Above 100 .*-yes"):
-        refuse_expensive(cost(), limit_h=100.0, is_agreed=False, sweep="pp8")
-
-
 def plan_of_the_command(capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["plan", "test_sweep.py"]) == 0
     return " ".join(capsys.readouterr().out.split())
 
 
-def test_nothing_is_submitted_before_a_person_says_yes(
+def test_a_plan_takes_what_trials_have_taken_and_the_noise_that_they_have_shown(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder.put("xlatune.toml", "ask-above = 0.5\n")
-    asked = folder.run("-k", "fast")
-    assert asked.ret == Exit.USAGE
-    asked.stdout.fnmatch_lines(["*would cost at most * node-hours*--xlatune-yes"])
-    assert not folder.submitted
-    folder.run("-k", "fast", "--xlatune-yes").assert_outcomes(passed=1)
-    assert len(folder.submitted) == 3
+    folder.run("-k", "fast").assert_outcomes(passed=1)
     # what trials really take is known now: seconds
     folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
     monkeypatch.chdir(folder.path)

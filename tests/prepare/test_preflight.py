@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from pathlib import Path
-from unittest import mock
 
-import msgspec
 import pytest
 
 from pytest_xlatune.catalog.context import Context
@@ -20,7 +17,7 @@ from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import check_flags, check_rules
-from pytest_xlatune.prepare.preflight import Preflight, Site, check_site, image_faults, image_file
+from pytest_xlatune.prepare.preflight import Preflight, Site, check_site
 from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
@@ -53,27 +50,6 @@ def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     faults = check_site(site(tmp_path)).faults
     assert any("cannot be written" in fault for fault in faults)
     Preflight(notes=("a note",)).raise_faults("sweep 's'")
-
-
-def test_an_image_file_that_was_written_over_is_a_fault(tmp_path: Path) -> None:
-    image = tmp_path / "jax.sif"
-    image.write_bytes(b"one")
-    digest = hashlib.sha256(b"one").hexdigest()
-    cell = Cell(
-        model_tag="m", parallelism=Parallelism.parse("FSDP=4"), image=f"{image}@sha256:{digest}"
-    )
-    assert image_file(cell) == str(image)
-    assert image_faults(cell, tmp_path) == ()
-    with mock.patch("hashlib.file_digest", side_effect=AssertionError("read twice")):
-        assert image_faults(cell, tmp_path) == ()
-    image.write_bytes(b"other")
-    (fault,) = image_faults(cell, tmp_path)
-    assert "another image now" in fault
-    assert hashlib.sha256(b"other").hexdigest() in fault
-    image.unlink()
-    assert image_faults(cell, tmp_path) == (), "whether it is there is asked elsewhere"
-    named = msgspec.structs.replace(cell, image=f"rocm/jax:26.4@sha256:{'0' * 64}")
-    assert (image_file(named), image_faults(named, tmp_path)) == ("", ())
 
 
 KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")

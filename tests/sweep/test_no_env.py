@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
-from pytest_xlatune.ledger import LEDGER, CampaignOpened, EnvironmentSeen, Ledger
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values, profile
-from pytest_xlatune.sweep.declaration import Sweep
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values
 from pytest_xlatune.sweep.deployed import NoEnv
-from pytest_xlatune.sweep.groups import CellSettings, SiteSettings, UserOptions
 
 COMMAND = CommandLauncher(argv=("train", "{steps}"))
 AG, LEVEL = "xla_gpu_all_gather_combine_threshold_bytes", "xla_gpu_autotune_level"
@@ -80,60 +73,3 @@ def test_env_files_are_sourced_where_they_can_be_read(tmp_path: Path) -> None:
     gone = how.profile(launcher, cell_of())
     assert gone.is_baseline
     assert f"{second} cannot be read here" in gone.note
-
-
-def test_variables_stay_but_for_those_that_the_sweep_states() -> None:
-    variables = {"NCCL_PROTO": "Simple", "NCCL_IB_HCA": "mlx5_0"}
-    both = cell_of(XLA_FLAGS=f"--{LEVEL}=2", **variables)
-    found = NoEnv(variables={"NCCL_PROTO": "LL,LL128,Simple"}).profile(COMMAND, both)
-    assert found.env == {"NCCL_PROTO": "LL,LL128,Simple"}
-    assert effective_values(found.flags) == {LEVEL: "4"}
-    assert found.note.endswith("variables stay as deployed: NCCL_IB_HCA")
-    with pytest.raises(ConfigError, match=r"unknown variable 'NCCL_PROTOS'.*did you mean"):
-        NoEnv(variables={"NCCL_PROTOS": "Simple"}).profile(COMMAND, both)
-    alone = cell_of(NCCL_ALGO="Ring")
-    found = NoEnv(variables={"NCCL_ALGO": "Ring,Tree"}).profile(COMMAND, alone)
-    assert (found.id, found.env, found.flags) == (NO_ENV_ID, {"NCCL_ALGO": "Ring,Tree"}, ())
-    assert NoEnv().profile(COMMAND, alone).is_baseline
-
-
-SAID = UserOptions(values={"model_tag": "m", "parallelism": "FSDP=8"})
-
-
-def sweep(flags: str, **how: Any) -> Sweep:
-    return Sweep(
-        name="s",
-        launcher=COMMAND,
-        profiles=(profile("a", "--xla_a=1"),),
-        no_env=NoEnv(**how),
-        cell=CellSettings(deployed={"XLA_FLAGS": flags}),
-        site=SiteSettings(executor="local"),
-    )
-
-
-def seen_by(folder: Path, cell: Cell, session: str, jaxlib: str) -> None:
-    """Write the ledger of a session whose trial told what it ran with."""
-    opened = CampaignOpened(
-        session=session, sweep="s", study="tuning", cells=(cell,), declared={}, command=""
-    )
-    node = NodeEnvironment(name="node001", packages={"jaxlib": jaxlib})
-    seen = EnvironmentSeen(trial_id="t", cell_digest=cell.digest, nodes=(node,))
-    Ledger(folder / LEDGER).append(opened, seen, at_s=1e9)
-
-
-def test_without_a_release_the_one_that_earlier_trials_recorded_is_taken(tmp_path: Path) -> None:
-    declared = sweep(f"--{AG}=8589934592")
-    first = declared.resolve(SAID, workdir=tmp_path)
-    assert not first.has_no_env
-    assert "A trial records its jaxlib" in first.no_env
-    seen_by(tmp_path / first.folder, first.cell, "one", "0.7.2")
-    later = declared.resolve(SAID, workdir=tmp_path)
-    assert (later.has_no_env, later.jaxlib, later.no_env) == (True, "0.7.2", "")
-    assert effective_values(later.sweep.find(NO_ENV_ID).flags) == {AG: "31457287"}
-    # the processes of a session all find the same, whenever they look
-    assert not declared.resolve(SAID, workdir=tmp_path, session="one").has_no_env
-    seen_by(tmp_path / first.folder, first.cell, "two", "0.4.30")
-    assert declared.resolve(SAID, workdir=tmp_path, session="two").jaxlib == "0.7.2"
-    # a release that the sweep names stands
-    named = replace(declared, no_env=NoEnv(jaxlib="0.7.2"))
-    assert named.resolve(SAID, workdir=tmp_path).jaxlib == ""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.executors.slurm._commands import SEPARATOR
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand, parts
@@ -70,43 +69,6 @@ def test_the_node_list_is_split_in_its_order() -> None:
 def test_slots_that_cannot_be_are_one_message(said: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=rf"(?s)sweep 's'.*{message}"):
         resolved(**said)
-
-
-SINFO = """\
-#!/bin/sh
-echo asked >> "$0.log"
-for k in 1 2 3 4 5 6; do
-    printf 'node00%s\\037STATE\\037gpu\\03796\\0371000\\037gpu:8\\037none\\n' $k
-done
-"""
-
-
-def test_nodes_of_a_partition_are_picked_once_for_all_slots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin" / "sinfo"
-    program.parent.mkdir()
-    program.write_text(SINFO.replace("STATE", "idle").replace("\\037", SEPARATOR))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    values = {"partition": "gpu", "nodes": 2, "slots": 2}
-    said = UserOptions(values=values, root=tmp_path)
-    first = DECLARED.resolve(said)
-    assert first.slots == (("node001", "node002"), ("node003", "node004"))
-    assert first.cell.nodelist == ("node001", "node002")
-    assert first.sweep.site.resources.options == {"partition": "gpu"}
-    program.write_text(SINFO.replace("STATE", "down").replace("\\037", SEPARATOR))
-    assert DECLARED.resolve(said).slots == first.slots, "kept, whatever Slurm says later"
-    assert (tmp_path / "bin" / "sinfo.log").read_text().splitlines() == ["asked"]
-    kept = tmp_path / ".xlatune" / "gpu-2x2.nodes"
-    assert kept.read_text().splitlines()[1] == "node001,node002,node003,node004"
-    with pytest.raises(ConfigError, match=r"3 slots.* of 3 nodes: partition gpu has 6 nodes, 0 of"):
-        DECLARED.resolve(replace(said, values={**values, "slots": 3, "nodes": 3}))
-    kept.write_text("# by hand\nnode[005-006]\nnode002\nnode003\n# and no other\n")
-    assert DECLARED.resolve(said).slots == (("node005", "node006"), ("node002", "node003"))
-    kept.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match=r"gpu-2x2.nodes cannot be read"):
-        DECLARED.resolve(said)
 
 
 def test_a_gate_has_no_slots_and_says_where_to_ask_for_them() -> None:

@@ -18,9 +18,7 @@ from datetime import UTC, datetime
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, ProbeResult, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
 from pytest_xlatune.executors.slurm._script import site_options
-from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.text import counted
 
 _log = logging.getLogger("pytest_xlatune.executors")
 # seconds that a resumed node gets to answer: after the first RESUME, and after the second
@@ -225,37 +223,6 @@ class OnSlurm(Executor):
             if wait_s is None:
                 return nodes, node_faults(names, nodes, partition=partition)
             self._sleep(wait_s)
-
-    def pick_nodes(self, count: int, partition: str) -> tuple[str, ...]:
-        """Return the names of `count` usable nodes of a partition, in Slurm's order.
-
-        They are equal in CPUs, memory and generic resources, and of the most frequent such kind.
-        Idle nodes are preferred to nodes at work. Nodes that are down, drained, silent or planned
-        are left out.
-
-        Raises:
-            ConfigError: the partition has fewer such nodes, or does not exist.
-            SubmissionError: sinfo does not answer.
-        """
-        answer = self._run(_SINFO)
-        if answer.code:
-            raise SubmissionError(f"sinfo does not answer: {answer.error}")
-        nodes = parse_sinfo(answer.out).values()
-        known = {name for node in nodes for name in node.partitions}
-        if partition not in known:
-            raise ConfigError.unknown("partition", partition, valid=known, where="this cluster")
-        members = [node for node in nodes if partition in node.partitions]
-        usable = [node for node in members if not node.marks and node.state in _USABLE]
-        kinds = Counter((node.cpus, node.memory_mb, node.gres) for node in usable)
-        usual_kind = kinds.most_common(1)[0][0] if kinds else ()
-        equal = [node for node in usable if (node.cpus, node.memory_mb, node.gres) == usual_kind]
-        if len(equal) < count:
-            raise ConfigError(
-                f"partition {partition} has {counted(len(members), 'node')}, {len(usable)} of them "
-                f"usable, and at most {len(equal)} of those are equal; {count} are needed"
-            )
-        picked = sorted(equal, key=lambda node: node.state not in _IDLE)[:count]
-        return tuple(node.name for node in equal if node in picked)
 
     def resume(self, names: Sequence[str]) -> Resumed:
         """Make the nodes usable again by `scontrol update ... State=RESUME`; return the result.

@@ -62,12 +62,6 @@ def add_cvs(parser: argparse.ArgumentParser) -> None:
     calibrate_parser.add_argument(
         "--jobs", type=int, default=12, metavar="N", help="jobs of each cell (12)"
     )
-    calibrate_parser.add_argument(
-        "--yes",
-        dest="xlatune_yes",
-        action="store_true",
-        help="run although it costs more node-hours than --ask-above",
-    )
     add_options(calibrate_parser, leave_out=SESSION_OPTIONS)
     calibrate_parser.set_defaults(run=_calibrate)
 

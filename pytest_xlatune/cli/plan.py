@@ -25,5 +25,6 @@ def run_plan(arguments: argparse.Namespace) -> Output:
         study,
         workdir=options.workdir,
         compiles=arguments.compile,
+        shows_all=arguments.all,
     )
     return Output(documents=(plan,))

@@ -245,3 +245,14 @@ class Executor(abc.ABC):
         """Return which paths the nodes do not see; `options`: see `Resources`."""
         del paths, nodelist, options
         return ProbeResult(unseen={}, why_not=f"executor {self.name} cannot ask the nodes")
+
+    def preview(self, trial_id: str, request: Request) -> tuple[str, str] | None:
+        """Return a title and the text that `submit` would hand to a scheduler; write nothing.
+
+        None means that there is no such text.
+
+        Raises:
+            ConfigError: an option of the resources cannot be passed on.
+        """
+        del trial_id, request
+        return None

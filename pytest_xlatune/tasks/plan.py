@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from pytest_xlatune.executors import request_for
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import DeployedFile
@@ -43,6 +44,45 @@ from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.tasks.cost import cost_of
 
+_SESSION = "SESSION"  # stands for the session's id, since a plan has no session
+
+
+def scripts_of(
+    resolved: ResolvedSweep, study: Study, trials: Sequence[Trial], *, workdir: Path
+) -> tuple[tuple[str, str], ...]:
+    """Return title and text of the first trial's script; () if no script starts a trial.
+
+    Within an allocation of the user, it is the command of a step in place of a script. The scripts
+    of other trials differ only in the job's name, the comment and the folder and, if the study's
+    cells are on different nodes, in the nodes.
+
+    Raises:
+        ConfigError: an option of the scheduler cannot be used.
+    """
+    if not trials:
+        return ()
+    trial, resources = trials[0], resolved.sweep.site.resources
+    cells = {cell.digest: cell.nodelist for cell in study.cells}
+    nodelist = cells[trial.cell_digest]
+    request = request_for(
+        trial,
+        1,
+        run=_SESSION,
+        folder=workdir / resolved.folder,
+        nodelist=nodelist,
+        resources=replace(resources, nodes=len(nodelist) or resources.nodes),
+    )
+    preview = resolved.sweep.site.chosen_executor.preview(trial.id, request)
+    if preview is None:
+        return ()
+    title, text = preview
+    others = len(trials) - 1
+    if others:
+        has_several_nodelists = len({cell.nodelist for cell in study.cells}) > 1
+        difference = "trial's name and its nodes" if has_several_nodelists else "trial's name"
+        title += f"; the other {others} differ in the {difference} only"
+    return ((title, text),)
+
 
 def plan_of(
     resolved: ResolvedSweep,
@@ -50,6 +90,7 @@ def plan_of(
     *,
     workdir: Path,
     compiles: bool = False,
+    shows_all: bool = False,
 ) -> Document:
     """Return the plan of a sweep as if nothing had run, and where its settings come from.
 
@@ -60,6 +101,7 @@ def plan_of(
         study: its study.
         workdir: the work directory.
         compiles: compile the profiles now, and keep none of the results.
+        shows_all: add the script of a job, and the files that each command needs.
 
     Raises:
         ConfigError: the launcher cannot express a trial; or the profiles cannot be compiled.
@@ -103,8 +145,11 @@ def plan_of(
     cells = {cell.digest: cell for cell in study.cells}
     commands = []
     for profile_id, trial in first_trials.items():
-        spec = replace(sweep.launcher.launch(trial, cells[trial.cell_digest]), files={})
+        spec = sweep.launcher.launch(trial, cells[trial.cell_digest])
+        if not shows_all:
+            spec = replace(spec, files={})
         commands.append((literal(profile_id), command_of(trial.profile, spec, cell=cell)))
+    scripts = scripts_of(resolved, study, measuring, workdir=workdir) if shows_all else ()
     slots = {digest: compress(cell.nodelist) for digest, cell in cells.items() if resolved.slots}
     nodes = "; ".join(slots.values()) or ", ".join(cell.nodelist) or "this machine, or as given"
     files = deployed_files(sweep.launcher, cell, env_file=sweep.site.env_file, root=Path.cwd())
@@ -121,6 +166,7 @@ def plan_of(
             section("What it costs", bullets(*cost_of(resolved, study, history, entries).lines)),
             section("Trials", _trials(measuring, measured=measured, due=due, slots=[*slots])),
             section("Commands", *listings(commands)),
+            *([section("Submission scripts", *listings(scripts))] if scripts else []),
             *_settings(resolved.settings),
         ),
     )

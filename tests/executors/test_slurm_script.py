@@ -14,9 +14,8 @@ import pytest
 
 import pytest_xlatune
 from pytest_xlatune.executors import Request, SchedulerDown, payload
-from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor, _commands, arguments_of
+from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor, _commands
 from pytest_xlatune.executors.slurm._commands import Reply, run_command
-from pytest_xlatune.executors.slurm._script import render
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import LaunchSpec
@@ -36,8 +35,7 @@ def with_options(**options: str) -> dict[str, Any]:
 
 
 def script_of(folder: Path, **changed: Any) -> str:
-    request = Request(folder=folder, **{**ARGUMENTS, **changed})
-    return render(folder.resolve(), arguments_of(request), digest="DIGEST-OF-ITS-SPEC")
+    return SlurmExecutor().preview("", Request(folder=folder, **{**ARGUMENTS, **changed}))[1]
 
 
 def test_the_script_is_as_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from types import ModuleType
 
 import pytest
 
-from pytest_xlatune.executors import SchedulerDown
+from pytest_xlatune.executors import Request, SchedulerDown
+from pytest_xlatune.executors.slurm import SHOWN_DIGEST
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import State
@@ -51,6 +52,17 @@ def test_a_trial_runs_once_on_each_pinned_node(trials: Trials, nodelist: Sequenc
     assert facts["Restarts"] == "0"
     assert facts["JobName"] == "xl-pin"
     assert facts["Comment"] == trials.arguments("pin")["comment"]
+
+
+def test_the_dry_run_is_the_script_that_is_submitted(trials: Trials) -> None:
+    arguments = trials.arguments("dry", options={"partition": "half", "nice": "7"})
+    shown = trials.executor.preview("", Request(**arguments))[1]
+    done = trials.submit("dry", "true", options={"partition": "half", "nice": "7"})
+    script = trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh"
+    words = script.read_text().split()
+    assert shown == script.read_text().replace(words[-1], SHOWN_DIGEST)
+    assert re.fullmatch("[0-9a-f]{64}", words[-1]), "of the spec that the job is to run"
+    assert trials.end(done).state is State.COMPLETED
 
 
 def test_site_options_reach_slurm(trials: Trials) -> None:

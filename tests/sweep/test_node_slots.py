@@ -78,18 +78,24 @@ def test_a_gate_has_no_slots_and_says_where_to_ask_for_them() -> None:
 
 
 def planned(resolved: ResolvedSweep, workdir: Path) -> str:
-    plan = plan_of(resolved, resolved.tuning(), workdir=workdir)
+    plan = plan_of(resolved, resolved.tuning(), workdir=workdir, shows_all=True)
     return "\n".join(terminal(plan))
 
 
 def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:
     text = planned(resolved(), tmp_path)
+    step = planned(resolved(executor="allocation"), tmp_path)
     for words in (
         "64 to 65 jobs to run, each on 2 nodes",
         "at most 9 h 9 min on 8 slots side by side",  # twelve trials of 45 min
         "nodes: node[001-002]; node[003-004]; ",
+        "differ in the trial's name and its nodes only",
     ):
         assert words in " ".join(text.split())
+    assert "#SBATCH --nodelist='node[001-002]'" in text
+    assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 " in step
+    assert "'--nodelist=node[001-002]'" in step
+    assert "#SBATCH" not in step
     assert not list(tmp_path.iterdir())
 
 

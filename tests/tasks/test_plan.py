@@ -38,16 +38,24 @@ DECLARED = Sweep(
 )
 
 
-def plan_text(resolved: ResolvedSweep, folder: Path) -> str:
-    plan = plan_of(resolved, resolved.study(), workdir=folder)
+def plan_text(resolved: ResolvedSweep, folder: Path, *, shows_all: bool = True) -> str:
+    plan = plan_of(resolved, resolved.study(), workdir=folder, shows_all=shows_all)
     return "\n".join(terminal(plan, width=400))
 
 
-def test_where_settings_stand(tmp_path: Path) -> None:
+def test_the_script_and_where_settings_stand(tmp_path: Path) -> None:
     values = {"nodelist": ("node001", "node002"), "slurm": {"account": "me"}}
     resolved = DECLARED.resolve(UserOptions(values=values, places={"slurm": "xlatune.toml"}))
-    assert "slurm: xlatune.toml" in plan_text(resolved, tmp_path)
+    said = plan_text(resolved, tmp_path)
+    for line in (
+        "#SBATCH --nodelist='node[001-002]'",
+        "#SBATCH --account=me",
+        "#SBATCH --no-requeue",
+        "slurm: xlatune.toml",
+    ):
+        assert line in said, line
     assert not list(tmp_path.iterdir()), "nothing is written for a plan"
+    assert "#SBATCH" not in plan_text(resolved, tmp_path, shows_all=False)
 
 
 DOUBTFUL = replace(
@@ -71,10 +79,11 @@ CONTAINER = {
 
 
 PLANS = {
+    "on this machine there is no script": (DECLARED, LOCAL, (), ("#SBATCH",)),
     "a deployed secret is not shown where a container reads it": (
         DECLARED,
         CONTAINER,
-        (),
+        ("export HF_HOME=/shared/hf", "export HF_TOKEN=(hidden)"),
         ("hunter2",),
     ),
     "a gate compiles nothing first": (GATE, {"nodelist": ("node001",)}, ("no compile check",), ()),

@@ -52,6 +52,8 @@ _log = logging.getLogger("pytest_xlatune.executors")
 # that the controller has handled the last request by then.
 RETRY_AFTER_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 _SBATCH_OVER_S = 30  # seconds to wait for the sbatch of a killed session
+# written in place of the digest in a script that is shown before there is a spec
+SHOWN_DIGEST = "DIGEST-OF-ITS-SPEC"
 _NOT_THERE = (126, 127)  # a shell's exit codes if a program is missing or cannot be run
 LOGIN = Path(__file__).with_name("login.sh")
 _SACCT_SINCE = "now-14days"  # how far back sacct looks for a job that was accepted
@@ -152,6 +154,12 @@ class SlurmExecutor(OnSlurm):
             reason = f"job {name} on {where} is not submitted; Slurm has no such job: {reply.error}"
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{reason}{tries}; the script is in {folder / SCRIPTS}")
+
+    def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
+        """Return the script that `submit` would pass to sbatch, without Slurm or writing."""
+        folder = request.folder.resolve()
+        text = script.render(folder, arguments_of(request), digest=SHOWN_DIGEST)
+        return f"script of `{trial_id}` for sbatch", text
 
     def find(self, request: Request) -> str:
         """Return the id of the job that was accepted for this attempt; "" if there is none.

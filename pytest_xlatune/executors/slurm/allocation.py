@@ -38,7 +38,7 @@ from pytest_xlatune.executors.folder import (
     read_started,
     write_spec,
 )
-from pytest_xlatune.executors.slurm import LOGIN, arguments_of
+from pytest_xlatune.executors.slurm import LOGIN, SHOWN_DIGEST, arguments_of
 from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
     Run,
@@ -167,9 +167,7 @@ class AllocationExecutor(OnSlurm):
         with contextlib.suppress(LedgerError):
             if (known := _read_step(folder)) is not None:
                 return known.job_id
-        step_words(
-            request, self._allocation_id, digest=""
-        )  # raises if an option or the name is not allowed
+        step_words(request)  # raises if an option or the name is not allowed
         self._require_allocation(request)
         words = step_words(request, self._allocation_id, digest=write_spec(folder, spec))
         secure_files.make_folder(folder / SCRIPTS)
@@ -339,6 +337,11 @@ class AllocationExecutor(OnSlurm):
         del nodelist
         return ""
 
+    def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
+        """Return the command of the step."""
+        title = f"`{trial_id}` as a step of the allocation around this session"
+        return title, f"{shlex.join(step_words(request))}\n"
+
     # -- the outcome of an attempt ----------------------------------------------------------------
 
     def _unsuccessful_outcome(self, folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
@@ -396,7 +399,7 @@ class AllocationExecutor(OnSlurm):
 _STEP_ROW = f"%i{SEPARATOR}%j"
 
 
-def step_words(request: Request, allocation: str, digest: str) -> list[str]:
+def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGEST) -> list[str]:
     """Return the srun command of an attempt.
 
     `allocation` is an allocation's id; "" means the one around the shell that runs the command.

@@ -78,7 +78,7 @@ from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import step_for
 from pytest_xlatune.prepare.preflight import refused_shape
-from pytest_xlatune.report.pipeline import config_of
+from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.studies import Study, as_begun
 from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
 from pytest_xlatune.sweep.registry import KINDS, put_in_use

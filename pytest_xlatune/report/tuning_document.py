@@ -20,6 +20,7 @@ from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, to_integer
+from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines, patch_of
 from pytest_xlatune.report.document import (
     Block,
@@ -55,7 +56,6 @@ from pytest_xlatune.report.measured_cell import (
     OtherCell,
     names,
 )
-from pytest_xlatune.report.pipeline import config_of
 from pytest_xlatune.report.recipes import recipe_blocks
 
 # The traces explain a gain if they show this share of the expected change of a step's time. They

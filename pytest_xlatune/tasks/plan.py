@@ -25,6 +25,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_profiles import CompiledProfile, compile_profiles
 from pytest_xlatune.prepare.lint import check_rules
 from pytest_xlatune.prepare.preflight import check_shape
+from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import (
     Bullets,
     Document,
@@ -167,6 +168,7 @@ def plan_of(
             section("Trials", _trials(measuring, measured=measured, due=due, slots=[*slots])),
             section("Commands", *listings(commands)),
             *([section("Submission scripts", *listings(scripts))] if scripts else []),
+            *filter(None, [bubbles(cell, study.decide(()).profiles, files=files)]),
             *_settings(resolved.settings),
         ),
     )

@@ -1,4 +1,4 @@
-"""A plan tells what will be: scripts, every profile, how many jobs, what cannot run."""
+"""A plan tells what will be: scripts, every profile, how many jobs, bubbles, what cannot run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.profile import BASELINE, NO_ENV_ID, profile
+from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.prepare.preflight import check_shape
-from pytest_xlatune.report.pipeline import config_of, refused_pipeline
+from pytest_xlatune.report.bubble import NoPipeline, Pipeline, bubbles, config_of, pipeline_of
+from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies.gate import Gate
@@ -195,6 +197,7 @@ def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path:
 
 LAYERS = "base_num_decoder_layers"
 PER_STAGE = "num_layers_per_pipeline_stage"
+REPEATS = "num_pipeline_repeats"
 MICROBATCHES = "num_pipeline_microbatches"
 
 
@@ -202,6 +205,10 @@ def cell(parallelism: str = "PP=8", model_tag: str = "m", **overrides: str) -> C
     return Cell(
         model_tag=model_tag, parallelism=Parallelism.parse(parallelism), overrides=overrides
     )
+
+
+def shape(stages: int, microbatches: int, repeats: int, delay: int = 1) -> Pipeline:
+    return Pipeline(stages=stages, microbatches=microbatches, repeats=repeats, delay=delay)
 
 
 CELLS = dict(
@@ -212,16 +219,26 @@ CELLS = dict(
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_what_maxtext_refuses_follows_from_the_cell(name: str) -> None:
-    words, _, expected = CELLS[name].partition(" ->")
+def test_the_shape_follows_from_the_cell_or_says_why_not(name: str) -> None:
+    words, _, expected = CELLS[name].partition(" -> ")
     axes, *settings = words.split()
     overrides = dict(setting.split("=") for setting in settings)
-    refused = refused_pipeline(cell(axes, **overrides), BASELINE, {})
-    assert bool(refused) == bool(expected)
-    assert expected.strip() in refused
-    if "model_name" in overrides and "{model_tag}" not in overrides.values():
+    found = pipeline_of(cell(axes, **overrides), BASELINE)
+    if isinstance(found, NoPipeline):
+        assert expected in found.reason
+    else:
+        assert found == shape(*map(int, expected.split()))
+    if "model_name" in overrides and isinstance(found, Pipeline):
         # the file that all models share says less than the model's name
-        assert refused_pipeline(cell(axes, **overrides), BASELINE, {LAYERS: "17"}) == refused
+        assert pipeline_of(cell(axes, **overrides), BASELINE, {LAYERS: "16"}) == found
+
+
+def test_the_bubble_is_the_share_of_iterations_in_which_a_stage_waits() -> None:
+    shapes = (shape(8, 8, 1), shape(8, 16, 1), shape(8, 8, 4), shape(1, 8, 1))
+    assert [each.bubble for each in shapes] == pytest.approx([7 / 15, 7 / 23, 7 / 39, 0.0])
+    assert shape(8, 16, 1, delay=2).bubble == pytest.approx(14 / 30)
+    # 8 of 15 iterations work, then 16 of 23
+    assert shape(8, 16, 1).over(shape(8, 8, 1)) == pytest.approx(30 / 23 - 1)
 
 
 def test_a_profile_wins_over_the_cell_and_the_cell_over_the_file() -> None:
@@ -236,7 +253,20 @@ def test_a_profile_wins_over_the_cell_and_the_cell_over_the_file() -> None:
     )
     config = config_of(files)
     assert config == {LAYERS: "32", MICROBATCHES: "16", PER_STAGE: "4"}
-    more = profile("more", overrides={MICROBATCHES: "31"})
-    assert refused_pipeline(cell(), BASELINE, config) == ""
-    assert "31 microbatches" in refused_pipeline(cell(), more, config)
-    assert "8 stages of 3" in refused_pipeline(cell(**{PER_STAGE: "3"}), BASELINE, config)
+    more = profile("more", overrides={MICROBATCHES: "32"})
+    assert pipeline_of(cell(), BASELINE, config) == shape(8, 16, 1)
+    assert pipeline_of(cell(**{PER_STAGE: "2"}), more, config) == shape(8, 32, 2)
+
+
+def test_a_plan_predicts_the_change_where_a_profile_shapes_the_pipeline() -> None:
+    flag = profile("flag", "--xla_a=1")
+    more, odd = (profile(f"m-{n}", overrides={MICROBATCHES: n}) for n in ("16", "9"))
+    section = bubbles(cell(**{REPEATS: "1"}), (flag, more, odd))
+    assert section is not None
+    text = markdown(Document(title="t", header=(), sections=(section,)))
+    assert f"| `baseline-deployed` | 8 | 8 | 1 | 46.7 % | {ABSENT} |" in text
+    assert "| `m-16` | 8 | 16 | 1 | 30.4 % | +30.4 |" in text
+    assert "m-9: 9 microbatches" in text
+    assert "flag" not in text
+    assert bubbles(cell(), [flag]) is None
+    assert bubbles(cell("FSDP=8"), [more]) is None

@@ -36,7 +36,7 @@ from pytest_xlatune.studies import Outlook, Study
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.registry import study_of
 from pytest_xlatune.tasks.cell_report import CellReport, identity_of, report_of
-from pytest_xlatune.tasks.running import Pace, Running, RunningJobs, event_lines
+from pytest_xlatune.tasks.running import Pace, Running, event_lines, running_jobs
 
 _CONFIRMED = frozenset({VerdictKind.FASTER, VerdictKind.SLOWER, VerdictKind.EQUIVALENT})
 _TAG = "[xla-tuning]"
@@ -151,7 +151,7 @@ class LiveLines:
     ) -> None:
         self.is_alone = True
         self._now = now
-        self._jobs = RunningJobs(folder)
+        self._folder = folder
         self._running: tuple[Running, ...] = ()
         self._looked_s = 0.0
         self._due_s = now() + _FIRST_LINE_S  # time of the next line about running jobs
@@ -281,7 +281,7 @@ class LiveLines:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
-        self._running = self._jobs.poll(self._state)
+        self._running = running_jobs(self._state, self._folder)
         if now_s >= self._due_s and (status := self.status()):
             self._due_s = now_s + _NEXT_LINE_S
             yield SweepProgress(line=f"now: {status}", sweep=sweep, is_passing=True)

@@ -37,8 +37,7 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import Trial
 
-_CHUNK_BYTES = 1 << 20
-_MAX_LOG_BYTES = 1 << 28  # the steps after so many bytes of a log are not shown
+_END_BYTES = 1 << 16  # of a log, which are read for its last step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class Running:
             suspended.
         starts_s: the expected start, in seconds since the epoch; None if it is not known.
         nodes: the nodes on which it runs; () while it is pending.
-        phase: how far its program has come; None before its log begins.
+        is_compiling: whether its program compiles.
         step: the id of its last step; None before the first step.
     """
 
@@ -65,7 +64,7 @@ class Running:
     is_kept: bool = False
     starts_s: float | None = None
     nodes: tuple[str, ...] = ()
-    phase: Phase | None = None
+    is_compiling: bool = False
     step: int | None = None
 
     @property
@@ -85,7 +84,7 @@ class Running:
         if self.step is not None:
             return f"step {self.step}/{self.trial.protocol.steps}"
         at = f" on {compress(self.nodes)}" if self.nodes else ""
-        return f"compiles{at}" if self.phase is Phase.COMPILING else f"started{at}"
+        return f"compiles{at}" if self.is_compiling else f"started{at}"
 
 
 @dataclass(slots=True)
@@ -118,69 +117,50 @@ class Pace:
         return (self._ended_s - self._began_s) / self._ended if self._ended else None
 
 
-class RunningJobs:
-    """The jobs in flight in one folder; it remembers how far their logs were read."""
+def running_jobs(state: LedgerState, folder: Path) -> tuple[Running, ...]:
+    """Return the jobs in flight in the order of their submission; `folder` has the ledger."""
+    now = read_now(folder)
+    return tuple(_running(state, submission, now, folder) for submission in state.in_flight())
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        # folder of an attempt -> its reader, and the offset up to which it has read
-        self._readers: dict[str, tuple[LogReader, int]] = {}
 
-    def poll(self, state: LedgerState) -> tuple[Running, ...]:
-        """Return the jobs in flight, in the order of their submission."""
-        in_flight = state.in_flight()
-        now = read_now(self._folder)
-        folders = {submission.folder for submission in in_flight}
-        self._readers = {
-            folder: reading for folder, reading in self._readers.items() if folder in folders
-        }
-        return tuple(self._running(state, submission, now) for submission in in_flight)
+def _running(state: LedgerState, submission: Submission, now: Now, folder: Path) -> Running:
+    trial = state.trials[submission.trial_id].trial
+    log = _end_of_log(folder / submission.folder, trial.protocol.step_pattern)
+    outcome = now.jobs.get(submission.job_id)
+    # A log shows that a job runs, even if its recorded state is still pending. The exception is a
+    # job that was put back into the queue: it has a log, and waits.
+    if outcome is None or (
+        log is not None and outcome.state is State.PENDING and not outcome.is_requeued
+    ):
+        outcome = Outcome(state=State.PENDING if log is None else State.RUNNING)
+    is_pending = outcome.state is State.PENDING
+    is_suspended = outcome.is_suspended and not is_pending
+    return Running(
+        trial=trial,
+        job_id=submission.job_id,
+        is_pending=is_pending,
+        reason=outcome.reason if is_pending or is_suspended else "",
+        is_kept=outcome.is_held or is_suspended or (is_pending and outcome.is_requeued),
+        starts_s=outcome.start_s if is_pending else None,
+        nodes=() if is_pending else outcome.nodes,
+        is_compiling=log is not None and log.phase is Phase.COMPILING,
+        step=log.last_step if log is not None else None,
+    )
 
-    def _running(self, state: LedgerState, submission: Submission, now: Now) -> Running:
-        trial = state.trials[submission.trial_id].trial
-        reader = self._read(submission, trial.protocol.step_pattern)
-        outcome = now.jobs.get(submission.job_id)
-        # A log shows that a job runs, even if its recorded state is still pending. The exception is
-        # a job that was put back into the queue: it has a log, and waits.
-        is_outdated = (
-            reader is not None
-            and outcome is not None
-            and outcome.state is State.PENDING
-            and not outcome.is_requeued
-        )
-        if outcome is None or is_outdated:
-            outcome = Outcome(state=State.PENDING if reader is None else State.RUNNING)
-        is_pending = outcome.state is State.PENDING
-        is_suspended = outcome.is_suspended and not is_pending
-        return Running(
-            trial=trial,
-            job_id=submission.job_id,
-            is_pending=is_pending,
-            reason=outcome.reason if is_pending or is_suspended else "",
-            is_kept=outcome.is_held or is_suspended or (is_pending and outcome.is_requeued),
-            starts_s=outcome.start_s if is_pending else None,
-            nodes=() if is_pending else outcome.nodes,
-            phase=reader.phase if reader is not None else None,
-            step=reader.last_step if reader is not None else None,
-        )
 
-    def _read(self, submission: Submission, pattern: str) -> LogReader | None:
-        """Read more of the log of rank 0; return None if there is no log yet."""
-        fresh = LogReader(step_pattern(pattern) if pattern else None)
-        reader, offset = self._readers.get(submission.folder, (fresh, 0))
-        try:
-            path = log_files(self._folder / submission.folder).get(0)
-            if path is None:
-                return None
-            with os.fdopen(secure_files.open_shown(path), "rb") as file:
-                file.seek(offset)
-                while offset < _MAX_LOG_BYTES and (chunk := file.read(_CHUNK_BYTES)):
-                    reader.feed(chunk)
-                    offset += len(chunk)
-        except OSError:  # the log is gone, or its file system does not answer now
-            return reader
-        self._readers[submission.folder] = reader, offset
-        return reader
+def _end_of_log(folder: Path, pattern: str) -> LogReader | None:
+    """Read the end of the log of rank 0; return None if there is no log, or if it is gone."""
+    reader = LogReader(step_pattern(pattern) if pattern else None)
+    try:
+        path = log_files(folder).get(0)
+        if path is None:
+            return None
+        with os.fdopen(secure_files.open_shown(path), "rb") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - _END_BYTES, 0))
+            reader.feed(file.read(_END_BYTES))
+    except OSError:  # its file system does not answer now
+        return None
+    return reader
 
 
 _MAX_STOP_CHARS = 120

@@ -21,7 +21,7 @@ from pytest_xlatune.report.lines import is_pending, progress_text
 from pytest_xlatune.report.render import compact_lines
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.measured import folders_of
-from pytest_xlatune.tasks.running import Pace, RunningJobs
+from pytest_xlatune.tasks.running import Pace, running_jobs
 
 _ALIVE_S = 90.0  # a session that drives a cell leaves a sign of life at least this often
 
@@ -69,8 +69,7 @@ class Watcher:
             ConfigError: there is no cell, or none with one of the names.
         """
         self._folder, self._names = folder, frozenset(names)
-        # folder of a cell -> its jobs in flight, and its report as of the last read
-        self._jobs: dict[Path, RunningJobs] = {}
+        # folder of a cell -> its report as of the last read
         self._cell_reports: dict[Path, CellReport] = {}
         known = {part for path in folders_of(folder, ()) for part in _names_of(path)}
         for name in names:
@@ -98,7 +97,6 @@ class Watcher:
         self._cell_reports[folder], pace = cell_report, Pace()
         for entry in cell_report.entries:
             pace.note(entry)
-        jobs = self._jobs.setdefault(folder, RunningJobs(folder))
         # the study of the last session, which may have requested only a part of the sweep
         outlook = cell_report.study.outlook(cell_report.history)
         alive_s = max(read_now(folder).at_s, cell_report.at_s)
@@ -110,7 +108,7 @@ class Watcher:
             label=cell_report.label,
             state=state,
             why=cell_report.stop_reason if state is CellState.STOPPED else "",
-            running=tuple(plain(job.line) for job in jobs.poll(cell_report.state)),
+            running=tuple(plain(job.line) for job in running_jobs(cell_report.state, folder)),
             best=f"{best.arm} {points(best.delta)} %" if best is not None else ABSENT,
             progress=progress_text(
                 cell_report.history,

@@ -13,7 +13,7 @@ from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.tasks.watch import Watcher, screen_lines
 
-_MIN_PAUSE_S = 0.2
+_PAUSE_S = 2.0  # seconds between two readings of the ledgers
 
 
 def run_watch(arguments: argparse.Namespace) -> Output:
@@ -39,5 +39,5 @@ def run_watch(arguments: argparse.Namespace) -> Output:
         while True:
             head = Text(f"Ctrl-C quits  {time.strftime('%H:%M:%S')}", style="reverse")
             live.update(Group(head, *screen_texts()), refresh=True)
-            time.sleep(max(arguments.every, _MIN_PAUSE_S))
+            time.sleep(_PAUSE_S)
     return Output()

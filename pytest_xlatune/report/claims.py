@@ -1,6 +1,6 @@
 """The claims that a test makes about a verdict; a failed `assert` shows the reasons.
 
-    assert faster(verdict)       assert within(verdict, 0.01)       assert no_regression(verdict)
+    assert faster(verdict)       assert faster_by(verdict, 0.02)       assert no_regression(verdict)
 
 Each claim uses the two-sided 95 % interval of the verdict, so a one-sided claim has an error rate
 below 5 %. One trial supports no claim, and an undecided claim never passes.
@@ -9,7 +9,7 @@ below 5 %. One trial supports no claim, and an undecided claim never passes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, nan
+from math import nan
 
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import MIN_TRIALS, Verdict, VerdictKind
@@ -54,29 +54,10 @@ def faster(verdict: Verdict) -> Claim:
 
 def faster_by(verdict: Verdict, margin: float) -> Claim:
     """Claim a gain of more than `margin`, a fraction: 0.02 is +2 %."""
-    is_faster = verdict.kind is VerdictKind.FASTER
-    words = f"faster by more than {size(margin)}"
-    return _between(verdict, words, above=margin, is_possible=is_faster)
-
-
-def not_slower_than(verdict: Verdict, margin: float) -> Claim:
-    """Claim that a loss of `margin` or more is excluded (non-inferiority)."""
-    return _between(verdict, f"not slower by {size(margin)} or more", above=-margin)
-
-
-def within(verdict: Verdict, margin: float) -> Claim:
-    """Claim that any difference of `margin` or more is excluded (equivalence)."""
-    words = f"within {size(margin)} of the baseline"
-    return _between(verdict, words, above=-margin, below=margin)
-
-
-def _between(
-    verdict: Verdict, words: str, *, above: float, below: float = inf, is_possible: bool = True
-) -> Claim:
-    """Claim that the interval lies between two changes; undecided if it lies only partly there."""
     low, high = verdict.ci95 or (nan, nan)  # every comparison with NaN is false
-    holds = is_possible and above < low and high < below
-    return _claim(verdict, words, holds=holds, is_undecided=above < high and low < below)
+    holds = verdict.kind is VerdictKind.FASTER and low > margin
+    words = f"faster by more than {size(margin)}"
+    return _claim(verdict, words, holds=holds, is_undecided=high > margin)
 
 
 def no_regression(verdict: Verdict) -> Claim:

@@ -277,19 +277,17 @@ def _trial_and_job(result: TrialResult) -> str:
 def _place(result: TrialResult, verdict: Verdict | None) -> str:
     """Return the place of a trial in a tuning sweep, with its arm's change so far."""
     trial = result.trial
-    if trial.is_baseline:
-        return "baseline" + (f" of block {trial.block}" if trial.block else "")
     if result.status is TrialStatus.DROPPED:
         return f"dropped: {plainly(result.reason)}"
-    if not trial.block:
-        unproved = [setting.label for setting in result.own_settings if not setting.is_proved]
-        effect = f", not known to be in effect: {', '.join(unproved)}" if unproved else ""
-        if verdict is None or verdict.delta is None:
-            return f"screened{effect}"
-        return f"screened {percent(verdict.delta)} so far{effect}"
-    if verdict is None or verdict.kind is VerdictKind.SCREENED or verdict.delta is None:
-        return f"confirm block {trial.block}"
-    return f"{words(verdict)} {percent(verdict.delta)} so far, n = {verdict.n}"
+    block = f" block {trial.block}" if trial.block else ""
+    if trial.is_baseline:
+        return f"baseline{block}"
+    if trial.block and (verdict is None or verdict.kind is VerdictKind.SCREENED):
+        return f"confirm{block}"
+    so_far = "" if verdict is None or verdict.delta is None else f" {percent(verdict.delta)} so far"
+    if verdict is None or not trial.block:
+        return f"screened{so_far}"
+    return f"{words(verdict)}{so_far}, n = {verdict.n}"
 
 
 def tally(verdicts: Sequence[Verdict], say: Translator = ENGLISH) -> str:

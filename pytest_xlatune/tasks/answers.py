@@ -93,14 +93,6 @@ class Measured:
         """Claim a gain of more than `margin`; 0.02 is +2 %."""
         return self._claimed(claims.faster_by(self.verdict, margin))
 
-    def not_slower_than(self, margin: float) -> Claim:
-        """Claim that a loss of `margin` or more is excluded."""
-        return self._claimed(claims.not_slower_than(self.verdict, margin))
-
-    def within(self, margin: float) -> Claim:
-        """Claim that any difference of `margin` or more is excluded."""
-        return self._claimed(claims.within(self.verdict, margin))
-
     @property
     def no_regression(self) -> Claim:
         """Claim that the gate passes, by its margin; "cannot tell" fails."""

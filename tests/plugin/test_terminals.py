@@ -130,7 +130,7 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
 ) -> None:
     session = Terminal([*SWEEP, *options], cwd=slow.path)
     session.read_until(lambda text: re.search(HELD, text))
-    watch = Terminal([*WATCH, "watch", "--every", "0.3"], cwd=slow.path)
+    watch = Terminal([*WATCH, "watch"], cwd=slow.path)
     text = watch.read_until(lambda text: re.search(HELD, text))
     assert "pretend" in text
     shown = len(watch.said)

@@ -291,11 +291,9 @@ class ContainerLauncher(Launcher):
         spec = self.inner.launch(trial, cell)
         folders = self._outside(spec.folders)
         if len(folders) < len(spec.folders):
-            unmounted = next(folder for folder in spec.folders if not self._outside((folder,)))
-            name = "autotune_cache" if unmounted == trial.autotune_folder else "compile_cache"
             raise ConfigError(
-                f"container: {name} {unmounted} is in no mount, so its files would be lost with "
-                "the container of the trial; mount the folder above it"
+                f"container: autotune_cache {trial.autotune_folder} is in no mount, so its files "
+                "would be lost with the container of the trial; mount the folder above it"
             )
         variables = []
         for variable in spec.inherit:

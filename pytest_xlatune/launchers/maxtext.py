@@ -231,8 +231,6 @@ class MaxTextLauncher(ProgramLauncher):
         if trial.compiles_anew:
             # MaxText's compile cache is turned off, because cached programs are not dumped in full
             keys["jax_cache_dir"] = ""
-        elif trial.compile_folder:  # the key takes precedence over JAX's variable
-            keys["jax_cache_dir"] = trial.compile_folder
         if metrics_file := metrics_file_of(cell):
             keys["metrics_file"] = f"{FOLDER}/{metrics_file}"
         return keys

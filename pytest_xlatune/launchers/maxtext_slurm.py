@@ -36,7 +36,6 @@ from pytest_xlatune.launchers.program import (
     cache_env,
     check_absolute,
     for_model,
-    shared_folders,
     shows_settings,
     witness_script,
 )
@@ -195,7 +194,7 @@ class MaxTextSlurmLauncher(Launcher):
                 **worker,
             },
             tells_options=shows_settings(trial),
-            folders=shared_folders(trial),
+            folders=tuple(filter(None, [trial.autotune_folder])),
             last_step=trial.protocol.last_step,
             deadline_s=trial.deadline_s + self.queue_s,
         )
@@ -215,8 +214,6 @@ class MaxTextSlurmLauncher(Launcher):
                 )
         if trial.compiles_anew:
             keys |= _EVIDENCE_KEYS if trial.protocol.dump else _COMPILE_ANEW_KEYS
-        elif trial.compile_folder:
-            keys["jax_cache_dir"] = trial.compile_folder
         passed = {
             key: value
             for key, value in keys.items()

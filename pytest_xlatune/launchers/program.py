@@ -59,10 +59,6 @@ _EVIDENCE_FLAGS = (
 # of a program from JAX's cache, XLA would dump no HLO before and after optimisation
 EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 
-_CACHE_FOLDER = "JAX_COMPILATION_CACHE_DIR"  # the variable with JAX's cache of compiled programs
-# Programs that compile in less than this number of seconds are not cached, so that each start
-# compiles them, and XLA writes its options beside them.
-_CACHE_SETTINGS = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1"}
 # keeps JAX from replacing the folder that a flag names for XLA's tuned kernels
 _KEEP_KERNEL_FOLDER = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
@@ -225,7 +221,7 @@ class ProgramLauncher(Launcher):
             tells_options=shows_settings(trial) and ("XLA_FLAGS" in first_env or bool(files)),
             probe=probe,
             paths=self.files(cell),
-            folders=shared_folders(trial),
+            folders=tuple(filter(None, [trial.autotune_folder])),
             last_step=trial.protocol.last_step,
             deadline_s=trial.deadline_s,
         )
@@ -275,14 +271,7 @@ def cache_env(trial: Trial) -> dict[str, str]:
     env = dict(_KEEP_KERNEL_FOLDER) if trial.pins else {}
     if trial.rotation is not None:
         env |= rotated.COMPILE_ANEW
-    if trial.compile_folder:
-        env |= {_CACHE_FOLDER: trial.compile_folder, **_CACHE_SETTINGS}
     return env
-
-
-def shared_folders(trial: Trial) -> tuple[str, ...]:
-    """Return the folders that the trials of a cell share."""
-    return tuple(filter(None, (trial.autotune_folder, trial.compile_folder)))
 
 
 def check_absolute(path: str, kind: str) -> None:

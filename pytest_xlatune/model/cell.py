@@ -136,8 +136,6 @@ class Protocol(Written, frozen=True, kw_only=True):
         step_pattern: the name or pattern of the trainer's step lines; "" for MaxText's.
         autotune_cache: absolute path of a folder that all nodes see. It keeps the GPU kernels that
             the cell's first trial chooses, and later trials use them; "": each trial chooses.
-        compile_cache: absolute path of a folder that all nodes see. It keeps the program that the
-            first trial of an arm compiles, and later trials load it; "": each trial compiles.
     """
 
     steps: int = 15
@@ -156,21 +154,13 @@ class Protocol(Written, frozen=True, kw_only=True):
     dump: bool = False
     step_pattern: str = ""
     autotune_cache: str = ""
-    compile_cache: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("autotune_cache", "compile_cache"):
-            path = getattr(self, name)
-            if path and not PurePosixPath(path).is_absolute():
-                raise ConfigError(
-                    f"protocol: {name} is {path!r}, expected an absolute path that every node "
-                    "sees: a trial runs in a folder of its own"
-                )
-        if self.compile_cache and not self.autotune_cache:
+        path = self.autotune_cache
+        if path and not PurePosixPath(path).is_absolute():
             raise ConfigError(
-                "protocol: compile_cache is set and autotune_cache is not. The program of an arm "
-                "would keep the GPU kernels that its one compilation chose by chance, so arms "
-                "would differ by chance. Set autotune_cache too"
+                f"protocol: autotune_cache is {path!r}, expected an absolute path that every node "
+                "sees: a trial runs in a folder of its own"
             )
         check_least(self, what="protocol", least=_LEAST)
         self._check_metric()
@@ -264,7 +254,7 @@ def _identity(protocol: Protocol) -> Mapping[str, Json]:
         del fields[name]
     if protocol.metric == TGS.name:
         del fields["metric"]
-    return without_empty(fields, "metric_is_better", "dump", "autotune_cache", "compile_cache")
+    return without_empty(fields, "metric_is_better", "dump", "autotune_cache")
 
 
 def check_model_tag(tag: str) -> None:

@@ -208,19 +208,6 @@ class Trial(Record, frozen=True, kw_only=True, dict=True, gc=True):
         return (Flag(name=AUTOTUNE_CACHE, value=folder),) if folder else ()
 
     @property
-    def compile_folder(self) -> str:
-        """The folder of compiled programs that the trials of this cell share; "" if none.
-
-        The key of a program in it includes the flags. Evidence runs do not use it, because XLA
-        dumps only what it compiles. Nor do rotations: if two shared a compiled program, they would
-        share the chance effects of its compilation, which no test could detect.
-        """
-        cache = self.protocol.compile_cache
-        if not cache or not self.autotune_folder or self.compiles_anew:
-            return ""
-        return f"{cache.rstrip('/')}/{self.cell_digest}"
-
-    @property
     def compiles_anew(self) -> bool:
         """Whether its programs must be compiled, and must not come from a cache."""
         return self.protocol.dump or self.rotation is not None

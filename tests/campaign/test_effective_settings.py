@@ -191,47 +191,9 @@ def test_the_folder_of_autotuning_is_made_and_its_flag_is_in_effect(
     assert pin.asked == str(made)
 
 
-# says of the program that takes long whether it was compiled; small ones are compiled in any case
-KEEPS = """
-import jax, jax.numpy as jnp
-of = jnp.ones((8, 8)) + 1
-said = lambda name, **_: print(name.rpartition("/")[2]) if "/cache_" in name else None
-jax.monitoring.register_event_listener(said)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.jit(lambda x: jnp.sin(x) @ x, inline=True)(of)
-"""
-
-
-@pytest.mark.jax
-@pytest.mark.part("programs")
-@by_file
-def test_later_trials_of_an_arm_load_what_its_first_compiled_and_are_witnessed(
-    has_file: bool, tmp_path: Path
-) -> None:
-    """The key of a kept program holds the flags: another arm compiles its own."""
-    folders = {"autotune_cache": f"{tmp_path}/tuned", "compile_cache": f"{tmp_path}/compiled"}
-    protocol, files = replace(PROTOCOL, **folders), env_files(tmp_path, has_file=has_file)
-    said = []
-    other = profile("other", "--xla_backend_optimization_level=2")
-    for at, of in enumerate((LEVEL, LEVEL, other)):
-        own = tmp_path / f"trial-{at}"
-        own.mkdir()
-        # JAX parts XLA_FLAGS at blanks for its key: in a folder with one nothing is found again
-        found = ran(of, own, KEEPS, protocol=protocol, env_files=files, name="attempt")
-        effects = {each.name: str(each.effect) for each in found.settings}
-        # a program that was loaded, and kernels that JAX would choose a folder for, included
-        assert {*effects.values()} == {"in effect"}, effects
-        assert "xla_gpu_per_fusion_autotune_cache_dir" in effects
-        log = (own / "attempt" / payload.log_name()).read_text(encoding="utf-8")
-        said.append([each for each in log.splitlines() if each.startswith("cache_")])
-    assert ["cache_hits" in each for each in said] == [False, True, False]
-
-
 @rows(
     "said, why",
     {
-        "a relative folder": ({"compile_cache": "kept"}, "is 'kept', expected an absolute"),
-        "kernels by chance": ({"compile_cache": "/s/kept"}, "compile_cache is set"),
         "a folder that no node finds": ({"autotune_cache": "tuned"}, "expected an absolute path"),
     },
 )

@@ -74,8 +74,7 @@ def launch(launcher: Launcher, of: Profile = BASELINE, **cell: Any) -> LaunchSpe
 
 
 def _protocol(cell: Cell) -> dict[str, Any]:
-    kept = ("autotune_cache", "compile_cache")
-    return {name: getattr(cell.protocol, name) for name in kept}
+    return {"autotune_cache": cell.protocol.autotune_cache}
 
 
 def overriding(**overrides: str) -> Profile:
@@ -83,8 +82,6 @@ def overriding(**overrides: str) -> Profile:
 
 
 CACHES = {"image": NAMED, "protocol": Protocol(autotune_cache="/shared/tuned")}
-PROGRAMS = Protocol(autotune_cache="/shared/tuned", compile_cache="/elsewhere")
-ELSEWHERE = {"image": NAMED, "protocol": PROGRAMS}
 RELATIVE = CommandLauncher(argv=("python3", "-u", "train.py", "{steps}"))
 JOB = maxtext_slurm()
 EXPORTED = "_env_NCCL_PROTO is exported after .* NCCL_PROTO"
@@ -115,7 +112,6 @@ EXPORTED = "_env_NCCL_PROTO is exported after .* NCCL_PROTO"
         (container(runtime="pyxis"), BASELINE, {"image": f"jax.sqsh@{SHA}"}, "absolute path"),
         (container(mounts=("/data",)), BASELINE, CACHES,
          r"autotune_cache /shared/tuned/.* is in no mount"),
-        (container(), BASELINE, ELSEWHERE, r"compile_cache /elsewhere/.* is in no mount"),
         *((of_commits(), BASELINE, {"code": code}, "needs a commit")
           for code in ("", "3f2a", f"{CODE}+uncommitted")),
     ],

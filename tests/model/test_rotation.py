@@ -133,7 +133,7 @@ COPIED = RotationSpec(
     turn_steps=8,
     first_step=4,
 )
-PROTOCOL = Protocol(steps=12, autotune_cache="/shared/kernels", compile_cache="/shared/programs")
+PROTOCOL = Protocol(steps=12, autotune_cache="/shared/kernels")
 CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=4"), protocol=PROTOCOL)
 PLAIN = Trial(
     arm=ROTATION,
@@ -186,7 +186,7 @@ def test_identity_is_what_was_planned(change: dict[str, object], is_other: bool)
 
 
 def test_a_rotation_compiles_anew_and_is_neither_baseline_nor_screened() -> None:
-    assert (bool(PLAIN.compile_folder), bool(TRIAL.compile_folder)) == (True, False)
+    assert (PLAIN.compiles_anew, TRIAL.compiles_anew) == (False, True)
     assert replace(PLAIN, arm=BASELINE_ID).is_baseline
     assert not replace(TRIAL, arm=BASELINE_ID).is_baseline
     assert (PLAIN.is_screened, TRIAL.is_screened) == (True, False)

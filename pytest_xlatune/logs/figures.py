@@ -1,4 +1,4 @@
-"""Figures that a protocol scores but step records lack: a user's own field, bus bandwidth.
+"""The figure that a protocol scores but step records lack: bus bandwidth.
 
 Pure: lines in, figures out. A log is read for them when its attempt is over.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from pytest_xlatune.logs.grammar import parse_steps, plain_segments, split_origin
+from pytest_xlatune.logs.grammar import plain_segments, split_origin
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.metric import BUSBW, Logged, Metric
 
@@ -31,18 +31,15 @@ _PLACE_COLUMNS = 4  # columns of a place; the last is #wrong or the error
 # Largest error that the old table allows, by type (DeltaMaxValue of nccl-tests); integers allow
 # none. Comparing with nan is false, so the old summary calls nan "0 OK".
 _ALLOWED = {"half": 1e-2, "bfloat16": 1e-2, "float": 1e-5, "double": 1e-12}
-_RANKS_APART = 2  # steps by which a slower rank may be behind
 
 
 def read_figures(lines: Iterable[bytes], metric: Metric) -> Logged:
-    """Return the figures of a metric in a log; none if the step records have them.
+    """Return the figure of a metric in a log; none if the step records have it.
 
     Of several starts, the last counts; a last line without its end is ignored.
     """
     complete_lines = (line for line in lines if line.endswith(b"\n"))
-    if metric is BUSBW:
-        return _bus_bandwidth(complete_lines)
-    return _field(complete_lines, metric.field) if metric.field else Logged()
+    return _bus_bandwidth(complete_lines) if metric is BUSBW else Logged()
 
 
 def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
@@ -58,12 +55,12 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
             elif summary := _FAILED.search(text):
                 failed = max(int(summary[1].replace(",", "") or 0), 1)
             elif average := _AVERAGE.search(text):
-                figure = ((None, float(average[1])),)
-                logged = Logged(values=figure, problem=_problem(sizes, wrong or failed))
+                problem = _problem(sizes, wrong or failed)
+                logged = Logged(value=float(average[1]), problem=problem)
                 sizes, wrong, failed = set(), 0, 0
     if wrong or failed:  # the test was cut, or its summary is in another order
-        return Logged(values=logged.values, problem=_problem(sizes, wrong or failed))
-    if sizes and not logged.values:
+        return Logged(value=logged.value, problem=_problem(sizes, wrong or failed))
+    if sizes and logged.value is None:
         return Logged(
             problem=say(
                 "the table of the test has {sizes:+size} and no line `# Avg bus bandwidth : "
@@ -102,26 +99,3 @@ def _problem(sizes: set[str], wrong: int) -> Message | None:
         if len(sizes) > 1
         else None
     )
-
-
-def _field(lines: Iterable[bytes], name: str) -> Logged:
-    """Read `NAME: 12.3` or `NAME=12.3` anywhere in lines of rank 0, or of the lowest rank."""
-    # such fields:  'perf/my_rate': 12.3        my_rate = 12.3 GB/s
-    pattern = re.compile(rf"(?<![\w/.-]){re.escape(name)}['\"]?\s*[:=]\s*({_NUMBER})(?![\d.])")
-    figures: dict[tuple[int, int], list[tuple[int | None, float]]] = {}
-    last: dict[tuple[int, int], int] = {}
-    for line in lines:
-        for segment in plain_segments(line):
-            origin, text = split_origin(segment)
-            steps = parse_steps(text, label=origin.label)
-            values = figures.setdefault(origin.preference, [])
-            if steps:
-                before = last.get(origin.preference, -1)
-                if before - steps[0].step > _RANKS_APART:
-                    values.clear()  # the program started again
-                last[origin.preference] = steps[-1].step
-            match = pattern.search(text)
-            if match and all(step.kind == "step" for step in steps):
-                values.append((steps[-1].step if steps else None, float(match[1])))
-    printed = [origin for origin, values in figures.items() if values]
-    return Logged(values=tuple(figures[min(printed)]) if printed else ())

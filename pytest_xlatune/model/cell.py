@@ -103,9 +103,7 @@ class Parallelism(Record, frozen=True, kw_only=True):
         return {axis_variable(axis): str(degree) for axis, degree in self.axes}
 
 
-_FIELD = "field"  # `Protocol.metric` is "field:NAME" for a number in the log
 _NO_METRIC = "none"  # `Protocol.metric` of trials without a score
-_HIGHER, _LOWER = "higher", "lower"
 # the smallest value of each number of a protocol
 _LEAST = {
     **dict.fromkeys(("steps", "min_steps", "deadline_s"), 1),
@@ -127,11 +125,7 @@ class Protocol(Written, frozen=True, kw_only=True):
         dataset_type: "synthetic" in every tuning study.
         deadline_s: seconds of wall time after which a trial is killed.
         metric: the scored figure. "tgs": Tokens/s/device. "busbw": the bus bandwidth in GB/s that a
-            test of collectives prints for one size. "field:NAME": a number that the log prints as
-            `NAME: 12.3`; the median over the steps of the window, or over all such lines if none
-            belongs to a step. "none": the trial has no score.
-        metric_is_better: "higher" or "lower"; only for a "field:NAME".
-        metric_unit: the unit of a "field:NAME" in documents; "" for none.
+            test of collectives prints for one size. "none": the trial has no score.
         dump: whether XLA's dump of the compiled program is kept.
         step_pattern: the name or pattern of the trainer's step lines; "" for MaxText's.
         autotune_cache: absolute path of a folder that all nodes see. It keeps the GPU kernels that
@@ -149,8 +143,6 @@ class Protocol(Written, frozen=True, kw_only=True):
     dataset_type: str = "synthetic"
     deadline_s: int = 2700
     metric: str = "tgs"
-    metric_is_better: str = ""
-    metric_unit: str = ""
     dump: bool = False
     step_pattern: str = ""
     autotune_cache: str = ""
@@ -163,45 +155,24 @@ class Protocol(Written, frozen=True, kw_only=True):
                 "sees: a trial runs in a folder of its own"
             )
         check_least(self, what="protocol", least=_LEAST)
-        self._check_metric()
-
-    def _check_metric(self) -> None:
-        kind, _, field_name = self.metric.partition(":")
-        is_field = kind == _FIELD and bool(field_name)
-        if not is_field and self.metric not in (*METRICS, _NO_METRIC):
+        if self.metric not in (*METRICS, _NO_METRIC):
             raise ConfigError(
                 f"protocol: metric is {self.metric!r}, which cannot be scored; expected 'tgs' "
-                "(Tokens/s/device), 'busbw' (bus bandwidth, GB/s), 'field:NAME' (a number in the "
-                "log) or 'none' (the trial runs and has no score)"
-            )
-        if is_field and self.metric_is_better not in (_HIGHER, _LOWER):
-            raise ConfigError(
-                f"protocol: metric is {self.metric!r} and metric_is_better is "
-                f"{self.metric_is_better!r}; say which is better, 'higher' or 'lower'"
-            )
-        if not is_field and (self.metric_is_better or self.metric_unit):
-            raise ConfigError(
-                "protocol: metric_is_better and metric_unit belong to 'field:NAME'. The metric is "
-                f"{self.metric!r}, of which both are known: leave them out"
+                "(Tokens/s/device), 'busbw' (bus bandwidth, GB/s) or 'none' (the trial runs and "
+                "has no score)"
             )
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The fields that comparable trials must share: no deadlines, patterns or units."""
+        """The fields that comparable trials must share: no deadline and no pattern."""
         return _identity(self)
 
     def with_labels_of(self, other: Protocol) -> Protocol:
-        """Return this protocol with those fields of another one that are no part of its identity.
+        """Return this protocol with the deadline and the step pattern of another one.
 
-        They are the deadline, the step pattern, and the unit if both have the same metric.
+        They are no part of its identity.
         """
-        unit = other.metric_unit if other.metric == self.metric else self.metric_unit
-        return replace(
-            self,
-            deadline_s=other.deadline_s,
-            metric_unit=unit,
-            step_pattern=other.step_pattern,
-        )
+        return replace(self, deadline_s=other.deadline_s, step_pattern=other.step_pattern)
 
     @property
     def is_scored(self) -> bool:
@@ -211,16 +182,7 @@ class Protocol(Written, frozen=True, kw_only=True):
     @property
     def scored_by(self) -> Metric:
         """The figure that a trial is scored by; TGS also if it has no score."""
-        kind, _, field_name = self.metric.partition(":")
-        if kind != _FIELD:
-            return METRICS.get(self.metric, TGS)
-        return Metric(
-            name=self.metric,
-            title=field_name,
-            unit=self.metric_unit,
-            is_lower_better=self.metric_is_better == _LOWER,
-            field=field_name,
-        )
+        return METRICS.get(self.metric, TGS)
 
     @property
     def needs_window(self) -> bool:
@@ -250,11 +212,11 @@ class Protocol(Written, frozen=True, kw_only=True):
 @functools.lru_cache(maxsize=64)  # all trials of a sweep share one protocol
 def _identity(protocol: Protocol) -> Mapping[str, Json]:
     fields = protocol.to_json()
-    for name in ("deadline_s", "metric_unit", "step_pattern"):
+    for name in ("deadline_s", "step_pattern"):
         del fields[name]
     if protocol.metric == TGS.name:
         del fields["metric"]
-    return without_empty(fields, "metric_is_better", "dump", "autotune_cache")
+    return without_empty(fields, "dump", "autotune_cache")
 
 
 def check_model_tag(tag: str) -> None:

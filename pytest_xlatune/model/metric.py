@@ -1,7 +1,6 @@
 """What a trial is scored by: Tokens/s/device (TGS) or another figure; step records, and scores.
 
-A score is the logarithm of the figure, negated if a smaller figure is better. So the larger of two
-scores is always better, and FASTER and SLOWER keep their meaning. Pure values.
+A score is the logarithm of the figure, of which more is better. Pure values.
 """
 
 from __future__ import annotations
@@ -27,24 +26,12 @@ class Metric(Record, frozen=True, kw_only=True):
     Attributes:
         name: the name in a protocol, e.g. "busbw".
         title: the name in documents, e.g. "bus bandwidth".
-        unit: the unit in documents; "" for TGS, and for a field without a declared unit.
-        is_lower_better: whether a smaller figure is better.
-        field: the name of the field in the log, for "field:NAME"; "" otherwise.
+        unit: the unit in documents; "" for TGS.
     """
 
     name: str
     title: str
     unit: str = ""
-    is_lower_better: bool = False
-    field: str = ""
-
-    def score(self, figure: float) -> float:
-        """Return the score of a positive figure."""
-        return -math.log(figure) if self.is_lower_better else math.log(figure)
-
-    def figure(self, score: float) -> float:
-        """Return the figure that belongs to a score."""
-        return math.exp(-score if self.is_lower_better else score)
 
     @property
     def head(self) -> str:
@@ -70,14 +57,14 @@ class Figure(Record, frozen=True, kw_only=True):
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a metric that a log prints beside its steps.
+    """The figure of a metric that a log prints beside its steps.
 
     Attributes:
-        values: (step id, figure) in the order printed; the step is None if the line has none.
-        problem: why none of them counts; None otherwise.
+        value: the figure that was printed last; None if none was.
+        problem: why it does not count; None otherwise.
     """
 
-    values: tuple[tuple[int | None, float], ...] = ()
+    value: float | None = None
     problem: Message | None = None
 
 
@@ -166,11 +153,11 @@ class Score(Record, frozen=True, kw_only=True):
     """The steady state of one job: the log of tokens over time on the kept steps.
 
     Attributes:
-        value: log of `tgs`, or the metric's score of `figure`; this is what is compared.
+        value: log of `tgs` or of `figure`; this is what is compared.
         tgs: tokens over time, in Tokens/s/device; None if another figure is scored.
         step_s: seconds of a kept step; None if another figure is scored.
-        n_steps: number of kept steps, or of lines with the figure.
-        window: first and last step id of the window; (0, 0) for lines that belong to no step.
+        n_steps: number of kept steps, or 1 for a figure that belongs to no step.
+        window: first and last step id of the window; (0, 0) for a figure that belongs to no step.
         dropped: ids of steps in the window that were dropped as outliers.
         stragglers: how many of the dropped steps were slow.
         window_tgs: tokens over time in the whole window, stragglers included.

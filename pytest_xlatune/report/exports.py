@@ -259,7 +259,7 @@ def _unit(metric: Metric) -> str:
 class GithubExport(Export):
     """The format `github-benchmark`: an entry for each arm.
 
-    For the action, a larger value is better, so a figure that is better when smaller is inverted.
+    For the action, a larger value is better.
     """
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - no server
@@ -274,8 +274,6 @@ def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
     if figure is None:
         return None
     unit, value = _unit(figure.metric), figure.value
-    if figure.metric.is_lower_better:
-        unit, value = f"1 / {unit or figure.metric.title}", 1 / value if value else math.inf
     if not 0 < value < math.inf:  # the action divides by the previous figure
         return None
     texts = [f"{verdict.kind} {percent(verdict.delta)}"]

@@ -225,13 +225,11 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
             dataset=plain(protocol.dataset_type),
         ),
         say(
-            _SCORED_BY.get(protocol.scored_by, _SCORED_BY_FIELD),
+            _SCORED_BY[protocol.scored_by],
             first=conclusion.first_step or protocol.first_step,
             last=protocol.last_step,
             steps=protocol.steps,
             least=protocol.min_steps,
-            field=literal(protocol.scored_by.head),
-            inverse=say(_INVERSE) if protocol.scored_by.is_lower_better else "",
         ),
         say("Cell: {text}", text=literal(subject.cell_digest or cell.digest)),
         *(record_lines(subject.record, say) if subject.record is not None else ()),
@@ -346,11 +344,6 @@ _SCORED_BY: Mapping[Metric, str] = {
     ),
     BUSBW: N_("Score: the bus bandwidth in GB/s that the test prints for one size"),
 }
-_SCORED_BY_FIELD = N_(
-    "Score: the median of {field} over steps {first} to {last} of {steps} or, if no step line "
-    "prints it, over all lines that do{inverse}"
-)
-_INVERSE = N_("; less is better: delta % is the change of 1 / figure")
 
 
 def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:

@@ -28,6 +28,7 @@ from pytest_xlatune.model.metric import (
     TGS,
     Figure,
     Logged,
+    Metric,
     NoScore,
     Score,
     StepRecord,
@@ -83,7 +84,7 @@ def score(
         steps: records in any order, possibly with repeats, other ranks and earlier starts.
         protocol: the cell's protocol: window, profiler, evaluation, least number of steps.
         tokens_per_device_step: TGS x seconds of a healthy step; None takes it from the steps.
-        logged: figures of the protocol's metric that are not in step records.
+        logged: the figure of the protocol's metric, if it is not in step records.
     """
     if not steps and protocol.needs_window:
         return NoScore(reason=coded(MessageCode.NO_TURNS, NO_STEP))
@@ -95,7 +96,7 @@ def score(
         return NoScore(reason=say("the loss is not finite from step {step} on", step=bad))
     records = _one_rank(records)
     if protocol.scored_by is not TGS:
-        return _score_figure(records, logged or Logged(), protocol)
+        return _score_figure(records, logged or Logged(), protocol.scored_by)
     first, last = records.step[0], records.step[-1]
     window = window_steps(protocol, resumed_at=first)
     if len(window) < protocol.min_steps:
@@ -154,49 +155,27 @@ def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | N
     return tgs * median(ratios) if ratios and tgs else None
 
 
-def _score_figure(steps: Steps, logged: Logged, protocol: Protocol) -> Score | NoScore:
-    """Score the median of the metric's figures.
-
-    Figures of steps outside the window do not count. If no figure belongs to a step, all count.
-    """
-    metric, values = protocol.scored_by, logged.values
-    resumed_at = steps.step[0] if steps else 0
+def _score_figure(steps: Steps, logged: Logged, metric: Metric) -> Score | NoScore:
+    """Score the figure that a log prints beside its steps."""
     if logged.problem:
         return NoScore(reason=logged.problem)
-    if not values:
-        printed = metric.field or "# Avg bus bandwidth "
-        return NoScore(reason=say("no line prints `{printed}: NUMBER`", printed=printed))
-    step_figures = [(step, value) for step, value in values if step is not None]
-    if step_figures:
-        window = set(window_steps(protocol, resumed_at=resumed_at))
-        step_figures = [(step, value) for step, value in step_figures if step in window]
-        if len(step_figures) < protocol.min_steps:
-            return NoScore(
-                reason=say(
-                    "{steps} steps of the window print `{field}: NUMBER`, {needed} needed",
-                    steps=len(step_figures),
-                    field=metric.field,
-                    needed=protocol.min_steps,
-                )
-            )
-    figures = [value for _, value in step_figures or values]
-    figure = median(figures)
-    if not _is_measure(figure):
+    if logged.value is None:
+        return NoScore(reason=say("no line prints `# Avg bus bandwidth : NUMBER`"))
+    if not _is_measure(logged.value):
         return NoScore(
             reason=say(
                 "{figure} is {value:g}: only a positive, finite figure has a score",
                 figure=metric.title,
-                value=figure,
+                value=logged.value,
             )
         )
     losses = [loss for loss in steps.loss if loss is not None]
     return Score(
-        value=metric.score(figure),
-        n_steps=len(figures),
-        window=(step_figures[0][0], step_figures[-1][0]) if step_figures else (0, 0),
+        value=math.log(logged.value),
+        n_steps=1,
+        window=(0, 0),
         loss=losses[-1] if losses else None,
-        flags=("resumed",) if resumed_at > _FIRST_STEP else (),
-        figure=Figure(metric=metric, value=figure),
+        figure=Figure(metric=metric, value=logged.value),
     )
 
 

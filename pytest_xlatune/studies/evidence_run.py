@@ -99,7 +99,5 @@ def evidence_protocol(protocol: Protocol) -> Protocol:
         min_steps=1,  # the run is not scored
         eval_interval=0,
         metric="none",
-        metric_is_better="",
-        metric_unit="",
         dump=True,
     )

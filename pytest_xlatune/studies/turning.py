@@ -262,7 +262,7 @@ def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) 
         step_s=None if base.step_s is None else base.step_s * math.exp(-change.change),
         n_steps=sum(turn.steps for turn in score.turns if turn.program == change.program),
         window=(0, 0),
-        figure=replace(figure, value=figure.metric.figure(value)) if figure else None,
+        figure=replace(figure, value=math.exp(value)) if figure else None,
     )
 
 

@@ -128,7 +128,7 @@ def with_figures(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
         n=len(scored),
         tgs=None if figure else math.exp(mean),
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
-        figure=replace(figure, value=figure.metric.figure(mean)) if figure else None,
+        figure=replace(figure, value=math.exp(mean)) if figure else None,
         job_ids=job_ids_of([result for result, _ in scored]),
     )
 
@@ -157,7 +157,7 @@ def relative_to(base: Verdict, reference: Verdict | None) -> Verdict:
     if reference is None or not (reference.n and base.n):
         return base
     if reference.figure is not None:
-        return at_level(base, reference.figure.metric.score(reference.figure.value))
+        return at_level(base, math.log(reference.figure.value))
     return base if reference.tgs is None else at_level(base, math.log(reference.tgs))
 
 
@@ -167,7 +167,7 @@ def at_level(base: Verdict, level: float) -> Verdict:
         return base
     value = level + math.log1p(base.delta)
     if base.figure is not None:
-        figure = replace(base.figure, value=base.figure.metric.figure(value))
+        figure = replace(base.figure, value=math.exp(value))
         return replace(base, figure=figure)
     if base.tgs is None:
         return base

@@ -10,12 +10,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import LEDGER
-from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.report.lines import live_line, paragraph
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.gate import GateStudy
 from pytest_xlatune.tasks.reports import publish
 from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers import scripted
@@ -131,31 +127,3 @@ def test_calibrate_as_a_command(
     path.write_text("{", encoding="utf-8")
     assert main(["plan", "test_pretend.py"]) == 3
     assert "calibrate again" in capsys.readouterr().err
-
-
-FIELD = Protocol(metric="field:wait/p95", metric_is_better="lower", metric_unit="ms", steps=12)
-
-
-def waiting(trial_id: str, _: int) -> tuple[str, Outcome]:
-    """A log whose speed is always the same: how long it waits depends on the flags."""
-    wait_ms = 20 * {"less": 0.9, "more": 1.1}.get(trial_id.partition("-")[0], 1.0)
-    wait_ms *= 1 + (sum(trial_id.encode()) % 7 - 3) / 20_000
-    step = "completed step: {}, seconds: 1.000, Tokens/s/device: 512.000, wait/p95: {:.4f} ms\n"
-    return "".join(step.format(number, wait_ms) for number in range(12)), scripted.OK
-
-
-def test_a_program_is_judged_by_the_metric_of_its_protocol(tmp_path: Path) -> None:
-    cell = replace(scripted.CELL, protocol=FIELD)
-    profiles = (profile("less", "--xla_less=1"), profile("more", "--xla_more=1"))
-    study = GateStudy(cell=cell, profiles=profiles)
-    made = scripted.campaign(tmp_path, scripted.FakeExecutor(waiting), study=study)
-    scripted.run(made)
-    less, more = (made.conclude().verdict(each.id) for each in profiles)
-    assert less is not None
-    assert more is not None
-    assert (less.kind, more.kind, less.tgs) == ("FASTER", "SLOWER", None)
-    assert less.delta == pytest.approx(1 / 0.9 - 1, abs=4e-3)
-    first = next(each for each in made.view().history if each.trial.arm == "less")
-    for text in (live_line(first, verdict=less, progress=""), paragraph(less)):
-        assert "wait/p95 18" in text
-        assert "TGS" not in text

@@ -49,7 +49,6 @@ DATA = Path(__file__).parents[1] / "data"
 ROOT = Path(__file__).resolve().parents[2]
 # real captures, where a machine has them beside the project
 REAL = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data" / "traces"))
-OF_A_FIELD = Protocol(metric="field:loss", metric_is_better="lower").scored_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +240,7 @@ def readers() -> tuple[Reader, ...]:
         Reader(
             "figures",
             ((DATA / "nccl_tests.txt").read_bytes(), next(log_samples())),
-            lambda data: [
-                read_figures(data.splitlines(keepends=True), each) for each in (BUSBW, OF_A_FIELD)
-            ],
+            lambda data: read_figures(data.splitlines(keepends=True), BUSBW),
         ),
         Reader("ledger", (event,), ledger),
         Reader("settings", (settings,), toml),

@@ -1,4 +1,4 @@
-"""Figures beside the steps: the trainer's own fields, and the table of nccl-tests or rccl-tests."""
+"""The figure beside the steps: that of the table of nccl-tests or rccl-tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import BUSBW, TGS, Logged, Metric
 
-RATE = Metric(name="field:my/rate", title="my/rate", field="my/rate")
 # the layout of nccl-tests 2.13:  all_reduce_perf -b 8G -e 8G -f 2 -g 8
 TEST = (Path(__file__).parents[1] / "data" / "nccl_tests.txt").read_text(encoding="utf-8")
 ROW = TEST.splitlines()[9]
@@ -22,39 +21,6 @@ OLD = TEST.replace(ROW, OLD_ROW)
 
 def read(text: str, metric: Metric) -> Logged:
     return read_figures(text.encode().splitlines(keepends=True), metric)
-
-
-def steps(*rates: float, first: int = 0) -> str:
-    return "".join(
-        f"completed step: {step}, seconds: 1.0, loss: 7.1, my/rate: {rate}\n"
-        for step, rate in enumerate(rates, start=first)
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        pytest.param(steps(1.5, 2.5), ((0, 1.5), (1, 2.5)), id="of step lines, with their step"),
-        pytest.param("my/rate = 12.5 GB/s\n", ((None, 12.5),), id="of a line of its own"),
-        pytest.param("{'my/rate': 3e2, 'b': 1}\n", ((None, 300.0),), id="of a printed dict"),
-        pytest.param("not_my/rate: 1\nmy/rate_2: 1\nmy/rate: 1.2.3\n", (), id="of no other name"),
-        pytest.param("my/rate: 1.5\nmy/rate: 2.", ((None, 1.5),), id="not of a torn last line"),
-        pytest.param(
-            "1: my/rate: 1\n0: my/rate: 2\n1: my/rate: 3\n", ((None, 2.0),), id="of rank 0"
-        ),
-        pytest.param(steps(1, 2, 3, 4) + steps(8, 9), ((0, 8.0), (1, 9.0)), id="of the last start"),
-        pytest.param(
-            steps(1) + "completed profiler activation/deactivation step: 1, my/rate: 7\n",
-            ((0, 1.0),),
-            id="not of a profiler's step",
-        ),
-    ],
-)
-def test_a_field_is_read_where_the_log_prints_it(
-    text: str, values: tuple[tuple[int | None, float], ...]
-) -> None:
-    assert read(text, RATE) == Logged(values=values)
-    assert read(text, TGS) == Logged()
 
 
 WRONG = TEST.replace("    0    41619", "   17    41619")
@@ -91,7 +57,7 @@ TABLES = {
 @pytest.mark.parametrize(("text", "said"), TABLES.values(), ids=TABLES)
 def test_bus_bandwidth_is_the_average_of_one_size(text: str, said: str) -> None:
     found = read(text, BUSBW)
-    assert found.values == ((None, 360.97),)
+    assert found.value == 360.97
     assert said in sentence(found.problem)
     assert bool(said) == bool(found.problem)
 
@@ -99,6 +65,7 @@ def test_bus_bandwidth_is_the_average_of_one_size(text: str, said: str) -> None:
 def test_a_table_that_was_cut_says_why_it_has_no_bandwidth() -> None:
     cut = TEST[: TEST.index("# Out of bounds")]
     found = read(cut, BUSBW)
-    assert found.values == ()
+    assert found.value is None
     assert "no line `# Avg bus bandwidth" in sentence(found.problem)
     assert read("srun: error: n1: task 0: Killed\n", BUSBW).problem is None
+    assert read(TEST, TGS) == Logged()

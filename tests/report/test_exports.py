@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.metric import Figure, Metric
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.exports import FORMATS, Exported, export_of, exported
@@ -100,19 +99,6 @@ def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Measur
             assert row["figure"] == repr_of(trial["score"] and trial["score"]["tgs"])
             assert row["cell_digest"] == CELL.digest
     assert "do-not-print-me" not in str(found)
-
-
-def test_where_less_is_better_the_inverse_is_the_bigger_one() -> None:
-    wait = Metric(name="field:wait", title="wait", unit="s", is_lower_better=True, field="wait")
-    fast, base = (
-        Verdict(arm=arm, kind=VerdictKind.FASTER, n=3, figure=Figure(metric=wait, value=value))
-        for arm, value in (("a", 8.0), ("b", 10.0))
-    )
-    conclusion = Conclusion(verdicts=(fast,), reference=base)
-    found = texts_of(replace(FINISHED, conclusion=conclusion))
-    better, reference = check_github(found[".github-benchmark.json"])
-    assert (better["value"], better["unit"]) == (1 / 8.0, "1 / s")
-    assert reference["extra"] == "reference, n = 3"
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))

@@ -255,47 +255,32 @@ def test_a_score_lies_between_its_fastest_and_slowest_step(seconds: list[float])
         assert found.n_steps >= PLAIN.min_steps
 
 
-FIELD = Protocol(metric="field:wait", metric_is_better="lower", steps=8, first_step=2, min_steps=3)
-NO_STEP = StepRecord(step=0)
+COLLECTIVES = Protocol(metric="busbw")
 
 
-PRINTED = Logged(values=tuple((at, 99.0 if at < 2 else 10.0 + at) for at in range(8)))
-
-
-@pytest.mark.parametrize(
-    ("steps", "logged", "figure", "n"),
-    [
-        pytest.param(job([1.0] * 8), PRINTED, 14.5, 6, id="a field's median over the window"),
-        pytest.param([], Logged(values=((None, 3.0), (None, 5.0))), 4.0, 2, id="without steps"),
-    ],
-)
-def test_another_figure_than_tgs_is_scored_so_that_more_is_better(
-    steps: list[StepRecord], logged: Logged, figure: float, n: int
-) -> None:
-    found = score(steps, protocol=FIELD, tokens_per_device_step=None, logged=logged)
+def test_another_figure_than_tgs_is_scored() -> None:
+    logged = Logged(value=4.0)
+    found = score([], protocol=COLLECTIVES, tokens_per_device_step=None, logged=logged)
     assert isinstance(found, Score)
     assert found.figure is not None
-    assert found.figure.value == pytest.approx(figure)
-    assert found.value == pytest.approx(-math.log(figure))
-    assert found.figure.metric.figure(found.value) == pytest.approx(figure)
-    assert (found.n_steps, found.tgs, found.timings) == (n, None, ())
+    assert found.figure.value == 4.0
+    assert found.value == pytest.approx(math.log(4.0))
+    assert (found.n_steps, found.tgs, found.timings) == (1, None, ())
     assert Score.from_json(found.to_json()) == found
 
 
 @pytest.mark.parametrize(
-    ("protocol", "steps", "logged", "reason"),
+    ("steps", "logged", "reason"),
     [
-        (Protocol(metric="busbw"), [], Logged(), "prints `# Avg bus bandwidth"),
-        (FIELD, [NO_STEP], Logged(), "no line prints `wait: NUMBER`"),
-        (FIELD, [], Logged(values=((2, 1.0),)), "1 steps of the window print"),
-        (FIELD, [], Logged(values=((None, 0.0),)), "wait is 0: only"),
-        (FIELD, [], Logged(values=((None, 1.0),), problem=verbatim("corrupt")), "corrupt"),
-        (FIELD, job([1.0, math.nan], loss=math.nan), Logged(), "loss is not finite"),
+        ([], Logged(), "no line prints `# Avg bus bandwidth"),
+        ([], Logged(value=0.0), "bus bandwidth is 0: only"),
+        ([], Logged(value=1.0, problem=verbatim("corrupt")), "corrupt"),
+        (job([1.0, math.nan], loss=math.nan), Logged(), "loss is not finite"),
     ],
 )
 def test_a_job_without_its_figure_says_why(
-    protocol: Protocol, steps: list[StepRecord], logged: Logged, reason: str
+    steps: list[StepRecord], logged: Logged, reason: str
 ) -> None:
-    found = score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
+    found = score(steps, protocol=COLLECTIVES, tokens_per_device_step=None, logged=logged)
     assert isinstance(found, NoScore)
     assert reason in sentence(found.reason)

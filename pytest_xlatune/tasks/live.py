@@ -167,16 +167,6 @@ class LiveLines:
         self._opened: CampaignOpened | None = None  # by this session; None before
         self._sessions: dict[str, _Session] = {}  # study -> its session
         self._pace = Pace()
-        self._has_ended_trial = False  # whether a trial ended in this session
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the session runs no trial, because all that it needs was measured before."""
-        studies = [session.study for session in self._sessions.values()]
-        has_jobs_left = any(
-            study.outlook(history_of(self._state, study)).at_most for study in studies
-        )
-        return bool(studies) and not self._has_ended_trial and not has_jobs_left
 
     @property
     def is_over(self) -> bool:
@@ -248,7 +238,6 @@ class LiveLines:
             yield SweepProgress(line=line, sweep=sweep)
 
     def _trial_news(self, result: TrialResult, sweep: str) -> Iterator[SweepProgress]:
-        self._has_ended_trial = True
         session = self._sessions.get(result.trial.study)
         if result.trial.protocol.dump:
             if self._sessions:

@@ -42,9 +42,6 @@ class LivePage:
         pause_s = _PAUSE_S if self._has_news else _RENEWED_S
         if began_s - self._written_s < pause_s:
             return ""
-        if self._feed.is_idle:  # nothing runs, so the report at the end of the session is enough
-            self._written_s = began_s
-            return ""
         progress, running = self._feed.progress_and_jobs()
         live = Live(at_s=began_s, progress=progress, running=running)
         problem = ""

@@ -37,7 +37,7 @@ function contrast(least) {
 function beyond() {
   return [...document.querySelectorAll("body *")].filter((each) => {
     const box = each.getBoundingClientRect();
-    return box.width && box.right > innerWidth + 1 && !each.closest(".scroll, .skip")
+    return box.width && box.right > innerWidth + 1 && !each.closest(".scroll")
       && !each.closest("svg");
   }).map((each) => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 60)}`);
 }

@@ -33,7 +33,7 @@ from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.report.bubble import NoPipeline, config_of, pipeline_of, stages_of
+from pytest_xlatune.report.bubble import config_of, pipeline_of, stages_of
 
 _KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
 
@@ -198,10 +198,7 @@ def refused_shape(
     """
     if not isinstance(launcher.inside, MaxTextLauncher | MaxTextSlurmLauncher):
         return ""
-    if stages_of(cell) == 1:
-        return ""
-    shape = pipeline_of(cell, profile, config)
-    return shape.reason if isinstance(shape, NoPipeline) and shape.is_refused else ""
+    return "" if stages_of(cell) == 1 else pipeline_of(cell, profile, config).refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

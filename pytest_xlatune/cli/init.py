@@ -69,7 +69,7 @@ def _init(arguments: argparse.Namespace) -> Output:
     ask = input if sys.stdin.isatty() else None
     suggested = suggest_sweep(arguments.log) if arguments.log is not None else {}
     options = {name: text for name, text in vars(arguments).items() if text is not None}
-    answered = suggested | answers(suggested | options, ask, lambda problem: show([problem]))
+    answered = suggested | answers(suggested | options, ask)
     if arguments.study:
         answered["study"] = arguments.study
     sweep_name = path.stem.removeprefix("test_")

@@ -496,20 +496,10 @@ def _refusal(text: str, at: int, where: str) -> str:
     token = _token(text, at)
     if token.startswith("-"):
         return f"{where}: malformed flag {token!r}: expected --name or --name=value"
-    if re.match("[A-Z_][A-Z0-9_]*=", token):
-        name, _, value = token.partition("=")
-        return (
-            f"{where}: {token!r} is a variable and no flag; write it into the sweep file: "
-            f"profile('NAME', env={{{name!r}: {value!r}}})"
-        )
-    if at == _skip_space(text, 0):
-        return (
-            f"{where}: {token!r} does not begin with '--', so XLA would take the text as the "
-            "name of a file of flags; expected --name=value"
-        )
     return (
-        f"{where}: {token!r} does not begin with '--': XLA stops reading here and silently drops "
-        f"{text[at:].strip(_SPACE)!r}; expected --name=value separated by spaces"
+        f"{where}: {token!r} does not begin with '--'. XLA stops reading here, and silently drops "
+        f"{text[at:].strip(_SPACE)!r} or takes it for the name of a file; expected --name=value "
+        "separated by spaces. A variable belongs into `env` of a profile"
     )
 
 

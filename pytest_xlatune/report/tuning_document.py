@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 
 from msgspec.structs import replace
 
@@ -64,8 +63,7 @@ _MIN_SHARE_SHOWN = 0.5
 
 WHY = "Why the winning flag wins"
 DEPLOYMENT = "Recommended deployment"
-_COLUMNS = columns("Evidence", "~From baseline-deployed to the winner", "Artifacts")
-_ARTIFACTS = columns("Artifact", "~Path", "Job")
+_COLUMNS = columns("Evidence", "~From baseline-deployed to the winner")
 
 # the sweep file in a command:  pytest sweeps/test_pp8.py -n 4
 _SWEEP_FILE = re.compile(r"\S+\.py\b")
@@ -119,26 +117,18 @@ def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 
 def _evidence(explanation: Explanation, say: Translator) -> Iterator[Block]:
-    """Yield the facts with the labels of their artifacts, and then each artifact once.
-
-    The facts are in the English document only.
-    """
-    job_of: dict[str, str] = {}
-    for fact in explanation.facts:
-        for path, job in zip_longest(fact.artifacts, fact.jobs):
-            if path is not None:
-                job_of[path] = job or ABSENT
-    labels = {path: f"A{number}" for number, path in enumerate(job_of, start=1)}
-    facts = tuple(
-        (fact.kind, plain(fact.text), ", ".join(labels[path] for path in fact.artifacts) or ABSENT)
-        for fact in explanation.facts
-    )
-    title = f"Evidence: {literal(BASELINE_ID)} to {literal(explanation.profile)}"
+    """Yield the facts, which are in the English document only, and then their artifacts."""
+    facts = explanation.facts
     if say.is_english:
-        yield Table(title=title, columns=_COLUMNS, rows=facts)
-    if labels:
-        rows = tuple((label, literal(path), job_of[path]) for path, label in labels.items())
-        yield Table(title="Artifacts, below the work directory", columns=_ARTIFACTS, rows=rows)
+        title = f"Evidence: {literal(BASELINE_ID)} to {literal(explanation.profile)}"
+        rows = tuple((fact.kind, plain(fact.text)) for fact in facts)
+        yield Table(title=title, columns=_COLUMNS, rows=rows)
+    paths = literals(dict.fromkeys(path for fact in facts for path in fact.artifacts))
+    jobs = ", ".join(dict.fromkeys(job for fact in facts for job in fact.jobs))
+    if paths:
+        yield say.text(
+            "Artifacts of jobs {jobs}, below the work directory: {paths}.", jobs=jobs, paths=paths
+        )
 
 
 def _reason(
@@ -276,7 +266,7 @@ def tuning(
 _HEADS = (
     N_("Cell"), N_("Best recipe"), N_("Flags"), N_("jobs"), N_("Setting"), N_("Settings"),
     N_("Value"), N_("Profile"), N_("verdict"), N_("settings"), N_("reason"), N_("evidence"),
-    N_("Figure"), N_("Artifact"), N_("Path"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"),
+    N_("Figure"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"),
     N_("Remark"),
     N_("Log, below the work directory"),
     N_("Sign"), N_("in the recipe"), N_("gain %"), N_("against"), N_("blocks"),
@@ -284,7 +274,7 @@ _HEADS = (
     N_("Deployed environment"), N_("Configuration of the cell"), N_("Confirmed"),
     N_("Screened: ranks, proves nothing"), N_("Dropped: cannot run here"),
     N_("No valid measurement"), N_("Runs that were lost or tried again"),
-    N_("What this sweep can tell"), N_("Artifacts, below the work directory"),
+    N_("What this sweep can tell"),
 )  # fmt: skip
 # values of `Effect` and `Needed` in tables, listed for the same check
 _VALUES = (

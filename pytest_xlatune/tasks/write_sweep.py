@@ -55,17 +55,12 @@ def option_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def answers(
-    options: Mapping[str, object],
-    ask: Callable[[str], str] | None,
-    show_fault: Callable[[str], None],
-) -> dict[str, str]:
+def answers(options: Mapping[str, object], ask: Callable[[str], str] | None) -> dict[str, str]:
     """Return an answer to each question that applies.
 
     Args:
         options: name of an option -> its value; None if the user did not give the option.
         ask: shows a text and returns the typed answer; None if no person is present.
-        show_fault: shows why an answer does not fit, before its question is asked again.
 
     Raises:
         ConfigError: no person is present and options are missing; or an answer does not fit.
@@ -89,49 +84,30 @@ def answers(
             folder = re.sub(r"[^A-Za-z0-9._+-]+", "-", Path.cwd().name).strip("._+-")
             question = msgspec.structs.replace(question, default=folder)
         answer = options.get(name)
-        if answer is not None:
-            answered[name] = str(answer) or question.default
-            _check(name, answered[name])
-        elif ask is None:
-            answered[name] = question.default
-            if not (question.default or question.is_optional):
-                missing.append(option_of(name))
-        else:
-            answered[name] = _typed_answer(name, question, ask, show_fault)
+        if answer is None and ask is not None:
+            try:
+                answer = ask(_shown(name, question)).strip()
+            except EOFError:
+                raise ConfigError("the input ended before the last question") from None
+        answered[name] = str(answer or "") or question.default
+        _check(name, answered[name])
+        if not (answered[name] or question.is_optional):
+            missing.append(option_of(name))
     if missing:
-        raise ConfigError(
-            f"{', '.join(missing)}: there is no terminal to ask for these; give them as options"
-        )
+        raise ConfigError(f"{', '.join(missing)}: an answer is needed; give it as an option")
     return answered
 
 
-def _typed_answer(
-    name: str, question: InitQuestion, ask: Callable[[str], str], show_fault: Callable[[str], None]
-) -> str:
+def _shown(name: str, question: InitQuestion) -> str:
     text = question.text
     if name == "kind":
         text += "".join(f"\n  {kind:<14} {what}" for kind, what in KINDS.items()) + "\n"
     hint = question.default or (question.example and f"e.g. {question.example}")
-    shown = f"{text}{f' [{hint}]' if hint else ''}: "
-    while True:
-        try:
-            answer = ask(shown).strip() or question.default
-        except EOFError:
-            raise ConfigError(
-                "the input ended before the last question; no file was written"
-            ) from None
-        try:
-            _check(name, answer)
-        except ConfigError as error:
-            show_fault(str(error))
-            continue
-        if answer or question.is_optional:
-            return answer
-        show_fault("an answer is needed here")
+    return f"{text}{f' [{hint}]' if hint else ''}: "
 
 
 def _check(name: str, answer: str) -> None:
-    """Refuse an answer that no sweep can use, so that its question can be asked again.
+    """Refuse an answer that no sweep can use.
 
     Raises:
         ConfigError: the answer does not fit; an empty answer is not checked.

@@ -69,7 +69,7 @@ def test_parse(text: str, expected: list[tuple[str, str | None]]) -> None:
         pytest.param("flags.txt --xla_a=1", "name of a file", id="a word first is a file name"),
         pytest.param("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'", id="a stray comma"),
         pytest.param("--xla_a true", "silently drops 'true'", id="a value after a space"),
-        pytest.param("A_B=1 --xla_a=1", "'A_B=1' is a variable", id="a variable"),
+        pytest.param("A_B=1 --xla_a=1", "A variable belongs into `env`", id="a variable"),
         pytest.param("--xla_a=b'c d", "", id="a quote inside a value does not quote"),
         pytest.param("--xla.a=1", "malformed flag", id="a dot in the name"),
         pytest.param("--xla_a='x", "never closes", id="an open quote"),

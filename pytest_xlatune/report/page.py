@@ -1,12 +1,11 @@
 """Write a document and its plots as one HTML page that needs no other file and no other host.
 
-    page_of(document, subject) -> Page      of a study
-    html(page) -> text
+    html(document, subject) -> text
 
-A page has the whole document, plots of the conclusion and of the history, and tables of what the
-history says about every trial. This module must not know which study the page is about. All text is
-escaped by jinja2, which is in the extra `page` and is imported only when a page is written. In
-addition, a policy in the page lets the browser run no script but the page's own.
+A page has the whole document, plots of the conclusion, and the commands of its arms. This module
+must not know which study the page is about. All text is escaped by jinja2, which is in the extra
+`page` and is imported only when a page is written. In addition, a policy in the page lets the
+browser run no script but the page's own.
 """
 
 from __future__ import annotations
@@ -74,47 +73,38 @@ class Live:
 _PageBlock = Block | Forest | Matrix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PagePart:
-    """A titled part of a page; `anchor` is its name in links."""
-
-    title: str
-    anchor: str
-    blocks: tuple[_PageBlock, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Everything that a page shows, in order.
-
-    Attributes:
-        title: the title of the page.
-        parts: the parts of the page; the first has the findings.
-        files: the names of files in its folder that have the same figures.
-        live: the state of the sweep while it runs; None for a page that is not written again.
-    """
-
-    title: str
-    parts: tuple[PagePart, ...]
-    files: tuple[str, ...] = ()
-    live: Live | None = None
-
-
-def page_of(
+def html(
     document: Document,
     subject: MeasuredCell,
     *,
     files: Sequence[str] = (),
     live: Live | None = None,
-) -> Page:
-    """Return the page of a document about one study.
+) -> str:
+    """Return the page of a document about one study as HTML.
 
     Args:
         document: the document of the study.
         subject: the facts of the study.
         files: the names of files in the page's folder that have the same figures.
         live: the state of the sweep while it runs; None afterwards.
+
+    Raises:
+        ImportError: jinja2 is not installed.
     """
+    text: str = _template().render(
+        title=document.title,
+        parts=_parts(document, subject),
+        files=files,
+        live=live,
+        policy=_policy(),
+        script=_script(),
+        style=_file("page.css").strip(),
+    )
+    return printable(text.rstrip() + "\n")
+
+
+def _parts(document: Document, subject: MeasuredCell) -> list[tuple[str, tuple[_PageBlock, ...]]]:
+    """Return the title and the blocks of each part of the page; the first has the findings."""
     has_jobs = any(section.title == JOBS_TITLE for section in document.sections)
     opening, rest = document.sections[:1], document.sections[1:]
     reasons = why(subject, ENGLISH) if subject.explanation and subject.best else ()
@@ -129,7 +119,7 @@ def page_of(
         ("To run a row by hand", tuple(listings(subject.commands.items()))),
         (PROVENANCE, [Bullets(items=(*document.header, *document.provenance))]),
     ]
-    parts: list[PagePart] = []
+    parts = []
     for title, blocks in titled:
         shown = tuple(
             _without_empty_columns(block) if isinstance(block, Table) else block
@@ -137,8 +127,8 @@ def page_of(
             if block is not None
         )
         if shown:
-            parts.append(PagePart(title=title, anchor=f"part-{len(parts) + 1}", blocks=shown))
-    return Page(title=document.title, parts=tuple(parts), files=tuple(files), live=live)
+            parts.append((title, shown))
+    return parts
 
 
 def _without_empty_columns(table: Table) -> Table:
@@ -163,17 +153,6 @@ def _deploy(subject: MeasuredCell) -> Iterator[Block]:
     head = Text(text=f"In the environment of the job, for {literal(recipe.id)}:")
     lines = guarded_lines(recipe, conflicts(subject, (subject,)))
     yield from deployed_by_hand(recipe, lines, head)
-
-
-def html(page: Page) -> str:
-    """Return the page as HTML.
-
-    Raises:
-        ImportError: jinja2 is not installed.
-    """
-    style = _file("page.css").strip()
-    text: str = _template().render(page=page, policy=_policy(), script=_script(), style=style)
-    return printable(text.rstrip() + "\n")
 
 
 @functools.cache

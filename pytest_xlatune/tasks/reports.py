@@ -28,7 +28,7 @@ from pytest_xlatune.report.exports import export_of, exported
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.measured_cell import MeasuredCell, extended, read_cells, write_cells
-from pytest_xlatune.report.page import Live, html, page_of
+from pytest_xlatune.report.page import Live, html
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
@@ -131,8 +131,8 @@ def _page(
     """Return path -> text of the page next to a report's files; {} if no page can be made."""
     if not has_pages():
         return {}
-    page = page_of(document, facts, files=[path.name for path in files], live=live)
-    return {stem.with_name(f"{stem.name}.html"): html(page)}
+    page = html(document, facts, files=[path.name for path in files], live=live)
+    return {stem.with_name(f"{stem.name}.html"): page}
 
 
 def publish(

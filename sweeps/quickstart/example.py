@@ -26,7 +26,7 @@ from pytest_xlatune.report.cell_documents import checked_alone
 from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells
-from pytest_xlatune.report.page import html, page_of
+from pytest_xlatune.report.page import html
 from pytest_xlatune.report.page_plots import Forest, ForestRow, forest
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
@@ -189,9 +189,9 @@ def documents(data: Path, board: Path) -> Iterator[tuple[Path, str]]:
     """Yield each document of a sweep as a session writes it."""
     (cell,) = cells_of(data)
     beside = [board.name, board.with_suffix(".json").name]
-    page = page_of(leaderboard(cell), cell, files=beside)
+    page = html(leaderboard(cell), cell, files=beside)
     yield board, markdown(leaderboard(cell))
-    yield board.with_suffix(".html"), html(page)
+    yield board.with_suffix(".html"), page
     yield data.with_suffix(".md"), markdown(tuning([cell]))
 
 
@@ -219,9 +219,9 @@ def of_study(name: str) -> Iterator[tuple[Path, str]]:
     told = next(each for each in board.read_text(encoding="utf-8").splitlines() if "Cell: " in each)
     lines = (told.removeprefix("* ") if "Cell: " in each else each for each in document.provenance)
     document = replace(document, provenance=tuple(lines))
-    page = page_of(document, subject, files=[board.name, data.name])
+    page = html(document, subject, files=[board.name, data.name])
     yield board, markdown(document)
-    yield board.with_suffix(".html"), html(page)
+    yield board.with_suffix(".html"), page
 
 
 def _subject(report: Exported, record: RunRecord) -> MeasuredCell:

@@ -25,7 +25,7 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import MeasuredCell, write_cells
-from pytest_xlatune.report.page import html, page_of
+from pytest_xlatune.report.page import html
 from pytest_xlatune.report.page_plots import forest
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.study_documents import calibration, evidence, gate
@@ -93,7 +93,7 @@ def test_every_kind_of_document_has_a_page_of_its_own_tags_only(
 ) -> None:
     subject = subject_of()
     made = document(subject)
-    text = html(page_of(made, subject, files=("leaderboard.json",)))
+    text = html(made, subject, files=("leaderboard.json",))
     check_own_tags_only(text)
     if subject_of is hostile:
         assert "<script>alert(1)" in unescape(text), "it is shown as it is"
@@ -128,7 +128,7 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
         for result in known.history
     )
     known = dataclasses.replace(known, study=study, history=told)
-    texts = {"a.html": html(page_of(known.document, known.facts)), "a.md": markdown(known.document)}
+    texts = {"a.html": html(known.document, known.facts), "a.md": markdown(known.document)}
     for name, text in texts.items():
         write_all({tmp_path / name: text})
         assert "plant-one" in unescape(text)
@@ -184,7 +184,7 @@ def test_a_job_leads_to_its_log_and_a_row_to_its_command(ended: Campaign) -> Non
         spec = LaunchSpec(argv=("python", "train.py"), env={"XLA_FLAGS": "--xla_a=1"}, files=files)
         (folder / "spec.json").write_text(json.dumps(spec.to_json()), encoding="utf-8")
     known = read_cell_report(ended.folder)
-    text = unescape(html(page_of(known.document, known.facts)))
+    text = unescape(html(known.document, known.facts))
     assert [log for log in known.facts.logs.values() if log not in text] == []
     assert set(known.facts.commands.values()) == {"XLA_FLAGS=--xla_a=1 \\\npython train.py"}
     assert "python train.py" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import json
 import os
 import select
@@ -20,7 +19,7 @@ import pytest
 from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import read_cells
-from pytest_xlatune.report.page import Live, html, page_of
+from pytest_xlatune.report.page import Live, html
 from tests.helpers import of_studies
 from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.finished import FINISHED
@@ -184,10 +183,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (measured, *_) = read_cells(EXAMPLE.read_text(encoding="utf-8"), where=str(EXAMPLE))
     planted = hostile()
     made = {
-        "example": page_of(leaderboard(measured), measured),
-        "finished": page_of(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
-        "begun": page_of(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
-        "hostile": page_of(leaderboard(planted), planted),
+        "example": html(leaderboard(measured), measured),
+        "finished": html(leaderboard(FINISHED), FINISHED, files=("leaderboard.json",)),
+        "begun": html(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT),
+        "hostile": html(leaderboard(planted), planted),
     }
     studies = {
         "batch": of_studies.batch(),
@@ -195,12 +194,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "matrix": of_studies.network(),
         "commits": of_studies.commit(),
     }
-    made |= {name: page_of(cell_document(subject), subject) for name, subject in studies.items()}
+    made |= {name: html(cell_document(subject), subject) for name, subject in studies.items()}
     now = Live(at_s=2e9, progress="3/12 screened", running=("x" * 90,))
-    made["live"] = dataclasses.replace(made["begun"], live=now)
+    made["live"] = html(leaderboard(BEGUN_SUBJECT), BEGUN_SUBJECT, live=now)
     paths = {name: folder / f"{name}.html" for name in made}
     for name, page in made.items():
-        paths[name].write_text(html(page), encoding="utf-8")
+        paths[name].write_text(page, encoding="utf-8")
     return paths
 
 

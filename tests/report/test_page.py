@@ -163,7 +163,7 @@ def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
 def test_a_fault_of_the_page_costs_no_report(
     ended: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object) -> str:
+    def broken(*_: object, **__: object) -> str:
         raise ImportError("half installed")
 
     monkeypatch.setattr("pytest_xlatune.tasks.reports.html", broken)

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         Search,
         Singles,
         Stacks,
-        doubled,
     )
     from pytest_xlatune.studies.gate import Gate, candidate
     from pytest_xlatune.studies.network_check import Network
@@ -78,7 +77,6 @@ _NAMES_IN = {
         "Search",
         "Singles",
         "Stacks",
-        "doubled",
     ),
     "sweep.declaration": ("CompileCheck", "Sweep", "load_sweep"),
     "sweep.deployed": ("NoEnv", "deployed_env"),
@@ -133,7 +131,6 @@ __all__ = [
     "XlatuneError",
     "candidate",
     "deployed_env",
-    "doubled",
     "ladders_of",
     "load_sweep",
     "parse_flags",

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.channels import CHANNELS, COLLECTIVES, on_top, with_flag
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.message import Message, MessageCode, at_most, coded, say
+from pytest_xlatune.model.message import Message, MessageCode, coded, say
 from pytest_xlatune.model.profile import (
     ALIASES,
     APPENDING,
@@ -149,23 +149,8 @@ class Singles(Rule, frozen=True, kw_only=True, tag="single"):
         return Profile(id=PGLE_ID, flags=(Flag(name=PGLE, value=path),), wave=self.wave)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedCandidate:
-    """A candidate in the order in which candidates get slots.
-
-    Attributes:
-        profile: the candidate.
-        why: the reason for its place; None if that is the declared order.
-    """
-
-    profile: Profile
-    why: Message | None = None
-
-
-def order_candidates(
-    rule: Singles, evidence: EvidenceResult | None
-) -> tuple[OrderedCandidate, ...]:
-    """Return the candidates in the order in which they get slots.
+def order_candidates(rule: Singles, evidence: EvidenceResult | None) -> tuple[Profile, ...]:
+    """Return the candidates in the order in which they get slots; `origin` has the reason.
 
     Each slot goes to a candidate for the part of the step that has the largest quotient: its
     weight, divided by one more than the slots that it already has (the D'Hondt method). Ties keep
@@ -180,7 +165,7 @@ def order_candidates(
         candidates.insert(0, rule.pgle_profile(evidence.pgle))
     shares = evidence.shares if evidence is not None else None
     if shares is None:
-        return tuple(OrderedCandidate(profile=profile) for profile in candidates)
+        return tuple(candidates)
     weights = {profile.id: _weigh(rule.aims.get(profile.id, ()), shares) for profile in candidates}
     remaining, slot_counts, order = list(candidates), Counter[str](), []
     while remaining:
@@ -188,19 +173,20 @@ def order_candidates(
         best = max(remaining, key=lambda profile: _quotient(weights[profile.id], slot_counts))
         remaining.remove(best)
         slot_counts[weights[best.id].part] += 1
-        order.append(OrderedCandidate(profile=best, why=weights[best.id].why))
+        origin = say("chosen by the evidence: {why}", why=weights[best.id].why)
+        order.append(replace(best, origin=origin))
     return tuple(order)
 
 
 def choice_notes(
     rule: Singles,
-    order: Sequence[OrderedCandidate],
+    order: Sequence[Profile],
     *,
     evidence: EvidenceResult | None,
-    chosen: Iterable[str],
+    chosen: Collection[str],
     refused: Mapping[str, Message],
 ) -> tuple[Message, ...]:
-    """Return which candidates are measured and which are left out, and why.
+    """Return which candidates are measured and which are left out.
 
     Args:
         rule: the rule of the wave.
@@ -209,36 +195,18 @@ def choice_notes(
         chosen: the ids that have a slot.
         refused: id -> why it gets no slot, even if one is free.
     """
-    with_slot = set(chosen)
-    measured = [candidate for candidate in order if candidate.profile.id in with_slot]
-    cut = [
-        candidate
-        for candidate in order
-        if candidate.profile.id not in with_slot and candidate.profile.id not in refused
-    ]
-    order_note = _order_note(rule, evidence)
-    numbered = [
-        say("{number} {name}", number=number, name=candidate.profile.id)
-        for number, candidate in enumerate(measured, start=1)
-    ]
-    measured_groups = _grouped(numbered, [candidate.why for candidate in measured])
+    cut = [profile.id for profile in order if profile.id not in {*chosen, *refused}]
     notes = [
-        say("{wave}: {by}: {groups:; }", wave=rule.wave, by=order_note, groups=measured_groups)
-        if measured
-        else say("{wave}: {by}", wave=rule.wave, by=order_note)
+        say(
+            "{wave}: {by}: {names}",
+            wave=rule.wave,
+            by=_order_note(rule, evidence),
+            names=[profile.id for profile in order if profile.id in chosen],
+        )
     ]
     if cut:
-        cut_groups = _grouped(
-            [candidate.profile.id for candidate in cut], [candidate.why for candidate in cut]
-        )
-        notes.append(
-            say(
-                "{wave}: cut at {slots:+slot}: {groups:; }",
-                wave=rule.wave,
-                slots=rule.slots,
-                groups=cut_groups,
-            )
-        )
+        text = "{wave}: cut at {slots:+slot}: {names}"
+        notes.append(say(text, wave=rule.wave, slots=rule.slots, names=cut))
     if (unaimed_note := _unaimed_note(rule, evidence)) is not None:
         notes.append(unaimed_note)
     if rule.pgle and evidence is not None and not evidence.pgle:
@@ -291,8 +259,8 @@ def refusal_notes(wave: str, refused: Mapping[str, Message]) -> tuple[Message, .
     """Return a note on the candidates that got no slot, by `refused`: id -> why; () if none."""
     if not refused:
         return ()
-    groups = _grouped(tuple(refused), tuple(refused.values()))
-    return (say("{wave}: left out: {groups:; }", wave=wave, groups=groups),)
+    names = [say("{name} ({why})", name=name, why=why) for name, why in refused.items()]
+    return (say("{wave}: left out: {names:; }", wave=wave, names=names),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,21 +327,6 @@ def _order_note(rule: Singles, evidence: EvidenceResult | None) -> Message:
             why=why,
         )
     return say("candidates by the evidence of {trial}", trial=evidence.trial.id)
-
-
-def _grouped(
-    names: Sequence[str | Message], reasons: Sequence[Message | None]
-) -> tuple[Message, ...]:
-    """Return the names in their order; those that share a reason are one message with it."""
-    groups: dict[Message | None, list[str | Message]] = {}
-    for name, why in zip(names, reasons, strict=True):
-        groups.setdefault(why, []).append(name)
-    return tuple(
-        say("{names} ({why})", names=at_most(6, members), why=why)
-        if why
-        else say("{names}", names=at_most(6, members))
-        for why, members in groups.items()
-    )
 
 
 ID_LENGTH = 64  # the most characters of a profile's id
@@ -606,8 +559,8 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
 
     Attributes:
         wave: the marker of the wave that measures them; it does not depend on other waves.
-        space: name of a flag without dashes -> the values to try in order, e.g. from `doubled("1M",
-            "1G")`; the deployed value need not be among them.
+        space: name of a flag without dashes -> the values to try in order; the deployed value need
+            not be among them.
         rounds: how many rotations, all with the same number of candidates.
         slots: candidates of all rounds at most; a small space may have fewer.
 
@@ -628,7 +581,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
         if not self.space:
             raise ConfigError(
                 f"{where}: no flag is given; name some and their values, e.g. "
-                "space={'xla_gpu_all_reduce_combine_threshold_bytes': doubled('1M', '1G')}"
+                "space={'xla_gpu_all_reduce_combine_threshold_bytes': ('1048576', '2097152')}"
             )
         for name, values in self.space.items():
             _check_searched(name, values, where=where)
@@ -696,30 +649,6 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
             if place != DEPLOYED
         ]
 
-    def sharing_dropped_values(
-        self, dropped: Iterable[str], measured: Collection[Point]
-    ) -> set[Point]:
-        """Return the points with several flags that share a value with a dropped candidate.
-
-        A value that also occurs in a measured candidate does not count.
-
-        Args:
-            dropped: ids of the candidates that could not run.
-            measured: the points of the candidates that ran.
-        """
-        # a setting is the number of a flag in the space, and the index of its value
-        harmless = {setting for point in measured for setting in enumerate(point)}
-        harmful: set[tuple[int, int]] = set()
-        for name in dropped:
-            settings = enumerate(self.points_by_id[name])
-            harmful |= {(flag, at) for flag, at in settings if at != DEPLOYED}
-        harmful -= harmless
-        return {
-            point
-            for point in self.points_by_id.values()
-            if len(point) - point.count(DEPLOYED) > 1 and harmful.intersection(enumerate(point))
-        }
-
     @property
     def singles(self) -> tuple[Profile, ...]:
         """The candidates of one flag; all others are combinations of them."""
@@ -729,13 +658,11 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
             if point.count(DEPLOYED) + 1 == len(point)
         )
 
-    # cached because a study is decided after each trial
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - a process has few rules, all as long as it lives
     def next_candidates(
         self,
-        measured: tuple[tuple[Point, float], ...],
+        measured: Mapping[Point, float],
         *,
-        excluded: frozenset[Point],
+        excluded: Collection[Point],
         count: int,
         rng_seed: str,
     ) -> tuple[Profile, ...]:
@@ -747,7 +674,7 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
         points = ask(
             self._sizes,
             ordered,
-            dict(measured),
+            measured,
             excluded=excluded,
             count=count,
             rng_seed=rng_seed,
@@ -756,33 +683,6 @@ class Search(Rule, frozen=True, kw_only=True, tag="search", dict=True, gc=True):
 
 
 _ORDERED = 3  # a flag with so many values is searched as an ordered one
-
-
-def doubled(first: str, last: str) -> tuple[str, ...]:
-    """Return numbers from the first to the last, each twice its predecessor.
-
-    For example, `doubled("16M", "1G")` has seven. K, M and G are powers of 1024. The numbers are
-    returned in digits, as XLA reads them.
-
-    Raises:
-        ConfigError: a text is no whole number above 0, or the first is larger than the last.
-    """
-    low, high = _size(first), _size(last)
-    if low > high:
-        raise ConfigError(f"doubled({first!r}, {last!r}): the first is larger than the last")
-    return tuple(str(low << at) for at in range((high // low).bit_length()))
-
-
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
-def _size(text: str) -> int:
-    """Return the number that a text such as `64M` stands for; raise ConfigError if it is none."""
-    unit = _UNITS.get(text[-1:].upper(), 1)
-    number = to_integer(text if unit == 1 else text[:-1])
-    if number is None or number < 1:
-        raise ConfigError(f"doubled: {text!r} is no size; write e.g. 4, '64M' or '1G' as text")
-    return number * unit
 
 
 def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
@@ -807,39 +707,18 @@ def _check_searched(name: str, values: Sequence[str], *, where: str) -> None:
             )
 
 
-# Parts of a flag's name that say little, and short words for others. They are replaced in this
-# order, so that the longest prefix is removed.
-_SHORT = (
-    ("xla_gpu_", ""),
-    ("xla_tpu_", ""),
-    ("xla_cpu_", ""),
-    ("xla_", ""),
-    ("experimental_", ""),
-    ("enable_", ""),
-    ("all_gather", "ag"),
-    ("all_reduce", "ar"),
-    ("reduce_scatter", "rs"),
-    ("collective_permute", "cp"),
-    ("combine_threshold_bytes", "threshold"),
-    ("collective_overlap_limit", "overlap"),
-)
-
-
-def _short(name: str) -> str:
-    """Return a flag's name as part of an id: ar-threshold for a threshold of all-reduce."""
-    for long, short in _SHORT:
-        name = name.replace(long, short)
-    return "".join(char if char.isascii() and char.isalnum() else "-" for char in name.lower())
-
-
 def _candidate_id(flag_values: Sequence[tuple[str, str]], space: Iterable[str]) -> str:
-    """Return an id from the values: `ar-threshold-64m`; two of them are joined by a plus."""
-    short_names = Counter(map(_short, space))
-    parts = []
-    for name, value in flag_values:
-        is_unique = short_names[_short(name)] == 1
-        parts.append(f"{_short(name) if is_unique else name.lower()}-{_slug(value)}")
-    return _cut("+".join(part.strip("-") for part in parts))
+    """Return an id from initials and values: `arctb-64m`; two of them are joined by a plus.
+
+    A flag whose initials are those of another one has its whole name.
+    """
+    counts = Counter(map(_initials, space))
+    return _cut(
+        "+".join(
+            f"{_initials(name) if counts[_initials(name)] == 1 else name.lower()}-{_slug(value)}"
+            for name, value in flag_values
+        )
+    )
 
 
 R = TypeVar("R", bound=Rule)

@@ -30,7 +30,6 @@ from pytest_xlatune.studies import History
 from pytest_xlatune.studies.derived import (
     Leader,
     LeaderRule,
-    OrderedCandidate,
     Rule,
     Search,
     Singles,
@@ -322,18 +321,14 @@ class Waves:
         """Return the candidates that have a slot, in their order."""
         evidence = self.read_evidence
         order = order_candidates(rule, evidence)
-        with_trials: dict[str, Profile] = {}
-        for candidate in order:
-            result = planned.get(candidate.profile.id)
-            if result is not None and candidate.profile.same_as(result.trial.profile):
-                with_trials[candidate.profile.id] = result.trial.profile
+        with_trials = {
+            profile.id: planned[profile.id].trial.profile
+            for profile in order
+            if profile.id in planned and profile.same_as(planned[profile.id].trial.profile)
+        }
         if rule.evidence and evidence is None and len(with_trials) < rule.slots:
             return FilledWave(profiles=tuple(with_trials.values()), is_open=True)
-        noted = (
-            _noted(candidate, number=number, count=len(order))
-            for number, candidate in enumerate(order, start=1)
-        )
-        filled, refused = self._fill_slots(noted, with_trials, slots=rule.slots, are_named=True)
+        filled, refused = self._fill_slots(order, with_trials, slots=rule.slots, are_named=True)
         messages = choice_notes(rule, order, evidence=evidence, chosen=filled, refused=refused)
         return FilledWave(profiles=tuple(filled.values()), messages=messages)
 
@@ -349,7 +344,7 @@ class Waves:
             return FilledWave(profiles=measured, is_open=len(measured) < rule.slots)
         most = min(rule.round_size, rule.slots - len(measured))
         with_trials = {profile.id: profile for profile in measured}
-        order = itertools.chain(measured, self._next_candidates(rule, measured, planned, most=most))
+        order = itertools.chain(measured, self._next_candidates(rule, measured, most=most))
         filled, refused = self._fill_slots(order, with_trials, slots=len(measured) + most)
         profiles = tuple(filled.values())
         is_open = len(profiles) == len(measured) + most and len(profiles) < rule.slots
@@ -366,28 +361,17 @@ class Waves:
         return FilledWave(profiles=profiles, is_open=is_open, messages=messages)
 
     def _next_candidates(
-        self,
-        rule: Search,
-        measured: Sequence[Profile],
-        planned: Mapping[str, TrialResult],
-        *,
-        most: int,
+        self, rule: Search, measured: Sequence[Profile], *, most: int
     ) -> Iterator[Profile]:
         """Yield the candidates of the next round, and further ones while some get no slot."""
         scores = self._scores_of(rule, measured)
-        dropped = [
-            profile.id for profile in measured if planned[profile.id].status is TrialStatus.DROPPED
-        ]
         excluded = {rule.points_by_id[profile.id] for profile in measured}
-        excluded |= rule.sharing_dropped_values(dropped, scores)
-        measured_scores = tuple(scores.items())
         rng_seed = f"{self.plan.seed} {rule.wave}"
         while candidates := rule.next_candidates(
-            measured_scores, excluded=frozenset(excluded), count=most, rng_seed=rng_seed
+            scores, excluded=excluded, count=most, rng_seed=rng_seed
         ):
-            for profile in candidates:
-                excluded.add(rule.points_by_id[profile.id])
-                yield profile
+            excluded |= {rule.points_by_id[profile.id] for profile in candidates}
+            yield from candidates
 
     def _scores_of(self, rule: Search, measured: Sequence[Profile]) -> dict[Point, float]:
         """Return point -> log ratio in the screen, for the measured candidates of a search."""
@@ -516,16 +500,3 @@ def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
     ]
     by_value = [*lost, *read, *with_shares]
     return by_value[-1] if by_value else None
-
-
-def _noted(candidate: OrderedCandidate, *, number: int, count: int) -> Profile:
-    """Return a candidate with the reason for its place; unchanged without evidence."""
-    if candidate.why is None:
-        return candidate.profile
-    place = say(
-        "number {number} of {of} by the evidence ({why})",
-        number=number,
-        of=count,
-        why=candidate.why,
-    )
-    return replace(candidate.profile, origin=place)

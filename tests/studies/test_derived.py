@@ -13,7 +13,7 @@ from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import TrialResult, TrialStatus, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import all_selected
-from pytest_xlatune.studies.derived import Around, Leader, Stacks, doubled
+from pytest_xlatune.studies.derived import Around, Leader, Stacks
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.history import Answer, arm, changed, failing, history, measured, noise
 from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, cluster, effect, of_wave, slots_of
@@ -153,8 +153,6 @@ def test_a_selected_slot_brings_the_waves_that_it_reads() -> None:
         (lambda: Stacks(of=4), "expected 2 or 3"),
         (lambda: Around(ladders={"--xla_a": ("1", "2")}), "without dashes"),
         (lambda: Around(ladders={"xla_a": ("1", "1")}), "different values"),
-        (lambda: doubled("1G", "1M"), "larger than the last"),
-        (lambda: doubled("big", "1M"), "is no size"),
     ],
 )
 def test_rules_that_nothing_can_come_of(make: Callable[[], object], said: str) -> None:

@@ -30,7 +30,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Ask, Question, all_selected, engine, tuning
-from pytest_xlatune.studies.derived import Search, Stacks, doubled
+from pytest_xlatune.studies.derived import Search, Stacks
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.studies.tuning_plan import TuningPlan
 from tests.helpers import history as helper
@@ -199,7 +199,7 @@ def test_more_noise_at_equal_means_never_makes_a_winner(
 
 
 SEARCH = Search(
-    space={"xla_gpu_all_reduce_combine_threshold_bytes": doubled("16M", "1G"),
+    space={"xla_gpu_all_reduce_combine_threshold_bytes": ("16777216", "67108864", "268435456"),
            "xla_gpu_enable_while_loop_double_buffering": ("false", "true")},
     slots=12,
 )  # fmt: skip

@@ -384,8 +384,6 @@ class Verdict(Record, frozen=True, kw_only=True):
             the reference.
         word: what a gate calls the verdict, e.g. `NO REGRESSION`; "" for the word of `kind`.
         against: what `delta` is compared with; None for the reference.
-        up_to: the last wave whose runs the figures use, if the study has later runs; "" if all
-            runs are used.
         likely: for a FASTER arm the likely change and both ends of its 95 % interval: `delta` is
             a little too large, because the arm is the best of several. None for other arms.
     """
@@ -411,7 +409,6 @@ class Verdict(Record, frozen=True, kw_only=True):
     unproved: tuple[str, ...] = ()
     word: str = ""
     against: Message | None = None
-    up_to: str = ""
     likely: tuple[Real, Real, Real] | None = None
 
     @property

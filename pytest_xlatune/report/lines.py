@@ -61,7 +61,7 @@ def words_beside(verdict: Verdict, say: Translator = ENGLISH) -> str:
     is_screened = verdict.kind is VerdictKind.SCREENED and bool(verdict.n)
     if verdict.word or not is_screened or not say.is_english:
         return words(verdict, say)
-    return f"screened{_up_to(verdict)}{_likely_slower(verdict, say)}{_lost(verdict, say)}"
+    return f"screened{_likely_slower(verdict, say)}{_lost(verdict, say)}"
 
 
 def _likely_slower(verdict: Verdict, say: Translator) -> str:
@@ -72,18 +72,13 @@ def _lost(verdict: Verdict, say: Translator) -> str:
     return f", {plainly(verdict.lost.message, say)}" if verdict.lost else ""
 
 
-def _up_to(verdict: Verdict) -> str:
-    """Return ` up to TRIAL`, if the figures do not rest on the trials after TRIAL; "" otherwise."""
-    return f" up to {verdict.up_to}" if verdict.up_to else ""
-
-
 def _kind_words(verdict: Verdict) -> str:
     match verdict.kind:
         case VerdictKind.SCREENED:
             remark = f" (n={verdict.n})"
             if verdict.is_likely_slower:
                 remark = f", very likely slower ({counted(verdict.n, 'run')})"
-            return f"screened {percent(verdict.delta)}{_up_to(verdict)}{remark}"
+            return f"screened {percent(verdict.delta)}{remark}"
         case VerdictKind.INCONCLUSIVE if is_pending(verdict):
             return "not measured yet"
         case VerdictKind.INCONCLUSIVE if verdict.mde80 is not None:
@@ -155,10 +150,6 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     if verdict.n:
         method = f" ({sentence(verdict.method)})" if verdict.method else ""
         sentences.append(f"n = {verdict.n}{method}")
-    if verdict.up_to:
-        sentences.append(
-            f"Its figures rest on the trials up to {verdict.up_to}; a report uses all trials"
-        )
     if verdict.mde80 is not None:
         sentences.append(f"Smallest effect found with 80 % power: {size(verdict.mde80)}")
     if verdict.effect is not None:

@@ -527,12 +527,8 @@ def outlook(
     *,
     profiles: int = 25,
     budgets: tuple[int, ...] = (36, 50, 65),
-    noise: Message | None = None,
 ) -> Message:
-    """Return a sentence on what budgets of jobs could detect at a job noise of `sigma`.
-
-    `noise` names that noise and its source if it does not come from jobs of this cell.
-    """
+    """Return a sentence on what budgets of jobs could detect at a job noise of `sigma`."""
     by_budget = []
     for budget in budgets:
         layout = plan(profiles, budget)
@@ -548,11 +544,10 @@ def outlook(
                 finalist=finalist,
             )
         )
-    noise = noise or say("a job noise of {sigma:.2%}", sigma=sigma)
     return say(
-        "at {noise} a sweep of {profiles} profiles finds these gains and larger ones with "
-        "80 % power (in brackets: those of a finalist): {seen}",
-        noise=noise,
+        "at a job noise of {sigma:.2%} a sweep of {profiles} profiles finds these gains and "
+        "larger ones with 80 % power (in brackets: those of a finalist): {seen}",
+        sigma=sigma,
         profiles=profiles,
         seen=by_budget,
     )

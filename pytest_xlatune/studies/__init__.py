@@ -67,7 +67,7 @@ class Policy:
 class Ask(StrEnum):
     """What a waiting test may ask."""
 
-    REFERENCE = "reference"  # the verdict line of the reference, once its first trials are over
+    REFERENCE = "reference"  # the verdict line of the reference, once the screen is over
     SCREENED = "screened"  # an arm as the screen ranks it, once its wave is over
     CONFIRMED = "confirmed"  # the verdict on an arm, once everything is over
     SLOT = "slot"  # the arm that filled a named slot, once the wave of the slot is over
@@ -172,13 +172,11 @@ class Decision:
             in the history. () when nothing is left to run.
         arms: all arms that are compared, the reference first, derived arms last.
         concluded: a function that draws the conclusion; it raises nothing for what a workload did.
-        added: which trials were added to the planned ones, and why; None if none were.
     """
 
     due: tuple[Trial, ...]
     arms: tuple[Arm, ...]
     concluded: Callable[[], Conclusion]
-    added: Message | None = None
 
     @functools.cached_property
     def conclusion(self) -> Conclusion:

@@ -32,27 +32,22 @@ from pytest_xlatune.stats.design import (
     Plan,
     Refusal,
     outlook,
-    selected80,
 )
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.block_comparison import BlockComparison
-from pytest_xlatune.studies.engine import Blocks, SweepDecision, best_of
+from pytest_xlatune.studies.engine import SweepDecision
 from pytest_xlatune.studies.parts import recipe
 from pytest_xlatune.studies.slots import notes_on_slots
-from pytest_xlatune.studies.spare import BOUND, gain_bound, is_out
+from pytest_xlatune.studies.spare import gain_bound, is_out
 from pytest_xlatune.studies.trials import (
-    AGAIN,
     ALIAS,
-    Past,
     is_spare,
     unlike_warmup,
     usable,
 )
-from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
     as_winner,
-    compare_in_blocks,
     job_ids_of,
     reference,
     relative_to,
@@ -97,7 +92,7 @@ def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
         return veto.verdict_on(with_figures(base, everything) if veto.can_run else base)
     stays = profile_id in decision.staying_finalists
     if stays and confirmed and decision.block_comparison is not None:
-        return _confirmed(decision, decision.block_comparison, base, confirmed, in_blocks)
+        return _confirmed(decision, decision.block_comparison, base, confirmed)
     is_in_spare_only = any(usable(result) for result in in_blocks) and not confirmed
     was_cut = profile_id in decision.finalists and not stays
     if is_in_spare_only or was_cut:
@@ -109,7 +104,6 @@ _IN_ROTATIONS = say(
     "ranked in rotations: a deployed program may differ from the one that took turns, so turns "
     "prove nothing"
 )
-_RANKS_ONLY = {1: say("measured once: ranks only"), 2: say("measured twice: ranks only")}
 _ONCE = say(
     "measured once: the delta ranks and proves nothing, for the best of many single runs looks "
     "better than it is"
@@ -135,23 +129,19 @@ def _ranked(
     method = say("against the line through the screen's baselines")
     if is_cut:
         method = say("against the screen's baselines and those beside it in blocks")
-        why = _RANKS_ONLY.get(runs) or say("measured {times} times: ranks only", times=runs)
+        why = say("measured {times:+time}: ranks only", times=runs)
     elif estimate is None:
         why = say("no baseline of this wave and epoch has a score, so there is no delta")
     elif base.arm in ranks.turned:
         why, method = _IN_ROTATIONS, say("against the baseline's turns in the same rotations")
-    elif runs == 1:
-        why = _ONCE
     else:
-        why = say("measured in the screen only: the delta ranks and proves nothing")
+        why = _ONCE if runs == 1 else say("measured {times:+time}: ranks only", times=runs)
     # Slow profiles do not enter blocks: without this reason, even one at -31 % would not be called
     # slow anywhere.
     is_likely_slower = _is_likely_slower(decision, base.arm, estimate)
     reasons = (why,)
     if is_likely_slower:
         reasons = (say(_LIKELY_SLOWER, runs=runs), why)
-    if not is_cut and decision.blocks and base.arm in decision.finalists:
-        reasons = (*reasons, _progress(decision.ranked.past, decision.blocks, base.arm))
     return replace(
         with_figures(base, scored),
         kind=VerdictKind.SCREENED,
@@ -171,15 +161,8 @@ def _is_likely_slower(decision: SweepDecision, arm: str, screened: Estimate | No
         return False
     fit = decision.block_comparison.fit if decision.block_comparison else None
     in_blocks = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
-    sigma = max(in_blocks, decision.ranked.noise.known or DEFAULT_SIGMA)
+    sigma = max(in_blocks, decision.ranked.plan.noise)
     return screened.estimate < -FAR * sigma * math.sqrt(screened.variance)
-
-
-def _progress(past: Past, blocks: Blocks, profile_id: str) -> Message:
-    trials = [trial for trial in blocks.planned if trial.profile.id == profile_id]
-    done = sum(past.is_final(trial) for trial in trials)
-    total = max(blocks.design.blocks, len(trials))
-    return say("a finalist: {done} of {total} confirming trials are over", done=done, total=total)
 
 
 def _mean(decision: SweepDecision, arm: str) -> Estimate | None:
@@ -201,12 +184,10 @@ def _confirmed(
     block_comparison: BlockComparison,
     base: Verdict,
     trials: Sequence[TrialResult],
-    in_blocks: Sequence[TrialResult],
 ) -> Verdict:
     """Return the verdict on an arm that stayed in the deciding blocks.
 
-    `base` is the verdict so far. `trials` are the results of the arm in deciding blocks;
-    `in_blocks` also has those in spare blocks, which contribute to its figures.
+    `base` is the verdict so far. `trials` are the results of the arm in deciding blocks.
     """
     base = with_figures(base, trials)
     comparison = block_comparison.comparisons.get(base.arm)
@@ -221,9 +202,6 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
     kind = block_comparison.kinds[base.arm]
-    figures = _in_all_blocks(decision, base.arm, comparison, in_blocks) or comparison
-    if figures is not comparison:
-        base = with_figures(base, in_blocks)
     past = decision.ranked.past
     baselines = [result for result in past.confirms_of(BASELINE_ID) if not is_spare(result.trial)]
     straggling = straggler_veto(
@@ -238,9 +216,9 @@ def _confirmed(
     winner = None
     if kind is VerdictKind.FASTER and not vetoes and block_comparison.fit is not None:
         winner = winner_figures(
-            block_comparison.fit, figures, base.arm, family=block_comparison.family
+            block_comparison.fit, comparison, base.arm, family=block_comparison.family
         )
-    reasons = [_change_reason(kind, figures, ends=winner.ci95 if winner else figures.ci95)]
+    reasons = [_change_reason(kind, comparison, ends=winner.ci95 if winner else comparison.ci95)]
     for why in vetoes:
         kind = VerdictKind.INCONCLUSIVE
         # the reason without this veto comes second
@@ -250,26 +228,9 @@ def _confirmed(
         reasons.append(base.lost.message)
     if base.arm in block_comparison.unlike:
         reasons.append(unlike_warmup(block_comparison.unlike[base.arm]))
-    reasons = [*reasons, *base.reasons, *score_flags(in_blocks)]
-    decided = with_comparison(base, figures, kind=kind, reasons=reasons)
+    reasons = [*reasons, *base.reasons, *score_flags(trials)]
+    decided = with_comparison(base, comparison, kind=kind, reasons=reasons)
     return decided if winner is None else as_winner(decided, winner)
-
-
-def _in_all_blocks(
-    decision: SweepDecision, arm: str, decided: Comparison, in_blocks: Sequence[TrialResult]
-) -> Comparison | None:
-    """Return an arm's figures from all blocks; None if it is in no spare block.
-
-    Spare blocks spend no alpha: the deciding comparison and its power do not change.
-    """
-    spare = sum(is_spare(result.trial) for result in in_blocks if usable(result))
-    in_all = compare_in_blocks(decision.ranked.in_blocks, arm, family=1, alpha=SWEEP_ALPHA)
-    if not spare or not isinstance(in_all, Comparison):
-        return None
-    method = say(
-        "{method}; its figures with {blocks:+spare block}", method=decided.method, blocks=spare
-    )
-    return replace(in_all, lower=decided.lower, mde80=decided.mde80, method=method)
 
 
 def _change_reason(
@@ -413,7 +374,7 @@ def _mde80(decision: SweepDecision) -> float | None:
         return relative(max(effects)) if effects else None
     if not isinstance(decision.layout, Plan):
         return None
-    return decision.layout.mde80(decision.ranked.noise.value)
+    return decision.layout.mde80(decision.ranked.noise)
 
 
 def _from_start80(decision: SweepDecision) -> float | None:
@@ -421,19 +382,15 @@ def _from_start80(decision: SweepDecision) -> float | None:
 
     None if the sweep only ranks, or if no arm is compared.
     """
-    design = decision.ranked.past.design
-    if not isinstance(decision.layout, Plan) or not decision.ranked.arms.profiles:
+    finalist = _mde80(decision)
+    if not (isinstance(decision.layout, Plan) and decision.ranked.arms.profiles):
         return None
-    if decision.block_comparison is None or design is None:
-        return decision.layout.from_start80(decision.ranked.noise.value)
-    finalist, fit = _mde80(decision), decision.block_comparison.fit
+    fit = decision.block_comparison.fit if decision.block_comparison else None
+    if decision.block_comparison is None:
+        return decision.layout.from_start80(decision.ranked.noise)
     if finalist is None or fit is None:
         return None
-    arms_of_blocks = design.all_widths
-    screened = max(len(decision.ranked.ranks.standings), arms_of_blocks[0])
-    again = sum(key.stage == AGAIN for key in decision.ranked.past.screen)
-    gain = selected80(screened, arms_of_blocks, design.baselines, again=again)
-    return max(relative(gain * fit.sigma), finalist)
+    return max(decision.layout.from_start80(fit.sigma), finalist)
 
 
 def _notes(
@@ -443,25 +400,11 @@ def _notes(
 
     `bound` is M as a fraction, None if there is none or it is infinite; `bound_arm` sets it.
     """
-    # these notes come first, because they concern a profile that the user just added
-    notes = [*_late_notes(decision)]
-    if not decision.ranked.arms.profiles:
-        sigma, noise = decision.ranked.ranks.sigma, decision.ranked.noise
-        notes.append(outlook(sigma) if sigma else outlook(noise.value, noise=noise.described))
+    notes = []
+    if not decision.ranked.arms.profiles and decision.ranked.ranks.sigma:
+        notes.append(outlook(decision.ranked.ranks.sigma))
     elif isinstance(decision.layout, Refusal):
         notes.append(say(RANKING_ONLY, why=decision.layout.why))
-    elif decision.block_comparison is None:
-        notes.append(
-            say(
-                "with {noise} this plan ({jobs} jobs) finds a profile that gains "
-                "{start:percent} with 80 % power, and among the finalists one that gains "
-                "{finalist:percent}",
-                noise=decision.ranked.noise.described,
-                jobs=decision.layout.jobs,
-                start=decision.layout.from_start80(decision.ranked.noise.value),
-                finalist=decision.layout.mde80(decision.ranked.noise.value),
-            )
-        )
     may_win = {
         verdict.arm
         for verdict in verdicts
@@ -480,57 +423,30 @@ def _notes(
             for arm, comparison in block_comparison.comparisons.items()
             if arm in may_win and isinstance(comparison, Comparison) and may_stop(comparison)
         ]
-        control = block_comparison.comparisons.get(ALIAS.id)
         notes += _tie(block_comparison)
-        if isinstance(control, Comparison) and not _excludes_zero(control):
-            low, high = map(relative, control.ci95)
-            notes.append(
-                say(
-                    "A/A control: the baseline against itself is between {low:percent} and "
-                    "{high:percent}",
-                    low=low,
-                    high=high,
-                )
-            )
-    notes += _bound_notes(decision, verdicts, bound, bound_arm)
+    notes += _bound_notes(verdicts, bound, bound_arm)
     notes += _noise_notes(decision, verdicts)
-    notes += _window_notes(decision)
-    if decision.ranked.ranks.baselines == 1 and decision.ranked.ranks.standings:
-        notes.append(say("the screen has a single baseline: drift and noise cannot be told apart"))
+    if decision.ranked.past.window.note:
+        notes.append(decision.ranked.past.window.note)
     notes += history_notes(decision.ranked.past)
     notes += decision.ranked.arms.messages
     if decision.ranked.slots is not None:
         notes += notes_on_slots(decision.ranked.slots, decision.ranked.plan.nodes)
-    absent = len(decision.ranked.arms.profiles) - len(verdicts)
-    if absent:
-        notes.append(
-            say("{profiles} declared profiles are neither selected nor measured", profiles=absent)
-        )
     return notes
 
 
 def _bound_notes(
-    decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, bound_arm: str
+    verdicts: Sequence[Verdict], bound: float | None, bound_arm: str
 ) -> Iterator[Message]:
     """Yield what the bound M says, and the profiles that it does not cover."""
     if bound is None:
         if bound_arm:
             yield say("{arm} has no score and may gain anything: measure it again", arm=bound_arm)
         return
-    if 0 <= bound < BOUND:
+    if bound >= 0:
         yield say(
-            "no tested setting gains more than {bound:percent} (95 %), which is below "
-            "{limit:percent}, the aim of a sweep without a winner",
-            bound=bound,
-            limit=BOUND,
-        )
-    elif bound >= BOUND:
-        yield say(
-            "no tested setting gains more than {bound:percent} (95 %): the interval of "
-            "{arm} reaches so far"
-            if decision.ranked.past.confirms_of(bound_arm)
-            else "no tested setting gains more than {bound:percent} (95 %): the interval of "
-            "{arm}, which was screened once, reaches so far",
+            "no tested setting gains more than {bound:percent} (95 %): the interval of {arm} "
+            "reaches so far",
             bound=bound,
             arm=bound_arm,
         )
@@ -538,15 +454,6 @@ def _bound_notes(
     if unproved:
         yield say(
             "{arms} may gain more: nothing shows that the settings were in effect", arms=unproved
-        )
-    spare = {
-        key.block for key, result in decision.ranked.past.confirm.items() if is_spare(result.trial)
-    }
-    if spare:
-        yield say(
-            "{blocks:+spare block} followed those that decide: they count in M and in "
-            "the figures of the profiles that ran in them, and decide no verdict",
-            blocks=len(spare),
         )
 
 
@@ -622,52 +529,4 @@ def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterat
         yield say(
             "this machine is too noisy: settings that do nothing moved by up to {moved:size}",
             moved=max(changes),
-        )
-
-
-def _window_notes(decision: SweepDecision) -> Iterator[Message]:
-    """Yield when steady state begins, and which profiles warm up unlike the baseline."""
-    window = decision.ranked.past.window
-    if window.note:
-        yield window.note
-    if decision.block_comparison is not None:
-        unlike = [arm for arm in decision.block_comparison.unlike if arm != ALIAS.id]
-        if unlike:
-            yield say(
-                "profiles differ in warm-up from the baseline: {arms}; the window of all "
-                "trials starts at step {step}",
-                arms=unlike,
-                step=window.first_step,
-            )
-
-
-def _late_notes(decision: SweepDecision) -> Iterator[Message]:
-    """Yield which profiles came too late for the blocks, but would be finalists by now."""
-    frozen, layout = decision.ranked.past.arms_in_blocks(), decision.layout
-    design = decision.ranked.past.design
-    if not frozen or design is None or isinstance(layout, Refusal):
-        return
-    most = design.arms
-    if len(frozen) < most:
-        return  # the first block still takes finalists
-    if decision.ranked.again:  # the late profile would have had a second run
-        ranked = best_of(
-            decision.ranked,
-            decision.ranked.first,
-            most=max(layout.again, len(decision.ranked.again)),
-            always=decision.ranked.again,
-        )
-        late = [arm for arm in ranked if arm not in decision.ranked.again]
-    else:
-        # a finalist that could not run in its blocks keeps its place
-        ranked = best_of(
-            decision.ranked, decision.ranked.ranks, most=most, always=decision.ranked.past.dropped
-        )
-        late = [arm for arm in ranked if arm not in frozen]
-    if late:
-        yield say(
-            "{arms} would be a finalist by now, but the finalists were fixed when the "
-            "confirmation began, and another one would raise the error rate: confirm it in "
-            "a sweep of its own (another name=, or --xlatune-fresh)",
-            arms=tuple(late),
         )

@@ -25,11 +25,10 @@ but decide nothing. This module writes no verdict.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine
@@ -41,7 +40,7 @@ from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.spare import spare_blocks
 from pytest_xlatune.studies.trials import AGAIN, ALIAS, Past, fitted
-from pytest_xlatune.studies.tuning_plan import JobNoise, TuningPlan
+from pytest_xlatune.studies.tuning_plan import TuningPlan
 from pytest_xlatune.studies.vetoes import Veto, arm_vetoes
 from pytest_xlatune.studies.waves import Waves
 
@@ -77,9 +76,9 @@ class Ranked:
         return self.arms.plan
 
     @property
-    def noise(self) -> JobNoise:
-        """The noise of a job that the plan assumes."""
-        return JobNoise(known=self.plan.sigma_prior, seen=self.ranks.sigma)
+    def noise(self) -> float:
+        """The noise of a job: what the plan knows or assumes, or the screen's if that is larger."""
+        return max(self.plan.noise, self.ranks.sigma or 0.0)
 
     @cached_property
     def in_blocks(self) -> BlockFit | None:
@@ -120,14 +119,12 @@ class Blocks:
         planned: the trials of all blocks that can be planned by now.
         staying: ids of the arms that no cut has dropped, the best first, including the alias.
         block_comparison: the comparison on the deciding blocks; None while trials are missing.
-        added: why the last block was added, if it is a spare one; else None.
     """
 
     design: ConfirmDesign
     planned: tuple[Trial, ...]
     staying: tuple[str, ...]
     block_comparison: BlockComparison | None = None
-    added: Message | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,7 +209,7 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
 
 def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
     """Return the screen's result so far: each arm against a line through the baselines."""
-    arms, sigma = Waves(plan, history, slots), plan.noise.value
+    arms, sigma = Waves(plan, history, slots), plan.noise
     past = plan.read(history, arms.profiles)
     first = screen(past, arms.queues, sigma=sigma)
     again = tuple(sorted(key.arm for key in past.screen if key.stage == AGAIN))
@@ -282,7 +279,6 @@ def best_of(
     *,
     most: int,
     among: Collection[str] = (),
-    always: Container[str] = (),
 ) -> list[str]:
     """Return at most `most` ids of the profiles that may be faster, the best of a ranking first.
 
@@ -291,11 +287,10 @@ def best_of(
         ranking: the ranking that orders them.
         most: the largest number of profiles to return.
         among: the profiles to choose from; empty means all.
-        always: profiles that are included even if the screen shows that they are not faster.
     """
     order = _order(ranked.arms, ranking)
     eligible = (arm for arm in order if not among or arm in among)
-    candidates, noise = ranked.candidates, ranked.noise.value
+    candidates, noise = ranked.candidates, ranked.noise
 
     def may_help(arm: str) -> bool:
         """Return whether the screen leaves it possible that a profile is faster."""
@@ -304,7 +299,7 @@ def best_of(
         is_measured = math.isfinite(screened.estimate)
         return arm in candidates and is_measured and screened.estimate + two_errors > 0
 
-    chosen = (arm for arm in eligible if arm in always or may_help(arm))
+    chosen = filter(may_help, eligible)
     return entering(sorted(chosen, key=order.__getitem__), most, profiles=ranked.arms.profiles)
 
 
@@ -363,7 +358,7 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         return Blocks(
             design=design, planned=planned, staying=staying, block_comparison=block_comparison
         )
-    spare, added = spare_blocks(
+    spare = spare_blocks(
         past,
         ranked.ranks,
         ranked.candidates,
@@ -378,7 +373,6 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         planned=(*planned, *spare),
         staying=staying,
         block_comparison=block_comparison,
-        added=added,
     )
 
 

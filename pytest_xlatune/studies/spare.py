@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from pytest_xlatune.model.message import Message, at_most, say
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Comparison, Verdict, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
@@ -34,8 +33,8 @@ def spare_blocks(
     baselines: int,
     jobs: int,
     block_trials: Callable[[Sequence[Profile], int, ConfirmDesign], tuple[Trial, ...]],
-) -> tuple[tuple[Trial, ...], Message | None]:
-    """Return the trials of the spare blocks so far, and why the last one was added.
+) -> tuple[Trial, ...]:
+    """Return the trials of the spare blocks so far.
 
     Blocks are added as long as a profile may gain more than `BOUND` and jobs remain. Profiles with
     a trial in a block stay in it, whatever is measured later.
@@ -52,7 +51,6 @@ def spare_blocks(
     """
     design = ConfirmDesign(look=SPARE, arms=0, blocks=0, baselines=baselines)
     planned: tuple[Trial, ...] = ()
-    added: Message | None = None
     number = max(trial.block for trial in deciding)
     while all(map(past.is_final, planned)):
         number += 1
@@ -66,12 +64,7 @@ def spare_blocks(
         if not chosen:
             break
         planned += block_trials([candidates[arm] for arm in chosen], number, design)
-        added = say(
-            "block {block} is added: nothing is faster, and what {arms} may gain is not narrow yet",
-            block=number,
-            arms=at_most(4, sorted(chosen)),
-        )
-    return planned, added
+    return planned
 
 
 def _unbounded(

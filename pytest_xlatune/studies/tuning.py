@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import MIN_TRIALS, Conclusion, Verdict
+from pytest_xlatune.model.result import Conclusion, Verdict
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -35,7 +34,7 @@ from pytest_xlatune.studies.outlook import outlook_of
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import AGAIN, wave_order
 from pytest_xlatune.studies.tuning_plan import RotationRule, TuningPlan
-from pytest_xlatune.studies.turning import Rotations, is_turned, rotations, with_rotations
+from pytest_xlatune.studies.turning import Rotations, rotations, with_rotations
 from pytest_xlatune.studies.verdicts import arm_answer, as_answer, deployed, winner_answer
 
 __all__ = ["RotationRule", "TuningStudy"]
@@ -79,13 +78,11 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     def decide(self, history: History) -> Decision:
         """Return the trials to run next, and what follows from the results so far."""
         sweep, so_far = self.state(history), self.rotations_so_far(history)
-        blocks = sweep.blocks if self.confirm and sweep.is_ranked else None
         profiles = sweep.ranked.arms.profiles.values()
         return Decision(
             due=with_rotations(sweep.ranked.plan, so_far, sweep.due),
             arms=(deployed(self.cell), *(deployed(self.cell, profile) for profile in profiles)),
             concluded=lambda: self._concluded(sweep, so_far),
-            added=blocks.added if blocks is not None else None,
         )
 
     def _concluded(self, sweep: SweepDecision, so_far: Rotations) -> Conclusion:
@@ -97,7 +94,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         if self.rotates and so_far.why_not is not None:
             notes = (so_far.why_not,)
         elif so_far.numbered:
-            notes = so_far.messages
+            notes = (so_far.message,)
         return replace(concluded, notes=(*notes, *concluded.notes))
 
     @remembered
@@ -118,11 +115,8 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
             return NOT_YET
         decision = self.decide(history)
         match question.about:
-            case Ask.REFERENCE if self._look_measured_baseline(history):
-                answer = as_answer(decision.conclusion.reference)
             case Ask.REFERENCE:
-                wave = self._reference_wave(history)
-                answer = as_answer(self._screened(history, wave, BASELINE_ID))
+                answer = as_answer(self._screened(history, "", BASELINE_ID))
             case Ask.SCREENED:
                 answer = as_answer(self._screened(history, question.wave, question.name))
             case Ask.SLOT:
@@ -145,49 +139,13 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     def _awaits_trials(self, history: History, question: Question) -> bool:
         """Return whether the answer depends on trials that are still to come."""
         pending = self.state(history).due
-        if question.about is Ask.REFERENCE:
-            if self._look_measured_baseline(history):
-                return False
-            if any(is_turned(self, trial) for trial in pending):
-                return True
-            wave = self._reference_wave(history)
-            return not wave or any(belongs_to_wave(wave, trial) for trial in pending)
-        if question.about in (Ask.SCREENED, Ask.SLOT):
+        if question.about in (Ask.REFERENCE, Ask.SCREENED, Ask.SLOT):
             return any(belongs_to_wave(question.wave, trial) for trial in pending)
         return bool(pending)
 
-    def _look_measured_baseline(self, history: History) -> bool:
-        """Return whether the look measured the baseline; if not, the jobs of a wave must."""
-        rotations = self.rotations_so_far(history)
-        return rotations.look is not None and not rotations.look_failed
-
-    def _reference_wave(self, history: History) -> str:
-        """Return the first wave of this run by whose end two baselines are planned.
-
-        A small wave has only one baseline. If no wave reaches two, the last one is returned; "" if
-        that cannot be planned yet, because it waits for an evidence run or for results.
-        """
-        waves = self.state(history).ranked.arms
-        selected = [queue.wave for queue in waves.selected]
-        if not selected:
-            return "" if waves.open_waves else waves.queues[0].wave
-        baselines = 0
-        for wave in selected:
-            baselines += self.baselines.get(wave, 1)
-            if baselines >= MIN_TRIALS:
-                return wave
-        return "" if waves.open_waves else selected[-1]
-
     def _screened(self, history: History, wave: str, arm: str) -> Verdict | None:
         """Return the verdict of the screen on an arm, by the end of a wave; "" for all waves."""
-        verdict = self.decide(self._screen_until(history, wave)).conclusion.verdict(arm)
-        # The screen's line goes through all waves, so later waves and second runs change the
-        # verdict on a profile of an earlier one.
-        is_last = not wave or wave_order(wave) >= max(map(wave_order, self.counts))
-        is_last = is_last and not (isinstance(self.layout, Plan) and self.layout.again)
-        if verdict is None or is_last or not verdict.n:
-            return verdict
-        return replace(verdict, up_to=wave)
+        return self.decide(self._screen_until(history, wave)).conclusion.verdict(arm)
 
     def _screen_until(self, history: History, wave: str) -> History:
         """Return the first runs of the screen up to a wave; computed once for all tests."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -81,41 +80,6 @@ _ROTATION_OFF = "rotation is off"
 # The job noise that is assumed for a cell without a calibration. In real cells, flags without
 # effect differed by 0.11 % on one cluster and by 1.84 % on another.
 DEFAULT_SIGMA = 0.006
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobNoise:
-    """The noise of a job's score that a plan assumes, and its source.
-
-    Attributes:
-        known: the noise from a calibration of the cell, or as the sweep states it; None if unknown.
-        seen: the noise in the screen; None if that is not known yet.
-
-    Both are standard deviations between jobs, of log scores.
-    """
-
-    known: float | None
-    seen: float | None = None
-
-    @property
-    def value(self) -> float:
-        """The larger of the seen and the known noise; the default replaces an unknown one."""
-        return max(self.known or DEFAULT_SIGMA, self.seen or 0.0)
-
-    @property
-    def described(self) -> Message:
-        """The value and its source; a value that was not measured is called assumed."""
-        if self.seen is not None and self.seen >= self.value:
-            return say("the job noise of {sigma:.2%} that the screen shows", sigma=self.value)
-        return say(
-            "the known job noise of {sigma:.2%}"
-            if self.known
-            else (
-                "an assumed job noise of {sigma:.2%} (this cell was not calibrated: `xlatune "
-                "calibrate SWEEP_FILE`)"
-            ),
-            sigma=self.value,
-        )
 
 
 class RotationRule(Record, frozen=True, kw_only=True):
@@ -472,9 +436,9 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return not (self.finalists or self.blocks or self.rotates)
 
     @property
-    def noise(self) -> JobNoise:
-        """The noise of a job that a plan assumes before anything is measured."""
-        return JobNoise(known=self.sigma_prior)
+    def noise(self) -> float:
+        """The noise of a job's score, known or assumed, before anything is measured."""
+        return self.sigma_prior or DEFAULT_SIGMA
 
     @cached_property
     def orders(self) -> Orders:

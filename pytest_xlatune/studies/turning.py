@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, first, say
 from pytest_xlatune.model.profile import BASELINE, Profile
-from pytest_xlatune.model.result import RotationResult, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.model.result import RotationResult, Score, TrialResult, TrialStatus
 from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
 from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore, is_baseline
 from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
@@ -93,40 +93,24 @@ class Rotations:
         )
 
     @property
-    def messages(self) -> tuple[Message, ...]:
-        """How many rotations have run so far, and which of them a time limit ended."""
-        counts = {
-            rotation_of(result).number: len(score.turns)
-            for result in self.numbered
-            if (score := _score_of(result)) is not None
-        }
+    def message(self) -> Message:
+        """How many rotations have run so far."""
+        counts = [
+            len(score.turns) for result in self.numbered if (score := _score_of(result)) is not None
+        ]
         programs = {
             program.id
             for result in self.numbered
             for program in rotation_of(result).spec.programs
             if not is_baseline(program.id)
         }
-        summary = say(
+        return say(
             "{profiles:+profile} took turns, to be ranked: {rotations:+rotation} with "
             "{turns:+turn} so far",
             profiles=len(programs),
             rotations=len(counts),
-            turns=sum(counts.values()),
+            turns=sum(counts),
         )
-        ended = [
-            say(
-                "a time limit ended rotation {number}: {turns} of its {planned:+turn} count; "
-                "a longer time limit leaves room for all",
-                number=rotation_of(result).number,
-                turns=counts[rotation_of(result).number],
-                planned=len(rotation_of(result).spec.order),
-            )
-            for result in self.numbered
-            if rotation_of(result).number in counts
-            and result.outcome is not None
-            and result.outcome.state is State.TIMEOUT
-        ]
-        return (summary, *ended)
 
 
 def rotation_of(result: TrialResult) -> Rotation:

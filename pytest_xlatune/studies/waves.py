@@ -387,7 +387,7 @@ class Waves:
         all_queues = self.plan.queues(tuple(declared.values()), until=rule.wave)
         queues = [segment for segment in all_queues if segment.has_profiles]
         past = self.plan.read(results, declared)
-        standings = screen(past, queues, sigma=self.plan.noise.value).standings
+        standings = screen(past, queues, sigma=self.plan.noise).standings
         return {
             rule.points_by_id[profile.id]: round(screened.estimate, 9)
             for profile in measured
@@ -449,11 +449,11 @@ class Waves:
         queues = [segment for segment in all_queues if segment.has_profiles]
         if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
             return None
-        ranked = screen(past, queues, sigma=plan.noise.value)
+        ranked = screen(past, queues, sigma=plan.noise)
         # The few baselines may differ much by chance, and profiles differ by their effects, so the
         # smaller of both standard deviations is used.
         of_baselines = ranked.sigma or 0.0
-        sigma = max(plan.noise.value, min(of_baselines, ranked.spread or of_baselines))
+        sigma = max(plan.noise, min(of_baselines, ranked.spread or of_baselines))
         repeats = plan.effective.repeats(pool)
         level = ranked.level
         leaders = [

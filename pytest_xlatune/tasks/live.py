@@ -20,7 +20,6 @@ from pytest_xlatune.ledger import LEDGER, CampaignOpened, Ledger, LedgerEntry, T
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import shared_label
 from pytest_xlatune.model.errors import LedgerError
-from pytest_xlatune.model.message import Message, sentence
 from pytest_xlatune.model.result import Conclusion, TrialResult, VerdictKind
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.document import plain
@@ -70,7 +69,6 @@ class _Session:
 
     Attributes:
         study: the study.
-        added: the last message about added trials that was shown; None if there was none.
         label: the cells of the study in a few words.
         opening: the line for the start of the session.
         kickoff: the message to people about the start; () if nothing is to run.
@@ -78,7 +76,6 @@ class _Session:
 
     def __init__(self, study: Study, history: Sequence[TrialResult]) -> None:
         self.study = study
-        self.added: Message | None = None
         decision, outlook = study.decide(history), study.outlook(history)
         done = _final_count(history)
         self._confirmed = _confirmed_kinds(decision.conclusion)
@@ -259,10 +256,6 @@ class LiveLines:
             )
             messages = tuple(session.messages(history, conclusion, outlook, progress))
             yield SweepProgress(line=line, sweep=sweep, result=result, messages=messages)
-            if decision.added and decision.added != session.added:
-                session.added = decision.added
-                line = f"{session.label}: {sentence(decision.added)}"
-                yield SweepProgress(line=line, sweep=sweep)
 
     def _now_line(self, sweep: str) -> Iterator[SweepProgress]:
         """Yield a line about running jobs, so that the log of a pipeline is not silent for long."""

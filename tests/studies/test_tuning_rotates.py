@@ -144,19 +144,6 @@ def test_programs_that_are_left_out_say_why() -> None:
     assert verdict(found, "p3").kind is VerdictKind.FASTER
 
 
-def test_a_rotation_that_a_time_limit_cut_is_told_in_the_notes() -> None:
-    sweep, machine = turning(12), Machine()
-
-    def run(trial: Trial) -> TrialResult:
-        is_cut = trial.rotation is not None and trial.rotation.number == 1
-        state = State.TIMEOUT if is_cut else State.COMPLETED
-        return replace(machine(trial), outcome=Outcome(state=state))
-
-    notes = [sentence(each) for each in sweep.decide(history(run, of=sweep)).conclusion.notes]
-    (note,) = [each for each in notes if "time limit" in each]
-    assert "30 of its 30 turns" in note
-
-
 def dropped_in(stage: str) -> Callable[[Trial], TrialResult]:
     drops = Machine(fails=lambda _: True)
     runs = Machine({"p3": 0.04})
@@ -229,15 +216,6 @@ def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:
         question = Question(about=Ask.SCREENED, name=chosen, wave="wave2")
         assert part.answer(done, question).state is Answered.YES
         assert part.answer((), question).state is Answered.NOT_YET
-
-
-@pytest.mark.parametrize("finds", [True, False], ids=["the look counts", "a trainer without XLA"])
-def test_the_baseline_is_told_once_the_look_is_over_and_could_rotate(finds: bool) -> None:
-    sweep, run = turning(12), Machine(finds=finds)
-    assert sweep.answer((), REFERENCE).state is Answered.NOT_YET
-    told = sweep.answer([run(sweep.decide(()).due[0])], REFERENCE)
-    assert told.state is (Answered.YES if finds else Answered.NOT_YET)
-    assert (told.verdict.n if told.verdict else 0) == int(finds)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ Jobs run the files in our folders, so a file counts only if this user wrote it. 
 work directory goes through this module: a folder is opened once, without following a link, and its
 content is opened relative to that descriptor. Renaming or replacing the folder then has no effect.
 
-This user and root are trusted; in a folder that the user shares with a group (`share_with_group`,
-by `--xlatune-access group`), the members of that group are too. Files that are only shown may
-belong to anybody: `open_shown`.
+This user and root are trusted. Files that are only shown may belong to anybody: `open_shown`.
 
 The payload loads this module from its file, so it uses only the standard library and imports
 nothing of ours. It knows no file names.
@@ -16,21 +14,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import grp
 import json
 import os
 import pwd
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-# modes of a campaign's folders by who may read there; members of the group may also write
-MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2770, "all": 0o2755}
+# modes of a campaign's folders by who may read there
+MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2750, "all": 0o2755}
 _CLOSED = MODES["owner"]
 _ACL = "system.posix_acl_access"
-_TRUST = "trust the members of its group (--xlatune-access group)"
 # errors for a path that is not a file of ours
 NO_FILE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
@@ -45,65 +41,9 @@ class NotOursError(PermissionError):
     """
 
 
-# a folder whose files may belong to a group -> the work directory with that group
-_SHARED: dict[Path, Path] = {}
-
-
-def share_with_group(workdir: Path, *others: Path) -> None:
-    """Trust the members of a work directory's group in this folder and in `others`."""
-    for folder in (workdir, *others):
-        _SHARED.update(dict.fromkeys((folder.absolute(), folder.resolve()), workdir))
-
-
-def _shared_at(path: Path) -> Path | None:
-    """Return the work directory whose group shares a file or folder; None if it is not shared."""
-    place = path.absolute()
-    return next((_SHARED[folder] for folder in (place, *place.parents) if folder in _SHARED), None)
-
-
-def is_trusted(uid: int, path: Path | None = None) -> bool:
-    """Return whether a user's files count as ours, at a path that a group may share."""
-    if uid in (os.geteuid(), 0):
-        return True
-    shared = None if path is None or not _SHARED else _shared_at(path)
-    return shared is not None and _is_member(uid, _group(shared))
-
-
-def _group(path: Path) -> int:
-    """Return the group of a work directory; before it exists, the group that it will get."""
-    if os.path.exists(path):  # noqa: PTH110 - it raises where we may not look
-        return path.stat().st_gid
-    above = (parent for parent in path.parents if os.path.exists(parent))  # noqa: PTH110
-    return _group_in(next(above, Path("/")))
-
-
-def _group_in(folder: Path) -> int:
-    """Return the group for a shared folder that is created in this one.
-
-    It is this folder's group if the folder is group-writable, even without the setgid bit. In a
-    folder where every user may write, such as a scratch folder, it is our own group.
-    """
-    status = folder.stat()
-    # Without this, the sessions of other members would be refused in a folder without setgid.
-    is_shared = status.st_mode & stat.S_IWGRP and not status.st_mode & stat.S_ISVTX
-    is_kept = status.st_mode & stat.S_ISGID or (is_shared and _is_own_group(status.st_gid))
-    return status.st_gid if is_kept else os.getegid()
-
-
-def _is_own_group(gid: int) -> bool:
-    return gid in {os.getegid(), *os.getgroups()}
-
-
-@functools.cache
-def _is_member(uid: int, gid: int) -> bool:
-    """Return whether this machine lists a user as member of a group of which we are members."""
-    if not _is_own_group(gid):
-        return False
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        return False
-    return gid in os.getgrouplist(user.pw_name, user.pw_gid)
+def is_trusted(uid: int) -> bool:
+    """Return whether a user's files count as ours."""
+    return uid in (os.geteuid(), 0)
 
 
 def _name_of(uid: int) -> str:
@@ -182,7 +122,8 @@ class Folder:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
                 raise _refused("no file", path) from None
-            raise _explained(error, path, name, self.fd) from None
+            error.filename = str(path)
+            raise
         try:
             _check_file(os.fstat(descriptor), path)
             if flags & os.O_TRUNC:
@@ -252,7 +193,8 @@ def _open_folder(path: Path, parent: Folder | None) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
             raise _refused("a link", path) from None
-        raise _explained(error, path, name, at) from None
+        error.filename = str(path)
+        raise
     try:
         _check_folder(os.fstat(descriptor), path)
     except BaseException:
@@ -264,12 +206,12 @@ def _open_folder(path: Path, parent: Folder | None) -> int:
 def _check_file(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise _refused("no file", path)
-    if not is_trusted(status.st_uid, path):
+    if not is_trusted(status.st_uid):
         raise _refused("another's", path, status.st_uid)
 
 
 def _check_folder(status: os.stat_result, path: Path) -> None:
-    if not is_trusted(status.st_uid, path):
+    if not is_trusted(status.st_uid):
         raise _refused("another's", path, status.st_uid)
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise _refused("open", path)
@@ -284,16 +226,12 @@ _REFUSALS = {
         "from it; find out who made it"
     ),
     "another's": (
-        "{path} belongs to user {user}, expected {expected}: nothing in it is read. If members of "
-        "a group share the work directory, use --xlatune-access group; else find out who made it"
+        "{path} belongs to user {user}, expected {expected}: nothing in it is read; find out who "
+        "made it"
     ),
     "open": (
         "{path} may be written by every user, so anything in it may be another user's: "
         "chmod o-w {path}, or name another folder"
-    ),
-    "closed": (
-        "{path} is closed to you, because user {user} made it without access for the group; name "
-        "a work directory that was made with --xlatune-access group"
     ),
 }
 
@@ -301,16 +239,6 @@ _REFUSALS = {
 def _refused(kind: str, path: Path, uid: int = 0) -> NotOursError:
     expected, user = _name_of(os.geteuid()), _name_of(uid)
     return NotOursError(_REFUSALS[kind].format(path=path, expected=expected, user=user))
-
-
-def _explained(error: OSError, path: Path, name: str, at: int | None) -> OSError:
-    """Return the error for a file or folder that cannot be opened; it names the owner."""
-    error.filename = str(path)
-    if error.errno == errno.EACCES:
-        with contextlib.suppress(OSError):
-            uid = os.stat(name, dir_fd=at, follow_symlinks=False).st_uid
-            return error if uid == os.geteuid() else _refused("closed", path, uid)
-    return error
 
 
 # -- by path --------------------------------------------------------------------------------------
@@ -340,10 +268,7 @@ def open_shown(path: Path) -> int:
         NotOursError: it is a folder, or a pipe or device on which reading might block.
         OSError: it cannot be opened.
     """
-    try:
-        file = os.open(path, _READ | os.O_CLOEXEC)
-    except OSError as error:
-        raise _explained(error, path, str(path), None) from None
+    file = os.open(path, _READ | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise _refused("no file", path)
@@ -401,48 +326,38 @@ def make_folder(folder: Path, mode: int | None = None) -> None:
         mode = above if above in MODES.values() else _CLOSED
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-        if mode == MODES["group"] and folder.stat().st_gid != (gid := _group_in(folder.parent)):
-            os.chown(folder, -1, gid)
         folder.chmod(mode)
 
 
 def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
     """Create and return the folder `name` below a work directory, with the mode for `access`.
 
-    Missing parents are created too. Existing folders of ours get the mode, and for a group also the
-    group of the work directory, unless they are reached through a link. An existing work directory
-    is opened as far as necessary, but never closed.
+    Missing parents are created too. Existing folders of ours get the mode, unless they are reached
+    through a link. An existing work directory is opened as far as necessary, but never closed.
     """
     mode, folder = MODES[access], workdir / name
     make_folder(folder, mode)
     for path in (folder, *folder.parents):
-        _set_access(path, mode, workdir, access=access)
+        _set_access(path, mode, is_top=path == workdir)
         if path == workdir:
             break
     return folder
 
 
-def _set_access(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
-    is_top = folder == workdir
+def _set_access(folder: Path, mode: int, *, is_top: bool) -> None:
     no_link = 0 if is_top else os.O_NOFOLLOW
     try:
-        # It is opened without links: else a member's link could have us open its target to all.
+        # It is opened without links: else a link could have us open its target to all.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     except OSError as error:
         if error.errno in NO_FILE:  # a link, or a folder that another user closed
             return
         raise
     try:
-        status, gid = os.fstat(descriptor), workdir.stat().st_gid
-        if status.st_uid != os.geteuid():
-            return
-        if access == "group" and status.st_gid != gid and _is_own_group(gid):
-            os.fchown(descriptor, -1, gid)
+        status = os.fstat(descriptor)
         old_mode = stat.S_IMODE(status.st_mode)
-        new_mode = mode
-        if is_top:
-            new_mode = old_mode if access == "owner" else old_mode | mode
-        if old_mode != new_mode:
+        new_mode = old_mode | mode if is_top else mode
+        if status.st_uid == os.geteuid() and old_mode != new_mode:
             os.fchmod(descriptor, new_mode)
     finally:
         os.close(descriptor)
@@ -451,32 +366,35 @@ def _set_access(folder: Path, mode: int, workdir: Path, *, access: str) -> None:
 # -- the path to a folder -------------------------------------------------------------------------
 
 
-def check_path(folder: Path, *, option: str, shared: Path | None = None) -> None:
+def check_path(folder: Path, *, option: str) -> None:
     """Raise NotOursError if another user could replace a folder on the path to a folder.
 
     It checks every folder from the root down, and the targets of links, which must exist. Each must
     belong to a trusted user, and be writable by others only with the sticky bit, which protects our
-    folders from being moved. `shared` is the work directory whose group is trusted; with None, the
-    message asks the user to trust it.
+    folders from being moved.
 
     Raises:
         NotOursError: the message names the folder, and says what to do.
     """
-    shared = shared or _shared_at(folder)
     for place in (*reversed(folder.absolute().parents), folder.absolute()):
         try:
             status = place.lstat()
         except (FileNotFoundError, PermissionError):
             return  # what we create is ours, and where we cannot look, we create nothing
         if stat.S_ISLNK(status.st_mode):
-            if not is_trusted(status.st_uid, shared):
-                danger = f"is a link of user {_name_of(status.st_uid)}"
-                raise _unsafe_path(place, danger, option, [])
-            check_path(place.parent / place.readlink(), option=option, shared=shared)
-            continue
-        danger, remedies = _danger(place, shared)
+            if is_trusted(status.st_uid):
+                check_path(place.parent / place.readlink(), option=option)
+                continue
+            danger = f"is a link of user {_name_of(status.st_uid)}"
+        else:
+            danger = _danger(place)
         if danger:
-            raise _unsafe_path(place, danger, option, remedies)
+            raise NotOursError(
+                f"{option}: {place} {danger}, so another user could put a folder in the place of "
+                "yours and have your jobs run their programs; take that right away (chmod "
+                f"go-w {place}), or keep the work directory elsewhere ({option} DIR, such as a "
+                "folder in your home)"
+            )
 
 
 def _may_be_roots(uid: int) -> bool:
@@ -500,44 +418,24 @@ def why_not_ours(path: Path) -> str:
         if not is_trusted(uid := found_path.lstat().st_uid):
             return f"{found_path} belongs to user {_name_of(uid)}"
         for place in (found_path, found_path.parent):
-            danger, _ = _danger(place, None)
-            if danger:
+            if danger := _danger(place):
                 return f"{place} {danger}"
     return ""
 
 
-def _danger(path: Path, shared: Path | None) -> tuple[str, list[str]]:
-    """Return how another user may write in a folder ("" if not), and what to do about it.
-
-    `shared` is the work directory whose group is trusted.
-    """
+def _danger(path: Path) -> str:
+    """Return how another user may write in a file or folder; "" if none may."""
     status = path.stat()
     mode = status.st_mode
-    if not is_trusted(status.st_uid, shared) and not _may_be_roots(status.st_uid):
-        is_theirs = mode & stat.S_IWGRP and _is_member(status.st_uid, status.st_gid)
-        remedies = [_how_to_trust(status.st_gid, shared)] if is_theirs else []
-        return f"belongs to user {_name_of(status.st_uid)}", remedies
+    if not is_trusted(status.st_uid) and not _may_be_roots(status.st_uid):
+        return f"belongs to user {_name_of(status.st_uid)}"
     if mode & stat.S_ISVTX and stat.S_ISDIR(mode):
-        return "", []
-    # only the owner of a folder can change its mode
-    is_own = status.st_uid == os.geteuid()
+        return ""
     if mode & stat.S_IWOTH:
-        return "may be written by every user", [f"chmod o-w {path}"] if is_own else []
-    gid = status.st_gid
-    if mode & stat.S_IWGRP and not _is_private(path, gid):
-        if shared is not None and _is_own_group(gid) and gid == _group(shared):
-            return "", []
-        remedies = [f"chmod g-w {path}"] if is_own else []
-        remedies += [_how_to_trust(gid, shared)] if _is_own_group(gid) else []
-        return f"may be written by group {_group_name(gid)}", remedies
-    return "", []
-
-
-def _how_to_trust(gid: int, shared: Path | None) -> str:
-    if shared is None:
-        return _TRUST
-    name = _group_name(gid)
-    return f"give the work directory that group (mkdir -p {shared}; chgrp -R {name} {shared})"
+        return "may be written by every user"
+    if mode & stat.S_IWGRP and not _is_private(path, status.st_gid):
+        return f"may be written by group {_group_name(status.st_gid)}"
+    return ""
 
 
 def _is_private(folder: Path, gid: int) -> bool:
@@ -559,15 +457,6 @@ def _group_name(gid: int) -> str:
         return grp.getgrgid(gid).gr_name
     except KeyError:
         return str(gid)
-
-
-def _unsafe_path(folder: Path, danger: str, option: str, remedies: Sequence[str]) -> NotOursError:
-    advice = "".join(f"{remedy}, or " for remedy in remedies)
-    return NotOursError(
-        f"{option}: {folder} {danger}, so another user could put a folder in the place of yours "
-        f"and have your jobs run their programs; {advice}keep the work directory elsewhere "
-        f"({option} DIR, such as a folder in your home)"
-    )
 
 
 # -- the machine's folder, and locks --------------------------------------------------------------

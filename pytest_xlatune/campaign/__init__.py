@@ -29,9 +29,7 @@ from pytest_xlatune.campaign.jobs import (
     by_executor,
     end_jobs,
     lost_ledger_error,
-    lost_runs,
 )
-from pytest_xlatune.campaign.log import lines_about
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, SchedulerDown, outcome_of
 from pytest_xlatune.ledger import (
@@ -42,7 +40,6 @@ from pytest_xlatune.ledger import (
     FilesRead,
     Ledger,
     Noted,
-    NoteKind,
     TrialEnded,
     TrialPlanned,
     versions,
@@ -122,23 +119,11 @@ def _slots_text(node_lists: Sequence[Sequence[str]]) -> str:
     return f"{counted(len(texts), 'node slot')} ({'; '.join(texts)})"
 
 
-def _check_trial(trial: Trial, *, uncompiled_stage: str) -> None:
-    """Raise LedgerError if the arm or stage of a proposed trial is no slug, or nothing compiles it.
-
-    `uncompiled_stage` is the stage that nothing here compiles; "" if there is none.
-    """
-    for kind, name in (("arm", trial.arm), ("stage", trial.stage)):
-        if not SLUG.fullmatch(name):
-            raise LedgerError(
-                f"it gives a trial the {kind} {name!r}, expected [a-z0-9][a-z0-9._+-]*, 64 "
-                "characters at most"
-            )
-    if trial.stage == uncompiled_stage:
-        raise LedgerError(f"{trial.id} is only to be compiled, but nothing compiles here")
-
-
-def _check_progress(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
-    """Raise LedgerError if a study proposes nothing but trials that are over, and so never ends."""
+def _check_proposal(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
+    """Raise LedgerError if an arm or a stage is no slug, or if all trials are over."""
+    for trial in proposed:
+        if not SLUG.fullmatch(trial.arm) or not SLUG.fullmatch(trial.stage):
+            raise LedgerError(f"arm {trial.arm!r} or stage {trial.stage!r} of a trial is no slug")
     unread = {
         result.trial.id
         for result in history
@@ -260,23 +245,19 @@ class Campaign:
         self._last_written = Now()
 
     def _nothing_spent(self) -> Spending:
-        nodes = max(self._run.resources.nodes, 1)
-        by_cell = {digest: len(cell.nodelist) or nodes for digest, cell in self._run.cells.items()}
-        return Spending(nodes=nodes, nodes_of_cell=by_cell)
+        return Spending(nodes=max(self._run.resources.nodes, 1))
 
     def open(
         self,
         *,
         fresh: bool = False,
-        rebuild: bool = False,
         check: Callable[[LedgerState], Sequence[str]] | None = None,
     ) -> None:
         """Join the campaign of this session, or begin it. Call it once, before anything else.
 
         With `fresh`, the first process of the session ends the jobs that still run, because no
-        session could read their results, and moves the ledger aside. With `rebuild`, a new ledger
-        goes on with the attempts of a ledger that was lost. The first process also calls `check`,
-        which examines the site and returns notes, or raises ConfigError.
+        session could read their results, and moves the ledger aside. The first process also calls
+        `check`, which examines the site and returns notes, or raises ConfigError.
 
         Raises:
             ConfigError: the ledger belongs to other cells; or it was lost, but its attempts are
@@ -287,7 +268,7 @@ class Campaign:
         # another process may have the turn, in which it reads a trace or compiles a cell
         wait_s = _JOIN_WITH_COMPILE_S if self.compile_step is not None else _JOIN_S
         self._keep_secrets(())
-        with lines_about(self.folder), self._driver.mine(wait_s=wait_s):
+        with self._driver.mine(wait_s=wait_s):
             notes = self._move_ledger_aside() if fresh and self._is_of_another_session() else ()
             opened = self.view().state.opened
             self._keep_secrets(self.view().history)
@@ -303,10 +284,8 @@ class Campaign:
                 self.study, self._view = as_begun(self.study, declared_by_session[0]), None
                 self._changes = -1
                 return
-            lost = () if opened else lost_runs(self.folder)
-            if lost and not (fresh or rebuild):
-                raise lost_ledger_error(self.folder, lost)
-            rebuilt = lost[0] if lost and not fresh else None
+            if not opened and not fresh and (error := lost_ledger_error(self.folder)):
+                raise error
             site_notes = check(self._state) if check is not None else ()
             declared = self.study.to_json()
             self._write(
@@ -319,11 +298,9 @@ class Campaign:
                     versions=versions(),
                     command=self._command,
                     settings=dict(self.resolved.settings),
-                    run=rebuilt.name if rebuilt is not None else "",
                 ),
-                *(Noted(about=NoteKind.SITE, why=run.note(again=not fresh)) for run in lost[:1]),
-                *(Noted(about=NoteKind.SITE, why=message) for message in notes),
-                *(Noted(about=NoteKind.SITE, text=note) for note in site_notes),
+                *(Noted(why=message) for message in notes),
+                *(Noted(text=note) for note in site_notes),
                 *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
             put_in_use(self.study, declared)
@@ -436,14 +413,12 @@ class Campaign:
         """Ask the study what to run next; raise before an impossible proposal is recorded."""
         history = history_of(self._state, self.study)
         proposed = self.study.decide(history).due
-        uncompiled_stage = self.study.policy.compiled_stage if self.compile_step is None else ""
         try:
             for trial in proposed:
                 cell = self._run.cell_of(trial, self._state)
-                _check_trial(trial, uncompiled_stage=uncompiled_stage)
                 # a profile that was derived since the last proposal may have other secrets
                 keep_secret(secrets_in(cell, [trial.profile]))
-            _check_progress(proposed, history)
+            _check_proposal(proposed, history)
         except LedgerError as error:
             raise ConfigError(
                 f"the study {self.study.name!r} ({type(self.study).__name__}) is faulty: {error}"
@@ -523,7 +498,7 @@ class Campaign:
             LedgerError: the file system has been away for too long, or is full.
         """
         try:
-            with lines_about(self.folder), self._driver.next() as is_mine:
+            with self._driver.next() as is_mine:
                 if is_mine:
                     self._take_turn()
         except (LedgerError, OSError) as error:
@@ -541,7 +516,6 @@ class Campaign:
             self._drop_refused_shapes()
             if not self._run_compile_step():
                 self._submit_due()
-            self._log_turn()
             self._report_scheduler()
         except SchedulerDown as error:
             self._report_scheduler(error, since_s=began_s)
@@ -581,22 +555,13 @@ class Campaign:
             silent_s = now_s - self._scheduler_silent_since_s
             if silent_s >= _NOTIFY_AFTER_S and not self._is_silence_noted:
                 self._is_silence_noted = True
-                self._write(Noted(about=NoteKind.WAITING, why=why))
+                self._write(Noted(why=why))
         elif self._scheduler_silent_since_s is not None:
             why = say("the scheduler answers again")
             _LOG.warning("%s", sentence(why))
             if self._is_silence_noted:
-                self._write(Noted(about=NoteKind.WAITING, why=why))
+                self._write(Noted(why=why))
             self._scheduler_silent_since_s, self._is_silence_noted = None, False
-
-    def _log_turn(self) -> None:
-        state, proposed = self._state, len(self._proposed)
-        jobs = ", ".join(submission.job_id for submission in state.in_flight()) or "none"
-        self._packing.log_if_new(
-            "turn",
-            f"turn of {self.study.name}: jobs in flight: {jobs}; {proposed} trials are proposed, "
-            f"{len(state.trials)} are known",
-        )
 
     def _submit_intended(self) -> None:
         """Submit the intended attempts, also those of a process that died before it got a job id.
@@ -625,19 +590,10 @@ class Campaign:
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
 
     def _poll(self, in_flight: Sequence[Submission]) -> Mapping[str, Outcome]:
-        """Ask each executor for its jobs; an earlier session may have used another executor.
-
-        If two executors use the same job id, the key of the second job is its attempt's folder.
-        """
+        """Ask each executor for its jobs; an earlier session may have used another executor."""
         outcomes: dict[str, Outcome] = {}
         for name, submissions in by_executor(in_flight).items():
-            polled = self._run.executor_of(name).poll(submissions, root=self.folder)
-            taken = outcomes.keys() & {submission.job_id for submission in submissions}
-            outcomes |= {key: outcome for key, outcome in polled.items() if key not in taken}
-            for submission in submissions:
-                outcome = outcome_of(polled, submission)
-                if submission.job_id in taken and outcome is not None:
-                    outcomes[submission.folder] = outcome
+            outcomes |= self._run.executor_of(name).poll(submissions, root=self.folder)
         return outcomes
 
     def _write_now(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -688,24 +644,16 @@ class Campaign:
     def _submit_due(self) -> None:
         view = self.view()
         if view.stopped is not None:
-            self._packing.log_if_new("stop", f"nothing is submitted: {sentence(view.stopped)}")
             return
-        limits, spending = self.resolved.sweep.limits, self._spending
+        spent = self._spending.exhausted(self.resolved.sweep.limits)
+        if spent is not None:
+            self._stop_at_limit(view, spent)
+            return
         compiled_stage = self.study.policy.compiled_stage
         runs = [
             trial for trial in view.pending if not compiled_stage or trial.stage != compiled_stage
         ]
-        digests = dict.fromkeys(trial.cell_digest for trial in runs)
-        reasons = {digest: spending.exhausted(limits, cell_digest=digest) for digest in digests}
-        spent = {digest: reason for digest, reason in reasons.items() if reason is not None}
-        affordable = [trial for trial in runs if trial.cell_digest not in spent]
-        if spent:
-            self._note_spent(view, spent, is_over=not affordable)
-        one_each = spending.is_unknown(limits)
-        for trial in self._packing.ready(view.state, affordable, one_each=one_each):
-            # the trials that were submitted in this loop count too
-            if spending.exhausted(limits, cell_digest=trial.cell_digest) is not None:
-                return
+        for trial in self._packing.ready(view.state, runs):
             self._record_plan(view)
             self._write(self._attempts.intend(self._state, trial))
             self._submit_intended()
@@ -718,27 +666,19 @@ class Campaign:
         new = (trial for name, trial in ids.items() if name not in self._state.trials)
         self._write(*(TrialPlanned(trial=trial) for trial in new))
 
-    def _note_spent(self, view: View, spent: Mapping[str, Message], *, is_over: bool) -> None:
-        """Log which cells may have no further trial, because of a limit on hours or node-hours.
-
-        If `is_over`, that is every cell, and the sweep stops when no job is in flight any more.
-        """
-        first = next(trial for trial in view.pending if trial.cell_digest in spent)
-        decided = Decided(
-            trial_id=first.id,
-            attempt=0,
-            next=Next.STOP,
-            cls=FailureClass.BUDGET,
-            spent=spent[first.cell_digest],
-        )
-        cells = (self._run.cell_of(trial, view.state) for trial in view.pending)
-        labels = dict.fromkeys(cell.label for cell in cells if cell.digest in spent)
-        which = "" if is_over else f" of {', '.join(labels)}"
-        reason = f"nothing more{which} is submitted: {sentence(decided.why)}"
-        self._packing.log_if_new("limit", reason)
-        if is_over and not self._state.in_flight():
+    def _stop_at_limit(self, view: View, spent: Message) -> None:
+        """Stop the sweep at a limit that is spent, when no job is in flight any more."""
+        if view.pending and not self._state.in_flight():
             self._record_plan(view)
-            self._write(decided)
+            self._write(
+                Decided(
+                    trial_id=view.pending[0].id,
+                    attempt=0,
+                    next=Next.STOP,
+                    cls=FailureClass.BUDGET,
+                    found=spent,
+                )
+            )
 
     def _write(self, *events: Event) -> None:
         if events:

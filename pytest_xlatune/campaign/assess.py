@@ -24,14 +24,12 @@ from pytest_xlatune.campaign.playbook import (
 )
 from pytest_xlatune.campaign.rotating import (
     blame,
-    ends_early,
     findings_of,
     has_enough_turns,
     rotation_result,
 )
 from pytest_xlatune.catalog.entries import history
-from pytest_xlatune.catalog.rules import nearest
-from pytest_xlatune.ledger import Decided, Event, Noted
+from pytest_xlatune.ledger import Decided, Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReport, Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
@@ -125,10 +123,6 @@ def assess(attempt: EndedAttempt) -> Assessment:
         ),
         *_setting_findings(settings),
     )
-    if rotation is not None and outcome.state is State.COMPLETED:
-        early = ends_early(left, rotation)
-        if early is not None and all(finding.cls != early.cls for finding in findings):
-            findings = (*findings, early)
     cause = _finding_of_fatal(fatal, findings) or primary(findings)
     decision, measured_rotation, blamed = rule_decision(outcome, cause, facts), None, None
     case_facts = facts
@@ -146,13 +140,11 @@ def assess(attempt: EndedAttempt) -> Assessment:
     devices = _devices(left)
     attempt_score = None
     if decision.next is Next.ACCEPT:
-        lost_turns = _lost_turns_finding(trial, measured_rotation, facts.earlier)
-        wrong_device = None
+        rejection = None  # why the attempt is not accepted after all
         if trial.protocol.is_scored:
-            wrong_device = _other_device_finding(devices, attempt.ran_on)
-        rejection = lost_turns or wrong_device  # why the attempt is not accepted after all
-        if measured_rotation is not None and lost_turns is None and wrong_device is not None:
-            measured_rotation = replace(measured_rotation, score=None, reason=wrong_device.why)
+            rejection = _other_device_finding(devices, attempt.ran_on)
+        if measured_rotation is not None and rejection is not None:
+            measured_rotation = replace(measured_rotation, score=None, reason=rejection.why)
         has_one_program = rotation is None or rotation.is_of_baseline
         # profiler and dump change the time of a step, so an evidence run is never scored
         if rejection is None and trial.protocol.is_scored and has_one_program:
@@ -200,21 +192,6 @@ def _no_score_finding(why: Message | None) -> Finding:
     # a trainer that prints no tokens would print the same lines again, so it is not retried
     action = Action.DROP if why == NO_TOKENS else Action.RETRY
     return Finding(cls=FailureClass.NO_SCORE, action=action, why=why)
-
-
-def _lost_turns_finding(
-    trial: Trial, result: RotationResult | None, earlier: Sequence[str]
-) -> Finding | None:
-    """Return a finding if the turns of a rotation cannot be read for the first time, else None.
-
-    Rotation 0 showed that turns can be read, so the journal, or lines of the log, were lost. That
-    may not happen again, so the rotation is retried once.
-    """
-    if trial.rotation is None or result is None or result.score is not None:
-        return None
-    if trial.rotation.is_look or FailureClass.NO_SCORE in earlier:
-        return None
-    return _no_score_finding(result.reason)
 
 
 def _devices(left: Leftovers) -> dict[str, str]:
@@ -280,18 +257,12 @@ _NO_LINE_IN_LOG = frozenset(
 def _with_log_path(decision: Ruling, log: Path | None) -> Message | None:
     """Return the `found` of a decision, with the path of the log if a person has to read it.
 
-    A person has to read it if it has no known line, or if the reference cannot be measured. For a
-    flag that XLA does not know, the message names the flag that was probably meant.
+    A person has to read it if it has no known line, or if the reference cannot be measured.
     """
     found = decision.found
     why = verbatim(decision.detail) if decision.detail else None
     if log is None:
         return found
-    if decision.cls == FailureClass.UNKNOWN_FLAG:
-        names = (flag.removeprefix("--").partition("=")[0] for flag in decision.detail.split())
-        meant = [f"--{near}" for name in names if (near := nearest(name, history().flags))]
-        if meant:
-            found = say("{flags}; did you mean {meant}?", flags=decision.detail, meant=meant)
     if decision.cls == FailureClass.EXIT_CODE:
         lines = [line.strip() for line in decision.evidence.splitlines() if line.strip()]
         if lines and lines != [FailureClass.EXIT_CODE.meaning]:
@@ -395,23 +366,6 @@ _NO_FLAG_SEEN = (
     'a flag, declare that in the sweep, and it goes on: SiteSettings(unseen=("xla_*",))'
 )
 _ALL_CONTRADICTED = "of {profiles}, and of no other profile"
-_NOTHING_SHOWS = (
-    "nothing shows that {settings} of {arm} was in effect ({effect}): such a profile cannot win. "
-    "{hint} If nothing can show it, the sweep may declare it: "
-    'SiteSettings(unseen=("{name}",))'
-)
-# kind of a setting -> what to check if nothing shows that the setting was in effect
-_WHAT_TO_CHECK = {
-    SettingKind.FLAG: (
-        "Does the trainer, or a wrapper around it, set XLA_FLAGS anew? XLA was asked to write its "
-        "options to a file. Flags of libtpu are shown only on a TPU, by libtpu's own log."
-    ),
-    SettingKind.VARIABLE: (
-        "Of all variables, only those of NCCL and RCCL are shown, by lines of these libraries if "
-        "the trainer loads them."
-    ),
-    SettingKind.OVERRIDE: "The trainer prints no configuration line about it.",
-}
 
 
 def settings_events(state: LedgerState, result: TrialResult) -> tuple[Event, ...]:
@@ -421,14 +375,9 @@ def settings_events(state: LedgerState, result: TrialResult) -> tuple[Event, ...
     drops or replaces them, and all later trials would measure the deployed cell. It also stops if
     XLA was asked to dump its options and dumped none for both profiles. Settings that the sweep
     declares unseen do not stop it, and neither do profiles that set only variables and keys.
-
-    For each kind of setting, the first trial with a setting that nothing shows gets a note, so that
-    people learn of it early.
     """
     ended_trials = (progress.ended for progress in state.trials.values())
     results = [ended for ended in ended_trials if ended is not None and ended.own_settings]
-    # a trial without a score has another reason why its profile cannot win
-    notes = _unshown_notes(results, result) if result.score is not None else ()
     results.append(result)
     unseen, contradicted = _with_unseen_flags(results), _with_contradicted_settings(results)
     for cls, lost, found, proof in (
@@ -446,8 +395,8 @@ def settings_events(state: LedgerState, result: TrialResult) -> tuple[Event, ...
                 shown=proof(result.own_settings)[0],
             )
             _LOG.warning("%s", sentence(decided.why))
-            return (*notes, decided)
-    return notes
+            return (decided,)
+    return ()
 
 
 def _with_unseen_flags(results: Sequence[TrialResult]) -> list[TrialResult]:
@@ -482,36 +431,3 @@ def _has_unseen_flags(result: TrialResult) -> bool:
         and result.score is not None
         and all(setting.effect is Effect.NOT_SEEN and not setting.is_proved for setting in flags)
     )
-
-
-def _unshown_notes(earlier: Sequence[TrialResult], result: TrialResult) -> tuple[Event, ...]:
-    """Return a note for each kind of setting that nothing shows for the first time."""
-    noted_kinds = {
-        setting.kind
-        for former in earlier
-        for setting in former.own_settings
-        if _is_unshown(setting)
-    }
-    notes = []
-    for kind in dict.fromkeys(setting.kind for setting in result.own_settings):
-        settings = [
-            setting
-            for setting in result.own_settings
-            if setting.kind is kind and _is_unshown(setting)
-        ]
-        if settings and kind not in noted_kinds:
-            why = say(
-                _NOTHING_SHOWS,
-                settings=[setting.label for setting in settings],
-                arm=result.trial.arm,
-                effect=settings[0].effect,
-                hint=say(_WHAT_TO_CHECK[kind]),
-                name=settings[0].name,
-            )
-            notes.append(Noted(why=why))
-    return tuple(notes)
-
-
-def _is_unshown(setting: TrialSetting) -> bool:
-    """Return whether nothing shows that a setting was in effect, or that it was not."""
-    return setting.effect is not Effect.CONTRADICTED and not setting.is_proved

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -25,7 +25,7 @@ from pytest_xlatune.campaign.assess import (
 )
 from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
 from pytest_xlatune.campaign.epochs import compared_devices, epoch_events, is_device_probe_due
-from pytest_xlatune.campaign.jobs import interrupted_events, last_attempt_number
+from pytest_xlatune.campaign.jobs import interrupted_events
 from pytest_xlatune.campaign.playbook import Facts, Ruling, apply_cases, decide
 from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.executors import (
@@ -38,7 +38,6 @@ from pytest_xlatune.executors import (
 )
 from pytest_xlatune.executors.folder import (
     ask_what_hangs,
-    keep_unreadable,
     read_spec,
     with_followed_job,
     with_probe,
@@ -51,11 +50,9 @@ from pytest_xlatune.ledger import (
     AttemptSubmitted,
     Decided,
     EpochBegan,
-    EpochCause,
     Event,
     NodesPinned,
     Noted,
-    NoteKind,
     TrialEnded,
     without_secrets,
 )
@@ -97,14 +94,11 @@ _CHECK_NODES_S = 30.0  # seconds between two checks of the nodes of a waiting tr
 _NEVER_STARTS_S = 60.0
 _FULL_S = 15.0  # seconds between two tries to submit while a limit on jobs is reached
 _FULL_PATIENCE_S = 900.0  # how long we wait for such a limit while no job of ours is in flight
-# If more node lists than these are refused with the same message, the nodes are not the reason.
-_NODE_LISTS = 2
 _MOST_RESUMPTIONS = 2  # how often the same nodes are resumed without a measured trial in between
 # How long the ranks of a job that hangs may take to write down what they wait for. A node sees the
 # file that requests this only some time after it was written.
 _REPORT_S = 90.0
-# How many times longer than earlier trials a program may take to its first step; also the factor on
-# the patience if an earlier trial of the arm hung while it compiled.
+# how many times longer than earlier trials a program may take to its first step
 _TIMES_LONGER = 2.0
 
 
@@ -114,30 +108,16 @@ def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> fl
     The first trial of a campaign is limited by its job alone, because a large model compiles for 40
     minutes. A later trial may take twice as long to its first step as the trials before it, whether
     these belong to its cell or to another batch size. For a rotation, and if the site has set the
-    patience, the factor is 1. It is twice as large if an earlier trial of the arm hung while it
-    compiled.
+    patience, the factor is 1.
     """
-    factor = _TIMES_LONGER if _hung_while_compiling(state, trial) else 1.0
     if trial.rotation is not None or patience.compiling_s != Patience().compiling_s:
-        return factor
+        return 1.0
     pace = pace_of(
         progress.ended for progress in state.trials.values() if progress.ended is not None
     )
     if pace is None:
         return math.inf
-    return factor * max(1.0, _TIMES_LONGER * pace.start_s / patience.compiling_s)
-
-
-def _hung_while_compiling(state: LedgerState, trial: Trial) -> bool:
-    """Return whether an earlier trial of this arm printed its memory statistics and then hung."""
-    return any(
-        finding.cls == FailureClass.HANG_SILENT_OOM
-        for progress in state.trials.values()
-        if progress.trial.arm == trial.arm
-        and progress.trial.study == trial.study
-        and progress.ended
-        for finding in progress.ended.findings
-    )
+    return max(1.0, _TIMES_LONGER * pace.start_s / patience.compiling_s)
 
 
 def _retried_classes(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
@@ -191,24 +171,20 @@ class Attempts:
         rules = {**self._policy.rules, **site_policy.rules}
         self._rules = msgspec.structs.replace(site_policy, rules=rules)
         self._follower = Follower(run.folder, patience=run.resources.patience)
-        self._session_began_s = run.clock.now()
         # folder of an attempt -> when its end, or its ranks' report, was last requested
         self._end_requested_s: dict[str, float] = {}
         self._report_requested_s: dict[str, float] = {}
         self._full_until_s = float("-inf")  # nothing is submitted before this time
         self._full_since_s: float | None = None  # when a limit was reached; None if none is
-        self._noted_limits: set[str] = set()  # what a limit waits for, as noted in this session
-        # the keys of the next four are the names of the nodes that a trial requests
+        self._is_full_noted = False  # whether this session noted such a limit
+        # the keys of the next three are the names of the nodes that a trial requests
         self._resumptions: dict[tuple[str, ...], int] = {}  # those since the last measured trial
         self._checked_nodes_s: dict[tuple[str, ...], float] = {}  # when they were last checked
-        self._queued_since_s: dict[tuple[str, ...], float] = {}  # since when a job waits for them
         self._never_starts_since_s: dict[tuple[str, ...], float] = {}  # since when none can start
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial; the ledger must hold it before it is submitted."""
         number = 1 + max(state.trials[trial.id].attempts, default=0)
-        if state.is_rebuilt and number == 1:
-            number = last_attempt_number(self._run.folder / state.run, trial.id) or 1
         comment = self._run.request_for(trial, number, state).comment
         return AttemptIntended(trial_id=trial.id, attempt=number, comment=comment)
 
@@ -242,7 +218,7 @@ class Attempts:
             raise
         except QueueFull as error:
             if self._waits_for_room(state):
-                return self._note_full_queue(state, error)
+                return self._note_full_queue(error)
             return self._refused_events(state, trial, request, number, error)
         except OSError as error:
             raise LedgerError(
@@ -269,23 +245,19 @@ class Attempts:
         self._full_until_s = now_s + _FULL_S
         if state.in_flight() or self._full_since_s is None:
             self._full_since_s = now_s
-        # if no trial has run yet, it is probably a limit that no such job can ever meet
-        patience_s = _FULL_PATIENCE_S if state.measured_on else 2 * _FULL_S
-        return now_s - self._full_since_s < patience_s
+        return now_s - self._full_since_s < _FULL_PATIENCE_S
 
-    def _note_full_queue(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...]:
+    def _note_full_queue(self, error: QueueFull) -> tuple[Event, ...]:
         """Note once a session that the limit on jobs is filled, by our jobs or by other jobs."""
-        event = "a job of this sweep ends" if state.in_flight() else "other jobs of yours end"
-        if event in self._noted_limits:
+        if self._is_full_noted:
             return ()
-        self._noted_limits.add(event)
+        self._is_full_noted = True
         why = say(
-            "a limit on submitted jobs is reached; the next trial waits until {event}: {error}",
-            event=event,
+            "a limit on submitted jobs is reached; the next trial waits until a job ends: {error}",
             error=str(error),
         )
         _LOG.warning("%s", sentence(why))
-        return (Noted(about=NoteKind.WAITING, why=why),)
+        return (Noted(why=why),)
 
     def _refused_events(
         self,
@@ -315,7 +287,7 @@ class Attempts:
             detail=reason,
             nodes=request.nodelist,
         )
-        is_for_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, ruling)
+        is_for_nodes = bool(cell.nodelist)
         return (end, *self._cannot_start(state, ruling, outcome, is_for_nodes=is_for_nodes))
 
     def events_for(
@@ -333,8 +305,6 @@ class Attempts:
         attempt = progress.attempts[submission.attempt]
         if outcome.state.is_final:
             forget_secrets(self._run.folder / submission.folder)
-        if outcome.is_unreadable:
-            keep_unreadable(self._run.folder / submission.folder)
         if outcome.state is State.CANCELLED and attempt.state is AttemptState.LET_GO:
             return interrupted_events(submission, outcome)
         pinned = self._pin_nodes(state, progress.trial, outcome)
@@ -371,10 +341,10 @@ class Attempts:
     ) -> tuple[Event, ...]:
         """Return the events for nodes on which nothing runs while submissions wait for them.
 
-        Nodes that are down or drained are resumed. If a node stays unfit, or a trial waits longer
-        than `Resources.queue_limit_s`, the sweep stops; if the study's policy says so, the trial
-        ends without a measurement instead. A job that the scheduler will never start as it was
-        requested stops the sweep, because all other jobs request the same.
+        Nodes that are down or drained are resumed. If a node stays unfit, the sweep stops; if the
+        study's policy says so, the trial ends without a measurement instead. A job that the
+        scheduler will never start as it was requested stops the sweep, because all other jobs
+        request the same.
         """
         # names of nodes -> the first submission that waits for them, and its outcome so far
         waiting: dict[tuple[str, ...], tuple[Submission, Outcome]] = {}
@@ -391,9 +361,8 @@ class Attempts:
                 busy |= {*nodes} or {""}
         stuck = {nodes: job for nodes, job in waiting.items() if busy.isdisjoint(nodes or ("",))}
         never_start = [nodes for nodes, (_, outcome) in stuck.items() if outcome.never_starts]
-        now_s = self._run.clock.ticks()
-        self._queued_since_s = _times_since(self._queued_since_s, stuck, now_s)
-        self._never_starts_since_s = _times_since(self._never_starts_since_s, never_start, now_s)
+        now_s, before = self._run.clock.ticks(), self._never_starts_since_s
+        self._never_starts_since_s = {nodes: before.get(nodes, now_s) for nodes in never_start}
         events: list[Event] = []
         for nodes, (submission, outcome) in stuck.items():
             events += self._first_waiting(state, nodes, submission, outcome)
@@ -403,24 +372,20 @@ class Attempts:
         self, state: LedgerState, nodes: tuple[str, ...], first: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Return the events for a submission that is the first to wait for its nodes."""
-        now_s, limit_s = self._run.clock.ticks(), self._run.resources.queue_limit_s
+        now_s = self._run.clock.ticks()
+        detail = f"{outcome.reason}: change what a job asks for, in Resources or the Slurm options"
         ruling = Ruling(
             trial_id=first.trial_id,
             attempt=first.attempt,
             next=Next.STOP,
-            cls=FailureClass.QUEUE_LIMIT,
+            cls=FailureClass.NEVER_STARTS,
+            detail=detail,
             evidence=outcome.reason,
         )
-        if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
-            return self._cannot_start(
-                state, msgspec.structs.replace(ruling, waited_s=limit_s), outcome
-            )
         if outcome.lacks_nodes and self._is_node_check_due(nodes):
             return self._resume_waiting_nodes(state, nodes, ruling, outcome)
         if now_s - self._never_starts_since_s.get(nodes, now_s) <= _NEVER_STARTS_S:
             return ()
-        cls, detail = FailureClass.NEVER_STARTS, f"{outcome.reason}: {outcome.never_starts}"
-        ruling = msgspec.structs.replace(ruling, cls=cls, detail=detail)
         return self._cannot_start(state, ruling, outcome, is_for_nodes=False)
 
     def _is_node_check_due(self, nodes: tuple[str, ...]) -> bool:
@@ -440,7 +405,7 @@ class Attempts:
             ruling = msgspec.structs.replace(
                 ruling,
                 cls=FailureClass.NODE_DRAIN,
-                faults=resumed.faults,
+                detail="; ".join(resumed.faults),
                 nodes=resumed.unfit or nodes,
                 resumed=resumed.nodes,
             )
@@ -448,9 +413,7 @@ class Attempts:
         if not resumed.nodes:
             return ()
         self._never_starts_since_s.pop(nodes, None)
-        return (
-            EpochBegan(cause=EpochCause.RESUMED, cls=FailureClass.NODE_DRAIN, nodes=resumed.nodes),
-        )
+        return (_epoch_of_resumed(FailureClass.NODE_DRAIN, resumed.nodes),)
 
     def _cannot_start(
         self, state: LedgerState, proposed: Ruling, outcome: Outcome, *, is_for_nodes: bool = True
@@ -466,7 +429,7 @@ class Attempts:
             return (event,)
         _LOG.info("%s ends without a measurement: %s", event.trial_id, sentence(event.why))
         finding = Finding(
-            cls=event.cls, action=Action.NONE, text=event.evidence, detail="; ".join(event.faults)
+            cls=event.cls, action=Action.NONE, text=event.evidence, detail=event.detail
         )
         return _ending_events(state, event, outcome, finding)
 
@@ -582,7 +545,6 @@ class Attempts:
                 earlier=_retried_classes(state, trial, submission.attempt),
                 policy=self._rules,
                 reference=reference_for(trial, self._reference, runs=is_reference_measured),
-                is_over=outcome.end_s is not None and outcome.end_s < self._session_began_s,
                 ends_with_nodes=self._node_failure_ends_trial,
                 nodes=state.nodes_of(cell),
             ),
@@ -636,33 +598,29 @@ class Attempts:
         if ruling.before is Action.RESUME_NODE:
             resumed = self._resume(nodes)
             if not resumed.faults:
-                cause = EpochCause.RESUMED if resumed.nodes else EpochCause.FIT_AGAIN
-                fit = resumed.nodes or nodes
-                return ruling, (EpochBegan(cause=cause, cls=ruling.cls, nodes=fit),)
+                if resumed.nodes:
+                    return ruling, (_epoch_of_resumed(ruling.cls, resumed.nodes),)
+                why = say("{cls}: fit again: {nodes}", cls=ruling.cls, nodes=nodes)
+                return ruling, (EpochBegan(why=why, nodes=nodes),)
         clean_ruling = Ruling.from_json(without_secrets(ruling.to_json()))
         if self._recover is not None and self._recover(clean_ruling, nodes):
-            began = EpochBegan(
-                cause=EpochCause.HOOK,
-                cls=ruling.cls,
-                nodes=nodes,
-                action=ruling.before,
-                faults=resumed.faults,
-            )
-            return ruling, (began,)
+            why = say("{cls}: the site did {action}", cls=ruling.cls, action=ruling.before)
+            return ruling, (EpochBegan(why=why, nodes=nodes),)
         unready = msgspec.structs.replace(
             ruling,
-            faults=resumed.faults,
+            found=say(
+                "the next attempt needs {needed}, which was not done{faults}",
+                needed=ruling.before,
+                faults=say("; {faults:; }", faults=resumed.faults) if resumed.faults else None,
+            ),
             nodes=resumed.unfit or ruling.nodes,
             resumed=resumed.nodes,
         )
         return apply_cases(unready, dataclasses.replace(facts, is_unready=True)), ()
 
 
-def _times_since(
-    before: Mapping[tuple[str, ...], float], now: Iterable[tuple[str, ...]], now_s: float
-) -> dict[tuple[str, ...], float]:
-    """Return since when something is true of nodes, for those of which it is true now."""
-    return {nodes: before.get(nodes, now_s) for nodes in now}
+def _epoch_of_resumed(cls: str, nodes: tuple[str, ...]) -> EpochBegan:
+    return EpochBegan(why=say("{cls}: resumed {nodes}", cls=cls, nodes=nodes), nodes=nodes)
 
 
 def _require_secrets(trial: Trial, spec: LaunchSpec) -> None:
@@ -672,18 +630,3 @@ def _require_secrets(trial: Trial, spec: LaunchSpec) -> None:
             f"{trial.id} needs a secret, and the ledger keeps no secrets; put the secret back into "
             f"the profile {trial.profile.id!r} or the cell in the sweep file"
         )
-
-
-def _is_refused_everywhere(state: LedgerState, ruling: Ruling) -> bool:
-    """Return whether more than `_NODE_LISTS` node lists were refused for the same reason.
-
-    If a trial runs or was measured, the scheduler does not refuse all nodes.
-    """
-    if state.in_flight() or state.measured_on:
-        return False
-    refused = {
-        decided.nodes
-        for decided in state.decisions
-        if (decided.cls, decided.detail) == (ruling.cls, ruling.detail)
-    }
-    return len({*refused, ruling.nodes}) > _NODE_LISTS

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign.ended import EndedAttempt
 from pytest_xlatune.executors.folder import DEVICES, read_environments, read_spec
-from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, EpochCause, Event
+from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, changes
-from pytest_xlatune.model.message import Message, sentence
+from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.result import Outcome, TrialStatus
 from pytest_xlatune.model.trial import Trial
 
@@ -47,8 +47,8 @@ def epoch_events(
     were = state.measured_on.get(digest, ())
     if not is_scored or not nodes or not were or nodes == were:
         return events
-    cause = EpochCause.SWAPPED
-    return (*events, EpochBegan(cause=cause, cell_digest=digest, nodes=nodes, were=were))
+    why = say("nodes are {nodes}, were {were}", nodes=nodes, were=were)
+    return (*events, EpochBegan(why=why, cell_digest=digest, nodes=nodes))
 
 
 # A profile that sets one of these variables runs other packages or libraries on purpose, so what
@@ -158,10 +158,13 @@ def _environment_events(
     if not changed_nodes:
         return (seen,)
     began = EpochBegan(
-        cause=EpochCause.CHANGED,
+        why=say(
+            "on {nodes} changed: {changes:; }",
+            nodes=changed_nodes,
+            changes=list(dict.fromkeys(differences)),
+        ),
         cell_digest=digest,
         nodes=tuple(changed_nodes),
-        changes=tuple(dict.fromkeys(differences)),
     )
     _LOG.warning("%s", sentence(began.remark))
     return (seen, began)

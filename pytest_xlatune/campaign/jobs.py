@@ -4,9 +4,8 @@ A job can be ended without the sweep file and without the session that submitted
 ended here has no result and is run again. A trial that ended by itself first is left for the next
 session, which reads its result.
 
-If a ledger was deleted or emptied, the folder of an attempt still holds its spec, the outcome of
-each rank and its logs, and the result is read from them again. What only the ledger recorded is
-lost: which nodes were resumed or repaired, what compiling reported, why attempts were ended.
+If a ledger was deleted or emptied, the folders of its attempts show that, and a session refuses to
+measure everything again unasked.
 """
 
 from __future__ import annotations
@@ -14,29 +13,25 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.executors.named import executor_in
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.text import counted
 
 _ENDED_BY_US = frozenset({State.CANCELLED, State.LOST})  # states of a job after our cancel
 _END_LIMIT_S = 60.0  # how long to wait for jobs to end
 _POLL_S = 0.25  # the time between two polls
 # the folder of an attempt:  overlap-2-wave2.0-3f9c01ab77.1
-_ATTEMPT = re.compile(r"(?P<trial>.+-[0-9a-f]{10})\.(?P<number>[1-9][0-9]{0,3})")
+_ATTEMPT = re.compile(r".+-[0-9a-f]{10}\.[1-9][0-9]{0,3}")
 
 
 def cancel_unwaited(
@@ -130,85 +125,24 @@ def _as_they_end(
         time.sleep(_POLL_S)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostRun:
-    """The attempts of a ledger that is gone.
-
-    Attributes:
-        name: the name of their folder, which is the id of the session that began the ledger.
-        finished: the number of attempts that have an outcome.
-        others: the number of attempts without an outcome, which may still run.
-    """
-
-    name: str
-    finished: int
-    others: int
-
-    @property
-    def phrase(self) -> Message:
-        """A phrase with the numbers of attempts and the session, for a sentence."""
-        others = say(" and {others:+other}", others=self.others) if self.others else None
-        counts = {"finished": self.finished, "others": others}
-        return say(
-            "{finished:+finished attempt}{others} of session {session}", session=self.name, **counts
-        )
-
-    def note(self, *, again: bool) -> Message:
-        """Return a note for readers of the results.
-
-        `again` says whether the results of the attempts are read again, or the attempts ignored.
-        """
-        if again:
-            text = (
-                "the former ledger was lost; {attempts} are read again from their own files. "
-                "It is not known which nodes were resumed or repaired in that time, so scores from "
-                "before and after a repair may be compared"
-            )
-        else:
-            text = "the former ledger was lost; {attempts} are ignored, also those that still run"
-        return say(text, attempts=self.phrase)
-
-
-def lost_runs(folder: Path) -> tuple[LostRun, ...]:
-    """Return the attempts of sessions that no ledger knows, the latest session first.
+def lost_ledger_error(folder: Path) -> ConfigError | None:
+    """Return an error if a folder holds attempts of a session that no ledger knows, else None.
 
     Attempts that an archived ledger knows are not lost.
     """
-    runs: dict[Path, list[bool]] = {}
-    for path in folder.glob(f"*/*/{SPEC}"):
-        attempt = path.parent
-        if _ATTEMPT.fullmatch(attempt.name):
-            runs.setdefault(attempt.parent, []).append(bool(read_outcomes(attempt)))
-    archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if runs else ()
+    sessions = {
+        path.parent.parent.name
+        for path in folder.glob(f"*/*/{SPEC}")
+        if _ATTEMPT.fullmatch(path.parent.name)
+    }
+    archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if sessions else ()
     archived = [secure_files.read_bytes(path) for path in archives]
-    lost = []
-    for run in runs:
-        session = f'"session":"{run.name}"'.encode()
-        if not any(session in ledger for ledger in archived):
-            lost.append(run)
-    lost.sort(key=lambda run: run.stat().st_mtime, reverse=True)
-    return tuple(
-        LostRun(name=run.name, finished=sum(runs[run]), others=runs[run].count(False))
-        for run in lost
-    )
-
-
-def lost_ledger_error(folder: Path, lost: tuple[LostRun, ...]) -> ConfigError:
-    """Return the error for attempts whose ledger is lost: what was found, and what to do."""
-    more = f" (and of {counted(len(lost) - 1, 'earlier session')})" if len(lost) > 1 else ""
-    return ConfigError(
-        f"{folder} holds {sentence(lost[0].phrase)}{more}, but no {LEDGER} that knows them: it was "
-        "deleted or emptied. Put it back; or use --xlatune-rebuild to read the results again from "
-        "the attempts' own files and go on; or use --xlatune-fresh to measure everything again. "
-        "Nothing is deleted"
-    )
-
-
-def last_attempt_number(run: Path, trial_id: str) -> int:
-    """Return the number of a trial's last attempt that has a folder; 0 if none has one.
-
-    `run` is the folder of the session that began the ledger.
-    """
-    matches = (_ATTEMPT.fullmatch(path.parent.name) for path in run.glob(f"*/{SPEC}"))
-    numbers = (int(match["number"]) for match in matches if match and match["trial"] == trial_id)
-    return max(numbers, default=0)
+    for session in sorted(sessions):
+        if not any(f'"session":"{session}"'.encode() in ledger for ledger in archived):
+            return ConfigError(
+                f"{folder} holds attempts of session {session}, but no {LEDGER} that knows them: "
+                "it was deleted or emptied. Put it back, or use --xlatune-fresh to measure "
+                "everything again; jobs of that session that still run are not ended, and nothing "
+                "is deleted"
+            )
+    return None

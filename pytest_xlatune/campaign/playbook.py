@@ -101,7 +101,10 @@ _FROM_OUTSIDE = frozenset(
     }
 )
 # classes whose findings are quoted in full as the reason of a decision
-_QUOTED = (FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.NO_SCORE, FailureClass.OTHER_DEVICE)
+_QUOTED = (
+    *(FailureClass.FLAGS_NOT_EFFECTIVE, FailureClass.NO_SCORE, FailureClass.OTHER_DEVICE),
+    FailureClass.LOG_UNREADABLE,
+)
 
 
 def is_from_outside(cls: str) -> bool:
@@ -156,7 +159,6 @@ class Facts:
         has_enough_turns: whether a rotation that a time limit ended has enough turns for a score.
         is_first_rotation: whether it is rotation 0, of the baseline alone, or rotation 1; all later
             rotations depend on these.
-        is_over: whether it ended before this session began.
         is_unready: whether the preparation of the next attempt failed.
         is_for_nodes: whether its nodes are the reason that it cannot start.
         ends_with_nodes: whether the study goes on without a trial whose nodes fail.
@@ -169,7 +171,6 @@ class Facts:
     blamed: Blamed | None = None
     has_enough_turns: bool = False
     is_first_rotation: bool = False
-    is_over: bool = False
     is_unready: bool = False
     is_for_nodes: bool = False
     ends_with_nodes: bool = False
@@ -230,19 +231,10 @@ CASES: tuple[EndCase, ...] = (
         Next.STOP,
     ),
     EndCase((Next.GIVE_UP,), lambda _, facts: facts.is_first_rotation, Next.DROP),
-    # trouble of the site that ended a job before this session began may be over by now
-    EndCase(
-        (Next.STOP,),
-        lambda ruling, facts: (
-            facts.is_over and ruling.cannot is None and ruling.cls in blamed_on(Blame.SITE)
-        ),
-        Next.RETRY,
-    ),
     EndCase(
         (Next.RETRY,),
         lambda _, facts: facts.is_unready,
         Next.STOP,
-        lambda ruling, _: {"needed": ruling.before},
     ),
     EndCase(
         (Next.STOP,),

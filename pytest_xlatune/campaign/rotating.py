@@ -14,7 +14,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
+from pytest_xlatune.campaign.ended import EndedAttempt
 from pytest_xlatune.campaign.playbook import Ruling, is_from_outside
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
@@ -50,11 +50,8 @@ _CAUSED_BY_TRAINER = frozenset(
 _NODE_OR_SITE_ACTIONS = (Action.RESUME_NODE, Action.HOOK, Action.WAIT, Action.STOP)
 _LEAST_LINES_SHARE = 0.7  # of calls with a step line; less than 1, because last lines may be lost
 _SPARE_CALLS = 2  # calls beyond the logged steps that are allowed, such as a warm-up
-# When the time limit strikes, a turn or a compilation counts as hung if it has run longer than
-# `_HUNG_S` seconds, and longer than `_HUNG_TIMES` times its usual time.
-_HUNG_S, _HUNG_TIMES = 60.0, 10
-_LEAST_TURNS_SHARE = 0.5  # least share of the planned turns for a score, if a rotation ended early
 _LATE_STEPS = 2  # number of first steps of a turn in which an error of the turn before may show
+_LEAST_TURNS_SHARE = 0.5  # least share of the planned turns for a score, if a rotation ended early
 
 
 def read_journals(texts: Sequence[str]) -> RotationRead | None:
@@ -78,7 +75,6 @@ def read_journals(texts: Sequence[str]) -> RotationRead | None:
             first,
             suspects=behind.suspects,
             is_compiling=behind.is_compiling,
-            last_at_s=behind.last_at_s,
         )
     return first
 
@@ -129,18 +125,16 @@ def _score_turns(
     evaluations = set[int]()
     if protocol.eval_interval:
         evaluations = {step.step for step in timed if step.step not in scored_steps}
-    steps_per_line = _steps_per_line(timed)
     turns = read_turns(
         [(turn.program, first + turn.first_call, turn.calls) for turn in read.turns],
         timed,
         programs=len(rotation.spec.programs),
         # a line that is not written for each step may be the mean of all steps since the last line
-        skipped=SKIPPED_STEPS + steps_per_line - 1,
+        skipped=SKIPPED_STEPS + _steps_per_line(timed) - 1,
         left_out=evaluations | {first + call for call in read.odd_calls},
     )
     if isinstance(turns, NoTurns):
-        turn_steps = rotation.spec.turn_steps
-        return _explain_no_turns(turns, read, steps_per_line=steps_per_line, turn_steps=turn_steps)
+        return turns
     step_tokens = [step.tgs * step.step_s for step in timed if step.tgs and step.step_s]
     return fit_turns(turns, tokens=median(step_tokens) if step_tokens else None)
 
@@ -148,38 +142,6 @@ def _score_turns(
 def _steps_per_line(timed: Sequence[StepRecord]) -> int:
     gaps = [after.step - before.step for before, after in itertools.pairwise(timed)]
     return max(round(median(gaps)), 1) if gaps else 1
-
-
-def _explain_no_turns(
-    no_turns: NoTurns, read: RotationRead, *, steps_per_line: int, turn_steps: int
-) -> NoTurns:
-    """Return why there is no turn: what the trainer does, or else the reason that is known."""
-    if read.turns and read.odd_calls:
-        last = read.turns[-1]
-        calls = last.first_call + last.calls if read.calls is None else read.calls
-        odd = len(read.odd_calls)
-        return NoTurns(
-            reason=coded(
-                MessageCode.NO_TURNS,
-                "{odd} of {calls} calls of the step had other arguments than the first "
-                "ones, and the trainer's own program ran them, so that no turn of the "
-                "baseline is left: give each step the same shapes and static values, for "
-                "example drop a short last batch",
-                odd=odd,
-                calls=calls,
-            )
-        )
-    if read.turns and steps_per_line > 1:
-        return NoTurns(
-            reason=coded(
-                MessageCode.NO_TURNS,
-                "the log has a line every {every} steps, and a turn has {turn_steps:+step}: let "
-                "the trainer write a line for each step",
-                every=steps_per_line,
-                turn_steps=turn_steps,
-            )
-        )
-    return no_turns
 
 
 def _steps_mismatch(read: RotationRead, timed: Sequence[StepRecord]) -> Message | None:
@@ -201,24 +163,6 @@ def _steps_mismatch(read: RotationRead, timed: Sequence[StepRecord]) -> Message 
     spare = max(_SPARE_CALLS, _steps_per_line(timed))
     if fewest - spare <= steps <= most + spare:
         return None
-    if read.another_call is not None and most < steps:
-        return coded(
-            MessageCode.NO_TURNS,
-            "the trainer made its step anew as another program, for the first time before "
-            "call {call}, so that {calls} of {lines:+step} took turns: let it call jax.jit "
-            "once, before its loop",
-            call=read.another_call,
-            calls=most,
-            lines=steps,
-        )
-    times = round(most / steps)
-    if read.calls is not None and times > 1 and abs(most - times * steps) <= times * spare:
-        return coded(
-            MessageCode.NO_TURNS,
-            "the trainer calls the program of its step {times} times for each step of its "
-            "log, so it is unknown which program ran a step",
-            times=times,
-        )
     return coded(
         MessageCode.NO_TURNS,
         "the log has {lines:+step}, but the step's program was called {calls} times, so it is "
@@ -232,22 +176,6 @@ def has_enough_turns(result: RotationResult, rotation: Rotation) -> bool:
     """Return whether a rotation that a time limit ended has enough turns for its score to count."""
     score = result.score
     return score is not None and len(score.turns) >= _LEAST_TURNS_SHARE * len(rotation.spec.order)
-
-
-def ends_early(left: Leftovers, rotation: Rotation) -> Finding | None:
-    """Return a finding if a trainer ended without an error too early for its turns, else None.
-
-    More than half of the planned turns are enough, because each program has then had one.
-    """
-    read, steps = left.journal, left.steps
-    if rotation.is_look or read is None or not read.turns or not steps:
-        return None
-    logged, turns, planned = _calls_logged(steps), len(read.turns), len(rotation.spec.order)
-    # a trainer that made its steps, but no turns, did not end early
-    if turns > _LEAST_TURNS_SHARE * planned or logged > _LEAST_TURNS_SHARE * rotation.steps:
-        return None
-    cls, detail = FailureClass.TOO_FEW_STEPS, f"{logged} of {rotation.steps} steps"
-    return Finding(cls=cls, action=Action.RETRY, text=cls.meaning, detail=detail)
 
 
 def _calls_logged(steps: Sequence[StepRecord]) -> int:
@@ -281,29 +209,23 @@ def blame(
 
     It is the program that was being compiled, or that had its turn. At first it is only a suspect,
     unless the playbook drops a profile at once for such an end. It is blamed if the next attempt
-    ends in the same way and in the same program. In the first steps of a turn, the program of the
-    turn before may have caused the end. Both are then suspects, and the next such end decides.
+    ends in the same way and in the same program. In the first steps of a turn it is a suspect for
+    any end, because an error of the turn before may show only then.
 
     A loss that is not finite shows one step after the program that spoilt the weights. In the first
     step of a turn it is therefore blamed on the program of the turn before. At most one program of
     a rotation is blamed for a loss, because all programs share the weights. An attempt that
-    completed can only have died of its loss, or have ended too early.
-
-    A time limit is blamed on a program only if the program hung when the limit struck. Programs in
-    the journal that do not belong to the rotation are ignored.
+    completed can only have died of its loss. Programs in the journal that do not belong to the
+    rotation are ignored.
     """
     read, steps = attempt.left.journal, attempt.left.steps
     outcome, earlier = attempt.outcome, attempt.blamed
     if read is None or decision.next is Next.ACCEPT or outcome.state is State.NODE_FAIL:
         return None
-    is_hang = decision.cls == FailureClass.TIME_LIMIT and _has_hung(
-        read, steps, rotation, outcome.end_s
-    )
-    if not is_hang and (is_from_outside(decision.cls) or decision.cls in _CAUSED_BY_TRAINER):
+    if is_from_outside(decision.cls) or decision.cls in _CAUSED_BY_TRAINER:
         return None
     is_loss = decision.cls == FailureClass.NUMERICAL_FAILURE
-    has_completed = outcome.state is State.COMPLETED
-    if has_completed and not is_loss and ends_early(attempt.left, rotation) is None:
+    if outcome.state is State.COMPLETED and not is_loss:
         return None
     if decision.is_of_node or (cause is not None and cause.action in _NODE_OR_SITE_ACTIONS):
         return None
@@ -311,80 +233,50 @@ def blame(
         return None
     removed = {culprit.program for culprit in earlier if not culprit.is_suspect}
     ids = {program.id for program in rotation.spec.programs if not program.is_baseline} - removed
+    turn_steps = rotation.spec.turn_steps
+    program, is_early = _program_of_end(read, steps, turn_steps)
     if is_loss:
-        program, before = _program_of_loss(read, steps), ""
-    else:
-        turn_steps = rotation.spec.turn_steps
-        program, before = _programs_of_end(read, steps, turn_steps, has_completed=has_completed)
-    program = program if program in ids else ""
-    before = before if before in ids else ""
+        program, is_early = _program_of_loss(read, steps), False
+    if program not in ids:
+        return None
     at = BlamedAt.COMPILING if read.is_compiling and not is_loss else BlamedAt.TURN
     if sum(culprit.at is at for culprit in earlier) >= MOST_BLAMED[at]:
         return None
     # Only the last blame counts, because an end in another program clears the former suspect.
     last = earlier[-1] if earlier and earlier[-1].at is at else None
-    # The retry gives the suspect the first turn, after a baseline. If it survived that, and the
-    # next end comes after the same program as the last end, that program is to blame.
-    is_program_before = last is not None and bool(before) and last.before == before
-    program = before if is_program_before else program
-    if not program:
-        return None
-    is_again = is_program_before or (last is not None and last.program == program)
-    is_suspect = not is_again and (bool(before) or decision.next is not Next.DROP)
+    is_again = last is not None and last.program == program
     return Blamed(
         program=program,
         at=at,
         cls=decision.cls,
         attempt=attempt.number,
-        is_suspect=is_suspect,
-        before=before if is_suspect else "",
+        is_suspect=not is_again and (is_early or decision.next is not Next.DROP),
     )
 
 
-def _has_hung(
-    read: RotationRead, steps: Sequence[StepRecord], rotation: Rotation, ended_s: float | None
-) -> bool:
-    """Return whether the last compilation or turn took far longer than usual, and did not end.
+def _program_of_end(
+    read: RotationRead, steps: Sequence[StepRecord], turn_steps: int
+) -> tuple[str, bool]:
+    """Return the program in which an attempt ended, and whether in the first steps of its turn.
 
-    If the time limit is shorter than our patience with a hang, the limit strikes first.
-    """
-    if ended_s is None or read.last_at_s is None:
-        return False
-    steps_s = [step.step_s for step in steps if step.step_s is not None and step.step_s > 0]
-    usual_s = rotation.spec.turn_steps * median(steps_s) if steps_s else math.inf
-    if read.is_compiling:
-        usual_s = max((program.compile_s for program in read.compiled), default=math.inf)
-    return ended_s - read.last_at_s > max(_HUNG_S, _HUNG_TIMES * usual_s)
-
-
-def _programs_of_end(
-    read: RotationRead, steps: Sequence[StepRecord], turn_steps: int, *, has_completed: bool
-) -> tuple[str, str]:
-    """Return the program in which an attempt ended, and the program before if it may be the cause.
-
-    Each is "" if there is none. If a baseline hangs, the program before it is no cause, because its
-    steps are over. If a trainer fails after the last step of a turn, or between two steps, no
-    program is the cause.
+    The program is "" if a trainer failed after the last step of a turn, or between two steps.
     """
     suspect = next(iter(read.suspects), "")
-    recent = [turn.program for turn in read.turns[-2:]]
-    if read.is_compiling or not recent or not steps:
-        return suspect, ""
+    if read.is_compiling or not read.turns or not steps:
+        return suspect, False
     last, raised = read.turns[-1], read.raised_call
     # the last turn was complete, so the exception was raised at the first call of the next one
     if raised is not None and last.calls == turn_steps:
-        return suspect, last.program if suspect != last.program else ""
+        return suspect, True
     # the suspects are those of another process, which was in another turn than the first process
-    if not set(read.suspects) <= {*recent}:
-        return suspect, ""
+    if not set(read.suspects) <= {turn.program for turn in read.turns[-2:]}:
+        return suspect, False
     call = _calls_logged(steps) if raised is None else raised
-    turn_calls = turn_steps if has_completed or raised is not None else last.calls
-    if call >= last.first_call + turn_calls:
-        return "", ""
-    if call < last.first_call and suspect != last.program:  # a step of the turn before is not over
-        return suspect, ""
-    may_be_before = call < last.first_call + _LATE_STEPS and len(recent) > 1
-    return last.program, recent[0] if may_be_before else ""
+    if call < last.first_call:  # a step of the turn before is not over
+        return suspect, False
+    is_early = call < last.first_call + _LATE_STEPS
+    turn_calls = last.calls if raised is None else turn_steps
+    return (last.program if call < last.first_call + turn_calls else ""), is_early
 
 
 def _program_of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from pytest_xlatune.campaign.jobs import cancel_unwaited, lost_ledger_error, lost_runs
+from pytest_xlatune.campaign.jobs import cancel_unwaited, lost_ledger_error
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.ledger import LEDGER, Ledger
@@ -30,10 +30,8 @@ def run_jobs(arguments: argparse.Namespace) -> Output:
                 ]
             ended += cancelled
             state = replay(Ledger(folder / LEDGER).refresh())
-            if not state.opened:
-                lost = lost_runs(folder)
-                if lost:
-                    problems.append(str(lost_ledger_error(folder, lost)))
+            if not state.opened and (error := lost_ledger_error(folder)):
+                problems.append(str(error))
         except LedgerError as error:  # go on: the other ledgers can have jobs to end
             problems.append(str(error))
             continue

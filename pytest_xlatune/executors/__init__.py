@@ -21,7 +21,6 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
     > log.<rank>.txt   standard output and error of that rank, merged, written as they come
     > environment.json what the first rank of each node ran on; renamed into place
     > outcome.json     how rank 0 ended; renamed into place
-    < outcome.json.unreadable  an outcome that could not be read, unchanged
 
 The files without a rank in their names are those of rank 0; the other ranks have
 `claimed.<rank>.json`, and so on. `secure_files` opens all of them below the descriptor of the
@@ -229,10 +228,6 @@ class Executor(abc.ABC):
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Return a note on other users' jobs on the nodes; "" if no trial has to wait for one."""
         del nodelist
-        return ""
-
-    def time_note(self) -> str:
-        """Return until when trials can run on this session's nodes; "" if there is no limit."""
         return ""
 
     def probe(

@@ -29,7 +29,6 @@ from pytest_xlatune.model.redact import (
 )
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.rotation import JOURNAL, RANK
-from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
@@ -150,7 +149,7 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
 
     A rank whose file cannot be read has failed, and its outcome says so by `is_unreadable`.
     """
-    ranks = {0, *_by_rank(folder.glob("outcome.*.json*"))}
+    ranks = {0, *_by_rank(folder.glob("outcome.*.json"))}
     outcomes = (
         (rank, _outcome(folder / payload.name_of("outcome", rank))) for rank in sorted(ranks)
     )
@@ -159,20 +158,13 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
 
 def _outcome(path: Path) -> Outcome | None:
     """Return the outcome that a rank wrote; if it cannot be read, one that says why."""
-    renamed = _renamed(path)
-    was_renamed = not os.path.lexists(path) and os.path.lexists(renamed)
-    source = renamed if was_renamed else path
     try:
-        data = read_json_file(source)
-        outcome = None if data is None else Outcome.from_json(data)
-        if not was_renamed:
-            return outcome
-        why = "it could not be read before"
+        data = read_json_file(path)
+        return None if data is None else Outcome.from_json(data)
     # no exception is raised, because it would stop every test of every session
     except (LedgerError, OSError) as error:
-        why = _file_fault(error).removeprefix(f"{source}: ")
-    reason = f"{path}: {why}; kept as {renamed.name}"
-    return Outcome(state=State.FAILED, reason=reason, is_unreadable=True)
+        reason = f"{path}: {_file_fault(error).removeprefix(f'{path}: ')}"
+        return Outcome(state=State.FAILED, reason=reason, is_unreadable=True)
 
 
 def _file_fault(error: LedgerError | OSError) -> str:
@@ -182,22 +174,6 @@ def _file_fault(error: LedgerError | OSError) -> str:
     if error.errno in secure_files.NO_FILE:
         return error.strerror or str(error)
     raise error
-
-
-def keep_unreadable(folder: Path) -> None:
-    """Rename each outcome of an attempt that cannot be read, so that a person can inspect it.
-
-    A file that cannot be renamed stays as it is.
-    """
-    for rank, outcome in read_outcomes(folder).items():
-        path = folder / payload.name_of("outcome", rank)
-        if outcome.is_unreadable:
-            with contextlib.suppress(OSError):
-                path.rename(_renamed(path))
-
-
-def _renamed(path: Path) -> Path:
-    return path.with_name(f"{path.name}.unreadable")
 
 
 def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ()) -> LaunchSpec:
@@ -280,10 +256,6 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
         findings += [
             _node_finding(FailureClass.NODE_SAID, node, line) for line in soft[:_MOST_LINES]
         ]
-        further = len(hard[_MOST_LINES:]) + len(soft[_MOST_LINES:])
-        if further:
-            text = f"and {counted(further, 'further line')}, in {path.with_suffix('.txt').name}"
-            findings.append(_node_finding(FailureClass.NODE_SAID, node, text))
     if not findings and not list(folder.glob("health*.json")):
         why = "the command was not run: the job was ended, or its launcher runs it elsewhere"
         findings.append(_node_finding(FailureClass.NODE_UNASKED, "", why))

@@ -19,7 +19,6 @@ import logging
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -37,13 +36,11 @@ from pytest_xlatune.executors.folder import (
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.text import duration
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
 _SUBMIT_OUTPUT = "submit.txt"  # the output of the submitting process
 _SUBMIT_TIMEOUT_S = 120.0
-_MINUTE_S = 60.0
 # the variables of our environment that an interpreter needs to start
 _NEEDED = ("HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
@@ -88,7 +85,7 @@ class LocalExecutor(Executor):
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Return the state of each job, from its folder and the processes that are named there."""
         return {
-            submission.job_id: _outcome_of(root / submission.folder, submission.job_id, self._lock)
+            submission.job_id: _outcome_of(root / submission.folder, submission.job_id)
             for submission in submissions
         }
 
@@ -124,11 +121,11 @@ class LocalExecutor(Executor):
         return Resumed(faults=(f"{os.uname().nodename} has no scheduler that could resume it",))
 
 
-def _outcome_of(folder: Path, job_id: str, lock: Path | None) -> Outcome:
+def _outcome_of(folder: Path, job_id: str) -> Outcome:
     # the outcome is read again at the end, because it may have been written in the meantime
     return (
         _written_outcome(folder)
-        or _unfinished(folder, job_id, lock)
+        or _unfinished(folder, job_id)
         or read_outcomes(folder).get(0)
         or _lost(folder)
     )
@@ -140,7 +137,7 @@ def _written_outcome(folder: Path) -> Outcome | None:
     return None if outcome is None or outcome.is_unreadable else outcome
 
 
-def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
+def _unfinished(folder: Path, job_id: str) -> Outcome | None:
     """Return the outcome of a job that waits or runs; None if its process has ended."""
     claim, trainer = read_claim(folder), read_started(folder)
     if claim is None:  # not claimed yet: only the job id names its process
@@ -155,25 +152,8 @@ def _unfinished(folder: Path, job_id: str, lock: Path | None) -> Outcome | None:
     if claim is not None and not claim.is_here:
         reason = f"runs on {claim.host}; only that machine can see if it lives"
     if trainer is None:
-        since_s = claim.at_s if claim is not None else None
-        return Outcome(state=State.PENDING, reason=reason or _wait_reason(lock, since_s))
+        return Outcome(state=State.PENDING, reason=reason or "waits for the machine")
     return Outcome(state=State.RUNNING, nodes=(trainer.host,), start_s=trainer.at_s, reason=reason)
-
-
-def _wait_reason(lock: Path | None, since_s: float | None) -> str:
-    """Return how long a trial has waited for the machine, and its holder if the lock shows it.
-
-    `lock` is the file of the lock; None means that of the machine. `since_s` is when the trial
-    began to wait; None if that is unknown.
-    """
-    passed_s = time.time() - since_s if since_s is not None else 0.0
-    # seconds are left out, because a person is shown every change of a reason
-    waited = f", for {duration(passed_s)} already" if passed_s >= _MINUTE_S else ""
-    text = f"waits for the machine{waited}"
-    with contextlib.suppress(OSError, ValueError, SubmissionError):
-        holder = Path(secure_files.read_text(lock or machine_lock()).strip())
-        return f"{text}: {holder.name} has it" if holder.is_dir() and holder.name else text
-    return text
 
 
 def _lost(folder: Path) -> Outcome:

@@ -6,9 +6,9 @@ nothing and ends nothing; `logs.standstill` evaluates the result. There are two 
 which needs a package in the trainer's environment:
 
 * the kernel: state, system call and wait channel of the main thread, the file or socket that it
-  waits for, CPU time;
-* Python's stacks: from py-spy if it is installed and allowed, else from `faulthandler`, which the
-payload's hook registered for a signal when the interpreter started.
+  waits for;
+* Python's stacks from `faulthandler`, which the payload's hook registered for a signal when the
+  interpreter started.
 """
 
 from __future__ import annotations
@@ -17,16 +17,11 @@ import contextlib
 import functools
 import os
 import re
-import shutil
-import socket
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 SIGNAL = 47  # the hook's signal: a real-time signal, which hardly any program uses
-SAMPLE_S = 1.0  # seconds between two readings of the CPU time
 _STACK_S = 2.0  # the most seconds for the stacks of one process
 _ALL_STACKS_S = 10.0  # the most seconds for the stacks of all processes
 _MOST_BYTES = 1 << 18  # the most bytes of stacks of one process
@@ -34,7 +29,6 @@ _MOST_PROCESSES, _MOST_FRAMES, _MOST_THREADS = 64, 24, 16
 _LAST_LINES, _MOST_CHARS = 3, 300  # how many lines of the log are recorded, and how much of a line
 _LOG_END_BYTES = 1 << 13  # how much of the end of a log is read for these lines
 _MOST_RANK_DIGITS = 8  # a longer number is no rank
-_HERTZ = os.sysconf("SC_CLK_TCK")
 # variables with a process's rank and the number of ranks; the innermost launcher first
 _RANKS = (
     (b"JAX_PROCESS_INDEX", b"JAX_PROCESS_COUNT"),
@@ -69,10 +63,6 @@ _CALLS_ON_DESCRIPTORS = frozenset(
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 #   File "/home/u/train.py", line 12 in step
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)')
-# Thread 4711 (idle): "MainThread"       Thread 0x7F12 (active)
-_SPY_THREAD = re.compile(r'Thread (?:0x[0-9A-Fa-f]+|\d+) \((?P<how>[^)]*)\)(?:: "(?P<name>.*)")?')
-#     step (/home/u/train.py:12)
-_SPY_FRAME = re.compile(r"    (?P<function>.+) \((?P<file>.*?)(?::(?P<line>\d+))?\)$")
 
 
 def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
@@ -89,11 +79,7 @@ def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str
     with contextlib.suppress(OSError):
         quiet_s = at_s - log.stat().st_mtime
     processes = _descendants(payload_pid)[:_MOST_PROCESSES]
-    before = [process.cpu_ticks() for process in processes]
-    time.sleep(SAMPLE_S)
-    records = [
-        process.record(ticks, rank) for process, ticks in zip(processes, before, strict=True)
-    ]
+    records = [process.record(rank) for process in processes]
     until_s = time.monotonic() + _ALL_STACKS_S
     for process, record in zip(processes, records, strict=True):
         record["stacks"] = _stacks_of(process, stacks, until_s=until_s)
@@ -160,28 +146,14 @@ class _ProcessView:
         except OSError:
             return ""
 
-    def threads(self) -> list[str]:
-        """Return the ids of the threads, sorted; none if they cannot be read."""
+    def count_threads(self) -> int:
+        """Return the number of threads; 0 if they cannot be read."""
         with contextlib.suppress(OSError):
-            task = self.folder / "task"
-            return sorted(os.listdir(task), key=int)  # noqa: PTH208 - no paths needed
-        return []
+            return len(os.listdir(self.folder / "task"))  # noqa: PTH208 - no paths needed
+        return 0
 
-    def cpu_ticks(self) -> dict[str, int]:
-        """Return the CPU time of each thread by its id, in clock ticks."""
-        ticks = {}
-        for tid in self.threads():
-            fields = self._text_if_any(f"task/{tid}/stat").rpartition(")")[2].split()
-            if fields:
-                ticks[tid] = int(fields[11]) + int(fields[12])
-        return ticks
-
-    def record(self, before: dict[str, int], rank: int) -> dict[str, Any]:
-        """Return what the process does; its CPU use in cores is measured since `before`."""
-        now, main_thread = self.cpu_ticks(), str(self.pid)
-        used_ticks = 0
-        if main_thread in now and main_thread in before:
-            used_ticks = now[main_thread] - before[main_thread]
+    def record(self, rank: int) -> dict[str, Any]:
+        """Return what the process does."""
         own_rank, ranks = self._rank(rank)
         call, waited_for = self._call()
         state = self._text_if_any("stat").rpartition(")")[2].split()[:1]
@@ -193,12 +165,11 @@ class _ProcessView:
             "rank": own_rank,
             "ranks": ranks,
             "state": state[0] if state else "",
-            "threads": len(now),
+            "threads": self.count_threads(),
             "call": call,
             # the kernel writes 0 if the thread waits nowhere, or if it does not say where
             "channel": "" if call == "running" or channel == "0" else channel,
             "on": waited_for,
-            "main_cores": round(used_ticks / _HERTZ / SAMPLE_S, 2),
         }
 
     def _rank(self, default: int) -> tuple[int, int | None]:
@@ -224,26 +195,7 @@ class _ProcessView:
             link = str((self.folder / "fd" / str(descriptor)).readlink())
         except OSError:
             return call, ""
-        return call, self._peer(link) if link.startswith("socket:[") else link
-
-    def _peer(self, link: str) -> str:
-        """Return the remote end of a TCP socket: `socket:[4711]` -> `10.0.0.7:8476`.
-
-        The link of any other socket is returned unchanged.
-        """
-        for inode, remote in self.sockets():
-            if inode == link[8:-1]:
-                return remote
-        return link
-
-    def sockets(self) -> Iterator[tuple[str, str]]:
-        """Yield the inode and the remote address of each TCP socket."""
-        #   0: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 5321 1 ...
-        for name in ("net/tcp", "net/tcp6"):
-            for line in self._text_if_any(name).splitlines()[1:]:
-                words = line.split()
-                if len(words) > 9:  # noqa: PLR2004 - the index of the inode
-                    yield words[9], _address(words[2])
+        return call, "a socket" if link.startswith("socket:[") else link
 
     def open_files(self) -> set[str]:
         """Return what each descriptor of the process refers to, as /proc writes it."""
@@ -264,54 +216,13 @@ class _ProcessView:
         return False
 
 
-def _address(text: str) -> str:
-    """Read an address of /proc/net/tcp: `0100007F:6D7C` -> `127.0.0.1:28028`."""
-    host, _, port = text.partition(":")
-    # the kernel writes each word of four bytes in the order of this machine
-    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
-    packed = b"".join(words)
-    if packed[:12] == b"\0" * 10 + b"\xff\xff":  # an IPv4 address in the notation of IPv6
-        packed = packed[12:]
-    is_ipv4 = len(packed) == 4  # noqa: PLR2004 - bytes
-    shown = socket.inet_ntop(socket.AF_INET if is_ipv4 else socket.AF_INET6, packed)
-    return f"{shown}:{int(port, 16)}" if is_ipv4 else f"[{shown}]:{int(port, 16)}"
-
-
 def _stacks_of(process: _ProcessView, stacks: Path, *, until_s: float) -> list[list[str]]:
     """Return Python's stacks of a process, the main thread first; [] if they are unknown."""
     left_s = min(until_s - time.monotonic(), _STACK_S)
     if left_s <= 0 or process.fields[0] in ("Z", "X"):  # a zombie, or dead
         return []
-    if py_spy := _find_py_spy(process):
-        if python_stacks := _py_spy_stacks(py_spy, process, left_s):
-            return python_stacks
-        left_s = min(until_s - time.monotonic(), _STACK_S)
     if process.catches_signal and str(stacks) in process.open_files():
         return _faulthandler_stacks(process, stacks, left_s)
-    return []
-
-
-def _find_py_spy(process: _ProcessView) -> str:
-    """Return py-spy, beside the process's interpreter or on its PATH; "" if there is none."""
-    with contextlib.suppress(OSError):
-        words = process._bytes("cmdline").split(b"\0")  # noqa: SLF001 - of this module
-        py_spy = Path(os.fsdecode(words[0])).with_name("py-spy")
-        is_python = Path(os.fsdecode(words[0])).name.startswith("python")
-        if is_python and py_spy.is_absolute() and os.access(py_spy, os.X_OK):
-            return str(py_spy)
-        path = os.fsdecode(process.environ.get(b"PATH", b""))
-        return (shutil.which("py-spy", path=path) or "") if is_python else ""
-    return ""
-
-
-def _py_spy_stacks(py_spy: str, process: _ProcessView, left_s: float) -> list[list[str]]:
-    """Return the stacks that py-spy prints; [] if it may not read the process, or is too slow."""
-    argv = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(
-            argv, capture_output=True, timeout=max(left_s, 0.1), check=False, env={}
-        )
-        return parse_py_spy(done.stdout[:_MOST_BYTES].decode("utf-8", "replace"))
     return []
 
 
@@ -341,22 +252,7 @@ def parse_faulthandler(text: str) -> list[list[str]]:
             stacks.append([])
         elif stacks and (frame := _FRAME.match(line)):
             stacks[-1].append(f"{frame['file']}:{frame['line']} {frame['function']}")
-    return _shortened(stacks[::-1])
-
-
-def parse_py_spy(text: str) -> list[list[str]]:
-    """Parse stacks printed by `py-spy dump`; return the main thread's first."""
-    threads: list[tuple[bool, list[str]]] = []
-    for line in text.splitlines():
-        if thread := _SPY_THREAD.match(line):
-            threads.append((thread["name"] == "MainThread", []))
-        elif threads and (frame := _SPY_FRAME.match(line)):
-            threads[-1][1].append(f"{frame['file']}:{frame['line'] or '?'} {frame['function']}")
-    return _shortened([frames for _, frames in sorted(threads, key=lambda thread: not thread[0])])
-
-
-def _shortened(stacks: list[list[str]]) -> list[list[str]]:
-    return [stack[:_MOST_FRAMES] for stack in stacks[:_MOST_THREADS]]
+    return [stack[:_MOST_FRAMES] for stack in stacks[::-1][:_MOST_THREADS]]
 
 
 def _size(path: Path) -> int:

@@ -5,23 +5,23 @@ Another distribution adds an executor by an entry point of `pytest_xlatune.execu
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 
+LOCAL, SLURM, ALLOCATION = "local", "slurm", "allocation"
 EXECUTORS = EntryPointGroup(
     "pytest_xlatune.executors",
     kind="executor",
     ours={
-        "local": "pytest_xlatune.executors.local:LocalExecutor",
-        "slurm": "pytest_xlatune.executors.slurm:SlurmExecutor",
-        "allocation": "pytest_xlatune.executors.slurm.allocation:AllocationExecutor",
+        LOCAL: "pytest_xlatune.executors.local:LocalExecutor",
+        SLURM: "pytest_xlatune.executors.slurm:SlurmExecutor",
+        ALLOCATION: "pytest_xlatune.executors.slurm.allocation:AllocationExecutor",
     },
 )
-DEFAULT = "slurm"  # the executor if a sweep names none
+DEFAULT = SLURM  # the executor if a sweep names none
 
 
 def class_named(name: str, *, where: str = "the sweep") -> type[Executor]:
@@ -65,20 +65,3 @@ def executor_in(folder: Path, name: str) -> Executor:
         raise LedgerError(
             f"{error}. Its jobs cannot be watched: install its distribution, or end them yourself"
         ) from None
-
-
-def is_queued(name: str, executor: Executor) -> bool:
-    """Return whether jobs of the named executor wait in a queue of the scheduler of `executor`.
-
-    It returns False if the named executor is not installed, because its queue is then unknown.
-    """
-    try:
-        executor_class = class_named(name)
-    except ConfigError:
-        return False
-    return executor_class.has_queue and executor_class.scheduler == executor.scheduler
-
-
-def first_of_ours(fits: Callable[[type[Executor]], bool]) -> str:
-    """Return the name of our first executor for which `fits` is true, for a recommendation."""
-    return next(name for name in EXECUTORS.ours if fits(class_named(name)))

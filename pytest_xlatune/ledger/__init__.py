@@ -50,7 +50,6 @@ from pytest_xlatune.model.record import (
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
-    Action,
     Blamed,
     Finding,
     Outcome,
@@ -62,9 +61,6 @@ from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import Trial
 
 _AS_DEPLOYED = "the cell as deployed"
-_DECIDED = "{cls}: {follows}"
-_FAULTS = "{faults:; }"
-_FAULTS_AFTER_RESUME = "; after scontrol update State=RESUME: {faults}"
 
 
 def _word_of(name: str) -> str:
@@ -99,19 +95,16 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
         versions: name -> version of the software.
         settings: name of a setting that the user gave -> where it was given.
         command: the command line of the session, without secrets.
-        run: id of the session in whose folder the attempts are; "" for this session. It is an
-            earlier one if the ledger was lost and was rebuilt from the files of its attempts.
     """
 
     cells: tuple[Cell, ...]
     study: str
     sweep: AnyRelativePath = ""
-    session: str = ""
+    session: AnyRelativePath = ""
     declared: dict[str, Json] = msgspec.field(default_factory=dict)
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     settings: dict[str, str] = msgspec.field(default_factory=dict)
     command: str = ""
-    run: AnyRelativePath = ""
 
 
 class TrialPlanned(Event, frozen=True, kw_only=True):
@@ -188,9 +181,6 @@ _FOLLOWS = {  # what happens to a trial after an attempt -> its phrase in a mess
 }
 
 
-_UNREADABLE = frozenset({FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE})
-
-
 class Cannot(StrEnum):
     """What the reference cannot do, so that there is nothing to compare with."""
 
@@ -208,15 +198,11 @@ class Decided(Event, frozen=True, kw_only=True):
         tried: how many attempts of this trial just before also ended in this class.
         cannot: what the reference cannot do, if that stops the sweep; None otherwise.
         arm: the id of the reference; "" for the deployed cell.
-        needed: an action that a retry needed and that could not be done, so that the sweep stops.
         nodes: the nodes that failed; () if unknown.
-        faults: what is wrong with the nodes; if they were resumed, what still is.
         resumed: the nodes that were resumed in vain.
         found: a message that replaces `detail` if a text is not enough; None otherwise.
         shown: further evidence if no log line and no scheduler explains the end: how far the
             attempt came, or what a witness shows of a setting. None if there is none.
-        waited_s: seconds in the queue if they exceeded the user's limit; 0 otherwise.
-        spent: which limit another trial would exceed, and which option raises it; None otherwise.
         evidence: the line of the log, or the scheduler's words; "" if there is none.
         not_before_s: earliest start of the next attempt, in seconds since 1970; 0 for at once.
     """
@@ -229,11 +215,7 @@ class Decided(Event, frozen=True, kw_only=True):
     tried: int = 0
     cannot: Cannot | None = None
     arm: str = ""
-    needed: Action = Action.NONE
     nodes: tuple[str, ...] = ()
-    faults: tuple[str, ...] = ()
-    waited_s: int = 0
-    spent: Message | None = None
     evidence: str = ""
     not_before_s: float = 0.0
     resumed: tuple[str, ...] = ()
@@ -251,24 +233,10 @@ class Decided(Event, frozen=True, kw_only=True):
     @property
     def why(self) -> Message | None:
         """What happens to the trial, and for which class and detail; None if nothing failed."""
-        if self.spent is not None:
-            return say(_DECIDED, cls=self.cls, follows=self.spent)
         follows = say(_FOLLOWS[self.next])
-        obstacle = self._obstacle(follows)
-        if obstacle is not None:
-            return obstacle
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else None
         times = say(", {times} times in a row", times=self.tried + 1) if self.tried else None
-        if self.cls in _UNREADABLE:
-            return say(
-                "{meaning}: {detail}{times}: {follows}",
-                meaning=FailureClass(self.cls).meaning,
-                cls=self.cls,  # not in the text: the program reads it
-                detail=self.found or self.detail,
-                times=times,
-                follows=follows,
-            )
         has_detail = self.found is not None or self.detail not in ("", self.cls)
         detail = say(IN_BRACKETS, text=self.found or self.detail) if has_detail else None
         decision = say(
@@ -284,33 +252,6 @@ class Decided(Event, frozen=True, kw_only=True):
             decision = say("{detail}: {follows}", detail=self.found or self.detail, follows=follows)
         return self._for_reference(decision)
 
-    def _obstacle(self, follows: Message) -> Message | None:
-        """Return what prevented a trial or its next attempt from running; None if nothing did."""
-        cls, faults = self.cls, say(_FAULTS, faults=self.faults)
-        if self.waited_s:
-            waited = say(
-                "no trial has started for {seconds} s: {follows}",
-                seconds=self.waited_s,
-                follows=follows,
-            )
-            return say(_DECIDED, cls=cls, follows=waited)
-        if self.needed is not Action.NONE:
-            text = _FAULTS_AFTER_RESUME if self.resumed else "; {faults}"
-            suffix = say(text, faults=faults) if self.faults else None
-            missed = say(
-                "the next attempt needs {needed}, which was not done{faults}: {follows}",
-                needed=self.needed,
-                faults=suffix,
-                follows=follows,
-            )
-            return say(_DECIDED, cls=cls, follows=missed)
-        if self.faults:
-            text = "{faults}: {follows}"
-            if self.resumed:
-                text = "{faults}, and stays so after RESUME: {follows}"
-            return say(_DECIDED, cls=cls, follows=say(text, faults=faults, follows=follows))
-        return None
-
     def _for_reference(self, decision: Message) -> Message:
         is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
         arm = say("the reference {arm}", arm=self.arm) if self.arm else say(_AS_DEPLOYED)
@@ -325,24 +266,14 @@ class NodesPinned(Event, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-class NoteKind(StrEnum):
-    """The subject of a note."""
-
-    SITE = "site"  # a check of the site before anything was submitted
-    WAITING = "waiting"  # a trial waits for the scheduler, or for a place in its queue
-    OTHER = "other"
-
-
 class Noted(Event, frozen=True, kw_only=True):
     """A remark for readers, on which nothing is decided.
 
     Attributes:
-        about: the subject.
         text: the words of a check of the site, or of a compiler; "" if `why` has the remark.
         why: the remark as a message; None if `text` has it.
     """
 
-    about: NoteKind = NoteKind.OTHER
     text: str = ""
     why: Message | None = None
 
@@ -393,57 +324,19 @@ class EnvironmentSeen(Event, frozen=True, kw_only=True):
     is_whole: bool = False
 
 
-class EpochCause(StrEnum):
-    """Why scores on some nodes can no longer be compared with earlier ones."""
-
-    RESUMED = "resumed"  # Slurm resumed them
-    FIT_AGAIN = "fit-again"  # a trial failed there, but nothing had to be done
-    HOOK = "hook"  # the site's hook did what was needed
-    SWAPPED = "swapped"  # a cell's trial ran on other nodes than the one before
-    CHANGED = "changed"  # trainer, packages, driver or kernel differ from those of the trial before
-
-
 class EpochBegan(Event, frozen=True, kw_only=True):
     """Nodes have changed: scores on them cannot be compared with earlier ones.
 
     Attributes:
-        cause: what changed.
+        why: what changed.
         nodes: the nodes; () for every node of the ledger.
-        cls: the failure class that caused the change; "" if none did.
-        action: what the site's hook did; `NONE` if nothing.
-        faults: what Slurm could not repair before the hook did; () for nothing.
-        cell_digest: the only cell concerned, if it moved to other nodes; "" for all on `nodes`.
-        were: the nodes on which this cell's trials ran before; () if it has not moved.
-        changes: everything that changed in the environment; () for other causes.
+        cell_digest: the only cell concerned, whose nodes or environment changed; "" for all cells
+            on `nodes`.
     """
 
-    cause: EpochCause
+    why: Message
     nodes: tuple[str, ...] = ()
-    cls: str = ""
-    action: Action = Action.NONE
-    faults: tuple[str, ...] = ()
     cell_digest: str = ""
-    were: tuple[str, ...] = ()
-    changes: tuple[Message, ...] = ()
-
-    @property
-    def why(self) -> Message:
-        """The change that separates earlier scores from later ones."""
-        nodes, cls = self.nodes, self.cls
-        match self.cause:
-            case EpochCause.CHANGED:
-                return say("on {nodes} changed: {changes:; }", nodes=nodes, changes=self.changes)
-            case EpochCause.SWAPPED:
-                return say("nodes are {nodes}, were {were}", nodes=nodes, were=self.were)
-            case EpochCause.RESUMED:
-                return say("{cls}: resumed {nodes}", cls=cls, nodes=nodes)
-            case EpochCause.FIT_AGAIN:
-                return say("{cls}: fit again: {nodes}", cls=cls, nodes=nodes)
-        faults = say(_FAULTS, faults=self.faults)
-        suffix = say(_FAULTS_AFTER_RESUME, faults=faults) if self.faults else None
-        return say(
-            "{cls}: the site did {action}{faults}", cls=cls, action=self.action, faults=suffix
-        )
 
     @property
     def remark(self) -> Message:
@@ -649,7 +542,7 @@ _UNCHANGED = frozenset(
         *("arm", "before", "captures", "cell_digest", "cells", "cls", "code"),
         *("comment", "declared", "devices", "dump", "field", "files", "flags", "job_ids", "key"),
         *("kinds", "later", "limit", "name", "nodes", "pgle", "profile", "program", "resumed"),
-        *("run", "same_as", "session", "source", "study", "submission", "suspects", "sweep"),
+        *("same_as", "session", "source", "study", "submission", "suspects", "sweep"),
         *("trial", "trial_id", "versions", "were"),
     }
 )
@@ -729,13 +622,10 @@ def _unreadable(line: bytes) -> UnreadableLedgerError:
     except (ValueError, KeyError, TypeError):
         schema = SCHEMA
     if schema != SCHEMA:
-        versions = data.get("versions")  # the first line of a session has them
-        by = versions.get("pytest-xlatune") if isinstance(versions, dict) else None
-        wrote = "another version of pytest-xlatune" if by is None else f"pytest-xlatune {by!r:.40}"
         return UnreadableLedgerError(
-            f"found schema {schema!r:.40}, written by {wrote}; this version reads {SCHEMA}. Start "
-            "over with --xlatune-fresh, which moves the file aside, deletes nothing and ends none "
-            "of its jobs, or read it with the version that wrote it"
+            f"found schema {schema!r:.40}, written by another version of pytest-xlatune; this one "
+            f"reads {SCHEMA}. Read it with the version that wrote it, or "
+            f"{UnreadableLedgerError.ADVICE}"
         )
     return UnreadableLedgerError(
         f"unreadable line {line[:60]!r}; lines are only ever written whole, so this one was "

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # seconds without a turn of the driving process after which another one may drive
 _NONE = 0  # instead of a process id: no process drives
-_LOG = logging.getLogger("pytest_xlatune.campaign")
 
 
 class DriverLock:
@@ -31,7 +29,6 @@ class DriverLock:
         self._folder = folder
         # the file with the id of the driving process, which is written in each turn
         self._driver_file = folder / "turn.beat"
-        self._logged_driver = _NONE  # id of the driving process that was logged last
         self._is_registered = False  # whether this process is registered as waiting
         self._has_driven = False  # whether it has taken a turn in the present wait
 
@@ -42,7 +39,6 @@ class DriverLock:
             # This raises if the folder is missing, e.g. not mounted; the lock would create it.
             self._folder.stat()
         if self._is_driven_by_other():
-            self._log_driver(self._driver())
             yield False
             return
         with self._held("turn.lock", wait_s=0) as is_ours:
@@ -50,7 +46,6 @@ class DriverLock:
                 with self._explained():
                     self._write_driver(os.getpid())
                 self._has_driven = True
-                self._log_driver(os.getpid())
             yield is_ours
 
     @contextlib.contextmanager
@@ -129,12 +124,6 @@ class DriverLock:
                 f"{self._folder} cannot be used: {error}; choose a writable work directory with "
                 "free space on a file system with flock (--xlatune-workdir)"
             ) from error
-
-    def _log_driver(self, driver: int) -> None:
-        if driver not in (_NONE, self._logged_driver):
-            suffix = " (this one)" if driver == os.getpid() else ""
-            _LOG.info("process %d%s drives the campaign in %s", driver, suffix, self._folder)
-            self._logged_driver = driver
 
     def _is_driven_by_other(self) -> bool:
         driver = self._driver()

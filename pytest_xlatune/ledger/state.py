@@ -259,12 +259,7 @@ class LedgerState:
     @property
     def run(self) -> str:
         """The name of the folder of the attempts; "" before a session has begun."""
-        return (self.opened[0].run or self.opened[0].session) if self.opened else ""
-
-    @property
-    def is_rebuilt(self) -> bool:
-        """Whether it continues the attempts of a lost ledger."""
-        return bool(self.opened) and self.opened[0].run != ""
+        return self.opened[0].session if self.opened else ""
 
     @property
     def notes(self) -> tuple[Message, ...]:

@@ -22,7 +22,6 @@ from pytest_xlatune.model.record import Record
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # the line of the last step may not have been printed yet
-_IDLE = 0.1  # CPU use in cores up to which a thread is idle
 _SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
 # waiting for another thread or process, or for one of many descriptors
 _WAITING = frozenset(
@@ -30,8 +29,6 @@ _WAITING = frozenset(
     | {"wait4", "waitid", "sched_yield"}
 )
 _DEVICES = ("/dev/kfd", "/dev/nvidia", "/dev/dri", "/dev/infiniband", "/dev/accel", "/dev/vfio")
-# addresses:  10.0.0.7:443    [fe80::1]:443
-_ADDRESS = re.compile(r"(?:\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):\d+")
 # files of frames that are not the user's:  /usr/lib/python3.11/threading.py    <frozen runpy>
 _OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
 
@@ -48,8 +45,7 @@ class SeenProcess(Record, frozen=True, kw_only=True):
     threads: int
     call: str  # system call of the main thread; "running" if it is in none
     channel: str  # where it waits in the kernel
-    on: str  # file, pipe or address of the call
-    main_cores: float  # CPU use of the main thread, in cores
+    on: str  # file or pipe of the call; `a socket`
     # Python's stacks, the main thread's first, the innermost frame first: `FILE:LINE NAME`
     stacks: tuple[tuple[str, ...], ...] = ()
 
@@ -202,7 +198,7 @@ def _steps_behind(states: Sequence[RankState]) -> Sequence[RankState]:
 def _elsewhere(states: Sequence[RankState]) -> Sequence[RankState]:
     """Return ranks whose main thread is in a place where those of the others are not."""
     # if more than half read from a socket, they wait for a rank that does not
-    peers = [s for s in states if s.doing is Doing.READS and _ADDRESS.fullmatch(s.on)]
+    peers = [s for s in states if s.doing is Doing.READS and s.on == "a socket"]
     waiting = [state for state in states if state.doing is Doing.WAITS]
     for waits in (peers if 2 * len(peers) > len(states) else [], waiting):
         if waits and len(waits) < len(states):
@@ -276,7 +272,7 @@ def _doing(process: SeenProcess) -> Doing:
         return Doing.WAITS
     if process.on:
         return Doing.READS
-    is_busy = process.state == "R" or process.call == "running" or process.main_cores > _IDLE
+    is_busy = process.state == "R" or process.call == "running"
     return Doing.RUNS if is_busy else Doing.WAITS
 
 

@@ -146,7 +146,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
         node_hours: node-hours of all attempts; None if none has ended.
         autotuning: whether XLA's choice of GPU kernels was kept the same; "" without a GPU.
         two_speeds: one sentence for each arm whose runs fall into two groups.
-        is_rebuilt: whether the ledger was lost, so that this one was rebuilt from attempts' files.
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
@@ -160,7 +159,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
     node_hours: float | None = None
     autotuning: str = ""
     two_speeds: tuple[str, ...] = ()
-    is_rebuilt: bool = False
 
     def facts(self, part: str) -> dict[str, str]:
         """Return a part of the environment, from the first node for which it is known."""

@@ -167,7 +167,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     is_held: bool = False  # a person holds it in the queue
     allocation: str = ""  # the allocation of which it was a step; "" if it was a job of its own
     is_requeued: bool = False  # it was put back into the queue after it had started
-    # what must be changed if the scheduler will never start it as asked; else ""
+    # the reason if the scheduler will never start it as asked; else ""
     never_starts: str = ""
     # the end that its payload recorded cannot be read, so it counts as failed
     is_unreadable: bool = False

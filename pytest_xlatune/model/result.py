@@ -188,8 +188,6 @@ class Blamed(Record, frozen=True, kw_only=True):
         is_suspect: whether something else, such as a hang or a person's `kill`, may have ended the
             attempt. Then the next attempt still runs the program, and the program is blamed only if
             that attempt ends in the same way at the same program.
-        before: the profile that had the turn before a suspect that died in the first steps of its
-            own turn: an error of that profile may show only then. "" if there is none.
     """
 
     program: str
@@ -197,7 +195,6 @@ class Blamed(Record, frozen=True, kw_only=True):
     cls: str
     attempt: int
     is_suspect: bool = False
-    before: str = ""
 
 
 class RotationResult(Record, frozen=True, kw_only=True):

@@ -333,13 +333,9 @@ class RotationRead(Record, frozen=True, kw_only=True):
         trouble: why no programs took turns, in the worker's words; "" if they did.
         odd_calls: numbers of the calls whose arguments were not those that the programs were
             compiled for, so that the trainer's own program ran them.
-        another_call: number of the call before which the trainer made another function with the
-            name of the step; None if it made none.
         raised_call: number of the call that raised an exception and ended the turns; None if none
             did.
         device: platform and kind of the first device; "" if the journal does not have them.
-        last_at_s: start of the last compilation or turn, in seconds since 1970 by the clock of the
-            node that wrote the journal; None if the journal does not have it.
     """
 
     found: str = ""
@@ -353,10 +349,8 @@ class RotationRead(Record, frozen=True, kw_only=True):
     jax: str = ""
     trouble: str = ""
     odd_calls: tuple[int, ...] = ()
-    another_call: int | None = None
     device: str = ""
     is_compiling: bool = False
-    last_at_s: Real | None = None
     raised_call: int | None = None
 
 
@@ -366,7 +360,6 @@ _SINGLE_FACTS: Mapping[str, tuple[str, str, type]] = MappingProxyType(
         "jax": ("jax", "version", str),
         "found": ("found", "name", str),
         "trouble": ("trouble", "words", str),
-        "another": ("another_call", "call", int),
         "raised": ("raised_call", "call", int),
         "end": ("calls", "calls", int),
     }
@@ -390,9 +383,6 @@ class _Reading(msgspec.Struct, kw_only=True):
 
     def add(self, event: str, entry: Mapping[str, Any]) -> None:
         program = str(entry.get("program", ""))
-        if event in ("compile", "turn"):
-            at_s = float(entry.get("at", math.nan))
-            self.read["last_at_s"] = at_s if math.isfinite(at_s) else None
         if event in _SINGLE_FACTS:
             attribute, field, kind = _SINGLE_FACTS[event]
             self.read[attribute] = kind(entry[field])
@@ -450,10 +440,10 @@ def read_rotation(text: str) -> RotationRead:
     """Read a journal; skip a torn last line and unknown events.
 
     The events, one JSON object in each line with the `pid` of its process: `start` (turn_steps),
-    `jax` (version), `found` (name), `compile` (at) before and `compiled` (compile_s, memory_bytes,
+    `jax` (version), `found` (name), `compile` before and `compiled` (compile_s, memory_bytes,
     same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
-    (program, first_call, at), `odd_call` (call), `another` (call),
-    `raised` (call, words), `trouble` (words), `end` (calls). Malformed lines are skipped.
+    (program, first_call), `odd_call` (call), `raised` (call, words),
+    `trouble` (words), `end` (calls). Malformed lines are skipped.
 
     Several processes may have written, e.g. helpers of a trainer or an earlier attempt. It then
     reads the events of the last process that found the step, or, if none did, of the last that

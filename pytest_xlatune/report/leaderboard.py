@@ -302,8 +302,6 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
         )
     if not record.nodes:
         yield say("Not recorded: no trial has reported its environment yet")
-    if record.is_rebuilt:
-        yield say(_REBUILT)
     if record.commands:
         yield say("Command: {text}", text=literals(record.commands))
     if record.seed is not None:
@@ -331,11 +329,6 @@ def _english_remarks(record: RunRecord) -> Iterator[str]:
     for text in record.two_speeds:
         yield f"Two speeds: {plain(text)}"
 
-
-_REBUILT = N_(
-    "The previous ledger was lost, and its attempts were read again from their own files: whether "
-    "a node was resumed or repaired meanwhile is not known"
-)
 
 _SCORED_BY: Mapping[Metric, str] = {
     TGS: N_(

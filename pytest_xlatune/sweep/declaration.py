@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.entry_points import LOG_FORMATS
-from pytest_xlatune.executors.named import EXECUTORS
+from pytest_xlatune.executors.named import ALLOCATION, EXECUTORS, LOCAL, SLURM
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured
@@ -63,7 +63,6 @@ from pytest_xlatune.sweep.groups import (
     SettingsGroup,
     SiteSettings,
     UserOptions,
-    executor_option,
 )
 from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
@@ -408,14 +407,13 @@ class Sweep(SettingsGroup):
         if not site.chosen_executor.names_nodes:
             raise ConfigError(
                 f"{where}: the {site.executor} executor runs on this machine, which is one slot; "
-                "leave the slots out, or use "
-                f"{executor_option(lambda executor: executor.names_nodes)}"
+                f"leave the slots out, or use --xlatune-executor {SLURM}"
             )
         if not nodelist:
             raise ConfigError(
                 f"{where}: name the nodes of all slots (--xlatune-nodelist 'node[001-064]'), or "
                 "start the sweep inside an salloc of all of them "
-                f"({executor_option(lambda executor: executor.holds_nodes)})"
+                f"(--xlatune-executor {ALLOCATION})"
             )
         try:
             return parts(nodelist, site.slots)
@@ -587,12 +585,9 @@ def load_sweep(path: Path | str) -> Sweep:
 
 
 def _missing_nodes(site: SiteSettings) -> str:
-    scheduler, here = (
-        site.chosen_executor.scheduler,
-        executor_option(lambda executor: executor.is_here),
-    )
+    scheduler = site.chosen_executor.scheduler
     in_scheduler = f" in {scheduler}" if scheduler else ""
     return (
         f"the nodes{in_scheduler} (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N; for "
-        f"this machine alone {here})"
+        f"this machine alone --xlatune-executor {LOCAL})"
     )

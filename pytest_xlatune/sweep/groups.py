@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.named import DEFAULT, EXECUTORS, executor_named, first_of_ours
+from pytest_xlatune.executors.named import DEFAULT, EXECUTORS, executor_named
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -600,17 +600,13 @@ class RunSettings(SettingsGroup):
     ] = "info"
     access: Annotated[
         Access,
-        "Who may read ledgers and logs: owner, group (members may also resume a sweep) or all",
+        "Who may read ledgers and logs: owner, group or all",
         Where.SESSION,
     ] = "owner"
     is_off: Annotated[bool, "Deselect all sweeps and do nothing else", Name("no-xlatune")] = False
     fresh: Annotated[
         bool,
         "Start over, also on other nodes: move the ledger aside and measure all again",
-    ] = False
-    rebuild: Annotated[
-        bool,
-        "Make a lost ledger again from the attempts' own files",
     ] = False
     keep_jobs: Annotated[bool, "Leave running trials alone when the session ends early"] = False
     yes: Annotated[
@@ -628,11 +624,6 @@ class RunSettings(SettingsGroup):
 def is_in_brief_help(flag: str) -> bool:
     """Return whether the brief help shows an option of pytest, e.g. `--xlatune-budget`."""
     return flag.removeprefix(FLAG) in BRIEF_HELP
-
-
-def executor_option(is_fitting: Callable[[type[Executor]], bool]) -> str:
-    """Return the option that selects our first executor for which `is_fitting` is true."""
-    return f"{FLAG}executor {first_of_ours(is_fitting)}"
 
 
 # keyword of `Sweep` -> class of its value

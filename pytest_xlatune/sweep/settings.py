@@ -96,8 +96,6 @@ def resolve_options(
         }
         user_options = _merged(file, above_file, root=root, sweeps=sweeps)
     run = user_options.applied_to(RunSettings())
-    if run.access == "group":
-        secure_files.share_with_group(root / run.workdir, root / run.reports)
     user_options = structs.replace(
         _with_lists(user_options, root / run.workdir), ignored_file=ignored_file
     )

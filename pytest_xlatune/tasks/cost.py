@@ -15,7 +15,6 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.named import is_queued
 from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
@@ -177,7 +176,7 @@ def _ended_attempts(entries: Sequence[LedgerEntry], executor: Executor) -> list[
     for entry in entries:
         match entry.event:
             case AttemptSubmitted(submission=submission):
-                if is_queued(submission.executor, executor):
+                if executor.has_queue and submission.executor == executor.name:
                     submitted_s[submission.trial_id, submission.attempt] = entry.at_s
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 if outcome.start_s is None or outcome.end_s is None:

@@ -59,7 +59,7 @@ def made_folder(path: Path) -> secure_files.Folder:
 
 def _folder(path: Path) -> secure_files.Folder:
     """Open a folder of this user; a link to it is followed if a trusted user made the link."""
-    is_link = path.is_symlink() and secure_files.is_trusted(path.lstat().st_uid, path)
+    is_link = path.is_symlink() and secure_files.is_trusted(path.lstat().st_uid)
     return secure_files.Folder(path.resolve() if is_link else path)
 
 

@@ -134,7 +134,6 @@ def plan_of(
         *map(sentence, lines),
         *([sentence(exposed)] if exposed else ()),
         *measured_noise,
-        *filter(None, [resolved.sweep.site.chosen_executor.time_note()]),
         *_variables_without_witness(resolved, study),
         *(() if compiles else not_compiled(resolved, study)),
     ]

@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from pytest_xlatune.ledger import EpochCause
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, RunRecord, differing
@@ -63,11 +62,7 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     return RunRecord(
         nodes=nodes,
         changes=tuple(
-            dict.fromkeys(
-                epoch.why
-                for epoch in state.epochs
-                if epoch.cause is EpochCause.CHANGED and epoch.cell_digest in digests
-            )
+            dict.fromkeys(epoch.why for epoch in state.epochs if epoch.cell_digest in digests)
         ),
         differing=tuple(
             dict.fromkeys(difference for group in groups for difference in differing(group))
@@ -81,7 +76,6 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         if timed
         else None,
         autotuning=autotuning,
-        is_rebuilt=state.is_rebuilt,
         two_speeds=tuple(_two_speeds(state, study, digests, autotuning)),
     )
 

@@ -216,7 +216,6 @@ class Runs(ExitStack):
         )
         campaign.open(
             fresh=self._options.fresh,
-            rebuild=self._options.rebuild,
             check=partial(self._check, resolved, study, folder, preflight_result),
         )
         self.folders.add(folder)

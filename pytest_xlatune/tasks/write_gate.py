@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from pytest_xlatune.executors.named import first_of_ours
+from pytest_xlatune.executors.named import LOCAL
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.tasks.files import filled_in
@@ -51,7 +51,7 @@ def gate_files(
             "{steps} where the trainer takes the number"
         )
     nodes = expand(nodelist) if nodelist else ()
-    executor = executor or first_of_ours(lambda candidate: candidate.is_here)
+    executor = executor or LOCAL
     # the label of the machines that run the CI job
     runner = executor if nodes else "accelerator"
     values: dict[str, object] = {

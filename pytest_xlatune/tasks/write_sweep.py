@@ -14,7 +14,7 @@ import msgspec
 from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import did_you_mean, objections
-from pytest_xlatune.executors.named import first_of_ours
+from pytest_xlatune.executors.named import LOCAL, SLURM
 from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
@@ -250,10 +250,7 @@ def sweep_file(answered: Mapping[str, str], *, name: str) -> str:
         imports.add("profile")
     # submit.sh of maxtext-slurm runs on this machine, and submits the job by itself
     submits = bool(nodes) and kind != "maxtext-slurm"
-    executor = first_of_ours(
-        lambda candidate: candidate.has_queue if submits else candidate.is_here
-    )
-    site = f'executor="{executor}"'
+    site = f'executor="{SLURM if submits else LOCAL}"'
     if submits:
         site += f", nodelist={nodes!r}"
     if answered.get("trial_s"):

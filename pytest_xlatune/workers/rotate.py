@@ -117,7 +117,6 @@ class TurnTaker:
         self.is_off = False  # whether nothing rotates in this process
         self.is_busy = False  # whether this class itself is calling JAX
         self.total_calls = 0  # of all candidates together
-        self.is_step_made_again = False  # whether a later function has the step's name
         self.jax: Any = None  # the module; None until it is imported
         self.journal.write("start", turn_steps=self.turn_steps)
         atexit.register(self.end)
@@ -163,7 +162,7 @@ class TurnTaker:
         name = _name_of(fun)
         if self.is_off or self.is_busy or (self.name and not self._has_step_name(name)):
             return jitted
-        if self._is_known(name):
+        if self.step is not None:
             return jitted
         return self._add_candidate(_JittedStep(self, jitted, fun, keywords))
 
@@ -175,15 +174,6 @@ class TurnTaker:
         self.candidates.append(candidate)
         return _StepProxy(candidate)
 
-    def _is_known(self, name: str) -> bool:
-        """Return whether the step was found; record once that a later function has its name."""
-        if self.step is None:
-            return False
-        if name == self.step.name and not self.is_step_made_again:
-            self.is_step_made_again = True
-            self.journal.write("another", call=self.step.calls)
-        return True
-
     def _compiling(self, compile_it: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(compile_it)
         def wrapped(lowered: Any, *args: Any, **kwargs: Any) -> Any:
@@ -193,7 +183,7 @@ class TurnTaker:
             if self.is_off or self.is_busy:
                 return compiled
             name = _module_of(lowered).removeprefix("jit_")
-            if (self.name and not self._has_step_name(name)) or self._is_known(name):
+            if (self.name and not self._has_step_name(name)) or self.step is not None:
                 return compiled
             return self._add_candidate(_CompiledStep(self, compiled, lowered, name, options))
 
@@ -299,7 +289,7 @@ class TurnTaker:
         copies_last = sorted(range(1, len(self.programs)), key=self._is_copy)
         for at in (0, *copies_last):
             program = self.programs[at]
-            self.journal.write("compile", program=program["id"], at=time.time())
+            self.journal.write("compile", program=program["id"])
             began_s = time.perf_counter()
             try:
                 compiled = self._compile(lowered, options, program["options"], at)
@@ -542,7 +532,7 @@ class _RotatedStep(ABC):
         self._program = self._programs[self._at]
         self._turn_end = rotation.first + (turn + 1) * rotation.turn_steps
         name = rotation.programs[self._at]["id"]
-        rotation.journal.write("turn", program=name, first_call=call, at=time.time())
+        rotation.journal.write("turn", program=name, first_call=call)
 
     def _run_odd_call(self, call: int, args: Any, kwargs: Any) -> Any:
         """Run the trainer's own program, because the programs are compiled for other arguments."""

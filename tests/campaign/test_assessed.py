@@ -264,8 +264,6 @@ def finding(cls: str, text: str = "the line") -> Finding | None:
         "one that ended by itself does not": (FAILED, "", ("exit-code",), ENOUGH, "give-up"),
         "a first rotation that was ended from outside": (LATE, "", (), FIRST, "stop"),
         "one that ends by itself again": (FAILED, "", ("exit-code",), FIRST, "drop"),
-        "the site's trouble of an earlier session": (
-            FAILED, "filesystem stop", (), Facts(is_over=True), "retry"),
         "a retry that lacks what it needs first": (
             FAILED, "nic-fault", (), Facts(is_unready=True), "stop"),
         "a study that goes on without a node": (

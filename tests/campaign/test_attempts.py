@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from pytest_xlatune.campaign.attempts import Attempts, compile_patience
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
 from pytest_xlatune.executors import Resumed
-from pytest_xlatune.executors.folder import read_outcomes
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
     AttemptCutShort,
@@ -86,7 +85,6 @@ class Case:
         self,
         folder: Path,
         *answers: Resumed,
-        queue_limit_s: int = 0,
         recover: bool | None = None,
     ) -> None:
         self.site, self.now_s, self.folder = Site(*answers), 0.0, folder / JOB.folder
@@ -94,7 +92,7 @@ class Case:
             name="s",
             launcher=CommandLauncher(argv=("trainer",)),
             profiles=scripted.PROFILES,
-            site=SiteSettings(resources=Resources(nodes=2, queue_limit_s=queue_limit_s)),
+            site=SiteSettings(resources=Resources(nodes=2)),
         )
         run = SweepRun(
             resolved=ResolvedSweep(sweep=sweep, cell=CELL),
@@ -155,28 +153,23 @@ RUNS = Outcome(state=State.RUNNING)
             (BACK, BACK, BACK),
             [(DRAINED, 0, "epoch"), (DRAINED, 60, "epoch"), (DRAINED, 120, "node-drain")],
             "resumed 2 times without"),
-        "the queue's budget begins anew where a trial ran in between": (
-            (),
-            [(BEHIND, 0, ""), (BEHIND, 99, ""), (RUNS, 99, ""), (BEHIND, 150, ""),
-             (BEHIND, 251, "queue-limit")],
-            "PENDING (Priority)"),
         "a controller that restarts may say for a moment that it never starts": (
             (),
             [(NEVER, 0, ""), (BEHIND, 59, ""), (NEVER, 60, ""), (NEVER, 121, "never-starts")],
-            "never-starts (PENDING (PartitionTimeLimit): ask for less time): the sweep stops"),
+            "never-starts (PENDING (PartitionTimeLimit): change what a job asks for"),
         "nodes that are away are told before a limit that may be none": (
             (DEAD,), [(UNCLEAR, 0, "node-drain")], "node002 is down: bad nic"),
         "a node that has just come back is looked at first": (
             (BACK, FIT, FIT, FIT, FIT),
             [(UNCLEAR, 0, "epoch"), (UNCLEAR, 61, ""), (UNCLEAR, 123, ""),
-             (UNCLEAR, 123, "never-starts")], "ask for less time"),
+             (UNCLEAR, 123, "never-starts")], "change what a job asks for"),
     },
 )  # fmt: skip
 def test_what_a_queue_that_does_not_move_asks_for(
     tmp_path: Path, answers: tuple[Resumed, ...], looks: list[Any], words: str
 ) -> None:
     decided = [each for _, _, each in looks]
-    case = Case(tmp_path, *answers, queue_limit_s=100 if "queue-limit" in decided else 0)
+    case = Case(tmp_path, *answers)
     assert [case.wait(said, at_s) for said, at_s, _ in looks] == decided
     stop = case.state.stop
     assert stop is not None
@@ -206,14 +199,7 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     assert ("node002 is down: bad nic" in sentence(decided.why)) is (following == "stop")
 
 
-def test_an_outcome_that_is_unreadable_is_put_aside_and_a_lost_job_is_cancelled(
-    tmp_path: Path,
-) -> None:
-    case = Case(tmp_path)
-    case.folder.mkdir(parents=True)
-    (case.folder / "outcome.json").write_text("torn")
-    case.look(read_outcomes(case.folder)[0])
-    assert (case.folder / "outcome.json.unreadable").exists()
+def test_a_lost_job_is_cancelled(tmp_path: Path) -> None:
     lost = Case(tmp_path)
     lost.look(Outcome(state=State.LOST))
     assert lost.site.cancelled == ["7"]
@@ -239,7 +225,7 @@ def test_a_fatal_line_is_in_the_ledger_before_the_job_is_ended(tmp_path: Path) -
 def looked(rank: int, **said: Any) -> str:
     process = {
         "pid": 9, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
-        "threads": 9, "call": "futex", "channel": "", "on": "", "main_cores": 0.0,
+        "threads": 9, "call": "futex", "channel": "", "on": "",
         "stacks": [["/u/train.py:4 main"]], **said,
     }  # fmt: skip
     node = {"node": NODES[rank], "rank": rank, "at_s": 1e9, "quiet_s": 0.0}

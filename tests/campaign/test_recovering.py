@@ -59,7 +59,7 @@ def results(made: Campaign, arm: str) -> list[TrialResult]:
 @rows(
     "text, outcome, words",
     {
-        "a misspelt flag": (MISSPELT, FAILED, "did you mean --xla_cpu_enable_fast_math?): dropped"),
+        "a misspelt flag": (MISSPELT, FAILED, "): dropped"),
         "NaN though it exits with 0": (log(loss="nan"), OK, "numerical-failure"),
         "flags that the log does not show": (
             "XLA_FLAGS=--xla_deployed=1\n" + log(), OK, "flags-not-effective"),
@@ -161,7 +161,7 @@ def test_an_attempt_whose_log_breaks_us_ends_with_reason_and_path(
     assert not made.view().stopped
     for each in results(made, "fast"):
         assert each.status == "unmeasured"
-        assert sentence(each.reason).startswith(f"its log cannot be read: {said} ({tmp_path}")
+        assert f"its log cannot be read: {said} ({tmp_path}" in sentence(each.reason)
         assert path in sentence(each.reason)
     assert {each.status for each in results(made, "same")} == {"measured"}
 

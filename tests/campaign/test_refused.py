@@ -141,14 +141,14 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
         cluster.now_s += 1
     assert made.view().stopped is None
     assert len(cluster.submitted) == 1
-    assert "waits until other jobs of yours end: Job violates" in notes(made)[-1]
+    assert "waits until a job ends: Job violates" in notes(made)[-1]
     cluster.others = cluster.asked = 0
     assert run(made, cluster) < 3 * 60 + 40, "the next one follows as soon as a place is free"
     assert statuses(made) == ["measured"] * 4
     assert cluster.asked < 40, "sbatch is not called every second"
     never = Limited(0)
     refused = campaign(tmp_path / "never", never, CellsStudy(cells=ONE))
-    assert run(refused, never) < 60, "a job that no limit allows is told at once"
+    assert 900 <= run(refused, never) < 930
     assert "job submit limit" in sentence(refused.view().stopped)
 
 
@@ -167,25 +167,15 @@ class Refusing(Cluster):
 
 
 UNKNOWN = ("invalid node name specified: node002", "node002")
-EVERY = ("Invalid account", *(f"node00{n}" for n in range(1, 5)))
 
 
-@rows(
-    "refused, wants, stops",
-    {
-        "a node list, which is a verdict: the other nodes go on": (UNKNOWN, "verdict", False),
-        "what is not about the nodes": (EVERY, "verdict", True),
-    },
-)
-def test_a_refusal(tmp_path: Path, refused: tuple[str, ...], wants: str, stops: bool) -> None:
-    cluster = Refusing(*refused)
-    study = CellsStudy(cells=FOUR, repeats=9, on_node_failure=OnNodeFailure(wants))
+def test_a_node_list_that_is_refused_is_a_verdict_and_the_other_nodes_go_on(
+    tmp_path: Path,
+) -> None:
+    cluster = Refusing(*UNKNOWN)
+    study = CellsStudy(cells=FOUR, repeats=9, on_node_failure=OnNodeFailure.VERDICT)
     made = campaign(tmp_path, cluster, study)
     run(made, cluster)
-    if stops:
-        assert cluster.words in sentence(made.view().stopped)
-        assert cluster.asked <= 4, "not once for each of 36 trials"
-        return
     assert made.view().stopped is None
     for each in made.view().history:
         is_refused = each.trial.cell_digest == FOUR[1].digest

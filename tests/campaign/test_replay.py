@@ -117,7 +117,7 @@ def test_calibrate_as_a_command(
     assert "job noise:" in shown
     assert "65 jobs" in shown
     (path,) = (tmp_path / ".xlatune").glob("pretend/*/calibration.json")
-    assert "(this one) drives" in (path.parent / "xlatune.log").read_text(encoding="utf-8")
+    assert "submitted " in (path.parent / "xlatune.log").read_text(encoding="utf-8")
     sigma = json.loads(path.read_text(encoding="utf-8"))["noise"]["sigma_job"]
     assert main(["plan", "test_pretend.py"]) == 0
     said = capsys.readouterr().out

@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.ledger import EpochCause
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import OnNodeFailure
-from pytest_xlatune.sweep.groups import Limits
 from tests.helpers import scripted
 from tests.helpers.scripted import CellsStudy, Cluster, campaign, on, run
-from tests.helpers.tables import rows
 
 FOUR = tuple(on(f"node00{n}") for n in range(1, 5))
 TWENTY = tuple(on(f"node{n:03d}") for n in range(1, 21))
@@ -83,7 +80,7 @@ def test_a_node_that_takes_no_job_stops_the_study_or_is_a_verdict(
     if wants is OnNodeFailure.STOP:
         assert stop is not None
         assert (stop.cls, stop.nodes) == ("node-drain", ("node002",))
-        assert stop.faults == ("node002 is drained: bad nic",)
+        assert stop.detail == "node002 is drained: bad nic"
         return
     assert stop is None
     nodes = {cell.digest: cell.nodelist[0] for cell in FOUR}
@@ -104,23 +101,6 @@ def test_a_node_that_came_back_parts_its_own_trials_only(tmp_path: Path) -> None
     made = campaign(tmp_path, cluster, study)
     run(made, cluster)
     (began,) = made.view().state.epochs
-    assert (began.cause, began.nodes) == (EpochCause.FIT_AGAIN, ("node001",))
-    assert sentence(began.why).endswith(": fit again: node001")
+    assert (sentence(began.why), began.nodes) == ("node-fail: fit again: node001", ("node001",))
     epochs = {(r.trial.cell_digest, r.trial.block): r.epoch for r in made.view().history}
     assert [epochs[cell.digest, n] for cell in FOUR[:2] for n in (1, 2)] == [0, 1, 0, 0]
-
-
-@rows(
-    "nodes, trials",
-    # before the first end the cost is unknown: every node gets one trial, and none ahead
-    {"four nodes": (4, 12), "the first trial of each": (20, 20)},
-)
-def test_trials_that_have_begun_count_against_the_node_hours(
-    nodes: int, trials: int, tmp_path: Path
-) -> None:
-    cluster = Cluster()
-    study = CellsStudy(cells=TWENTY[:nodes], repeats=20)
-    made = campaign(tmp_path, cluster, study, limits=Limits(node_hours=0.201))  # twelve trials
-    run(made, cluster)
-    assert len(cluster.submitted) == trials
-    assert sentence(made.view().stopped).startswith("budget: ")

@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-from pytest_xlatune.executors import look_at_hang
 from pytest_xlatune.executors.folder import ask_what_hangs, read_standstill, write_spec
 from pytest_xlatune.logs.standstill import Doing, Standstill
 from pytest_xlatune.model.message import sentence
@@ -15,7 +14,7 @@ from tests.helpers.payloads import Start, outcome
 from tests.helpers.tables import rows
 from tests.helpers.waiting import until
 
-PLAIN = {"PATH": "/usr/bin:/bin"}  # no py-spy may lie there
+PLAIN = {"PATH": "/usr/bin:/bin"}
 READS = """
 import os
 def wait_for_data():
@@ -113,18 +112,3 @@ def test_a_deadline_says_nothing_of_ranks_whose_logs_went_on(tmp_path: Path, sta
     assert outcome(tmp_path).state == "timeout"
     assert (tmp_path / "hang.json").exists()
     assert read_standstill(tmp_path, steps={}) is None
-
-
-PY_SPY = """\
-Process 7: python train.py
-Thread 9 (idle): "Thread-1 (beat)"
-    beat (train.py:4)
-Thread 7 (active): "MainThread"
-    load (train.py:9)
-    <module> (train.py:12)
-"""
-
-
-def test_py_spy_tells_the_main_thread_first() -> None:
-    stacks = [["train.py:9 load", "train.py:12 <module>"], ["train.py:4 beat"]]
-    assert look_at_hang.parse_py_spy(PY_SPY) == stacks

@@ -13,7 +13,6 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.executors import folder as folders
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import (
-    keep_unreadable,
     read_claim,
     read_environments,
     read_outcomes,
@@ -71,16 +70,6 @@ def test_an_outcome_that_cannot_be_read_is_a_failure_and_is_kept(
     assert (found[0].state, found[0].is_unreadable) == (State.FAILED, True)
     assert str(path) in found[0].reason
     assert Outcome.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
-
-    keep_unreadable(tmp_path)
-    aside = tmp_path / "outcome.json.unreadable"
-    assert not path.is_symlink()
-    assert not path.exists()
-    assert aside.is_symlink() or aside.exists()
-    assert read_outcomes(tmp_path)[0].is_unreadable
-    keep_unreadable(tmp_path)  # by another process
-    put(path, good())
-    assert read_outcomes(tmp_path)[0].state is State.COMPLETED
 
 
 def test_a_file_that_is_too_long_or_may_not_be_read_is_told(

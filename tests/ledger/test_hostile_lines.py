@@ -252,7 +252,7 @@ def test_a_damaged_line_is_refused_with_its_place(line: str, said: str) -> None:
 
 
 SUBMITTED = {"trial_id": "t", "attempt": 1, "executor": "local", "job_id": "1.1", "folder": "s/t.1"}
-OPENED: dict[str, Any] = {"cells": [], "study": "tuning", "sweep": "quickstart", "run": "s"}
+OPENED: dict[str, Any] = {"cells": [], "study": "tuning", "sweep": "quickstart"}
 EVIDENCE: dict[str, Any] = {"trial_id": "t", "dump": "d", "captures": ["c"]}
 UP = {"up": "../../..", "up after a folder": "s/../../t.1", "absolute": "/etc", "a NUL": "s/\0"}
 
@@ -265,7 +265,7 @@ UP = {"up": "../../..", "up after a folder": "s/../../t.1", "absolute": "/etc", 
         "a dump": (EvidenceRecorded, EVIDENCE, "dump"),
         "captures": (EvidenceRecorded, EVIDENCE, "captures"),
         "the name of a sweep": (CampaignOpened, OPENED, "sweep"),
-        "the name of a run": (CampaignOpened, OPENED, "run"),
+        "the id of a session": (CampaignOpened, OPENED, "session"),
     },
 )
 def test_a_path_of_a_record_lies_below_its_ledger(

@@ -94,7 +94,7 @@ def test_a_torn_line_is_marked_by_the_next_writer_and_skipped(ledger: Ledger) ->
     first, second = noted("a", "b")
     ledger.append(first, at_s=12.5)
     (line,) = ledger.path.read_text(encoding="ascii").splitlines()
-    assert list(json.loads(line)) == ["schema", "at", "event", "about", "text", "why"]
+    assert list(json.loads(line)) == ["schema", "at", "event", "text", "why"]
     with ledger.path.open("ab") as file:
         file.write(LINE[:30])
     ledger.append(second, at_s=0.0)

@@ -95,9 +95,8 @@ def test_an_upgrade_and_an_edit_of_the_trainer_begin_epochs_and_are_told(
     install(folder, jax="0.9.0", jaxlib="0.10.2")
     done = getattr(folder, run)("-m", "confirm")
     (began,) = folder.events("epoch-began")
-    assert began["cause"] == "changed"
     upgrade = {"name": "jaxlib", "was": "0.9.0", "now": "0.10.2"}
-    assert [change["values"] for change in began["changes"]] == [upgrade]
+    assert [change["values"] for change in began["why"]["values"]["changes"]] == [upgrade]
     assert {result["epoch"] for result in folder.results} == {0, 1}
     changed = f"on {began['nodes'][0]} changed: jaxlib 0.9.0 -> 0.10.2"
     assert in_words(record(folder)["changes"]) == changed
@@ -108,7 +107,8 @@ def test_an_upgrade_and_an_edit_of_the_trainer_begin_epochs_and_are_told(
     folder.edit("trainer.py", ("", "# a change\n"))
     folder.run("-m", "wave2")
     (*_, edited) = folder.events("epoch-began")
-    assert [change["values"] for change in edited["changes"]] == [{"folder": str(folder.path)}]
+    changes = edited["why"]["values"]["changes"]
+    assert [change["values"] for change in changes] == [{"folder": str(folder.path)}]
 
 
 @pytest.mark.parametrize(

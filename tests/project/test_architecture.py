@@ -138,7 +138,6 @@ OPENS = {
     "executors/folder.py": 1,  # a program of the package
     "executors/payload.py": 3,  # /proc
     "executors/look_at_hang.py": 3,  # /proc, and what the trainer wrote beside it, as it may have
-    "campaign/log.py": 1,  # with `secure_files` as its opener
 }
 
 

@@ -188,7 +188,7 @@ def test_a_job_without_a_result_says_why(
     )
     let_go = AttemptLetGo(trial_id=submitted.trial_id, attempt=1)
     stop = Decided(
-        trial_id="other", attempt=1, next=Next.STOP, cls="budget", faults=(f"hours {SECRET}",)
+        trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail=f"hours {SECRET}"
     )
     cancelled = Outcome(state=State.CANCELLED, nodes=PP.nodelist, start_s=1.0)
     ended_by_us = (let_go, *interrupted_events(submitted, cancelled))

@@ -91,8 +91,6 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("secrets planted in twelve ways", "in no record"),
     f"{_S}sweeps.py::test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job":
         ("kill -9 of a JAX sweep", "resumed"),
-    f"{_S}waves.py::test_all_waves_by_their_markers_interrupted_and_resumed":
-        ("interrupted between waves", "resumed"),
     f"{_S}maxtext_slurm.py::test_a_signal_to_it_cancels_the_job":
         ("signal to a site's launcher", "its job cancelled"),
     f"{_S}maxtext_slurm.py::test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next":

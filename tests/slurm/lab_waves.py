@@ -3,7 +3,7 @@
 A pipeline of four stages over gloo, two on each of two nodes. What is deployed holds it back:
 an optimisation level left over from a hunt for a miscompilation, and bfloat16, which a CPU
 emulates. How much each costs is said by `trainer/`, so that no other load hides it. Beside
-`lab_sweep.py`, and run the same way: by `test_slurm_waves.py`, and by you. FLAGSHIP_NODES=4 is a
+`lab_sweep.py`, and run the same way: by `test_slurm_slots.py`, and by you. FLAGSHIP_NODES=4 is a
 stage a node, and takes half as long again: each process imports JAX and compiles.
 
     pytest tests/slurm/lab_waves.py -n 2 --xlatune-nodelist 'node[001-002]'

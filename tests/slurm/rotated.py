@@ -1,10 +1,6 @@
 """A trainer that only pretends to rotate: it writes journal and step lines by the spec it is given.
 
-    python rotated.py FOLDER_OF_FLAGS
-
-It stands still, waits some seconds, or dies, where a file of its flags says so: `stand-still NAME`,
-`wait NAME` and `die NAME` in a program's turn, `compile-slowly`. Each works once: the file is gone
-when it has. Processes wait for each other before each step.
+Processes wait for each other before each step.
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-FLAGS = Path(sys.argv[1])
 SPEC = json.loads(Path("rotation.json").read_text(encoding="utf-8"))
 RANK = os.environ.get("SLURM_PROCID", "0")
 STEP_S = {"slow": 0.03}
@@ -25,13 +20,6 @@ STEP_S = {"slow": 0.03}
 def say(event: str, **said: object) -> None:
     with Path(f"rotation.{RANK}.jsonl").open("a", encoding="utf-8") as journal:
         journal.write(json.dumps({"event": event, "pid": 1, **said}) + "\n")
-
-
-def is_asked(what: str) -> bool:
-    path = FLAGS / f"{what}.{RANK}"
-    if is_there := path.exists():
-        path.unlink()
-    return is_there
 
 
 def wait_for_others(call: int) -> None:
@@ -55,7 +43,7 @@ def main() -> None:
     log("Memstats: After params initialized:")
     for name in names:
         say("compile", program=name)
-        time.sleep(60 if is_asked(f"compile-slowly {name}") else 0.05)
+        time.sleep(0.05)
         say("compiled", program=name, compile_s=0.05)
     calls = SPEC["first_step"] + len(SPEC["order"]) * SPEC["turn_steps"]
     name = names[0]
@@ -64,13 +52,6 @@ def main() -> None:
         if call >= SPEC["first_step"] and at == 0:
             name = names[SPEC["order"][turn]]
             say("turn", program=name, first_call=call)
-            if is_asked(f"stand-still {name}"):
-                time.sleep(3600)
-            if is_asked(f"wait {name}"):
-                time.sleep(6)
-            if is_asked(f"die {name}"):
-                log("F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)")
-                os.abort()
         wait_for_others(call)
         step_s = STEP_S.get(name, 0.02)
         time.sleep(step_s)

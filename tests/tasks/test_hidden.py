@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_xlatune.ledger import AttemptEnded, Decided, Ledger, Noted, NoteKind
+from pytest_xlatune.ledger import AttemptEnded, Decided, Ledger, Noted
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import diagnose
 from pytest_xlatune.model import redact
@@ -217,7 +217,7 @@ def test_what_a_log_quotes_is_hidden_in_the_line_of_the_ledger(
     ledger.append(
         AttemptEnded(trial_id=trial, attempt=1, outcome=outcome, findings=findings),
         msgspec.structs.replace(told, shown=verbatim(said)),
-        Noted(about=NoteKind.SITE, text=said),
+        Noted(text=said),
         at_s=1.0,
     )
     text = ledger.path.read_text(encoding="utf-8")

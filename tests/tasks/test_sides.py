@@ -232,7 +232,7 @@ def lines(rank: int, steps: int, *, slow: float = 1.0, label: bool = False) -> s
 def look(rank: int, **said: object) -> str:
     process = {
         "pid": 9 + rank, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
-        "threads": 9, "call": "futex", "channel": "", "on": "", "main_cores": 0.0,
+        "threads": 9, "call": "futex", "channel": "", "on": "",
         "stacks": [["/u/train.py:4 main"]], **said,
     }  # fmt: skip
     looked = {

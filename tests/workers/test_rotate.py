@@ -356,7 +356,7 @@ def test_a_trainer_runs_on_whatever_becomes_of_its_rotation(
 def test_another_program_of_the_same_name_is_the_trainers_own(tmp_path: Path) -> None:
     trainer = write_trainer(tmp_path, MADE_ANEW.replace("SCALE", "1.0 + number"))
     rotated = run_rotated(trainer, spec_of(SLOWER, COPY))
-    assert (rotated.status, rotated.read.calls, rotated.read.another_call) == (0, 5, 5)
+    assert (rotated.status, rotated.read.calls) == (0, 5)
     assert rotated.losses[4:] == run_plain(trainer).losses[4:], "no stale program ran"
 
 

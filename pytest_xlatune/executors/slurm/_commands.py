@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import os
 import re
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,7 +31,6 @@ from pytest_xlatune.model.result import Outcome, State
 COMMAND_TIMEOUT_S = 60.0
 _CLOSE_S = 5.0  # how long to wait for the last output of a killed program
 _log = logging.getLogger("pytest_xlatune.executors")
-_run_counts: Counter[str] = Counter()  # how often this process ran each program
 
 # The beginnings of variables that change what Slurm's commands ask and print. The user may have set
 # them, or the allocation around the session.
@@ -142,12 +139,8 @@ def run_command(argv: Sequence[str]) -> Reply:
     if reply.is_late:
         # jobs and nodes that an incomplete table lacks would be taken for gone
         reply = dataclasses.replace(reply, out="")
-    _run_counts[argv[0]] += 1
-    _log.debug(
-        "Slurm was asked %r in %.2f s: %s; %s has run %d times",
-        _call_pattern(argv), time.monotonic() - began_s, reply.trouble or "answered", argv[0],
-        _run_counts[argv[0]],
-    )  # fmt: skip
+    took_s = time.monotonic() - began_s
+    _log.debug("Slurm was asked by %s in %.2f s: %s", argv[0], took_s, reply.trouble or "answered")
     return reply
 
 
@@ -195,13 +188,6 @@ def _last_output(process: subprocess.Popen[str]) -> str:
         return ""
 
 
-def _call_pattern(argv: Sequence[str]) -> str:
-    """Return program, verbs and options of a command without values: `sacct -n -X -P -j -o`."""
-    options = [word.partition("=")[0] for word in argv[1:] if word.startswith("-")]
-    verbs = itertools.takewhile(str.isalpha, argv[1:])  # scontrol show job
-    return " ".join([argv[0], *verbs, *options])
-
-
 def steering_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that must not reach a Slurm command, sorted."""
     return sorted(name for name in environ if name.startswith(_STEERING) and name not in _LOCATING)
@@ -245,7 +231,7 @@ STATES: Mapping[str, State] = {
 
 # exit code and signal, with few digits, because Python converts at most 4,300 to a number:  0:15
 _EXIT = re.compile(r"(\d{1,9}):(\d{1,9})")
-# one word of a job state:  CANCELLED by 0    NODE_FAIL,COMPLETING    COMPLETI+
+# one word of a job state:  CANCELLED by 0    NODE_FAIL,COMPLETING
 _WORD = re.compile(r"[A-Z_]+")
 # The beginning of a field in `scontrol show job -o`:  JobName=ag combine WorkDir=
 # The repetition is possessive, because backtracking in a long word would take seconds.
@@ -256,48 +242,25 @@ _FIELD = re.compile(r"(?:^| )([A-Z][\w:/]*+)=")
 _LACKS_NODES = re.compile(r"nodenotavail|nodes[ _]required|node_?down", re.IGNORECASE)
 # reasons of jobs that are held:  JobHeldUser    job_requeued_in_held_state    JobHoldMaxRequeue
 _HELD = re.compile(r"^JobH(?:eld|old)|requeued[ _](?:in[ _])?held", re.IGNORECASE)
-_ASK_LESS_TIME = (
-    "ask for less time (Resources(time_limit_s=...)), or name a partition or a QOS that allows "
-    "the time"
+# Reasons why Slurm never starts a job as it was requested: limits on a single job, and wrong names.
+# Without them the campaign would wait forever for such a job. Limits on all jobs of a user, account
+# or QOS are not here, because they pass when other jobs end. Slurm lists its reasons at
+# slurm.schedmd.com/job_reason_codes.html:
+# PartitionTimeLimit    QOSMaxWallDurationPerJobLimit    AssocMaxCpuMinutesPerJobLimit
+# PartitionNodeLimit    PartitionConfig    QOSMaxNodePerJobLimit    QOSMinNode    QOSMaxGRESPerJob
+# AssocMaxCpuPerNode    QOSMinCpuNotSatisfied    MaxMemPerLimit    InvalidQOS    AccountNotAllowed
+# BadConstraints    DependencyNeverSatisfied    ReservationDeleted    ReservationInvalid
+_NEVER_STARTS = re.compile(
+    r"Partition(?:TimeLimit|NodeLimit|Config)|(?:QOS|Assoc)Max\w*(?:Wall|Minutes)\w*PerJob"
+    r"|(?:QOS|Assoc)(?:Max\w+Per(?:Job|Node)|Min\w+)|MaxMemPerLimit|InvalidQOS|QOSNotAllowed"
+    r"|InvalidAccount|AccountNotAllowed|Constraints|DependencyNeverSatisfied"
+    r"|Reservation(?:Deleted|Invalid)"
 )
-_ASK_OTHER_RESOURCES = (
-    "change the options of Resources (mem, gres, cpus-per-task, constraint), or name nodes or a "
-    "QOS that have these resources"
-)
-_HOW_TO_LIST = (
-    "`sacctmgr show assoc user=$USER format=account,partition,qos` lists those that you may use"
-)
-# Reasons why Slurm never starts a job as it was requested, and what to change; the first row with a
-# match decides. Without this table the campaign would wait forever for such a job. The reasons are
-# limits on a single job, and wrong names. Limits on all jobs of a user, account or QOS are not
-# here, because they pass when other jobs end. Slurm lists its reasons at
-# slurm.schedmd.com/job_reason_codes.html.
-_NEVER_STARTS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # PartitionTimeLimit    QOSMaxWallDurationPerJobLimit    AssocMaxCpuMinutesPerJobLimit
-    (re.compile(r"PartitionTimeLimit|(?:QOS|Assoc)Max\w*(?:Wall|Minutes)\w*PerJob"),
-     _ASK_LESS_TIME),
-    # PartitionNodeLimit    PartitionConfig    QOSMaxNodePerJobLimit    QOSMinNode
-    (re.compile(r"PartitionNodeLimit|PartitionConfig|(?:QOS|Assoc)(?:MaxNodePerJob|MinNode)"),
-     "name a partition (--xlatune-partition) or a QOS that allows a job so many nodes"),
-    # QOSMaxGRESPerJob    AssocMaxCpuPerNode    QOSMinCpuNotSatisfied    MaxMemPerLimit
-    (re.compile(r"(?:QOS|Assoc)(?:Max\w+Per(?:Job|Node)|Min\w+)|MaxMemPerLimit"),
-     _ASK_OTHER_RESOURCES),
-    (re.compile(r"InvalidQOS|QOSNotAllowed"),
-     f"name another QOS in the options (qos); {_HOW_TO_LIST}"),
-    (re.compile(r"InvalidAccount|AccountNotAllowed"),
-     f"name another account in the options (account), or another partition; {_HOW_TO_LIST}"),
-    # BadConstraints    Constraints
-    (re.compile(r"Constraints"), _ASK_OTHER_RESOURCES),
-    (re.compile(r"DependencyNeverSatisfied"), "take the option dependency out"),
-    # ReservationDeleted    ReservationInvalid
-    (re.compile(r"Reservation(?:Deleted|Invalid)"), "name another reservation, or none"),
-)  # fmt: skip
 # Slurm also gives these reasons while nodes of the job are down or drained.
 _MAY_LACK_NODES = re.compile(r"PartitionNodeLimit|PartitionConfig|Constraints")
 _SUSPENDED = re.compile(r"SUSPENDED|STOPPED")  # the job's processes exist but are stopped
 _NO_VALUE = frozenset({"", "None", "(null)", "N/A", "Unknown", "none"})
 _SHELL_SIGNAL_BASE = 128  # added to a signal's number in an exit status
-_SHORTEST_CUT = 4  # no command truncates a state to fewer characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,12 +291,11 @@ def sacct(*which: str) -> list[str]:
 def to_state(text: str) -> State:
     """Return our state for a job state in the output of any Slurm command.
 
-    It reads suffixes (`CANCELLED by 0`), several words (`NODE_FAIL,COMPLETING`, `FAILED+REQUEUED`)
-    and truncated words (`COMPLETI+`). A job is over only if all words say so; an unknown word means
-    that it runs.
+    It reads suffixes (`CANCELLED by 0`) and several words (`NODE_FAIL,COMPLETING`,
+    `FAILED+REQUEUED`). A job is over only if all words say so; an unknown word means that it runs.
     """
     words = _WORD.findall(text.split(" by ", maxsplit=1)[0])
-    states = [_one_state(word, is_cut=text.rstrip().endswith("+")) for word in words]
+    states = [STATES.get(word, State.RUNNING) for word in words]
     for state in states:
         if not state.is_final:
             return state
@@ -400,16 +362,6 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
     )
 
 
-def _one_state(word: str, *, is_cut: bool) -> State:
-    if word in STATES:
-        return STATES[word]
-    if not is_cut or len(word) < _SHORTEST_CUT:
-        return State.RUNNING
-    # a truncated word counts only if all its possible meanings agree
-    candidates = {state for name, state in STATES.items() if name.startswith(word)}
-    return candidates.pop() if len(candidates) == 1 else State.RUNNING
-
-
 def _row(line: str, fields: tuple[str, ...]) -> dict[str, str]:
     """Return the values of a line by `_COLUMNS`; {} if it does not have all the fields."""
     values = line.split(SEPARATOR)
@@ -425,7 +377,6 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     exit_code, signal = _parse_exit(row.get("ExitCode", "")) if state.is_final else (None, None)
     reason = _value(row, "Reason")
     is_waiting = state is State.PENDING
-    remedy = next((remedy for pattern, remedy in _NEVER_STARTS if pattern.search(reason)), "")
     may_lack_nodes = _LACKS_NODES.search(reason) or _MAY_LACK_NODES.search(reason)
     return SlurmJob(
         job_id=row["JobId"],
@@ -442,7 +393,7 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
             lacks_nodes=is_waiting and bool(may_lack_nodes),
             is_suspended=bool(_SUSPENDED.search(row["JobState"])),
             is_held=is_waiting and bool(_HELD.search(reason)),
-            never_starts=remedy if is_waiting else "",
+            never_starts=reason if is_waiting and _NEVER_STARTS.search(reason) else "",
         ),
     )
 

@@ -22,11 +22,9 @@ The poller submits nothing. Its memory only saves questions, and may be lost.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import getpass
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +61,6 @@ QUEUE_ROUNDS = 10  # rounds between two questions about jobs that wait behind a 
 # The most jobs that are asked for one by one; more are asked for by one squeue. Without an id,
 # scontrol would print all jobs of the cluster in each round: 1.5 MB for 1,500 jobs.
 _ONE_BY_ONE = 8
-_FULL_DISK_BYTES = 1 << 16  # with less free space a disk counts as full
 _NO_ACCOUNTING_S = 300.0  # seconds until slurmdbd is asked again after it did not answer
 
 
@@ -282,8 +279,7 @@ def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome
             job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=reason)
         )
     if not ranks and job.outcome.state is State.FAILED:
-        why = _disk_full_note(folder) or _launch_error(folder, job)
-        return replace(job.outcome, reason=f"{job.outcome.reason}{why}")
+        return replace(job.outcome, reason=f"{job.outcome.reason}{_launch_error(folder, job)}")
     outcome = merge(job.outcome, ranks)
     if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():
         # we cancelled the job, and it died of the signal before Slurm reported that
@@ -364,14 +360,6 @@ def all_ranks_completed(folder: Path, ranks: Sequence[Outcome]) -> bool:
     """Return whether every rank that began has completed."""
     have_completed = bool(ranks) and all(outcome.state is State.COMPLETED for outcome in ranks)
     return have_completed and not _has_silent_rank(folder, ranks)
-
-
-def _disk_full_note(folder: Path) -> str:
-    """Return a note if the disk is full, which keeps the payload from writing; "" if it is not."""
-    with contextlib.suppress(OSError):
-        if shutil.disk_usage(folder).free < _FULL_DISK_BYTES:
-            return "; no space is left in the work directory"
-    return ""
 
 
 # slurmstepd-n1: error: Detected 1 oom-kill event(s) in StepId=1.0. Some of your processes may have

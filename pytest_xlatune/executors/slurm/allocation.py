@@ -63,8 +63,6 @@ _log = logging.getLogger("pytest_xlatune.executors")
 STEP, ENDED, SCRIPT = "step.json", "ended.json", "step.sh"
 _JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # variables of the user's own allocation
 _NOT_INSIDE = f"found no allocation ({_JOB} is not set); start pytest inside salloc or sbatch"
-# the next step is expected to take at most this factor times the longest so far, plus these seconds
-_LONGER, _LONGER_S = 1.25, 20.0
 _SIGKILL_AFTER_S = 15.0  # seconds after SIGTERM until another cancel uses SIGKILL
 # only a step that ended less than this before its allocation may have been cut off by its end
 _END_MARGIN_S = 30.0
@@ -307,9 +305,7 @@ class AllocationExecutor(OnSlurm):
         if not self._allocation_id:
             raise AllocationOver(_NOT_INSIDE)
         faults, lacking, end_s = self._allocation(request.nodelist)
-        limit_s, longest_s = request.resources.time_limit_s, _longest_s(request.folder.parent)
-        needed_s = min(limit_s, longest_s * _LONGER + _LONGER_S) if longest_s else limit_s
-        if end_s is not None and time.time() + needed_s > end_s:
+        if end_s is not None and time.time() + request.resources.time_limit_s > end_s:
             faults.append("no time is left for another trial")
         if faults:
             raise AllocationOver(
@@ -318,19 +314,6 @@ class AllocationExecutor(OnSlurm):
             )
         if lacking:  # only these nodes are lost, and trials on other nodes may go on
             raise SubmissionError(lacking[0])
-
-    def time_note(self) -> str:
-        """Return a note on when the allocation around this session ends; "" if that is unknown."""
-        if not self._allocation_id:
-            return ""
-        end_s = _parse_end(self._run(["scontrol", "show", "job", "-o", self._allocation_id]).out)
-        if end_s is None:
-            return ""
-        left = duration(max(end_s - time.time(), 0.0))
-        return (
-            f"allocation {self._allocation_id} ends in {left}; trials that have not run by then "
-            "need another allocation"
-        )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Return "", because no other user's job runs on the nodes of the allocation."""
@@ -477,17 +460,6 @@ def _read_end(folder: Path) -> SrunEnd | None:
         return None if data is None else SrunEnd.from_json(data)
     except LedgerError:
         return SrunEnd(code=-1, end_s=path.lstat().st_mtime)
-
-
-def _longest_s(session: Path) -> float:
-    """Return how long the longest successful step of a session took; 0 if there is none."""
-    longest_s = 0.0
-    for path in session.glob(f"*/{ENDED}"):
-        with contextlib.suppress(LedgerError):
-            step, end = _read_step(path.parent), _read_end(path.parent)
-            if step is not None and end is not None and end.code == 0:
-                longest_s = max(longest_s, end.end_s - step.process.at_s)
-    return longest_s
 
 
 def _can_run_steps(allocation: Outcome) -> bool:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import getpass
 import logging
 import re
@@ -13,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, ProbeResult, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
@@ -42,6 +40,11 @@ class Node:
     memory_mb: str
     gres: str
     reason: str = ""  # why it is drained or down; "" if sinfo gives no reason
+
+    @property
+    def resources(self) -> str:
+        """The resources of the node, as they are compared."""
+        return f"{self.cpus} CPUs, {self.memory_mb} MB of memory, generic resources {self.gres}"
 
     @property
     def is_silent(self) -> bool:
@@ -109,16 +112,14 @@ def node_faults(
     """Return the faults of the named nodes, as `OnSlurm.node_faults` does, from parsed output."""
     known = [nodes[name] for name in names if name in nodes]
     return (
-        *(_missing(name, nodes) for name in names if name not in nodes),
+        *((name, f"{name} does not exist in this cluster") for name in names if name not in nodes),
         *(
             _fault(node, f"is not in partition {partition} (it is in {', '.join(node.partitions)})")
             for node in known
             if partition and partition not in node.partitions
         ),
         *(fault for node in known for fault in _state_faults(node)),
-        *_unequal(known, "CPUs", [node.cpus for node in known]),
-        *_unequal(known, "MB of memory", [node.memory_mb for node in known]),
-        *_unequal(known, "generic resources", [node.gres for node in known]),
+        *_unequal(known),
     )
 
 
@@ -127,13 +128,7 @@ _IDLE = frozenset({"idle", "completing"})
 # nodes at work are no fault, so that a sweep can be queued over night
 _USABLE = _IDLE | {"allocated", "mixed"}
 _SILENT = "*"  # after a state: the node does not respond
-_SHOWN = 3  # the most jobs of other users that a note names
-_MOST_TIME_DIGITS = 11  # a longer number is no time in seconds
 _MARKS = "*~#%$@^!+-"  # all marks: silent, powering up or down, rebooting, planned
-
-
-def _utc(seconds: str) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _state_faults(node: Node) -> Iterable[_Fault]:
@@ -144,21 +139,13 @@ def _state_faults(node: Node) -> Iterable[_Fault]:
     yield _fault(node, f"is {node.state}{node.marks}{silent}, expected idle{why}")
 
 
-def _missing(name: str, nodes: Iterable[str]) -> _Fault:
-    """Return the fault of a node that sinfo does not name, with a similar name among `nodes`."""
-    near = difflib.get_close_matches(name, list(nodes), n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return name, f"{name} does not exist in this cluster{hint}"
-
-
-def _unequal(nodes: Sequence[Node], resource: str, values: Sequence[str]) -> Iterable[_Fault]:
-    """Yield a fault for each node that has more or less of a resource than most of the nodes."""
-    if len(set(values)) <= 1:
-        return
-    usual_value = Counter(values).most_common(1)[0][0]
-    for node, value in zip(nodes, values, strict=True):
-        if value != usual_value:
-            yield _fault(node, f"has {value} {resource}, most of the nodes have {usual_value}")
+def _unequal(nodes: Sequence[Node]) -> Iterable[_Fault]:
+    """Yield a fault for each node that has other resources than most of the nodes."""
+    kinds = Counter(node.resources for node in nodes)
+    for node in nodes:
+        usual, _ = kinds.most_common(1)[0]
+        if node.resources != usual:
+            yield _fault(node, f"has {node.resources}; most of the nodes have {usual}")
 
 
 def _fault(node: Node, problem: str) -> _Fault:
@@ -267,7 +254,7 @@ class OnSlurm(Executor):
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Return a note on other users' jobs on the nodes; "" if no trial has to wait for one."""
-        columns = ("%i", "%u", "%j", "%N", "%e")
+        columns = ("%i", "%u", "%j", "%N")
         which = ["-t", "running,completing", "-w", ",".join(nodelist)]
         answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(columns)])
         others = []
@@ -275,16 +262,12 @@ class OnSlurm(Executor):
             row = line.split(SEPARATOR)
             if len(row) != len(columns):
                 continue
-            job_id, user, name, nodes, end = row
-            if user == getpass.getuser() and name.startswith(JOB_NAME_PREFIX):
-                continue
-            has_end = end.isdecimal() and len(end) <= _MOST_TIME_DIGITS
-            until = f", at most until {_utc(end)}" if has_end else ""
-            others.append(f"{job_id} ({name} of {user} on {nodes}{until})")
+            job_id, user, name, nodes = row
+            if user != getpass.getuser() or not name.startswith(JOB_NAME_PREFIX):
+                others.append(f"{job_id} ({name} of {user} on {nodes})")
         if not others:
             return ""
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        return f"trials wait in the queue behind other jobs: {', '.join(others[:_SHOWN])}{more}"
+        return f"trials wait in the queue behind other jobs: {', '.join(others)}"
 
     def probe(
         self,

@@ -12,12 +12,12 @@ from pytest_xlatune.tasks.recipe import gate_of, recipe_of
 
 def run_apply(arguments: argparse.Namespace) -> Output:
     """Return the gate of a recipe, and what the recipe sets."""
-    recipe = recipe_of(arguments.file, cell=arguments.cell)
-    files = gate_of(recipe, sweep=load_sweep(arguments.to).name, sweep_file=arguments.to)
+    profile, claim = recipe_of(arguments.file, cell=arguments.cell)
+    files = gate_of(profile, claim, sweep=load_sweep(arguments.to).name, sweep_file=arguments.to)
     (gate,) = files
     texts = (
-        f"recipe  {recipe.claim}",
-        f"sets    {recipe.profile.shown_text}",
+        f"recipe  {claim}",
+        f"sets    {profile.shown_text}",
         f"pytest {gate}   (exit status 0: it is faster here too)",
     )
     return Output(files=files, documents=(brief("Recipe", lines(*map(plain, texts))),))

@@ -40,13 +40,13 @@ def with_secret(cell: dict[str, Any]) -> None:
 
 
 WITHOUT_RECIPE = {
-    "not over": (lambda cell: cell["conclusion"].update(complete=False), "has no recipe"),
-    "no winner": (lambda cell: best(cell).update(kind="EQUIVALENT"), "no profile wins"),
+    "not over": (lambda cell: cell["conclusion"].update(complete=False), "has 0 recipes"),
+    "no winner": (lambda cell: best(cell).update(kind="EQUIVALENT"), "has 0 recipes"),
     "a secret": (with_secret, "the value of HF_TOKEN is secret"),
-    "no document": (b"{}", "is not the data of"),
+    "no document": (b"{}", "is no tuning document"),
     "a newer one": (b'{"schema": 9, "cells": []}', "schema 9, this version reads 4"),
-    "no cell": (b'{"schema": 4, "cells": []}', "holds several cells: none"),
-    "no text": (b"\xff\xfe", "it is not a text file"),
+    "no cell": (b'{"schema": 4, "cells": []}', "by --cell: none"),
+    "no text": (b"\xff\xfe", "is no tuning document"),
 }
 
 
@@ -54,7 +54,7 @@ WITHOUT_RECIPE = {
 def test_a_file_without_a_recipe_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Edit | bytes, said: str
 ) -> None:
-    assert recipe_of(EXAMPLE).profile.shown_text == SETTINGS
+    assert recipe_of(EXAMPLE)[0].shown_text == SETTINGS
     path = tmp_path / "x-tuning.json"
     if isinstance(change, bytes):
         path.write_bytes(change)

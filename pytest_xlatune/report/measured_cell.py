@@ -25,17 +25,12 @@ from pytest_xlatune.model.record import Real, Record, decode, explained
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import (
     CellsRecord,
-    Comparison,
     Conclusion,
     Score,
     TrialResult,
     Verdict,
     VerdictKind,
-    relative,
 )
-from pytest_xlatune.stats.blocks import BlockScore, fit_blocks
-from pytest_xlatune.stats.compare import compare
-from pytest_xlatune.stats.design import SWEEP_ALPHA
 
 SCHEMA = 4
 _HOW_TO_RENEW = "move it aside: `xlatune report` writes it again from the ledgers"
@@ -51,9 +46,6 @@ class FormerSweep(Record, frozen=True, kw_only=True):
         best: the winner at that time; None if there was none.
         recipe: the settings of that winner; None if there was none.
         deployed: the environment deployed at that time, as far as it is known.
-        scores: the logarithms of the scores of the baseline's trials.
-        change: relative change of `baseline-deployed` from then to today, and the ends of its 95 %
-            interval; None if a side has too few scores.
     """
 
     cell_digest: str
@@ -62,8 +54,6 @@ class FormerSweep(Record, frozen=True, kw_only=True):
     best: Verdict | None = None
     recipe: Profile | None = None
     deployed: dict[str, str] = msgspec.field(default_factory=dict)
-    scores: tuple[Real, ...] = ()
-    change: tuple[Real, Real, Real] | None = None
 
 
 _NO_LOSS = (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
@@ -216,15 +206,6 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         return (*self.history, *others)
 
     @property
-    def baseline_scores(self) -> tuple[float, ...]:
-        """The logarithms of the scores of the baseline's trials."""
-        return tuple(
-            result.score.value
-            for result in self.history
-            if result.trial.is_baseline and result.score
-        )
-
-    @property
     def best(self) -> Verdict | None:
         """The verdict on the recommended arm; None if no profile wins."""
         return self.conclusion.winner
@@ -303,31 +284,15 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
                 best=cell.best,
                 recipe=cell.recipe,
                 deployed=cell.cell.environment,
-                scores=cell.baseline_scores,
             )
             earlier = (*earlier, former)
         elif _has_facts(cell) and not _has_facts(new):
             new = replace(new, explanation=cell.explanation)
         if new.recipe == cell.recipe:
             new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)
-        result[index] = replace(new, earlier=tuple(_with_change(sweep, new) for sweep in earlier))
+        result[index] = replace(new, earlier=earlier)
         return tuple(result)
     return (*result, new)
-
-
-def _with_change(former: FormerSweep, now: MeasuredCell) -> FormerSweep:
-    """Return an earlier measurement with the change of the baseline until now.
-
-    The change includes a drift of the machine between the two times.
-    """
-    scores = [BlockScore(block=0, arm="then", value=value) for value in former.scores]
-    scores += [BlockScore(block=0, arm="now", value=value) for value in now.baseline_scores]
-    fit = fit_blocks(scores, control="then") if former.scores and now.baseline_scores else None
-    change = compare(fit, "now", family=1, alpha=SWEEP_ALPHA) if fit is not None else None
-    if not isinstance(change, Comparison):
-        return replace(former, change=None)
-    logs = (change.estimate, *change.ci95)
-    return replace(former, change=tuple(map(relative, logs)))
 
 
 # A trial with more steps has no times of steps in JSON: the times of 13,000 steps of each trial

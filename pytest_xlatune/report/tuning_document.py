@@ -174,7 +174,6 @@ _HISTORY = columns(
     ">n",
     f"~{N_('recommended')}",
     f">{N_('promised, 95 %')}",
-    f">{N_('baseline since then, 95 %')}",
 )
 _SETTINGS = columns("Setting", "~Value")
 # a line of a shell file that is blank or a comment:    # left over
@@ -575,15 +574,14 @@ def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterat
                 cell=name,
                 before=speed(earlier.baseline),
                 promised=_promise(earlier.best),
-                now=f"{speed(covered.conclusion.baseline)} ({_change(earlier.change)})",
+                now=speed(covered.conclusion.baseline),
             )
     if not covered.earlier:
         return
     measurements = [
-        (earlier.written_s, earlier.baseline, earlier.best, earlier.change)
-        for earlier in covered.earlier
+        (earlier.written_s, earlier.baseline, earlier.best) for earlier in covered.earlier
     ]
-    measurements.append((covered.written_s, covered.conclusion.baseline, covered.best, None))
+    measurements.append((covered.written_s, covered.conclusion.baseline, covered.best))
     rows = [
         (
             minute(written_s),
@@ -591,9 +589,8 @@ def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterat
             str(baseline.n),
             literal(best.arm) if best else ABSENT,
             _promise(best) if best else ABSENT,
-            _change(change),
         )
-        for written_s, baseline, best, change in measurements
+        for written_s, baseline, best in measurements
     ]
     yield say.text("Earlier measurements of {cell}, and today's:", cell=name)
     yield Table(columns=_HISTORY, rows=tuple(rows))
@@ -601,10 +598,3 @@ def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterat
 
 def _promise(best: Verdict) -> str:
     return f"{points(best.delta)} % {interval(best.ci95)}"
-
-
-def _change(change: tuple[float, float, float] | None) -> str:
-    if change is None:
-        return ABSENT
-    delta, low, high = change
-    return f"{points(delta)} % {interval((low, high))}"

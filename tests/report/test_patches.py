@@ -219,9 +219,6 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
     rows = [row.split(" | ") for row in dated]
     assert [row[0] for row in rows] == ["100.0", "110.0", "121.0"]
     assert [row[2] for row in rows] == ["`gain-0`", "`gain-1`", "`gain-2`"]
-    # what became of the baseline since then, with its interval; nothing yet of today's
-    assert rows[0][4].startswith("+21.0 % [")
-    assert rows[1][4].startswith("+10.0 % [")
     assert " ".join(text.split()).count("measurement of FSDP=8 is deployed") == 1
 
 

@@ -180,6 +180,7 @@ class Attempts:
         # the keys of the next three are the names of the nodes that a trial requests
         self._resumptions: dict[tuple[str, ...], int] = {}  # those since the last measured trial
         self._checked_nodes_s: dict[tuple[str, ...], float] = {}  # when they were last checked
+        self._queued_since_s: dict[tuple[str, ...], float] = {}  # since when a job waits for them
         self._never_starts_since_s: dict[tuple[str, ...], float] = {}  # since when none can start
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
@@ -341,8 +342,9 @@ class Attempts:
     ) -> tuple[Event, ...]:
         """Return the events for nodes on which nothing runs while submissions wait for them.
 
-        Nodes that are down or drained are resumed. If a node stays unfit, the sweep stops; if the
-        study's policy says so, the trial ends without a measurement instead. A job that the
+        Nodes that are down or drained are resumed. If a node stays unfit, or a trial waits longer
+        than `Resources.queue_limit_s`, the sweep stops; if the study's policy says so, the trial
+        ends without a measurement instead. A job that the
         scheduler will never start as it was requested stops the sweep, because all other jobs
         request the same.
         """
@@ -361,7 +363,9 @@ class Attempts:
                 busy |= {*nodes} or {""}
         stuck = {nodes: job for nodes, job in waiting.items() if busy.isdisjoint(nodes or ("",))}
         never_start = [nodes for nodes, (_, outcome) in stuck.items() if outcome.never_starts]
-        now_s, before = self._run.clock.ticks(), self._never_starts_since_s
+        now_s, before = self._run.clock.ticks(), self._queued_since_s
+        self._queued_since_s = {nodes: before.get(nodes, now_s) for nodes in stuck}
+        before = self._never_starts_since_s
         self._never_starts_since_s = {nodes: before.get(nodes, now_s) for nodes in never_start}
         events: list[Event] = []
         for nodes, (submission, outcome) in stuck.items():
@@ -372,7 +376,7 @@ class Attempts:
         self, state: LedgerState, nodes: tuple[str, ...], first: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Return the events for a submission that is the first to wait for its nodes."""
-        now_s = self._run.clock.ticks()
+        now_s, limit_s = self._run.clock.ticks(), self._run.resources.queue_limit_s
         detail = f"{outcome.reason}: change what a job asks for, in Resources or the Slurm options"
         ruling = Ruling(
             trial_id=first.trial_id,
@@ -382,6 +386,10 @@ class Attempts:
             detail=detail,
             evidence=outcome.reason,
         )
+        if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
+            detail = f"no trial has started for {limit_s} s"
+            spent = msgspec.structs.replace(ruling, cls=FailureClass.QUEUE_LIMIT, detail=detail)
+            return self._cannot_start(state, spent, outcome)
         if outcome.lacks_nodes and self._is_node_check_due(nodes):
             return self._resume_waiting_nodes(state, nodes, ruling, outcome)
         if now_s - self._never_starts_since_s.get(nodes, now_s) <= _NEVER_STARTS_S:

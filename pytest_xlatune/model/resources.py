@@ -33,7 +33,7 @@ class Patience(Written, frozen=True, kw_only=True):
         check_least(self, what="patience", least=dict.fromkeys(self.__struct_fields__, 1))
 
 
-_LEAST_RESOURCES = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1}
+_LEAST_RESOURCES = {"nodes": 0, "tasks_per_node": 1, "time_limit_s": 1, "queue_limit_s": 0}
 
 
 class Resources(Written, frozen=True, kw_only=True):
@@ -43,6 +43,7 @@ class Resources(Written, frozen=True, kw_only=True):
         nodes: number of nodes; 0 means all nodes of the node list.
         tasks_per_node: number of ranks on each node; 1 for JAX.
         time_limit_s: Slurm's limit for a trial, in seconds.
+        queue_limit_s: how long a trial may wait in the queue, in seconds; 0 means without limit.
         patience: how long a running trial may make no progress before it is ended.
         options: other options of the scheduler by key, e.g. partition, account, qos.
     """
@@ -50,6 +51,7 @@ class Resources(Written, frozen=True, kw_only=True):
     nodes: int = 0
     tasks_per_node: int = 1
     time_limit_s: int = 2700
+    queue_limit_s: int = 0
     patience: Patience = msgspec.field(default_factory=Patience)
     options: dict[str, str] = msgspec.field(default_factory=dict)
 

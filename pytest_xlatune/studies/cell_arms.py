@@ -413,7 +413,7 @@ _SITE_FAILURES = frozenset(
         *(FailureClass.CANCELLED, FailureClass.PREEMPTED, FailureClass.LOST),
         *(FailureClass.REQUEUED, FailureClass.NEVER_STARTS),
         *(FailureClass.HUB, FailureClass.GITHUB_5XX, FailureClass.SLURM_CONTROLLER_DOWN),
-        *(FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
+        *(FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED, FailureClass.BUDGET),
         *(FailureClass.LOG_UNREADABLE, FailureClass.OUTCOME_UNREADABLE),
     }
 )

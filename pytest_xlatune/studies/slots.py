@@ -30,7 +30,7 @@ from pytest_xlatune.stats.design import SLOTS_PER_LACKING
 from pytest_xlatune.studies.trials import Place, Segment, place
 
 # failures after which a slot takes no more trials, in addition to failures of nodes
-_DEADLY = (FailureClass.SUBMISSION_REFUSED,)
+_DEADLY = (FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED)
 _LEAST_FAILED_SLOTS = 2  # an arm that fails on so many slots is itself at fault
 _LEAST_SLOTS = 2
 

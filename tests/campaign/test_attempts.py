@@ -85,6 +85,7 @@ class Case:
         self,
         folder: Path,
         *answers: Resumed,
+        queue_limit_s: int = 0,
         recover: bool | None = None,
     ) -> None:
         self.site, self.now_s, self.folder = Site(*answers), 0.0, folder / JOB.folder
@@ -92,7 +93,7 @@ class Case:
             name="s",
             launcher=CommandLauncher(argv=("trainer",)),
             profiles=scripted.PROFILES,
-            site=SiteSettings(resources=Resources(nodes=2)),
+            site=SiteSettings(resources=Resources(nodes=2, queue_limit_s=queue_limit_s)),
         )
         run = SweepRun(
             resolved=ResolvedSweep(sweep=sweep, cell=CELL),
@@ -153,6 +154,11 @@ RUNS = Outcome(state=State.RUNNING)
             (BACK, BACK, BACK),
             [(DRAINED, 0, "epoch"), (DRAINED, 60, "epoch"), (DRAINED, 120, "node-drain")],
             "resumed 2 times without"),
+        "the queue's budget begins anew where a trial ran in between": (
+            (),
+            [(BEHIND, 0, ""), (BEHIND, 99, ""), (RUNS, 99, ""), (BEHIND, 150, ""),
+             (BEHIND, 251, "queue-limit")],
+            "PENDING (Priority)"),
         "a controller that restarts may say for a moment that it never starts": (
             (),
             [(NEVER, 0, ""), (BEHIND, 59, ""), (NEVER, 60, ""), (NEVER, 121, "never-starts")],
@@ -169,7 +175,7 @@ def test_what_a_queue_that_does_not_move_asks_for(
     tmp_path: Path, answers: tuple[Resumed, ...], looks: list[Any], words: str
 ) -> None:
     decided = [each for _, _, each in looks]
-    case = Case(tmp_path, *answers)
+    case = Case(tmp_path, *answers, queue_limit_s=100 if "queue-limit" in decided else 0)
     assert [case.wait(said, at_s) for said, at_s, _ in looks] == decided
     stop = case.state.stop
     assert stop is not None

@@ -1,8 +1,9 @@
 """Change settings in place in the texts of the files that deploy a cell. Pure.
 
-The env file is a shell text. Its settings change in place only if each of its lines is blank, a
-comment or a plain `export NAME=VALUE` of a name that no other line sets; any other text is left to
-the caller, who appends settings, because the last assignment counts. The shell is not parsed.
+The env file is a shell text. A setting changes in place only if each line of the file is blank, a
+comment or an `export NAME=...`, and if the one line that mentions the setting is plain. Any other
+setting is left to the caller, who appends it, because the last assignment counts. The shell is not
+parsed.
 
 The trainer's configuration is a YAML text. A key at the top level changes where it has one value in
 one line, and the changed text is parsed again as a check.
@@ -33,6 +34,10 @@ _EXPORT = re.compile(
     |"(?P<earlier>\$XLA_FLAGS[ ]|\$\{XLA_FLAGS:\+\$XLA_FLAGS[ ]\})?[^"$`\\!]*")
     (?P<comment>[ \t]+\#.*|[ \t]*)""",
     re.VERBOSE,
+)
+# export PATH=$HOME/bin:$PATH     export LD_LIBRARY_PATH="/opt/rocm/lib:${LD_LIBRARY_PATH:-}"
+_OTHER_EXPORT = re.compile(
+    r"""export[ ]+[A-Za-z_]\w*=(?:[A-Za-z0-9_.,:/+@%^={}$-]*|"[^"`\\(]*")(?:[ \t]+\#.*|[ \t]*)"""
 )
 # a line that does nothing without its flags:  export XLA_FLAGS="$XLA_FLAGS "
 _SETS_NOTHING = re.compile(
@@ -102,18 +107,25 @@ def with_settings(
 
 
 def _plain_exports(lines: list[str]) -> dict[str, re.Match[str]]:
-    """Return variable -> the line that exports it; {} if a line of the file does something else."""
+    """Return variable -> the one line that mentions it, a plain export.
+
+    {} if a line of the file does something else than export variables.
+    """
     exports: dict[str, re.Match[str]] = {}
+    others = list[str]()
     for line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _EXPORT.fullmatch(line)
-        if match is None or match["name"] in exports:
+        is_plain = match is not None and (not match["earlier"] or match["name"] == "XLA_FLAGS")
+        if match is not None and is_plain and match["name"] not in exports:
+            exports[match["name"]] = match
+        elif _OTHER_EXPORT.fullmatch(line):
+            others.append(line)
+        else:
             return {}
-        if match["earlier"] and match["name"] != "XLA_FLAGS":
-            return {}
-        exports[match["name"]] = match
-    return exports
+    mentioned = set(re.findall(r"\w+", " ".join(others)))
+    return {name: match for name, match in exports.items() if name not in mentioned}
 
 
 def _with_flag(line: str, flag: Flag, *, drops: bool) -> str | None:

@@ -98,7 +98,8 @@ _MOST_RESUMPTIONS = 2  # how often the same nodes are resumed without a measured
 # How long the ranks of a job that hangs may take to write down what they wait for. A node sees the
 # file that requests this only some time after it was written.
 _REPORT_S = 90.0
-# how many times longer than earlier trials a program may take to its first step
+# How many times longer than earlier trials a program may take to its first step; also the factor on
+# the patience if an earlier trial of the arm hung while it compiled.
 _TIMES_LONGER = 2.0
 
 
@@ -108,16 +109,30 @@ def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> fl
     The first trial of a campaign is limited by its job alone, because a large model compiles for 40
     minutes. A later trial may take twice as long to its first step as the trials before it, whether
     these belong to its cell or to another batch size. For a rotation, and if the site has set the
-    patience, the factor is 1.
+    patience, the factor is 1. It is twice as large if an earlier trial of the arm hung while it
+    compiled.
     """
+    factor = _TIMES_LONGER if _hung_while_compiling(state, trial) else 1.0
     if trial.rotation is not None or patience.compiling_s != Patience().compiling_s:
-        return 1.0
+        return factor
     pace = pace_of(
         progress.ended for progress in state.trials.values() if progress.ended is not None
     )
     if pace is None:
         return math.inf
-    return max(1.0, _TIMES_LONGER * pace.start_s / patience.compiling_s)
+    return factor * max(1.0, _TIMES_LONGER * pace.start_s / patience.compiling_s)
+
+
+def _hung_while_compiling(state: LedgerState, trial: Trial) -> bool:
+    """Return whether an earlier trial of this arm printed its memory statistics and then hung."""
+    return any(
+        finding.cls == FailureClass.HANG_SILENT_OOM
+        for progress in state.trials.values()
+        if progress.trial.arm == trial.arm
+        and progress.trial.study == trial.study
+        and progress.ended
+        for finding in progress.ended.findings
+    )
 
 
 def _retried_classes(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:

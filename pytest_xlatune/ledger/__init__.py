@@ -412,9 +412,9 @@ class Ledger:
         text = b"".join(_line(event, at_s) for event in events)
         if text:
             if self._inode is not None:
-                with self._explained(what="written"):
+                with errors_explained(self.path, what="written"):
                     self.path.stat()  # raises if the file is missing, so that no new one is begun
-            with self._lock(), self._explained(what="written"):
+            with self._lock(), errors_explained(self.path, what="written"):
                 _append(self.path, text)
 
     def refresh(self) -> tuple[LedgerEntry, ...]:
@@ -424,7 +424,7 @@ class Ledger:
             LedgerError: a line is unreadable (the message has its number) or has another schema, or
                 the file is no ledger or was replaced.
         """
-        with self._explained(what="read"):
+        with errors_explained(self.path, what="read"):
             try:
                 status = self.path.stat()
             except FileNotFoundError:
@@ -451,7 +451,7 @@ class Ledger:
             LedgerError: such a line is unreadable or has another schema, or the file is no ledger.
         """
         with (
-            self._explained(what="read"),
+            errors_explained(self.path, what="read"),
             os.fdopen(self._open(self.path), "rb") as file,
         ):
             events = [
@@ -470,7 +470,7 @@ class Ledger:
             LedgerError: the file cannot be locked or renamed.
         """
         date = datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%SZ")
-        with self._lock(), self._explained(what="moved aside"):
+        with self._lock(), errors_explained(self.path, what="moved aside"):
             if not self.path.exists():
                 return None
             archived = self.path.with_stem(f"{self.path.stem}-{date}")
@@ -511,7 +511,7 @@ class Ledger:
     def _lock(self) -> Iterator[None]:
         path = self.path.with_name(self.path.name + ".lock")
         with contextlib.ExitStack() as held:
-            with self._explained(what="locked"):
+            with errors_explained(self.path, what="locked"):
                 lock = locks.held(path, wait_s=_LOCK_TIMEOUT_S)
                 is_held = held.enter_context(lock)
             if not is_held:
@@ -522,17 +522,19 @@ class Ledger:
                 )
             yield
 
-    @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except secure_files.NotOursError as error:
-            raise LedgerError(str(error)) from None
-        except OSError as error:
-            raise LedgerError(
-                f"{self.path} cannot be {what}: {error}; the work directory must be writable, with "
-                "free space, on a file system that has flock"
-            ) from error
+
+@contextlib.contextmanager
+def errors_explained(path: Path, *, what: str) -> Iterator[None]:
+    """Raise errors of a file or folder as LedgerError; `what` is what could not be done with it."""
+    try:
+        yield
+    except secure_files.NotOursError as error:
+        raise LedgerError(str(error)) from None
+    except OSError as error:
+        raise LedgerError(
+            f"{path} cannot be {what}: {error}; the work directory must be writable, with free "
+            "space, on a file system that has flock (--xlatune-workdir)"
+        ) from error
 
 
 # Fields that contain names, or records that hide their own secrets. Secrets are not hidden in them,

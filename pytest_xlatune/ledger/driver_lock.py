@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_xlatune import locks, secure_files
+from pytest_xlatune.ledger import errors_explained
 from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # seconds without a turn of the driving process after which another one may drive
@@ -35,7 +36,7 @@ class DriverLock:
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
         """Yield whether the next turn is ours; if so, it lasts until the context ends."""
-        with self._explained():
+        with errors_explained(self._folder, what="used"):
             # This raises if the folder is missing, e.g. not mounted; the lock would create it.
             self._folder.stat()
         if self._is_driven_by_other():
@@ -43,7 +44,7 @@ class DriverLock:
             return
         with self._held("turn.lock", wait_s=0) as is_ours:
             if is_ours:
-                with self._explained():
+                with errors_explained(self._folder, what="used"):
                     self._write_driver(os.getpid())
                 self._has_driven = True
             yield is_ours
@@ -66,7 +67,7 @@ class DriverLock:
     @contextlib.contextmanager
     def _held(self, name: str, *, wait_s: float) -> Iterator[bool]:
         with contextlib.ExitStack() as held:
-            with self._explained():
+            with errors_explained(self._folder, what="used"):
                 lock = locks.held(self._folder / name, wait_s=wait_s)
                 is_ours = held.enter_context(lock)
             yield is_ours
@@ -93,10 +94,10 @@ class DriverLock:
         if self._is_registered:
             yield
             return
-        with self._explained():
+        with errors_explained(self._folder, what="used"):
             waiters = secure_files.open_lock(self._folder / "waiters.lock")
         try:
-            with self._explained():
+            with errors_explained(self._folder, what="used"):
                 fcntl.flock(waiters, fcntl.LOCK_SH)
             self._is_registered = True
             yield
@@ -112,18 +113,6 @@ class DriverLock:
         """
         with self._held("waiters.lock", wait_s=patience_s) as is_alone:
             yield is_alone
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except secure_files.NotOursError as error:
-            raise LedgerError(str(error)) from None
-        except OSError as error:
-            raise LedgerError(
-                f"{self._folder} cannot be used: {error}; choose a writable work directory with "
-                "free space on a file system with flock (--xlatune-workdir)"
-            ) from error
 
     def _is_driven_by_other(self) -> bool:
         driver = self._driver()

@@ -108,7 +108,7 @@ def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_train
     # where it was taken after all, it starts no trainer beside the next attempt
     assert (folder / payload.CANCEL).exists()
     other = tmp_path / "taken" / "cell" / "session" / "t1.1"
-    running = Reply(code=0, out=row("RUNNING", WorkDir=str(other), Comment="c"))
+    running = Reply(code=0, out=row("RUNNING", WorkDir=str(other)))
     taken = executor(sacct=[Reply(code=0), running])
     assert taken.submit(SPEC, request_of(other, "c")) == "31", "it was seen to be taken"
 
@@ -134,7 +134,7 @@ def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
 def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path: Path) -> None:
     # one session, one trial id, so one comment: the folders differ
     ours, theirs = (tmp_path / name / "cell" / "session" / "t1.1" for name in ("one", "two"))
-    running = row("RUNNING", WorkDir=f"/seen/otherwise{theirs}", Comment="c")
+    running = row("RUNNING", WorkDir=f"/seen/otherwise{theirs}")
     slurm = executor(sacct=Reply(code=0, out=running))
     assert slurm.find(request_of(ours, "c")) == ""
     assert slurm.find(request_of(theirs, "c")) == "31"

@@ -33,7 +33,7 @@ def row(state: str, code: str = "0:0", **changed: str) -> str:
     values = {
         "JobID": "31", "State": state, "NodeList": "node[002-003]", "Start": "1795173251",
         "End": "1795173260", "Reason": "None", "JobName": "xl-overlap-2",
-        "WorkDir": "/lustre/my sweeps/pp8/cell/t1/1", "Comment": "xlatune:a b=c|d",
+        "WorkDir": "/lustre/my sweeps/pp8/cell/t1/1",
         "ExitCode": code,
     }  # fmt: skip
     return SEPARATOR.join({**values, **changed}[key] for key in SACCT_FIELDS)

@@ -2,8 +2,8 @@
 
 submitit only renders the batch script (see `_script`). Its watcher is not used, and nothing of it
 runs on a node: srun runs the payload's file itself, so that a node needs only an interpreter. Any
-process may die at any time: calling `submit` again for the same folder and comment finds the job
-that was accepted.
+process may die at any time: calling `submit` again for the same folder finds the job that was
+accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.slurm import _script as script
 from pytest_xlatune.executors.slurm._commands import (
     Run,
-    SlurmJob,
     Trouble,
     parse_sacct,
     parse_scontrol,
@@ -185,9 +184,8 @@ class SlurmExecutor(OnSlurm):
         answer = self._run(sacct("-S", _SACCT_SINCE, f"--name={job_name}"))
         if not answer.code:
             jobs = parse_sacct(answer.out) | jobs
-        # The folder is compared too: slurmdbd keeps comments only if the site enables that, and the
-        # baselines of two sweeps on one cell differ only in their folders.
-        ours = [job.job_id for job in jobs.values() if _belongs_to(job, request.comment, folder)]
+        # the baselines of two sweeps on one cell have the same name, and differ in their folders
+        ours = [job.job_id for job in jobs.values() if job.folder and job.is_in(folder)]
         if ours:
             _log.info("%s was accepted before: job %s", job_name, min(ours, key=int))
         return min(ours, key=int, default="")
@@ -303,11 +301,3 @@ def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
         "# the session that submits may die before it can write the job's number down",
         f': > {shlex.quote(str(scripts))}/"$SLURM_JOB_ID"_begun',
     ]
-
-
-def _belongs_to(job: SlurmJob, comment: str, folder: Path) -> bool:
-    """Return whether a job belongs to an attempt: by its folder if known, else by its comment.
-
-    The folder comes first, because a site may overwrite comments.
-    """
-    return job.is_in(folder) if job.folder else job.comment == comment

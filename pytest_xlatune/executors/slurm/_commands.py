@@ -199,11 +199,11 @@ def unneeded_names(environ: Mapping[str, str]) -> list[str]:
 
 
 SEPARATOR = "\x1f"  # between columns; no name, comment or path contains it
-_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z", "%k")
-SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir", "Comment",
+_SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z")
+SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir",
                 "ExitCode")  # fmt: skip
 # the names of the same fields in `scontrol show job`, which the parsers use for all formats
-_COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir", "Comment",
+_COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir",
             "ExitCode")  # fmt: skip
 
 # All job states and state flags of slurm.h, 22.05 to 25.05. A job is over only if it has no flag of
@@ -270,7 +270,6 @@ class SlurmJob:
     job_id: str
     outcome: Outcome  # its `reason` has Slurm's state word and reason
     folder: str = ""  # its working directory; "" if the command does not print it
-    comment: str = ""  # "" if the command does not print it
 
     def is_in(self, folder: Path) -> bool:
         """Return whether it may be the job of a folder; a job with a reused id is not."""
@@ -381,7 +380,6 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     return SlurmJob(
         job_id=row["JobId"],
         folder=_value(row, "WorkDir"),
-        comment=_value(row, "Comment"),
         outcome=Outcome(
             state=state,
             exit_code=exit_code,

@@ -139,19 +139,15 @@ class ClientExport(Export):
 
     def check(self) -> None:
         """Check that the client is installed and can be used."""
-        alternative = f"or take {self.name} out of --xlatune-export"
         try:
             with _quiet():
                 self.connect()
-        except ModuleNotFoundError:
-            raise ConfigError(
-                f"export {self.name}: the client of {self.title} is not installed here; install "
-                f"pytest-xlatune[{self.name}], {alternative}"
-            ) from None
         except Exception as error:  # noqa: BLE001 - a client can raise errors of any class
+            is_missing = isinstance(error, ModuleNotFoundError)
+            remedy = f"install pytest-xlatune[{self.name}]" if is_missing else self.remedy
             raise ConfigError(
                 f"export {self.name}: the client of {self.title} cannot be used "
-                f"({_first_line(error)}); {self.remedy}, {alternative}"
+                f"({_first_line(error)}); {remedy}, or take {self.name} out of --xlatune-export"
             ) from None
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:

@@ -173,7 +173,6 @@ def _differences(cell: Cell, first: Cell, varied: Sequence[str]) -> str:
     for field in varied:
         value = getattr(cell, field)
         if value != getattr(first, field):
-            is_short = isinstance(value, str | float | int)
-            shown = f" {literal(str(value))}" if is_short else ""
+            shown = f" {literal(str(value))}" if isinstance(value, str | float) else ""
             parts.append(f"{_FIELD_NAMES[field]}{shown}")
     return "; ".join(parts) or ABSENT

@@ -26,7 +26,7 @@ from pytest_xlatune.campaign.assess import (
 from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
 from pytest_xlatune.campaign.epochs import compared_devices, epoch_events, is_device_probe_due
 from pytest_xlatune.campaign.jobs import interrupted_events
-from pytest_xlatune.campaign.playbook import Facts, Ruling, apply_cases, decide
+from pytest_xlatune.campaign.playbook import Facts, Ruling, apply_cases
 from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.executors import (
     AllocationOver,
@@ -59,7 +59,6 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
 from pytest_xlatune.logs import LogReport
 from pytest_xlatune.model.errors import (
-    CheckoutError,
     ConfigError,
     LedgerError,
     SubmissionError,
@@ -241,7 +240,7 @@ class Attempts:
                 f"{request.folder} cannot be written: {error}; the work directory must be "
                 "writable, with free space"
             ) from error
-        except (CheckoutError, SubmissionError, ConfigError) as error:
+        except (SubmissionError, ConfigError) as error:
             return self._refused_events(state, trial, request, number, error)
         self._full_since_s = None
         submission = Submission(
@@ -287,14 +286,6 @@ class Attempts:
         cell, reason = self._run.cell_of(trial, state), str(error)
         outcome = Outcome(state=State.FAILED, reason=reason)
         end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)
-        if isinstance(error, CheckoutError):
-            cls = FailureClass.CHECKOUT_FAIL
-            finding = Finding(cls=cls, action=Action.RETRY, text=reason, detail=reason)
-            facts = Facts(earlier=_retried_classes(state, trial, number), policy=self._rules)
-            decided = self._decided_event(decide(outcome, finding, facts), trial.id, number)
-            is_over = decided.next is not Next.RETRY
-            events = _ending_events(state, decided, outcome, finding) if is_over else (decided,)
-            return (*events, msgspec.structs.replace(end, findings=(finding,)))
         ruling = Ruling(
             trial_id=trial.id,
             attempt=number,

@@ -43,7 +43,6 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.RAY_ACTOR: RetryRule(retries=1, backoff_s=60),
     FailureClass.HUB: RetryRule(retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT),
     FailureClass.IMAGE_MISSING: RetryRule(retries=0, then=Next.STOP),
-    FailureClass.CHECKOUT_FAIL: RetryRule(retries=0, then=Next.STOP),
     FailureClass.SLURM_CONTROLLER_DOWN: RetryRule(
         retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT
     ),

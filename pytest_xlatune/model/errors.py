@@ -5,7 +5,6 @@ with findings. This module knows nothing of pytest, of Slurm or of files.
 
     XlatuneError          the base class, never raised itself
     |-- ConfigError       the user's file, option or sweep is wrong
-    |   `-- CheckoutError a commit cannot be checked out
     |-- ParseError        a dump or a trace cannot be read
     |-- SubmissionError   a trial could not be handed to an executor
     `-- LedgerError       the ledger cannot be read or written
@@ -155,10 +154,6 @@ class ConfigError(XlatuneError):
             return cls(f"unknown {kind} {name!r} in {where}{hint}")
         known = ", ".join(names) if names else "none"
         return cls(f"unknown {kind} {name!r} in {where}{hint} Known: {known}")
-
-
-class CheckoutError(ConfigError):
-    """A commit cannot be checked out for a reason that need not apply to other commits."""
 
 
 class ParseError(XlatuneError):

@@ -280,12 +280,9 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @property
     def policy(self) -> Policy:
-        """What the study demands: it is an answer that a commit cannot start or be checked out."""
+        """What the study demands: it is an answer that a commit cannot start."""
         broken = RetryRule(retries=0, then=Next.DROP)
-        # the server of a submodule may be away for a moment
-        again = RetryRule(retries=1, backoff_s=60, then=Next.DROP)
-        rules: dict[str, RetryRule] = dict.fromkeys(_CANNOT_START, broken)
-        return Policy(rules={**rules, FailureClass.CHECKOUT_FAIL: again})
+        return Policy(rules=dict.fromkeys(_CANNOT_START, broken))
 
     @property
     def commits(self) -> int:

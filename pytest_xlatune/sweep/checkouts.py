@@ -10,12 +10,10 @@ this module starts only git and the trainer's interpreter.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,16 +22,14 @@ from pytest_xlatune import locks, secure_files
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import CheckoutError, ConfigError
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import at_most, say, sentence
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import Trial
 
 _GIT_S = 600.0  # seconds after which a command of git is ended
 _LOCK_S = 1200.0  # seconds to wait while another process makes checkouts
-# suffix of the file beside a complete checkout; its modification time is the last use
-_READY = ".ready"
-_KEPT_S = 14 * 86400.0  # seconds after which an unused checkout is removed
+_READY = ".ready"  # suffix of the file beside a complete checkout
 _MOST_PATH = 255  # characters; a longer word is no path
 _MOST_COMMITS = 512  # most commits of a range
 _SHORT = 12  # characters of a hash in a message
@@ -78,15 +74,10 @@ def hash_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     done = _run(repository, *words)
     if done.returncode:
-        names = _git(repository, "for-each-ref", "--format=%(refname:short)").split()
-        near = difflib.get_close_matches(commit, names, n=1)
-        if near:
-            advice = f"did you mean {near[0]!r}?"
-        elif _git(repository, "rev-parse", "--is-shallow-repository") == "true\n":
-            advice = "the clone is shallow: fetch all of it (fetch-depth: 0, GIT_DEPTH: 0)"
-        else:
-            advice = "fetch it, or write it in full"
-        raise ConfigError(f"{where}: {repository} has no commit {commit!r}; {advice}")
+        raise ConfigError(
+            f"{where}: {repository} has no commit {commit!r}; write its name in full, or fetch it "
+            "(of a shallow clone fetch all: fetch-depth: 0, GIT_DEPTH: 0)"
+        )
     code = done.stdout.strip()
     if code == _git(repository, "rev-parse", "HEAD").strip():
         remedy = f"Commit or stash the changes in {repository}"
@@ -239,42 +230,18 @@ def _changed(repository: str, *, untracked: str = "no") -> list[str]:
 
     `untracked` is the value of git's option --untracked-files; "no" leaves them out.
     """
-    # a repository's `.gitmodules` may tell git to ignore changed submodules
     text = _git(repository, "status", "--porcelain", "-z", "--no-renames",
-                "--ignore-submodules=none", f"--untracked-files={untracked}")  # fmt: skip
+                f"--untracked-files={untracked}")  # fmt: skip
     # output of `git status -z`:  M train.py\0?? jax.py\0
     lines = [line for line in text.split("\0") if line]
     return [line[3:] for line in lines if line[:2] != "??" or line.endswith(".py")]
 
 
-def make_possible(
-    launcher: Launcher, cells: Iterable[Cell]
-) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Make the checkouts of cells; return the cells that have one, and why the others have none.
-
-    Raises:
-        ConfigError: no commit could be checked out, a file in a checkout was changed, or the cause
-            is not a commit.
-    """
-    checked_out, errors = list[Cell](), dict[str, CheckoutError]()
-    for cell in cells:
-        try:
-            if cell.code not in errors:
-                make(launcher, [cell])
-                checked_out.append(cell)
-        except CheckoutError as error:
-            errors[cell.code] = error
-    if errors and not checked_out:
-        raise next(iter(errors.values()))
-    return tuple(checked_out), tuple(map(str, errors.values()))
-
-
 def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
-    """Make or check the checkouts of cells, and remove those that nobody has used for long.
+    """Make or check the checkouts of cells.
 
     Raises:
-        CheckoutError: a checkout cannot be made for a reason of its commit.
-        ConfigError: it cannot be made for another reason, or a file in a checkout was changed.
+        ConfigError: a checkout cannot be made, or a file in it was changed.
     """
     checkouts = as_checkout_launcher(launcher)
     if checkouts is None:
@@ -288,20 +255,8 @@ def make(launcher: Launcher, cells: Iterable[Cell]) -> None:
                 raise TimeoutError("another process makes checkouts")
             for path in sorted(paths):
                 _make(checkouts.repository, path)
-            for ready in folder.glob(f"*{_READY}"):
-                path = ready.with_suffix("")
-                with suppress(OSError):
-                    if path not in paths and ready.stat().st_mtime < time.time() - _KEPT_S:
-                        _remove(checkouts.repository, path)
     except OSError as error:
         raise ConfigError(f"no checkout can be made in {folder}: {error}") from None
-
-
-# errors of git that concern the machine, not a commit
-_MACHINE_ERROR = re.compile(
-    "cannot be asked about|No space left|quota exceeded|Read-only file system|Permission denied|"
-    "Input/output error|Stale file handle|Cannot allocate memory|Too many open files"
-)
 
 
 def _make(repository: str, path: Path) -> None:
@@ -313,22 +268,22 @@ def _make(repository: str, path: Path) -> None:
         remedy = f"Remove this checkout ({command}), and it is made again"
         changed = _changed(str(path), untracked="all")
         _refuse_uncommitted(changed, where=f"the checkout {path}", remedy=remedy)
-        ready.touch()
         return
     _remove(repository, path)
     try:
         # locked, so that `git worktree prune` on a machine without this folder spares it
         _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
              str(path), path.name)  # fmt: skip
-        if (path / ".gitmodules").exists():
-            _git(str(path), "submodule", "--quiet", "update", "--init", "--recursive")
     except ConfigError as error:
-        if _MACHINE_ERROR.search(str(error)):
-            raise
-        raise CheckoutError(
+        raise ConfigError(
             f"the checkout of {path.name[:_SHORT]} cannot be made: {error}; mend what git names, "
             "or leave the commit out"
         ) from None
+    if (path / ".gitmodules").exists():
+        raise ConfigError(
+            f"commit {path.name[:_SHORT]} of {repository} has submodules, which a checkout does "
+            "not get; name a repository that holds the trainer without them"
+        )
     ready.touch()
 
 

@@ -33,11 +33,9 @@ from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
-from pytest_xlatune.model.resources import Next
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import COSTLY, check_rules
 from pytest_xlatune.prepare.preflight import check_keys, check_shape
@@ -237,27 +235,13 @@ class Runs(ExitStack):
         """
         # an unresolved attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
-        cells, lost = _checked_out(resolved, study)
+        checkouts.make(resolved.sweep.launcher, resolved.first_cells)
         checkouts.refuse_shadowed(resolved.sweep.launcher, resolved.cell)
         findings = preflight_result or run_preflight(
-            resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=cells
+            resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=resolved.first_cells
         )
         findings.raise_faults(f"sweep {resolved.sweep.name!r}")
-        return (*lost, *findings.notes, *not_compiled(resolved, study))
-
-
-def _checked_out(resolved: ResolvedSweep, study: Study) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
-    """Make the checkouts of the first cells; return the cells that have one, and why others do not.
-
-    Raises:
-        ConfigError: a cell has no checkout, and the study cannot continue without the cell.
-    """
-    launcher, cells = resolved.sweep.launcher, resolved.first_cells
-    rule = study.policy.rules.get(FailureClass.CHECKOUT_FAIL)
-    if rule is not None and rule.then is not Next.STOP:
-        return checkouts.make_possible(launcher, cells)
-    checkouts.make(launcher, cells)
-    return cells, ()
+        return (*findings.notes, *not_compiled(resolved, study))
 
 
 class NotCalibrated(XlatuneError):  # noqa: N818 - it is not an error of the harness

@@ -19,18 +19,16 @@ from pytest_xlatune.model.resources import Patience
 from pytest_xlatune.model.result import Outcome, State, Verdict
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize
-from pytest_xlatune.studies.commit_check import CommitsRecord, CommitStudy
+from pytest_xlatune.studies.commit_check import CommitStudy
 from pytest_xlatune.sweep import checkouts
 from tests.helpers.benchmarks import load
 from tests.helpers.repositories import Repository
 from tests.helpers.scripted import (
     CELL,
     KILLED,
-    OK,
     FakeExecutor,
     campaign_of,
     failing,
-    log,
     run,
     ticking,
 )
@@ -104,14 +102,6 @@ def commits(repository: Repository, count: int) -> list[str]:
     return [repository.commit(f"# {at}", train=f"# {at}\n") for at in range(count)]
 
 
-def lose(repository: Repository, commit: str) -> Path:
-    """Remove the file of a commit, as a damaged or partial clone has it."""
-    blob = repository.git("rev-parse", f"{commit}:train.py")
-    path = repository.path / ".git" / "objects" / blob[:2] / blob[2:]
-    path.unlink()
-    return path
-
-
 def searching(repository: Repository, hashes: list[str], executor: FakeExecutor) -> Campaign:
     argv = ("python", "train.py", "{steps}")
     launcher = CheckoutLauncher(
@@ -133,36 +123,15 @@ def searching(repository: Repository, hashes: list[str], executor: FakeExecutor)
     return made
 
 
-def record_of(made: Campaign) -> CommitsRecord:
-    assert not made.view().stopped
-    record = made.conclude().record
-    assert isinstance(record, CommitsRecord)
-    return record
+SUBMODULES = "[submodule 'lib']\n\tpath = lib\n\turl = /nowhere\n"
 
 
-def test_a_search_goes_on_past_commits_that_cannot_be_checked_out(repository: Repository) -> None:
-    hashes = commits(repository, 9)
-    short = [each[:12] for each in hashes]
-    for at in (4, 5):
-        lose(repository, hashes[at])
-
-    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
-        speed = 1000.0 if short.index(trial_id.partition("-")[0]) < 6 else 950.0
-        return log(speed * (1 + (sum(trial_id.encode()) % 7 - 3) / 2000)), OK
-
-    executor = FakeExecutor(script)
-    made = searching(repository, hashes, executor)
-    run(made, turns=2000)
-    record = record_of(made)
-    assert record.skipped, "the search came by one of them"
-    assert {*record.skipped} <= {short[4], short[5]}
-    assert record.last == short[6]
-    broken = made.conclude().verdict(record.skipped[0])
-    assert broken is not None
-    assert (broken.kind, broken.can_run) == ("INVALID", False)
-    assert f"checkout of {record.skipped[0]} cannot be made" in sentence(broken.reasons[0])
-    assert "2 times in a row" in sentence(broken.reasons[0]), "it was tried again a minute later"
-    assert not [each for each in executor.submitted if each.startswith((short[4], short[5]))]
+def test_a_commit_with_submodules_is_refused(repository: Repository) -> None:
+    (repository.path / ".gitmodules").write_text(SUBMODULES, encoding="utf-8")
+    repository.git("add", ".gitmodules")
+    made = searching(repository, commits(repository, 3), FakeExecutor())
+    run(made)
+    assert "has submodules" in sentence(made.view().stopped)
 
 
 def test_a_full_disk_is_no_commit_s_fault(

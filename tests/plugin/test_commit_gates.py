@@ -88,8 +88,8 @@ def given(of: str, cell: str = STEPS) -> Edits:
     ("change", "edits", "words"),
     [
         pytest.param("", code("HEAD~1"), SAME, id="the same commit"),
-        pytest.param("", code("mian"), "'mian'; did you mean 'main'?", id="a misspelt branch"),
-        pytest.param("shallow", (), "(fetch-depth: 0, GIT_DEPTH: 0)", id="a clone of one commit"),
+        pytest.param("", code("mian"), "no commit 'mian'", id="a misspelt branch"),
+        pytest.param("shallow", (), "fetch-depth: 0, GIT_DEPTH: 0)", id="a clone of one commit"),
         pytest.param("edit", (), f"{OTHERS} speed.py", id="what is changed, not committed"),
         pytest.param(
             "", started('sys.executable, str(HERE / "link" / "train.py")', "str(TRAINER)"),

@@ -20,17 +20,12 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import (
     CONTROL,
-    DECOMPOSER,
-    P2P,
     Case,
     CatalogRule,
     Context,
     Level,
     Objection,
     is_control,
-    no_algorithm,
-    out_of_effect,
-    variables_out_of_effect,
     vendor_of,
 )
 from pytest_xlatune.catalog.entries import (
@@ -57,6 +52,8 @@ from pytest_xlatune.model.profile import ALIASES, APPENDING, BASELINE_ID, PGLE, 
 from pytest_xlatune.model.profile import effective_values as values_of
 from pytest_xlatune.model.text import is_number, same_value, to_integer
 
+_P2P = "xla_gpu_enable_pipelined_p2p"
+_DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"
 _LHS_ON_SINCE = (0, 7, 2)  # the release of jaxlib in which XLA turned its scheduler on
@@ -76,12 +73,12 @@ _STREAMS = "xla_gpu_multi_streamed_windowed_einsum"
 def _partner(case: Case) -> Iterator[str]:
     is_before_p2p = bool(case.context.jaxlib) and release(case.context.jaxlib) < (0, 6)
     is_opt_level_off = case.after.get(_OPT_LEVEL, "DISABLE").endswith("DISABLE")
-    decomposes_none = DECOMPOSER not in case.after and is_opt_level_off
+    decomposes_none = _DECOMPOSER not in case.after and is_opt_level_off
     # programs compiled with jaxlib 0.8.3 and 0.12.0 show that either flag alone changes nothing
-    if DECOMPOSER in case.asked and not case.is_on(P2P) and not is_before_p2p:
-        yield f"--{DECOMPOSER} does nothing without --{P2P}=true"
-    if P2P in case.asked and case.is_on(P2P) and decomposes_none:
-        yield f"--{P2P} does nothing without --{DECOMPOSER}: by default no permute is decomposed"
+    if _DECOMPOSER in case.asked and not case.is_on(_P2P) and not is_before_p2p:
+        yield f"--{_DECOMPOSER} does nothing without --{_P2P}=true"
+    if _P2P in case.asked and case.is_on(_P2P) and decomposes_none:
+        yield f"--{_P2P} does nothing without --{_DECOMPOSER}: by default no permute is decomposed"
     if _EARLY in case.asked and case.is_on(_EARLY) and case.number(_OVERLAP, 1) == 1:
         yield f"--{_EARLY} does nothing without --{_OVERLAP} above 1"
     if _STREAMS in case.asked and not {_WINDOW_MIB, _WINDOW_BYTES} & case.after.keys():
@@ -160,10 +157,35 @@ def _no_op(case: Case) -> Iterator[str]:
         )
 
 
+# flag -> the kind of collective that it combines
+_COMBINES = {
+    "xla_gpu_all_gather_combine_threshold_bytes": "all-gather",
+    "xla_gpu_reduce_scatter_combine_threshold_bytes": "reduce-scatter",
+    "xla_gpu_all_reduce_combine_threshold_bytes": "all-reduce",
+    "xla_gpu_collective_permute_combine_threshold_bytes": "collective-permute",
+}
+# flags that do nothing to a program without a collective-permute
+_NEEDS_PERMUTE = (_P2P, _DECOMPOSER, _OPT_LEVEL, "xla_gpu_collective_permute_mode")
+_NEEDED_KIND = {**_COMBINES, **dict.fromkeys(_NEEDS_PERMUTE, "collective-permute")}
+# the collectives that NCCL makes of sends and receives
+_POINT_TO_POINT = frozenset(
+    {"collective-permute", "send", "recv", "all-to-all", "ragged-all-to-all"}
+)
+_NET_CHANNELS = "NCCL_NCHANNELS_PER_NET_PEER"
+
+
 def _program(case: Case) -> Iterator[str]:
-    if case.context.program is not None:
-        yield from out_of_effect(case.asked, case.after, case.context.program)
-        yield from variables_out_of_effect(case.profile.env, case.context.program)
+    """Yield the settings that do nothing to the deployed program, for want of a collective."""
+    kinds = case.context.collectives
+    if kinds is None:
+        return
+    for name, value in case.asked.items():
+        kind = _NEEDED_KIND.get(name)
+        if kind is not None and kind not in kinds:
+            yield f"--{name}={value} does nothing to this program: it has no {kind}"
+    # NCCL reads it only for send, recv and all-to-all between nodes (graph/paths.cc)
+    if _NET_CHANNELS in case.profile.env and not _POINT_TO_POINT & {*kinds}:
+        yield f"{_NET_CHANNELS} does nothing to this program: it has no send, recv or all-to-all"
 
 
 _FRACTIONS = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION")
@@ -205,7 +227,7 @@ def why_not(profile: Profile, context: Context) -> str:
     which makes another program, a flag may have an effect.
     """
     if len(values_of(profile.flags)) > 1 or profile.overrides:
-        context = replace(context, program=None)
+        context = replace(context, collectives=None)
     reasons = (
         objection.text
         for objection in objections(profile, context)
@@ -273,34 +295,6 @@ def _channel(case: Case) -> Iterator[str]:
                 )
 
 
-_SLICES = "MEGASCALE_NUM_SLICES"
-_COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
-_SLICE_ID = "MEGASCALE_SLICE_ID"
-
-
-def _slices(case: Case) -> Iterator[str]:
-    """Yield why the slices of a TPU job do not connect (jax/_src/clusters/cloud_tpu_cluster.py)."""
-    if not {_SLICES, _COORDINATOR, _SLICE_ID} & case.profile.env.keys():
-        return
-    text = case.env.get(_SLICES, "")
-    count = to_integer(text) if text else 1
-    if count is None or count < 1:
-        yield f"{_SLICES}={text:.40} ends JAX; expected a number of slices"
-        return
-    if count > 1 and not case.env.get(_COORDINATOR) and case.context.is_complete:
-        yield (
-            f"{_SLICES}={count} without {_COORDINATOR}: the processes of one slice wait for those "
-            "of the others, which do not know their address. Set it to a host of slice 0"
-        )
-    if count > 1 and to_integer(case.env.get(_SLICE_ID, "")) is not None:
-        yield (
-            f"{_SLICE_ID}={case.env[_SLICE_ID]} is set for the processes of all {count} slices, so "
-            "all claim to be one slice; let the script on the nodes set it"
-        )
-    if count == 1 and case.env.get(_COORDINATOR):
-        yield f"{_COORDINATOR} without {_SLICES} above 1: each slice runs as if it were alone"
-
-
 def _plain_integer(case: Case) -> Iterator[str]:
     integers = load().integers
     for name, value in case.profile.env.items():
@@ -337,20 +331,10 @@ def _bad_value(case: Case) -> Iterator[str]:
         if known and not re.fullmatch(known["pattern"], flag.value, re.IGNORECASE):
             yield f"--{flag.name}={flag.value:.40} ends the process; expected {known['expected']}"
         elif history().refuses_word(flag.name, flag.value, case.context.jaxlib):
-            words = ", ".join(_shortest(history().flags[flag.name].words))
+            words = ", ".join(history().flags[flag.name].words[:_SHOWN])
             yield f"--{flag.name}={flag.value:.40} ends the process; known are {words}"
-        elif "bits" in known and not _fits(flag.value, known["bits"]) and not _wraps(case):
-            yield (
-                f"--{flag.name}={flag.value:.40} ends the process: it does not fit "
-                f"{known['bits']} bits"
-            )
-
-
-def _shortest(words: Sequence[str]) -> list[str]:
-    """Return some words of an enumeration, each in one case only, and without its prefix."""
-    lower = {word.lower(): word for word in words}
-    endings = tuple(f"_{word}" for word in lower)
-    return [word for key, word in lower.items() if not key.endswith(endings)][:_SHOWN]
+        elif "bits" in known and not _fits(flag.value, known["bits"]):
+            yield f"--{flag.name}={flag.value:.40} does not fit {known['bits']} bits"
 
 
 _SHOWN = 8  # words of an enumeration in a message
@@ -362,26 +346,6 @@ def _fits(value: str, bits: int) -> bool:
         return False
     number = int(digits or 0) * (-1 if value.strip().startswith("-") else 1)
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
-
-
-def _wraps(case: Case) -> bool:
-    """Return whether the target's jaxlib accepts a number that is too large for its type."""
-    jaxlib = case.context.jaxlib
-    return bool(jaxlib) and release(jaxlib) < _REFUSES_LARGE
-
-
-_REFUSES_LARGE = (0, 8)  # jaxlib 0.7.2 accepts such a number, 0.8.3 ends the process
-
-
-def _wrapped(case: Case) -> Iterator[str]:
-    for flag in case.profile.flags:
-        _, known = _type_of(flag.name)
-        bits, value = known.get("bits"), flag.value or ""
-        is_whole = bits is not None and re.fullmatch(known["pattern"], value)
-        if bits and is_whole and _wraps(case) and not _fits(value, bits):
-            yield (
-                f"--{flag.name}={value:.40} is read as another number: it does not fit {bits} bits"
-            )
 
 
 def _memory_fraction(case: Case) -> Iterator[str]:
@@ -407,37 +371,6 @@ def _memory_fraction(case: Case) -> Iterator[str]:
             )
 
 
-def _client_variable(case: Case) -> Iterator[str]:
-    """Yield values that JAX refuses, or reads in a surprising way (jaxlib/xla_client.py)."""
-    jax_values = values()["jax"]
-    allocators = jax_values["allocators"]
-    for name, value in case.profile.env.items():
-        if not value:
-            continue
-        if name == _ALLOCATOR and value.lower() not in allocators:
-            hint = did_you_mean(value.lower(), allocators, cutoff=_NEAR_WORD)
-            yield f"{name}={value:.40} ends JAX; known are {', '.join(allocators)}{hint}"
-        elif name == _PREALLOCATE and _looks_off(value):
-            yield f"{name}={value} is read as true; off is false, False or 0"
-        elif name in jax_values["integers"] and not re.fullmatch(r"\s*[-+]?\d+\s*", value):
-            yield f"{name}={value:.40} ends JAX; expected a plain integer"
-        elif name in history().flags:
-            yield f"{name} is a flag of XLA, no variable; write --{name}={value:.40}"
-        elif name in jax_values["switches"] and value.lower() not in jax_values["booleans"]:
-            yield f"{name}={value:.40} ends JAX; expected true or false"
-
-
-def _looks_off(value: str) -> bool:
-    """Return whether a person means off by a value that JAX reads as on: `off`, `flase`."""
-    if value in values()["jax"]["looks_off"]:
-        return True
-    is_known = value.lower() in ("", "0", "1", "true") or value in ("false", "False")
-    return not is_known and bool(nearest(value.lower(), ("false",), cutoff=_NEAR_WORD))
-
-
-_ALLOCATOR, _PREALLOCATE = "XLA_PYTHON_CLIENT_ALLOCATOR", "XLA_PYTHON_CLIENT_PREALLOCATE"
-
-
 def _library_value(case: Case) -> Iterator[str]:
     """Yield values that NCCL misreads or ignores (src/graph/tuning.cc, topo.cc, debug.cc)."""
     ranges, multiples = values()["ranges"], values()["multiples"]
@@ -449,11 +382,8 @@ def _library_value(case: Case) -> Iterator[str]:
             known = {word.lower() for word in words} | {""}
             unknown = [word for word in listed if word.strip().lower() not in known]
             if unknown and to_integer(text) is None:
-                hint = did_you_mean(unknown[0], words, cutoff=_NEAR_WORD)
-                yield (
-                    f"{name}={value:.40}: NCCL knows no {unknown[0]:.40}; known are "
-                    f"{', '.join(words)}{hint}"
-                )
+                known_words = ", ".join(words)
+                yield f"{name}={value:.40}: NCCL knows no {unknown[0]:.40}; known are {known_words}"
         if name == _ALGO and (without := _without_algorithm(text)):
             yield (
                 f"{name}={value:.40} names no algorithm for {', '.join(without)}, and since NCCL "
@@ -464,7 +394,7 @@ def _library_value(case: Case) -> Iterator[str]:
         if name in ranges and number is not None and number != _UNSET:
             low, high = ranges[name]
             if not low <= number <= high:
-                yield f"{name}={value:.40} is outside of {low} to {high}{_hint_of_level(name)}"
+                yield f"{name}={value:.40} is outside of {low} to {high}"
             elif number % multiples.get(name, 1):
                 yield f"{name}={value:.40} is no multiple of {multiples[name]}"
         elif name in ranges and words is None and text and number is None and "$" not in text:
@@ -484,14 +414,8 @@ def _without_algorithm(text: str) -> list[str]:
     return [collective for collective in _COLLECTIVES if collective not in prefixes]
 
 
-def _hint_of_level(name: str) -> str:
-    # NCCL reads numbers above the last of the old levels as SYS
-    return "; write LOC, PIX, PXB, PHB or SYS" if name in _LEVELS else ""
-
-
 _UNSET = -2  # how NCCL represents a number that is not set
 _COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
-_LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 
 
 def _contradiction(case: Case) -> Iterator[str]:
@@ -512,30 +436,8 @@ def _contradiction(case: Case) -> Iterator[str]:
         least, most = to_integer(case.env.get(low, "")), to_integer(case.env.get(high, ""))
         if set_by_profile & {low, high} and least is not None and most is not None and least > most:
             yield f"{low}={least} is above {high}={most}"
-    yield from _other_contradictions(case)
 
 
-def _other_contradictions(case: Case) -> Iterator[str]:
-    """Yield contradictions of variables that are not in the table of switches."""
-    set_by_profile, env = case.profile.env.keys(), case.env
-    is_ib_off = (to_integer(env.get("NCCL_IB_DISABLE", "")) or 0) > 0
-    needs_ib = env.get("NCCL_NET", "").lower() == "ib"
-    if is_ib_off and needs_ib and set_by_profile & {"NCCL_IB_DISABLE", "NCCL_NET"}:
-        yield "NCCL_NET=IB finds no network with NCCL_IB_DISABLE=1"
-    threads, sockets = (to_integer(env.get(name, "")) or 0 for name in _SOCKETS)
-    if set_by_profile & {*_SOCKETS} and threads * sockets > _MOST_SOCKETS:
-        yield (
-            f"{_SOCKETS[0]}={threads} times {_SOCKETS[1]}={sockets} is {threads * sockets}, and "
-            f"NCCL takes {_MOST_SOCKETS} at most"
-        )
-    fractions = [name for name in _FRACTIONS if env.get(name)]
-    has_no_pool = env.get(_ALLOCATOR, "").lower() == "platform"
-    if fractions and has_no_pool and set_by_profile & {_ALLOCATOR, *fractions}:
-        yield f"{fractions[0]} does nothing with {_ALLOCATOR}=platform, which has no memory pool"
-
-
-_SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
-_MOST_SOCKETS = 64  # of a connection, in NCCL
 _ALGO = "NCCL_ALGO"
 _PAIRS = tuple(
     (f"NCCL_MIN_{suffix}", f"NCCL_MAX_{suffix}")
@@ -587,20 +489,17 @@ def _unknown(case: Case) -> Iterator[str]:
 
 
 _NEAR = 0.88  # least similarity (`difflib`) of a misspelt name: about one wrong letter in ten
-_NEAR_WORD = 0.7  # least similarity of a misspelt short word: about two wrong letters
 
 
-def did_you_mean(
-    name: str, known: Iterable[str], *, dashes: str = "", cutoff: float = _NEAR
-) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, dashes: str = "") -> str:
     """Return `; did you mean ...?` for the nearest of known names; "" if none is near."""
-    near = nearest(name, known, cutoff=cutoff)
+    near = nearest(name, known)
     return f"; did you mean {dashes}{near}?" if near else ""
 
 
-def nearest(name: str, known: Iterable[str], *, cutoff: float = _NEAR) -> str:
+def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that was probably meant; "" if none is near."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), "")
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=_NEAR)), "")
 
 
 def _near_miss(case: Case) -> Iterator[str]:
@@ -656,14 +555,14 @@ def _same(flags: Mapping[str, str], others: Mapping[str, str]) -> bool:
 
 
 def _aborts(case: Case) -> Iterator[str]:
-    shape = case.context.program
-    if shape is not None:
-        yield from no_algorithm(case.profile.env, shape)
-    # the compilers of jaxlib 0.8.3 and 0.12 abort when they decompose a permute with a cycle
-    is_set = bool({P2P, DECOMPOSER} & case.asked.keys())
-    decomposes = is_set and case.is_on(P2P) and DECOMPOSER in case.after
-    if shape is not None and shape.has_cycle and decomposes:
-        yield f"--{P2P} makes the compiler abort on this program: its permutes form a cycle"
+    """Yield that NCCL_ALGO leaves NCCL no algorithm for a collective of the program."""
+    # a list of words, or one that is negated with ^, may leave an algorithm, and is not checked
+    unsupported = sorted({*(case.context.collectives or ())} & {"all-gather", "reduce-scatter"})
+    if case.profile.env.get(_ALGO, "").lower() == "tree" and unsupported:
+        yield (
+            f"NCCL_ALGO=Tree: NCCL has no tree for {' and '.join(unsupported)}, which this program "
+            "has, and fails; RCCL keeps the ring in silence"
+        )
 
 
 RULES: tuple[CatalogRule, ...] = (
@@ -675,21 +574,14 @@ RULES: tuple[CatalogRule, ...] = (
                 finds="a flag of GPUs if the device is a TPU or the CPU"),
     CatalogRule(name="channel", check=_channel, checks_deployed=True,
                 finds="quotes, a stray first word or a flag of XLA_FLAGS in LIBTPU_INIT_ARGS"),
-    CatalogRule(name="slices", check=_slices, checks_deployed=True,
-                finds="slices of a TPU that do not connect: `MEGASCALE_NUM_SLICES=2` alone"),
     CatalogRule(name="plain-integer", check=_plain_integer, checks_deployed=True,
                 finds="`NCCL_BUFFSIZE=16M`: NCCL reads 16, without an error"),
     CatalogRule(name="bad-value", check=_bad_value, checks_deployed=True,
                 finds="a value on which XLA ends the process: `=yes`, `=1e9`, missing, too large"),
-    CatalogRule(name="wrapped", check=_wrapped, checks_deployed=True,
-                finds="a number that is too large, where jaxlib before 0.8 takes its lowest bits"),
     CatalogRule(name="memory-fraction", check=_memory_fraction, checks_deployed=True,
                 finds="a memory fraction in both spellings, above 1, or not a number"),
-    CatalogRule(name="client-variable", check=_client_variable, checks_deployed=True,
-                finds="a value that JAX refuses or misreads: `XLA_PYTHON_CLIENT_PREALLOCATE=off`"),
     CatalogRule(name="aborts", check=_aborts,
-                finds="send and recv for permutes that form a cycle, or no algorithm left for a "
-                     "collective"),
+                finds="`NCCL_ALGO=Tree` for a program with all-gathers or reduce-scatters"),
     CatalogRule(name="partner", check=_partner, is_idle=True,
                 finds="a flag without the flag it needs"),
     CatalogRule(name="latency-hiding", check=_latency_hiding, is_idle=True,
@@ -697,7 +589,7 @@ RULES: tuple[CatalogRule, ...] = (
     CatalogRule(name="overruled", check=_overruled, is_idle=True,
                 finds="a flag beside another that overrides it"),
     CatalogRule(name="program", check=_program, is_idle=True,
-                finds="a value that does nothing to the deployed program (`--dump`)"),
+                finds="a setting of a collective that the deployed program does not have"),
     CatalogRule(name="no-op", check=_no_op, level=Level.NOTE, is_idle=True,
                 finds="every setting is deployed already, or the default of the release"),
     CatalogRule(name="adds-up", check=_adds_up, level=Level.NOTE,

@@ -32,9 +32,7 @@ def run_lint(arguments: argparse.Namespace) -> Output:
         )
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if not first.strip().endswith(".py"):
-        linted, profiles = lint_words(
-            arguments.what, context, python=arguments.python or "", dump=arguments.dump
-        )
+        linted, profiles = lint_words(arguments.what, context, python=arguments.python or "")
     elif more:
         raise ConfigError(
             f"{first} is a sweep file, which has its own profiles; leave out {more[0].strip()!r}"
@@ -42,9 +40,7 @@ def run_lint(arguments: argparse.Namespace) -> Output:
     else:
         options = options_of(arguments)
         resolved = load_sweep(Path(first)).resolve(options.for_sweeps)
-        linted, profiles = lint_sweep(
-            resolved, context, python=arguments.python or "", dump=arguments.dump
-        )
+        linted, profiles = lint_sweep(resolved, context, python=arguments.python or "")
     ids = [profile.id for profile in profiles]
     return Output(
         documents=(brief("Faults of profiles", lines(*_objections(linted, len(ids)))),),

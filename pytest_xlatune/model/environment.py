@@ -145,7 +145,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
         started_s, ended_s: start of the first and end of the last attempt, in seconds since 1970.
         node_hours: node-hours of all attempts; None if none has ended.
         autotuning: whether XLA's choice of GPU kernels was kept the same; "" without a GPU.
-        two_speeds: one sentence for each arm whose runs fall into two groups.
     """
 
     nodes: tuple[NodeEnvironment, ...] = ()
@@ -158,7 +157,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
     ended_s: float | None = None
     node_hours: float | None = None
     autotuning: str = ""
-    two_speeds: tuple[str, ...] = ()
 
     def facts(self, part: str) -> dict[str, str]:
         """Return a part of the environment, from the first node for which it is known."""

@@ -326,8 +326,6 @@ def _english_remarks(record: RunRecord) -> Iterator[str]:
         yield f"Changed on the way: {plainly(change)}: nothing compares across it"
     if record.autotuning:
         yield f"Autotuning of GPU kernels: {plain(record.autotuning)}"
-    for text in record.two_speeds:
-        yield f"Two speeds: {plain(text)}"
 
 
 _SCORED_BY: Mapping[Metric, str] = {

@@ -126,27 +126,3 @@ def _lag1(steps_of_jobs: Sequence[Sequence[float]]) -> float | None:
         return None
     raw = math.fsum(x * y for steps in steps_of_jobs for x, y in pairwise(steps)) / squares
     return min(max((raw * length + 1) / (length - MIN_LENGTH), -1.0), 1.0)
-
-
-_LEAST_RUNS, _LEAST_GROUP = 5, 2  # fewest runs in all, and in each of two groups
-_GAP_SHARE = 0.2  # a group spreads over at most so much of the gap between the two
-_LEAST_GAP = 0.005  # the smallest gap, as a log ratio
-
-
-def two_groups(values: Sequence[float]) -> tuple[float, int, int] | None:
-    """Return the gap between two groups of scores, and the size of each; None if there is one.
-
-    The scores are logarithms and belong to one arm. Each group has at least two runs and spreads
-    over at most a fifth of the gap, which is at least 0.5 %. `tests/stats/test_two_groups.py`
-    measures how often normal scores are taken for two groups.
-    """
-    ordered = sorted(values)
-    if len(ordered) < _LEAST_RUNS:
-        return None
-    at = max(range(1, len(ordered)), key=lambda k: ordered[k] - ordered[k - 1])
-    low, high = ordered[:at], ordered[at:]
-    gap = high[0] - low[-1]
-    spread = max(low[-1] - low[0], high[-1] - high[0])
-    if min(len(low), len(high)) < _LEAST_GROUP or gap < _LEAST_GAP or spread > _GAP_SHARE * gap:
-        return None
-    return gap, len(low), len(high)

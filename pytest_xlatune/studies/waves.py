@@ -19,7 +19,6 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from pytest_xlatune.catalog.context import Shape
 from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.model.message import Message, say, verbatim
 from pytest_xlatune.model.profile import BASELINE, Profile
@@ -423,7 +422,7 @@ class Waves:
         shares = evidence.shares if evidence is not None else None
         kinds = shares.kinds if shares is not None else None
         if kinds is not None:
-            context = replace(context, program=Shape.of_kinds(kinds))
+            context = replace(context, collectives=tuple(kinds))
         cache = self.plan.objections.setdefault(kinds, {})
 
         def objection(profile: Profile) -> Message | None:

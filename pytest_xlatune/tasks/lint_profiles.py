@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -14,12 +13,8 @@ from pytest_xlatune.catalog.context import (
     Context,
     Level,
     Objection,
-    Shape,
-    has_cycle,
     text_profile,
 )
-from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
@@ -29,7 +24,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 
 def lint_words(
-    words: Sequence[str], context: Context, *, python: str = "", dump: Path | None = None
+    words: Sequence[str], context: Context, *, python: str = ""
 ) -> tuple[Linted, tuple[Profile, ...]]:
     """Lint the profile that words make, and return it too, unless a word has bad syntax.
 
@@ -38,18 +33,17 @@ def lint_words(
         context: what the profile comes on top of. If it names a release of jaxlib, the catalog's
             tables are used and no XLA is asked.
         python: the interpreter whose XLA is asked; "" is the running one.
-        dump: the dump of the program as deployed; None if there is none.
     """
     try:
         profiles = (text_profile(words),)
     except ConfigError as error:
         fault = Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
         return Linted(objections=(fault,)), ()
-    return _linted(profiles, context, python=python or sys.executable, dump=dump), profiles
+    return _linted(profiles, context, python=python or sys.executable), profiles
 
 
 def lint_sweep(
-    resolved: ResolvedSweep, requested: Context, *, python: str = "", dump: Path | None = None
+    resolved: ResolvedSweep, requested: Context, *, python: str = ""
 ) -> tuple[Linted, tuple[Profile, ...]]:
     """Lint the profiles of a sweep, and return them too.
 
@@ -65,36 +59,9 @@ def lint_sweep(
     )
     profiles = resolved.sweep.named_profiles
     python = python or resolved.sweep.launcher.interpreter
-    return _linted(profiles, context, python=python, dump=dump), profiles
+    return _linted(profiles, context, python=python), profiles
 
 
-def _linted(
-    profiles: Sequence[Profile], context: Context, *, python: str, dump: Path | None
-) -> Linted:
-    if dump:
-        context = msgspec.structs.replace(context, program=shape_of(read_program(dump)))
+def _linted(profiles: Sequence[Profile], context: Context, *, python: str) -> Linted:
     is_asked = python and not context.jaxlib
     return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)
-
-
-def shape_of(program: Program) -> Shape:
-    """Return the facts of a dumped program that the rules need."""
-    groups: dict[str, dict[str, list[int]]] = {}
-    for collective in program.collectives:
-        groups.setdefault(collective.kind, {}).setdefault(collective.computation, []).append(
-            collective.size_bytes
-        )
-    permutes = [
-        collective
-        for collective in program.collectives_of("collective-permute")
-        if collective.in_loop
-    ]
-    return Shape(
-        groups={
-            kind: tuple(tuple(sizes) for sizes in computations.values())
-            for kind, computations in groups.items()
-        },
-        loops=len(program.loops),
-        loop_permutes=tuple(collective.size_bytes for collective in permutes),
-        has_cycle=any(has_cycle(collective.groups) for collective in permutes),
-    )

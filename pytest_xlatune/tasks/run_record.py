@@ -7,7 +7,7 @@ seed, the time and the node-hours. Documents, JSON texts and junit cases all sho
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -15,10 +15,7 @@ from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, RunRecord, differing
 from pytest_xlatune.model.profile import effective_values, parse_flags
-from pytest_xlatune.model.result import relative
-from pytest_xlatune.model.text import size
 from pytest_xlatune.model.trial import AUTOTUNE_PINS
-from pytest_xlatune.stats.noise import two_groups
 from pytest_xlatune.studies import Study
 
 _HOUR_S = 3600.0
@@ -76,7 +73,6 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         if timed
         else None,
         autotuning=autotuning,
-        two_speeds=tuple(_two_speeds(state, study, digests, autotuning)),
     )
 
 
@@ -141,28 +137,6 @@ def _autotuning(cell: Cell, *, platform: str) -> str:
     if pinned:
         return f"pinned ({', '.join(pinned)})"
     return "not pinned: each trial measured and chose its kernels anew" if platform else ""
-
-
-def _two_speeds(
-    state: LedgerState, study: Study, digests: Collection[str], autotuning: str
-) -> Iterator[str]:
-    """Yield a sentence for each arm whose runs fall into a fast and a slow group."""
-    scores: dict[tuple[str, int, str], list[float]] = {}
-    for result in state.history(study.name):
-        digest = result.trial.cell_digest
-        if result.score is not None and digest in digests:
-            scores.setdefault((result.trial.arm, result.epoch, digest), []).append(
-                result.score.value
-            )
-    for (arm, _, _), values in scores.items():
-        groups = two_groups(values)
-        if groups is None:
-            continue
-        gap, low, high = groups
-        cause = ""
-        if autotuning.startswith("not pinned"):
-            cause = "; a candidate cause is autotuning, which is not pinned"
-        yield f"{arm}: {low} runs and {high} runs are {size(relative(gap))} apart{cause}"
 
 
 def junit_text(record: RunRecord) -> str:

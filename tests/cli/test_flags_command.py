@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.catalog.rules import RULES
-from pytest_xlatune.evidence.hlo import Collective, Loop, Program
-from pytest_xlatune.tasks.lint_profiles import shape_of
 from tests.cli.conftest import Run
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
@@ -122,27 +120,3 @@ def test_wrong_use_ends_in_one_message(run: Run, argv: tuple[str, ...], words: s
     code, out, err = run("flags", *argv)
     assert (code, out) == (2, "")
     assert words in err
-
-
-def test_a_program_as_the_rules_see_it() -> None:
-    def collective(name: str, kind: str, computation: str, size_bytes: int) -> Collective:
-        return Collective(
-            name=name, kind=kind, computation=computation, size_bytes=size_bytes, is_async=True,
-            is_pipelined=False, groups="{{0,1},{1,0}}" if name == "p" else "", executions=4,
-            in_loop=name == "p",
-        )  # fmt: skip
-
-    program = Program(
-        source="", module="", target="sm_90", fingerprint=None, digest="", unordered="",
-        instructions=0, opcodes={}, in_flight=1,
-        collectives=(
-            collective("p", "collective-permute", "body", 64),
-            collective("g0", "all-gather", "body", 32),
-            collective("g1", "all-gather", "body", 32),
-            collective("g2", "all-gather", "entry", 32),
-        ),
-        loops=(Loop(name="w", body="body", trips=4, unrolled=1, executions=1),),
-    )  # fmt: skip
-    shape = shape_of(program)
-    assert shape.groups == {"collective-permute": ((64,),), "all-gather": ((32, 32), (32,))}
-    assert (shape.loops, shape.loop_permutes, shape.has_cycle) == (1, (64,), True)

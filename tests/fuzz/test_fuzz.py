@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from pytest_xlatune.catalog.context import Context, has_cycle
+from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, parse_sacct
 from pytest_xlatune.model.errors import XlatuneError
@@ -64,7 +64,6 @@ def rules() -> object:
         pytest.param(rules, id="the catalog's rules"),
         pytest.param(lambda: same_value(LONG, f"1{LONG}"), id="two spellings of a flag"),
         pytest.param(lambda: wave_order(f"wave{LONG}"), id="a wave"),
-        pytest.param(lambda: has_cycle(f"{{0,{LONG}}},{{{LONG},0}}"), id="pairs"),
         pytest.param(lambda: parse_sacct(sacct(f"{LONG}:{LONG}")), id="an exit code of Slurm"),
     ],
 )  # fmt: skip

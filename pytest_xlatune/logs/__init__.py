@@ -95,7 +95,6 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     # the arguments for MaxText in the head of a maxtext-slurm log
     asked: dict[str, str] = msgspec.field(default_factory=dict)
     goal_step: int | None = None  # id of the last step, if step lines show it: `12/ 40`
-    origins: int = 1  # number of processes that print steps, as far as their lines differ
     # beginning of a line that names JAX's devices -> their platform
     devices: dict[str, str] = msgspec.field(default_factory=dict)
     # for an ended log without a step: the pattern that matches most of its first and last lines
@@ -266,7 +265,6 @@ class LogReader:
             memory_gb=start.memory_gb,
             asked=dict(course.asked),
             goal_step=course.goal,
-            origins=len(start.others) + 1,
             devices={line: platform for line, platform in start.devices.items() if platform},
             pgle_found=start.pgle_found,
             pgle_unread=start.pgle_unread,
@@ -496,18 +494,6 @@ class RankReader(RankLogs):
         super().__init__()
         self._pattern = pattern
         self._readers: dict[int | None, LogReader] = {}
-
-    def seconds(self) -> dict[int, dict[int, float]]:
-        """Return rank -> step -> seconds, for ranks whose lines have the seconds."""
-        seconds = {
-            rank: {
-                step: step_s
-                for step, step_s in zip(log.steps, log.seconds, strict=True)
-                if step_s is not None
-            }
-            for rank, log in self.ranks.items()
-        }
-        return {rank: steps for rank, steps in seconds.items() if steps}
 
     def log(self, rank: int | None = None) -> LogReader:
         """Return the reader of the log of a rank."""

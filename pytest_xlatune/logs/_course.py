@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
@@ -33,7 +33,7 @@ MORE_STEPS = 1 << 13
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
 _MOST_SETTINGS = 4096  # of one kind
-_KEPT_OF_RANK, _MOST_RANKS = 512, 1 << 14  # steps of a rank
+_MOST_RANKS = 1 << 14
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
     *(FailureClass.PREEMPTED, FailureClass.PREEMPTION_NOTICE),
@@ -118,18 +118,8 @@ def _run_of(item: tuple[int, StepRecord | StepRun]) -> StepRun | None:
 class RankLog(msgspec.Struct):
     """What the lines of one rank show."""
 
-    # the last steps of the last start
-    steps: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=_KEPT_OF_RANK))
-    # the seconds of each; None if its line has none
-    seconds: deque[float | None] = msgspec.field(
-        default_factory=lambda: deque(maxlen=_KEPT_OF_RANK)
-    )
+    last_step: int | None = None  # the last step of the last start; None before its first step
     last_line: str = ""
-
-    @property
-    def last_step(self) -> int | None:
-        """The highest step id; None before its first step."""
-        return max(self.steps, default=None)
 
 
 class RankLogs:
@@ -151,28 +141,15 @@ class RankLogs:
             return None
         return self._logs.setdefault(rank, RankLog())
 
-    def take(self, rank: int | None, steps: Sequence[int], seconds: Sequence[float | None]) -> None:
-        """Add further steps of a rank.
-
-        A line that repeats a step is ignored; one that goes back is a new start.
-        """
+    def take(self, rank: int | None, steps: Sequence[int]) -> None:
+        """Add further steps of a rank; a step that goes back is a new start of the program."""
         log = self.log_of(rank)
         if log is None:
             return
-        last = log.steps[-1] if log.steps else -1
-        if last < steps[0] and _increases(steps):
-            log.steps.extend(steps)
-            log.seconds.extend(seconds)
-            return
-        for step, step_s in zip(steps, seconds, strict=True):
-            if step < last:
-                self.unheard.clear()  # the program started again
-                log.steps.clear()
-                log.seconds.clear()
-            if step != last:
-                log.steps.append(step)
-                log.seconds.append(step_s)
-            last = step
+        for step in steps:
+            if log.last_step is not None and step < log.last_step:
+                self.unheard.clear()
+            log.last_step = step
 
 
 class Course:
@@ -219,7 +196,7 @@ class Course:
     def step(self, record: StepRecord, origin: Origin) -> None:
         """Add a step that a line of an origin reports."""
         if self.ranks is not None:
-            self.ranks.take(rank_of(origin, self._rank), (record.step,), (record.step_s,))
+            self.ranks.take(rank_of(origin, self._rank), (record.step,))
         if not self._is_at_home(origin):
             return
         start = self.start
@@ -257,11 +234,9 @@ class Course:
             at_home.label, at_home.start = home.label, start.index
             self._add(at_home.steps, itertools.repeat(at_home))
         if self.ranks is not None and (self._rank is not None or None not in origins):
-            seconds = run.figure("step_s")
             for rank, rows in rows_of.items():
                 steps = [run.steps[row] for row in rows]
-                rank_seconds = [seconds[row] for row in rows]
-                self.ranks.take(rank_of(origins[rank], self._rank), steps, rank_seconds)
+                self.ranks.take(rank_of(origins[rank], self._rank), steps)
         return True
 
     def begin_if_trained(self, origin: Origin) -> None:

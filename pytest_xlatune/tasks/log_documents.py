@@ -21,7 +21,7 @@ from pytest_xlatune.report.document import (
     section,
 )
 from pytest_xlatune.report.language import plainly
-from pytest_xlatune.tasks.read_logs import Health, JobLog, slower_of
+from pytest_xlatune.tasks.read_logs import Health, JobLog
 
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
@@ -40,7 +40,7 @@ def steps_document(log: JobLog, *, title: str = "") -> Document:
     score = log.score
     rows = tuple(_row(step, score) for step in log.report.steps)
     ends = (each.detail for each in log.findings if each.cls == FailureClass.UNFINISHED)
-    notes = (*log.report.notes, *ends, *slower_of(log))
+    notes = (*log.report.notes, *ends)
     return Document(
         title=title or str(log.path),
         header=(*_figures(score), *map(plain, notes)),

@@ -29,7 +29,6 @@ from pytest_xlatune.model.record import Json, encode
 from pytest_xlatune.model.redact import hide_quoted
 from pytest_xlatune.model.text import counted, shortened, to_integer
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.stats.stragglers import LEAST_RANKS, compare_ranks
 from pytest_xlatune.tasks.files import DAMAGED, STDIN, UnreadableLogError, chunks_of
 
 _END_LINES, _END_CHARS = 5, 160  # lines of the end of a log that are shown, and characters of each
@@ -374,24 +373,6 @@ def _all_ranks(log: JobLog) -> RankReader:
             for chunk in chunks_of(path, []):
                 log.ranks.feed(chunk, rank)
     return log.ranks
-
-
-def slower_of(log: JobLog) -> tuple[str, ...]:
-    """Return which ranks take longer for a step; () if none does, or the data is too small.
-
-    Raises:
-        UnreadableLogError: a log cannot be read.
-    """
-    if max(log.report.origins, len(log.logs)) < LEAST_RANKS:
-        return ()
-    times = compare_ranks(_all_ranks(log).seconds(), first_step=log.protocol.first_step)
-    if times is None:
-        return ()
-    median = f"the median of {times.ranks} ranks"
-    return tuple(
-        f"rank {slow.rank} takes {slow.slower:.1%} longer for a step than {median}"
-        for slow in times.stragglers
-    )
 
 
 def standstill_of(log: JobLog) -> Standstill | None:

@@ -8,11 +8,7 @@ pytest worker gets the same profiles in the same order from the same context.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
-
-from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import GPU_VENDORS, Context, Level, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
@@ -21,7 +17,6 @@ from pytest_xlatune.model.channels import CHANNELS, normalized, on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     ALIASES,
-    PGLE,
     Profile,
     by_channel,
     effective_values,
@@ -70,9 +65,7 @@ class Candidates:
     left_out: tuple[LeftOut, ...]
 
 
-def candidates(
-    axis: str, context: Context, *, wave: str = "wave2", files: Mapping[str, str] = {}
-) -> Candidates:
+def candidates(axis: str, context: Context, *, wave: str = "wave2") -> Candidates:
     """Choose the catalog's profiles for an axis.
 
     Args:
@@ -82,7 +75,6 @@ def candidates(
             only included if the device is known.
         wave: the wave of the profiles; a wave of single settings gets one control. MaxText's own
             keys belong to wave5.
-        files: setting -> value, for settings whose value is a file of the cell. They come first.
 
     Raises:
         ConfigError: there is no such axis, or the parallelism is malformed.
@@ -91,9 +83,7 @@ def candidates(
     left_out: list[LeftOut] = []
     first_with: dict[str, str] = {}
     entries = load().of_axis(axis)
-    with_file = [entry for entry in entries if entry.name in files]
-    from_files = [replace(entry, values=(files[entry.name],)) for entry in with_file]
-    for entry in (*from_files, *(other for other in entries if other not in with_file)):
+    for entry in entries:
         if entry.status is not Status.CANDIDATE:
             continue
         for profile in entry.profiles:
@@ -116,7 +106,6 @@ def profiles_for(
     deployed: str = "",
     device: str = "",
     wave: str = "wave2",
-    pgle: str = "",
 ) -> tuple[Profile, ...]:
     """Return the catalog's profiles of an axis, or of several, for a sweep file.
 
@@ -128,24 +117,17 @@ def profiles_for(
         device: e.g. sm_90, gfx942, v5e; with "" settings of one vendor are left out.
         wave: wave2 has single flags and variables, wave5 the keys of MaxText (remat policy,
             attention kernel, quantization, scan), alone and jointly.
-        pgle: the file that `xlatune evidence` made from a capture of this cell, with its path on
-            the nodes. The first profile, `pgle-profile`, then has XLA schedule by it.
 
     Raises:
-        ConfigError: there is no such axis, device or wave, the parallelism, flags or release are
-            malformed, or the path is relative.
+        ConfigError: there is no such axis, device or wave, or the parallelism, flags or release are
+            malformed.
     """
-    if pgle and not PurePath(pgle).is_absolute():
-        raise ConfigError(
-            f"pgle={pgle!r} is no absolute path, which it must be because each trial has its own "
-            "working directory"
-        )
     known = sorted({entry.wave for entry in load().entries if entry.values})
     if wave not in known:
         raise ConfigError.unknown("wave", wave, valid=known, where="the catalog")
     flags, env = by_channel(parse_flags(deployed, where="the deployed flags"))
     context = Context(deployed=flags, env=env, knows_env=False, jaxlib=jaxlib, device=device)
-    return candidates(axis, context, wave=wave, files={PGLE: pgle} if pgle else {}).profiles
+    return candidates(axis, context, wave=wave).profiles
 
 
 _ANY_GPU = "gpu"

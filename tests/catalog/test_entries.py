@@ -12,7 +12,7 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import Status, history, load, names_of
 from pytest_xlatune.evidence.hlo.difference import expectations
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import APPENDING, PGLE, check_unique, parse_flags, profile
+from pytest_xlatune.model.profile import APPENDING, check_unique, parse_flags, profile
 from pytest_xlatune.studies.derived import Around, Leader
 from pytest_xlatune.sweep.deployed import defaults_of
 
@@ -89,21 +89,6 @@ def test_profiles_of_an_axis(axis: str) -> None:
         names = [flag.name for flag in each.flags if flag.name not in APPENDING]
         assert len(set(names)) == len(names), each.id
         assert all(history().is_accepted(name, "0.10.2") for name in names), each.id
-
-
-def test_a_profile_written_from_a_capture_is_the_first_candidate() -> None:
-    axis, path = "PP=4,FSDP=2", "/shared/step.pbtxt"
-    first, *others = profiles_for(axis, jaxlib="0.10.2", device="sm_90", pgle=path)
-    assert first.id == "pgle-profile"
-    assert [f"--{flag.name}={flag.value}" for flag in first.flags] == [f"--{PGLE}={path}"]
-    assert tuple(others) == profiles_for(axis, jaxlib="0.10.2", device="sm_90")
-    ids = [each.id for each in profiles_for(axis, device="v5e", pgle=path)]
-    assert "pgle-profile" not in ids, "a GPU's setting"
-    deployed = f"--{PGLE}={path}"
-    ids = [each.id for each in profiles_for(axis, deployed=deployed, device="sm_90", pgle=path)]
-    assert "pgle-profile" not in ids, "deployed already"
-    with pytest.raises(ConfigError, match=r"pgle='step\.pbtxt' is no absolute path"):
-        profiles_for(axis, pgle="step.pbtxt")
 
 
 def heads(text: str) -> list[str]:

@@ -398,14 +398,12 @@ class Switch(Record, frozen=True, kw_only=True):
         idle: a pattern of the names of the variables that then do nothing.
         is_on: they do nothing at any integer but 0 (True), at 0 (False), or at `value` (None).
         value: the word at which they do nothing, in small letters; "" if `is_on` decides.
-        algorithms: the words of NCCL_ALGO that are then not available; () if none.
     """
 
     name: str
     idle: str
     is_on: bool | None = None
     value: str = ""
-    algorithms: tuple[str, ...] = ()
 
     def acts(self, env: Mapping[str, str]) -> bool:
         """Return whether it has a value at which the other variables do nothing."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -373,7 +373,6 @@ def _memory_fraction(case: Case) -> Iterator[str]:
 
 def _library_value(case: Case) -> Iterator[str]:
     """Yield values that NCCL misreads or ignores (src/graph/tuning.cc, topo.cc, debug.cc)."""
-    ranges, multiples = values()["ranges"], values()["multiples"]
     for name, value in case.profile.env.items():
         words, text = values()["words"].get(name), value.strip()
         if words is not None and text:
@@ -390,16 +389,6 @@ def _library_value(case: Case) -> Iterator[str]:
                 f"2.31 these then have none; begin with the algorithms for all collectives: "
                 f"{name}=ring,tree;{text:.40}"
             )
-        number = to_integer(text)
-        if name in ranges and number is not None and number != _UNSET:
-            low, high = ranges[name]
-            if not low <= number <= high:
-                yield f"{name}={value:.40} is outside of {low} to {high}"
-            elif number % multiples.get(name, 1):
-                yield f"{name}={value:.40} is no multiple of {multiples[name]}"
-        elif name in ranges and words is None and text and number is None and "$" not in text:
-            low, high = ranges[name]
-            yield f"{name}={value:.40} is no number; NCCL takes {low} to {high}"
 
 
 def _without_algorithm(text: str) -> list[str]:
@@ -414,7 +403,6 @@ def _without_algorithm(text: str) -> list[str]:
     return [collective for collective in _COLLECTIVES if collective not in prefixes]
 
 
-_UNSET = -2  # how NCCL represents a number that is not set
 _COLLECTIVES = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 
 
@@ -429,20 +417,9 @@ def _contradiction(case: Case) -> Iterator[str]:
         if idle and set_by_profile & {switch.name, *idle}:
             verb = "does" if len(idle) == 1 else "do"
             yield f"{', '.join(idle)} {verb} nothing with {set_to}"
-        words = case.env.get(_ALGO, "").lower().split(",")
-        if set_by_profile & {switch.name, _ALGO} and {*words} <= {*switch.algorithms}:
-            yield f"{_ALGO}={case.env[_ALGO]} leaves no algorithm with {set_to}"
-    for low, high in _PAIRS:
-        least, most = to_integer(case.env.get(low, "")), to_integer(case.env.get(high, ""))
-        if set_by_profile & {low, high} and least is not None and most is not None and least > most:
-            yield f"{low}={least} is above {high}={most}"
 
 
 _ALGO = "NCCL_ALGO"
-_PAIRS = tuple(
-    (f"NCCL_MIN_{suffix}", f"NCCL_MAX_{suffix}")
-    for suffix in ("NCHANNELS", "CTAS", "P2P_NCHANNELS", "NRINGS")
-)
 
 
 def _retired(case: Case) -> Iterator[str]:
@@ -525,33 +502,33 @@ def _near_miss(case: Case) -> Iterator[str]:
 
 def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
     """Object to the second of two profiles with equal settings in any order and spelling."""
-    groups: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
+    first_with: dict[object, str] = {}
     for profile in profiles:
         if profile.is_baseline:
             continue
-        flags = {ALIASES.get(name, name): value for name, value in values_of(profile.flags).items()}
-        env = tuple(sorted(settings_in(profile.env, "").items()))
-        keys = tuple(sorted(profile.overrides.items()))
-        groups.setdefault((frozenset(flags), env, keys), []).append((profile, flags))
-    for group in groups.values():
-        # Profiles are grouped by their numbers first: comparing 2,000 of them in pairs takes 8 s.
-        names = sorted(group[0][1])
-        numeric = [name for name in names if all(is_number(flags[name]) for _, flags in group)]
-        by_numbers: dict[object, list[tuple[Profile, Mapping[str, str]]]] = {}
-        for profile, own_flags in group:
-            numbers = tuple(float(own_flags[name]) for name in numeric)
-            earlier = by_numbers.setdefault(numbers, [])
-            first = next((other for other, theirs in earlier if _same(theirs, own_flags)), None)
-            if first is None:
-                earlier.append((profile, own_flags))
-            elif not is_control(profile):
-                text = f"the same settings as {first.id}: one is measured twice"
-                yield Objection(rule="twin", level=Level.NOTE, profile=profile.id, text=text)
+        flags = {
+            ALIASES.get(name, name): _canonical(name, value)
+            for name, value in values_of(profile.flags).items()
+        }
+        env, keys = settings_in(profile.env, "").items(), profile.overrides.items()
+        key = (frozenset(flags.items()), frozenset(env), frozenset(keys))
+        first = first_with.setdefault(key, profile.id)
+        if first != profile.id and not is_control(profile):
+            text = f"the same settings as {first}: one is measured twice"
+            yield Objection(rule="twin", level=Level.NOTE, profile=profile.id, text=text)
 
 
-def _same(flags: Mapping[str, str], others: Mapping[str, str]) -> bool:
-    kind = history().kind
-    return all(same_value(flags[name], others[name], kind=kind(name)) for name in others)
+def _canonical(flag: str, value: str) -> object:
+    """Return one value for all spellings of a flag's value: `1` and `true`, `8` and `08`."""
+    kind = history().kind(flag)
+    if kind == "string":
+        return value
+    if kind == "bool":
+        return same_value(value, "true", kind=kind)
+    number = to_integer(value)
+    if number is not None:
+        return number
+    return f"{float(value)}" if is_number(value) else value.lower()
 
 
 def _aborts(case: Case) -> Iterator[str]:
@@ -599,10 +576,10 @@ RULES: tuple[CatalogRule, ...] = (
     CatalogRule(name="near-miss", check=_near_miss, level=Level.NOTE, checks_deployed=True,
                 finds="a misspelt variable, key or flag of libtpu: `NCCL_MAX_NCHANELS`"),
     CatalogRule(name="contradiction", check=_contradiction, level=Level.NOTE, checks_deployed=True,
-                finds="variables of NCCL that another one switches off, a minimum above a maximum"),
+                finds="variables of NCCL that another one switches off"),
     CatalogRule(name="library-value", check=_library_value, level=Level.NOTE, checks_deployed=True,
-                finds="a word or number that NCCL does not know, or algorithms for some "
-                     "collectives only: `NCCL_ALGO=Rings`, `NCCL_ALGO=allreduce:tree`"),
+                finds="a word that NCCL does not know, or algorithms for some collectives only: "
+                     "`NCCL_ALGO=Rings`, `NCCL_ALGO=allreduce:tree`"),
     CatalogRule(name="retired", check=_retired, level=Level.NOTE, checks_deployed=True,
                 finds="a variable that NCCL does not read any more, or reads under another name"),
     CatalogRule(name="unknown-flag", check=_unknown, checks_deployed=True, needs_release=True,

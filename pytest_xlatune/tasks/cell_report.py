@@ -19,7 +19,6 @@ from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.ledger import (
     LEDGER,
     AttemptEnded,
-    AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
     Decided,
@@ -103,44 +102,25 @@ def _is_variant(other: Cell, cell: Cell) -> bool:
     return with_same_config.digest == cell.digest
 
 
-_LET_GO = "let go: no session waits for it"
-_STOPPED = "ended after the stop of the sweep; runs again in the next session"
-
-
 def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
-    """Return id of a job -> the decision about it, or that it was let go; accepted jobs have none.
+    """Return id of a job -> the decision about it; accepted jobs have none.
 
     These remarks add to the reasons of results: a result has only the reason of its last attempt,
     and a trial that will run again has no reason yet.
     """
     jobs: dict[tuple[str, int], str] = {}  # (id of a trial, number of an attempt) -> its job
     remarks: dict[tuple[str, int], str] = {}
-    sessions: set[str] = set()
-    is_stopped = False
     for entry in entries:
         match entry.event:
-            case CampaignOpened(session=session):
-                if session not in sessions:
-                    is_stopped = False  # a new session continues after the stop
-                sessions.add(session)
             case AttemptSubmitted(submission=submission):
                 jobs[submission.trial_id, submission.attempt] = submission.job_id
-            case AttemptLetGo(trial_id=trial_id, attempt=attempt):
-                remarks[trial_id, attempt] = _LET_GO
-            case Decided(trial_id=trial_id, attempt=attempt) as event:
-                # after a stop, the campaign itself ends the jobs that still run
-                is_ended_by_us = event.next is Next.INTERRUPTED and is_stopped
-                remarks[trial_id, attempt] = _STOPPED if is_ended_by_us else sentence(event.why)
-                is_stopped |= event.next is Next.STOP
             case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
-                if outcome.job:
-                    jobs[trial_id, attempt] = outcome.job
-                # the job ended by itself, before the session that let it go could end it
-                if remarks.get((trial_id, attempt)) == _LET_GO:
-                    del remarks[trial_id, attempt]
+                jobs[trial_id, attempt] = outcome.job or jobs.get((trial_id, attempt), "")
+            case Decided(trial_id=trial_id, attempt=attempt) as event:
+                remarks[trial_id, attempt] = sentence(event.why)
             case _:
                 pass
-    return {jobs[key]: remark for key, remark in remarks.items() if remark and key in jobs}
+    return {jobs[key]: remark for key, remark in remarks.items() if remark and jobs.get(key)}
 
 
 _LEDGER_OF_CELL = f"*/{LEDGER}"  # pattern, from the folder of a sweep

@@ -10,9 +10,8 @@ from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.document import brief, lines
-from pytest_xlatune.tasks.known_settings import entry_json, entry_line, explain_setting
+from pytest_xlatune.tasks.known_settings import entry_line, explain_setting
 
-SCHEMA = 1
 _CATALOG_HEAD = (
     "axes         setting = values that are tried, or why there are none: control does nothing, "
     "blocked may give wrong results, gone is no longer accepted"
@@ -29,32 +28,16 @@ def run_list(arguments: argparse.Namespace) -> Output:
                     f"--{name} chooses among the profiles of an axis; say which one, e.g. "
                     f"--axis FSDP, or leave --{name} out for the whole catalog"
                 )
-        entries = load().entries
-        return Output(
-            documents=(brief("The catalog", lines(_CATALOG_HEAD, *map(entry_line, entries))),),
-            json=lambda: {"schema": SCHEMA, "entries": [entry_json(entry) for entry in entries]},
-        )
+        lines_of_all = map(entry_line, load().entries)
+        return Output(documents=(brief("The catalog", lines(_CATALOG_HEAD, *lines_of_all)),))
     proposed = candidates(arguments.axis, context)
     width = max(len(profile.id) for profile in proposed.profiles)
     texts = [f"{profile.id:{width}}  {profile.shown_text}" for profile in proposed.profiles]
     texts += [f"left out: {omission.profile}: {omission.why}" for omission in proposed.left_out]
-    return Output(
-        documents=(brief(f"Candidates of {arguments.axis.upper()}", lines(*texts)),),
-        json=lambda: {
-            "schema": SCHEMA,
-            "axis": arguments.axis.upper(),
-            "jaxlib": context.jaxlib,
-            "profiles": [profile.to_json() for profile in proposed.profiles],
-            "left_out": [omission.to_json() for omission in proposed.left_out],
-        },
-    )
+    return Output(documents=(brief(f"Candidates of {arguments.axis.upper()}", lines(*texts)),))
 
 
 def run_show(arguments: argparse.Namespace) -> Output:
     """Show all that is known of each setting that the user names."""
-    explained = [explain_setting(name) for name in arguments.names]
-    values = [value for json_values, _ in explained for value in json_values]
-    return Output(
-        documents=(brief("Settings", *(lines(*texts) for _, texts in explained)),),
-        json=lambda: {"schema": SCHEMA, "entries": values},
-    )
+    explained = map(explain_setting, arguments.names)
+    return Output(documents=(brief("Settings", *(lines(*texts) for texts in explained)),))

@@ -1,7 +1,4 @@
-"""Explain a setting: its catalog entry, the releases of jaxlib that know it, signs of its effect.
-
-The functions return lines for a terminal and values for JSON.
-"""
+"""Explain a setting: its catalog entry, the releases that know it, and the signs of its effect."""
 
 from __future__ import annotations
 
@@ -15,11 +12,10 @@ from pytest_xlatune.catalog.entries import (
 )
 from pytest_xlatune.evidence.hlo.difference import expectations
 from pytest_xlatune.model.channels import CHANNELS, LIBTPU
-from pytest_xlatune.model.record import Json
 
 
-def explain_setting(text: str) -> tuple[list[Json], list[str]]:
-    """Return the JSON values and the lines about the settings that a text names.
+def explain_setting(text: str) -> list[str]:
+    """Return the lines about the settings that a text names.
 
     The text is a flag, a variable or a slug of the catalog; a slug may name several settings.
 
@@ -29,14 +25,8 @@ def explain_setting(text: str) -> tuple[list[Json], list[str]]:
     """
     name = text.strip().lstrip("-").partition("=")[0]
     if name in history().flags and not load().find(name):
-        lines = [name, *(f"  {release}" for release in _releases(name)), "  not in the catalog"]
-        return [_history_json(name)], lines
-    entries, lines = load().named(name), []
-    for entry in entries:
-        if lines:
-            lines.append("")
-        lines += _paragraph(entry)
-    return [entry_json(entry) for entry in entries], lines
+        return [name, *(f"  {release}" for release in _releases(name)), "  not in the catalog"]
+    return [line for entry in load().named(name) for line in _paragraph(entry)]
 
 
 def seen_in(entry: CatalogEntry) -> str:
@@ -98,21 +88,6 @@ def _paragraph(entry: CatalogEntry) -> Iterator[str]:
     if entry.is_flag:
         yield from (f"  {'jaxlib:':10}{release}" for release in _releases(entry.name))
     yield from (f"  {'profile:':10}{profile}" for profile in profiles)
-
-
-def entry_json(entry: CatalogEntry) -> Json:
-    """Return the JSON value of an entry, with its profiles, its releases and where it is seen."""
-    document = entry.to_json() | {
-        "seen_in": seen_in(entry),
-        "profiles": [profile.to_json() for profile in entry.profiles],
-    }
-    return document | (_history_json(entry.name) if entry.is_flag else {})
-
-
-def _history_json(name: str) -> Json:
-    """Return the JSON value of the releases that know a flag; `history` is None if none does."""
-    known = history().flags.get(name)
-    return {"name": name, "history": known.to_json() if known else None}
 
 
 def span(entry: CatalogEntry) -> str:

@@ -26,10 +26,6 @@ def test_list(run: Run) -> None:
     code, out, _ = run("flags", "list")
     assert code == 0
     assert "--xla_gpu_all_gather_combine_threshold_bytes = 268435456" in out
-    entries = json.loads(run("flags", "list", "--json")[1])["entries"]
-    seen = {entry["slug"]: entry["seen_in"] for entry in entries}
-    assert seen["async-priority-off"] == "run time only"
-    assert seen["channels"] == "NCCL_DEBUG=INFO"
     # of an axis it is what a wave would take
     code, out, _ = run("flags", "list", "--axis", "pp", "--jaxlib", "0.10.2", "--device", "sm_90")
     assert code == 0
@@ -43,8 +39,9 @@ def test_show(run: Run) -> None:
     assert "recipes write 16M" in out
     code, out, _ = run("flags", "show", "xla_gpu_graph_min_graph_size")
     assert "not in the catalog" in out, "a flag that only the releases know"
-    document = json.loads(run("flags", "show", "ag", "--json")[1])
-    assert document["entries"][0]["history"]["first"] == "0.4.30"
+    out = run("flags", "show", "ag", "channels")[1]
+    assert "seen in:  NCCL_DEBUG=INFO" in out
+    assert "accepted since jaxlib 0.4.30 or before" in out
 
 
 @pytest.mark.jax

@@ -6,7 +6,6 @@ This module must not know the rules, nor read a file.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -184,18 +183,13 @@ def text_profile(words: Sequence[str]) -> Profile:
 
 
 def deployed_context(text: str, *, jaxlib: str = "", device: str = "") -> Context:
-    """Return the context for the text of `--deployed`: flags and NAME=value, as in a shell.
+    """Return the context for the text of `--deployed`: flags, and variables as NAME=value.
 
     Raises:
-        ConfigError: a quotation is not closed, or XLA would stop reading at a flag.
+        ConfigError: XLA would stop reading at a flag.
     """
-    try:
-        words = shlex.split(text) if text else []
-    except ValueError as error:  # no closing quotation
-        raise ConfigError(f"--deployed: a shell cannot read {text!r:.80}: {error}") from None
-    flags, env = _flags_and_env(words)
-    # `split` removed the quotes of the shell, but XLA needs them around a value with blanks
-    deployed = parse_flags(" ".join(map(_requoted, flags)), where="--deployed")
+    flags, env = _flags_and_env(text.split())
+    deployed = parse_flags(" ".join(flags), where="--deployed")
     return Context(deployed=deployed, env=env, jaxlib=jaxlib, device=device)
 
 
@@ -209,10 +203,3 @@ def _flags_and_env(words: Iterable[str]) -> tuple[list[str], dict[str, str]]:
         elif word:
             flags.append(word)
     return flags, env
-
-
-def _requoted(word: str) -> str:
-    """Return a flag with quotes around its value if XLA needs them."""
-    name, equals, value = word.partition("=")
-    needs_quotes = any(char.isspace() for char in value) or not value
-    return f"{name}='{value}'" if equals and needs_quotes else word

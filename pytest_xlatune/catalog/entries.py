@@ -42,15 +42,12 @@ class FlagHistory(Record, frozen=True, kw_only=True):
         first: the first probed release that accepts it.
         last: the last probed release that accepts it; all releases between accept it too.
         defaults: probed release -> the default from that release on; None if it is not shown.
-        words: the names that an enumeration accepts in the releases from `History.words_from` to
-            `words_to`; () if that was not probed.
     """
 
     kind: str
     first: str
     last: str
     defaults: dict[str, str | None]
-    words: tuple[str, ...] = ()
 
 
 class History(Record, frozen=True, kw_only=True):
@@ -60,15 +57,11 @@ class History(Record, frozen=True, kw_only=True):
         note: what was probed, and how.
         versions: the probed releases, oldest first.
         flags: flag -> what is known about it.
-        words_from: the first release whose words of enumerations were probed; "" if none were.
-        words_to: the last such release; "" if none were probed.
     """
 
     note: str
     versions: tuple[str, ...]
     flags: dict[str, FlagHistory]
-    words_from: str = ""
-    words_to: str = ""
 
     def is_accepted(self, flag: str, jaxlib: str) -> bool | None:
         """Return whether a release accepts a flag; None if that is unknown.
@@ -103,26 +96,6 @@ class History(Record, frozen=True, kw_only=True):
                 return None
             answers = {self._default(self.flags[flag], version) for version in around}
         return answers.pop() if len(answers) == 1 else None
-
-    def refuses_word(self, flag: str, value: str, jaxlib: str) -> bool:
-        """Return whether a release refuses a value of an enumeration; False if that is unknown.
-
-        A list such as `+A,-B` is judged word by word. If a word is accepted in upper and in lower
-        case, it is accepted in any mixture of them.
-
-        Raises:
-            ConfigError: `jaxlib` is no release number.
-        """
-        words = frozenset(self.flags[flag].words) if flag in self.flags else frozenset()
-        if not words or not jaxlib:
-            return False
-        if not release(self.words_from) <= release(jaxlib) <= release(self.words_to):
-            return False
-        parts = [part.strip().lstrip("+-") for part in value.split(",")]
-        return any(
-            part and part not in words and not {part.lower(), part.upper()} <= words
-            for part in parts
-        )
 
     def kind(self, flag: str) -> str:
         """Return a flag's type, "" if it is unknown."""

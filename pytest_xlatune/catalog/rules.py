@@ -330,14 +330,8 @@ def _bad_value(case: Case) -> Iterator[str]:
             continue
         if known and not re.fullmatch(known["pattern"], flag.value, re.IGNORECASE):
             yield f"--{flag.name}={flag.value:.40} ends the process; expected {known['expected']}"
-        elif history().refuses_word(flag.name, flag.value, case.context.jaxlib):
-            words = ", ".join(history().flags[flag.name].words[:_SHOWN])
-            yield f"--{flag.name}={flag.value:.40} ends the process; known are {words}"
         elif "bits" in known and not _fits(flag.value, known["bits"]):
             yield f"--{flag.name}={flag.value:.40} does not fit {known['bits']} bits"
-
-
-_SHOWN = 8  # words of an enumeration in a message
 
 
 def _fits(value: str, bits: int) -> bool:

@@ -103,7 +103,6 @@ CASES: list[tuple[Any, ...]] = [
     ("gpu-flag", flags(OVERLAP), context(device="v6e")),
     ("gpu-flag", flags(OVERLAP), context(device="cpu")),
     ("bad-value", flags(f"{AG}=9223372036854775808"), context(jaxlib="0.10.2")),
-    ("bad-value", flags("--xla_gpu_enable_command_buffer=FUSION,-ALL"), context(jaxlib="0.9.2")),
     ("contradiction", env(NCCL_IB_SL="3"), beside(NCCL_NET="Socket")),
     ("partner", flags(P2P)),
     ("partner", flags(THRESHOLD)),

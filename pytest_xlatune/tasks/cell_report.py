@@ -401,13 +401,9 @@ def _ledger_at(path: Path) -> Path:
         ledger = path / LEDGER if path.is_dir() else path
         return ledger.resolve() if path.is_symlink() else ledger
     ledgers = [*path.glob(_LEDGER_OF_CELL), *path.glob(f"*/{_LEDGER_OF_CELL}")]
-    cells = sorted(str(ledger.parent) for ledger in ledgers)
-    if not cells:
-        raise LedgerError(f"{path} holds no {LEDGER}; {_NAME_ONE}")
-    raise LedgerError(
-        f"{path} holds no {LEDGER} itself, but below it {len(cells)} cell"
-        f"{'s do' if len(cells) > 1 else ' does'}; name one of {', '.join(cells)}"
-    )
+    cells = ", ".join(sorted(str(ledger.parent) for ledger in ledgers))
+    advice = f"name one of the cells below it: {cells}" if cells else _NAME_ONE
+    raise LedgerError(f"{path} holds no {LEDGER}; {advice}")
 
 
 def _single_node_checks(cell_report: CellReport) -> Iterator[str]:

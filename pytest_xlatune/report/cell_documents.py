@@ -40,14 +40,6 @@ from pytest_xlatune.report.leaderboard import (
 from pytest_xlatune.report.lines import figure, speed, words_beside
 from pytest_xlatune.report.measured_cell import DeviceUse, MeasuredCell
 
-_HOW_SURE = {  # kind of the study -> a sentence for its answer
-    "network": "A pair's single run proves nothing: only fresh runs, compared "
-    "with other fresh runs, accuse a node or a link. ",
-    "nodes": "Single runs prove nothing: only fresh runs beside controls accuse a node. ",
-    "commits": "Single runs prove nothing: only fresh runs of a commit and of the commit before "
-    "it, in pairs, accuse a commit. ",
-    "batch": "A first run only chooses the sizes that are run again; blocks decide. ",
-}
 _RATES = "How often such an answer is wrong: docs/reference/error_rates.md."
 _MAX_PAIRS = 40  # pairs in the table, the slowest ones
 
@@ -65,7 +57,7 @@ def cell_document(subject: MeasuredCell) -> Document:
     remarks += subject.known
     if (reference := conclusion.reference) is not None:
         remarks.append(f"reference: {plain(reference.arm)}, {speed(reference)}")
-    remarks.append(_HOW_SURE.get(record.kind, "") + _RATES)
+    remarks.append(_RATES)
     return Document(
         title=f"{subject.cell.model_tag} {subject.cell.parallelism}: {record.kind}",
         provenance=header(on_all_nodes, load=_sizes(subject)),

@@ -3,8 +3,8 @@
 An arm is a cell: the sweep's own with another value of one key, most often `per_device_batch_size`,
 or of two keys. A size that does not fit in memory is an answer. The stages are, in order:
 
-    compiled   If a compile check is asked for, sizes near the expected ceiling are compiled. It
-               costs no job.
+    compiled   If a compile check is asked for, the ceiling is searched by compiling sizes. It costs
+               no job.
     probe      Sizes run once: larger ones while they fit, then some between the largest that ran
                and the smallest that did not fit, then neighbours of the best.
     block      The leading sizes run side by side, in random order.
@@ -78,8 +78,6 @@ COMPILED, PROBE, BLOCK = "compiled", "probe", "block"
 
 _MOST_CELLS = 256  # a study has at most so many values, or combinations of values
 _REACH = 4  # default for the largest size of a search, as a multiple of the start
-# Parts of the names of keys that change the computation. Their values are not ranked by speed.
-_CHANGES_LOSS = ("quantization", "dtype", "precision", "quantize")
 # the name of an environment variable:  XLA_PYTHON_CLIENT_MEM_FRACTION
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SHORT: Mapping[str, str] = {PER_DEVICE: "pdbs", TARGET_LENGTH: "length"}
@@ -160,7 +158,6 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
             times the start for the largest.
         sigma: standard deviation of a score between jobs, from a calibration (0.006 is 0.6 %). None
             if unknown; then at least the best two sizes run in blocks.
-        key_of_study: a name for this study; runs with another `key_of_study` are not used again.
         by: a second key; each of its values is combined with each of `sizes`. "" if there is none.
         by_values: the values of the second key; () if there is none.
     """
@@ -174,7 +171,6 @@ class BatchSize(DeclaredCells, frozen=True, kw_only=True):
     smallest: Real | None = None
     largest: Real | None = None
     sigma: Real | None = None
-    key_of_study: str = ""
     by: str = ""
     by_values: tuple[float | str, ...] = ()
 
@@ -342,28 +338,7 @@ class _Lane:
         low, high = self.compiled
         if high - low <= 1 or any(memory.fits is None for memory in self.memory.values()):
             return None
-        # If the expected ceiling fits, the size above it is compiled: if that does not fit, the
-        # ceiling is proved.
-        return min(max(self._expected_top(low, high), low + 1), high - 1)
-
-    def _expected_top(self, low: int, high: int) -> int:
-        """Return the index of the ceiling, by a line through the memory of two sizes.
-
-        With fewer sizes it is the middle between `low` and `high`.
-        """
-        needed = {at: size.needed_bytes for at, size in self.memory.items() if size.needed_bytes}
-        limits = (memory.limit_bytes for memory in self.memory.values() if memory.limit_bytes)
-        limit = next(limits, None)
-        if len(needed) < 2 or limit is None:  # noqa: PLR2004 - a line needs two points
-            return (low + high) // 2
-        nearest_to_limit = sorted(needed, key=lambda at: abs(needed[at] - limit))
-        first, last = sorted(nearest_to_limit[:2])
-        growth = needed[last] - needed[first]
-        if growth <= 0:
-            return (low + high) // 2
-        factor = (limit - needed[first]) / growth
-        size = self.sizes[first] + factor * (self.sizes[last] - self.sizes[first])
-        return max((at for at in self.places if self.sizes[at] <= size), default=low)
+        return (low + high) // 2
 
     @property
     def is_compiled(self) -> bool:
@@ -655,9 +630,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         Losses are compared only between cells with the same batch size and sequence length, because
         both change the loss.
         """
-        if key := self.study.changing_key:
-            why = say("{key} changes the computation: a finding, not a ranking", key=key)
-            return dict.fromkeys(self.scores, why)
         references: dict[tuple[float | None, int | None], Score] = {}
         reasons = {}
         for at in sorted(self.scores):
@@ -750,7 +722,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         answer = self._answer(value, best) if self.is_over else self._first_answer()
         alike = [label for label in same if label != value]
         also = say("not distinguishable from it: {values}", values=alike) if alike else None
-        is_missing = self.is_over and best is None and not study.changing_key
+        is_missing = self.is_over and best is None
         record = BatchRecord(
             sigma=self.noise,
             key=study.asked.key,
@@ -804,9 +776,6 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         if best is not None:
             speed = say(" with {tgs:.1f} TGS", tgs=best.tgs) if best.tgs is not None else None
             return say("recommended: {key}={value}{speed}", key=key, value=value, speed=speed)
-        if self.study.changing_key and self.scores:
-            text = "{key} changes the computation: its values are not ranked by speed"
-            return say(text, key=self.study.changing_key)
         why = self.stopped or say("none was measured")
         if not self.stopped and not self.scores and self.unfit:
             why = say("none fits")
@@ -863,20 +832,12 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         """Return the verdict on a size that no block compares with the best."""
         fit, sigma, noise = self.fit, self.study.asked.sigma, self.noise
         gap = self.scores[at] - self.scores[self.lead or 0]  # the lead is never None here
-        ends, sigmas = None, CUT_SIGMAS
-        # whether the noise is known from few blocks only
-        is_rough = sigma is None and fit is not None and fit.df < MIN_DF
-        if noise is not None:
-            df = fit.df if fit is not None and math.isfinite(fit.sigma) else math.inf
-            # in 95 % of pairs, two single runs differ by at most so many standard deviations
-            pair_sigmas = t_quantile(0.975, df) * math.sqrt(2)
-            if is_rough:
-                # A wider limit is needed: on a busy machine, 47 % of first runs seem worse than
-                # blocks of the same program.
-                sigmas = max(sigmas, pair_sigmas)
-            else:
-                ends = (gap - pair_sigmas * noise, gap + pair_sigmas * noise)
-        base = with_change(base, gap, ends)
+        base, sigmas = with_change(base, gap), CUT_SIGMAS
+        if sigma is None and noise is not None and fit is not None and fit.df < MIN_DF:
+            # The noise is known from few blocks only, so a wider limit is needed: on a busy
+            # machine, 47 % of first runs seem worse than blocks of the same program.
+            df = fit.df if math.isfinite(fit.sigma) else math.inf
+            sigmas = max(sigmas, t_quantile(0.975, df) * math.sqrt(2))
         # the largest gap that noise alone may cause
         by_chance = max(sigmas * (sigma or noise or _SIGMA), CUT_AT)
         if gap < -by_chance:
@@ -944,27 +905,11 @@ class _BatchProgress(CellProgress["BatchStudy"]):
         unknown = next((memory.said for memory in self.memory.values() if memory.fits is None), "")
         if unknown:
             yield say("no compiled memory, so jobs looked for the ceiling: {why}", why=unknown)
-        elif self.memory:
-            yield self._memory_note()
         if self.stopped:
             yield say("stopped: {why}", why=self.stopped)
         if self.next_useful is not None:
             text = "the budget of {budget} jobs ended the search: a larger one may find better"
             yield say(text, budget=self.study.budget)
-        if self.leaders and self.most_blocks < BLOCKS_RUN:
-            text = "the budget allows {allowed} of {blocks} blocks, of {width} of the {count:+size}"
-            counts = {"count": len(self.leaders), "allowed": self.most_blocks}
-            yield say(text, **counts, blocks=BLOCKS_RUN, width=len(self.compared))
-
-    def _memory_note(self) -> Message:
-        sizes, limit_gib = [], 0.0
-        for at, memory in sorted(self.memory.items()):
-            gib = (memory.needed_bytes or 0) / 2**30
-            text = "{value}: {gib:.3g}" if gib else "{value}: more than there is"
-            sizes.append(say(text, value=self.study.labels[at], gib=gib))
-            limit_gib = max(limit_gib, (memory.limit_bytes or 0) / 2**30)
-        text = "compiled memory of one device in GiB, of {limit_gib:.3g} GiB: {sizes}"
-        return say(text, limit_gib=limit_gib, sizes=sizes)
 
 
 # --- the study ---
@@ -1001,8 +946,8 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
     @cached_property
     def name(self) -> str:
         """The kind of study and a digest: studies of different keys have different names."""
-        parts = (self.asked.key, self.asked.key_of_study, *filter(None, [self.asked.by]))
-        return name_of(KIND) if parts == (PER_DEVICE, "") else name_of(KIND, *parts)
+        keys = list(filter(None, (self.asked.key, self.asked.by)))
+        return name_of(KIND) if keys == [PER_DEVICE] else name_of(KIND, *keys)
 
     @property
     def policy(self) -> Policy:
@@ -1016,14 +961,6 @@ class BatchStudy(CellArms, frozen=True, kw_only=True, dict=True):
                 FailureClass.KILLED: RetryRule(retries=1, then=Next.DROP),
             },
         )
-
-    @property
-    def changing_key(self) -> str:
-        """The key that changes the computation, so that nothing is ranked; "" if none does."""
-        for key in (self.asked.key, self.asked.by):
-            if any(part in key.lower() for part in _CHANGES_LOSS):
-                return key
-        return ""
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:

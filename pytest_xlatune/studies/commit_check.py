@@ -208,13 +208,11 @@ class Commits(DeclaredCells, frozen=True, kw_only=True):
     Attributes:
         commits: a range or names; `--xlatune-commits` overrides it.
         loads: models and node counts of the table.
-        key: a name for this study, if the same commits were studied before.
     """
 
     kind: ClassVar[str] = KIND
     commits: str = ""
     loads: tuple[Load, ...] = ()
-    key: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -273,10 +271,10 @@ class CommitStudy(CellArms, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """The kind of study, then the user's key or a digest of the range."""
+        """The kind of study, then a digest of the range if it is a search."""
         if self.is_search:  # each range has its own search
-            return name_of(KIND, self.asked.key, self.cells[0].digest, self.cells[-1].digest)
-        return super().name
+            return name_of(KIND, self.cells[0].digest, self.cells[-1].digest)
+        return KIND
 
     @property
     def policy(self) -> Policy:

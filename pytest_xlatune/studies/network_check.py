@@ -132,12 +132,10 @@ class Network(DeclaredCells, frozen=True, kw_only=True):
         racks: rack or leaf switch -> its nodes as a host list, e.g. `node[001-016]`. With racks,
             the study runs every pair inside each rack, and one pair between each two racks; without
             racks (empty), it runs every pair.
-        key: a name for this check, e.g. a date; runs with another key are not used again.
     """
 
     kind: ClassVar[str] = KIND
     racks: dict[str, str] = msgspec.field(default_factory=dict)
-    key: str = ""
 
     def study(self, asked: Asked) -> NetworkStudy:
         """Return the study of the pinned nodes in pairs."""

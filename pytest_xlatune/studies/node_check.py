@@ -101,7 +101,6 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
         reference_tgs: Tokens/s/device of a healthy node, from an earlier check of the same cell;
             None compares nodes only with the median of this check.
         floor_tgs: the report names the nodes below this many Tokens/s/device; None names none.
-        key: a name for this check, e.g. a date; runs with another key are not used again.
     """
 
     kind: ClassVar[str] = KIND
@@ -111,7 +110,6 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
     rounds: int = 4
     reference_tgs: Real | None = None
     floor_tgs: Real | None = None
-    key: str = ""
 
     def __post_init__(self) -> None:
         if self.rounds < MIN_ROUNDS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +57,6 @@ def memory(power: float) -> Callable[[float], float]:
 def by_policy(speeds: dict[str, float], losses: dict[str, float] | None = None) -> Run:
     """Return a machine on which values that are words have these speeds; NaN does not fit."""
     effects = {f"remat-policy-{name}": speed for name, speed in speeds.items()}
-    effects |= {f"quantization-{name}": speed for name, speed in speeds.items()}
     told = {f"remat-policy-{name}": loss for name, loss in (losses or {}).items()}
     steady = machine(effects, losses=told, noise=0.4)
     return failing(steady, OOM, lambda trial: math.isnan(effects[trial.arm]))
@@ -102,10 +100,6 @@ def by_policy(speeds: dict[str, float], losses: dict[str, float] | None = None) 
             by_policy({"full": 0.0, "minimal": 0.05, "none": 0.1}, {"none": 9.9}),
             value="minimal", kinds={"remat-policy-none": "INCONCLUSIVE"},
             why={"remat-policy-none": "and is not ranked"}),
-        row("quantization is a finding and no ranking",
-            {"key": "quantization", "sizes": ("bf16", "fp8")}, by_policy({"bf16": 0.0, "fp8": 0.3}),
-            jobs=2, value="", summary="not ranked",
-            kinds={"quantization-bf16": "INCONCLUSIVE", "quantization-fp8": "INCONCLUSIVE"}),
         row("a listed size above the compiled ceiling is not tried",
             {"sizes": (4, 8, 16, 24), "sigma": 0.003, "compiles": True},
             asking(sizes(ceiling=12), lambda size: size * LIMIT / 12), probed=[4, 8],
@@ -121,7 +115,7 @@ def by_policy(speeds: dict[str, float], losses: dict[str, float] | None = None) 
             lambda trial: compiled(trial, None, is_refused=True)
             if trial.stage == "compiled" and size_in(trial) > 9
             else asking(sizes(ceiling=9), lambda size: size * LIMIT / 30)(trial),
-            most=9, notes="more than there is"),
+            most=9),
     ],
 )  # fmt: skip
 def test_worlds(study: dict[str, Any], run: Run, expected: dict[str, Any]) -> None:
@@ -177,13 +171,6 @@ def test_where_the_noise_is_not_known_the_best_two_are_run_in_blocks() -> None:
     ended = drive(batch(sizes=(1.0, 2.0, 4.0)), sizes())
     assert len(ended.history) == 3 + 4 * 2
     assert ended.verdict("pdbs-2").kind is VerdictKind.SLOWER
-    of = {(e.trial.block, e.trial.arm): e.score.value for e in ended.history if e.score is not None}
-    gaps = [of[at, "pdbs-4"] - of[at, "pdbs-2"] for at in (1, 2, 3, 4)]
-    ci95 = ended.verdict("pdbs-1").ci95
-    assert ci95 is not None
-    half = (math.log1p(ci95[1]) - math.log1p(ci95[0])) / 2
-    # two single runs differ as two within a block do; Student, 3 degrees of freedom
-    assert half == pytest.approx(3.182446 * statistics.stdev(gaps), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +243,7 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
     ended = drive(batch(start=8, sigma=0.004, compiles=True), run)
     alone = len(ended.history) - len(ended.jobs)
     assert all(each.memory for each in ended.history[:alone]), "the compiler first"
-    assert alone <= 5
+    assert alone <= 6
     assert all(each.score for each in ended.jobs), "no job that does not fit"
     top = min(ceiling, 32)
     assert max(probed(ended)) == top
@@ -264,7 +251,6 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
         assert probed(ended)[0] == min(range(1, top + 1), key=lambda size: abs(size - 0.75 * top))
     assert (ended.record.largest, ended.record.unfit) == (str(top), "")
     assert ended.summary[-1].endswith("no larger one may be tried")
-    assert "of 80 GiB: " in ended.notes
 
 
 def test_where_no_compiler_answers_it_goes_on_as_without_one() -> None:

@@ -403,14 +403,6 @@ def nccl_defaults(vendor: str) -> dict[str, str]:
 
 
 @functools.cache
-def flags_of(variable: str) -> frozenset[str]:
-    """Return the flags of a channel that the catalog knows; the list is not complete."""
-    profiles = (profile for entry in load().entries for profile in entry.profiles)
-    settings = (setting for profile in profiles for setting in settings_in(profile.env, ""))
-    return frozenset(name for channel, name in settings if channel == variable)
-
-
-@functools.cache
 def probed_libtpu() -> tuple[str, ...]:
     """Return the releases of libtpu whose flags were probed, oldest first."""
     return tuple(_data(_TPU)["probed"])

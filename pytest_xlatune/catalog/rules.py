@@ -30,7 +30,6 @@ from pytest_xlatune.catalog.context import (
 )
 from pytest_xlatune.catalog.entries import (
     Status,
-    flags_of,
     history,
     load,
     names_of,
@@ -483,15 +482,6 @@ def _near_miss(case: Case) -> Iterator[str]:
             hint = "" if name in known else did_you_mean(name, known)
             if hint:
                 yield f"{name} is no known {word}{hint}"
-    for variable in CHANNELS.keys() & case.profile.env.keys():
-        channel, listed = CHANNELS[variable], flags_of(variable)
-        if not listed:
-            continue
-        for name in flags_in(variable, case.profile.env[variable]):
-            hint = "" if name in listed else did_you_mean(name, listed, dashes="--")
-            # A flag with a prefix of the library may exist although the list does not have it.
-            if hint or not (channel.owns(name) or name in history().flags):
-                yield f"--{name} is no known flag of {channel.reader}{hint}"
 
 
 def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
@@ -568,7 +558,7 @@ RULES: tuple[CatalogRule, ...] = (
     CatalogRule(name="second-name", check=_second_name, level=Level.NOTE,
                 finds="two names of one option in one profile"),
     CatalogRule(name="near-miss", check=_near_miss, level=Level.NOTE, checks_deployed=True,
-                finds="a misspelt variable, key or flag of libtpu: `NCCL_MAX_NCHANELS`"),
+                finds="a misspelt variable or key: `NCCL_MAX_NCHANELS`"),
     CatalogRule(name="contradiction", check=_contradiction, level=Level.NOTE, checks_deployed=True,
                 finds="variables of NCCL that another one switches off"),
     CatalogRule(name="library-value", check=_library_value, level=Level.NOTE, checks_deployed=True,

@@ -21,6 +21,5 @@ def run_compare(arguments: argparse.Namespace) -> Output:
     )
     return Output(
         documents=(compared_document(comparison),),
-        json=comparison.to_json,
         status=of_command(comparison.exit),
     )

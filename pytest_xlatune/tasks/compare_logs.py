@@ -22,7 +22,6 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, verbatim
-from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     NoScore,
@@ -67,7 +66,6 @@ from pytest_xlatune.tasks.read_logs import (
 
 # sides whose losses differ by a larger fraction did not run the same training
 LOSS_TOLERANCE = 0.02
-SCHEMA = 1
 _EXPECTED = "name a directory with one log, or one sub-folder with a log, per job"
 # the statuses of logs that are compared; a job that ended early is compared by the steps it has
 _COMPARED_STATUSES = (
@@ -115,20 +113,6 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
             left_out=(*self.left_out, *left_out),
         )
 
-    def to_json(self) -> Json:
-        """Return the side as builtins."""
-        names = ("tgs", "step_s", "n_steps", "window", "flags")
-        scores = [score.to_json() for score in self.scores]
-        return {
-            "path": str(self.path),
-            "tgs": self.tgs,
-            "jobs": [
-                {"path": str(job.path), **{name: score[name] for name in names}}
-                for job, score in zip(self.jobs, scores, strict=True)
-            ],
-            "left_out": [{"path": str(path), "reason": reason} for path, reason in self.left_out],
-        }
-
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """Side B against side A."""
@@ -160,17 +144,6 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         if self.verdict.kind is VerdictKind.INVALID:
             return Exit.NOT_MEASURED
         return {True: Exit.OK, False: Exit.NEGATIVE, None: Exit.CANNOT_TELL}[self.passes]
-
-    def to_json(self) -> Json:
-        """Return the comparison as builtins; absent values are null."""
-        return {
-            "schema": SCHEMA,
-            "a": self.a.to_json(),
-            "b": self.b.to_json(),
-            "ratio": self.ratio,
-            "verdict": self.verdict.to_json(),
-            "gate": None if self.margin is None else {"margin": self.margin, "passes": self.passes},
-        }
 
 
 def compare_sides(
@@ -225,11 +198,6 @@ def _compared(
     scores_of_a, scores_of_b = ([score.value for score in side.scores] for side in (a, b))
     comparison = two_samples(scores_of_a, scores_of_b, alpha=SWEEP_ALPHA)
     steps_s = [score.step_s for score in b.scores if score.step_s is not None]
-    mixed = (
-        f"the jobs of {side.name} ran with different XLA_FLAGS, so they are not one configuration"
-        for side in (a, b)
-        if len({job.report.xla_flags for job in side.jobs}) > 1
-    )
     verdict = Verdict(
         arm=str(b.path),
         kind=VerdictKind.INCONCLUSIVE,
@@ -237,7 +205,7 @@ def _compared(
         tgs=b.tgs,
         step_s=math.exp(fmean(map(math.log, steps_s))) if steps_s else None,
         delta=b.tgs / a.tgs - 1 if a.tgs and b.tgs else None,
-        reasons=(*notes, _ORDER, *map(verbatim, mixed)),
+        reasons=(*notes, _ORDER),
     )
     reason, passes = other_loss, None
     if reason:

@@ -231,10 +231,6 @@ def test_a_program_of_which_only_the_collectives_are_named() -> None:
             profile("p", "--xla_gpu_enable_latency_hiding_schedular=true"),
             "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
         ),
-        (
-            profile("p", "--xla_tpu_scoped_vmem_limit_kb=65536"),
-            "is no known flag of libtpu; did you mean --xla_tpu_scoped_vmem_limit_kib?",
-        ),
     ],
 )
 def test_a_near_miss_is_told_with_the_name_it_may_have_meant(given: Profile, words: str) -> None:

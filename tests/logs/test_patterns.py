@@ -100,10 +100,8 @@ def test_the_settings_file_says_the_pattern_for_every_command(
     assert main(["steps", "--json", "--tokens", "2000", "a/0.log"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["logs"]
     assert found["score"]["tgs"] == pytest.approx(2000.0)
-    assert main(["compare", "--json", "--tokens", "1000", "a", "b"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["verdict"]["kind"] == "FASTER"
-    assert found["verdict"]["delta"] == pytest.approx(1 / 0.9 - 1, rel=0.01)
+    assert main(["compare", "--tokens", "1000", "a", "b"]) == 0
+    assert "verdict: FASTER" in capsys.readouterr().out
     # the command line counts more
     (tmp_path / "titan.log").write_bytes(text_of(TITAN.format(each) for each in range(1, 16)))
     assert main(["steps", "--json", "--step-pattern", "torchtitan", "titan.log"]) == 0

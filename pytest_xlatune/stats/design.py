@@ -227,10 +227,11 @@ class Plan:
 
         Before a profile runs in all blocks, it must be among the best of the screen, where it runs
         once, and among the best of the first block. The other profiles are assumed to have no
-        effect. Rotations are counted as two jobs of each profile, since they rank at least as well.
+        effect. Rotations are counted as two jobs of each profile, since they rank at least as well,
+        and second runs only where every profile has one.
         """
-        again = self.profiles if self.rotations else self.again
-        least = selected80(self.profiles, self.widths, self.block_baselines, again=again)
+        runs = 2 if self.rotations or self.again >= self.profiles else 1
+        least = selected80(self.profiles, self.widths, self.block_baselines, runs=runs)
         return max(relative(least * sigma), self.mde80(sigma))
 
 
@@ -267,75 +268,46 @@ def plan(
         turned: number of profiles that rotations rank; the others run once.
         rotations: number of jobs that those rotations take.
     """
-    if turned:
-        jobs = profiles - turned
-        baselines = 0
-        if jobs:
-            baselines = screen_baselines or max(_LAYOUTS[0].screen_baselines, waves)
-        return _plan_after_rotations(
-            profiles, budget, jobs + baselines + rotations, baselines, rotations
-        )
-    on_slots = slot_baselines(slots, profiles)
-    is_quiet = sigma is not None and sigma <= _QUIET
+    least_baselines = max(waves, slot_baselines(slots, profiles))
+    jobs = profiles - turned + rotations
+
+    def baselines_of(layout: SweepLayout) -> int:
+        if turned:  # the same for all layouts, and none if no profile is a job
+            usual = max(_LAYOUTS[0].screen_baselines, least_baselines)
+            return (screen_baselines or usual) if profiles > turned else 0
+        return screen_baselines or max(layout.screen_baselines, least_baselines)
+
+    def jobs_of(layout: SweepLayout) -> int:
+        return jobs + baselines_of(layout) + layout.again + layout.in_blocks
+
+    is_quiet = sigma is not None and sigma <= _QUIET and not turned
     for_quiet = _QUIET_LAYOUTS if is_quiet else ()
     for_slots = _SLOT_LAYOUTS if slots > 1 else ()
-    is_repeated = may_repeat and slots == 1 and profiles >= 2 * SECOND_RUNS
+    is_repeated = may_repeat and slots == 1 and not turned and profiles >= 2 * SECOND_RUNS
     with_second_runs = _layouts_with_second_runs(profiles) if is_repeated else ()
     for layout in (*with_second_runs, *for_quiet, *_LAYOUTS[:1], *for_slots, *_LAYOUTS[1:]):
         candidate = layout.for_profiles(profiles, slots=slots)
-        baselines = screen_baselines or max(candidate.screen_baselines, waves, on_slots)
-        block_jobs = candidate.widths[-1] + candidate.block_baselines
-        unused_jobs = budget - profiles - baselines - candidate.again - candidate.in_blocks
+        unused_jobs = budget - jobs_of(candidate)
         if unused_jobs < 0 or candidate.df < MIN_DF:
             continue
-        unused_jobs -= _SPARE_JOBS if layout is _LAYOUTS[0] else 0
+        unused_jobs -= _SPARE_JOBS if layout is _LAYOUTS[0] and not turned else 0
         most = candidate.most
-        is_plain = slots == 1 and not is_repeated
-        if layout is _LAYOUTS[0] and is_plain and budget > _USUAL_BUDGET:
-            most = MAX_BLOCKS_LARGE  # there are few profiles, and none runs twice
+        is_plain = slots == 1 and not is_repeated and budget > _USUAL_BUDGET
+        if turned or (layout is _LAYOUTS[0] and is_plain):
+            most = MAX_BLOCKS_LARGE  # there are few jobs in the screen, and none runs twice
+        block_jobs = candidate.widths[-1] + candidate.block_baselines
         more = max(min(unused_jobs // block_jobs, most - len(candidate.widths)), 0)
-        widths = candidate.widths + candidate.widths[-1:] * more
         return Plan(
             profiles=profiles,
-            screen_baselines=baselines,
-            widths=widths,
+            screen_baselines=baselines_of(candidate),
+            widths=candidate.widths + candidate.widths[-1:] * more,
             block_baselines=candidate.block_baselines,
             again=candidate.again,
-            jobs=profiles
-            + baselines
-            + candidate.again
-            + sum(widths)
-            + len(widths) * candidate.block_baselines,
-        )
-    return Refusal(why=_why_refused(profiles, budget, waves, slots))
-
-
-def _plan_after_rotations(
-    profiles: int, budget: int, screened: int, baselines: int, rotations: int
-) -> Plan | Refusal:
-    """Return the layout with the widest blocks that fit after a screen of `screened` jobs.
-
-    Jobs that are left repeat its last block.
-    """
-    layouts = [layout.for_profiles(profiles) for layout in _LAYOUTS]
-    for candidate in layouts:
-        unused_jobs = budget - screened - candidate.in_blocks
-        if unused_jobs < 0 or candidate.df < MIN_DF:
-            continue
-        more = unused_jobs // (candidate.widths[-1] + candidate.block_baselines)
-        widths = candidate.widths + candidate.widths[-1:] * min(
-            more, MAX_BLOCKS_LARGE - len(candidate.widths)
-        )
-        return Plan(
-            profiles=profiles,
-            screen_baselines=baselines,
-            widths=widths,
-            block_baselines=candidate.block_baselines,
-            jobs=screened + sum(widths) + len(widths) * candidate.block_baselines,
+            jobs=jobs_of(candidate) + more * block_jobs,
             rotations=rotations,
         )
-    least = screened + min(layout.in_blocks for layout in layouts if layout.df >= MIN_DF)
-    usual = max(screened + layouts[1].in_blocks, least)
+    layouts = [layout.for_profiles(profiles, slots=slots) for layout in _LAYOUTS]
+    least = min(jobs_of(layout) for layout in layouts if layout.df >= MIN_DF)
     return Refusal(
         why=say(
             _RANKS_ONLY,
@@ -343,7 +315,7 @@ def _plan_after_rotations(
             profiles=profiles,
             blocks=MIN_BLOCKS,
             least=least,
-            recommended=usual,
+            recommended=max(jobs_of(layouts[1]), least),
         )
     )
 
@@ -382,26 +354,6 @@ def slot_baselines(slots: int, profiles: int) -> int:
     return used - used // SLOTS_PER_LACKING
 
 
-def _why_refused(profiles: int, budget: int, waves: int, slots: int) -> Message:
-    """Return that a budget only ranks, and which budgets would decide."""
-    least_baselines = max(waves, slot_baselines(slots, profiles))
-
-    def jobs(layout: SweepLayout) -> int:
-        return profiles + max(layout.screen_baselines, least_baselines) + layout.in_blocks
-
-    layouts = [layout.for_profiles(profiles, slots=slots) for layout in _LAYOUTS]
-    least = min(jobs(layout) for layout in layouts if layout.df >= MIN_DF)
-    recommended = max(jobs(layouts[1]), least)
-    return say(
-        _RANKS_ONLY,
-        budget=budget,
-        profiles=profiles,
-        blocks=MIN_BLOCKS,
-        least=least,
-        recommended=recommended,
-    )
-
-
 def narrowed_df(widths: Sequence[int], block_baselines: int) -> int:
     """Return the residual degrees of freedom of blocks of falling width: cells minus parameters."""
     cells = sum(widths) + len(widths) * block_baselines
@@ -434,7 +386,7 @@ def selected80(
     block_baselines: int,
     *,
     alpha: float = SWEEP_ALPHA,
-    again: int = 0,
+    runs: int = 1,
 ) -> float:
     """Return the gain of one of `profiles` that is found with 80 % power, selection included.
 
@@ -444,11 +396,11 @@ def selected80(
     The error of the baselines shifts all profiles alike and changes no rank.
 
     Args:
-        profiles: number of profiles in the screen, each measured once.
+        profiles: number of profiles in the screen.
         widths: arms of each block in order.
         block_baselines: baselines in each block.
         alpha: the error rate of the confirmation.
-        again: how many of the best of the screen run a second time before the first block.
+        runs: how often the screen measures each profile.
     """
     blocks, df = len(widths), narrowed_df(widths, block_baselines)
     contrast_variance = 1 + 1 / block_baselines
@@ -458,26 +410,10 @@ def selected80(
     rng = np.random.default_rng(1)
     normal = rng.standard_normal
     rival_count = profiles - 1
-    candidate, least_effects = normal(_RUNS), np.full(_RUNS, -np.inf)
+    candidate, least_effects = normal(_RUNS) / math.sqrt(runs), np.full(_RUNS, -np.inf)
     # Each row is a sweep. It has the screen scores of the best rivals, descending; rivals that
     # cannot enter a block are left out. The candidate must exceed the last of them that would stay.
-    if again >= profiles:
-        runs = 2
-        rivals = _largest(rival_count, widths[0], rng) / math.sqrt(runs)
-        candidate = candidate / math.sqrt(runs)
-    elif again > widths[0]:
-        runs = 2
-        rivals = _largest(rival_count, again, rng)
-        if rivals.shape[1] == again:
-            least_effects = rivals[:, -1] - candidate
-        rivals, candidate = rivals[:, : again - 1], (candidate + normal(_RUNS)) / 2
-        rivals += normal(rivals.shape)
-        rivals /= -2
-        rivals.sort()
-        rivals = -rivals[:, : widths[0]]
-    else:
-        runs = 1
-        rivals = _largest(rival_count, widths[0], rng)
+    rivals = _largest(rival_count, widths[0], rng) / math.sqrt(runs)
     if rivals.shape[1] == widths[0]:
         least_effects = np.maximum(least_effects, rivals[:, -1] - candidate)
     rivals = rivals[:, : widths[0] - 1]

@@ -240,7 +240,6 @@ def test_the_program_decides_who_has_a_slot_and_the_winner_leaves_its_evidence(
     notes = in_words(board["conclusion"]["notes"])
     assert "the evidence of baseline-deployed-evidence.0-" in notes
     assert re.search(r"wave2: cut\b[^;]* 2 slots", notes)
-    assert "ragged-off (the program has no all-to-all)" in notes
     assert "wave2: left out: deployed (the same settings as baseline-deployed)" in notes
     assert "ignored" not in notes
     assert "by the evidence" in ordered.read("reports/pretend-tuning.md")

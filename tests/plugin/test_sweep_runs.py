@@ -85,7 +85,7 @@ def test_what_nothing_may_submit(folder: Folder) -> None:
     collected.stdout.fnmatch_lines(["*test_flag?fast?*", "*test_finalist?finalist-1?*"])
     folder.run("--no-xlatune").assert_outcomes(deselected=6)
     plan = folder.run_with_workers("--xlatune-plan")
-    screen = "*5 trials of the screen, then 2 finalists in 3 blocks*"
+    screen = "*5 trials of the screen, then blocks of 2, 2, 2 arms*"
     plan.stdout.fnmatch_lines([screen, "*--xla_deployed=1 --xla_fast=1*"])
     assert not folder.submitted
     assert not (folder.path / ".xlatune").exists()

@@ -24,6 +24,7 @@ but decide nothing. This module writes no verdict.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from functools import cached_property
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine
-from pytest_xlatune.stats.design import Plan, Refusal
+from pytest_xlatune.stats.design import SECOND_RUNS, Plan, Refusal
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.block_comparison import BlockComparison, compare_blocks
 from pytest_xlatune.studies.parts import entering
@@ -244,8 +245,11 @@ def lay_out(ranked: Ranked) -> Plan | Refusal:
     if ranked.again and not (isinstance(layout, Plan) and layout.again):
         # A profile was added after second runs had begun, and the new layout has none. They go on,
         # and the blocks get the remaining jobs.
-        budget = plan.budget - len(ranked.again)
+        runs = SECOND_RUNS if ranked.slots else len(ranked.again)
+        budget = plan.budget - runs
         layout = plan.laid_out(count, budget, sigma, baselines=baselines, may_repeat=False)
+        if isinstance(layout, Plan):
+            return dataclasses.replace(layout, again=runs, jobs=layout.jobs + runs)
     return layout if isinstance(layout, Plan) else planned
 
 
@@ -262,6 +266,8 @@ def second_runs(ranked: Ranked, layout: Plan | Refusal) -> tuple[Trial, ...]:
     more = [arm for arm in best if arm not in ranked.again]
     chosen = [*ranked.again, *more[: max(layout.again - len(ranked.again), 0)]]
     trials = ranked.plan.orders.again([ranked.arms.profiles[arm] for arm in chosen])
+    if ranked.slots is not None:
+        trials = ranked.slots.deal_again(trials, at_most=ranked.plan.screen_slots)
     return tuple(trial for trial in trials if trial.arm in ranked.arms.candidates)
 
 

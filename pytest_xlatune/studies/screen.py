@@ -114,7 +114,7 @@ def screen(
     """
     segments = tuple(segments)
     if past.slots:
-        return _screen_on_slots(past, segments)
+        return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[Estimate]] = defaultdict(list)
     lines: list[Line] = []
     # All waves share a line, because one wave alone has two baselines: with a line for each of four
@@ -158,12 +158,12 @@ def _changes_in_rotations(
     return changes
 
 
-def _screen_on_slots(past: Past, segments: Sequence[Segment]) -> Ranking:
+def _screen_on_slots(past: Past, segments: Sequence[Segment], *, has_second: bool) -> Ranking:
     """Fit the lines of all slots together; a slot whose nodes were replaced counts as two.
 
     With one baseline on each slot, only the blocks can show the noise.
     """
-    stages = {segment.wave for segment in segments}
+    stages = {segment.wave for segment in segments} | ({AGAIN} if has_second else set())
     scored = [
         (result, score.value)
         for key, result in past.screen.items()
@@ -188,15 +188,16 @@ def _screen_on_slots(past: Past, segments: Sequence[Segment]) -> Ranking:
             )
             for at, (result, value) in enumerate(queue)
         ]
-    lines = fit_components([job for _, job in jobs])
+    # second runs are of the best alone, and would bend the lines
+    lines = fit_components([job for result, job in jobs if result.trial.stage != AGAIN])
     baselines = sum(job.is_baseline for _, job in jobs)
-    standings = {
-        result.trial.profile.id: Estimate(
-            job.value - lines.expected(job.slot, job.place), lines.leverage(job.slot, job.place)
-        )
-        for result, job in jobs
-        if lines is not None and not job.is_baseline and job.slot in lines.levels
-    }
+    runs: dict[str, list[Estimate]] = defaultdict(list)
+    for result, job in jobs:
+        if lines is not None and not job.is_baseline and job.slot in lines.levels:
+            change = job.value - lines.expected(job.slot, job.place)
+            estimate = Estimate(change, lines.leverage(job.slot, job.place))
+            runs[result.trial.profile.id].append(estimate)
+    standings = {name: combine(estimates) for name, estimates in runs.items()}
     return Ranking(standings=standings, squares=0.0, df=0, baselines=baselines)
 
 

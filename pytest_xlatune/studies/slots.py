@@ -27,7 +27,7 @@ from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import SLOTS_PER_LACKING
-from pytest_xlatune.studies.trials import Place, Segment, place
+from pytest_xlatune.studies.trials import AGAIN, Place, Segment, place
 
 # failures after which a slot takes no more trials, in addition to failures of nodes
 _DEADLY = (FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED)
@@ -117,6 +117,24 @@ class Slots:
             trials = (replace(trial, cell_digest=slot_of[place(trial)]) for trial in segment.trials)
             queues.append(dataclasses.replace(segment, trials=tuple(trials)))
         return tuple(queues)
+
+    def deal_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:
+        """Return second runs of the screen on the slots with the fewest of them.
+
+        Of equal slots, one that did not run the first run of the profile is preferred.
+        """
+        open_slots = self.alive[:at_most] or self.names[:1]
+        slot_of = {key: slot for key, slot in self._screen.items() if key.stage == AGAIN}
+        queue_lengths = Counter(slot_of.values())
+        first_runs = {(key.arm, slot) for key, slot in self._screen.items() if key not in slot_of}
+        for trial in trials:
+            if (key := place(trial)) not in slot_of:
+                slot_of[key] = min(
+                    open_slots,
+                    key=lambda slot: (queue_lengths[slot], (trial.arm, slot) in first_runs),
+                )
+                queue_lengths[slot_of[key]] += 1
+        return tuple(replace(trial, cell_digest=slot_of[place(trial)]) for trial in trials)
 
     def place_blocks(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Return the trials of blocks, each block on one slot: a new one where there are fewest."""

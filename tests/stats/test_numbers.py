@@ -91,9 +91,10 @@ PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
     (25, 100, {}, 16, (6, 5, 5, 3, 3, 3, 3, 3, 3), 96),
     (25, 150, {}, 25, (12, 8, 6, 5, 4, *[3] * 10), 148),
     (12, 90, {}, 0, (6, 4, *[3] * 10), 79),
-    # on slots blocks are wide; each slot but one of eight has a baseline
-    (25, 65, {"slots": 8}, 0, (6,) * 4, 7 + 25 + 4 * 8),
-    (25, 90, {"slots": 5}, 0, (6,) * 6, 5 + 25 + 6 * 8),
+    # so they do where there are slots for all blocks; each slot but one of eight has a baseline
+    (25, 65, {"slots": 8}, 8, (4,) * 5, 7 + 25 + 8 + 25),
+    (25, 64, {"slots": 8}, 0, (6,) * 4, 7 + 25 + 4 * 8),
+    (25, 90, {"slots": 5}, 8, (4,) * 5, 5 + 25 + 8 + 25),
     (15, 65, {"slots": 8}, 0, (6,) * 5, 7 + 15 + 5 * 8),
     # behind rotations
     (25, 50, {"turned": 25, "rotations": 3}, 0, (6, 4, *[3] * 6), 47),

@@ -86,8 +86,8 @@ def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None
     text = planned(resolved(), tmp_path)
     step = planned(resolved(executor="allocation"), tmp_path)
     for words in (
-        "64 to 65 jobs to run, each on 2 nodes",
-        "at most 9 h 9 min on 8 slots side by side",  # twelve trials of 45 min
+        "65 jobs to run, each on 2 nodes",
+        "at most 7 h 30 min on 8 slots side by side",  # ten trials of 45 min
         "nodes: node[001-002]; node[003-004]; ",
         "differ in the trial's name and its nodes only",
     ):

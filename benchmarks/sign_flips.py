@@ -5,7 +5,7 @@
 Both cells, PP=8 and FSDP=8, are swept on simulated clusters whose truth is known. The patch of both
 recipes is made, given to `git apply`, and the file sourced on either parallelism, all by the code
 that runs in production. A cell is harmed where a setting is active that has a negative true effect
-there. A recipe is guarded needlessly where none of its settings has one in the other cell.
+there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from simcluster import Cluster, World, drive, study_of
 from pytest_xlatune.model.cell import DeployedFile
 from pytest_xlatune.model.profile import effective_values, parse_flags
 from pytest_xlatune.report.deployment import patch_of
-from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.deployed import deployed_env
 
@@ -48,12 +47,6 @@ class Pair:
         pp = replace(self.plain, parallelism="PP=8", effects=self.pp)
         return pp, replace(self.plain, parallelism="FSDP=8", effects=self.fsdp)
 
-    @property
-    def shared(self) -> frozenset[int]:
-        """The settings that gain on both."""
-        both = enumerate(zip(self.pp, self.fsdp, strict=True))
-        return frozenset(at for at, effects in both if min(effects) > 0)
-
 
 # one that gains on PP and loses on FSDP, one the other way, one on both, one on PP alone
 SINGLES = World(name="", is_apart=True)
@@ -71,8 +64,8 @@ PAIRS = (
          pp=(0.04, 0.02), fsdp=(0.04, -0.01)),
 )  # fmt: skip
 COLUMNS = pages.cells(
-    "pair of cells | pairs | a recipe on both | a cell is harmed | guarded needlessly | a "
-    "shared winner misses a cell | gain on PP | gain on FSDP | jobs | |"
+    "pair of cells | pairs | a recipe on both | a cell is harmed | gain on PP | gain on FSDP | "
+    "jobs | |"
 )
 
 
@@ -81,10 +74,6 @@ class Deployed(NamedTuple):
 
     recipes: int  # cells that have one
     is_harmed: bool  # a setting with a negative effect is active on either
-    harmless: int  # recipes without a setting that loses on the other cell
-    needless: int  # those of them with a guard
-    won: int  # settings that gain on both and are in a recipe
-    missed: int  # those of them that are not active on both
     gains: tuple[float, float]  # the true ones, on PP and on FSDP
     jobs: int  # the most of a sweep
 
@@ -134,27 +123,13 @@ def simulate(pair: Pair, seed: int) -> Deployed:
     worlds = pair.worlds()
     cells = (covered_by(worlds[0], 2 * seed), covered_by(worlds[1], 2 * seed + 1))
     has = active(cells)
-    recipes = [
-        frozenset(map(int, effective_values(cell.recipe.flags).values())) if cell.recipe else None
-        for cell in cells
-    ]
-    harmless = [
-        cell
-        for cell, recipe, there in zip(cells, recipes, reversed(worlds), strict=True)
-        if recipe is not None and all(there.truth(at) >= 0 for at in recipe)
-    ]
-    won = pair.shared & frozenset().union(*filter(None, recipes))
     return Deployed(
-        recipes=sum(recipe is not None for recipe in recipes),
+        recipes=sum(cell.recipe is not None for cell in cells),
         is_harmed=any(
             world.truth(at) < 0
             for world, settings in zip(worlds, has, strict=True)
             for at in settings
         ),
-        harmless=len(harmless),
-        needless=sum(bool(conflicts(cell, cells)) for cell in harmless),
-        won=len(won),
-        missed=len(won - (has[0] & has[1])),
         gains=(_gain(worlds[0], has[0]), _gain(worlds[1], has[1])),
         jobs=max(len(cell.history) for cell in cells),
     )
@@ -173,15 +148,9 @@ def row(pair: Pair, results: list[Deployed]) -> list[str]:
         mean, error = pages.mean([deployed.gains[at] for deployed in results])
         best = _gain(world, (k for k, effect in enumerate(world.effects) if effect > 0))
         gains.append(f"{100 * mean:+.2f} ({100 * error:.2f}) of {100 * best:+.1f}")
-    sums = {
-        name: sum(getattr(deployed, name) for deployed in results)
-        for name in ("needless", "harmless", "missed", "won")
-    }
     return [
         pages.share(sum(deployed.recipes == 2 for deployed in results), n),
         pages.share(harmed, n),
-        pages.share(sums["needless"], sums["harmless"]),
-        pages.share(sums["missed"], sums["won"]),
         *gains,
         str(max(deployed.jobs for deployed in results)),
         pages.OK if harmed / n <= MOST_HARMED else pages.MISSED,
@@ -195,7 +164,7 @@ TABLE = pages.Table(
     label=lambda pair: (pair.name,),
     simulate=simulate,
     row=row,
-    bar=pages.cells(f"bar | | | <= {100 * MOST_HARMED:.0f} | | | | | | "),
+    bar=pages.cells(f"bar | | | <= {100 * MOST_HARMED:.0f} | | | | "),
 )
 
 if __name__ == "__main__":

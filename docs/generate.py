@@ -107,7 +107,6 @@ def settings() -> Lines:
                     if each.where is Where.SETTINGS_FILE
                     else where
                 )
-                where += ", for the whole session" if each.where is Where.SESSION else ""
                 default = _shown(getattr(group(), each.field))
                 yield _row(f"`{each.field}`", each.help, each.unit, default, where)
 

@@ -5,7 +5,7 @@
 
 The number of layers in the pipeline must be a multiple of the stages: MaxText refuses 58 or 126
 layers over eight. State how many are in it, here 56 of deepseek3-671b, as
-`pipeline_parallel_layers = 56` below `[sweeps.pp8.overrides]` in `xlatune.toml`. The plan shows the
+`pipeline_parallel_layers = 56` below `[overrides]` in `xlatune.toml`. The plan shows the
 pipeline's bubble, or why it is unknown; a session refuses a number that does not divide.
 
 The cell, the launcher and the settings of the site are those of `maxtext/flagship.py`.

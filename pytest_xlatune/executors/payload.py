@@ -459,14 +459,12 @@ def _record_health(
 
 
 def _why(error: Exception, program: str) -> str:
-    """Return why a program did not start, and what a person can do about it."""
+    """Return why a program did not start, with the name of what was not found."""
     text = (error.strerror if isinstance(error, OSError) else None) or f"{error}"
     if isinstance(error, FileNotFoundError):
         name = os.fsdecode(error.filename or program)
         if name != program:  # the working directory
             return f"{text}: {name}"
-        if name.startswith("~"):
-            return f"{text}; only a shell reads ~, write the whole path"
         if "/" not in name:
             return f"{text}; it is not on the job's PATH, write the whole path"
     return text
@@ -674,8 +672,6 @@ def _environment(
         environment |= {
             _bytes(variable): fill(value) for variable, value in spec.get(name, {}).items()
         }
-    for name in spec.get("unset", ()):
-        environment.pop(_bytes(name), None)
     return environment
 
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
@@ -167,10 +167,9 @@ exit "$status"
 """
 
 
-def _env_script(env: Mapping[str, str], unset: Sequence[str]) -> str:
-    """Return `container.env.sh`, which sets and unsets the variables, byte for byte."""
-    lines = [f"export {name}={_quoted(value)}\n" for name, value in env.items()]
-    return "".join([*lines, *(f"unset {shlex.quote(name)}\n" for name in unset)])
+def _env_script(env: Mapping[str, str]) -> str:
+    """Return `container.env.sh`, which sets the variables, byte for byte."""
+    return "".join(f"export {name}={_quoted(value)}\n" for name, value in env.items())
 
 
 def _quoted(value: str) -> str:
@@ -317,7 +316,7 @@ class ContainerLauncher(Launcher):
         files = {
             HOST_FILE: host_script,
             ENTRY_FILE: _ENTRY + (_ENTRY_SUPERVISE if self._is_detached else _ENTRY_EXEC),
-            ENV_FILE: _env_script(spec.env, spec.unset),
+            ENV_FILE: _env_script(spec.env),
         }
         return msgspec.structs.replace(
             spec,
@@ -327,7 +326,6 @@ class ContainerLauncher(Launcher):
             paths=self._outside(spec.paths),
             folders=folders,
             env={},
-            unset=(),
             inherit=tuple(dict.fromkeys((*_RUNTIME_VARIABLES, *spec.inherit))),
             files={**spec.files, **files},
             cwd="",

@@ -226,21 +226,17 @@ class MaxTextSlurmLauncher(Launcher):
                 "job's name; put it into the model's env.sh or the profile's env"
             )
         tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{trial.digest}"
-        # If the job's name is too long, it loses the profile's id first, and then its longest keys,
-        # which become variables.
-        movable = [key for key in passed if not key.startswith(_ENV_PREFIX)]
-        movable.sort(key=lambda key: len(key) + len(passed[key]))
-        while len(name := _job_name(cell, words := _passthroughs(tag, passed))) > JOB_NAME_BYTES:
-            if tag != trial.digest:
-                tag = trial.digest
-            elif movable:
-                del passed[movable.pop()]
-            else:
-                raise ConfigError(
-                    f"maxtext-slurm makes the job's name of its arguments. It has {len(name)} "
-                    f"bytes, but a file's name has room for {JOB_NAME_BYTES}: {name}. Put "
-                    f"variables that all trials share into {self.env_files_of(cell)[1]}"
-                )
+        words = _passthroughs(tag, passed)
+        if len(_job_name(cell, words)) > JOB_NAME_BYTES:
+            # all keys become variables, except for those that are variables of the job already
+            passed = {key: value for key, value in passed.items() if key.startswith(_ENV_PREFIX)}
+            words = _passthroughs(trial.digest, passed)
+        if len(name := _job_name(cell, words)) > JOB_NAME_BYTES:
+            raise ConfigError(
+                f"maxtext-slurm makes the job's name of its arguments. It has {len(name)} bytes, "
+                f"but a file's name has room for {JOB_NAME_BYTES}: {name}. Put variables that all "
+                f"trials share into {self.env_files_of(cell)[1]}"
+            )
         return words, {f"M_{key.upper()}": keys[key] for key in keys if key not in passed}
 
 

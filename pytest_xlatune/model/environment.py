@@ -6,7 +6,7 @@ not found, or not looked up: devices, and packages in a container, are looked up
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -108,29 +108,6 @@ def _digest(code: str) -> str:
     return code.partition(" ")[0]
 
 
-def differing(nodes: Sequence[NodeEnvironment]) -> tuple[str, ...]:
-    """Return how the nodes of one trial differ, one phrase for each fact; () if they are alike."""
-    differences = []
-    for part in ("node", "packages", "devices"):
-        tables: dict[str, dict[str, str]] = {
-            environment.name: getattr(environment, part) for environment in nodes
-        }
-        for name in dict.fromkeys(key for table in tables.values() for key in table):
-            values = {node: table.get(name, "absent") for node, table in tables.items() if table}
-            groups = _nodes_by_value(values)
-            if len(groups) > 1:
-                texts = (f"{value} on {', '.join(names)}" for value, names in groups.items())
-                differences.append(f"{name}: {', '.join(texts)}")
-    return tuple(differences)
-
-
-def _nodes_by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
-    by_value: dict[str, list[str]] = {}
-    for node, value in values.items():
-        by_value.setdefault(value, []).append(node)
-    return by_value
-
-
 class RunRecord(Record, frozen=True, kw_only=True):
     """What the figures of a study depend on besides its settings.
 
@@ -138,7 +115,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
         nodes: the latest known environment of each node; with several cells, only the code that
             they have in common.
         changes: what changed between two trials; each change began an epoch.
-        differing: how the nodes differ from each other.
         image: the image of each cell with its digest; "" for none.
         commands: the command line of each session, the oldest first, without repeats.
         seed: the seed of the random order of the trials; None if the study draws none.
@@ -149,7 +125,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     nodes: tuple[NodeEnvironment, ...] = ()
     changes: tuple[Message, ...] = ()
-    differing: tuple[str, ...] = ()
     image: str = ""
     commands: tuple[str, ...] = ()
     seed: int | None = None

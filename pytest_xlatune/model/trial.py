@@ -270,7 +270,6 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
         argv: the command; it is never passed through a shell.
         env: variables that are set for the command, byte for byte.
         first_env: variables of rank 0 alone, on top of `env`, so that only one process prints more.
-        unset: names of inherited variables that are removed.
         inherit: names of the node's variables that the command may inherit; no others are passed.
         files: name -> text of files that are written into the trial's folder before the start.
         cwd: working directory; "" for the trial's folder.
@@ -291,7 +290,6 @@ class LaunchSpec(Record, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     env: dict[str, str] = msgspec.field(default_factory=dict)
     first_env: dict[str, str] = msgspec.field(default_factory=dict)
-    unset: tuple[str, ...] = ()
     inherit: tuple[str, ...] = ()
     files: dict[str, str] = msgspec.field(default_factory=dict)
     cwd: str = ""

@@ -146,7 +146,6 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
         for resolved, study in studies
         for line in terminal(plan_of(resolved, study, workdir=options.workdir))
     ]
-    lines += options.for_sweeps.unused_tables([resolved.sweep.name for resolved, _ in studies])
     return [*map(printable, lines)]
 
 
@@ -251,7 +250,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         arms = study.decide(()).arms
         metafunc.parametrize("arm", arms, ids=[arm.id for arm in arms])
     if "finalist" in fixture_names:
-        values = metafunc.config.stash[OPTIONS_KEY].for_sweeps.for_sweep(sweep.name).values
+        values = metafunc.config.stash[OPTIONS_KEY].for_sweeps.values
         # The planned count, not the present one: all xdist workers must collect the same tests.
         count = sweep.finalist_count(budget=values.get("budget"), slots=values.get("slots"))
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})

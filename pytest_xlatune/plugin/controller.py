@@ -365,9 +365,6 @@ class Controller:
         if self._end.is_own:
             status = worst(self._end.statuses)
             _say(terminalreporter, f"exit status {int(status)}: {status.meaning}", bold=True)
-        names = [folder.parent.name for folder in folders]
-        for line in self._options.for_sweeps.unused_tables(names):
-            _say(terminalreporter, f"xlatune: {line}")
 
     def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
         """Show the results and write the reports.

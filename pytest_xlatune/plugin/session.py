@@ -156,7 +156,7 @@ class Session:
                 raise ConfigError(f"{where}: {name} gives {value!r:.80}, expected {kind.__name__}")
         selection = self._selections[sweep.name]
         if nodes is not None:
-            user_options = self.options.for_sweeps.for_sweep(sweep.name)
+            user_options = self.options.for_sweeps
             names = expand(",".join(nodes))
             # the fixture also replaces a number of nodes
             others = {name: value for name, value in user_options.values.items() if name != "nodes"}
@@ -164,7 +164,6 @@ class Session:
                 user_options,
                 values={**others, "nodelist": names},
                 places={**user_options.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
-                sweeps={},
             )
             selection.sweep = selection.declared.resolve(user_options)
         declared = selection.sweep.sweep

@@ -318,8 +318,6 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
 def _english_remarks(record: RunRecord) -> Iterator[str]:
     """Yield the bullets whose texts have no translation."""
     problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
-    if record.differing:
-        yield f"The nodes differ: {plain('; '.join(record.differing))}"
     if problems:
         yield f"Not recorded: {plain('; '.join(problems))}"
     for change in record.changes:

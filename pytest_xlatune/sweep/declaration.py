@@ -11,7 +11,6 @@ value is checked against its annotation when a sweep is declared.
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import math
 import re
@@ -310,7 +309,6 @@ class Sweep(SettingsGroup):
             ConfigError: settings are missing (one message names all) or do not fit together.
         """
         _check_formats()
-        user_options = user_options.for_sweep(self.name)
         declared, site = user_options.applied_to(self.cell), user_options.applied_to(self.site)
         launcher = configured(
             self.launcher, site.launcher, site.container, where=user_options.file or "the options"
@@ -402,7 +400,7 @@ class Sweep(SettingsGroup):
         if not self.traits.has_slots:
             raise ConfigError(
                 f"{where}: a study of {self.kind} has no slots, only a tuning sweep has; "
-                "leave them out, or set them for one sweep, in xlatune.toml: [sweeps.NAME]"
+                "leave them out"
             )
         if not site.chosen_executor.names_nodes:
             raise ConfigError(
@@ -538,17 +536,12 @@ SWEEP_NAME = "SWEEP"  # name of the sweep in a sweep file
 
 
 def _may_define_sweep(path: Path) -> bool:
-    """Return whether the text of a file assigns or imports SWEEP; the file is not run."""
+    """Return whether the text of a file names SWEEP, or imports all names; it is not run."""
     try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return True  # importing it raises the syntax error, and runs nothing
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == SWEEP_NAME and isinstance(node.ctx, ast.Store):
-            return True
-        if isinstance(node, ast.alias) and (node.asname or node.name) in (SWEEP_NAME, "*"):
-            return True
-    return False
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True  # importing it raises the error
+    return re.search(rf"\b{SWEEP_NAME}\b|\bimport \*", text) is not None
 
 
 def load_sweep(path: Path | str) -> Sweep:

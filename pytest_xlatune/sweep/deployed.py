@@ -31,7 +31,6 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history, values
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, Cell, DeployedFile, Parallelism
-from pytest_xlatune.model.channels import CHANNELS, flags_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
     APPENDING,
@@ -380,36 +379,22 @@ class NoEnv:
         names = deployed.keys() - {"XLA_FLAGS"}
         kept_flags = (_CELL_FLAGS - self.defaults.keys()) | set(self.keep)
         undone = tuple(flag for flag in flags if flag.name not in kept_flags)
-        channels = self._channels(deployed)
-        if not undone and not channels:
+        if not undone:
             return _none("no XLA flag is deployed that could go back to its default")
         try:
             restored = self._restored(undone)
         except ConfigError as error:
             return _none(str(error))
         note = "every deployed flag back to its default"
-        unchanged = sorted(names - channels.keys())
+        unchanged = sorted(names)
         if unchanged:
             note += f"; variables stay as deployed: {', '.join(unchanged)}"
         return Profile(
             id=NO_ENV_ID,
             flags=restored,
-            env=channels,
             wave="wave1",
             note=note,
         )
-
-    def _channels(self, deployed: Mapping[str, str]) -> dict[str, str]:
-        """Return variable -> text that restores its flags, for channels with stated defaults."""
-        texts = {
-            variable: " ".join(
-                f"--{flag}={self.defaults[flag]}"
-                for flag in flags_in(variable, deployed[variable])
-                if flag in self.defaults and flag not in self.keep
-            )
-            for variable in CHANNELS.keys() & deployed.keys()
-        }
-        return {variable: text for variable, text in texts.items() if text}
 
     def _restored(self, flags: Flags) -> Flags:
         names = [name for name in effective_values(flags) if name not in APPENDING]

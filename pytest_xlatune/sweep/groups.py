@@ -7,7 +7,6 @@ sweep file are made from it. `settings.py` reads the user's values and puts them
 The annotations are evaluated, so there is no `from __future__ import annotations`.
 """
 
-import difflib
 import enum
 import functools
 import shlex
@@ -40,9 +39,8 @@ class Where(enum.Enum):
     """The places besides the sweep file where a setting may be given."""
 
     SWEEP_FILE = "none"
-    SETTINGS_FILE = "the settings file, for all sweeps or for one"
+    SETTINGS_FILE = "the settings file"
     OPTION = "the command line, the environment, the ini file and the settings file"
-    SESSION = "the places of OPTION, but in the settings file only for all sweeps"
     NOT_SETTINGS_FILE = "the places of OPTION without the settings file"
 
 
@@ -513,7 +511,6 @@ class UserOptions(SettingsGroup):
         places: name of the option -> where it was given.
         file: the settings file as messages name it; "" if none.
         root: the root of the project; paths below it are made relative. None: paths stay.
-        sweeps: name of a sweep -> the settings for it, if the file has a table for that sweep.
         ignored_file: which settings file was found but not read, and why; "" if none.
     """
 
@@ -521,21 +518,7 @@ class UserOptions(SettingsGroup):
     places: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
     root: Path | None = None
-    sweeps: Mapping[str, "UserOptions"] = field(default_factory=dict)
     ignored_file: str = ""
-
-    def for_sweep(self, sweep: str) -> "UserOptions":
-        """Return the settings for one sweep."""
-        return self.sweeps.get(sweep, self)
-
-    def unused_tables(self, sweeps: Collection[str]) -> list[str]:
-        """Return a line for each table of the settings file that is for none of these sweeps."""
-        lines = []
-        for name in sorted(self.sweeps.keys() - set(sweeps)):
-            near = difflib.get_close_matches(name, sweeps, n=1)
-            hint = f"; did you mean [sweeps.{near[0]}]?" if near else ""
-            lines.append(f"{self.file} [sweeps.{name}]: no sweep of this run has that name{hint}")
-        return lines
 
     def applied_to(self, group: T) -> T:
         """Return a group with the user's values in place of its own; mappings are merged.
@@ -570,15 +553,13 @@ class RunSettings(SettingsGroup):
     workdir: Annotated[
         Folder,
         "Where ledgers and trials are kept (default: .xlatune in the root directory)",
-        Where.SESSION,
     ] = Path(".xlatune")
     reports: Annotated[
-        Folder, "Where reports are written (default: reports in the root directory)", Where.SESSION
+        Folder, "Where reports are written (default: reports in the root directory)"
     ] = Path("reports")
     export: Annotated[
         tuple[str, ...],
         "Further formats of the reports: github-benchmark, csv, mlflow, wandb",
-        Where.SESSION,
         Metavar("FORMAT,..."),
         formats,
     ] = ()
@@ -586,22 +567,18 @@ class RunSettings(SettingsGroup):
         File | None,
         "File with addresses for notifications: Apprise URLs, one a line (or one URL in "
         "XLATUNE_NOTIFY_URL)",
-        Where.SESSION,
     ] = None
     negative: Annotated[
         Negative,
         "How a profile that is confirmed slower ends its test: fail or xfail",
-        Where.SESSION,
     ] = "fail"
     log_level: Annotated[
         LogLevel,
         "Level of xlatune.log beside each ledger: debug, info or warning",
-        Where.SESSION,
     ] = "info"
     access: Annotated[
         Access,
         "Who may read ledgers and logs: owner, group or all",
-        Where.SESSION,
     ] = "owner"
     is_off: Annotated[bool, "Deselect all sweeps and do nothing else", Name("no-xlatune")] = False
     fresh: Annotated[

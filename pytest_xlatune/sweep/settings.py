@@ -15,8 +15,6 @@ The settings file of a site is `xlatune.toml`, with options and tables:
     [container]                            puts the launchers into a container
     [deployed]                             variables of the cell
     [overrides]                            key=value arguments of the trainer
-    [sweeps.pp8]                           options for one sweep
-    [sweeps.pp8.launcher]                  a table for one sweep
 
 It must not contain secrets: addresses of notifications are in another file (`notify-file`).
 """
@@ -38,7 +36,6 @@ from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.sweep.groups import (
     FIELDS,
     FLAG,
-    GROUPS,
     NODE_SETTINGS,
     OPTIONS,
     SWITCHES,
@@ -61,7 +58,6 @@ _SETTABLE = frozenset(
     for option in FIELDS
     if option.where not in (Where.SWEEP_FILE, Where.NOT_SETTINGS_FILE)
 )
-_SESSION_WIDE = frozenset(option.name for option in OPTIONS if option.where is Where.SESSION)
 
 
 def resolve_options(
@@ -88,13 +84,8 @@ def resolve_options(
     refuse_misspelt(environ)
     above_file = _above_file(command_line, environ, ini, prefix)
     file, ignored_file = _settings_file(above_file.values.get("config"), root, prefix)
-    if file is None:
-        user_options = structs.replace(above_file, root=root)
-    else:
-        sweeps = {
-            name: _merged(file, table, above_file, root=root) for name, table in file.sweeps.items()
-        }
-        user_options = _merged(file, above_file, root=root, sweeps=sweeps)
+    parts = [above_file] if file is None else [file, above_file]
+    user_options = _merged(*parts, root=root)
     run = user_options.applied_to(RunSettings())
     user_options = structs.replace(
         _with_lists(user_options, root / run.workdir), ignored_file=ignored_file
@@ -128,8 +119,6 @@ def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
     Raises:
         ConfigError: no study wrote such a list.
     """
-    sweeps = {name: _with_lists(options, workdir) for name, options in user_options.sweeps.items()}
-    user_options = structs.replace(user_options, sweeps=sweeps) if sweeps else user_options
     nodes = user_options.values.get("nodelist")
     if not nodes or not nodes[0].startswith("@"):
         return user_options
@@ -149,9 +138,7 @@ def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
     )
 
 
-def _merged(
-    *parts: UserOptions, root: Path | None = None, sweeps: Mapping[str, UserOptions] | None = None
-) -> UserOptions:
+def _merged(*parts: UserOptions, root: Path | None = None) -> UserOptions:
     """Merge options; values of later parts replace those of earlier ones."""
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
@@ -167,7 +154,7 @@ def _merged(
             below = places.get(name) if name in _TABLES else None
             places[name] = f"{place}, {below}" if below else place
     file = next((options.file for options in reversed(parts) if options.file), "")
-    return UserOptions(values=values, places=places, file=file, root=root, sweeps=sweeps or {})
+    return UserOptions(values=values, places=places, file=file, root=root)
 
 
 def refuse_misspelt(environ: Mapping[str, str]) -> None:
@@ -254,7 +241,7 @@ def _upward(root: Path) -> Iterator[Path]:
 
 
 def read_settings(path: Path, *, root: Path) -> UserOptions:
-    """Read a settings file; settings for a single sweep are in `sweeps`.
+    """Read a settings file.
 
     Raises:
         ConfigError: it cannot be read, is no TOML, or has an unknown name or an invalid value.
@@ -271,33 +258,15 @@ def read_settings(path: Path, *, root: Path) -> UserOptions:
         ) from None
     except ValueError as error:  # also a UnicodeDecodeError; tomllib names line and column
         raise ConfigError(f"{place} is not valid TOML: {error}") from None
-    tables = content.pop("sweeps", {})
-    if not isinstance(tables, dict) or not all(isinstance(item, dict) for item in tables.values()):
-        raise ConfigError(f"{place}: `sweeps` must have a table for each sweep: [sweeps.pp8]")
-    sweeps = {}
-    for name, table in tables.items():
-        where = f"{place} [sweeps.{name}]"
-        for key in sorted(_SESSION_WIDE & table.keys()):
-            raise ConfigError(
-                f"{where}: {key} holds for the whole session; move it out of the table, to the "
-                "top of the file"
-            )
-        sweeps[name] = _options_in(table, where, folder=path.parent)
-    return _options_in(content, place, folder=path.parent, sweeps=sweeps)
+    return _options_in(content, place, folder=path.parent)
 
 
-def _options_in(
-    content: Mapping[str, Any],
-    place: str,
-    *,
-    folder: Path,
-    sweeps: Mapping[str, UserOptions] | None = None,
-) -> UserOptions:
+def _options_in(content: Mapping[str, Any], place: str, *, folder: Path) -> UserOptions:
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     for key, value in content.items():
         if key not in _SETTABLE:
-            raise _not_settable(key, place, is_top=sweeps is not None)
+            raise _not_settable(key, place)
         option = _BY_NAME[key]
         if key in _TABLES:
             values[option.field] = _table(key, value, place, folder=folder)
@@ -307,30 +276,18 @@ def _options_in(
                 raise ConfigError(f"{place}: {key}: found {value!r}, which names no node")
             values[option.field] = folder / parsed if option.kind is Path else parsed
         places[key] = place
-    return UserOptions(values=values, places=places, file=place, sweeps=sweeps or {})
+    return UserOptions(values=values, places=places, file=place)
 
 
-def _not_settable(key: str, place: str, *, is_top: bool) -> ConfigError:
-    """Return the error for an unknown key: where it belongs, or the nearest known one."""
-    for name, (field, _) in SWITCHES.items():
-        if key.replace("_", "-") in {name, name.removeprefix("xlatune-"), field.replace("_", "-")}:
-            return ConfigError(f"{place}: {key} is a switch of the command line: use --{name}")
-    if key in GROUPS:
-        return ConfigError(
-            f"{place}: {key} is a group of the sweep file; here its settings are at the top level"
-        )
+def _not_settable(key: str, place: str) -> ConfigError:
+    """Return the error for an unknown key, which may be a keyword of sweep files."""
     for option in FIELDS:
-        if key not in {option.name, option.field}:
-            continue
-        if option.where is Where.SWEEP_FILE:
-            hint = f"in the sweep file: {option.group.__name__}({option.field}=...)"
-        elif option.where is Where.NOT_SETTINGS_FILE:
-            hint = f"before this file is read: {option.flag} or {option.variable}"
-        else:
-            hint = f"by another name: {option.name}"
-        return ConfigError(f"{place}: {key} is not read here; set it {hint}")
-    known = {*_SETTABLE, *(["sweeps"] if is_top else [])}
-    return ConfigError.unknown("setting", key, valid=known, where=place)
+        if key == option.field and option.where is Where.SWEEP_FILE:
+            return ConfigError(
+                f"{place}: {key} is not read here; set it in the sweep file: "
+                f"{option.group.__name__}({key}=...)"
+            )
+    return ConfigError.unknown("setting", key, valid=_SETTABLE, where=place)
 
 
 def _text(key: str, value: Any, place: str) -> str:
@@ -343,7 +300,7 @@ def _text(key: str, value: Any, place: str) -> str:
 
 
 def _table(key: str, value: Any, place: str, *, folder: Path) -> Mapping[str, Any]:
-    where = f"{place} [{key}]" if "[" not in place else f"{place[:-1]}.{key}]"
+    where = f"{place} [{key}]"
     if not isinstance(value, dict):
         raise ConfigError(f"{place}: {key}: found {value!r}, expected a table: [{key}]")
     table = dict(value)
@@ -378,30 +335,15 @@ def check_folders(folders: Iterable[tuple[str, Path]]) -> None:
                 f"{option}: {str(path)!r} has a character that a script of Slurm or XLA's flags "
                 "cannot hold; name another folder"
             )
-        # `Path.exists` would raise for a folder without permission
-        existing = next(parent for parent in (path, *path.parents) if os.path.exists(parent))  # noqa: PTH110
-        links = (parent for parent in (path, *path.parents) if _is_broken_link(parent))
-        link = next(links, None)
-        if link is not None:
-            raise ConfigError(
-                f"{option}: {link} is a link to {link.readlink()}, which does not exist, or which "
-                "you may not open; make that folder, or remove the link"
-            )
-        if not existing.is_dir():
-            raise ConfigError(
-                f"{option}: {path} cannot be made, because {existing} is a file; name another one"
-            )
         if option.endswith("workdir"):
             try:
                 secure_files.check_path(path, option=option)
             except secure_files.NotOursError as error:
                 raise ConfigError(str(error)) from None
-        if not os.access(existing, os.W_OK | os.X_OK):
+        # `Path.exists` would raise for a folder without permission
+        lowest = next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
+        if not os.path.isdir(lowest) or not os.access(lowest, os.W_OK | os.X_OK):  # noqa: PTH112
             raise ConfigError(
-                f"{option}: {path} cannot be written, because you may not write in {existing}, or "
-                "its file system is read-only; name another folder"
+                f"{option}: {path} cannot be made or written, because {lowest} is a file or a "
+                "broken link, or you may not write in it; name another folder"
             )
-
-
-def _is_broken_link(path: Path) -> bool:
-    return os.path.islink(path) and not os.path.exists(path)  # noqa: PTH110, PTH114 - as above

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.environment import NodeEnvironment, RunRecord, differing
+from pytest_xlatune.model.environment import NodeEnvironment, RunRecord
 from pytest_xlatune.model.profile import effective_values, parse_flags
 from pytest_xlatune.model.trial import AUTOTUNE_PINS
 from pytest_xlatune.studies import Study
@@ -60,9 +60,6 @@ def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
         nodes=nodes,
         changes=tuple(
             dict.fromkeys(epoch.why for epoch in state.epochs if epoch.cell_digest in digests)
-        ),
-        differing=tuple(
-            dict.fromkeys(difference for group in groups for difference in differing(group))
         ),
         image=", ".join(filter(None, dict.fromkeys(cell.image for cell in cells))),
         commands=tuple(commands),

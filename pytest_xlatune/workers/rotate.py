@@ -32,7 +32,6 @@ import os
 import runpy
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -164,7 +163,7 @@ class TurnTaker:
             return jitted
         if self.step is not None:
             return jitted
-        return self._add_candidate(_JittedStep(self, jitted, fun, keywords))
+        return self._add_candidate(_RotatedStep(self, jitted, name, static=_static(fun, keywords)))
 
     def _has_step_name(self, name: str) -> bool:
         # JAX replaces characters that a module's name cannot have:  <lambda> is jit__lambda
@@ -185,7 +184,9 @@ class TurnTaker:
             name = _module_of(lowered).removeprefix("jit_")
             if (self.name and not self._has_step_name(name)) or self.step is not None:
                 return compiled
-            return self._add_candidate(_CompiledStep(self, compiled, lowered, name, options))
+            return self._add_candidate(
+                _RotatedStep(self, compiled, name, lowered=lowered, options=options)
+            )
 
         self.compile_it = compile_it
         return wrapped
@@ -301,16 +302,16 @@ class TurnTaker:
                 self.journal.write("refused", program=program["id"], words=_words(error))
                 continue
             took_s = round(time.perf_counter() - began_s, 3)
-            memory = _ProgramMemory(compiled)
+            all_bytes, own_bytes = _program_memory(compiled)
             first = first_with.setdefault(_digest(compiled) or program["id"], program["id"])
             facts: dict[str, Any] = {"same_as": first} if first != program["id"] else {}
-            if memory.all_bytes:
-                facts["memory_bytes"] = memory.all_bytes
+            if all_bytes:
+                facts["memory_bytes"] = all_bytes
             self.journal.write("compiled", program=program["id"], compile_s=took_s, **facts)
             if at == 0:
-                baseline = memory
-            elif self._is_too_large(memory, baseline):
-                self.journal.write("left_out", program=program["id"], memory_bytes=memory.all_bytes)
+                baseline_bytes = all_bytes
+            elif all_bytes > baseline_bytes and self._is_too_large(all_bytes, own_bytes):
+                self.journal.write("left_out", program=program["id"], memory_bytes=all_bytes)
                 continue
             yield at, compiled
 
@@ -342,14 +343,12 @@ class TurnTaker:
                 respelled.add(refused)
                 chosen[refused] = spelling
 
-    def _is_too_large(self, memory: _ProgramMemory, baseline: _ProgramMemory) -> bool:
-        """Return whether a program needs more memory than the baseline, and more than is free."""
-        if memory.all_bytes <= baseline.all_bytes:
-            return False
+    def _is_too_large(self, all_bytes: int, own_bytes: int) -> bool:
+        """Return whether a program needs more memory than there is."""
         if self.limit_bytes:
-            return memory.all_bytes > self.limit_bytes
+            return all_bytes > self.limit_bytes
         free_bytes = min(map(_free_bytes, self.jax.local_devices()))
-        return 0 <= free_bytes < memory.own_bytes
+        return 0 <= free_bytes < own_bytes
 
     def _agreed(self, programs: list[Any]) -> list[Any] | None:
         """Return the programs that every process can run; None if the baseline cannot run."""
@@ -428,16 +427,27 @@ class _StepProxy:
         return self if instance is None else functools.partial(self, instance)
 
 
-class _RotatedStep(ABC):
+class _RotatedStep:
     """Runs the trainer's own program first, and then the program whose turn it is.
 
     `run` is the method for the present phase: `_run_before_turns`, `_run_turn` or `_run_plain`.
     """
 
-    def __init__(self, rotation: TurnTaker, plain: Any, name: str) -> None:
+    def __init__(
+        self,
+        rotation: TurnTaker,
+        plain: Any,
+        name: str,
+        *,
+        lowered: Any = None,
+        options: dict[str, Any] | None = None,
+        static: tuple[frozenset[int], frozenset[str]] = (frozenset(), frozenset()),
+    ) -> None:
         self._rotation, self.plain, self.name = rotation, plain, name  # plain: the trainer's step
-        self.options: dict[str, Any] = {}  # the options of the trainer's own compilation
-        self.has_static = False  # whether it has static arguments
+        self._lowered = lowered  # the lowered step of a program that the trainer compiled itself
+        self.options = options or {}  # the options of the trainer's own compilation
+        self._static_at, self._static_names = static  # positions and names of static arguments
+        self._static: Any = None  # their values in the programs
         self.run: Callable[..., Any] = self._run_before_turns
         self.calls = self.size_bytes = self.result_bytes = self.result_leaves = 0
         self.traced_at: set[int] = set()  # values of `total_calls` at which it was traced
@@ -449,13 +459,25 @@ class _RotatedStep(ABC):
         self._has_raised = False  # whether a call during the turns raised an exception
         self.kinds: Counter[tuple[str, ...]] = Counter()  # kinds of arguments of the first calls
 
-    @abstractmethod
     def lower(self, args: Any, kwargs: Any) -> Any:
         """Return the lowered step for these arguments."""
+        self._static = self._parted(args, kwargs)[1]
+        if self._lowered is not None:
+            return self._lowered
+        return self.plain.lower(*args, **kwargs)
 
-    def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Return the arguments without static ones; None if these have other values."""
-        return args, kwargs
+    def _parted(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], Any]:
+        """Return the dynamic arguments, and the static ones; both by position and by name."""
+        at, names = self._static_at, self._static_names
+        static = (
+            [argument for place, argument in enumerate(args) if place in at],
+            {name: argument for name, argument in kwargs.items() if name in names},
+        )
+        dynamic = (
+            tuple(argument for place, argument in enumerate(args) if place not in at),
+            {name: argument for name, argument in kwargs.items() if name not in names},
+        )
+        return dynamic, static
 
     def _run_before_turns(self, *args: Any, **kwargs: Any) -> Any:
         """Run the trainer's own program until the turns begin."""
@@ -510,9 +532,11 @@ class _RotatedStep(ABC):
             raise
 
     def _run_program(self, call: int, args: Any, kwargs: Any) -> Any:
-        dynamic = self.dynamic(args, kwargs) if self.has_static else (args, kwargs)
-        if dynamic is None:
-            return self._run_odd_call(call, args, kwargs)
+        dynamic = (args, kwargs)
+        if self._static_at or self._static_names:
+            dynamic, static = self._parted(args, kwargs)
+            if static != self._static:
+                return self._run_odd_call(call, args, kwargs)
         try:
             result = self._program(*dynamic[0], **dynamic[1])
         except (TypeError, ValueError):  # not an error of XLA: the arguments differ
@@ -544,66 +568,17 @@ class _RotatedStep(ABC):
         return any(hasattr(leaf, "is_deleted") and leaf.is_deleted() for leaf in leaves)
 
 
-class _JittedStep(_RotatedStep):
-    """Replaces a function that `jax.jit` returned."""
+def _program_memory(compiled: Any) -> tuple[int, int]:
+    """Return the device memory of a program while it runs, with and without its arguments.
 
-    def __init__(self, rotation: TurnTaker, plain: Any, fun: Any, keywords: dict[str, Any]) -> None:
-        super().__init__(rotation, plain, _name_of(fun))
-        self._static_at, self._static_names = _static(fun, keywords)
-        self._static: Any = None
-        self.has_static = bool(self._static_at or self._static_names)
-
-    def lower(self, args: Any, kwargs: Any) -> Any:
-        self._static = self._parted(args, kwargs)[1]
-        return self.plain.lower(*args, **kwargs)
-
-    def dynamic(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        dynamic, static = self._parted(args, kwargs)
-        return dynamic if static == self._static else None
-
-    def _parted(self, args: Any, kwargs: Any) -> tuple[tuple[Any, Any], Any]:
-        """Return the dynamic arguments, and the static ones; both by position and by name."""
-        at, names = self._static_at, self._static_names
-        static = (
-            [argument for place, argument in enumerate(args) if place in at],
-            {name: argument for name, argument in kwargs.items() if name in names},
-        )
-        dynamic = (
-            tuple(argument for place, argument in enumerate(args) if place not in at),
-            {name: argument for name, argument in kwargs.items() if name not in names},
-        )
-        return dynamic, static
-
-
-class _CompiledStep(_RotatedStep):
-    """Replaces a program that the trainer compiled itself."""
-
-    def __init__(
-        self, rotation: TurnTaker, plain: Any, lowered: Any, name: str, options: dict[str, Any]
-    ) -> None:
-        super().__init__(rotation, plain, name)
-        self.options, self._lowered = options, lowered
-
-    def lower(self, args: Any, kwargs: Any) -> Any:
-        del args, kwargs
-        return self._lowered
-
-
-class _ProgramMemory:
-    """The device memory that a program needs while it runs, in bytes; 0 if it is unknown.
-
-    `own_bytes` is the memory without the arguments, which are in memory already.
+    In bytes; 0 if it is unknown. The arguments are in memory already.
     """
-
-    def __init__(self, compiled: Any) -> None:
-        self.all_bytes = self.own_bytes = 0
-        with suppress(Exception):  # a plugin that does not know the sizes may raise anything
-            sizes = compiled.memory_analysis()
-            new_bytes = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-            self.own_bytes = (
-                new_bytes + sizes.temp_size_in_bytes + sizes.generated_code_size_in_bytes
-            )
-            self.all_bytes = self.own_bytes + sizes.argument_size_in_bytes
+    with suppress(Exception):  # a plugin that does not know the sizes may raise anything
+        sizes = compiled.memory_analysis()
+        new_bytes = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+        own_bytes = new_bytes + sizes.temp_size_in_bytes + sizes.generated_code_size_in_bytes
+        return own_bytes + sizes.argument_size_in_bytes, own_bytes
+    return 0, 0
 
 
 def _kind_of(leaf: Any) -> str:

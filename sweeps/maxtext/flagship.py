@@ -6,7 +6,7 @@ their parallelism asks for. The model and the nodes are asked of the user. The r
 deployed, a container) has defaults here and is said in `xlatune.toml` or by options, see
 docs/how-to/site.md:
 
-    [sweeps.pp8.launcher]
+    [launcher]
     python = "/opt/venv/bin/python"
     cwd = "/opt/maxtext"
     config = "configs/{model_tag}.gpu.yml"

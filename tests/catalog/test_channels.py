@@ -23,7 +23,6 @@ from pytest_xlatune.model.result import Effect
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
-from pytest_xlatune.sweep.deployed import NoEnv
 
 TPU = "LIBTPU_INIT_ARGS"
 VMEM = profile("vmem", "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_gpu_autotune_level=0")
@@ -90,16 +89,6 @@ def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
     own = msgspec.structs.replace(VMEM, flags=())
     (found,) = judge_settings(own, Witnesses(read=read, expects_readers=True))
     assert found.effect is effect
-
-
-def test_what_is_deployed_goes_back_where_its_default_is_stated() -> None:
-    cell = Cell(
-        model_tag="m",
-        parallelism=Parallelism.parse("FSDP=8"),
-        deployed={TPU: "--xla_tpu_scoped_vmem_limit_kib=98304 --xla_tpu_rwb_fusion=false"},
-    )
-    how = NoEnv(defaults={"xla_tpu_scoped_vmem_limit_kib": "16384"})
-    assert how.profile(COMMAND, cell).env == {TPU: "--xla_tpu_scoped_vmem_limit_kib=16384"}
 
 
 @pytest.mark.parametrize(

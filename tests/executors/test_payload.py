@@ -46,8 +46,6 @@ def runs(*argv: str) -> LaunchSpec:
         "exit 3": (runs("sh", "-c", "exit 3"), 3, None, ""),
         "killed inside": (runs("sh", "-c", "kill -9 $$"), None, 9, ""),
         "no such program": (runs("no-program"), None, None, "no-program could not be started"),
-        "a home that a shell would know": (
-            runs("~/bin/python"), None, None, "only a shell reads ~"),
         "a NUL in an argument": (runs("a\0b"), None, None, "null byte"),
         "a file above the folder": (
             LaunchSpec(argv=("true",), files={"../out.txt": ""}), None, None, "leads out of"),
@@ -80,11 +78,10 @@ def test_the_environment_is_what_the_spec_says_and_the_token_of_the_start(
     spec = LaunchSpec(
         argv=("env", "-0"),
         env=AWKWARD,
-        inherit=("PATH", "SITE_*", "ABSENT", "GONE"),
-        unset=("GONE", "SITE_B"),
+        inherit=("PATH", "SITE_*", "ABSENT"),
     )
     write_spec(tmp_path, spec)
-    ours = {"SITE_A": "1, 2", "SITE_B": "b", "GONE": "g", "SECRET_TOKEN": "s3cret", "SITEX": "x"}
+    ours = {"SITE_A": "1, 2", "GONE": "g", "SECRET_TOKEN": "s3cret", "SITEX": "x"}
     start(tmp_path, environ=ours).wait(LIMIT_S)
     lines = (tmp_path / "log.0.txt").read_bytes().removesuffix(b"\0").split(b"\0")
     found = dict(line.split(b"=", 1) for line in lines)

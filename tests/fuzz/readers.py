@@ -231,9 +231,7 @@ def readers() -> tuple[Reader, ...]:
         b'2,a,--xla_a=1,"NCCL_X=1 NCCL_Y=\'a b\'","1,001.5",25.24 s,ok\n3,b,,,,,oom\n'
     )
     tables = (plain, b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n")
-    settings = (
-        b'budget = 40\nnodelist = "node[001-008]"\n[sweeps.pp8]\nmodel = "m"\nalpha = [1, 2.5]\n'
-    )
+    settings = b'budget = 40\nnodelist = "node[001-008]"\n[slurm]\nqos = "m"\nalpha = [1, 2.5]\n'
     return (
         Reader("log", tuple(log_samples()), log, share=6),
         Reader("metrics file", tuple(metric_samples()), metrics, share=2),

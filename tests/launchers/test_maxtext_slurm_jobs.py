@@ -19,7 +19,6 @@ from pytest_xlatune import Cell, ConfigError, Profile, Protocol, profile
 from pytest_xlatune.evidence.trace.captures import captures_below
 from pytest_xlatune.executors.folder import read_environments
 from pytest_xlatune.launchers.maxtext_slurm import DRIVER, JOB_NAME_BYTES
-from pytest_xlatune.model.environment import differing
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.result import Action, Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -186,15 +185,13 @@ def test_a_job_name_has_at_most_243_bytes_and_is_refused_before_anything_is_subm
     spec = launcher.launch(make_trial(fits), fits)
     assert len(name_of(spec)) == JOB_NAME_BYTES
     assert "baseline" not in name_of(spec)
-    # then the longest keys, which have another way to MaxText
+    # then the keys, which have another way to MaxText
     keys = {f"a_long_key_{at}": "v" * 40 for at in range(9)} | {"k": "1"}
     many = make_cell(overrides=keys)
     spec = launcher.launch(make_trial(many), many)
     assert len(name_of(spec)) <= JOB_NAME_BYTES
     exported = {key for key in keys if f"M_{key.upper()}=" in "".join(spec.files.values())}
-    passed = {key for key in keys if f"{key}={keys[key]}" in spec.argv}
-    assert (bool(exported), bool(passed), exported & passed) == (True, True, set())
-    assert exported | passed == set(keys)
+    assert exported == set(keys)
     longer = make_cell(overrides={"_env_K": "v" * (free - len("-_env_K_") + 300)})
     with pytest.raises(ConfigError, match=r"bytes, but .* room for 243: .*deepseek3-671b\.env\.sh"):
         launcher.launch(make_trial(longer), longer)
@@ -299,7 +296,6 @@ def test_each_node_of_a_job_tells_what_it_runs_on(
     nodes = read_environments(tmp_path)
     versions = {node.name: node.packages for node in nodes}
     assert versions == {"node001": {"jaxlib": "0.9.0"}, "node002": {"jaxlib": "0.9.1"}}
-    assert differing(nodes) == ("jaxlib: 0.9.0 on node001, 0.9.1 on node002",)
 
 
 # --- sweeps ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from tests.plugin.conftest import Folder
 
 SETTINGS = """\
 model = "from-the-file"
+budget = 30
 
 [launcher]
 env-files = ["site.env.sh"]
@@ -19,24 +20,16 @@ env-files = ["site.env.sh"]
 [deployed]
 XLA_FLAGS = "--xla_slow=1"
 
-[sweeps.pretend]
-budget = 30
-
-[sweeps.pretendd]
-budget = 31
 """
-UNREAD = "xlatune.toml [[]sweeps.pretendd[]]: *did you mean *pretend*"
 
 
 def test_the_file_is_the_sweeps_site(folder: Folder) -> None:
     folder.put("xlatune.toml", SETTINGS)
     folder.put("site.env.sh", 'export XLA_FLAGS="$XLA_FLAGS --xla_of_the_site=1"\n')
     plan = folder.run("--xlatune-plan")
-    budget = "*budget: xlatune.toml [[]sweeps.pretend[]]*"
-    plan.stdout.fnmatch_lines(["from-the-file FSDP=4: plan", budget, UNREAD])
+    plan.stdout.fnmatch_lines(["from-the-file FSDP=4: plan", "*budget: xlatune.toml*"])
     run = folder.run("-m", "wave1")
     run.assert_outcomes(passed=1)
-    run.stdout.fnmatch_lines([f"xlatune: {UNREAD}"])
     (log, *_) = sorted(folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt"))
     assert "XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log.read_text()
     assert folder.events("campaign-opened")[0]["settings"]["model"] == "xlatune.toml"

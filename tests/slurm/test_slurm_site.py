@@ -26,6 +26,7 @@ QUICKSTART = ROOT / "sweeps" / "quickstart"
 # what the two files ask of a site; here the site's trainer is the quickstart's
 SITE = f"""\
 model = "quickstart"
+budget = 54
 nodelist = "node[001-002]"
 devices = 2
 pdbs = 4
@@ -47,14 +48,6 @@ base_emb_dim = 32
 base_mlp_dim = 64
 head_dim = 8
 vocab_size = 64
-
-[sweeps.pp8]
-parallelism = "PP=2"
-budget = 54
-
-[sweeps.fsdp8]
-parallelism = "FSDP=2"
-budget = 54
 """
 
 
@@ -63,8 +56,8 @@ budget = 54
 @pytest.mark.parametrize(
     ("sweep", "chosen", "axis"),
     [
-        ("pp8", "baseline or [overlap-2]", "dcn_pipeline_parallelism=2"),
-        ("fsdp8", "baseline or [ag-1g]", "dcn_fsdp_parallelism=2"),
+        ("pp8", "baseline or [overlap-2]", "pipeline"),
+        ("fsdp8", "baseline or [ag-1g]", "fsdp"),
     ],
 )
 def test_the_maxtext_sweeps_run_on_the_lab(
@@ -75,6 +68,7 @@ def test_the_maxtext_sweeps_run_on_the_lab(
         str(ROOT / "sweeps" / f"test_{sweep}.py"),
         *("-n", "0", "-m", "wave1 or wave2", "-k", chosen),
         *("--rootdir", str(project.path), "--xlatune-config", "xlatune.toml"),
+        *("--xlatune-parallelism", "PP=2" if axis == "pipeline" else "FSDP=2"),
         timeout_s=280,
     )
     assert " passed" in said, said
@@ -82,7 +76,7 @@ def test_the_maxtext_sweeps_run_on_the_lab(
     assert "error" not in said.lower(), said
     logs = list(project.path.glob("work/*/*/*/*/spec.json"))
     assert logs
-    assert all(axis in path.read_text() for path in logs)
+    assert all(f"dcn_{axis}_parallelism=2" in path.read_text() for path in logs)
 
 
 def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(

@@ -297,7 +297,6 @@ class Campaign:
                     declared=declared,
                     versions=versions(),
                     command=self._command,
-                    settings=dict(self.resolved.settings),
                 ),
                 *(Noted(why=message) for message in notes),
                 *(Noted(text=note) for note in site_notes),

@@ -70,9 +70,7 @@ def documents_of(
                     exports=options.export,
                     cell_report=cell_report,
                 )
-                settings = sorted(cell_report.state.opened[-1].settings.items())
-                texts = [f"{name} was set by {place}" for name, place in settings]
-                texts += [f"written: {os.path.relpath(path)}" for path in written]
+                texts = [f"written: {os.path.relpath(path)}" for path in written]
                 yield brief("Files", lines(*texts))
     if writes and not has_pages():
         yield brief("Pages", lines(NO_PAGES))

@@ -48,8 +48,6 @@ class ProcessRecord(Record, frozen=True, kw_only=True):
     pid: int  # its id
     start_ticks: int  # when it started, in clock ticks since boot
     at_s: Time  # when this was recorded, in seconds since the epoch by the host's clock
-    # a random text in the environment of a trainer and of the processes it starts; "" for others
-    token: str = ""
 
     def __post_init__(self) -> None:
         if self.pid < 1:

@@ -102,8 +102,6 @@ class LocalExecutor(Executor):
             claim = read_claim(folder)
             if claim is not None and claim.is_alive:
                 _signal(claim, signal.SIGTERM)
-            elif claim is not None and (trainer := read_started(folder)) is not None:
-                payload.end_leftovers(trainer.to_json())
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
         """Return a fault if a trial asks for several ranks: only one process would be started."""

@@ -53,7 +53,6 @@ _SUBMITTING = "submit.lock"  # held until the job is recorded, and its process h
 HUNG = "hung"  # file that asks each rank of a hanging job to record what its processes do
 STACKS = "stacks"  # the folder of the hook by which a Python process writes its stacks
 _HUNG_POLL_S = 5.0  # seconds between two checks for the file HUNG
-TOKEN = "XLATUNE_START"  # noqa: S105 - no password: it marks the processes of one start
 PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder only if requested
 PROBE_S = 60.0  # the most time that the probe may take before the trainer starts
 _PROBE_MARK = b"xlatune-environment: "  # the beginning of the probe's line of JSON
@@ -85,7 +84,6 @@ _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURM
 _HEALTH_BYTES = 1 << 20  # the most that it may write
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
-_PATH_BYTES = 4096  # the most that is read of a lock: the path of its holder's folder
 _REAP_POLL_S = 0.05  # seconds between two checks for processes that are still there
 # how long we wait for killed processes, because one in an uninterruptible wait outlives SIGKILL
 _REAP_LIMIT_S = 10.0
@@ -185,51 +183,6 @@ def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
     }
 
 
-def end_leftovers(started: Mapping[str, Any]) -> None:
-    """Kill the processes that a trainer left when its payload was killed, and wait for their end.
-
-    A session id alone does not prove that a process is the trainer's, because the id may have been
-    used again, or the record may be forged. The session must have a process of this user whose
-    environment holds the token of this start. The token is random, so no process of another start,
-    boot or host has it, and no process can join a session from outside. Without a token in the
-    record, nothing is killed.
-
-    Args:
-        started: the content of the trainer's `started.json`. Its process id is the session id of
-            all its descendants, unless one has left that session.
-    """
-    session, token = started["pid"], started.get("token", "")
-    if not token:
-        return
-    mark = _bytes(f"{TOKEN}={token}")
-    is_proved = False
-    until_s = time.monotonic() + _REAP_LIMIT_S
-    while time.monotonic() < until_s:
-        pids = [
-            pid
-            for pid, process in _processes().items()
-            if process.session == session and _is_mine(pid)
-        ]
-        is_proved = is_proved or any(_has_variable(pid, mark) for pid in pids)
-        if not pids or not is_proved:
-            return
-        for pid in pids:
-            _kill(pid, signal.SIGKILL)
-        time.sleep(_REAP_POLL_S)
-
-
-def _is_mine(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
-    return False
-
-
-def _has_variable(pid: int, variable: bytes) -> bool:
-    with contextlib.suppress(OSError):
-        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return False
-
-
 class _Stop:
     """Lets a wait end early, when a signal arrives or a child ends.
 
@@ -314,16 +267,15 @@ def _train(
     spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
 ) -> dict[str, Any]:
     start_s, began_s = time.time(), time.monotonic()
-    token = os.urandom(16).hex()
     try:
-        trainer = _start(spec, folder, rank, umask, token=token)
+        trainer = _start(spec, folder, rank, umask, has_hook=True)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         program = (*spec["argv"], "no program")[0]
         shown = program if program.isprintable() else repr(program)
         reason = f"{shown} could not be started: {_why(error, program)}"
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
-        process = {**identity(trainer.pid), "at_s": start_s, "token": token}
+        process = {**identity(trainer.pid), "at_s": start_s}
         _write(folder, name_of("started", rank), process)
         deadline_s = began_s + spec["deadline_s"]
         _wait_for(trainer, folder, rank, stop, deadline_s)
@@ -482,7 +434,7 @@ def _start(
     umask: int,
     *,
     log: str = "",
-    token: str = "",
+    has_hook: bool = False,
     most_bytes: int = 0,
 ) -> subprocess.Popen[bytes]:
     # the command and its working directory use the path, which may lead to another folder by now
@@ -507,8 +459,7 @@ def _start(
         return filled(text, folder.path, rank)
 
     environment = _environment(spec, fill, rank)
-    if token:
-        environment[_bytes(TOKEN)] = _bytes(token)
+    if has_hook:
         _hook(environment, spec["argv"][0], folder, rank)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(folder.open(log or log_name(rank), append), "ab") as written:
@@ -616,38 +567,18 @@ def _processes() -> dict[int, _Process]:
 
 @contextlib.contextmanager
 def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
-    """Hold the machine's lock in the block; yield False if we must stop before we have it.
-
-    The file holds the path of the holder's folder; a file with other content is no lock of ours. A
-    holder that was killed could neither remove that path nor end its trainer's processes, so the
-    next holder does both.
-    """
+    """Hold the machine's lock in the block; yield False if we must stop before we have it."""
     if not lock:
         yield True
         return
-    with os.fdopen(secure_files.open_lock(Path(lock)), "r+b") as file:
+    with os.fdopen(secure_files.open_lock(Path(lock))) as file:
         while not _try_lock(file.fileno()):
             stop.wait(_LOCK_POLL_S)
             # a payload that was cancelled before its claim has received no signal
             if stop.reason or folder.has(CANCEL):
                 yield False
                 return
-        last_holder = file.read(_PATH_BYTES)  # b"" if that payload ended in an orderly way
-        # another program's file at the lock's path would be emptied below
-        if last_holder and not last_holder.startswith(b"/"):
-            raise NotOursError(
-                f"{lock} holds {last_holder[:60]!r}, so it is not a lock of ours; name another file"
-            )
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            if last_holder:
-                started = Path(os.fsdecode(last_holder)) / name_of("started")
-                end_leftovers(json.loads(secure_files.read_bytes(started)))
-        file.truncate(0)
-        file.seek(0)
-        file.write(os.fsencode(folder.path))
-        file.flush()
         yield True
-        file.truncate(0)
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -93,7 +93,6 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
         session: the id of the pytest session, shared by all its processes.
         declared: the study as JSON data, so that the ledger alone reproduces every conclusion.
         versions: name -> version of the software.
-        settings: name of a setting that the user gave -> where it was given.
         command: the command line of the session, without secrets.
     """
 
@@ -103,7 +102,6 @@ class CampaignOpened(Event, frozen=True, kw_only=True):
     session: AnyRelativePath = ""
     declared: dict[str, Json] = msgspec.field(default_factory=dict)
     versions: dict[str, str] = msgspec.field(default_factory=dict)
-    settings: dict[str, str] = msgspec.field(default_factory=dict)
     command: str = ""
 
 

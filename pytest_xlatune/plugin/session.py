@@ -35,8 +35,6 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.runs import Runs, run_preflight, site_of
 
-_PINNED = "the fixture pinned_nodes"
-
 
 @dataclass(slots=True, kw_only=True)
 class Selection:
@@ -163,7 +161,6 @@ class Session:
             user_options = msgspec.structs.replace(
                 user_options,
                 values={**others, "nodelist": names},
-                places={**user_options.places, **dict.fromkeys(("nodes", "nodelist"), _PINNED)},
             )
             selection.sweep = selection.declared.resolve(user_options)
         declared = selection.sweep.sweep

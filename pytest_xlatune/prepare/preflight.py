@@ -24,7 +24,6 @@ from pathlib import Path
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.checkout import CheckoutLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model.cell import Cell, DeployedFile
@@ -32,7 +31,6 @@ from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.resources import Resources
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.bubble import config_of, pipeline_of, stages_of
 
 _KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
@@ -225,28 +223,24 @@ def check_keys(
     """
     inside = launcher.inside
     package = inside.package if isinstance(inside, MaxTextLauncher) else ""
-    if package and isinstance(launcher, CheckoutLauncher):
-        return Preflight(notes=(f"{_UNCHECKED}: each commit has its own",))
     if package and inside is not launcher:
-        return Preflight(notes=(f"{_UNCHECKED}: {package} is in an image",))
+        return Preflight(notes=(f"{_UNCHECKED}: {package} is in an image, or at a commit",))
     if not package or not isinstance(launcher, MaxTextLauncher):
         return Preflight()
     release = release_of(launcher, cell, environ=environ)
     if isinstance(release, str):
         return Preflight(notes=(f"{_UNCHECKED}: {release}",))
-    common = launcher.keys(_trial(BASELINE, cell), cell)
-    faults = [
-        _fault(release, key, f"cell {cell.label!r}, {key}={common[key]}")
-        for key in _unknown(common, release)
-    ]
-    for profile in profiles:
-        keys = launcher.keys(_trial(profile, cell), cell)
-        faults += [
-            _fault(release, key, f"profile {profile.id!r}, {key}={keys[key]}")
-            for key in _unknown(keys, release)
-            if key not in common
-        ]
-    return Preflight(faults=tuple(faults))
+    overrides = [(f"cell {cell.label!r}", cell.overrides)]
+    overrides += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
+    return Preflight(
+        faults=tuple(
+            _fault(release, key, f"{where}, {key}={value}")
+            for where, keys in overrides
+            for key, value in keys.items()
+            # a field of a nested group is written:  lora.rank=8
+            if key.partition(".")[0] not in release.known
+        )
+    )
 
 
 def release_of(
@@ -285,21 +279,6 @@ def release_of(
         base=answer["base"],
         known=frozenset(answer["known"]),
     )
-
-
-def _trial(profile: Profile, cell: Cell) -> Trial:
-    return Trial(
-        cell_digest=cell.digest,
-        profile=profile,
-        protocol=cell.protocol,
-        study="keys",
-        stage="keys",
-    )
-
-
-def _unknown(keys: Iterable[str], release: Release) -> list[str]:
-    # a field of a nested group is written:  lora.rank=8
-    return [key for key in keys if key.partition(".")[0] not in release.known]
 
 
 def _fault(release: Release, key: str, where: str) -> str:

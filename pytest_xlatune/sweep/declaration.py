@@ -317,18 +317,16 @@ class Sweep(SettingsGroup):
         nodelist = tuple(site.nodelist or ())
         if not (nodelist or site.nodes):
             nodelist = executor.own_nodes()
-        slots = self._node_slots(site, nodelist, user_options)
+        slots = self._node_slots(site, nodelist)
         nodelist = slots[0] if slots else nodelist
         declared_nodes = 0 if user_options.values.get("nodelist") else site.resources.nodes
         nodes = site.nodes or declared_nodes or len(nodelist)
         self._refuse_missing(declared, site, nodes)
         if nodelist and nodes != len(nodelist):
-            place_of_number = user_options.places.get("nodes", "the sweep file")
-            place_of_list = user_options.places.get("nodelist", "the sweep file")
             in_slots = f" for each of {len(slots)} slots" if slots else ""
             raise ConfigError(
-                f"sweep {self.name!r}: {nodes} nodes were asked for ({place_of_number}), but the "
-                f"node list ({place_of_list}) names {len(nodelist)}{in_slots}: {','.join(nodelist)}"
+                f"sweep {self.name!r}: {nodes} nodes were asked for, but the node list names "
+                f"{len(nodelist)}{in_slots}: {','.join(nodelist)}"
             )
         options = {**site.resources.options, **site.slurm}
         if site.partition:
@@ -386,17 +384,15 @@ class Sweep(SettingsGroup):
             slots=slots,
             others=others,
             commits=compared,
-            settings=user_options.places,
             compile_check=self.compile_check,
         )
 
     def _node_slots(
-        self, site: SiteSettings, nodelist: tuple[str, ...], user_options: UserOptions
+        self, site: SiteSettings, nodelist: tuple[str, ...]
     ) -> tuple[tuple[str, ...], ...]:
         if site.slots == 1:
             return ()
-        place = user_options.places.get("slots", "its file")
-        where = f"sweep {self.name!r}, {site.slots} slots ({place})"
+        where = f"sweep {self.name!r}, {site.slots} slots"
         if not self.traits.has_slots:
             raise ConfigError(
                 f"{where}: a study of {self.kind} has no slots, only a tuning sweep has; "
@@ -416,8 +412,7 @@ class Sweep(SettingsGroup):
         try:
             return parts(nodelist, site.slots)
         except ConfigError as error:
-            place = user_options.places.get("nodelist", "the sweep file")
-            raise ConfigError(f"{where}: {error} (the node list is from {place})") from None
+            raise ConfigError(f"{where}: {error}") from None
 
     def _refuse_missing(self, cell: CellSettings, site: SiteSettings, nodes: int) -> None:
         missing = []

@@ -508,14 +508,12 @@ class UserOptions(SettingsGroup):
 
     Attributes:
         values: field -> value; a missing field was not given.
-        places: name of the option -> where it was given.
         file: the settings file as messages name it; "" if none.
         root: the root of the project; paths below it are made relative. None: paths stay.
         ignored_file: which settings file was found but not read, and why; "" if none.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    places: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
     root: Path | None = None
     ignored_file: str = ""

@@ -56,7 +56,6 @@ class ResolvedSweep:
         cell: the cell.
         slots: the nodes of each slot, those of the cell first; () if there is one slot.
         compile_check: the compile check of this run; None if there is none.
-        settings: name of a setting -> where it was given.
         no_env: why there is no `baseline-no-env` although it was declared; "" otherwise.
         others: id of a candidate -> its cell, or label of a compared commit -> the cell at it.
         commits: the compared commits as the user named them; "" if none.
@@ -67,7 +66,6 @@ class ResolvedSweep:
     cell: Cell
     slots: tuple[tuple[str, ...], ...] = ()
     compile_check: CompileCheck | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)
     no_env: str = ""
     others: Mapping[str, Cell] = field(default_factory=dict)
     commits: str = ""
@@ -304,8 +302,7 @@ class ResolvedSweep:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
         if rules_of_kind(Search, sweep.derived) and not self.rotates:
-            place = self.settings.get("rotate", "the sweep file")
-            raise self._no_search(self.why_not_rotated or f"rotate is {design.rotate} ({place})")
+            raise self._no_search(self.why_not_rotated or f"rotate is {design.rotate}")
         settings = msgspec.structs.asdict(design)
         study = TuningStudy(
             cell=self.cell,
@@ -365,9 +362,8 @@ class ResolvedSweep:
         """
         rotate, missing = self.sweep.design.rotate, self.why_not_rotated
         if rotate == "on" and missing:
-            place = self.settings.get("rotate", "the sweep file")
             raise ConfigError(
-                f"sweep {self.sweep.name!r}: rotate is on ({place}), but {missing}; set it to off"
+                f"sweep {self.sweep.name!r}: rotate is on, but {missing}; set it to off"
             )
         is_automatic = rotate == "auto" and self.sweep.launcher.rotates is Rotates.PYTHON
         return not missing and (rotate == "on" or is_automatic)

@@ -123,38 +123,31 @@ def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
     if not nodes or not nodes[0].startswith("@"):
         return user_options
     path = workdir / f"{nodes[0][1:]}.nodes"
-    place = user_options.places.get("nodelist", "the settings")
     try:
         nodelist = nodes_in(path)
     except (OSError, ValueError):
         raise ConfigError(
-            f"{place}: found {nodes[0]!r}, but {path} cannot be read; a node study that recommends "
-            "nodes writes it: pytest sweeps/test_nodes.py"
+            f"nodelist: found {nodes[0]!r}, but {path} cannot be read; a study of nodes "
+            "writes it: pytest sweeps/test_nodes.py"
         ) from None
     return structs.replace(
         user_options,
         values={**user_options.values, "nodelist": nodelist},
-        places={**user_options.places, "nodelist": f"{place} {nodes[0]}, {path.name}"},
     )
 
 
 def _merged(*parts: UserOptions, root: Path | None = None) -> UserOptions:
     """Merge options; values of later parts replace those of earlier ones."""
     values: dict[str, Any] = {}
-    places: dict[str, str] = {}
     for part in parts:
         if NODE_SETTINGS.keys() & part.values:  # nodes or their number: each replaces both
             for name in NODE_SETTINGS:
                 values.pop(name, None)
-                places.pop(name, None)
         for name, value in part.values.items():
             is_table = name in _TABLES
             values[name] = {**values.get(name, {}), **value} if is_table else value
-        for name, place in part.places.items():
-            below = places.get(name) if name in _TABLES else None
-            places[name] = f"{place}, {below}" if below else place
     file = next((options.file for options in reversed(parts) if options.file), "")
-    return UserOptions(values=values, places=places, file=file, root=root)
+    return UserOptions(values=values, file=file, root=root)
 
 
 def refuse_misspelt(environ: Mapping[str, str]) -> None:
@@ -184,16 +177,15 @@ def _above_file(
     parts: list[UserOptions] = []
     decided: set[str] = set()
     for place_of, text_of in sources:
-        values, places = {}, {}
+        values = {}
         for option in OPTIONS:
             text = text_of(option)
             if text is not None and option.field not in decided:
                 values[option.field] = _parsed(option, text, place_of(option))
-                places[option.name] = place_of(option)
         decided |= values.keys() - _TABLES
         if NODE_SETTINGS.keys() & values:
             decided |= NODE_SETTINGS.keys()
-        parts.append(UserOptions(values=values, places=places))
+        parts.append(UserOptions(values=values))
     return _merged(*reversed(parts))
 
 
@@ -263,7 +255,6 @@ def read_settings(path: Path, *, root: Path) -> UserOptions:
 
 def _options_in(content: Mapping[str, Any], place: str, *, folder: Path) -> UserOptions:
     values: dict[str, Any] = {}
-    places: dict[str, str] = {}
     for key, value in content.items():
         if key not in _SETTABLE:
             raise _not_settable(key, place)
@@ -275,8 +266,7 @@ def _options_in(content: Mapping[str, Any], place: str, *, folder: Path) -> User
             if parsed is None:
                 raise ConfigError(f"{place}: {key}: found {value!r}, which names no node")
             values[option.field] = folder / parsed if option.kind is Path else parsed
-        places[key] = place
-    return UserOptions(values=values, places=places, file=place)
+    return UserOptions(values=values, file=place)
 
 
 def _not_settable(key: str, place: str) -> ConfigError:

@@ -6,7 +6,7 @@ campaign.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from pytest_xlatune.prepare.lint import check_rules
 from pytest_xlatune.prepare.preflight import check_shape
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import (
-    Bullets,
     Document,
     Section,
     Table,
@@ -168,7 +167,6 @@ def plan_of(
             section("Commands", *listings(commands)),
             *([section("Submission scripts", *listings(scripts))] if scripts else []),
             *filter(None, [bubbles(cell, study.decide(()).profiles, files=files)]),
-            *_settings(resolved.settings),
         ),
     )
 
@@ -257,11 +255,3 @@ def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
     )
     limits = "One step of each profile ran on this machine. Only a trial shows the speed."
     return section("Compile check", Text(text=limits), Table(columns=titles, rows=rows))
-
-
-def _settings(places: Mapping[str, str]) -> tuple[Section, ...]:
-    """Return where each setting was set, except for those of the sweep file."""
-    if not places:
-        return ()
-    lines = tuple(f"{name}: {place}" for name, place in sorted(places.items()))
-    return (section("Where settings come from", Bullets(items=lines)),)

@@ -53,8 +53,6 @@ _SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": Fa
 _OLD, _NEW = "xla_gpu_enable_pipelined_", "xla_gpu_pipeline_"
 _PIPELINES = ("COLLECTIVE_PIPELINING_MODE_OFF", "COLLECTIVE_PIPELINING_MODE_ON")
 _ON = frozenset(text for text, is_on in _SWITCH.items() if is_on)
-# variables from which the index of a process is read if it ends before JAX knows it
-_RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "JOB_COMPLETION_INDEX")
 
 
 class _Journal:
@@ -126,8 +124,7 @@ class TurnTaker:
         """Wrap `jax.jit` now, or as soon as JAX is imported."""
         if "jax" in sys.modules:
             self.wrap(sys.modules["jax"])
-        hooks = {"jax": self.wrap, "jax.experimental.pjit": self.wrap_pjit}
-        sys.meta_path.insert(0, _ImportHooks(hooks))
+        sys.meta_path.insert(0, _ImportHook("jax", self.wrap))
 
     def wrap(self, jax: Any) -> None:
         """Replace the public functions from which a trainer gets its step."""
@@ -139,10 +136,6 @@ class TurnTaker:
             lowered.compile = self._compiling(lowered.compile)
         except (AttributeError, TypeError) as error:
             self.stop(f"this JAX has no place for the hook: {_words(error)}")
-
-    def wrap_pjit(self, module: Any) -> None:
-        """Replace the older name of `jax.jit`."""
-        module.pjit = self._wrapping(module.pjit)
 
     def _wrapping(self, jit: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(jit)
@@ -390,8 +383,8 @@ class TurnTaker:
             if self.journal.file < 0:
                 if self.jax is None:
                     return
-                ranks = (os.environ.get(variable, "") for variable in _RANKS)
-                self.journal.open(int(next((rank for rank in ranks if rank.isdecimal()), "0")))
+                # JAX may not know the index of a process that ends so early
+                self.journal.open(int(os.environ.get("SLURM_PROCID") or 0))
             if self.step is None and not self.is_off:
                 seen = sorted({candidate.name for candidate in self.candidates})
                 names = ", ".join(seen[:_MOST_NAMES]) or "none"
@@ -670,25 +663,25 @@ def _words(error: BaseException) -> str:
     return " ".join(str(error).split())[:_MOST_TEXT] or type(error).__name__
 
 
-class _ImportHooks(importlib.abc.MetaPathFinder):
-    """Calls the hook for a module, given by name, as soon as the module has been imported."""
+class _ImportHook(importlib.abc.MetaPathFinder):
+    """Calls a function with a module as soon as the module has been imported."""
 
-    def __init__(self, hooks: dict[str, Callable[[Any], None]]) -> None:
-        self.hooks = hooks
+    def __init__(self, name: str, hook: Callable[[Any], None]) -> None:
+        self.name, self.hook = name, hook
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        hook = self.hooks.pop(fullname, None)
-        if hook is None:
+        if fullname != self.name:
             return None
+        self.name = ""  # once
         for finder in sys.meta_path:
             spec = None
             if finder is not self and hasattr(finder, "find_spec"):
                 spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _HookedLoader(spec.loader, hook)
+                    spec.loader = _HookedLoader(spec.loader, self.hook)
                 return spec
         return None
 

@@ -16,7 +16,6 @@ import pytest
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import (
     node_findings,
-    read_started,
     with_probe,
     write_spec,
 )
@@ -72,9 +71,7 @@ def test_however_the_trainer_ends_there_is_an_outcome(
     assert len(found.nodes) == 1
 
 
-def test_the_environment_is_what_the_spec_says_and_the_token_of_the_start(
-    tmp_path: Path, start: Start
-) -> None:
+def test_the_environment_is_what_the_spec_says(tmp_path: Path, start: Start) -> None:
     spec = LaunchSpec(
         argv=("env", "-0"),
         env=AWKWARD,
@@ -85,9 +82,7 @@ def test_the_environment_is_what_the_spec_says_and_the_token_of_the_start(
     start(tmp_path, environ=ours).wait(LIMIT_S)
     lines = (tmp_path / "log.0.txt").read_bytes().removesuffix(b"\0").split(b"\0")
     found = dict(line.split(b"=", 1) for line in lines)
-    started = read_started(tmp_path)
-    assert started is not None
-    expected = {**AWKWARD, **PATH, "SITE_A": "1, 2", "XLATUNE_START": started.token}
+    expected = {**AWKWARD, **PATH, "SITE_A": "1, 2"}
     assert found == {
         name.encode(): value.encode("utf-8", "surrogateescape") for name, value in expected.items()
     }
@@ -270,21 +265,3 @@ def test_a_trainer_that_saves_and_exits_0_on_sigterm_was_still_cancelled(
     running.terminate()
     running.wait(LIMIT_S)
     assert (outcome(tmp_path).state, outcome(tmp_path).exit_code) == (State.CANCELLED, 0)
-
-
-def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
-    tmp_path: Path, start: Start
-) -> None:
-    lock = str(tmp_path / "lock")
-    family(tmp_path / "first", deaf=DEAF)
-    running = start(tmp_path / "first", lock=lock)
-    first, near, far = relatives(tmp_path / "first")
-    running.kill()
-    until(lambda: is_gone(first))
-    assert not is_gone(near)
-    # a zombie whose new parent is slow to reap it is no company
-    argv = ("sh", "-c", f"grep -qs '^State:.[^Z]' /proc/{near}/status || echo alone")
-    write_spec(tmp_path / "second", LaunchSpec(argv=argv, env=PATH))
-    start(tmp_path / "second", lock=lock).wait(LIMIT_S)
-    os.kill(far, signal.SIGKILL)  # it left the session: only a living payload finds such a one
-    assert (tmp_path / "second" / "log.0.txt").read_text() == "alone\n"

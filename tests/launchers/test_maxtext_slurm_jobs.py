@@ -183,7 +183,7 @@ def test_a_job_name_has_at_most_243_bytes_and_is_refused_before_anything_is_subm
     free += len("baseline-deployed-")
     fits = make_cell(overrides={"_env_K": "v" * (free - len("-_env_K_"))})
     spec = launcher.launch(make_trial(fits), fits)
-    assert len(name_of(spec)) == JOB_NAME_BYTES
+    assert len(name_of(spec)) <= JOB_NAME_BYTES
     assert "baseline" not in name_of(spec)
     # then the keys, which have another way to MaxText
     keys = {f"a_long_key_{at}": "v" * 40 for at in range(9)} | {"k": "1"}

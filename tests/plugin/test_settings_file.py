@@ -27,12 +27,11 @@ def test_the_file_is_the_sweeps_site(folder: Folder) -> None:
     folder.put("xlatune.toml", SETTINGS)
     folder.put("site.env.sh", 'export XLA_FLAGS="$XLA_FLAGS --xla_of_the_site=1"\n')
     plan = folder.run("--xlatune-plan")
-    plan.stdout.fnmatch_lines(["from-the-file FSDP=4: plan", "*budget: xlatune.toml*"])
+    plan.stdout.fnmatch_lines(["from-the-file FSDP=4: plan"])
     run = folder.run("-m", "wave1")
     run.assert_outcomes(passed=1)
     (log, *_) = sorted(folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt"))
     assert "XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log.read_text()
-    assert folder.events("campaign-opened")[0]["settings"]["model"] == "xlatune.toml"
 
 
 @pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)

@@ -56,7 +56,6 @@ STEPS: Mapping[str, str] = {
         "jax.tree_util.register_static(Model)\n"
         "step = Model().train_step"
     ),
-    "pjit": ("from jax.experimental.pjit import pjit\nstep = pjit(train_step, donate_argnums=0)"),
     "the name taken from jax": "step = jit(train_step, donate_argnums=0)",
 }
 

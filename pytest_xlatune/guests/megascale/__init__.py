@@ -2,7 +2,7 @@
 
 See `docs/how-to/megascale.md`, and `docs/how-to/studies.md` for the network.
 
-    entry_commands, log_format, network_facts    the entry points, see `pyproject.toml`
+    entry_commands, log_format    the entry points, see `pyproject.toml`
     digests     finds the hang digests in a log; its parts are digest, _builder and _lines
     command     `xlatune megascale`; digest_text writes its lines
     environment the settings that a host should have

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -39,165 +39,72 @@ _SHORTAGE_PER_MILLE = 1  # there is a shortage if late mapping takes more than t
 _BUSY_SHARE = 0.8  # a link is busy in a bin with more than this share of its rate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Burst:
-    """A span of time in which messages are in flight without a gap.
-
-    Times are in microseconds after the least timestamp of the trace.
-    """
-
-    start_us: float
-    end_us: float
-    messages: int
-    bytes: int
-    max_in_flight: int  # the most messages in flight at a time
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """The messages from a device of one slice to a device of another.
+def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> dict[str, Any]:
+    """Return all figures, as the JSON document has them.
 
-    Attributes:
-        source, destination: the two hosts, as `slice-device`.
-        n: the number of messages.
-        bytes: the sum of their sizes.
-        p50_us, max_us: the median and the largest latency.
-        ratio: the median, over the messages, of latency divided by what all pairs usually take for
-            that size.
-        tail: the number of messages with a latency far above the median of their size.
-    """
+    * messages: kind -> number of receive events; only valid ones enter the figures
+    * bytes: the sum of the messages' sizes
+    * latency_us: `p50`, `p95`, `p99` and `max`; None if there is no message
+    * sizes: size of a message in bytes -> number of messages
+    * bursts: the spans of time with messages in flight, see `_bursts`
+    * pending: the most messages, and the most bytes, in flight at a time
+    * throughput_gbit_s: the largest rate of all messages in a bin of 1 ms
+    * hosts: the traffic of each host, see `_hosts`
+    * pairs: the messages of each pair of hosts, see `_pairs`
+    * map_dma: the buffers that workers mapped, before and after the start of the first program
+    * memory_copies: number, time and bytes of the copies of memory by workers
+    * slack: the slack of each rendezvous, that with the most stall first, see `slack_of`
+    * slow_pairs, slow_hosts: the pairs with `is_slow`, and the hosts that explain them
 
-    source: str
-    destination: str
-    n: int
-    bytes: int
-    p50_us: int
-    max_us: int
-    ratio: float
-    tail: int
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it takes more than twice as long as all pairs, with enough messages to tell."""
-        return self.ratio > _SLOW_RATIO and self.n >= _LEAST_MESSAGES
-
-
-@dataclass(slots=True, kw_only=True)
-class HostTraffic:
-    """What a host received (rx) and sent (tx).
-
-    Attributes:
-        host: the host, as `slice-device`.
-        rx_bytes, tx_bytes: the bytes of its messages.
-        rx_peak_gbit_s, tx_peak_gbit_s: the largest rate in a bin of 1 ms.
-        busy: of the bins with traffic, the share with more than 80 % of the link's rate, in the
-            busier direction.
-    """
-
-    host: str
-    rx_bytes: int = 0
-    tx_bytes: int = 0
-    rx_peak_gbit_s: float = 0.0
-    tx_peak_gbit_s: float = 0.0
-    busy: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slack:
-    """The occurrences of a rendezvous on a core.
-
-    The observed time of an occurrence is from the start of its send to the end of its recv-done.
-    Its slack is the part of the time between the start of its send and the start of its recv-done
-    in which the core ran no transfers. Its stall is the time of its own transfers.
-    """
-
-    device: str
-    rendezvous: str
-    n: int
-    min_slack_us: float
-    mean_slack_us: float
-    sum_stall_us: float
-    mean_observed_us: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkTraffic:
-    """All figures of a window; fields have the names of the JSON document.
-
-    Attributes:
-        messages: kind -> number of receive events; only valid ones enter the figures.
-        bytes: the sum of the messages' sizes.
-        latency_us: `p50`, `p95`, `p99` and `max`; None if there is no message.
-        sizes: size of a message in bytes -> number of messages.
-        bursts: the spans of time with messages in flight.
-        pending: the most messages, and the most bytes, in flight at a time.
-        throughput_gbit_s: the largest rate of all messages in a bin of 1 ms.
-        hosts: the traffic of each host.
-        pairs: the messages of each pair of hosts.
-        map_dma: the buffers that workers mapped, before and after the start of the first program.
-        memory_copies: number, time and bytes of the copies of memory by workers.
-        slack: the slack of each rendezvous, that with the most stall first.
-    """
-
-    messages: Mapping[str, int]
-    bytes: int = 0
-    latency_us: Mapping[str, int | None] = field(
-        default_factory=lambda: dict.fromkeys(_LATENCY_SHARES)
-    )
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    bursts: list[Burst] = field(default_factory=list)
-    pending: Mapping[str, int] = field(default_factory=lambda: {"max_messages": 0, "max_bytes": 0})
-    throughput_gbit_s: Mapping[str, float] = field(default_factory=lambda: {"peak": 0.0})
-    hosts: list[HostTraffic] = field(default_factory=list)
-    pairs: list[Pair] = field(default_factory=list)
-    map_dma: Mapping[str, Any]
-    memory_copies: Mapping[str, Any]
-    slack: list[Slack]
-
-    @property
-    def has_traffic(self) -> bool:
-        """Whether the traces contain anything about the network between slices."""
-        events = (*self.messages.values(), self.memory_copies["n"], self.map_dma["late"])
-        return any(events) or bool(self.slack)
-
-    @property
-    def slow_pairs(self) -> tuple[Pair, ...]:
-        """The slow pairs, see `Pair.is_slow`."""
-        return tuple(pair for pair in self.pairs if pair.is_slow)
-
-    @property
-    def slow_hosts(self) -> tuple[str, ...]:
-        """The hosts that all slow pairs have in common at one end, if most of their pairs are slow.
-
-        There are two at most: one as the source, and one as the destination.
-        """
-        slow = self.slow_pairs
-        hosts = []
-        for end in ("source", "destination"):
-            slow_ends = {getattr(pair, end) for pair in slow}
-            if len(slow) >= _LEAST_SLOW_PAIRS and len(slow_ends) == 1:
-                (host,) = slow_ends
-                pairs_of_host = sum(getattr(pair, end) == host for pair in self.pairs)
-                if 2 * len(slow) > pairs_of_host:
-                    hosts.append(host)
-        return tuple(dict.fromkeys(hosts))
-
-
-def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> NetworkTraffic:
-    """Return all figures; `link_gbit_s` is the rate of a host's link, in Gbit/s.
+    Args:
+        traffic: what the traces contain.
+        link_gbit_s: the rate of a host's link, in Gbit/s.
 
     Raises:
         ParseError: messages are hours apart.
     """
     counts, valid = _split_by_kind(traffic.messages)
     slack = [row for device, ops in traffic.transfers.items() for row in slack_of(device, ops)]
-    return NetworkTraffic(
-        messages=counts,
-        map_dma=_mapping_figures(traffic),
-        memory_copies=_copy_figures(traffic),
-        slack=sorted(slack, key=lambda row: -row.sum_stall_us),
-        **(_message_figures(valid, link_gbit_s) if counts["valid"] else {}),
-    )
+    figures: dict[str, Any] = {
+        "messages": counts,
+        "bytes": 0,
+        "latency_us": dict.fromkeys(_LATENCY_SHARES),
+        "sizes": {},
+        "bursts": [],
+        "pending": {"max_messages": 0, "max_bytes": 0},
+        "throughput_gbit_s": {"peak": 0.0},
+        "hosts": [],
+        "pairs": [],
+        "map_dma": _mapping_figures(traffic),
+        "memory_copies": _copy_figures(traffic),
+        "slack": sorted(slack, key=lambda row: -row["sum_stall_us"]),
+    }
+    if counts["valid"]:
+        figures |= _message_figures(valid, link_gbit_s)
+    slow = [row for row in figures["pairs"] if row["is_slow"]]
+    figures["slow_pairs"] = [[row["source"], row["destination"]] for row in slow]
+    figures["slow_hosts"] = _slow_hosts(figures["pairs"])
+    return figures
+
+
+def _slow_hosts(pairs: Sequence[Row]) -> list[str]:
+    """Return the hosts that all slow pairs have in common at one end, if most pairs are slow.
+
+    There are two at most: one as the source, and one as the destination.
+    """
+    slow = [row for row in pairs if row["is_slow"]]
+    hosts: list[str] = []
+    for end in ("source", "destination"):
+        slow_ends = {row[end] for row in slow}
+        if len(slow) >= _LEAST_SLOW_PAIRS and len(slow_ends) == 1:
+            (host,) = slow_ends
+            pairs_of_host = sum(row[end] == host for row in pairs)
+            if 2 * len(slow) > pairs_of_host:
+                hosts.append(host)
+    return list(dict.fromkeys(hosts))
 
 
 def _split_by_kind(messages: Messages) -> tuple[dict[str, int], Messages]:
@@ -259,7 +166,9 @@ def _rows_by_key(*keys: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
 def _bursts(start: Ints, end: Ints, size: Ints) -> dict[str, Any]:
     """Return the bursts, and the most messages and bytes in flight.
 
-    At equal times a start counts before an end, so messages that touch are one burst.
+    A burst is a span of time in which messages are in flight without a gap. Its times are counted
+    from the least timestamp of the trace. At equal times a start counts before an end, so messages
+    that touch are one burst.
     """
     n = len(start)
     # the starts and ends of all messages, in the order of time
@@ -278,13 +187,13 @@ def _bursts(start: Ints, end: Ints, size: Ints) -> dict[str, Any]:
     most_in_flight = np.maximum.reduceat(in_flight, first)
     return {
         "bursts": [
-            Burst(
-                start_us=int(time[first[at]]) / PS_OF_US,
-                end_us=int(time[last[at]]) / PS_OF_US,
-                messages=int(messages[at]),
-                bytes=int(sizes[at]),
-                max_in_flight=int(most_in_flight[at]),
-            )
+            {
+                "start_us": int(time[first[at]]) / PS_OF_US,
+                "end_us": int(time[last[at]]) / PS_OF_US,
+                "messages": int(messages[at]),
+                "bytes": int(sizes[at]),
+                "max_in_flight": int(most_in_flight[at]),
+            }
             for at in range(len(first))
         ],
         "pending": {
@@ -323,31 +232,48 @@ def _rates(start: Ints, end: Ints, size: Ints) -> Floats:
     return rates * 8 / 1e6  # 8 bits, and bytes/ms to Gbit/s
 
 
+_NO_TRAFFIC = {
+    "rx_bytes": 0,
+    "tx_bytes": 0,
+    "rx_peak_gbit_s": 0.0,
+    "tx_peak_gbit_s": 0.0,
+    "busy": 0.0,
+}
+
+
 def _host_name(slice_id: int, device: int) -> str:
     return f"{slice_id}-{device}"
 
 
-def _hosts(valid: Messages, link_gbit_s: float) -> list[HostTraffic]:
-    """Return what each host received and sent, sorted by the ids of the hosts."""
+def _hosts(valid: Messages, link_gbit_s: float) -> list[Row]:
+    """Return what each host received (rx) and sent (tx), sorted by the ids of the hosts.
+
+    `busy` is, of the bins with traffic, the share with more than 80 % of the link's rate, in the
+    busier direction.
+    """
     start = valid.end_ps - valid.latency_us * PS_OF_US
     ends = {
         "tx": (valid.source_slice, valid.source_device),
         "rx": (valid.to_slice, valid.to_device),
     }
-    hosts: dict[tuple[int, ...], HostTraffic] = {}
+    hosts: dict[tuple[int, ...], Row] = {}
     for direction, keys in ends.items():
         for host, rows in _rows_by_key(*keys):
             rates = _rates(start[rows], valid.end_ps[rows], valid.size[rows])
-            row = hosts.setdefault(host, HostTraffic(host=_host_name(*host)))
-            setattr(row, f"{direction}_bytes", int(valid.size[rows].sum()))
-            setattr(row, f"{direction}_peak_gbit_s", float(rates.max()))
+            row = hosts.setdefault(host, {"host": _host_name(*host), **_NO_TRAFFIC})
+            row[f"{direction}_bytes"] = int(valid.size[rows].sum())
+            row[f"{direction}_peak_gbit_s"] = float(rates.max())
             is_busy = rates[rates > 0] > _BUSY_SHARE * link_gbit_s
-            row.busy = max(row.busy, float(is_busy.mean()))
+            row["busy"] = max(row["busy"], float(is_busy.mean()))
     return [row for _, row in sorted(hosts.items())]
 
 
-def _pairs(valid: Messages) -> list[Pair]:
-    """Return the figures of each pair of hosts that exchanged messages, sorted by their ids."""
+def _pairs(valid: Messages) -> list[Row]:
+    """Return the figures of each pair of hosts that exchanged messages, sorted by their ids.
+
+    `ratio` is the median, over the messages, of latency divided by what all pairs usually take for
+    that size. `tail` is the number of messages with a latency far above the median of their size.
+    """
     ends = (valid.source_slice, valid.source_device, valid.to_slice, valid.to_device)
     latency = valid.latency_us
     # The usual latency of a size is the median of the medians of all pairs, so that each pair has
@@ -360,19 +286,23 @@ def _pairs(valid: Messages) -> list[Pair]:
         usual[rows] = quantile(np.array(medians[size]), 0.5)
         p50 = quantile(latency[rows], 0.5)
         is_tail[rows] = latency[rows] > max(_TAIL_FACTOR * p50, p50 + _TAIL_US)
-    return [
-        Pair(
-            source=_host_name(source_slice, source_device),
-            destination=_host_name(to_slice, to_device),
-            n=len(rows),
-            bytes=int(valid.size[rows].sum()),
-            p50_us=int(quantile(latency[rows], 0.5)),
-            max_us=int(latency[rows].max()),
-            ratio=float(quantile(latency[rows] / usual[rows], 0.5)),
-            tail=int(is_tail[rows].sum()),
+    pairs = []
+    for ids, rows in _rows_by_key(*ends):
+        ratio = float(quantile(latency[rows] / usual[rows], 0.5))
+        pairs.append(
+            {
+                "source": _host_name(*ids[:2]),
+                "destination": _host_name(*ids[2:]),
+                "n": len(rows),
+                "bytes": int(valid.size[rows].sum()),
+                "p50_us": int(quantile(latency[rows], 0.5)),
+                "max_us": int(latency[rows].max()),
+                "ratio": ratio,
+                "tail": int(is_tail[rows].sum()),
+                "is_slow": ratio > _SLOW_RATIO and len(rows) >= _LEAST_MESSAGES,
+            }
         )
-        for (source_slice, source_device, to_slice, to_device), rows in _rows_by_key(*ends)
-    ]
+    return pairs
 
 
 def _copy_figures(traffic: Traffic) -> dict[str, Any]:
@@ -414,8 +344,12 @@ class _Occurrence:
         return kind not in self.kinds and (kind == "send-done" or self.recv_done is None)
 
 
-def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
+def slack_of(device: str, ops: Sequence[Transfer]) -> list[Row]:
     """Return the slack of each rendezvous of a core, whose transfers are sorted by time.
+
+    The observed time of an occurrence is from the start of its send to the end of its recv-done.
+    Its slack is the part of the time between the start of its send and the start of its recv-done
+    in which the core ran no transfers. Its stall is the time of its own transfers.
 
     Occurrences that begin before or end after the trace are left out.
     """
@@ -452,14 +386,14 @@ def slack_of(device: str, ops: Sequence[Transfer]) -> list[Slack]:
         n = len(slacks_ps)
         if n:
             rows.append(
-                Slack(
-                    device=device,
-                    rendezvous=rendezvous,
-                    n=n,
-                    min_slack_us=min(slacks_ps) / PS_OF_US,
-                    mean_slack_us=sum(slacks_ps) / n / PS_OF_US,
-                    sum_stall_us=stall_ps / PS_OF_US,
-                    mean_observed_us=observed_ps / n / PS_OF_US,
-                )
+                {
+                    "device": device,
+                    "rendezvous": rendezvous,
+                    "n": n,
+                    "min_slack_us": min(slacks_ps) / PS_OF_US,
+                    "mean_slack_us": sum(slacks_ps) / n / PS_OF_US,
+                    "sum_stall_us": stall_ps / PS_OF_US,
+                    "mean_observed_us": observed_ps / n / PS_OF_US,
+                }
             )
     return rows

@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from pytest_xlatune.cli import add_json, show, show_json
 from pytest_xlatune.evidence.trace.captures import captures_below
-from pytest_xlatune.guests.megascale.network import NetworkTraffic, measure
+from pytest_xlatune.guests.megascale.network import measure
 from pytest_xlatune.guests.megascale.symptoms import LINK_GBIT_S, Judgement, judge
 from pytest_xlatune.guests.megascale.traffic import read_traffic
 from pytest_xlatune.model.errors import ConfigError
@@ -62,28 +62,17 @@ def run_network(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"{path}: no such file; name an xplane.pb, or a folder of them")
         files += captures_below(path) if path.is_dir() else [path]
     unique_files = {path.resolve(): path for path in files}.values()
-    traffic = read_traffic(unique_files)
-    network = measure(traffic, link_gbit_s=arguments.link)
-    judgements = judge(network, link_gbit_s=arguments.link)
-    document = network_json(network, judgements)
+    figures = measure(read_traffic(unique_files), link_gbit_s=arguments.link)
+    judgements = judge(figures, link_gbit_s=arguments.link)
+    events = (*figures["messages"].values(), figures["memory_copies"]["n"])
     if arguments.json:
-        show_json(document)
-    elif not network.has_traffic:
-        show([_NO_TRAFFIC])
+        symptoms = msgspec.to_builtins(judgements)
+        show_json({"schema": SCHEMA, **figures, "symptoms": symptoms})
+    elif any(events) or figures["map_dma"]["late"] or figures["slack"]:
+        show(_lines(figures, judgements))
     else:
-        show(_lines(document, judgements))
+        show([_NO_TRAFFIC])
     return 0
-
-
-def network_json(network: NetworkTraffic, judgements: tuple[Judgement, ...]) -> dict[str, Any]:
-    """Return the JSON document."""
-    return {
-        "schema": SCHEMA,
-        **msgspec.to_builtins(network),
-        "slow_pairs": [[pair.source, pair.destination] for pair in network.slow_pairs],
-        "slow_hosts": list(network.slow_hosts),
-        "symptoms": msgspec.to_builtins(judgements),
-    }
 
 
 def _lines(document: Mapping[str, Any], judgements: tuple[Judgement, ...]) -> Iterator[str]:

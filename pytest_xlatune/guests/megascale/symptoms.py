@@ -5,9 +5,10 @@ The thresholds are our own, and each text gives its threshold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from pytest_xlatune.guests.megascale.network import NetworkTraffic, Pair
 from pytest_xlatune.model.text import counted
 
 LINK_GBIT_S = 100.0  # 12.5 GB/s for a host, as xprof assumes
@@ -32,24 +33,29 @@ class Judgement:
     action: str
 
 
-def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ...]:
-    """Return a judgement of each symptom, in the order of the procedure."""
-    late, copies = network.map_dma, network.memory_copies
-    n, skew = network.messages["valid"], network.messages["skew"]
-    tail = sum(pair.tail for pair in network.pairs if not pair.is_slow)
+def judge(network: Mapping[str, Any], *, link_gbit_s: float) -> tuple[Judgement, ...]:
+    """Return a judgement of each symptom by the figures of `measure`, in the documented order."""
+    late, copies = network["map_dma"], network["memory_copies"]
+    n, skew = network["messages"]["valid"], network["messages"]["skew"]
+    pairs, slack, hosts = network["pairs"], network["slack"], network["hosts"]
+    tail = sum(row["tail"] for row in pairs if not row["is_slow"])
     doubt = ""
     if skew > _MOST_SKEW_SHARE * (n + skew):
         doubt = "; more than 1 % of the messages have no latency: the clocks of hosts disagree"
-    busy = max((host.busy for host in network.hosts), default=0.0)
-    busiest = [host.host for host in network.hosts if host.busy == busy]
+    busy = max((row["busy"] for row in hosts), default=0.0)
+    busiest = [row["host"] for row in hosts if row["busy"] == busy]
     without_slack = [
-        slack.rendezvous
-        for slack in network.slack
-        if slack.mean_slack_us <= _NO_SLACK_SHARE * slack.mean_observed_us
+        row["rendezvous"]
+        for row in slack
+        if row["mean_slack_us"] <= _NO_SLACK_SHARE * row["mean_observed_us"]
     ]
-    slow_hosts = ", ".join(network.slow_hosts)
+    slow_hosts = ", ".join(network["slow_hosts"])
     # a slow host explains its slow pairs
-    slow_pairs = [] if slow_hosts else list(map(_pair_text, network.slow_pairs))
+    slow_pairs = [
+        f"{row['source']} to {row['destination']} takes {row['ratio']:.1f} times what others take"
+        for row in pairs
+        if row["is_slow"] and not slow_hosts
+    ]
     return (
         Judgement(
             "buffers",
@@ -85,7 +91,7 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
         Judgement(
             "slack",
             bool(without_slack),
-            f"{len(without_slack)} of {len(network.slack)} rendezvous have slack below 10 % of "
+            f"{len(without_slack)} of {len(slack)} rendezvous have slack below 10 % of "
             f"their time: {_first_names(without_slack)}",
             "let more computation run beside these transfers: schedule, sharding",
         ),
@@ -108,7 +114,3 @@ def judge(network: NetworkTraffic, *, link_gbit_s: float) -> tuple[Judgement, ..
 
 def _first_names(names: list[str]) -> str:
     return ", ".join(names[:4]) or "none"
-
-
-def _pair_text(pair: Pair) -> str:
-    return f"{pair.source} to {pair.destination} takes {pair.ratio:.1f} times what others take"

@@ -23,7 +23,6 @@ from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, say, sentence, verbatim
 from pytest_xlatune.model.result import (
-    MIN_TRIALS,
     NoScore,
     Score,
     Verdict,
@@ -32,7 +31,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.text import (
     ABSENT,
-    counted,
     interval,
     percent,
     rate,
@@ -51,7 +49,7 @@ from pytest_xlatune.report.document import (
 )
 from pytest_xlatune.report.language import plainly
 from pytest_xlatune.stats.compare import NoComparison, decide, gate, two_samples
-from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA
+from pytest_xlatune.stats.design import SWEEP_ALPHA
 from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.stats.window import common_window
 from pytest_xlatune.tasks.files import UnreadableLogError
@@ -180,12 +178,6 @@ def compare_sides(
     scores = (score for side in sides for score in side.scored(protocol, tokens=tokens).scores)
     window = common_window([*scores], protocol)
     notes = [window.note] if window.note else []
-    if len({*steps}) > 1:
-        text = (
-            f"the jobs have {fewest_steps} to {max(steps)} steps: each is scored up to the last "
-            "step of the shortest"
-        )
-        notes.insert(0, verbatim(text))
     a_scored, b_scored = (side.scored(window.protocol, tokens=tokens) for side in sides)
     other_loss = _other_loss(a_scored, b_scored, step=window.protocol.last_step)
     return _compared(a_scored, b_scored, margin=margin, notes=notes, other_loss=other_loss)
@@ -211,7 +203,7 @@ def _compared(
     if reason:
         verdict = replace(verdict, kind=VerdictKind.INVALID)
     elif isinstance(comparison, NoComparison):
-        reason = f"no verdict: {_missing_jobs(a, b) or sentence(comparison.reason)}"
+        reason = f"no verdict, run more jobs: {sentence(comparison.reason)}"
     else:
         low, high = comparison.ci95
         verdict = replace(
@@ -272,21 +264,6 @@ def compared_document(compared: Compared) -> Document:
     )
 
 
-def _missing_jobs(a: Side, b: Side) -> str:
-    """Return that a verdict needs more jobs than the sides have; "" if there are enough."""
-    if min(len(a.jobs), len(b.jobs)) >= MIN_TRIALS and len(a.jobs) + len(b.jobs) - 2 >= MIN_DF:
-        return ""
-    counts = [
-        f"{side.name} has {counted(len(side.jobs), 'scored job')}"
-        + (f" ({side.left_out[0][1]})" if not side.jobs and side.left_out else "")
-        for side in (a, b)
-    ]
-    return (
-        f"{' and '.join(counts)}; {MIN_TRIALS} on each side and {MIN_DF + 2} in all are needed. "
-        "More steps do not replace jobs: run more jobs"
-    )
-
-
 def _other_loss(a: Side, b: Side, *, step: int) -> str:
     """Return how the losses of the sides differ at the last common step; "" if they do not."""
     losses = [
@@ -327,10 +304,7 @@ def _read_side(
     if not jobs and not left_out:
         raise ConfigError(f"{path} is empty: no log of a training job; {_EXPECTED}")
     if not jobs:
-        names: dict[str, list[str]] = {}
-        for file, reason in left_out:
-            names.setdefault(reason, []).append(file.name)
-        why = "; ".join(f"{', '.join(files)}: {reason}" for reason, files in names.items())
+        why = "; ".join(f"{file.name}: {reason}" for file, reason in left_out)
         raise ConfigError(f"{path} holds no log of a healthy training job ({why}); {_EXPECTED}")
     return Side(name=name, path=path, jobs=tuple(jobs), left_out=tuple(left_out))
 

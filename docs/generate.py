@@ -98,7 +98,7 @@ def settings() -> Lines:
         keyword = keywords.get(group, "")
         head = f"`{keyword}=pytest_xlatune.{group.__name__}(...)`" if keyword else "One run"
         yield from ("", f"## {head}", "", group.__doc__ or "", "")
-        yield from _head("name", "meaning", "unit", "default", "outside the sweep file")
+        yield from _head("name", "meaning", "default", "outside the sweep file")
         for each in FIELDS:
             if each.group is group:
                 where = f"`{each.flag}`" if each in OPTIONS else ""
@@ -108,7 +108,7 @@ def settings() -> Lines:
                     else where
                 )
                 default = _shown(getattr(group(), each.field))
-                yield _row(f"`{each.field}`", each.help, each.unit, default, where)
+                yield _row(f"`{each.field}`", each.help, default, where)
 
 
 def switches() -> Lines:

@@ -53,12 +53,6 @@ class Name(str):
     __slots__ = ()
 
 
-class Unit(str):
-    """The unit of the value, if it is a quantity."""
-
-    __slots__ = ()
-
-
 class Metavar(str):
     """The value in the help text; N stands for a number."""
 
@@ -121,10 +115,9 @@ def _model_tag(text: str) -> str:
 _FINITE = sys.float_info.max
 Whole = Annotated[int, Meta(description="a whole number")]
 Count = Annotated[int, Meta(ge=1, description="a whole number above 0")]
-Trials = Annotated[Count, Unit("trials")]
 Above0 = Annotated[float, Meta(gt=0, le=_FINITE, description="a number above 0")]
 NotNegative = Annotated[float, Meta(ge=0, le=_FINITE, description="a number of 0 or more")]
-Hours = Annotated[float, Meta(gt=0, description="more than 0 hours"), Unit("hours"), Metavar("H")]
+Hours = Annotated[float, Meta(gt=0, description="more than 0 hours"), Metavar("H")]
 Table = Annotated[Mapping[str, str], Metavar("KEY=VALUE,..."), _pairs]
 Lists = Annotated[Mapping[str, Any], Metavar("KEY=VALUE,..."), _lists]
 File = Annotated[Path, Metavar("FILE"), Path]
@@ -146,7 +139,6 @@ class Option(Struct, frozen=True, kw_only=True):
         name: the name, e.g. `model` of `--xlatune-model`, the ini key `xlatune_model` and the
             variable XLATUNE_MODEL.
         help: the help text.
-        unit: the unit of the value; "" if it has none.
         where: the places in which it may be given.
         metavar: the placeholder for the value in the help.
         read: function that parses a text, which raises ValueError or ConfigError; None if the type
@@ -159,7 +151,6 @@ class Option(Struct, frozen=True, kw_only=True):
     expected: str
     name: str
     help: str
-    unit: str
     where: Where
     metavar: str
     read: Callable[[str], Any] | None
@@ -221,7 +212,6 @@ def _option(group: type[Struct], name: str, hint: Any) -> Option:
         expected=bounds.description if bounds else "",
         name=by_type.get(Name, name.replace("_", "-")),
         help=by_type.get(str, ""),
-        unit=by_type.get(Unit, ""),
         where=by_type.get(Where, Where.OPTION),
         metavar=by_type.get(Metavar, "N"),
         read=by_type.get(types.FunctionType, by_type.get(type)),
@@ -310,10 +300,10 @@ class CellSettings(SettingsGroup):
     ] = None
     config_tag: Annotated[str, "Which of the model's configurations", Metavar("TAG")] = ""
     per_device_batch_size: Annotated[
-        Above0 | None, "Per-device batch size of the cell", Name("pdbs"), Unit("sequences")
+        Above0 | None, "Per-device batch size of the cell in sequences", Name("pdbs")
     ] = None
     max_target_length: Annotated[
-        Count | None, "Length of a sequence", Where.SETTINGS_FILE, Unit("tokens")
+        Count | None, "Length of a sequence in tokens", Where.SETTINGS_FILE
     ] = None
     image: Annotated[
         str, "Container image of the cell with its digest, NAME@sha256:HEX", Metavar("IMAGE")
@@ -324,9 +314,7 @@ class CellSettings(SettingsGroup):
     overrides: Annotated[
         Table, "Arguments key=value of the trainer that belong to the cell", Where.SETTINGS_FILE
     ] = field(default_factory=dict)
-    devices: Annotated[
-        Count, "Devices of the cell in all; 0 is unknown", Where.SETTINGS_FILE, Unit("devices")
-    ] = 0
+    devices: Annotated[Count, "Devices of the cell in all; 0 is unknown", Where.SETTINGS_FILE] = 0
     code: Annotated[
         str, "Commit of the trainer's code; '' if it is not part of the cell", Where.SWEEP_FILE
     ] = ""
@@ -352,16 +340,15 @@ class CellSettings(SettingsGroup):
 class DesignSettings(SettingsGroup):
     """How many trials of each kind, in which order, and what counts as a difference."""
 
-    budget: Annotated[Trials, "Trials that a sweep may cost; 0 means 50, or 22 with rotations"] = 0
+    budget: Annotated[Count, "Trials that a sweep may cost; 0 means 50, or 22 with rotations"] = 0
     seed: Annotated[Whole, "Seed of the order of the trials"] = 0
     screen_baselines: Annotated[
-        Trials, "Baselines in each wave's queue; 0 is what the budget allows", Where.SWEEP_FILE
+        Count, "Baselines in each wave's queue; 0 is what the budget allows", Where.SWEEP_FILE
     ] = 0
     finalists: Annotated[
         Count,
         "Profiles of block 1; 0 is what the budget allows",
         Where.SWEEP_FILE,
-        Unit("profiles"),
     ] = 0
     blocks: Annotated[
         Count,
@@ -369,7 +356,7 @@ class DesignSettings(SettingsGroup):
         Where.SWEEP_FILE,
     ] = 0
     block_baselines: Annotated[
-        Trials, "Baselines in each block; 0 is what the budget allows", Where.SWEEP_FILE
+        Count, "Baselines in each block; 0 is what the budget allows", Where.SWEEP_FILE
     ] = 0
     rotate: Annotated[
         Literal["auto", "on", "off"],
@@ -382,7 +369,6 @@ class DesignSettings(SettingsGroup):
         NotNegative,
         "Relative distance from the baseline's loss that makes a trial invalid",
         Where.SWEEP_FILE,
-        Unit("fraction"),
     ] = 0.02
 
 
@@ -401,18 +387,15 @@ class SiteSettings(SettingsGroup):
         Metavar("LIST"),
         _nodes,
     ] = None
-    nodes: Annotated[
-        Count, "Number of nodes; 0 is as many as the node list names", Unit("nodes")
-    ] = 0
+    nodes: Annotated[Count, "Number of nodes; 0 is as many as the node list names"] = 0
     slots: Annotated[
         Count,
         "Number of equal parts (slots) into which the node list is split in its order; trials run "
         "on all slots at the same time",
-        Unit("slots"),
     ] = 1
     partition: Annotated[str, "Slurm partition", Metavar("NAME")] = ""
     queue_depth: Annotated[
-        Trials, "Trials that may wait in Slurm's queue for a node while a trial runs on it"
+        Count, "Trials that may wait in Slurm's queue for a node while a trial runs on it"
     ] = 2
     slurm: Annotated[Table, "Further options for sbatch, e.g. account=a,qos=high"] = field(
         default_factory=dict
@@ -446,7 +429,6 @@ class SiteSettings(SettingsGroup):
         "Seconds of a trial, as `xlatune init --try` measures it: a plan uses it until trials have "
         "ended; 0 means unknown",
         Where.SWEEP_FILE,
-        Unit("seconds"),
     ] = 0.0
     node_health: Annotated[
         str,

@@ -56,7 +56,8 @@ def test_a_python_process_below_a_shell_tells_its_stacks_and_what_it_reads(
     look = json.loads((tmp_path / "hang.json").read_text())
     assert [bool(each["stacks"]) for each in look["processes"]] == [False, True]
     assert outcome(tmp_path).state == "cancelled"
-    assert (tmp_path / "log.0.txt").read_text() == "", "what the trainer prints is the trainer's"
+    # what the trainer prints is the trainer's: bash may say that its child was ended before it
+    assert (tmp_path / "log.0.txt").read_text() in ("", "Terminated\n")
 
 
 CATCHES = "import signal\nsignal.signal(47, lambda *_: open('caught', 'w').close())\n"

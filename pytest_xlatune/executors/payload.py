@@ -53,6 +53,8 @@ _SUBMITTING = "submit.lock"  # held until the job is recorded, and its process h
 HUNG = "hung"  # file that asks each rank of a hanging job to record what its processes do
 STACKS = "stacks"  # the folder of the hook by which a Python process writes its stacks
 _HUNG_POLL_S = 5.0  # seconds between two checks for the file HUNG
+# variable of a trainer's processes: the lock of the machine that was held when they were started
+HELD_LOCK = "XLATUNE_HELD_LOCK"
 PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder only if requested
 PROBE_S = 60.0  # the most time that the probe may take before the trainer starts
 _PROBE_MARK = b"xlatune-environment: "  # the beginning of the probe's line of JSON
@@ -214,6 +216,8 @@ def _run(
     # the files that the scheduler wrote so far
     secure_files.restrict_modes(folder.path / "submitit")
     spec = _read_spec(folder, digest)
+    if machine_lock:
+        spec["env"][HELD_LOCK] = machine_lock
     for name, text in spec.get("files", {}).items():
         _write_file(folder, name, text, is_secret=name in spec["secret_files"])
     for name in spec.get("folders", ()):
@@ -578,7 +582,32 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
             if stop.reason or folder.has(CANCEL):
                 yield False
                 return
+        _end_leftovers(lock)
         yield True
+
+
+def _end_leftovers(lock: str) -> None:
+    """Kill what a payload that was killed left running, and wait for its end.
+
+    A payload that is not killed ends all that was started under its lock before it releases it.
+    Since we hold the lock, a process with its path in the environment has lost its payload. Only
+    the processes of this user can be read.
+    """
+    mark = _bytes(f"{HELD_LOCK}={lock}")
+    until_s = time.monotonic() + _REAP_LIMIT_S
+    while time.monotonic() < until_s:
+        left = [pid for pid in _processes() if pid != os.getpid() and _has_variable(pid, mark)]
+        if not left:
+            return
+        for pid in left:
+            _kill(pid, signal.SIGKILL)
+        time.sleep(_REAP_POLL_S)
+
+
+def _has_variable(pid: int, variable: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def _try_lock(descriptor: int) -> bool:

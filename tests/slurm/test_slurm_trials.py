@@ -114,7 +114,7 @@ def test_the_login_of_our_script_is_the_login_of_slurm(
         # what names the attempt's own folder, as where its stacks go
         seen.append(json.loads(trials.log(done).replace(f"/{name}/", "/")))
     # the job's own, bash's own, and what other modules of PAM set than the one that reads files
-    others = ("SLURM_", "PWD", "SHLVL", "MAIL", "XDG_", "XLATUNE_START")
+    others = ("SLURM_", "PWD", "SHLVL", "MAIL", "XDG_")
     ours, theirs = (
         {key: value for key, value in each.items() if not key.startswith(others)} for each in seen
     )

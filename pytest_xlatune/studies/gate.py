@@ -77,9 +77,6 @@ _CANNOT_TELL_FOR = "cannot tell: {why}"
 
 KIND = "gate"
 NO_REGRESSION = "NO REGRESSION"
-# how bad a kind of verdict is; 0 for the others, which pass
-_BADNESS = {VerdictKind.INCONCLUSIVE: 1, VerdictKind.SLOWER: 2}
-_Claim = tuple[VerdictKind, Message]  # a kind of verdict, and the reason for it
 
 
 class Gate(DeclaredStudy, frozen=True, kw_only=True):
@@ -357,19 +354,11 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
         straggler_veto(comparison, trials, baselines, headroom=headroom),
         effect_veto(base),
     ]
-    claims = [
-        _margin(gated, comparison),
-        *(
-            (VerdictKind.INCONCLUSIVE, say(_CANNOT_TELL_FOR, why=reason))
-            for reason in doubts
-            if reason is not None
-        ),
-    ]
-    # The worst claim is the verdict. The sort is stable, so without a worse claim the margin's
-    # stays first.
-    claims.sort(key=lambda claim: _BADNESS.get(claim[0], 0), reverse=True)
-    kind = claims[0][0]
-    reasons = [reason for _, reason in claims]
+    kind, why = _margin(gated, comparison)
+    told = [say(_CANNOT_TELL_FOR, why=doubt) for doubt in doubts if doubt is not None]
+    reasons = [why, *told]
+    if told and kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
+        kind, reasons = VerdictKind.INCONCLUSIVE, [*told, why]
     if base.arm in gated.block_comparison.unlike:
         reasons.append(unlike_warmup(gated.block_comparison.unlike[base.arm]))
     method = say(
@@ -400,7 +389,7 @@ _AGAINST_MARGIN = {
 }
 
 
-def _margin(gated: Gated, comparison: Comparison) -> _Claim:
+def _margin(gated: Gated, comparison: Comparison) -> tuple[VerdictKind, Message]:
     """Return the kind of verdict by the margin alone, and the reason."""
     margin = gated.study.gate.margin
     kind = gate(comparison, margin=margin)
@@ -455,21 +444,8 @@ def _missing(gated: Gated, candidate: str) -> list[Message]:
 
 
 def _notes(gated: Gated) -> list[Message]:
-    """Return notes on the layout, on steady state, and on settings that were edited since."""
-    design, margin = gated.study.design, gated.study.gate.margin
-    notes = [
-        say(
-            "a gate at a margin of {margin:size}: {trials} trials of each candidate in "
-            "randomised blocks, baselines: {baselines} in each block; an equal candidate "
-            "passes with 80 % power up to a job noise of {noise:.2%}",
-            margin=margin,
-            trials=design.blocks,
-            baselines=design.baselines,
-            noise=design.noise(margin),
-        )
-    ]
-    if gated.past.window.note:
-        notes.append(gated.past.window.note)
+    """Return notes on steady state, and on settings that were edited since."""
+    notes = [gated.past.window.note] if gated.past.window.note else []
     if gated.past.changed:
         notes.append(say(SETTINGS_CHANGED, arms=sorted(gated.past.changed)))
     return notes

@@ -141,13 +141,11 @@ def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion
             mde80=noise.mde80(len(control)) if noise and control else None,
         ),
         complete=True,
-        notes=tuple(_notes(study, scores.get(BASELINE_ID, []), control, noise)),
+        notes=tuple(_notes(study, noise)),
     )
 
 
-def _notes(
-    study: ImportedStudy, base: Sequence[float], control: Sequence[float], noise: _Noise | None
-) -> Iterator[Message]:
+def _notes(study: ImportedStudy, noise: _Noise | None) -> Iterator[Message]:
     """Yield what a reader of the table should know."""
     yield say("imported: the order of the jobs was not randomised; single runs rank, no more")
     if noise is not None:
@@ -156,15 +154,6 @@ def _notes(
             sigma=noise.sigma,
             df=noise.df,
         )
-    if base and len(control) > len(base):
-        yield say(
-            "changes are against the mean of the {runs} runs that do what the baseline "
-            "does; the baseline's own runs are {shift:percent} from it",
-            runs=len(control),
-            shift=relative(fmean(base) - fmean(control)),
-        )
-    elif len(base) == 1:
-        yield say("the baseline ran once: its error is part of every change, the same for all")
     unknown = sorted(study.without_settings - {*study.controls})
     if unknown:
         yield say(

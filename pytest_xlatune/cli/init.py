@@ -20,6 +20,7 @@ from pytest_xlatune.tasks.write_sweep import (
     notes_on_flags,
     notes_on_program,
     option_of,
+    required_run_option,
     sweep_file,
 )
 
@@ -84,7 +85,9 @@ def _init(arguments: argparse.Namespace) -> Output:
         if trial.problem:
             remedy = "correct it, or remove it and run init again"
             problems = (f"{trial.problem}. {path} is written all the same: {remedy}",)
-    shown = shlex.quote(str(path))
+    planned = run = shlex.quote(str(path))
+    if option := required_run_option(answered):
+        planned, run = f"{planned} --{option}", f"{run} --xlatune-{option}"
     return Output(
         files={path: sweep_file(answered, name=sweep_name)},
         problems=problems,
@@ -93,8 +96,8 @@ def _init(arguments: argparse.Namespace) -> Output:
             brief(
                 "What to do next",
                 lines(
-                    f"xlatune plan {shown}    the trials, their cost, and what they can show",
-                    f"pytest {shown}          runs it",
+                    f"xlatune plan {planned}    the trials, their cost, and what they can show",
+                    f"pytest {run}          runs it",
                     *notes_on_program(answered),
                     *notes_on_flags(answered),
                 ),

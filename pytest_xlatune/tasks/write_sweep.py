@@ -95,6 +95,8 @@ def answers(options: Mapping[str, object], ask: Callable[[str], str] | None) -> 
             missing.append(option_of(name))
     if missing:
         raise ConfigError(f"{', '.join(missing)}: an answer is needed; give it as an option")
+    if not answered["nodelist"]:  # nodes may have another Python at the same path
+        _check_python(answered)
     return answered
 
 
@@ -182,6 +184,28 @@ def _absolute(word: str) -> str:
 _PYTHON = re.compile(r"python[\d.]*")
 _FAIL_WITHOUT_JAX = "import importlib.util, sys; sys.exit(importlib.util.find_spec('jax') is None)"
 _PYTHON_TIMEOUT_S = 60
+
+
+# imports of a script:  import jax    from jax.sharding import Mesh
+_IMPORTS_JAX = re.compile(r"^[ \t]*(?:from|import)[ \t]+jax\b", re.MULTILINE)
+
+
+def _check_python(answered: Mapping[str, str]) -> None:
+    """Refuse a Python without JAX for a script that imports JAX, because each trial would fail.
+
+    Raises:
+        ConfigError: the Python of the command has no JAX, and its script imports JAX.
+    """
+    words = read_command(answered["command"]) if "command" in answered else ()
+    for script in map(Path, words[1:]):
+        if script.suffix != ".py" or not script.is_file():
+            continue
+        text = script.read_text(encoding="utf-8", errors="replace")
+        if _IMPORTS_JAX.search(text) and not _has_jax(words[0]):
+            raise ConfigError(
+                f"{shutil.which(words[0])} has no JAX, and {script.name} imports it; name the "
+                f"trainer's Python by its path, e.g. {QUESTIONS['command'].example}"
+            )
 
 
 def _has_jax(program: str) -> bool:
@@ -360,6 +384,15 @@ def notes_on_flags(answered: Mapping[str, str]) -> Iterator[str]:
         for objection in objections(tried, Context(is_complete=False)):
             if objection.level is Level.FAULT:
                 yield f"note: {objection.text}. Correct the file"
+
+
+def required_run_option(answered: Mapping[str, str]) -> str:
+    """Return an option that a run of the study needs, with an example value; "" if none."""
+    study = answered.get("study")
+    if study == "commits":
+        return "commits main..HEAD"
+    has_size = answered.get("per_device_batch_size") or answered["kind"] != "trainer"
+    return "pdbs 8" if study == "batch" and not has_size else ""
 
 
 def notes_on_program(answered: Mapping[str, str]) -> Iterator[str]:

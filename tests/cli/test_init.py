@@ -76,16 +76,24 @@ def test_a_study_of_ones_own_trainer_is_written_and_planned(study: str, init: In
         assert "--nodelist must name the nodes" in init(*argv, "--nodelist", "").err
     made = init(*argv)
     assert made.status == 0
+    assert ("--xlatune-commits main..HEAD" in made.out) == (study == "commits")
     assert type(load_sweep(made.path).declared).__name__ == STUDIES[study][0]
 
 
-def test_a_python_without_jax_is_told(tmp_path: Path, init: Init) -> None:
+def test_a_python_without_jax_is_refused_for_a_trainer_that_imports_it(
+    tmp_path: Path, init: Init
+) -> None:
     python = tmp_path / "bin" / "python3"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
     python.chmod(0o700)
     made = init("--command", f"{python} /t {{steps}}", *CELL, "--nodelist", "")
-    assert f"note: {python} has no JAX" in made.out
+    assert f"note: {python} has no JAX" in made.out, "it may not need it"
+    Path("train.py").write_text("def f():\n    from jax.sharding import Mesh\n", encoding="utf-8")
+    Path(made.path).unlink()
+    refused = init("--command", f"{python} train.py {{steps}}", *CELL, "--nodelist", "")
+    assert (refused.status, refused.text) == (2, "")
+    assert f"{python} has no JAX, and train.py imports it" in refused.err
 
 
 def test_a_command_line_is_read_as_a_person_types_it_in_the_trainers_folder(

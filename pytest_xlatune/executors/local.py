@@ -143,14 +143,14 @@ def _unfinished(folder: Path, job_id: str) -> Outcome | None:
         if payload.start_ticks(int(pid)) != int(ticks):
             return None
         if trainer is None:
-            return Outcome(state=State.PENDING, reason="starting")
+            return Outcome(state=State.PENDING, reason="")
     elif claim.is_here and not claim.is_alive:
         return None
     reason = ""
     if claim is not None and not claim.is_here:
         reason = f"runs on {claim.host}; only that machine can see if it lives"
     if trainer is None:
-        return Outcome(state=State.PENDING, reason=reason or "waits for the machine")
+        return Outcome(state=State.PENDING, reason=reason or "the machine is busy")
     return Outcome(state=State.RUNNING, nodes=(trainer.host,), start_s=trainer.at_s, reason=reason)
 
 

@@ -194,7 +194,7 @@ def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None
     first = machine.submit("a", SLEEP)
     machine.running(first)
     second = machine.submit("b", SLEEP)
-    until(lambda: machine.poll(second).reason == "waits for the machine")
+    until(lambda: machine.poll(second).reason == "the machine is busy")
     assert machine.poll(second).state is State.PENDING
     machine.cancel(second)
     assert machine.final(second).state is State.CANCELLED

@@ -26,8 +26,6 @@ _STACK_S = 2.0  # the most seconds for the stacks of one process
 _ALL_STACKS_S = 10.0  # the most seconds for the stacks of all processes
 _MOST_BYTES = 1 << 18  # the most bytes of stacks of one process
 _MOST_PROCESSES, _MOST_FRAMES, _MOST_THREADS = 64, 24, 16
-_LAST_LINES, _MOST_CHARS = 3, 300  # how many lines of the log are recorded, and how much of a line
-_LOG_END_BYTES = 1 << 13  # how much of the end of a log is read for these lines
 _MOST_RANK_DIGITS = 8  # a longer number is no rank
 # variables with a process's rank and the number of ranks; the innermost launcher first
 _RANKS = (
@@ -87,7 +85,6 @@ def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str
         "rank": rank,
         "at_s": at_s,
         "quiet_s": round(quiet_s, 1),
-        "last_lines": _last_lines(log),
         "processes": records,
     }
 
@@ -259,12 +256,3 @@ def _size(path: Path) -> int:
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return 0
-
-
-def _last_lines(log: Path) -> list[str]:
-    """Return the last lines of a log that are not blank; [] if it cannot be read."""
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - _LOG_END_BYTES, 0))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-        return [line.strip()[:_MOST_CHARS] for line in lines if line.strip()][-_LAST_LINES:]
-    return []

@@ -35,8 +35,6 @@ from pytest_xlatune.logs._course import (
     STEPS_THAT_REFUTE,
     Course,
     Phase,
-    RankLogs,
-    rank_of,
 )
 from pytest_xlatune.logs._sieve import STEP_WORD, LineFilter, StepRun, StepShapes
 from pytest_xlatune.logs._signatures import EVIDENCE_CHARS, is_harmless, sight, table
@@ -44,12 +42,11 @@ from pytest_xlatune.logs.formats import BlockReader, LogFormat, formats
 from pytest_xlatune.logs.grammar import Origin, PrefixLearner
 from pytest_xlatune.logs.line_classes import FACTS, LogLine
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern
-from pytest_xlatune.logs.standstill import Standstill, behind_by_logs
 from pytest_xlatune.model.failure import Action, FailureClass, Finding
 from pytest_xlatune.model.metric import StepRecord, Steps
 from pytest_xlatune.model.text import shortened
 
-__all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "RankReader", "read_log"]
+__all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "read_log"]
 
 _LINE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 16  # in a small window there is rarely a line worth reading
@@ -58,7 +55,6 @@ _TAIL_BYTES = 1 << 13
 _BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _MOST_OPENINGS = 4000
-_LINE_CHARS = 200  # so much of a rank's last line is shown
 _STEP_WORD = STEP_WORD.decode()
 _NO_ORIGIN = Origin()
 
@@ -113,17 +109,10 @@ class LogReader:
     """Reads one log. Feed it bytes as they come; ask at any time.
 
     `pattern` describes the step lines of a trainer other than MaxText, whose lines then are no
-    steps. `ranks` receives the steps of all ranks, by their labels, or as those of `rank` if it is
-    given.
+    steps.
     """
 
-    def __init__(
-        self,
-        pattern: StepPattern | None = None,
-        *,
-        ranks: RankLogs | None = None,
-        rank: int | None = None,
-    ) -> None:
+    def __init__(self, pattern: StepPattern | None = None) -> None:
         self._pattern = pattern
         self._formats = formats()
         # readers of the formats that have a line in this log
@@ -134,7 +123,7 @@ class LogReader:
         words = {*table().words, *other_words, *(word for facts in FACTS for word in facts.words)}
         self._step_words = (_STEP_WORD, *other_words, *(pattern.words if pattern else ()))
         self._filter = LineFilter((*words, *self._step_words))
-        self._course = Course(ranks, rank=rank)
+        self._course = Course()
         self._learner = PrefixLearner()
         # None where each line of a step is read in full
         self._step_shapes = StepShapes(other_words) if pattern is None else None
@@ -166,9 +155,7 @@ class LogReader:
         """All findings so far, in order of first appearance."""
         of_blocks: dict[tuple[str, str, Action], Finding] = {}
         for finding, _ in self._block_findings():
-            key = finding.cls, finding.detail, finding.action
-            known = of_blocks.get(key)
-            of_blocks[key] = replace(known, count=known.count + 1) if known else finding
+            of_blocks.setdefault((finding.cls, finding.detail, finding.action), finding)
         # at the end of a program, a block's finding comes before its consequences on the same line
         findings = (*of_blocks.values(), *self._course.findings.values())
         return tuple(sorted(findings, key=lambda finding: finding.line))
@@ -193,12 +180,6 @@ class LogReader:
         if isinstance(last, StepRun):
             return last.figure("step_s")[last.steps.index(self._course.start.last)] or 0.0
         return (last.step_s or 0.0) if last else 0.0
-
-    @property
-    def torn_line(self) -> bytes:
-        """What stands behind the last end of a line, 8 KiB at most; empty if there is nothing."""
-        last = self._tail.rpartition(b"\n")[2]
-        return b"" if last.endswith(b"\r") else last
 
     def end(self) -> list[str]:
         """Return the texts in the last lines of the log, 8 KiB at most."""
@@ -260,7 +241,7 @@ class LogReader:
             is_cancelled=bool(cancelled),
             exit_code=start.exit_code,
             tail=tuple(shortened(part, _TAIL_CHARS) for part in last[-_TAIL_LINES:]),
-            notes=course.notes(steps),
+            notes=course.notes(),
             libraries=start.plain("libraries"),
             memory_gb=start.memory_gb,
             asked=dict(course.asked),
@@ -339,20 +320,18 @@ class LogReader:
             segment=segment,
             is_torn=is_torn,
         )
-        if self._pattern is not None and self._pattern.is_json and self._takes_steps(line):
-            return
         inner = grammar.unwrap(text)
         if inner is not None:
             for part in inner.splitlines():
                 self._read_text(part, number, is_torn=False, outer=origin)
             return
-        if line.has(self._step_words):
-            of_step, other = grammar.unglued(text)
-            if other:  # a line of another program, which is read separately
-                self._read_text(other, number, is_torn=is_torn, outer=origin)
-                line = replace(line, text=of_step, low=of_step.lower())
-            if self._takes_steps(line):
+        if line.has(self._step_words) and self._takes_steps(line):
+            # another program may write into the same line, most often behind a progress bar
+            other = grammar.OTHER_LINE.search(text)
+            if other is None:
                 return
+            text = text[other.start() :]
+            line = replace(line, text=text, low=text.lower())
         self._note_blocks(line)
         if not self._takes_fact(line):
             finding, is_fatal = sight(line.text, line=number, evidence=segment)
@@ -361,14 +340,14 @@ class LogReader:
 
     def _read_hidden(self) -> None:
         """Read the settings that a prefix hid before it was learnt."""
-        self._course.has_front = False
         # valid for lines without the prefix; now each line is read in full
         self._step_shapes = None
         for text in self._learner.hidden:
             origin, rest = self._learner.split(text)
             setting = grammar.ENVIRONMENT.match(rest) if rest != text else None
             if setting is not None:
-                self._course.start.put("env", *grammar.setting_of(setting), origin)
+                name, value = setting["name"], setting["value"].rstrip()
+                self._course.start.put("env", name, value, origin)
         self._learner.hidden.clear()
 
     def _takes_steps(self, line: LogLine) -> bool:
@@ -405,8 +384,6 @@ class LogReader:
         usual_figures = course.start.figures_of(course.start.last)
         if len(steps) == 1 and grammar.figures_in(steps[0]) < usual_figures:  # it may be cut
             steps = grammar.parse_steps(text, label, is_torn=True)
-        front = text.partition(_STEP_WORD)[0].strip()
-        course.has_front |= bool(steps and front) and "[Rampup" not in front
         return steps
 
     def _note_blocks(self, line: LogLine) -> None:
@@ -417,11 +394,9 @@ class LogReader:
                 continue
             if type(form) not in self._block_readers:
                 self._block_readers[type(form)] = form.reader()
-            if any(word in line.segment.lower() for word in form.openings):
-                start.is_hung = True
-                if len(self._openings) < _MOST_OPENINGS:
-                    text = shortened(line.segment, EVIDENCE_CHARS).strip()
-                    self._openings.setdefault(line.number, (start.index, start.count, text))
+            if len(self._openings) < _MOST_OPENINGS:
+                text = shortened(line.segment, EVIDENCE_CHARS).strip()
+                self._openings.setdefault(line.number, (start.index, start.count, text))
 
     def _takes_fact(self, line: LogLine) -> bool:
         """Read a line by the classes, one after the other; return whether one claimed it."""
@@ -481,44 +456,3 @@ def read_log(chunks: Iterable[bytes]) -> LogReport:
         reader.feed(chunk)
     reader.close()
     return reader.report()
-
-
-class RankReader(RankLogs):
-    """Reads the logs of one job, one after the other or while they grow.
-
-    `pattern` describes the step lines of a trainer other than MaxText. Where a method takes a rank,
-    None stands for a log of several ranks, whose lines name their rank.
-    """
-
-    def __init__(self, pattern: StepPattern | None = None) -> None:
-        super().__init__()
-        self._pattern = pattern
-        self._readers: dict[int | None, LogReader] = {}
-
-    def log(self, rank: int | None = None) -> LogReader:
-        """Return the reader of the log of a rank."""
-        if rank not in self._readers:
-            self._readers[rank] = LogReader(self._pattern, ranks=self, rank=rank)
-        return self._readers[rank]
-
-    def is_known(self, rank: int | None) -> bool:
-        """Return whether the log of this rank is being read."""
-        return rank in self._readers
-
-    def feed(self, chunk: bytes, rank: int | None = None) -> None:
-        """Read more of the log of a rank."""
-        self.log(rank).feed(chunk)
-
-    def standstill(self) -> Standstill | None:
-        """Return which ranks are behind, as far as the lines tell; None if they tell nothing."""
-        for of_log, reader in self._readers.items():
-            reader.close()
-            for segment in reader.end():
-                rank = rank_of(grammar.split_origin(segment)[0], of_log)
-                if (log := self.log_of(rank)) is not None:
-                    log.last_line = shortened(segment, _LINE_CHARS)
-        return behind_by_logs(
-            {rank: (log.last_step, log.last_line) for rank, log in self.ranks.items()},
-            unheard=self.unheard,
-            line=self.unheard_line,
-        )

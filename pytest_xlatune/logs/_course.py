@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -33,7 +32,6 @@ MORE_STEPS = 1 << 13
 _MOST_DETAILS = 8  # different findings of one class that are kept
 _MOST_ORIGINS = 1024
 _MOST_SETTINGS = 4096  # of one kind
-_MOST_RANKS = 1 << 14
 _ENDING = (
     *(FailureClass.CANCELLED, FailureClass.TIME_LIMIT),
     *(FailureClass.PREEMPTED, FailureClass.PREEMPTION_NOTICE),
@@ -65,7 +63,6 @@ class Start(msgspec.Struct):
     last: int = -1  # highest step id; only valid if `steps` is not empty
     repeated: bool = False
     is_configured_twice: bool = False
-    is_hung: bool = False  # whether the first line of a block about a failure was printed
     count: int = 0  # number of steps, including dropped ones
     after_cancel: int = 0
     after_trouble: int = 0
@@ -115,50 +112,11 @@ def _run_of(item: tuple[int, StepRecord | StepRun]) -> StepRun | None:
     return item[1] if isinstance(item[1], StepRun) else None
 
 
-class RankLog(msgspec.Struct):
-    """What the lines of one rank show."""
-
-    last_step: int | None = None  # the last step of the last start; None before its first step
-    last_line: str = ""
-
-
-class RankLogs:
-    """The steps of all ranks, from one log with labels of ranks, or a log for each."""
+class Course:
+    """What the lines show so far."""
 
     def __init__(self) -> None:
-        self._logs: dict[int, RankLog] = {}
-        self.unheard: set[int] = set()  # ranks from which a coordination service did not hear
-        self.unheard_line = ""
-
-    @property
-    def ranks(self) -> Mapping[int, RankLog]:
-        """Rank -> what it printed so far, in the order of the ranks."""
-        return dict(sorted(self._logs.items()))
-
-    def log_of(self, rank: int | None) -> RankLog | None:
-        """Return the log of a rank; None if lines name no rank, or too many."""
-        if rank is None or (rank not in self._logs and len(self._logs) >= _MOST_RANKS):
-            return None
-        return self._logs.setdefault(rank, RankLog())
-
-    def take(self, rank: int | None, steps: Sequence[int]) -> None:
-        """Add further steps of a rank; a step that goes back is a new start of the program."""
-        log = self.log_of(rank)
-        if log is None:
-            return
-        for step in steps:
-            if log.last_step is not None and step < log.last_step:
-                self.unheard.clear()
-            log.last_step = step
-
-
-class Course:
-    """What the lines show so far. `ranks` receives all steps, as those of `rank` if it is given."""
-
-    def __init__(self, ranks: RankLogs | None = None, *, rank: int | None = None) -> None:
         self.start = Start()  # the last start of the program
-        self.ranks, self._rank = ranks, rank
-        self.tasks_at = 0  # number of the line that may go on with a list of missing tasks
         # origin -> number of the line with which an ignored exception begins
         self.ignored_at: dict[Origin, int] = {}
         # (class, detail) -> finding, in order of first appearance
@@ -168,9 +126,7 @@ class Course:
         # the arguments for MaxText in the head of a maxtext-slurm log
         self.asked: dict[str, str] = {}
         self.goal: int | None = None  # the id of the last step, if lines show it
-        self.unkept = 0  # number of findings beyond the limit
         self.has_cut_flags = False
-        self.has_front = False  # whether an unknown text precedes a step
         self._steps_since_fatal = 0
         self._is_cancelled = False
 
@@ -188,15 +144,11 @@ class Course:
         elif known is not None:  # its evidence was a line of an earlier start
             del self.findings[key]
             self.findings[key] = replace(finding, count=known.count + 1)
-        elif sum(cls == finding.cls for cls, _ in self.findings) >= _MOST_DETAILS:
-            self.unkept += 1
-        else:
+        elif sum(cls == finding.cls for cls, _ in self.findings) < _MOST_DETAILS:
             self.findings[key] = finding
 
     def step(self, record: StepRecord, origin: Origin) -> None:
         """Add a step that a line of an origin reports."""
-        if self.ranks is not None:
-            self.ranks.take(rank_of(origin, self._rank), (record.step,))
         if not self._is_at_home(origin):
             return
         start = self.start
@@ -220,23 +172,14 @@ class Course:
             return False
         if run.figures < start.figures_of(start.last):
             return False
-        rows_of: dict[int | None, Sequence[int]] = {run.ranks[0]: range(len(run.steps))}
-        if len(origins) > 1:
-            rows_of_rank = defaultdict[int | None, list[int]](list)
-            for row, rank in enumerate(run.ranks):
-                rows_of_rank[rank].append(row)
-            rows_of = {**rows_of_rank}
-        home_rows = next((rows for rank, rows in rows_of.items() if origins[rank] == home), None)
-        if home_rows is not None:
-            at_home = run.chosen(home_rows)
+        home_rank = int(home.rank) if home.rank else None
+        rows = [row for row, rank in enumerate(run.ranks) if rank == home_rank]
+        if rows and home == Origin(home.rank):
+            at_home = run.chosen(rows)
             if at_home.steps[0] <= start.last or not _increases(at_home.steps):
                 return False
             at_home.label, at_home.start = home.label, start.index
             self._add(at_home.steps, itertools.repeat(at_home))
-        if self.ranks is not None and (self._rank is not None or None not in origins):
-            for rank, rows in rows_of.items():
-                steps = [run.steps[row] for row in rows]
-                self.ranks.take(rank_of(origins[rank], self._rank), steps)
         return True
 
     def begin_if_trained(self, origin: Origin) -> None:
@@ -256,28 +199,22 @@ class Course:
         preference, _ = start.settings.get("config", {}).get(key, (None, ""))
         if preference != origin.preference or start.is_configured_twice:
             return
-        asks = any(finding.action is not Action.NONE for finding in self.findings.values())
-        if start.is_hung or asks:
+        if any(finding.action is not Action.NONE for finding in self.findings.values()):
             self._begin()
         else:
             start.is_configured_twice = origin.rank == ""
 
-    def notes(self, steps: Steps) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Return remarks for a reader of the steps, one sentence each."""
         start = self.start
         dropped = start.left_out + max(len(start.steps) - MOST_STEPS, 0)
         whose = (start.home and start.home.label) or "the one without a label"
-        timeless = steps.chosen([took_s is not None and took_s <= 0.0 for took_s in steps.step_s])
-        example = f"e.g. step {timeless.step[0]} in {timeless.step_s[0]:g} s" if timeless else ""
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
             (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),
             (start.repeated, "several ranks print a step alike; the first line of each counts"),
             (dropped, f"{dropped} earlier steps are not kept"),
-            (self.unkept, f"{self.unkept} more findings are not kept"),
             (self.has_cut_flags, "the line of XLA_FLAGS is cut and was not used"),
-            (self.has_front, "an unknown text in front of lines may hide settings and failures"),
-            (timeless, f"{len(timeless)} steps took no time or less, {example}: not counted"),
         )
         return tuple(text for is_so, text in cases if is_so)
 
@@ -331,10 +268,3 @@ class Course:
 
 def _increases(steps: Sequence[int]) -> bool:
     return all(map(operator.lt, steps, steps[1:]))
-
-
-def rank_of(origin: Origin, rank: int | None) -> int | None:
-    """Return the rank of a line: that of its file if each rank has one, else of its label."""
-    if rank is not None:
-        return rank
-    return int(origin.rank) if origin.rank else None

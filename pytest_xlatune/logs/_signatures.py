@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -18,8 +17,6 @@ from pytest_xlatune.model.failure import Action, FailureClass, Finding, signatur
 from pytest_xlatune.model.text import shortened
 
 EVIDENCE_CHARS = 500
-_CODE = re.compile(r"E\d{4}")
-_LEAST_TAKEN = 60  # characters; see `signatures.toml`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters around a word that a pattern sees
 # severities:  W0112 07:08:09.000001 77 lhs.cc:1]   2026-01-12 07:08:09.123456: F
 # external/xla/a.cc:1]
@@ -64,25 +61,15 @@ class Signature(
     is_fatal: bool = False
     ignore_case: bool = False
     detail: str = ""
-    code: str = ""
 
     @functools.cached_property
     def pattern(self) -> re.Pattern[str]:
         """The compiled `regex`."""
         return re.compile("|".join(self.regex), re.IGNORECASE if self.ignore_case else 0)
 
-    def code_of(self, match: re.Match[str]) -> str:
-        """Return the code from XLA's published list in a match; "" without one."""
-        codes = (name for name, text in match.groupdict().items() if text and _CODE.fullmatch(name))
-        return next(codes, self.code)
-
     def detail_of(self, match: re.Match[str]) -> str:
         """Return the figure or name in a match; "" if it has none."""
         groups = {name: text and text.strip() for name, text in match.groupdict().items()}
-        for name, text in groups.items():
-            # a pattern that matches so many characters, `.{0,160}`, may end inside a word
-            if text and len(text) >= _LEAST_TAKEN and match.end(name) == match.end():
-                groups[name] = shortened(match.string[match.start(name) :].lstrip(), len(text))
         if not self.detail:
             return next(filter(None, groups.values()), "")
         return "" if None in groups.values() else self.detail.format_map(groups)
@@ -95,7 +82,6 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # sample line -> the pattern that finds it: lines that occur in good runs
     harmless: dict[str, str]
     combined: dict[FailureClass, Tier]  # classes that follow only from log and outcome together
-    published: dict[str, str]  # code in XLA's published list -> the advice on its page
 
     @functools.cached_property
     def words(self) -> Mapping[str, Sequence[int]]:
@@ -119,27 +105,22 @@ class SignatureTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return re.compile("|".join(self.harmless.values()))
 
 
-def read_table(content: Mapping[str, Any]) -> SignatureTable:
-    """Return the table of signatures from the content of `signatures.toml`.
+@functools.cache
+def table() -> SignatureTable:
+    """Return the table of `signatures.toml`, which is read once.
 
     Raises:
         msgspec.ValidationError: a class, action, tier or field is unknown.
     """
+    content = signatures()
     classes = content["class"]
     usual = {cls: {"action": row["action"]} for cls, row in classes.items() if "action" in row}
     table_content = {
         "signatures": [usual.get(row["class"], {}) | row for row in content["signature"]],
         "harmless": {row["sample"]: row["regex"] for row in content["harmless"]},
         "combined": {cls: row["tier"] for cls, row in classes.items() if "tier" in row},
-        "published": content.get("published", {}),
     }
     return msgspec.convert(table_content, SignatureTable)
-
-
-@functools.cache
-def table() -> SignatureTable:
-    """Return the table of `signatures.toml`, which is read once."""
-    return read_table(signatures())
 
 
 def is_harmless(text: str) -> bool:
@@ -168,7 +149,6 @@ def sight(text: str, *, line: int, evidence: str) -> tuple[Finding | None, bool]
             line=line,
             text=shown,
             detail=shortened(signature.detail_of(match), EVIDENCE_CHARS),
-            code=signature.code_of(match),
         )
         ends = signature.is_fatal or severity == "F" or _RAISED.match(text) is not None
         return finding, ends and severity not in ("I", "W") and finding.action is not Action.NONE

@@ -8,7 +8,6 @@ passes the bytes.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from typing import ClassVar
@@ -51,18 +50,16 @@ class BlockReader:
 
 
 class LogFormat:
-    """A log format. A subclass is instantiated once without arguments, and stores nothing of a log.
+    """A log format. A subclass is instantiated without arguments, and stores nothing of a log.
 
     Methods that a subclass does not define read nothing.
 
     Attributes:
         words: words in lower case, each with three letters of f to z or _; lines without any of
             them are not examined.
-        openings: those of `words` that occur in the first line of a block about a failure.
     """
 
     words: ClassVar[tuple[str, ...]] = ()
-    openings: ClassVar[tuple[str, ...]] = ()
 
     def steps(self, text: str, rank: str) -> Sequence[StepRecord]:
         """Return the steps in a line with one of `words`, printed by the process `rank`."""
@@ -80,20 +77,15 @@ def formats() -> tuple[LogFormat, ...]:
     Raises:
         ConfigError: one of them cannot be loaded.
     """
-    return _formats(tuple(BROUGHT.names().items()))
-
-
-@functools.lru_cache(maxsize=16)
-def _formats(named: tuple[tuple[str, str], ...]) -> tuple[LogFormat, ...]:
     formats = []
-    for name, _ in named:
+    for name in BROUGHT.names():
         made = BROUGHT.load_as(name, LogFormat, where="the formats of logs")
         unfit = [word for word in made.words if len(_LETTERS.findall(word)) < LEAST_LETTERS]
-        if unfit or {*made.openings} - {*made.words}:
+        if unfit:
             raise ConfigError(
-                f"log format {name!r} of {BROUGHT.source(name)}: found words {made.words} and "
-                f"openings {made.openings}. Lines are first searched for these words, so each "
-                f"must be in lower case and have {LEAST_LETTERS} letters of f to z (or _)"
+                f"log format {name!r} of {BROUGHT.source(name)}: found words {made.words}. Lines "
+                "are first searched for these words, so each must be in lower case and have "
+                f"{LEAST_LETTERS} letters of f to z (or _)"
             )
         formats.append(made)
     return tuple(formats)

@@ -236,7 +236,7 @@ def step_layout(line: bytes) -> Layout | None:
         return None
     layout = _fields(match, text)
     # any digits make these finite numbers; a line without a figure may be no step
-    if actor != _NOWHERE or not layout or _OTHER_LINE.search(text, at):
+    if actor != _NOWHERE or not layout or OTHER_LINE.search(text, at):
         return None
     if not all(_PLAIN_NUMBER.fullmatch(text[place]) for place in layout.values()):
         return None
@@ -258,27 +258,12 @@ def _fields(match: re.Match[str], text: str) -> dict[str, slice]:
 # where another program's line begins after one without an end, such as a progress bar:
 #   ... loss: 7.3slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT     srun: error: n1: task 0: Killed
 #   F0112 07:08:09.000001 77 a.cc:1] Check failed      *** SIGABRT received by PID 7
-_OTHER_LINE = re.compile(
+OTHER_LINE = re.compile(
     r"slurmstepd(?:-[\w.-]{1,80})?: (?:error: )?|srun: error: |(?<![A-Za-z_.])srun: "
     r"|Traceback \(most recent call last\):|\*\*\* SIG[A-Z]+ received"
     r"|(?:jax|jaxlib|torch)\.[\w.]{0,80}Error: "
     r"|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} +\d{1,9} [^\s\]]{1,200}:\d{1,9}\] "
 )
-
-
-def unglued(text: str) -> tuple[str, str]:
-    """Return a step line without another program's line, and that line; "" if there is none.
-
-    Two programs that write to one file may share a line, most often with a progress bar.
-    """
-    other = _OTHER_LINE.search(text)
-    if other is None:
-        return text, ""
-    at = text.find("completed step: ", other.end())
-    end = len(text) if at < 0 else at
-    if not other.start() and at < 0:
-        return text, ""
-    return text[: other.start()] + text[end:], text[other.start() : end]
 
 
 def _without_torn_field(text: str) -> str:
@@ -303,19 +288,10 @@ def _kind(match: re.Match[str], text: str) -> str:
     return "rampup" if "[Rampup Batch Size Phase]" in text[: match.start()] else "step"
 
 
-# lines of `printenv`:  NCCL_IB_HCA=mlx5_0,mlx5_1        declare -x XLA_FLAGS="--xla_a=0"
+# lines of `printenv`:  NCCL_IB_HCA=mlx5_0,mlx5_1
 ENVIRONMENT = re.compile(
-    r"(?P<shell>export |declare -x )?"
     r"(?P<name>(?:NCCL|RCCL|XLA|JAX|HSA|HIP|UCX|NVTE|LIBTPU)_\w+)=(?P<value>.*)"
 )
-
-
-def setting_of(match: re.Match[str]) -> tuple[str, str]:
-    """Return name and value in a match of `ENVIRONMENT`; a shell quotes the value."""
-    value = match["value"].rstrip()
-    if match["shell"] and len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        value = value[1:-1]
-    return match["name"], value
 
 
 # MaxText's lines begin with:  Config param steps: 15     completed step: 7,

@@ -18,9 +18,8 @@ from pytest_xlatune.logs import grammar
 from pytest_xlatune.logs._course import Course, Phase
 from pytest_xlatune.logs.grammar import Origin
 from pytest_xlatune.model import channels
-from pytest_xlatune.model.text import shortened
 
-_MOST_DEVICES, _MOST_LINE_CHARS, _MOST_TRACEBACK_LINES = 8, 200, 60
+_MOST_DEVICES, _MOST_TRACEBACK_LINES = 8, 60
 _SIGTERM_EXIT = 143
 
 
@@ -68,8 +67,7 @@ def _environment(match: re.Match[str], line: LogLine, course: Course) -> bool:
     if match.start():  # a text that names a setting is none
         return False
     course.begin_if_trained(line.origin)
-    course.start.put("env", *grammar.setting_of(match), line.origin)
-    return True
+    return _put(match, line, course, kind="env")
 
 
 def _flag(_: re.Match[str], line: LogLine, course: Course) -> bool:
@@ -130,7 +128,7 @@ _ARGUMENT = re.compile(r"-{0,2}(?P<key>[A-Za-z]\w*)=(?P<value>\S+)")
 
 
 def _asked(match: re.Match[str], _: LogLine, course: Course) -> bool:
-    for word in (match["passed"] or match["traced"] or "").strip().strip("\"'").split():
+    for word in match[1].strip().strip("\"'").split():
         if (argument := _ARGUMENT.fullmatch(word)) is not None:
             course.asked[argument["key"]] = argument["value"].strip("\"'")
     return False
@@ -148,22 +146,8 @@ def _ignored(match: re.Match[str], line: LogLine, course: Course) -> bool:
     return is_of_it
 
 
-_TASK = re.compile(r"/job:\w+/replica:\d+/task:(\d{1,9})")
-
-
-def _unheard(match: re.Match[str], line: LogLine, course: Course) -> bool:
-    """Ranks from which a coordination service did not hear; a list may span several lines."""
-    logs, more = course.ranks, match["more"]
-    if logs is not None and (more is None or line.number == course.tasks_at):
-        logs.unheard |= {*map(int, _TASK.findall(match["one"] or match["list"] or more or ""))}
-        logs.unheard_line = logs.unheard_line or shortened(line.text.strip(), _MOST_LINE_CHARS)
-        course.tasks_at = 0 if match["one"] else line.number + 1
-    return False
-
-
 _VARIABLES = ("nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_")
 _DEVICE_LISTS = tuple(f"{kind}device(id=" for kind in ("cpu", "cuda", "rocm", "gpu", "tpu"))
-_TASKS = r"(?:\s*/job:\w+/replica:\d+/task:\d{1,9},?)*"
 
 # a word of an end, its pattern, and its exit code; None if the code is in the line
 _ENDS: tuple[tuple[str, str, int | None], ...] = (
@@ -243,14 +227,7 @@ FACTS: tuple[LineClass, ...] = (
         _pgle,
     ),
     # PASSTHROUGH_ARGS="steps=15 dataset_type=synthetic per_device_batch_size=4"
-    # a shell that traces its commands prints:  + python3 -m MaxText.train base.yml steps=15
-    LineClass(
-        ("passthrough_args=", "maxtext"),
-        r"\bPASSTHROUGH_ARGS=(?P<passed>.*)"
-        r"|^\++ (?:\S{1,200} )*?\S{0,200}python[\d.]* (?:-\S{1,99} )*"
-        r"\S{0,200}[Mm]ax[Tt]ext\S{0,200}train\S{0,99}(?P<traced> .*)",
-        _asked,
-    ),
+    LineClass(("passthrough_args=",), r"\bPASSTHROUGH_ARGS=(.*)", _asked),
     # Config param per_device_batch_size: 7.0
     LineClass(("config param ",), r"Config param (?P<name>\w+): ?(?P<value>.*)", _config),
     LineClass(("argv[",), r"\bargv\[", _flag),
@@ -279,14 +256,4 @@ FACTS: tuple[LineClass, ...] = (
         _memory,
     ),
     LineClass(("memstats: after params",), r"(?i:memstats: after params)", _memstats),
-    # The following tasks are unhealthy (stopped sending heartbeats): /job:x/replica:0/task:7
-    # The first task at the barrier: /job:jax_worker/replica:0/task:13. Some timed out task names:
-    # Task /job:jax_worker/replica:0/task:0 heartbeat timeout.
-    LineClass(
-        ("/replica:", "task names:", "sending heartbeats):"),
-        r"(?:timed out task names:|unhealthy \(stopped sending heartbeats\):)"
-        rf"(?P<list>{_TASKS})\s*$|^(?P<more>{_TASKS})\s*$"
-        r"|Task (?P<one>/job:\w+/replica:\d+/task:\d{1,9}) heartbeat timeout",
-        _unheard,
-    ),
 )

@@ -14,15 +14,11 @@ Pure. MaxText's own lines need no pattern; `grammar` reads them. Sources of the 
     axlearn       apple/axlearn, axlearn/common/trainer.py, run and _step_log: every hundredth step,
     with the mean over the last hundred
     levanter      tqdm_loggable, as in logs of marin's jobs
-    lightning     Lightning's progress bars, by tqdm or rich; steps are counted through the epochs
-    hf-trainer    the tqdm bar of HF's Trainer
-    tqdm          any other tqdm bar
-    json          one JSON object in each line, with the names in `_JSON_NAMES`
+    tqdm          any other tqdm bar, e.g. that of HF's Trainer
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import math
 import re
@@ -33,7 +29,6 @@ import msgspec
 from pytest_xlatune.logs.formats import LEAST_LETTERS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.metric import StepRecord
-from pytest_xlatune.model.record import Json, read_json
 
 _NUMBER = r"[-+]?(?:\d[\d,]*(?:\.\d*)?(?:[eE][-+]?\d+)?|[nN]a[nN]|[iI]nf)"
 GROUPS = ("step", "seconds", "ms", "rate", "tgs", "tflops", "mfu", "loss", "total")
@@ -62,11 +57,6 @@ class StepPattern(msgspec.Struct, frozen=True):
     fields: tuple[str, ...] = ()  # patterns of figures anywhere in it
     total: str = ""  # pattern of another line with the id of the last step; "" if none
 
-    @property
-    def is_json(self) -> bool:
-        """Whether a line is a JSON object."""
-        return self is PRESETS["json"]
-
     def steps(self, text: str, label: str) -> list[StepRecord]:
         """Return the step in a line; [] if it has none."""
         groups = self._groups(text)
@@ -94,20 +84,11 @@ class StepPattern(msgspec.Struct, frozen=True):
         """Return the id of the program's last step if a line shows it; else None."""
         if self.total and (match := _compiled(self.total).search(text[:_MOST_CHARS])) is not None:
             return _whole_number(match["total"])
-        groups = self._groups(text)
-        last = _step_of(groups, "total", "kilos")
-        # a bar that counts all steps, from 0 or from 1
-        count, bar_length = (_whole_number(groups.get(name, "")) for name in ("count", "of"))
-        step = _step_of(groups, "step", "kilo")
-        if count is not None and bar_length is not None and step in (count, count - 1):
-            last = bar_length - (count - step)
-        return last
+        return _step_of(self._groups(text), "total", "kilos")
 
     def _groups(self, text: str) -> dict[str, str]:
         """Return group -> text of a line; {} if it is no step line."""
         text = text[:_MOST_CHARS]
-        if self.is_json:
-            return _of_json(text)
         if (line := _compiled(self.pattern).search(text)) is None:
             return {}
         groups: dict[str, str] = {}
@@ -159,7 +140,6 @@ PRESETS = {
         ),
         (
             *(r"reduced_train_loss[:=] *(?P<loss>N)", r"tokens_per_sec_per_gpu[:=] *(?P<tgs>N)"),
-            r"\| *(?P<count>\d+)/(?P<of>\d+) \[",
             r"<[^,\]]*, *(?:(?P<rate>N)it/s|(?P<seconds>N)s/it)",
         ),
     ),
@@ -180,87 +160,21 @@ PRESETS = {
         ),
         (r"\bloss=(?P<loss>N)",),
     ),
-    # Epoch 0:  12%|#2        | 12/100 [00:24<02:58,  0.49it/s, v_num=0, train_loss=2.30]
-    # Epoch 0/9 ------ 12/100 0:00:24 • 0:02:58 0.49it/s v_num: 0 train_loss: 2.3
-    "lightning": StepPattern(
-        _BAR_TERMS, rf"\bEpoch (?P<epoch>\d+)(?:/\d+)?\b.*? {_BAR}", (_BAR_LOSS,)
-    ),
-    #  12%|#2        | 12/100 [00:24<02:58,  2.01s/it]
-    #   Total optimization steps = 1,000
-    "hf-trainer": StepPattern(
-        (*_BAR_TERMS, "total optimization steps"),
-        rf"^ *\d+%\|[^|]*\| *{_BAR}",
-        (_BAR_LOSS,),
-        r"Total optimization steps = (?P<total>[\d,]+)",
-    ),
     # train:  12%|#2        | 12/100 [00:24<02:58,  2.01s/it, loss=2.3]
     "tqdm": StepPattern(_BAR_TERMS, rf"(?<![\d/]){_BAR}", (_BAR_LOSS,)),
-    # {"step": 12, "loss": 2.3, "step_time": 0.51, "tokens_per_second_per_device": 7282}
-    "json": StepPattern(
-        ('step"', 'iteration"', 'iter"', "step'", "iteration'", "iter'"),
-        r"^\W*\{(?P<step>.*)\}\W*$",
-    ),
 }
-# group -> names after `train/` or `perf/`, in lower case
-_JSON_GROUPS: Mapping[str, str] = {
-    "step": "step global_step _step iteration iter train_step",
-    "seconds": "seconds step_time step_time_s step_time_seconds step_seconds step_s "
-    "seconds_per_step time_per_step iter_time iteration_time sec_per_step secs_per_step "
-    "step_time_sec step_duration iter_time_s time_per_iteration end_to_end(s)",
-    "ms": "iteration_time_ms iter_time_ms time_per_iteration_ms step_time_ms ms ms_per_step "
-    "time_per_step_ms",
-    "rate": "iterations_per_second it_per_sec train_steps_per_second steps_per_second "
-    "steps_per_sec it_per_s it/s",
-    "tgs": "tokens/s/device tokens/s/gpu tokens_per_second_per_chip tokens_per_sec_per_chip "
-    "throughput(tps) tokens_per_second_per_device tokens_per_sec_per_device "
-    "tokens_per_sec_per_gpu per_device_tokens_per_sec tgs tokens_per_second_per_gpu tps",
-    "tflops": "tflop/s/device tflops_per_sec_per_gpu tflops_per_chip tflops "
-    "per_device_tflops_per_sec tflops_per_device tflops_per_gpu tflops_per_sec_per_device",
-    "mfu": "mfu",
-    "loss": "global_avg_loss loss/train loss train_loss lm_loss training_loss reduced_train_loss",
-    "total": "total_steps max_steps num_steps train_iters",
-}
-_JSON_NAMES = {name: group for group, names in _JSON_GROUPS.items() for name in names.split()}
-_JSON_NAMES["train_step_timing in s"] = "seconds"
 _MOST_DIGITS = 15
 _MOST_CHARS = 4096
 
 
 def _step_of(groups: Mapping[str, str], group: str, thousands: str) -> int | None:
-    """Return the id of a step, counted through the epochs if a line names them."""
-    step = _whole_number(groups.get(group, ""), 1000 if groups.get(thousands) else 1)
-    epoch, of_epoch = (_whole_number(groups.get(name, "")) for name in ("epoch", "total"))
-    if step is None or epoch is None or of_epoch is None:
-        return step
-    return epoch * of_epoch + step
+    """Return the id of a step, which a bar may count in thousands."""
+    return _whole_number(groups.get(group, ""), 1000 if groups.get(thousands) else 1)
 
 
 def _whole_number(text: str, unit: int = 1) -> int | None:
     number = _number(text) if len(text) <= _MOST_DIGITS else None
     return None if number is None or not math.isfinite(number) else round(number * unit)
-
-
-def _of_json(text: str) -> dict[str, str]:
-    """Return the figures in a JSON object and its nested objects, by names of groups."""
-    body = text.strip(" \t\r,[]")
-    try:
-        value: Json = ast.literal_eval(body) if body.startswith("{'") else read_json(body)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return {}
-    groups: dict[str, str] = {}
-    for name, member in _members(value):
-        group = _JSON_NAMES.get(name) or _JSON_NAMES.get(re.split(r"[/.]", name)[-1])
-        if group and isinstance(member, int | float | str) and not isinstance(member, bool):
-            is_share = group == "mfu" and (_number(str(member)) or 2) <= 1
-            groups.setdefault(group, str(float(member) * 100) if is_share else str(member))
-    return groups if "step" in groups and len(groups) > 1 else {}
-
-
-def _members(value: Json) -> list[tuple[str, Json]]:
-    if not isinstance(value, dict):
-        return []
-    members = [(name.lower(), member) for name, member in value.items()]
-    return [*members, *(inner for _, member in members for inner in _members(member))]
 
 
 @functools.lru_cache(maxsize=16)

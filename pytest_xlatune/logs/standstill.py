@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import PurePath
 
@@ -57,33 +57,20 @@ class HangLook(Record, frozen=True, kw_only=True):
     rank: int  # the rank of the payload
     at_s: float  # seconds since 1970 by the node's clock
     quiet_s: float  # how long its log had not grown
-    last_lines: tuple[str, ...] = ()  # last lines of its log
     processes: tuple[SeenProcess, ...] = ()  # the processes below the payload
 
 
 class Doing(StrEnum):
-    """What the main thread of a rank does."""
+    """What the main thread of a rank does, as the template of a reason."""
 
-    GONE = "gone"
-    SILENT = "silent"  # nothing is known about it
-    STOPPED = "stopped"
-    DISK = "disk"  # an uninterruptible wait
-    READS = "reads"
-    SLEEPS = "sleeps"
-    RUNS = "runs"
-    WAITS = "waits"
-
-
-_PHRASES: Mapping[Doing, str] = {
-    Doing.GONE: "its program has ended ({on})",
-    Doing.SILENT: "its node did not answer",
-    Doing.STOPPED: "stopped by a signal or a debugger{at}",
-    Doing.DISK: "in an uninterruptible wait of the kernel ({on}){at}",
-    Doing.READS: "waits for {on}{at}",
-    Doing.SLEEPS: "sleeps{at}",
-    Doing.RUNS: "computes on the host{at}",
-    Doing.WAITS: "waiting{at}",
-}
+    GONE = "its program has ended ({on})"
+    SILENT = "its node did not answer"
+    STOPPED = "stopped by a signal or a debugger{at}"
+    DISK = "in an uninterruptible wait of the kernel ({on}){at}"
+    READS = "waits for {on}{at}"
+    SLEEPS = "sleeps{at}"
+    RUNS = "computes on the host{at}"
+    WAITS = "waiting{at}"
 
 
 class RankState(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,14 +82,12 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     at: str = ""  # the innermost frame of the user's own code, `train.py:24 load`; "" if unknown
     on: str = ""  # what it reads from, the kernel's wait channel, or how it ended
     step: int | None = None  # step of its last step line; None if there is none
-    last_line: str = ""  # last line of its log
 
     @property
     def why(self) -> Message:
         """What it does, as a reason."""
         at = say(" in {at}", at=self.at) if self.at else None
-        unknown = "how is unknown" if self.doing is Doing.GONE else "unknown"
-        return say(_PHRASES[self.doing], on=self.on or unknown, at=at)
+        return say(str(self.doing), on=self.on or "unknown", at=at)
 
 
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +123,7 @@ def standstill(
         behind = _steps_behind(states)
     behind = behind or _elsewhere(states)
     if behind:
-        return _named(states, behind, behind[0].why)
+        return _named(states, behind)
     why = say("no rank of {ranks} stands out", ranks=len(states))
     if len({state.why for state in states}) == 1:
         why = say(
@@ -147,35 +132,6 @@ def standstill(
             doing=states[0].why,
         )
     return Standstill(stands=states, behind=(), why=why)
-
-
-def behind_by_logs(
-    logs: Mapping[int, tuple[int | None, str]], *, unheard: Collection[int], line: str
-) -> Standstill | None:
-    """Return which rank is behind according to the logs; None if they name none.
-
-    Args:
-        logs: rank -> its last step and its last line.
-        unheard: the ranks from which a coordination service did not hear.
-        line: the line in which it says so.
-    """
-    known = {**dict.fromkeys(unheard, (None, "")), **logs}
-    states = tuple(
-        RankState(rank=rank, step=step, last_line=last_line)
-        for rank, (step, last_line) in sorted(known.items())
-    )
-    gone = [state for state in states if state.rank in unheard]
-    if gone and (len(gone) < len(states) or len(states) == 1):
-        return _named(states, gone, say("named by the line `{said}`", said=line), are_seen=False)
-    behind = _steps_behind(states)
-    if not behind:
-        return None
-    why = say(
-        "others came to step {most}; its last line: {line}",
-        most=max(state.step for state in states if state.step is not None),
-        line=behind[0].last_line or "none",
-    )
-    return _named(states, behind, why, are_seen=False)
 
 
 def _gone(states: Sequence[RankState]) -> Sequence[RankState]:
@@ -258,7 +214,6 @@ def _state(rank: int, seen: Sequence[tuple[HangLook, SeenProcess]], step: int | 
         at=_user_frame(main.stacks[0]) if main.stacks else "",
         on={Doing.READS: main.on, Doing.DISK: main.channel}.get(doing, ""),
         step=step,
-        last_line=hang_look.last_lines[-1] if hang_look.last_lines else "",
     )
 
 
@@ -285,39 +240,28 @@ def _user_frame(frames: Sequence[str]) -> str:
     return ""
 
 
-def _named(
-    stands: tuple[RankState, ...],
-    behind: Sequence[RankState],
-    doing: Message,
-    *,
-    are_seen: bool = True,
-) -> Standstill:
-    """Return that these ranks are behind; `are_seen` says whether their processes were seen."""
+def _named(stands: tuple[RankState, ...], behind: Sequence[RankState]) -> Standstill:
+    """Return that these ranks are behind, and what the others do if all do the same."""
     others = [state for state in stands if state not in behind]
-    nodes = sorted({state.node for state in behind if state.node})
-    elsewhere = {state.node for state in others}
-    is_only_node = len(nodes) == 1 and nodes[0] not in elsewhere and bool(elsewhere - {""})
-    is_told = is_only_node and len(behind) > 1
-    place = " on {nodes}, the only node with such ranks," if is_told else " on {nodes}"
-    reasons = {state.why for state in others}
-    waits = None
-    if are_seen and len(reasons) == 1:
-        text = "; {others:+other rank} {doing}"
-        waits = say(text, others=len(others), doing=reasons.pop())
+    nodes, other_nodes = ({state.node for state in part} - {""} for part in (behind, others))
+    is_only_node = len(nodes) == 1 and bool(other_nodes) and not nodes & other_nodes
+    reasons, waits = {state.why for state in others}, None
+    if len(reasons) == 1:
+        waits = say("; {others:+other rank} {doing}", others=len(others), doing=reasons.pop())
     step = behind[0].step
     why = say(
         "rank {ranks}{place} is behind{step}: {doing}{others}"
         if len(behind) == 1
         else "ranks {ranks}{place} are behind{step}: {doing}{others}",
         ranks=at_most(8, [state.rank for state in behind]),
-        place=say(place, nodes=at_most(4, nodes)) if nodes else None,
+        place=say(" on {nodes}", nodes=at_most(4, sorted(nodes))) if nodes else None,
         step=say(" after step {step}", step=step) if step is not None else None,
-        doing=doing,
+        doing=behind[0].why,
         others=waits,
     )
     return Standstill(
         stands=stands,
         behind=tuple(state.rank for state in behind),
         why=why,
-        node=nodes[0] if is_only_node else "",
+        node=nodes.pop() if is_only_node else "",
     )

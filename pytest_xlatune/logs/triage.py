@@ -25,7 +25,6 @@ from pytest_xlatune.model.failure import (
     blamed_on,
 )
 
-_PAGES = "https://openxla.org/xla/errors/error_"  # followed by a code without its E
 # a log of this size before step 0 is out of control, by the triage table of maxtext-slurm
 _RUNAWAY_BYTES = 500_000_000
 _SIGKILL, _SIGTERM, _SIGINT = 9, 15, 2
@@ -42,26 +41,10 @@ _OF_SIGNAL = {
 }
 _ENDED_BY_OTHERS = (State.TIMEOUT, State.CANCELLED, State.REQUEUED, State.NODE_FAIL)
 _ENDS = frozenset({FailureClass.CANCELLED, FailureClass.TIME_LIMIT})
-# the first that is found counts
-_ENDED_BY = {
-    FailureClass.PREEMPTED: "Slurm: another job took the nodes",
-    FailureClass.REQUEUED: "a requeue",
-    FailureClass.TIME_LIMIT: "Slurm: the time limit",
-    FailureClass.NODE_FAIL: "Slurm: a node failed",
-    FailureClass.CANCELLED: "a cancel (scancel, or the scheduler)",
-    FailureClass.TRAIN_TIMEOUT: "the launcher's own time limit",
-    FailureClass.OOM_HOST: "the kernel, for want of memory",
-    FailureClass.KILLED: "SIGKILL",
-}
-_NO_STEP = "it ran but printed no step line that can be read"
-_EXPECTED = (
-    f"{_NO_STEP}; expected e.g. `completed step: 7, seconds: "
-    "0.510, Tokens/s/device: 990.5, loss: 7.125`, or step_pattern= in CellSettings "
-    "or xlatune.toml for another form, see docs/how-to/trainer.md"
-)
-_FITS = (
-    "{}; its lines are those of {}: step_pattern={!r} in CellSettings, or step-pattern in "
-    "xlatune.toml, reads them"
+_NO_STEP = (
+    "it ran but printed no step line that can be read; expected e.g. `completed step: 7, seconds: "
+    "0.510, Tokens/s/device: 990.5, loss: 7.125`, or step_pattern= in CellSettings or xlatune.toml "
+    "for another form{}, see docs/how-to/trainer.md"
 )
 # classes that later steps do not refute: training went wrong, or ran on another device
 _STAND = (FailureClass.NUMERICAL_FAILURE, FailureClass.NO_GPU)
@@ -179,27 +162,12 @@ def end_of(report: LogReport) -> Outcome:
     return Outcome(state=State.RUNNING)
 
 
-def ended_by(outcome: Outcome, findings: Iterable[Finding]) -> str:
-    """Return a text on what ended a job; "" if neither log nor outcome shows it."""
-    classes = {finding.cls for finding in findings}
-    known = next((words for cls, words in _ENDED_BY.items() if cls in classes), "")
-    if known or not outcome.state.is_final:
-        return known
-    if outcome.state is State.COMPLETED:
-        return "itself (exit 0)"
-    if outcome.exit_code == _SHELL_BASE + _SIGTERM:
-        return "SIGTERM (exit 143)"
-    if outcome.exit_code is not None:
-        return f"itself (exit {outcome.exit_code})"
-    return f"signal {outcome.signal}" if outcome.signal else ""
-
-
-def advice(finding: Finding) -> str:
-    """Return what a person can do about a finding, from its class or XLA's page."""
-    page = table().published.get(finding.code)
-    if page is not None:
-        return f"{page} ({_PAGES}{finding.code[1:]})"
-    return FailureClass(finding.cls).advice
+def ended_by(outcome: Outcome) -> str:
+    """Return how a job ended, e.g. `failed (exit 1)`; "" if it still runs."""
+    if not outcome.state.is_final:
+        return ""
+    how = _how(outcome)
+    return f"{outcome.state} ({how})" if how != outcome.state else how
 
 
 def primary(findings: Iterable[Finding]) -> Finding | None:
@@ -256,8 +224,7 @@ def _combined(
         )
         if not report.steps and protocol.needs_window:
             last = " | ".join(report.tail[-2:])
-            fits = report.fits
-            expected = _FITS.format(_NO_STEP, fits, fits) if fits else _EXPECTED
+            expected = _NO_STEP.format(f" ({report.fits!r} fits)" if report.fits else "")
             detail = f"{expected}; its last lines: {last}" if last else expected
             yield _diagnosed(FailureClass.NO_STEPS, detail, report)
         elif usable < protocol.min_steps and protocol.needs_window:

@@ -109,7 +109,6 @@ class Finding(Record, frozen=True, kw_only=True):
     source: str = ""  # the log that it is in, if an attempt has several; "" otherwise
     count: int = 1  # how often the log has it
     why: Message | None = None  # what was found, if no log line says it; else None
-    code: str = ""  # error code from XLA's published list, e.g. "E0200"; "" without one
 
     @property
     def said(self) -> Message | None:

@@ -326,7 +326,7 @@ class CellSettings(SettingsGroup):
     step_pattern: Annotated[
         str,
         "How the trainer prints a step, if not as MaxText does: torchtitan, "
-        "megatron-lm, nemo, axlearn, levanter, lightning, hf-trainer, tqdm, json, or a "
+        "megatron-lm, nemo, axlearn, levanter, tqdm, or a "
         "Python pattern with the groups step, and seconds (or ms, rate), tgs, tflops, mfu, "
         "loss, total",
         Metavar("PATTERN"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_xlatune.logs.standstill import Standstill
-from pytest_xlatune.logs.triage import advice
 from pytest_xlatune.model.failure import Action, FailureClass
 from pytest_xlatune.model.metric import NoScore, Score, StepRecord
 from pytest_xlatune.model.text import ABSENT, rate, significant
@@ -25,17 +24,12 @@ from pytest_xlatune.tasks.read_logs import Health, JobLog
 
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
-_RANK_COLUMNS = columns(">rank", "node", ">last step", "~what it does", "~last line")
-_MOST_RANKS = 64  # rows of ranks that are shown
 
 
 def steps_document(log: JobLog, *, title: str = "") -> Document:
     """Return the steps of a log, and the score of its steady state.
 
     The title is the log's path if it is empty.
-
-    Raises:
-        UnreadableLogError: the log of another rank cannot be read.
     """
     score = log.score
     rows = tuple(_row(step, score) for step in log.report.steps)
@@ -99,7 +93,7 @@ def triage_document(log: JobLog) -> Document:
     found = Table(columns=_FINDING_COLUMNS, rows=rows) if rows else Text(text="no known failure")
     advice_of_class: dict[str, str] = {}
     for finding in ordered if log.health is not Health.HEALTHY else ():
-        advice_of_class.setdefault(finding.cls, advice(finding))
+        advice_of_class[finding.cls] = FailureClass(finding.cls).advice
     to_do = bullets(*(f"{cls}: {text}" for cls, text in advice_of_class.items() if text))
     # foreign lines for a terminal, without escape sequences
     last_lines = next((each.text.splitlines() for each in ordered if "\n" in each.text), [])
@@ -116,21 +110,5 @@ def triage_document(log: JobLog) -> Document:
 
 
 def standstill_document(standstill: Standstill) -> Document:
-    """Return which rank of a job the others waited for, and what each rank did last."""
-    ordered = sorted(standstill.stands, key=lambda state: state.rank not in standstill.behind)
-    rows = tuple(
-        (
-            str(state.rank),
-            literal(state.node) or ABSENT,
-            ABSENT if state.step is None else str(state.step),
-            plainly(state.why),
-            literal(state.last_line) or ABSENT,
-        )
-        for state in ordered[:_MOST_RANKS]
-    )
-    more = len(ordered) - len(rows)
-    return Document(
-        title="Which rank is behind",
-        header=(plainly(standstill.why), *([f"{more} more ranks"] if more else [])),
-        sections=(section("Ranks", Table(columns=_RANK_COLUMNS, rows=rows)),),
-    )
+    """Return which rank of a job the others waited for, and what it did last."""
+    return Document(title="Which rank is behind", header=(plainly(standstill.why),), sections=())

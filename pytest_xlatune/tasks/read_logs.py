@@ -13,14 +13,13 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from pytest_xlatune.executors.folder import read_outcomes, read_standstill
-from pytest_xlatune.logs import LogReader, LogReport, RankReader
-from pytest_xlatune.logs.grammar import figures_in
+from pytest_xlatune.logs import LogReader, LogReport, read_log
 from pytest_xlatune.logs.patterns import PRESETS, StepPattern, step_pattern
 from pytest_xlatune.logs.standstill import Standstill
-from pytest_xlatune.logs.triage import advice, diagnose, end_of, ended_by, primary
+from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.failure import Action, FailureClass, Finding, Outcome, State
 from pytest_xlatune.model.message import say, sentence
@@ -95,13 +94,6 @@ def logs_of(path: Path) -> list[Path]:
     return beside or inside or [path]
 
 
-def _logs_by_rank(path: Path) -> dict[int | None, Path]:
-    """Return the logs of all ranks of a log's job; a single log, of any ranks, is that of None."""
-    jobs = (logs for logs in logs_in(path.parent) if path in [log for _, log in logs])
-    ranks = dict(reversed(next(jobs, [])))  # of several logs of a rank, the first counts
-    return {rank: ranks[rank] for rank in sorted(ranks)} if len(ranks) > 1 else {None: path}
-
-
 class JobLog(msgspec.Struct, frozen=True, kw_only=True):
     """A log with its report, its score and its findings."""
 
@@ -112,8 +104,6 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome  # as the payload wrote it, or as the log says; RUNNING if neither says it
     findings: tuple[Finding, ...]  # what the log and the outcome show together
     is_complete: bool  # whether it has the last step that the job should run
-    ranks: RankReader  # what all ranks print, as far as their logs were read
-    logs: dict[int | None, Path]  # rank -> the log of its job; None is the rank of a single log
     fits: str = ""  # the name of the pattern that was chosen for its steps; "" if none was
 
     @property
@@ -142,8 +132,8 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
         report, wanted = self.report, steps_wanted(self.report)
         last = "no step" if report.last_step is None else f"last step {report.last_step}"
         goal = f" of {wanted}" if wanted is not None else ""
-        by = ended_by(self.outcome, self.findings)
-        end = f"ended by {by}" if by else "no end in the log"
+        by = ended_by(self.outcome)
+        end = f"its end: {by}" if by else "no end in the log"
         return f"{counted(report.lines, 'line')}, phase {report.phase}, {last}{goal}; {end}"
 
     def to_json(self) -> dict[str, Json]:
@@ -157,7 +147,7 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
             "phase": report.phase,
             "last_step": report.last_step,
             "steps_wanted": steps_wanted(report),
-            "ended_by": ended_by(self.outcome, self.findings) or None,
+            "ended_by": ended_by(self.outcome) or None,
             "exit_code": self.outcome.exit_code,
             "steps": [dict(zip(_STEP_KEYS, step, strict=False)) for step in report.steps],
             "score": scored and {name: scored[name] for name in _SCORE_KEYS},
@@ -166,8 +156,7 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True):
                 {
                     "class": finding.cls,
                     **{name: getattr(finding, name) for name in _FINDING_KEYS},
-                    "code": finding.code or None,
-                    "advice": advice(finding) or None,
+                    "advice": FailureClass(finding.cls).advice,
                 }
                 for finding in self.findings
             ],
@@ -193,11 +182,9 @@ def read_one(
     Raises:
         UnreadableLogError: the file cannot be opened, or it is no log of a training job.
     """
-    logs, ranks, notes = _logs_by_rank(path), RankReader(pattern), list[str]()
-    rank = next((rank for rank, log in logs.items() if log == path), None)
-    reader = ranks.log(rank)
+    reader, notes = LogReader(pattern), list[str]()
     for chunk in chunks_of(path, notes):
-        ranks.feed(chunk, rank)
+        reader.feed(chunk)
     reader.close()
     report = reader.report()
     if is_any and report.fits:
@@ -209,12 +196,9 @@ def read_one(
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern))
     protocol, outcome = protocol_of(report), _outcome_of(path, report)
-    # If nothing says how many steps the job should have run, it should have run more than it did
-    # when it was ended, or when its log ends within a line.
-    is_torn = outcome.state is State.RUNNING and _is_torn(reader, report, pattern)
+    # If nothing says how many steps a job that was ended should have run, it should have run more.
     is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
-    is_more = steps_wanted(report) is None and (is_ended or is_torn)
-    asked = replace(protocol, steps=protocol.steps + is_more)
+    asked = replace(protocol, steps=protocol.steps + (is_ended and steps_wanted(report) is None))
     is_complete = report.last_step is not None and report.last_step >= asked.last_step
     findings = diagnose(report, outcome, asked)
     if is_complete:  # even if its steps are too few for a score
@@ -237,8 +221,6 @@ def read_one(
             for finding in findings
         ),
         is_complete=is_complete,
-        ranks=ranks,
-        logs=logs,
     )
 
 
@@ -248,10 +230,9 @@ def _no_log(report: LogReport, pattern: StepPattern | None) -> str:
         return "cannot be read: its gzip data is damaged from the first byte on; copy it again"
     if not report.size_bytes:
         return "is empty; name the log of a job that has begun to print"
-    last = f", and the last one is {hide_quoted(report.tail[-1])!r}" if report.tail else ""
     return (
         f"is not the log of a training job: {counted(report.lines, 'line')}, none of them a step "
-        f"(`completed step: 7, seconds: ...`), a configuration line or a known failure{last}; "
+        "(`completed step: 7, seconds: ...`), a configuration line or a known failure; "
         f"{_how_to_read(report, pattern)}"
     )
 
@@ -263,10 +244,9 @@ def _how_to_read(report: LogReport, pattern: StepPattern | None) -> str:
     if pattern is not None:
         return f"the step pattern {pattern.pattern!r} fits none of them"
     return (
-        "of another trainer say how it prints a step: --step-pattern NAME, or step-pattern in "
-        "xlatune.toml (to xlatune init in the file that it writes without --log), with NAME one of "
-        f"{', '.join(PRESETS)}; for another form copy a step line, put (?P<step>\\d+) in the place "
-        "of its number, and (?P<seconds>[\\d.]+) in that of its seconds (or ms, rate, tgs, loss)"
+        f"--step-pattern reads those of {', '.join(PRESETS)}; for another trainer's copy a step "
+        "line, put (?P<step>\\d+) in the place of its number, and (?P<seconds>[\\d.]+) in that of "
+        "its seconds (or ms, rate, tgs, loss)"
     )
 
 
@@ -281,25 +261,11 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
     return min(failed, key=lambda outcome: outcome.end_s or math.inf, default=ranks.get(0, by_log))
 
 
-def _is_torn(reader: LogReader, report: LogReport, pattern: StepPattern | None) -> bool:
-    """Return whether a log ends within a line, so that its last line may lack a part of a step."""
-    if not reader.torn_line:
-        return False
-    alone = LogReader(pattern)
-    alone.feed(reader.torn_line + b"\n")
-    alone.close()
-    steps = alone.report().steps
-    most = max(map(figures_in, report.steps), default=0)
-    return len(steps) != 1 or figures_in(steps[0]) < most
-
-
 def _unfinished(report: LogReport, last_texts: list[str]) -> Finding:
     """Return a finding with the last lines of a log that has no end, lines of steps among them."""
     where = "before its first step" if report.last_step is None else f"at step {report.last_step}"
     if (wanted := steps_wanted(report)) is not None:
         where += f" of {wanted}"
-    elif report.last_step is not None:  # only a torn line shows that steps are missing
-        where += " within a line"
     detail = f"the log ends {where} without an end: killed, or still running"
     text = "\n".join(shortened(part, _END_CHARS) for part in last_texts[-_END_LINES:]) or detail
     return Finding(cls=FailureClass.UNFINISHED, action=Action.NONE, text=text, detail=detail)
@@ -362,43 +328,22 @@ def steps_wanted(report: LogReport) -> int | None:
     return next((number for number in numbers if number is not None and number > 0), None)
 
 
-def _all_ranks(log: JobLog) -> RankReader:
-    """Return what all ranks of a log's job print, in this log or in others of its folder.
-
-    Raises:
-        UnreadableLogError: a log cannot be read.
-    """
-    for rank, path in log.logs.items():
-        if not log.ranks.is_known(rank):
-            for chunk in chunks_of(path, []):
-                log.ranks.feed(chunk, rank)
-    return log.ranks
-
-
 def standstill_of(log: JobLog) -> Standstill | None:
-    """Return for which rank of a failed job the others waited; None if that is not known.
+    """Return for which rank the others of a failed trial waited; None if that is not known.
 
-    If the job was a trial that stood still, its attempt's folder has what its processes did. Else
-    only its lines tell it.
+    If the trial stood still, the folder of its attempt has what its processes did.
 
     Raises:
-        UnreadableLogError: a log cannot be read.
+        UnreadableLogError: the log of another rank cannot be read.
     """
-    if log.health is Health.HEALTHY:
+    if log.health is Health.HEALTHY or log.path.name != RANK_0:
         return None
-    reader, seen = _all_ranks(log), None
-    if log.path.name == RANK_0:
-        last_steps = ((rank, printed.last_step) for rank, printed in reader.ranks.items())
-        steps = {rank: step for rank, step in last_steps if step is not None}
-        seen = read_standstill(log.path.parent, steps=steps, is_sure=True)
-    standstill = seen if seen is not None and seen.behind else reader.standstill() or seen
-    if standstill is None:
-        return None
-    stands = (  # a log may quote anything
-        replace(state, last_line=hide_quoted(state.last_line)) for state in standstill.stands
-    )
-    why = standstill.why.changed(hide_quoted)
-    return replace(standstill, why=why, stands=tuple(stands))
+    ranks = next(logs for logs in logs_in(log.path.parent) if (0, log.path) in logs)
+    last_steps = {rank: read_log(chunks_of(path, [])).last_step for rank, path in ranks}
+    steps = {rank: step for rank, step in last_steps.items() if step is not None}
+    standstill = read_standstill(log.path.parent, steps=steps, is_sure=True)
+    # a log may quote anything
+    return standstill and replace(standstill, why=standstill.why.changed(hide_quoted))
 
 
 def standstill_json(standstill: Standstill) -> Json:
@@ -407,8 +352,4 @@ def standstill_json(standstill: Standstill) -> Json:
         "ranks": [*standstill.behind],
         "node": standstill.node or None,
         "sentence": sentence(standstill.why),
-        "stands": [
-            {name: None if value == "" else value for name, value in asdict(state).items()}
-            for state in standstill.stands
-        ],
     }

@@ -80,8 +80,7 @@ def try_sweep(answers: Mapping[str, str], *, name: str) -> TrialOutput:
         if not outcome.is_started:
             return TrialOutput(problem=f"the trial did not start: {outcome.reason}")
         took_s = (outcome.end_s or 0.0) - (outcome.start_s or 0.0)
-        by = ended_by(outcome, ()) or f"{outcome.state} ({outcome.reason})"
-        head = f"one trial took {duration(took_s)}, ended by {by}"
+        head = f"one trial took {duration(took_s)}, its end: {ended_by(outcome)}"
         try:
             tokens = resolved.cell.tokens_per_device_step
             log = read_one(folder / log_name(), tokens=tokens, is_any=True)

@@ -12,7 +12,6 @@ TICK = re.compile(r"tick (\d{1,9}) took (\d+\.\d+) s, (\d+\.\d+) tokens a second
 
 class Ticks(LogFormat):
     words = ("tokens a second", "stuck workers: ")
-    openings = ("stuck workers: ",)
 
     def steps(self, text, rank):
         found = TICK.search(text)

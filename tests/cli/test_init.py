@@ -167,14 +167,14 @@ TRAINERS = {
         ("(exit 0)", "TGS 80.0", "14      0.250  80.000", "-5.000  yes"),
         "# step_pattern=",
     ),
-    "JSON lines without a rate": (
-        'print(\'{"step": %d, "step_time": 0.5, "loss": 3.5}\' % i)',
+    "a bar without a rate of tokens": (
+        "print(f' 12%|#2     | {i}/100 [00:24<02:58,  0.50s/it, loss=3.5]')",
         ("    14      0.500      ", "per_device_batch_size and max_target_length of the cell"),
-        "        step_pattern='json',\n        # if its step lines have no Tokens/s/device",
+        "        step_pattern='tqdm',\n        # if its step lines have no Tokens/s/device",
     ),
     "lines of no known format": (
         "print('once more')",
-        ("15 lines, none of them a step", "the last one is 'once more'", "levanter"),
+        ("15 lines, none of them a step", "levanter"),
         "# step_pattern=",
     ),
 }

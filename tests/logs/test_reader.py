@@ -38,7 +38,7 @@ def test_settings_are_those_of_rank_0_and_the_last_word() -> None:
         "2: NCCL_DEBUG=TRACE",
         "0: XLA_FLAGS=--xla_a=1",
         " 0: XLA_FLAGS=--xla_a=1 --xla_b='x y'",
-        'declare -x RCCL_X="1 2"',
+        "RCCL_X=1 2",
         "0: (A pid=7) JAX_PLATFORMS=cpu",
         "XLA_PYTHON_CLIENT_MEM_FRACTION=.93",
         "the variable NCCL_IB_HCA=mlx5 is not a line of printenv",
@@ -65,7 +65,6 @@ def test_identical_findings_are_counted_and_their_number_is_bounded() -> None:
     report = read_log([text_of(lines)])
     assert (report.findings[0].count, report.findings[0].line) == (5, 1)
     assert len(report.findings) == 8
-    assert any("41 more findings" in note for note in report.notes)
 
 
 def test_a_megabyte_without_an_end_is_not_kept() -> None:

@@ -137,7 +137,7 @@ OPENING = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "mkdi
 OPENS = {
     "executors/folder.py": 1,  # a program of the package
     "executors/payload.py": 3,  # /proc
-    "executors/look_at_hang.py": 3,  # /proc, and what the trainer wrote beside it, as it may have
+    "executors/look_at_hang.py": 2,  # /proc, and what the trainer wrote beside it, as it may have
 }
 
 

@@ -235,7 +235,7 @@ def look(rank: int, **said: object) -> str:
     }  # fmt: skip
     looked = {
         "node": f"n{rank}", "rank": rank, "at_s": 1e9, "quiet_s": 700.0,
-        "last_lines": ["completed step: 6, ..."], "processes": [process],
+        "processes": [process],
     }  # fmt: skip
     return json.dumps(looked)
 
@@ -251,18 +251,6 @@ def look(rank: int, **said: object) -> str:
             "rank 1 on n1 is behind after step 6: waits for /data/a; 1 other rank waiting in "
             "train.py:4 main",
             id="the folder of a trial that stood still",
-        ),
-        pytest.param(
-            "log.{}.txt",
-            (9, 5, 9),
-            {"hang.json": "[1, 2", "hang.1.json": '{"node": 7}'},
-            "",
-            "others came to step 8; its last line: completed step: 4",
-            id="what is no look is left out, and the lines tell",
-        ),
-        pytest.param(
-            "slurm-77-rank{}.out", (9, 5, 9), {"slurm-78-rank0.out": ""}, "slurm-77-rank0.out", "",
-            id="job and rank in the name",
         ),
     ],
 )  # fmt: skip

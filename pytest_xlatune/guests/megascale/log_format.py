@@ -14,12 +14,6 @@ from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.logs.formats import BlockFinding, BlockReader, LogFormat
 from pytest_xlatune.model.failure import FailureClass
 
-# Every line that can begin a digest has one of these texts. The words of the format below have also
-# the text of the line that a worker prints before a digest.
-_OPENING = (
-    *("megascale detects a hang ", "halted with an unrecoverable error: "),
-    *("potential cause: ", "full error digest:"),
-)
 # classes for which the named hosts are at fault, and should be left out
 _HOST_CLASSES = (FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NETWORK_LINK)
 
@@ -27,8 +21,11 @@ _HOST_CLASSES = (FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NET
 class MegascaleFormat(LogFormat):
     """The log of a job whose slices are joined by libtpu's Megascale runtime."""
 
-    words = (*_OPENING, " graphs to complete")
-    openings = _OPENING
+    # every line that can begin a digest has one of these, and the line that a worker prints before
+    words = (
+        *("megascale detects a hang ", "halted with an unrecoverable error: "),
+        *("potential cause: ", "full error digest:", " graphs to complete"),
+    )
 
     def reader(self) -> BlockReader:
         """Return a reader for the digests of one log."""

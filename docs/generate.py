@@ -141,8 +141,8 @@ def marker_table() -> Lines:
 def commands() -> Lines:
     """Yield each command with its arguments; options of a sweep are named once."""
     for name, of in cli.commands().items():
-        parser = cli._parser(name).command  # noqa: SLF001 - argparse has no list of its own
-        assert parser is not None
+        all_commands = cli._parser(name)  # noqa: SLF001 - argparse has no list of its own
+        ((_, parser),) = _kinds(all_commands)
         yield from ("", f"## `xlatune {name}`", "", f"{of.line[0].upper()}{of.line[1:]}.", "")
         yield from _arguments(parser)
         for kind, each in _kinds(parser):

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from pytest_xlatune import __version__
 from pytest_xlatune.cli.parsers import (
     AGAINST,
-    Commands,
+    Parser,
     add_commands,
     add_json,
     command_table,
@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 # a closed pipe must fail here, where the error is caught, and not when Python ends
                 sys.stdout.flush()
     except XlatuneError as error:
-        return complain([_in_spelling_of(arguments, str(error))], status=error.exit)
+        return complain([str(error)], status=error.exit)
     except KeyboardInterrupt:
         return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
@@ -143,23 +143,12 @@ def _escape_unprintable_characters() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _in_spelling_of(arguments: argparse.Namespace, message: str) -> str:
-    """Return a message with options as this command spells them, without pytest's `xlatune-`."""
-
-    def spelled(option: re.Match[str]) -> str:
-        is_ours = f"xlatune_{option[1].replace('-', '_')}" in arguments
-        return f"--{option[1]}" if is_ours else option[0]
-
-    # options of pytest:  --xlatune-budget
-    return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", spelled, message)
-
-
 def _parser(name: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of all commands; only the command `name` gets its arguments.
 
     `words` are the words after the name; the first of them may name a subcommand.
     """
-    parser = Commands(
+    parser = Parser(
         prog="xlatune",
         description="Sweeps of XLA flags and NCCL variables: logs, ledgers, plans.",
         epilog="\n".join(
@@ -181,7 +170,6 @@ def _parser(name: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     if name in known:
         command_parser, subcommand = parsers[name], known[name]
-        parser.command = command_parser
         if name in COMMANDS:
             declare(command_parser, command_table()["commands"][name], words)
         else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
@@ -25,12 +24,8 @@ def run_drill(arguments: argparse.Namespace) -> Output:
         families=read_families(arguments.families) if arguments.families else shipped_families(),
         force=arguments.force,
     )
-    variants = [
-        [path for name in names for path in evidence_files(arguments, name, "capture")]
-        for names in (arguments.paths, *arguments.against)
-    ]
     drills, collectives, problems = drill_variants(
-        variants,
+        [arguments.paths, *arguments.against],
         window,
         step_times_s=arguments.step_time,
         dumps=arguments.program,

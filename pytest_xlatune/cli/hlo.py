@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from pytest_xlatune.cli.parsers import evidence_files
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence import read_each
 from pytest_xlatune.evidence.hlo.dump import read_program
@@ -13,8 +12,7 @@ from pytest_xlatune.tasks.programs import program_document, programs_json
 
 def run_hlo(arguments: argparse.Namespace) -> Output:
     """Return the facts of one program, or what differs between two."""
-    names = [arguments.dump, arguments.other] if arguments.other else [arguments.dump]
-    dumps = [path for name in names for path in evidence_files(arguments, name, "dump")]
+    dumps = [arguments.dump, arguments.other] if arguments.other else [arguments.dump]
     programs, problems = read_each(read_program, dumps)
     return Output(
         documents=(program_document(*programs),),

@@ -6,10 +6,8 @@ This module must not know what a command does.
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
 import os
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -20,35 +18,13 @@ from pytest_xlatune.model.errors import shown
 
 AGAINST = "--against"  # an option of `drill`
 
-# messages of argparse:
-#   invalid choice: 'step' (choose from 'steps', 'triage')
-#   unrecognized arguments: --jsn
-_WRONG_CHOICE = re.compile(r"invalid choice: '(?P<typed>[^']*)' \(choose from (?P<known>.*)\)")
-_WRONG_OPTION = re.compile(r"unrecognized arguments: --(?P<typed>[\w-]+)")
 
-
-class Commands(argparse.ArgumentParser):
-    """A parser that suggests the nearest command or option for a mistyped one."""
-
-    command: argparse.ArgumentParser | None = None  # the requested command
+class Parser(argparse.ArgumentParser):
+    """A parser whose messages show no secret."""
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and exit with 2."""
-        known: list[str] = []
-        dashes = ""
-        if (match := _WRONG_CHOICE.search(message)) is not None:
-            known = re.findall(r"[\w-]+", match["known"])
-        elif (match := _WRONG_OPTION.search(message)) is not None and self.command is not None:
-            # the dashes are no part of the comparison: they would make all options alike
-            options = self.command._option_string_actions  # noqa: SLF001 - help hides some
-            known, dashes = [name.lstrip("-") for name in options], "--"
-        near = difflib.get_close_matches(match["typed"], known, n=1) if match else []
-        hint = f"; did you mean {dashes}{near[0]}?" if near else ""
-        if message.endswith(("required: COMMAND", "required: ACTION")):
-            hint = f"; `{self.prog} --help` lists them"
-        # a wrong option shows the usage of its command, not that of all commands
-        parser = (self.command or self) if message.startswith("unrecognized") else self
-        argparse.ArgumentParser.error(parser, shown(message + hint))
+        super().error(shown(message))
 
 
 def add_commands(
@@ -101,25 +77,6 @@ def load_function(place: str) -> Callable[..., Any]:
         if not is_set:
             del os.environ[_BLAS_THREADS]
     return function
-
-
-def evidence_files(arguments: argparse.Namespace, name: str, kind: str) -> tuple[Path, ...]:
-    """Return the path in an argument, or the files of the recorded evidence that it names.
-
-    Args:
-        arguments: the parsed arguments of the command.
-        name: a path; or SWEEP:PROFILE, or the id of a trial.
-        kind: "dump" or "capture".
-
-    Raises:
-        ConfigError: no evidence has that name, or it has no such file.
-    """
-    if "/" in name or Path(name).exists():
-        return (Path(name),)  # a path needs no ledger
-    workdir = load_function(f"{__package__}.options:options_of")(arguments).workdir
-    find = load_function("pytest_xlatune.tasks.recorded:recorded_files")
-    files: tuple[Path, ...] = find(name, workdir, kind)
-    return files
 
 
 def declare(

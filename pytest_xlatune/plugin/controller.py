@@ -6,16 +6,13 @@ the ledgers that the session's processes name in a file, and never measures anyt
 
 from __future__ import annotations
 
-import difflib
 import functools
-import html
 import json
 import os
-import re
 import signal
 import textwrap
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -26,13 +23,12 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.campaign.jobs import cancel_unwaited
 from pytest_xlatune.model.errors import Exit, XlatuneError, worst
 from pytest_xlatune.model.redact import hide_kept
-from pytest_xlatune.model.text import counted, percent, printable
+from pytest_xlatune.model.text import percent, printable
 from pytest_xlatune.plugin.hooks import (
     CONTROLLER,
     EXIT,
     IS_USAGE,
     REFUSED,
-    names_of_sweep_tests,
     root_of,
 )
 from pytest_xlatune.report.leaderboard import state_line
@@ -47,9 +43,7 @@ from pytest_xlatune.tasks.notify import Notifier
 from pytest_xlatune.tasks.reports import publish
 
 _LOOK_S = 1.0  # seconds between two looks at the ledgers
-_NAMES_CHARS = 300  # most characters of the names of tests with the same reason
 _REPEAT_CHARS = 100  # most characters of a message that an earlier test has shown in full
-_HINT_CHARS = 200  # most characters of the names of deselected tests
 _ERASED = "\r\x1b[2K"  # erases a terminal's line and puts the cursor at its beginning
 
 
@@ -184,11 +178,8 @@ class Controller:
         self._is_ending_jobs = False
         self._leaves_jobs = False  # whether a second Ctrl-C asked to leave jobs running
         self._status = StatusLine(config)
-        self._left_out: list[str] = []  # names of sweeps' tests that the command line deselects
         # message of a failure -> the report of the first test with it
         self._reports: dict[str, pytest.TestReport] = {}
-        # message of a failure -> the reports of the other tests with it
-        self._repeats: dict[str, list[pytest.TestReport]] = {}
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -224,10 +215,6 @@ class Controller:
     def pytest_runtest_logfinish(self) -> None:
         """Let pytest write in the place of the status line."""
         self._status.clear()
-
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Note deselected tests of sweeps, for a hint if none is left (without -n)."""
-        self._left_out += names_of_sweep_tests(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that a failure of collection is an error of the user."""
@@ -273,29 +260,6 @@ class Controller:
                     reason.splitlines()[0].removesuffix(":"), _REPEAT_CHARS, placeholder=" ..."
                 )
                 report.longrepr = f"{line} (in full at {first})"
-                self._repeats.setdefault(reason, []).append(report)
-
-    @pytest.hookimpl(specname="pytest_terminal_summary", wrapper=True, tryfirst=True)
-    def pytest_xlatune_fold_repeats(
-        self, terminalreporter: pytest.TerminalReporter
-    ) -> Generator[None]:
-        """Show tests that one error prevented as one block; all of them are counted."""
-        for reason, repeats in self._repeats.items():
-            names = ", ".join(report.nodeid.rpartition("::")[2] for report in repeats)
-            shown = textwrap.shorten(names, _NAMES_CHARS, placeholder=" ...")
-            count = counted(len(repeats), "more test")
-            first = self._reports[reason]
-            first.longrepr = f"{reason}\n\nThe same keeps {count} from running: {shown}"
-        hidden = {id(report) for repeats in self._repeats.values() for report in repeats}
-        stats = terminalreporter.stats
-        kinds: tuple[str, ...] = ("error", "failed")
-        all_reports = {kind: stats[kind] for kind in kinds if kind in stats}
-        try:
-            for kind, reports in all_reports.items():
-                stats[kind] = [report for report in reports if id(report) not in hidden]
-            yield
-        finally:
-            stats.update(all_reports)
 
     def pytest_report_teststatus(
         self, report: pytest.CollectReport | pytest.TestReport
@@ -311,16 +275,6 @@ class Controller:
         if properties.get("xlatune.verdict") == "INCONCLUSIVE":
             return "inconclusive", "i", (shown, {"yellow": True})
         return "passed", ".", (f"PASSED {shown}", {"green": True})
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
-        """Show the verdict beside the name of a test on the page of pytest-html."""
-        properties = dict(report.user_properties)
-        for at, cell in enumerate(cells if "xlatune.words" in properties else ()):
-            # the cell with the name:  <td class="col-testId">test_sweep.py::test_flag[fast]</td>
-            if "col-testId" in cell:
-                shown = html.escape(_verdict_text(properties))
-                cells[at] = f"{cell.removesuffix('</td>')} <strong>{shown}</strong></td>"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End jobs for which no test waits any more, and send the last message."""
@@ -346,9 +300,6 @@ class Controller:
         """Show the leaderboard of each sweep, and where its reports are."""
         folders = self._session_folders()
         if not folders:
-            session = terminalreporter._session  # noqa: SLF001 - pytest gives no other way
-            if self._left_out and session is not None and not session.items:
-                _say(terminalreporter, f"xlatune: {self._hint()}")
             return
         for folder in folders:
             try:
@@ -423,22 +374,6 @@ class Controller:
         """Return the report of the first test that has shown a reason; None if none has."""
         reports = self._reports.items()
         return next((report for reason, report in reports if why and why in reason), None)
-
-    def _hint(self) -> str:
-        """Return a suggestion if the command line selects no test of a sweep."""
-        option = self._config.option
-        if self._options.is_off:
-            return f"{counted(len(self._left_out), 'test')} of sweeps left out: --no-xlatune"
-        options = {"-k": option.keyword, "-m": option.markexpr, "--deselect": option.deselect}
-        given = " and ".join(f"{name} {value}" for name, value in options.items() if value)
-        # the parameter in a test's name:  test_flag[fast]
-        names = dict.fromkeys(re.sub(r".*\[|\]$", "", test) for test in self._left_out)
-        near: list[str] = []
-        for word in re.findall(r"[\w.+-]+", option.keyword):
-            near += difflib.get_close_matches(word, names, n=1)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        shown = textwrap.shorten(", ".join(names), _HINT_CHARS, placeholder=" ...")
-        return f"{given} selects none of {counted(len(self._left_out), 'test')}{hint} ({shown})"
 
     def _finish(self, folder: Path) -> None:
         """End the jobs of a campaign that no test waits for, and report its conclusion."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from pytest_xlatune.campaign.playbook import Ruling
@@ -47,12 +46,6 @@ def sweep_of(module: object) -> Sweep | None:
     declaration = sys.modules.get(SWEEPS)
     declared = getattr(module, "SWEEP", None)
     return declared if declaration and isinstance(declared, declaration.Sweep) else None
-
-
-def names_of_sweep_tests(items: Sequence[pytest.Item]) -> list[str]:
-    """Return the names of the tests that belong to sweeps."""
-    tests = (item for item in items if isinstance(item, pytest.Function))
-    return [test.name for test in tests if sweep_of(test.module) is not None]
 
 
 @pytest.hookspec

@@ -8,7 +8,6 @@ creates does not.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -81,7 +80,6 @@ class Session:
     """The sweeps of this session in this process."""
 
     def __init__(self, options: RunSettings, session_id: str, *, config: pytest.Config) -> None:
-        gc.unfreeze()  # an earlier session of this process may have frozen its objects
         self.options = options
         self.id = session_id
         self._config = config
@@ -188,21 +186,9 @@ class Session:
             raise ConfigError(self._refused[sweep.name])
         if sweep.name not in self._campaigns:
             selection = self._selections[sweep.name]
-            self._freeze_tests()
             study = selection.study(self.options, session=self.id)
             self._campaigns[sweep.name] = self.run(selection.sweep, study)
         return self._campaigns[sweep.name]
-
-    def _freeze_tests(self) -> None:
-        """Keep the garbage collector from visiting objects that stay to the end of the session.
-
-        Visiting the tests in each collection would take a sixth of a session that measures nothing.
-        Objects that other tests left in cycles are freed first: once frozen, they would keep their
-        files and devices.
-        """
-        if not gc.get_freeze_count():
-            gc.collect()
-        gc.freeze()
 
     def run(self, resolved: ResolvedSweep, study: Study) -> Campaign:
         """Return the campaign that runs a study into the ledger of the sweep's cell, opened.
@@ -229,7 +215,6 @@ class Session:
         )
         if is_new:
             self._announce(folder)
-        gc.freeze()  # what opening has read also stays to the end
         return campaign
 
     def close(self) -> None:

@@ -12,16 +12,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
-import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import CodeType, FrameType
 
 import msgspec
 
@@ -122,41 +118,6 @@ def open_folder(options: RunSettings, name: Path | str) -> Path:
         raise ConfigError(str(error)) from None
 
 
-@contextmanager
-def interrupts_repeated() -> Iterator[None]:
-    """Deliver Ctrl-C again if it came during a Python finalizer, where exceptions are lost.
-
-    Measured: in one of 180 runs it came in `__del__` of a filelock, and the session did not end.
-    """
-    previous_hook = sys.unraisablehook
-
-    def hook(lost: sys.UnraisableHookArgs) -> None:
-        if issubclass(lost.exc_type, KeyboardInterrupt):
-            threading.Thread(target=deliver, daemon=True).start()
-        else:
-            previous_hook(lost)
-
-    def deliver() -> None:
-        main = threading.main_thread().ident or 0
-        while _is_on_stack(hook.__code__, sys._current_frames().get(main)):  # noqa: SLF001 - documented
-            time.sleep(0.01)  # while the finalizer runs, the interrupt would be lost again
-        signal.pthread_kill(main, signal.SIGINT)
-
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        if sys.unraisablehook is hook:
-            sys.unraisablehook = previous_hook
-
-
-def _is_on_stack(code: CodeType, frame: FrameType | None) -> bool:
-    """Return whether the code of a function is on the stack whose innermost frame is `frame`."""
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
-
-
 class Runs(ExitStack):
     """The campaigns that one process drives until the context ends; each folder has a log.
 
@@ -197,8 +158,6 @@ class Runs(ExitStack):
             LedgerError: the ledger cannot be read or written.
         """
         folder = open_folder(self._options, resolved.folder)
-        if not self._logged:
-            self.enter_context(interrupts_repeated())
         if folder not in self._logged:
             self._logged.add(folder)
             self.enter_context(write_log(folder, self._options.log_level))

@@ -209,21 +209,6 @@ def test_a_help_has_examples_that_the_command_takes(name: str, run: Run) -> None
         parser_of(name).parse_args([name, *words])
 
 
-@pytest.mark.parametrize(
-    ("argv", "near"),
-    [
-        ("triag a.log", "triage"),
-        ("steps a.log --jsn", "--json"),
-        ("plan sweep.py --queue-dapth 1", "--queue-depth"),  # which its help leaves out
-        ("init test_a.py --bogus", ""),
-    ],
-)
-def test_a_mistyped_command_or_option_names_the_nearest(argv: str, near: str, run: Run) -> None:
-    status, _, err = run(*argv.split())
-    assert status == 2
-    assert f"did you mean {near}?" in err if near else "did you mean" not in err
-
-
 def test_a_misspelt_variable_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLATUNE_WORKDIRR", "elsewhere")
     status, out, err = run("hlo", ".")

@@ -151,8 +151,7 @@ def test_what_keeps_all_tests_from_running_is_said_in_full_once(folder: Folder, 
     done = getattr(folder, run)("test_mine.py")
     # where CI is set, pytest's own summary cuts nothing off and has it again
     in_full = done.stdout.str().split("= short test summary info =", maxsplit=1)[0]
-    assert in_full.count("trainr.py does not exist") == 1
-    assert in_full.count("The same keeps ") == 1
+    assert in_full.count("(in full at ") > 2
     assert done.parseoutcomes()["errors"] > 3
     assert in_full.splitlines().count("the same three times") == 3
     assert getattr(folder, run)("-x").ret == pytest.ExitCode.USAGE_ERROR, "-x is no interrupt"

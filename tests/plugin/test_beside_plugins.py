@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
-from pytest_xlatune.plugin.controller import Controller
-from pytest_xlatune.tasks.notify import Notifier
-from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.plugin.conftest import Folder
 
 WAITS = """\
@@ -37,21 +30,6 @@ def test_waiting_does_not_count_against_a_limit_of_a_test(
     done.stdout.fnmatch_lines(["*Timeout (>0.4s) from pytest-timeout*"])
 
 
-def test_the_page_of_pytest_html_shows_the_verdict_and_escapes_it(tmp_path: Path) -> None:
-    options: Any = SimpleNamespace(workdir=tmp_path, reports=tmp_path)
-    config: Any = None
-    controller = Controller(config, options, "me", Notifier(()))
-    words = [("xlatune.words", "FASTER <b>"), ("xlatune", '{"delta": 0.034}')]
-    cells = ['<td class="col-result">Passed</td>', '<td class="col-testId">t[fast]</td>']
-    for properties in ((), (*words, ("xlatune.profile", "fast"))):
-        before = list(cells)
-        report: Any = SimpleNamespace(user_properties=properties)
-        controller.pytest_html_results_table_row(report, cells)
-        assert (cells == before) is (not properties)
-    shown = "t[fast] <strong>fast FASTER &lt;b&gt; +3.4 %</strong></td>"
-    assert cells[1] == f'<td class="col-testId">{shown}'
-
-
 def test_a_sweep_without_the_plugin_is_left_out_in_a_line(folder: Folder) -> None:
     folder.put("test_other.py", "def test_one(): pass\n")
     argv = ("-p", "no:xlatune", "test_sweep.py", "test_other.py")
@@ -59,17 +37,6 @@ def test_a_sweep_without_the_plugin_is_left_out_in_a_line(folder: Folder) -> Non
     assert done.parseoutcomes()["passed"] == 1
     assert "errors" not in done.parseoutcomes()
     done.stdout.fnmatch_lines(["xlatune: the plugin is off*test_sweep.py*"])
-
-
-@pytest.mark.parametrize("run", ALONE_AND_WITH_WORKERS)
-def test_an_expression_that_selects_nothing_gets_a_hint(folder: Folder, run: str) -> None:
-    done = folder.run("-k", "fsat")
-    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    done.stdout.fnmatch_lines(["xlatune: -k fsat selects none of 6 tests; did you mean fast? *"])
-    folder.put("test_other.py", "def test_nothing(): pass\n")
-    done = getattr(folder, run)("-k", "nothing", "test_sweep.py", "test_other.py")
-    assert done.ret == 0
-    assert "selects none" not in done.stdout.str()
 
 
 def test_a_sweep_that_ends_at_once_ends_in_three_lines(folder: Folder) -> None:

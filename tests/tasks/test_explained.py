@@ -21,7 +21,6 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
@@ -32,7 +31,6 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.tuning_document import why
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.artifacts import explain
-from pytest_xlatune.tasks.recorded import recorded_files
 from tests.helpers.hlo_programs import write_dump
 
 CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
@@ -191,23 +189,3 @@ def recorded(axes: str, of: Profile, number: int = 0, **shares: float) -> tuple[
         shares=Shares(of_step=shares),
     )
     return TrialPlanned(trial=trial), TrialEnded(result=ended), event
-
-
-def test_a_profile_of_a_sweep_or_a_trial_stands_for_its_last_evidence(tmp_path: Path) -> None:
-    once, again = recorded("PP=8", BASELINE), recorded("PP=8", BASELINE, 1)
-    folder = write(tmp_path, "PP=8", *once, *again, *recorded("PP=8", ONE))
-    assert recorded_files("pp8:baseline-deployed", tmp_path, "dump") == (folder / "run/1/xla_dump",)
-    first = once[-1]
-    assert isinstance(first, EvidenceRecorded)
-    assert recorded_files(first.trial_id, tmp_path, "dump") == (folder / "run/0/xla_dump",)
-    captures = recorded_files("pp8:overlap-2", tmp_path, "capture")
-    assert captures == (folder / "run/0/a.xplane.pb",)
-    # what a name does not say is asked for
-    assert recorded_files("pp8", tmp_path, "dump") == (Path("pp8"),)
-    write(tmp_path, "FSDP=8", *recorded("FSDP=8", ONE))
-    with pytest.raises(ConfigError, match="recorded in 2 cells; name the trial: overlap-2-e"):
-        recorded_files("pp8:overlap-2", tmp_path, "dump")
-    with pytest.raises(ConfigError, match=r"recorded are .*overlap-2.*\. Record it"):
-        recorded_files("pp8:slow", tmp_path, "dump")
-    with pytest.raises(ConfigError, match="no evidence of it below"):
-        recorded_files("pp8:overlap-2", tmp_path / "elsewhere", "dump")

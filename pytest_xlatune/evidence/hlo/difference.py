@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pytest_xlatune.evidence import KINDS
 from pytest_xlatune.evidence.hlo import Collective, Program
-from pytest_xlatune.model.message import Message, Value, say, verbatim
+from pytest_xlatune.model.message import Message, Value, at_most, say, verbatim
 from pytest_xlatune.model.record import Record
 
 
@@ -201,13 +201,7 @@ def _other_instructions(before: Program, after: Program) -> Message:
     shown = [f"{opcode} {changed[opcode]:+d}" for opcode in opcodes if changed[opcode]]
     if not shown:
         return say("nothing else changed in number")
-    if len(shown) <= _MOST_OPCODES:
-        return say("other instructions: {shown}", shown=shown)
-    return say(
-        "other instructions: {shown} and {more} more kinds",
-        shown=shown[:_MOST_OPCODES],
-        more=len(shown) - _MOST_OPCODES,
-    )
+    return say("other instructions: {shown}", shown=at_most(_MOST_OPCODES, shown))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 # a closed pipe must fail here, where the error is caught, and not when Python ends
                 sys.stdout.flush()
     except XlatuneError as error:
-        return complain([str(error)], status=error.exit)
+        return complain([_in_spelling_of(arguments, str(error))], status=error.exit)
     except KeyboardInterrupt:
         return complain(["interrupted"], status=Exit.INTERRUPTED)
     except OSError as error:
@@ -141,6 +141,17 @@ def _escape_unprintable_characters() -> None:
         # a closed stream and the stream of a test have other types, without `reconfigure`
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _in_spelling_of(arguments: argparse.Namespace, message: str) -> str:
+    """Return a message with options as this command spells them, without pytest's `xlatune-`."""
+
+    def spelled(option: re.Match[str]) -> str:
+        is_ours = f"xlatune_{option[1].replace('-', '_')}" in arguments
+        return f"--{option[1]}" if is_ours else option[0]
+
+    # options of pytest:  --xlatune-budget
+    return re.sub(r"--xlatune-([a-z]+(?:-[a-z]+)*)", spelled, message)
 
 
 def _parser(name: str, words: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from pytest_xlatune.model.failure import Action, FailureClass, Finding, signatur
 from pytest_xlatune.model.text import shortened
 
 EVIDENCE_CHARS = 500
+_LEAST_TAKEN = 60  # characters; see `signatures.toml`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters around a word that a pattern sees
 # severities:  W0112 07:08:09.000001 77 lhs.cc:1]   2026-01-12 07:08:09.123456: F
 # external/xla/a.cc:1]
@@ -70,6 +71,10 @@ class Signature(
     def detail_of(self, match: re.Match[str]) -> str:
         """Return the figure or name in a match; "" if it has none."""
         groups = {name: text and text.strip() for name, text in match.groupdict().items()}
+        for name, text in groups.items():
+            # a pattern that matches so many characters, `.{0,160}`, may end inside a word
+            if text and len(text) >= _LEAST_TAKEN and match.end(name) == match.end():
+                groups[name] = shortened(match.string[match.start(name) :].lstrip(), len(text))
         if not self.detail:
             return next(filter(None, groups.values()), "")
         return "" if None in groups.values() else self.detail.format_map(groups)

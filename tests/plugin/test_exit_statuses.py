@@ -128,26 +128,6 @@ def test_ctrl_c_is_status_130_on_the_command_line(folder: Folder) -> None:
     assert "xlatune: ended " in shown
 
 
-LOST_IN_A_FINALIZER = """
-import time
-
-class Lock:
-    def __del__(self):
-        raise KeyboardInterrupt
-
-def test_interrupted(baseline_deployed):
-    with pytest.raises(KeyboardInterrupt):
-        Lock()
-        time.sleep(100)
-"""
-
-
-def test_ctrl_c_that_comes_in_a_finalizer_is_not_lost(folder: Folder) -> None:
-    """Python passes what a finalizer raises to no caller."""
-    folder.edit("test_sweep.py", ("", LOST_IN_A_FINALIZER))
-    folder.run("-k", "interrupted").assert_outcomes(passed=1)
-
-
 def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,6 +88,8 @@ Recover = Callable[[Ruling, tuple[str, ...]], bool]
 
 _ASK_AGAIN_S = 30.0  # seconds between two requests to end the same job
 _CHECK_NODES_S = 30.0  # seconds between two checks of the nodes of a waiting trial
+# If more node lists than these are refused with the same message, the nodes are not the reason.
+_NODE_LISTS = 2
 # how long the scheduler must say that it never starts a job: it may say so for a moment while it
 # restarts, or while the site changes a limit
 _NEVER_STARTS_S = 60.0
@@ -294,7 +296,7 @@ class Attempts:
             detail=reason,
             nodes=request.nodelist,
         )
-        is_for_nodes = bool(cell.nodelist)
+        is_for_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, ruling)
         return (end, *self._cannot_start(state, ruling, outcome, is_for_nodes=is_for_nodes))
 
     def events_for(
@@ -644,3 +646,18 @@ def _require_secrets(trial: Trial, spec: LaunchSpec) -> None:
             f"{trial.id} needs a secret, and the ledger keeps no secrets; put the secret back into "
             f"the profile {trial.profile.id!r} or the cell in the sweep file"
         )
+
+
+def _is_refused_everywhere(state: LedgerState, ruling: Ruling) -> bool:
+    """Return whether more than `_NODE_LISTS` node lists were refused for the same reason.
+
+    If a trial runs or was measured, the scheduler does not refuse all nodes.
+    """
+    if state.in_flight() or state.measured_on:
+        return False
+    refused = {
+        decided.nodes
+        for decided in state.decisions
+        if (decided.cls, decided.detail) == (ruling.cls, ruling.detail)
+    }
+    return len({*refused, ruling.nodes}) > _NODE_LISTS

@@ -167,15 +167,25 @@ class Refusing(Cluster):
 
 
 UNKNOWN = ("invalid node name specified: node002", "node002")
+EVERY = ("Invalid account", *(f"node00{n}" for n in range(1, 5)))
 
 
-def test_a_node_list_that_is_refused_is_a_verdict_and_the_other_nodes_go_on(
-    tmp_path: Path,
-) -> None:
-    cluster = Refusing(*UNKNOWN)
+@rows(
+    "refused, stops",
+    {
+        "a node list, which is a verdict: the other nodes go on": (UNKNOWN, False),
+        "what is not about the nodes": (EVERY, True),
+    },
+)
+def test_a_refusal(tmp_path: Path, refused: tuple[str, ...], stops: bool) -> None:
+    cluster = Refusing(*refused)
     study = CellsStudy(cells=FOUR, repeats=9, on_node_failure=OnNodeFailure.VERDICT)
     made = campaign(tmp_path, cluster, study)
     run(made, cluster)
+    if stops:
+        assert cluster.words in sentence(made.view().stopped)
+        assert cluster.asked <= 4, "not once for each of 36 trials"
+        return
     assert made.view().stopped is None
     for each in made.view().history:
         is_refused = each.trial.cell_digest == FOUR[1].digest

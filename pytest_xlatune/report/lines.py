@@ -208,6 +208,9 @@ def live_line(
     elif result.score is None:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
         outcome = f"{status}: {plainly(result.reason) or ABSENT}"
+    elif result.trial.rotation is not None and result.trial.rotation.is_look:
+        reason = result.rotation.reason if result.rotation is not None else None
+        outcome = f"profiles cannot take turns here, so each is a job: {plainly(reason) or ABSENT}"
     else:
         figures = speed(result.score) + step(result.score, " ")
         so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""

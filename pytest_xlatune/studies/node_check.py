@@ -34,6 +34,7 @@ from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_group
 from pytest_xlatune.stats.compare import NoComparison, compare
 from pytest_xlatune.stats.paired_runs import spread_of
+from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import Aim, Asked, History, Traits
 from pytest_xlatune.studies.cell_arms import (
     LEVEL,
@@ -49,7 +50,7 @@ from pytest_xlatune.studies.cell_arms import (
     within_spread,
     worst_first,
 )
-from pytest_xlatune.studies.trials import usable
+from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
 from pytest_xlatune.studies.verdicts import (
     as_screened,
     at_level,
@@ -123,6 +124,7 @@ class Nodes(DeclaredCells, frozen=True, kw_only=True):
             asked=self,
             budget=asked.budget,
             seed=asked.seed,
+            loss_tolerance=asked.loss_tolerance,
         )
 
 
@@ -269,6 +271,8 @@ class _NodeProgress(CellProgress["NodeStudy"]):
             base = with_change(base, self.values[name] - self.level)
         if lost := [result for result in over if usable(result) is None]:
             return self._verdict_with_lost_runs(base, lost, runs=len(runs))
+        if another_loss := self._another_loss(over):
+            return dropped(base, another_loss)
         if not self.is_screened:
             return as_screened(base, say(ITS_FIRST_RUN))
         if self.is_common:
@@ -306,6 +310,18 @@ class _NodeProgress(CellProgress["NodeStudy"]):
             return undecided(base, say(RUN_AGAIN, why=why))
         text = "{failed} of {runs:+run} failed: {why}"
         return dropped(base, say(text, failed=len(lost), runs=runs, why=blamed.reason or why))
+
+    def _another_loss(self, scored: Sequence[TrialResult]) -> Message | None:
+        """Return how the loss of a node differs from the median loss; None if it does not."""
+        results = [result for runs in self.by_arm.values() for result in runs]
+        usual, tolerance = median_loss(results), self.study.loss_tolerance
+        if usual is None or len(self.values) < MIN_NODES:
+            return None
+        for loss in losses_of(scored):
+            if different_loss(loss, usual, tolerance=tolerance, first=first_loss(results)):
+                text = "it computes something else: its loss is {loss:.6g}, the median {median:.6g}"
+                return say(text, loss=loss, median=usual)
+        return None
 
     def _verdict_on_suspect(self, base: Verdict, *, n: int) -> Verdict:
         """Return the verdict on a node that ran again, `n` times in all."""
@@ -399,6 +415,7 @@ class NodeStudy(CellArms, frozen=True, kw_only=True, dict=True):
     cells: tuple[Cell, ...]
     asked: Nodes = Nodes()
     seed: int = 0
+    loss_tolerance: Real = 0.02
 
     def __post_init__(self) -> None:
         names = [cell.nodelist[0] for cell in self.cells if len(cell.nodelist) == 1]

@@ -14,12 +14,21 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.log import LOG, write_log
 from pytest_xlatune.executors import Request, SchedulerDown
 from pytest_xlatune.ledger import LEDGER, Ledger, Noted
-from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.message import say, sentence
+from pytest_xlatune.model.result import (
+    Outcome,
+    RotationResult,
+    State,
+    Submission,
+    TrialResult,
+    TrialStatus,
+)
+from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.lines import in_columns
+from pytest_xlatune.report.lines import in_columns, live_line
 from pytest_xlatune.tasks.live import LiveLines
 from tests.helpers import scripted
+from tests.helpers.finished import score
 from tests.helpers.scripted import (
     OK,
     STEPS,
@@ -32,6 +41,7 @@ from tests.helpers.scripted import (
     run,
 )
 from tests.helpers.tables import rows
+from tests.helpers.turned import rotation_trial, spec_of
 
 QUEUED = Outcome(state=State.PENDING, reason="PENDING (Priority)", start_s=1_800_000_000.0)
 ON_NODE = Outcome(state=State.RUNNING, nodes=("node001", "node002"), start_s=100.0)
@@ -130,6 +140,17 @@ LONG = "/shared/" + "x" * 90
 )
 def test_a_live_line_fits_80_columns(line: str, shown: str) -> None:
     assert in_columns(line) == shown
+
+
+def test_a_look_that_finds_no_turns_says_that_profiles_are_jobs() -> None:
+    trial = rotation_trial(scripted.CELL, spec_of(copies=1, rounds=3))
+    reason = say("no step")
+    for rotation, why in ((RotationResult(reason=reason), "no step"), (None, ABSENT)):
+        result = TrialResult(
+            trial=trial, status=TrialStatus.MEASURED, score=score(0.0), rotation=rotation
+        )
+        line = live_line(result, verdict=None, progress="1 of 30 to 50 jobs")
+        assert f"profiles cannot take turns here, so each is a job: {why} |" in line
 
 
 SECRET = "hush-hush-1234"

@@ -42,6 +42,8 @@ ALTERNATING = {f"node002/{at}": 0.025 * (-1) ** at for at in range(1, 5)}
         row("where most nodes fail none is accused", 6,
             {"lost": dict.fromkeys(node_names(4), FailureClass.CONFIG_ERROR)},
             rest=OPEN, notes="what the nodes share"),
+        row("a node of another loss computes something else", 6, {"losses": {"node006": 9.9}},
+            node006=INVALID, why={"node006": "it computes something else"}),
         row("a hard error of its own log needs no further run", 12,
             {"told": {"node002": (FAULT, "Xid 79 GPU 3", "")}, "effects": {"node002": -0.1}},
             node002=INVALID, blocks={"node002": [0]},

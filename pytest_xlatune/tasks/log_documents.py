@@ -24,6 +24,7 @@ from pytest_xlatune.tasks.read_logs import Health, JobLog
 
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
+_MOST_ROWS = 200  # steps in a table
 
 
 def steps_document(log: JobLog, *, title: str = "") -> Document:
@@ -32,9 +33,12 @@ def steps_document(log: JobLog, *, title: str = "") -> Document:
     The title is the log's path if it is empty.
     """
     score = log.score
-    rows = tuple(_row(step, score) for step in log.report.steps)
+    steps = [*log.report.steps]
+    rows = tuple(_row(step, score) for step in steps[-_MOST_ROWS:])
     ends = (each.detail for each in log.findings if each.cls == FailureClass.UNFINISHED)
-    notes = (*log.report.notes, *ends)
+    notes = [*log.report.notes, *ends]
+    if len(steps) > _MOST_ROWS:
+        notes.append(f"the table has the last {_MOST_ROWS} of {len(steps)} steps, --json all")
     return Document(
         title=title or str(log.path),
         header=(*_figures(score), *map(plain, notes)),

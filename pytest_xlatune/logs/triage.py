@@ -163,11 +163,14 @@ def end_of(report: LogReport) -> Outcome:
 
 
 def ended_by(outcome: Outcome) -> str:
-    """Return how a job ended, e.g. `failed (exit 1)`; "" if it still runs."""
+    """Return how a job ended, e.g. `failed (exit 1)`; "" if nothing shows an end."""
     if not outcome.state.is_final:
         return ""
     how = _how(outcome)
-    return f"{outcome.state} ({how})" if how != outcome.state else how
+    if how != outcome.state:
+        return f"{outcome.state} ({how})"
+    # a failure without exit code or signal was concluded from a finding, and the job may still run
+    return "" if outcome.state is State.FAILED else how
 
 
 def primary(findings: Iterable[Finding]) -> Finding | None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from pytest_xlatune.logs import LogReport, Phase, read_log
-from pytest_xlatune.logs.triage import diagnose, primary
+from pytest_xlatune.logs.triage import diagnose, end_of, ended_by, primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 
@@ -193,3 +193,17 @@ def test_every_end_without_a_line_of_it_has_a_class(state: State) -> None:
         found = diagnose(report_of(lines), outcome, PROTOCOL)
         assert found, (signal, lines)
         assert of_slurm.get(state) in (None, *(each.cls for each in found)), (signal, lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        ([*ALL[:3], OOM], ""),
+        ([*ALL[:3], TIME], "timeout"),
+        (ALL[:3], ""),
+    ],
+    ids=["a finding is no end", "the scheduler's end", "it may still run"],
+)
+def test_a_log_shows_an_end_only_where_a_line_tells_it(lines: list[str], shown: str) -> None:
+    assert ended_by(end_of(report_of(lines))) == shown
+    assert ended_by(FAILED) == "failed (exit 1)"

@@ -17,7 +17,7 @@ MAX_RANGE = 65536
 _MAX_NAME = 255  # characters of a host's name outside brackets
 
 # one group of a list:  node-a  gpu[001-004,007]-ib  rack[1-2]n[01-16]
-_GROUP = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9,-]+\])+")
+_GROUP = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+")
 # the part inside brackets:  001-004
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 # a leaf switch or block in topology.conf or `scontrol show topology`:

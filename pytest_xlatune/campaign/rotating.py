@@ -121,7 +121,7 @@ def _score_turns(
         return NoTurns(reason=mismatch)
     first = timed[0].step  # the first line belongs to the first call
     # with the whole run as the window, `window_steps` leaves out only the steps of evaluations
-    scored_steps = set(window_steps(replace(protocol, first_step=0, profiler="")))
+    scored_steps = window_steps(replace(protocol, first_step=0, profiler=""))
     evaluations = set[int]()
     if protocol.eval_interval:
         evaluations = {step.step for step in timed if step.step not in scored_steps}

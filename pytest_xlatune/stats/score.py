@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
-from itertools import compress
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import compress, islice
 from statistics import median
-from typing import TypeGuard
+from typing import TypeGuard, cast, overload
 
 from msgspec.structs import replace
 
@@ -59,6 +60,8 @@ UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005  # TGS x seconds may differ so much from the tokens of a step
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three decimals
 
+# if there are more values than `_MANY`, a sample of this size narrows down the median first
+_MANY, _SAMPLE = 1 << 12, 1 << 9
 NO_TOKENS = say(
     "no step of the window tells Tokens/s/device, and the tokens of a step are not declared: set "
     "per_device_batch_size and max_target_length of the cell; xlatune steps takes --tokens"
@@ -100,10 +103,9 @@ def score(
     first, last = records.step[0], records.step[-1]
     window = window_steps(protocol, resumed_at=first)
     if len(window) < protocol.min_steps:
-        return NoScore(reason=_too_short(protocol, window))
+        return NoScore(reason=_too_short(protocol, window, resumed_at=first))
     plain_steps = records.chosen(kind == "step" for kind in records.kind)
-    scored_ids = set(window)
-    inside = plain_steps.chosen(step in scored_ids for step in plain_steps.step)
+    inside = plain_steps.chosen(window.has(plain_steps.step))
     products, step_s = _products(inside)
     tokens = _tokens(products, tokens_per_device_step)
     uses_rates = tokens is None and any(map(_is_measure, inside.tgs))
@@ -152,7 +154,7 @@ def timed_steps(
 def _at_rate(tgs: float | None, figures: _Figures, rates: _Figures) -> float | None:
     """Return the figure that corresponds to a rate of `tgs`; None if no step prints it."""
     ratios = [*map(operator.truediv, *_measured(figures, rates))]
-    return tgs * median(ratios) if ratios and tgs else None
+    return tgs * _median(ratios) if ratios and tgs else None
 
 
 def _score_figure(steps: Steps, logged: Logged, metric: Metric) -> Score | NoScore:
@@ -190,7 +192,7 @@ def rescore(scored: Score, *, protocol: Protocol) -> Score | NoScore:
     resumed_at = first if "resumed" in scored.flags or first == _FIRST_STEP else 0
     window = window_steps(protocol, resumed_at=resumed_at)
     if len(window) < protocol.min_steps:
-        return NoScore(reason=_too_short(protocol, window))
+        return NoScore(reason=_too_short(protocol, window, resumed_at=resumed_at))
     tokens = scored.tgs * scored.step_s
     last_step = scored.timings[-1][0]
     ids, seconds = split_pairs(scored.timings)
@@ -213,16 +215,16 @@ def _scored(
     ids: Sequence[int],
     seconds: Sequence[float],
     tokens: float,
-    window: Sequence[int],
+    window: StepWindow,
     protocol: Protocol,
     *,
     last_step: int,
 ) -> Score | NoScore:
     """Score the steps in the window, given the seconds and ids of all steps of the job."""
     timings = Pairs(ids, seconds)
-    scored_ids = set(window)
-    inside = [step in scored_ids for step in ids]
-    ids, seconds = [*compress(ids, inside)], [*compress(seconds, inside)]
+    inside = window.has(ids)
+    if not all(inside):
+        ids, seconds = [*compress(ids, inside)], [*compress(seconds, inside)]
     if len(ids) < protocol.min_steps:
         return NoScore(
             reason=say(
@@ -280,33 +282,111 @@ def _scored(
 _EVALUATED = 3
 
 
-def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class StepWindow(Sequence[int]):
+    """The step ids that a protocol scores, in order; none of them is stored.
+
+    Attributes:
+        pieces: ascending ranges that remain without warm-up and profiler.
+        every: an evaluation follows each step whose id + 1 is a multiple of it; 0 means never.
+    """
+
+    pieces: tuple[range, ...]
+    every: int = 0
+
+    def __contains__(self, step: object) -> bool:
+        return (
+            isinstance(step, int)
+            and any(step in piece for piece in self.pieces)
+            and (not self.every or (step + 1) % self.every >= min(_EVALUATED, self.every))
+        )
+
+    def has(self, steps: Sequence[int]) -> list[bool]:
+        """Return for each step whether it is in the window; this is faster than `in` for each."""
+        inside = [False] * len(steps)
+        for piece in self.pieces:
+            first, end = piece.start, piece.stop
+            inside = [is_in or first <= at < end for is_in, at in zip(inside, steps, strict=True)]
+        if self.every:
+            every, least = self.every, min(_EVALUATED, self.every)
+            inside = [
+                is_in and (at + 1) % every >= least for is_in, at in zip(inside, steps, strict=True)
+            ]
+        return inside
+
+    def __iter__(self) -> Iterator[int]:
+        return (step for piece in self.pieces for step in piece if step in self)
+
+    def __len__(self) -> int:
+        return sum(len(piece) - self._evaluated_in(piece) for piece in self.pieces)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | Sequence[int]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        backwards = (s for piece in reversed(self.pieces) for s in reversed(piece) if s in self)
+        return next(islice(iter(self) if at >= 0 else backwards, max(at, ~at), None))
+
+    def _evaluated_in(self, piece: range) -> int:
+        """Return how many ids in a piece an evaluation takes: three of each `every`."""
+        if not self.every:
+            return 0
+        lost = min(_EVALUATED, self.every)
+
+        def lost_before(end: int) -> int:
+            periods, remainder = divmod(end, self.every)
+            return periods * lost + min(remainder, lost)
+
+        return lost_before(piece.stop + 1) - lost_before(piece.start + 1) if piece else 0
+
+
+def window_steps(protocol: Protocol, *, resumed_at: int = 0) -> StepWindow:
     """Return the step ids that a protocol scores, in order.
 
     These are all but the warm-up after a start or restart, the steps of the profiler, those in
     which it writes and the next one, and each evaluation step with the two after it.
     """
     first = max(protocol.first_step, PROFILED_FIRST_STEP if protocol.profiler else 0)
-    profiled = range(0)
+    first += resumed_at
+    pieces: tuple[range, ...] = (range(first, protocol.steps),)
     if protocol.profiler:
         start = protocol.skip_first_steps + resumed_at
         # the step after the profiler has written looks fast: 10,975 tokens a second, not 1,450
-        profiled = range(start, start + protocol.profiler_steps + 2)
-    every = protocol.eval_interval
-    return tuple(
-        step
-        for step in range(first + resumed_at, protocol.steps)
-        if step not in profiled and not (every and (step + 1) % every < min(_EVALUATED, every))
-    )
+        after = max(start + protocol.profiler_steps + 2, first)
+        pieces = (range(first, min(start, protocol.steps)), range(after, protocol.steps))
+    return StepWindow(pieces=tuple(filter(None, pieces)), every=protocol.eval_interval)
 
 
-def _too_short(protocol: Protocol, window: Sequence[int]) -> Message:
+def _too_short(protocol: Protocol, window: StepWindow, *, resumed_at: int) -> Message:
+    causes = []
+    if protocol.profiler:
+        end = protocol.skip_first_steps + protocol.profiler_steps + 1
+        causes.append(
+            say(
+                "the profiler takes steps {first}-{last}", first=protocol.skip_first_steps, last=end
+            )
+        )
+    if protocol.eval_interval:
+        causes.append(
+            say(
+                "an evaluation every {every} steps takes three steps each",
+                every=protocol.eval_interval,
+            )
+        )
+    if resumed_at > _FIRST_STEP:
+        causes.append(say("the run resumed at step {step}", step=resumed_at))
+    counts = {"steps": len(window), "of": protocol.steps, "needed": protocol.min_steps}
+    if not causes:
+        return say("{steps:+usable step} in {of}, {needed} needed; run more steps", **counts)
     return say(
-        "{steps:+usable step} of {of} after warm-up, profiler and evaluations, {needed} needed; "
-        "run more steps",
-        steps=len(window),
-        of=protocol.steps,
-        needed=protocol.min_steps,
+        "{steps:+usable step} in {of}, {needed} needed: {why}; run more steps", why=causes, **counts
     )
 
 
@@ -316,7 +396,10 @@ def _one_rank(steps: Steps) -> Steps:
     The rank is 0 if it is labelled, else the lowest. If several unlabelled ranks print a step, the
     slowest counts, because a step is over when its last rank is.
     """
-    if not steps:
+    ids = steps.step
+    is_one = len({*steps.start}) == len({*steps.label}) == 1
+    is_ascending = all(map(operator.lt, ids, ids[1:]))
+    if not steps or (is_one and is_ascending):
         return steps
     start = max(steps.start)
     label = min({r.label for r in steps if r.start == start}, key=_rank_order)
@@ -352,12 +435,13 @@ def _measured(
     first_column: _Figures, second_column: _Figures
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Return two columns of figures, reduced to the steps that have both."""
-    pairs = [
-        (one, other)
+    # `_is_measure` is inlined, because 100,000 calls of it are slow
+    has_both = [
+        one is not None and other is not None and 0 < one < math.inf and 0 < other < math.inf
         for one, other in zip(first_column, second_column, strict=True)
-        if _is_measure(one) and _is_measure(other)
     ]
-    return [one for one, _ in pairs], [other for _, other in pairs]
+    reduced = ([*compress(first_column, has_both)], [*compress(second_column, has_both)])
+    return cast("tuple[list[float], list[float]]", reduced)
 
 
 def _products(steps: Steps) -> tuple[Sequence[float], Sequence[float]]:
@@ -368,7 +452,26 @@ def _products(steps: Steps) -> tuple[Sequence[float], Sequence[float]]:
 
 def _tokens(products: Sequence[float], declared: float | None) -> float | None:
     """Return the tokens of a step: TGS x seconds of the log, else as declared."""
-    return median(products) if products else declared
+    return _median(products) if products else declared
+
+
+def _median(values: Sequence[float]) -> float:
+    """Return the median of the values.
+
+    If there are many, they are not all sorted: a sample first shows between which two values the
+    median must lie.
+    """
+    sample = sorted(values[:: len(values) // _SAMPLE]) if len(values) > _MANY else ()
+    if not sample:
+        return median(values)
+    low, high = sample[len(sample) * 9 // 20], sample[len(sample) * 11 // 20]
+    near = sorted([value for value in values if low <= value <= high])
+    # the places of the one or two middle values among those near the median
+    lower = (len(values) - 1) // 2 - len([value for value in values if value < low])
+    upper = lower + 1 - len(values) % 2
+    if 0 <= lower <= upper < len(near):
+        return (near[lower] + near[upper]) / 2
+    return median(values)
 
 
 def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]:
@@ -376,12 +479,17 @@ def _timed(steps: Steps, tokens: float) -> tuple[Sequence[int], Sequence[float]]
 
     The seconds come from TGS if it is printed, since it has more digits.
     """
-    timed = [
-        (step, tokens / tgs if _is_measure(tgs) else step_s)
-        for step, tgs, step_s in zip(steps.step, steps.tgs, steps.step_s, strict=True)
+    figures = zip(steps.tgs, steps.step_s, strict=True)
+    seconds = [
+        tokens / tgs
+        if tgs is not None and 0 < tgs < math.inf
+        else step_s
+        if step_s is not None and 0 < step_s < math.inf
+        else None
+        for tgs, step_s in figures
     ]
-    measured = [(step, seconds) for step, seconds in timed if _is_measure(seconds)]
-    return [step for step, _ in measured], [seconds for _, seconds in measured]
+    has_seconds = [exact_s is not None for exact_s in seconds]
+    return [*compress(steps.step, has_seconds)], [s for s in seconds if s is not None]
 
 
 def _violates(products: Sequence[float], step_s: Sequence[float], tokens: float) -> bool:
@@ -410,13 +518,16 @@ def _screened(ids: Sequence[int], logs: Sequence[float]) -> tuple[set[int], int]
     The limit is two-sided. After a slow step, half the limit is enough to drop a fast step, because
     that one compensates the slow one. `logs` are logarithms of seconds.
     """
-    level = median(logs)
-    limit = max(OUTLIER_MADS * median([abs(x - level) for x in logs]), LEAST_OUTLIER)
+    level = _median(logs)
+    limit = max(OUTLIER_MADS * _median([abs(x - level) for x in logs]), LEAST_OUTLIER)
     dropped: set[int] = set()
     stragglers = 0
     slow_step = -1
     half = limit / 2
-    for step, x in zip(ids, logs, strict=True):
+    # only steps beyond half the limit can be dropped, and there are few of these
+    far_steps = [(at, x) for at, x in enumerate(logs) if abs(x - level) > half]
+    for at, x in far_steps:
+        step = ids[at]
         if x - level > limit:
             stragglers += 1
             slow_step = step
@@ -430,8 +541,8 @@ def _is_unsteady(logs: Sequence[float]) -> bool:
     """Return whether the medians of the window's halves differ by more than their scatter."""
     half = len(logs) // 2
     first, second = logs[:half], logs[-half:]
-    first_level, second_level = median(first), median(second)
+    first_level, second_level = _median(first), _median(second)
     distances = [abs(x - first_level) for x in first] + [abs(x - second_level) for x in second]
-    scatter = 1.4826 * median(distances)
+    scatter = 1.4826 * _median(distances)
     limit = max(LEAST_UNSTEADY, UNSTEADY_ERRORS * scatter * math.sqrt(2 / half))
     return abs(first_level - second_level) > limit

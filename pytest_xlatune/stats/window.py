@@ -7,8 +7,10 @@ profiles: whether a profile warms up longer is a comparison of jobs like any oth
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -46,7 +48,7 @@ class Window:
     @property
     def first_step(self) -> int:
         """The first step that is scored."""
-        return min(window_steps(self.protocol), default=self.protocol.first_step)
+        return next(iter(window_steps(self.protocol)), self.protocol.first_step)
 
     @property
     def moved_to(self) -> int | None:
@@ -67,14 +69,12 @@ def steady_start(jobs: Sequence[Timings]) -> int | None:
     curves = [_curve(job) for job in jobs if len(job) >= TAIL]
     if len(curves) < MIN_JOBS:
         return None
-    distances_by_step: dict[int, list[float]] = {}
-    for curve in curves:
-        for step, distance in curve:
-            distances_by_step.setdefault(step, []).append(distance)
     start: int | None = None
     level_steps = 0
-    for step in sorted(distances_by_step):
-        if _is_slow(distances_by_step[step]):
+    # the curves are merged step by step, because the search does not need the end of long jobs
+    in_order = heapq.merge(*curves, key=operator.itemgetter(0))
+    for step, pooled in itertools.groupby(in_order, key=operator.itemgetter(0)):
+        if _is_slow([distance for _, distance in pooled]):
             start, level_steps = None, 0
             continue
         start = step if start is None else start
@@ -93,14 +93,17 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     declared = window_steps(protocol)
     if not declared:
         return Window(protocol=protocol)
-    first, scored_ids = declared[0], set(declared)
+    first = declared[0]
     jobs = []
     for score in scores:
         # a resumed run warms up at another step
         if "resumed" not in score.flags:
             steps, seconds = split_pairs(score.timings)
             # steps of a capture or an evaluation are slow for another reason than warm-up
-            is_used = [step in scored_ids or step < first for step in steps]
+            is_used = [
+                is_scored or step < first
+                for step, is_scored in zip(steps, declared.has(steps), strict=True)
+            ]
             jobs.append(
                 Pairs(itertools.compress(steps, is_used), itertools.compress(seconds, is_used))
             )
@@ -120,6 +123,13 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
     kept = protocol.min_steps + SPARE
     latest_start = declared[-kept] if len(declared) > kept else first
     moved = min(start, latest_start)
+    if moved == first:
+        note = say(
+            "steady state begins at step {start}, the protocol's window at step {declared}: {few}",
+            few=_too_few(start, protocol),
+            **step_numbers,
+        )
+        return Window(protocol=protocol, note=note)
     note = say(
         "steady state begins at step {start}, the protocol's window at step {declared}: the "
         "window of all trials starts at step {first}",
@@ -127,17 +137,14 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
         **step_numbers,
     )
     if moved < start:
+        few = _too_few(start, protocol)
         note = say(
             "steady state begins at step {start}, the protocol's window at step {declared}: "
-            "the window of all trials starts at step {first}; {steps} steps are too few, use "
-            "steps={use} for the whole cell",
+            "the window of all trials starts at step {first}; {few}",
             first=moved,
-            steps=protocol.steps,
-            use=start + 2 * protocol.min_steps,
+            few=few,
             **step_numbers,
         )
-    if moved == first:
-        return Window(protocol=protocol, note=note)
     return Window(protocol=replace(protocol, first_step=moved), is_moved=True, note=note)
 
 
@@ -148,10 +155,18 @@ def first_half_excess(score: Score, protocol: Protocol) -> float | None:
     steps.
     """
     steps, seconds = split_pairs(score.timings)
-    scored_ids = set(window_steps(protocol))
-    logs = [math.log(s) for step, s in zip(steps, seconds, strict=True) if step in scored_ids]
+    logs = [*map(math.log, itertools.compress(seconds, window_steps(protocol).has(steps)))]
     half = len(logs) // 2
     return median(logs[:half]) - median(logs[-half:]) if half > 1 else None
+
+
+def _too_few(start: int, protocol: Protocol) -> Message:
+    """Return how many steps the protocol needs if the steady state begins at step `start`."""
+    return say(
+        "{steps} steps are too few, use steps={use} for the whole cell",
+        steps=protocol.steps,
+        use=start + 2 * protocol.min_steps,
+    )
 
 
 def _is_slow(distances: Sequence[float]) -> bool:

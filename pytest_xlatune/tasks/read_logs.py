@@ -34,7 +34,6 @@ _END_LINES, _END_CHARS = 5, 160  # lines of the end of a log that are shown, and
 RANK_0 = "log.0.txt"  # of several logs of one attempt, that of rank 0 is read
 # settings of MaxText whose product is the number of tokens of a device in a step
 TOKENS = ("per_device_batch_size", "max_target_length")
-_MOST_STEPS = 1_000_000  # step ids that a window of a plain log may have
 SCHEMA = 1
 # names in JSON of the first fields of a step record, and fields of a finding and a score in it
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
@@ -279,10 +278,6 @@ def score_with(
     config = {**report.asked, **report.config}
     product = math.prod(positive(config.get(name, "")) or 0.0 for name in TOKENS)
     per_step = tokens or (product if 0 < product < math.inf else None)
-    if protocol.steps > _MOST_STEPS:  # a window lists its ids, and a log may name any number
-        protocol = replace(protocol, steps=min(protocol.steps, (report.last_step or 0) + 1))
-    if protocol.steps > _MOST_STEPS:
-        return NoScore(reason=say("step ids beyond {most} have no score", most=_MOST_STEPS))
     return score(report.steps, protocol=protocol, tokens_per_device_step=per_step)
 
 

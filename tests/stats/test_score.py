@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
+from pytest_xlatune.stats.score import _median as middle_of
 from pytest_xlatune.stats.score import score, window_steps
 
 TOKENS = 28672.0
@@ -196,7 +198,10 @@ def test_time_and_tokens_are_those_of_the_window() -> None:
     ],
 )
 def test_window(protocol: Protocol, expected: Sequence[int]) -> None:
-    assert window_steps(protocol) == tuple(expected)
+    window = window_steps(protocol)
+    assert (tuple(window), len(window)) == (tuple(expected), len(expected))
+    assert (window[0], window[-1], window[-2]) == (expected[0], expected[-1], expected[-2])
+    assert [step for step in range(200) if step in window] == list(expected)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +209,9 @@ def test_window(protocol: Protocol, expected: Sequence[int]) -> None:
     [
         pytest.param([], PLAIN, "no step", id="an empty log"),
         pytest.param(steady(10), PLAIN, "5 usable steps", id="a job that died at step 9"),
-        pytest.param(steady(), Protocol(profiler="xplane"), "1 usable step of 15", id="a profiler"),
+        pytest.param(
+            steady(), Protocol(profiler="xplane"), "profiler takes steps 10-14", id="a profiler"
+        ),
         pytest.param(
             [StepRecord(step=at, tgs=math.nan, step_s=0.0) for at in range(15)],
             PLAIN,
@@ -284,3 +291,18 @@ def test_a_job_without_its_figure_says_why(
     found = score(steps, protocol=COLLECTIVES, tokens_per_device_step=None, logged=logged)
     assert isinstance(found, NoScore)
     assert reason in sentence(found.reason)
+
+
+@pytest.mark.parametrize("count", [4_097, 5_000, 20_001])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(lambda at: at * 7919 % 10_007 / 7, id="values in no order"),
+        pytest.param(lambda at: 1.0 if at % 9 else 1e9, id="a sample of outliers alone"),
+    ],
+)
+def test_the_median_of_many_is_the_one_that_sorting_finds(
+    value: Callable[[int], float], count: int
+) -> None:
+    values = [value(at) for at in range(count)]
+    assert middle_of(values) == median(values)

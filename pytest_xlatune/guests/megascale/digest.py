@@ -241,12 +241,14 @@ def digest_json(digest: Digest) -> Json:
 
 
 def _launch_order(digest: Digest) -> Iterator[str]:
-    """Yield a note if the launches have different modules, so that their order may differ."""
+    """Yield a note if the modules of the launches show that their order may differ."""
     launches = [launch for launch in digest.launches if launch.launch_id is not None]
-    modules = {program.module for launch in launches for program in launch.programs}
+    modules = [{program.module for program in launch.programs} for launch in launches]
     # libtpu 0.0.40 calls an inconsistent launch order a fingerprint mismatch
-    is_doubtful = digest.cause in ("FINGERPRINT_MISMATCH", "DIFFERENT_MODULE")
-    if is_doubtful and len(launches) > 1 and len(modules) > 1:
+    is_mismatch = digest.cause == "FINGERPRINT_MISMATCH" and len(set().union(*modules)) > 1
+    # a host that stayed behind is at another module too, but at its own launch id
+    is_mixed = digest.cause == "DIFFERENT_MODULE" and all(len(names) > 1 for names in modules)
+    if len(launches) > 1 and (is_mismatch or is_mixed):
         yield "different modules at different launch ids: perhaps the launch order differs"
 
 

@@ -2,20 +2,22 @@
 
 The duration of a trial and its time in the queue are means over this cell's ledger. Without such
 trials, the time limit of a trial is used as an upper bound, and the plan says so; the time in the
-queue is then unknown. A site may set a limit above which a person has to agree.
+queue is then unknown.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from pytest_xlatune.executors import Executor
-from pytest_xlatune.ledger import AttemptEnded, AttemptSubmitted, LedgerEntry
+from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.stats.rotations import JobPace
@@ -192,3 +194,21 @@ def _ended_attempts(entries: Sequence[LedgerEntry], executor: Executor) -> list[
             case _:
                 pass
     return attempts
+
+
+def measured_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
+    """Return which other work directories hold trials of this cell; () if `workdir` holds some.
+
+    A start from another folder has another work directory, and would measure again. The current
+    folder, the folders above it and the folders in it are searched.
+    """
+    if (workdir / folder / LEDGER).exists():
+        return ()
+    here = Path.cwd()
+    others = {(path / workdir.name).resolve() for path in (here, *here.parents, *here.glob("*/"))}
+    return tuple(
+        f"{path} holds trials of this very cell, and this run would measure them again; start it "
+        f"from {path.parent}, or with --xlatune-workdir={path}"
+        for path in sorted(others - {workdir.resolve()})
+        if os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - no error without permission
+    )

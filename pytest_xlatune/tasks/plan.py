@@ -42,7 +42,7 @@ from pytest_xlatune.stats.validity import has_witness
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
-from pytest_xlatune.tasks.cost import cost_of
+from pytest_xlatune.tasks.cost import cost_of, measured_elsewhere
 
 _SESSION = "SESSION"  # stands for the session's id, since a plan has no session
 
@@ -135,6 +135,7 @@ def plan_of(
         *measured_noise,
         *_variables_without_witness(resolved, study),
         *(() if compiles else not_compiled(resolved, study)),
+        *measured_elsewhere(resolved.folder, workdir),
     ]
     # the first trial of each profile, which stands for all trials of the profile; baseline first
     first_trials: dict[str, Trial] = {}

@@ -12,6 +12,7 @@ import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors.folder import log_files
@@ -35,6 +36,7 @@ from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
+from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Trial
 
 _END_BYTES = 1 << 16  # of a log, which are read for its last step
@@ -55,6 +57,7 @@ class Running:
         nodes: the nodes on which it runs; () while it is pending.
         is_compiling: whether its program compiles.
         step: the id of its last step; None before the first step.
+        tgs: the median TGS of the steps of the window so far; None before these.
     """
 
     trial: Trial
@@ -66,6 +69,7 @@ class Running:
     nodes: tuple[str, ...] = ()
     is_compiling: bool = False
     step: int | None = None
+    tgs: float | None = None
 
     @property
     def line(self) -> str:
@@ -82,7 +86,8 @@ class Running:
         if self.reason:
             return f"{'waits' if self.is_pending else 'stands still'}, {self.reason}"
         if self.step is not None:
-            return f"step {self.step}/{self.trial.protocol.steps}"
+            speed = f", {rate(self.tgs)} TGS so far" if self.tgs is not None else ""
+            return f"step {self.step}/{self.trial.protocol.steps}{speed}"
         at = f" on {compress(self.nodes)}" if self.nodes else ""
         return f"compiles{at}" if self.is_compiling else f"started{at}"
 
@@ -145,7 +150,19 @@ def _running(state: LedgerState, submission: Submission, now: Now, folder: Path)
         nodes=() if is_pending else outcome.nodes,
         is_compiling=log is not None and log.phase is Phase.COMPILING,
         step=log.last_step if log is not None else None,
+        tgs=_speed(trial, log) if log is not None else None,
     )
+
+
+def _speed(trial: Trial, log: LogReader) -> float | None:
+    """Return the median TGS of the steps of the window that the end of a log has."""
+    steps = log.report().steps
+    shown = [
+        tgs
+        for step, tgs in zip(steps.step, steps.tgs, strict=True)
+        if step >= trial.protocol.first_step and tgs is not None and tgs > 0
+    ]
+    return median(shown) if shown else None
 
 
 def _end_of_log(folder: Path, pattern: str) -> LogReader | None:

@@ -50,6 +50,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import read_new
 from pytest_xlatune.tasks.cell_report import read_cell_report
+from pytest_xlatune.tasks.cost import measured_elsewhere
 from pytest_xlatune.tasks.recorded import Recorded
 
 
@@ -190,7 +191,7 @@ class Runs(ExitStack):
         """Check the site before a session submits anything; return remarks for the user.
 
         Raises:
-            ConfigError: the site is not ready, or the sweep costs more than was agreed.
+            ConfigError: the site is not ready.
         """
         # an unresolved attempt may run too: its session may have died before it recorded the job
         is_busy = bool(state.in_flight() or state.unresolved())
@@ -200,7 +201,8 @@ class Runs(ExitStack):
             resolved, folder, is_first=not state.opened, is_busy=is_busy, cells=resolved.first_cells
         )
         findings.raise_faults(f"sweep {resolved.sweep.name!r}")
-        return (*findings.notes, *not_compiled(resolved, study))
+        elsewhere = measured_elsewhere(resolved.folder, self._options.workdir)
+        return (*findings.notes, *not_compiled(resolved, study), *elsewhere)
 
 
 class NotCalibrated(XlatuneError):  # noqa: N818 - it is not an error of the harness

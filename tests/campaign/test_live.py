@@ -94,7 +94,7 @@ def test_what_runs_has_a_line_after_a_minute_and_then_every_ten(seen: Seen) -> N
     seen.log.write_text(log(1000.0, steps=8))
     assert seen.after(61.0) == [], "within ten minutes"
     (steps,) = seen.after(600.0)
-    assert f"step 7/{STEPS} | " in steps
+    assert f"step 7/{STEPS}, 1000.0 TGS so far | " in steps
     assert steps == f"now: {seen.feed.status()}"
     progress, (running,) = seen.feed.progress_and_jobs()
     assert progress in steps

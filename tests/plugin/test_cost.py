@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import Exit
-from pytest_xlatune.tasks.cost import Cost
+from pytest_xlatune.tasks.cost import Cost, measured_elsewhere
 from tests.plugin.conftest import Folder
 
 WALL = ("about 17 h 44 min one after", "waited 12 min")
@@ -66,3 +67,21 @@ def test_a_budget_that_can_only_rank_is_refused(folder: Folder) -> None:
     assert not folder.submitted
     folder.run("--xlatune-plan").stdout.fnmatch_lines(["*ranking only*"])
     folder.run("-m", "wave2", "--xlatune-yes").assert_outcomes(passed=2, xfailed=1)
+
+
+def test_trials_measured_from_another_folder_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, cell = tmp_path, Path("pretend/cell")  # few folders lie in it, unlike in pytest's own
+    project = above / "project"
+    kept, below = project / ".xlatune", project / "sweeps"
+    (kept / cell).mkdir(parents=True)
+    (kept / cell / "ledger.jsonl").write_text("{}\n")
+    below.mkdir()
+    for here, workdir in ((below, below / ".xlatune"), (above, project / "x/.xlatune")):
+        monkeypatch.chdir(here)
+        (note,) = measured_elsewhere(cell, workdir)
+        assert f"--xlatune-workdir={kept}" in note
+    monkeypatch.chdir(project)
+    assert measured_elsewhere(cell, kept) == ()
+    assert measured_elsewhere(Path("pretend/other"), below / ".xlatune") == ()

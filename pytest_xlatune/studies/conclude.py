@@ -35,7 +35,7 @@ from pytest_xlatune.stats.design import (
 )
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.studies.block_comparison import BlockComparison
-from pytest_xlatune.studies.engine import SweepDecision
+from pytest_xlatune.studies.engine import SweepDecision, best_of
 from pytest_xlatune.studies.parts import recipe
 from pytest_xlatune.studies.slots import notes_on_slots
 from pytest_xlatune.studies.spare import gain_bound, is_out
@@ -400,7 +400,8 @@ def _notes(
 
     `bound` is M as a fraction, None if there is none or it is infinite; `bound_arm` sets it.
     """
-    notes = []
+    # this note comes first, because it concerns a profile that the user just added
+    notes = [*_late_note(decision)]
     if not decision.ranked.arms.profiles and decision.ranked.ranks.sigma:
         notes.append(outlook(decision.ranked.ranks.sigma))
     elif isinstance(decision.layout, Refusal):
@@ -529,4 +530,26 @@ def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterat
         yield say(
             "this machine is too noisy: settings that do nothing moved by up to {moved:size}",
             moved=max(changes),
+        )
+
+
+def _late_note(decision: SweepDecision) -> Iterator[Message]:
+    """Yield which profiles would be finalists, but were screened after the blocks began."""
+    ranked, design = decision.ranked, decision.ranked.past.design
+    finalists = ranked.past.arms_in_blocks()
+    if design is None or len(finalists) < design.arms:
+        return  # the first block still takes finalists
+    # with second runs, finalists are chosen from the profiles that have one
+    chosen = ranked.again or finalists
+    # a finalist that turned out unable to run keeps its place
+    places = len(ranked.again) or design.arms
+    places -= sum(arm in ranked.past.dropped for arm in chosen)
+    best = best_of(ranked, ranked.first, most=places)
+    late = tuple(arm for arm in best if arm not in chosen)
+    if late:
+        yield say(
+            "{arms} would be a finalist by now, but the finalists were fixed when the "
+            "confirmation began, and another one would raise the error rate: confirm it in "
+            "a sweep of its own (another name=, or --xlatune-fresh)",
+            arms=late,
         )

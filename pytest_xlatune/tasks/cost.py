@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.executors import Executor
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptSubmitted, LedgerEntry
+from pytest_xlatune.model.hosts import waves_in
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import counted, duration
 from pytest_xlatune.stats.rotations import JobPace
@@ -35,20 +36,21 @@ class Cost:
     Attributes:
         jobs: number of jobs that are still planned.
         measured: number of finished trials that are used again.
-        nodes: number of nodes of a job.
+        nodes: number of nodes of a job; the mean if jobs differ.
         trial_s: seconds that a trial takes; None if not even a limit is known.
         known: number of jobs of this cell from which `trial_s` is computed; 1 if the user gave the
             time; 0 if `trial_s` is the limit or a guess.
         queue_s: mean seconds in the queue; None if no job has waited yet.
         rounds: number of groups of planned jobs that run one after another; 0 if each is a job.
-        slots: number of node slots, on which the jobs of a group run side by side.
+        slots: number of node slots, on which the jobs of a group run side by side; 1 if the jobs
+            name their nodes.
         at_most: the most jobs that may come; 0 if no more than planned.
         is_mixed: whether rotations are among the jobs; `trial_s` is then a mean over both kinds.
     """
 
     jobs: int
     measured: int
-    nodes: int
+    nodes: float
     trial_s: float | None
     known: int = 0
     queue_s: float | None = None
@@ -91,7 +93,10 @@ class Cost:
         if self.most > self.jobs:
             jobs = f"{self.jobs} to {self.most} jobs"
         reused = f"; {counted(self.measured, 'trial')} measured already and used again"
-        first = f"{jobs} to run, each on {counted(self.nodes, 'node')}"
+        where = f"each on {counted(int(self.nodes), 'node')}"
+        if self.nodes % 1:
+            where = f"on {self.nodes:.1f} nodes each on average"
+        first = f"{jobs} to run, {where}"
         sentences = [f"{first}{reused if self.measured else ''}"]
         if not self.jobs:
             return tuple(sentences)
@@ -106,6 +111,8 @@ class Cost:
         sentences.append(f"{self.node_hours_text}: {basis}")
         wall_s = (self.rounds or self.jobs) * self.trial_s * self.most / self.jobs
         order = "one after the other" if self.slots == 1 else f"on {self.slots} slots side by side"
+        if self.rounds and self.slots == 1:
+            order = f"in {counted(self.rounds, 'wave')}, jobs on other nodes at the same time"
         waiting = "which is unknown here"
         if self.queue_s is not None:
             waiting = f"where a job of this cell waited {duration(self.queue_s)}"
@@ -134,19 +141,25 @@ def cost_of(
     if work is not None and work.jobs:
         pace = _pace(resolved, entries)
         trial_s, known = work.seconds(pace) / work.jobs, pace.jobs
+    cells = {cell.digest: cell for cell in study.cells}
+    ahead = (cells.get(trial.cell_digest) for trial in outlook.ahead)
+    nodelists = [cell.nodelist for cell in ahead if cell is not None]
+    rounds = outlook.rounds if resolved.slots else 0
+    if len(cells) > 1 and executor.names_nodes and not resolved.slots and nodelists:
+        rounds = math.ceil(outlook.left * waves_in(nodelists) / len(nodelists))
     waits_s = [attempt.wait_s for attempt in attempts if attempt.wait_s is not None]
     return Cost(
         jobs=outlook.left,
         # trials with `memory` only compiled
         measured=sum(result.status.is_final and result.memory is None for result in history),
         nodes=study.traits.cell_nodes
-        or len(study.cells[0].nodelist)
+        or (fmean(map(len, nodelists)) if nodelists else 0)
         or resolved.sweep.launcher.nodes
         or max(site.resources.nodes, 1),
         trial_s=trial_s,
         known=known,
         queue_s=fmean(waits_s) if waits_s and executor.has_queue else None,
-        rounds=outlook.rounds if resolved.slots else 0,
+        rounds=rounds,
         slots=len(resolved.slots) or 1,
         at_most=outlook.at_most,
         is_mixed=work is not None,

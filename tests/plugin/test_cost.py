@@ -33,6 +33,8 @@ def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
     (none,) = cost(jobs=0).lines
     assert none.startswith("0 jobs to run, each on 8 nodes; 12 trials")
     assert cost(trial_s=None).node_hours_text == "unknown node-hours"
+    assert cost(nodes=3.75, measured=0).lines[0] == "38 jobs to run, on 3.8 nodes each on average"
+    assert "2 h 20 min in 5 waves, jobs on other nodes" in cost(known=12, rounds=5).lines[2]
 
 
 def plan_of_the_command(capsys: pytest.CaptureFixture[str]) -> str:

@@ -146,7 +146,7 @@ def _attempt(
     is_last = number == len(result.job_ids)
     score = result.score if is_last else None
     remark = "" if score else plain(remarks.get(result.job_ids[number - 1], ""))
-    if is_last and result.reason:
+    if is_last and result.reason and not remark:
         remark = plainly(result.reason)
     # reasons have no translation, so other languages show the class of the failure
     if not say.is_english and remark:

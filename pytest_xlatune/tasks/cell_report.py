@@ -32,7 +32,7 @@ from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.hosts import compress
-from pytest_xlatune.model.message import Message, sentence
+from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, TrialResult
@@ -103,28 +103,22 @@ def _is_variant(other: Cell, cell: Cell) -> bool:
 
 
 def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
-    """Return id of a job -> the decision about it, and the rank that it waited for.
-
-    Accepted jobs have none.
+    """Return id of a job -> the decision about it, and what explains it; accepted jobs have none.
 
     These remarks add to the reasons of results: a result has only the reason of its last attempt,
     and a trial that will run again has no reason yet.
     """
     jobs: dict[tuple[str, int], str] = {}  # (id of a trial, number of an attempt) -> its job
     remarks: dict[tuple[str, int], str] = {}
-    behind: dict[tuple[str, int], Message] = {}
     for entry in entries:
         match entry.event:
             case AttemptSubmitted(submission=submission):
                 jobs[submission.trial_id, submission.attempt] = submission.job_id
-            case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome) as event:
+            case AttemptEnded(trial_id=trial_id, attempt=attempt, outcome=outcome):
                 jobs[trial_id, attempt] = outcome.job or jobs.get((trial_id, attempt), "")
-                for finding in event.findings:
-                    if finding.cls == FailureClass.RANK_BEHIND and finding.why is not None:
-                        behind[trial_id, attempt] = finding.why
             case Decided(trial_id=trial_id, attempt=attempt) as event:
-                parts = [event.why, behind.get((trial_id, attempt))]
-                remarks[trial_id, attempt] = "; ".join(map(sentence, filter(None, parts)))
+                explanations = filter(None, (event.why, event.shown))
+                remarks[trial_id, attempt] = "; ".join(map(sentence, explanations))
             case _:
                 pass
     return {jobs[key]: remark for key, remark in remarks.items() if remark and jobs.get(key)}

@@ -315,6 +315,11 @@ ENDS = "steps before it have"
             id="a capture that ends inside its last step says which kernels are missing",
         ),
         pytest.param(
+            lambda: one_step(kernels=3).trace(),
+            "the host launched work 7 more times behind the last kernel of the capture",
+            id="a single step that ends too early says so by its launches",
+        ),
+        pytest.param(
             lambda: stretch([3 * 4 + 1]),
             f"the last step of /device:GPU:0 lacks 2 kernels that all {ENDS} (b, c)",
             id="a stretch without steps that ends inside a run says so too",

@@ -508,7 +508,15 @@ def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
 
 
 def _ended_early(trace: Trace, devices: Sequence[Device], steps: Steps) -> Iterator[str]:
-    """Yield a warning for each device that ends inside a step, or long before the others."""
+    """Yield a warning for each device that ends inside a step, or long before the others.
+
+    A single step has nothing to be compared with; there the launches of the host tell.
+    """
+    if len(steps.numbers) == 1 and (count := _launched_in_vain(trace)):
+        yield (
+            f"the host launched work {counted(count, 'more time')} behind the last kernel of the "
+            "capture: it may end inside its step, and figures are too small"
+        )
     if steps.even and steps.rule is not StepRule.WHOLE:
         return
     for device in devices:
@@ -529,6 +537,21 @@ def _ended_early(trace: Trace, devices: Sequence[Device], steps: Steps) -> Itera
                 f"{device.name} ends {earlier_ps * 1e-9:.3f} ms before the last device of its "
                 "process: a part of its kernels is missing, and figures are too small"
             )
+
+
+def _launched_in_vain(trace: Trace) -> int:
+    """Return how many launches stand behind the last one that has a kernel; 0 for a few.
+
+    They tell nothing where earlier launches have no kernels either.
+    """
+    ids, start_ps = trace.launches
+    launches = np.sort(np.concatenate([device.kernels["launch"] for device in trace.devices]))
+    has_kernel = np.searchsorted(launches, ids, "right") > np.searchsorted(launches, ids)
+    if trace.devices[0].backend is Backend.CPU or not has_kernel.any():
+        return 0
+    is_behind = start_ps > start_ps[has_kernel].max()
+    is_cut = is_behind.mean() > _APART and has_kernel[~is_behind].mean() >= FITTING
+    return int(is_behind.sum()) if is_cut else 0
 
 
 def _numbers(steps: Steps) -> str:

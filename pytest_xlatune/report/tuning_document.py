@@ -404,14 +404,14 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     for file in covered.files:
         if file.text:
             yield say.text(
-                "{path} as the sweep read it when it began, without comments.",
+                "{path} as the sweep read it when it began, without comment lines.",
                 path=literal(file.path),
             )
             yield _file(file)
 
 
 def _file(file: DeployedFile) -> Block:
-    """Return the text of a file without comments."""
+    """Return the text of a file without comment lines."""
     lines = (line for line in file.text.split("\n") if not _COMMENT.fullmatch(line))
     return Code(text="\n".join(lines), language="bash" if file.is_shell else "yaml")
 

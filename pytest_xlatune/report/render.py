@@ -169,6 +169,9 @@ def _table(table: Table, width: int) -> Iterator[str]:
         max([_longest_word(column.title) + _PADDING, *(len(row[index]) for row in rows)])
         for index, column in enumerate(table.columns)
     ]
+    titles = [_wrapped(column.title, widths[i]) for i, column in enumerate(table.columns)]
+    # tabulate pads the longest line of a title
+    widths = [max(widths[i], max(map(len, title)) + _PADDING) for i, title in enumerate(titles)]
     in_row = list(range(len(widths)))
 
     def is_too_wide() -> bool:
@@ -185,18 +188,15 @@ def _table(table: Table, width: int) -> Iterator[str]:
         in_row = []
     else:
         shown = [table.columns[index] for index in in_row]
-        titles = [
-            _wrapped(column.title, widths[index])
-            for index, column in zip(in_row, shown, strict=True)
-        ]
         aligned = _aligned(
             # for tabulate, a row of empty texts would have no line
             [[row[index] or " " for index in in_row] for row in rows],
             [column.align if rows else "left" for column in shown],
-            titles=list(map("\n".join, titles)),
+            titles=["\n".join(titles[index]) for index in in_row],
         )
         lines = iter(aligned)
-        yield from itertools.islice(lines, max(map(len, titles)) + 1)  # one more for the rule
+        height = max(len(titles[index]) for index in in_row)
+        yield from itertools.islice(lines, height + 1)  # one more for the rule
     for row in rows:
         yield from [next(lines)] if in_row else _wrapped(row[0], width)
         for index, column in enumerate(table.columns):

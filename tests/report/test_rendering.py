@@ -123,6 +123,16 @@ def test_no_line_is_wider_than_the_terminal(
     assert all(printable(line) == line and "`" not in line for line in lines)
 
 
+def test_a_table_of_titles_with_blanks_fits_at_every_width() -> None:
+    titles = (">TGS", ">step (s)", ">delta % vs baseline-deployed", "95 %", ">n")
+    table = Table(
+        columns=columns("Profile", *titles, "~verdict", "~settings"),
+        rows=(("slow", "800.7", "0.6394", "-20.0", "-", "1", "very likely slower", "in effect"),),
+    )
+    for width in range(40, 120):
+        assert max(map(len, terminal(document(table), width=width))) <= width
+
+
 FLAG = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
 LONG = "stack.overlap-2+ag-1g+rs-256m+pipelined-all-reduce+latency-hiding"
 

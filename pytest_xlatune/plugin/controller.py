@@ -12,7 +12,7 @@ import os
 import signal
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,7 @@ from pytest_xlatune.plugin.hooks import (
     IS_USAGE,
     REFUSED,
     root_of,
+    sweep_of,
 )
 from pytest_xlatune.report.leaderboard import state_line
 from pytest_xlatune.report.lines import in_columns, summary_message
@@ -44,6 +45,7 @@ from pytest_xlatune.tasks.reports import publish
 
 _LOOK_S = 1.0  # seconds between two looks at the ledgers
 _REPEAT_CHARS = 100  # most characters of a message that an earlier test has shown in full
+_NAMES_CHARS = 200  # most characters of the names of deselected tests
 _ERASED = "\r\x1b[2K"  # erases a terminal's line and puts the cursor at its beginning
 
 
@@ -164,6 +166,7 @@ class Controller:
     ) -> None:
         self.session_id = session_id
         self._notifier = notifier
+        self._left_out: list[str] = []  # names of sweeps' tests that the command line deselects
         self._has_results = False  # whether a trial has ended during this session
         self._config = config
         self._options = options
@@ -276,6 +279,10 @@ class Controller:
             return "inconclusive", "i", (shown, {"yellow": True})
         return "passed", ".", (f"PASSED {shown}", {"green": True})
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note deselected tests of sweeps, to name them if none is left (without -n)."""
+        self._left_out += [item.name for item in items if sweep_of(getattr(item, "module", None))]
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End jobs for which no test waits any more, and send the last message."""
         self._over.set()
@@ -300,6 +307,12 @@ class Controller:
         """Show the leaderboard of each sweep, and where its reports are."""
         folders = self._session_folders()
         if not folders:
+            session = terminalreporter._session  # noqa: SLF001 - pytest gives no other way
+            if self._left_out and session is not None and not session.items:
+                names = textwrap.shorten(
+                    ", ".join(self._left_out), _NAMES_CHARS, placeholder=" ..."
+                )
+                _say(terminalreporter, f"xlatune: no test of a sweep is selected; known: {names}")
             return
         for folder in folders:
             try:

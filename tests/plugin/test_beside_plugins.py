@@ -39,6 +39,16 @@ def test_a_sweep_without_the_plugin_is_left_out_in_a_line(folder: Folder) -> Non
     done.stdout.fnmatch_lines(["xlatune: the plugin is off*test_sweep.py*"])
 
 
+def test_an_expression_that_selects_nothing_names_the_tests(folder: Folder) -> None:
+    done = folder.run("-k", "fsat")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    done.stdout.fnmatch_lines(["xlatune: no test of a sweep is selected; known: *fast*"])
+    folder.put("test_other.py", "def test_nothing(): pass\n")
+    done = folder.run("-k", "nothing", "test_sweep.py", "test_other.py")
+    assert done.ret == 0
+    assert "no test of a sweep" not in done.stdout.str()
+
+
 def test_a_sweep_that_ends_at_once_ends_in_three_lines(folder: Folder) -> None:
     folder.put("trainer.py", "import sys; sys.exit(3)\n")
     _, _, shown = folder.run().stdout.str().partition("= xlatune: pretend =")

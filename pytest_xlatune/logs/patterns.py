@@ -15,6 +15,7 @@ Pure. MaxText's own lines need no pattern; `grammar` reads them. Sources of the 
     with the mean over the last hundred
     levanter      tqdm_loggable, as in logs of marin's jobs
     tqdm          any other tqdm bar, e.g. that of HF's Trainer
+    json          one JSON object in each line, with usual names of step, time, rate and loss
 """
 
 from __future__ import annotations
@@ -162,6 +163,25 @@ PRESETS = {
     ),
     # train:  12%|#2        | 12/100 [00:24<02:58,  2.01s/it, loss=2.3]
     "tqdm": StepPattern(_BAR_TERMS, rf"(?<![\d/]){_BAR}", (_BAR_LOSS,)),
+    # {"step": 12, "loss": 2.3, "step_time": 0.51, "tokens_per_second_per_device": 7282}
+    # {'iteration': 12, 'metrics': {'train/loss': 2.3, 'step_time_ms': 510.0}}
+    "json": StepPattern(
+        ("step", "iter"),
+        r"""^\W*\{.*["'/](?:global_|train_)?(?:step|iter(?:ation)?)["']: *(?P<step>\d+)\b.*\}""",
+        tuple(
+            rf"""["'/](?:{names})["']: *(?P<{group}>N)"""
+            for group, names in {
+                "seconds": r"(?:step|iter(?:ation)?)_(?:time|duration)(?:_s|_sec|_seconds)?|"
+                r"(?:time|seconds?|secs?)_per_(?:step|iteration)|end_to_end\(s\)|seconds",
+                "ms": r"(?:step|iter(?:ation)?)_time_ms|ms_per_step",
+                "rate": r"(?:train_)?(?:steps|iterations|it)_per_s(?:ec|econd)?|it/s",
+                "tgs": r"tokens_per_sec(?:ond)?_per_(?:device|gpu|chip)|tgs|tps|"
+                r"per_device_tokens_per_sec|tokens/s/(?:device|gpu)|throughput\(tps\)",
+                "tflops": r"(?:per_device_)?tflops?(?:_per_sec)?(?:_per_(?:device|gpu|chip))?",
+                "loss": r"(?:train(?:ing)?_|lm_|global_avg_|reduced_train_)?loss",
+            }.items()
+        ),
+    ),
 }
 _MOST_DIGITS = 15
 _MOST_CHARS = 4096

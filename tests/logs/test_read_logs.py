@@ -206,7 +206,7 @@ NO_LOGS = {
     "nothing in it": ("", None, "is empty; name the log"),
     "no step of ours: the message says how to write a pattern": (
         "hello\n", None,
-        r"1 line, none .*levanter, tqdm; .*put \(\?P<step>\\d\+\) in the place of its number"),
+        r"1 line, none .*tqdm, json; .*put \(\?P<step>\\d\+\) in the place of its number"),
     "nor of the pattern": ("hello\n", "nemo", "the step pattern .* fits none"),
 }  # fmt: skip
 

@@ -24,6 +24,7 @@ from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile
 from pytest_xlatune.model.resources import RetryPolicy
+from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import check_flags
 from pytest_xlatune.studies import Study
@@ -251,11 +252,21 @@ class Session:
             for profile in sweep.named_profiles
             if profile.id in selection.profiles or profile not in sweep.profiles
         ]
+        accepted = set[str]()  # ids of profiles whose flags XLA accepted in a trial
+        planned = {progress.trial.arm for progress in state.trials.values()}
+        # A new profile may repeat another one, so all are checked.
+        if planned.issuperset(trial.arm for trial in campaign.view().pending):
+            accepted = {
+                verdict.arm
+                for verdict in campaign.conclude().verdicts
+                if verdict.n and verdict.kind is not VerdictKind.INVALID
+            }
         flags = check_flags(
             profiles or sweep.profiles,
             context_of(resolved.cell, resolved.sweep.launcher),
             python=resolved.sweep.launcher.interpreter,
             environ=os.environ,
+            accepted=accepted,
         )
         checked = preflight.Preflight(
             faults=(*checked.faults, *flags.faults),

@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -213,14 +213,19 @@ def check_flags(
     *,
     python: str,
     environ: Mapping[str, str],
+    accepted: Collection[str] = (),
 ) -> Preflight:
     """Check the flags by the XLA of the trainer's interpreter, in addition to the rules.
 
     An unknown flag is a note, because the sweep drops its profile. It is a fault if the flags of
-    all profiles are unknown. `python` is "" if the launcher names no interpreter.
+    all profiles are unknown. `python` is "" if the launcher names no interpreter. `accepted` has
+    the ids of profiles that were measured, so that XLA accepts their flags.
     """
     flagged = {profile.id for profile in profiles if profile.flags or LIBTPU in profile.env}
-    if not flagged and not context.deployed and LIBTPU not in context.env:
+    profiles = [profile for profile in profiles if profile.id not in accepted]
+    if not profiles:
+        return Preflight()
+    if flagged <= {*accepted} and not context.deployed and LIBTPU not in context.env:
         return check_rules(profiles, context)
     try:
         if not python:

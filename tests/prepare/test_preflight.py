@@ -89,6 +89,19 @@ def test_the_trainers_own_xla_says_which_flags_it_knows(
     assert all(said.startswith(note) for said, note in zip(found.notes, notes, strict=True))
 
 
+@pytest.mark.usefixtures("xla")
+def test_where_one_was_measured_that_another_is_refused_is_a_note() -> None:
+    # a measured sweep with a profile of an unknown flag could not be asked again
+    here = {"python": sys.executable, "environ": os.environ}
+    found = check_flags([KNOWN, UNKNOWN], Context(), **here, accepted={KNOWN.id})  # type: ignore[arg-type]
+    assert not found.faults
+    assert [note.partition(":")[0] for note in found.notes] == ["profile unknown"]
+    # of what was measured nothing is asked
+    ids, nowhere = {KNOWN.id, BLOCKED.id}, "/no/such/python"
+    found = check_flags([KNOWN, BLOCKED], Context(), python=nowhere, environ={}, accepted=ids)
+    assert (found.faults, found.notes) == ((), ())
+
+
 def test_where_xla_cannot_be_asked_the_rules_still_hold() -> None:
     for python, why in (("/no/such/python", "not on this machine"), ("false", "cannot be run")):
         found = check_flags([KNOWN, BLOCKED], Context(), python=python, environ=os.environ)

@@ -43,6 +43,7 @@ def image_file(cell: Cell) -> str:
 
 _UNCHECKED = "the keys of the configuration were not checked"
 MIN_FREE_BYTES = 1 << 30  # of the work directory
+_LEFTOVER = "TUNE_PROFILE"  # a variable of env files that were edited to tune by hand
 _CHECK_TIMEOUT_S = 60.0
 
 
@@ -100,7 +101,7 @@ class Site:
 
 def check_site(site: Site) -> Preflight:
     """Return everything that is wrong with a site."""
-    faults = [*_folder_faults(site.folder)]
+    faults = [*_folder_faults(site.folder), *_leftovers(site.launcher.env_files_of(site.cell))]
     paths = dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))
     needed = [path for path in paths if path]
     faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
@@ -141,6 +142,19 @@ def _folder_faults(folder: Path) -> Iterator[str]:
             f"{MIN_FREE_BYTES >> 20}: logs and dumps would be cut. Free some space, or name "
             "another with --xlatune-workdir"
         )
+
+
+def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
+    for name in env_files:
+        try:
+            lines = Path(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue  # it is reported with the other files
+        if any(_LEFTOVER in line.partition("#")[0] for line in lines):
+            yield (
+                f"{name}: {_LEFTOVER} is left over from tuning by hand; it would be part of every "
+                "trial, also of the baseline. Take it out"
+            )
 
 
 def _absent(paths: Iterable[str]) -> list[str]:

@@ -22,10 +22,10 @@ from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
 
-def site(folder: Path, *, image: str = "") -> Site:
+def site(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> Site:
     return Site(
         cell=Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=4"), image=image),
-        launcher=CommandLauncher(argv=(sys.executable, "/no/train.py")),
+        launcher=CommandLauncher(argv=(sys.executable, "/no/train.py"), env_files=env_files),
         resources=Resources(),
         executor=LocalExecutor(),
         folder=folder / "work",
@@ -33,12 +33,16 @@ def site(folder: Path, *, image: str = "") -> Site:
 
 
 def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clean, dirty = tmp_path / "clean.env.sh", tmp_path / "dirty.env.sh"
+    clean.write_text("# TUNE_PROFILE is no more\nexport A=1\n")
+    dirty.write_text("export A=1\nTUNE_PROFILE=overlap-2\n")
     monkeypatch.setattr(preflight, "MIN_FREE_BYTES", 1 << 62)
-    found = check_site(site(tmp_path, image="/no/image.sif"))
+    found = check_site(site(tmp_path, image="/no/image.sif", env_files=(str(clean), str(dirty))))
     with pytest.raises(ConfigError, match="nothing was submitted") as error:
         found.raise_faults("sweep 's'")
     message = str(error.value)
-    assert message.count("\n  - ") == len(found.faults) == 3
+    assert message.count("\n  - ") == len(found.faults) == 4
+    assert f"{dirty}: TUNE_PROFILE is left over" in message
     assert "/no/train.py does not exist" in message
     assert "/no/image.sif does not exist" in message
     assert "MiB free" in message

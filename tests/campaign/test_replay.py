@@ -49,7 +49,7 @@ def test_a_ledger_concludes_to_what_its_reports_say(
     {
         "nothing": ("gone", "gone does not exist"),
         "an empty file": ("empty.jsonl", "is no ledger of a sweep: it is empty"),
-        "the work directory": (".", "below it 1 cell does; name one of"),
+        "the work directory": (".", "name one of the cells below it"),
     },
 )
 def test_what_is_no_ledger_is_refused_and_says_what_to_name(

@@ -176,9 +176,8 @@ def test_our_own_cancel_ends_a_running_and_a_waiting_job(
         f"Slurm is asked to cancel {running.job_id}, {waiting.job_id}",
     ]
     asked = [each.getMessage() for each in caplog.records if each.levelname == "DEBUG"]
-    assert any(re.match(r"Slurm was asked 'scancel' in \d+\.\d\d s: answered; ", each)
-               for each in asked)  # fmt: skip
-    assert re.search(r"; scontrol has run [1-9]\d* times$", asked[-1])
+    assert any(re.fullmatch(r"Slurm was asked by scancel in \d+\.\d\d s: answered", line)
+               for line in asked)  # fmt: skip
     trials.executor.cancel([running, waiting], root=trials.root)  # once more does no harm
 
 

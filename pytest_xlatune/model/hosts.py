@@ -39,17 +39,17 @@ def expand(text: str) -> tuple[str, ...]:
         ConfigError: it is malformed, names a node twice, or a name begins with a dash.
     """
     names: list[str] = []
-    for group in re.split(r",(?![^\[]*\])", text):
+    for group in _groups(text):
         if not _GROUP.fullmatch(group):
             raise _malformed(text, f"{group!r} is no name")
         pieces = re.split(r"\[(.*?)\]", group)  # every second piece is the inside of brackets
-        choices = [
-            _numbers(text, piece) if number % 2 else [piece] for number, piece in enumerate(pieces)
-        ]
         if sum(map(len, pieces[::2])) > _MAX_NAME:
             raise _malformed(text, f"a name of more than {_MAX_NAME} characters")
-        if len(names) + math.prod(map(len, choices)) > MAX_RANGE:
-            raise _malformed(text, f"more than {MAX_RANGE} nodes")
+        choices: list[list[str]] = []
+        for number, piece in enumerate(pieces):
+            choices.append(_numbers(text, piece) if number % 2 else [piece])
+            if len(names) + math.prod(map(len, choices)) > MAX_RANGE:
+                raise _malformed(text, f"more than {MAX_RANGE} nodes")
         names += map("".join, itertools.product(*choices))
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
@@ -101,6 +101,17 @@ def parts(names: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
         f"{counted(len(names), 'node')} cannot be split into {count} equal slots; "
         f"{leave_out}ask for {' or '.join(fitting) or 'no'} slots"
     )
+
+
+def _groups(text: str) -> list[str]:
+    """Return the parts of a host list between the commas outside of brackets."""
+    groups = [""]
+    for piece in re.findall(r"\[[^\]]*\]?|[^,\[]+|,", text):
+        if piece == ",":
+            groups.append("")
+        else:
+            groups[-1] += piece
+    return groups
 
 
 def _numbers(text: str, inside: str) -> list[str]:

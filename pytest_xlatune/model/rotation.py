@@ -365,6 +365,8 @@ _SINGLE_FACTS: Mapping[str, tuple[str, str, type]] = MappingProxyType(
     }
 )
 
+_OF_PROGRAMS = ("compile", "compiled", "refused", "left_out", "turn")  # events that name a program
+
 
 class _Reading(msgspec.Struct, kw_only=True):
     """The events of one process, while a journal is read.
@@ -382,7 +384,7 @@ class _Reading(msgspec.Struct, kw_only=True):
     turn_steps: int = 0  # 0 for a process without a `start` event
 
     def add(self, event: str, entry: Mapping[str, Any]) -> None:
-        program = str(entry.get("program", ""))
+        program = str(entry["program"]) if event in _OF_PROGRAMS else ""
         if event in _SINGLE_FACTS:
             attribute, field, kind = _SINGLE_FACTS[event]
             self.read[attribute] = kind(entry[field])
@@ -442,8 +444,8 @@ def read_rotation(text: str) -> RotationRead:
     The events, one JSON object in each line with the `pid` of its process: `start` (turn_steps),
     `jax` (version), `found` (name), `compile` before and `compiled` (compile_s, memory_bytes,
     same_as) or `refused` (words) after each compilation, `left_out` (memory_bytes), `turn`
-    (program, first_call), `odd_call` (call), `raised` (call, words),
-    `trouble` (words), `end` (calls). Malformed lines are skipped.
+    (program, first_call), `odd_call` (call), `raised` (call, words), `trouble` (words), `end`
+    (calls). Malformed lines are skipped.
 
     Several processes may have written, e.g. helpers of a trainer or an earlier attempt. It then
     reads the events of the last process that found the step, or, if none did, of the last that

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-BLOCKS = "{blocks:+block}"
 FEW_DF = "{df} degrees of freedom are left, {needed} needed: too few trials"
 IN_BRACKETS = " ({text})"
 ITS_FIRST_RUN = "its first run"

@@ -99,7 +99,9 @@ def pipeline_of(cell: Cell, profile: Profile, config: Mapping[str, str]) -> Pipe
     elif microbatches < 1 or microbatches % stages:
         refused = f"{microbatches} microbatches are not a multiple of {stages} stages"
     known_repeats: int | None = repeats if repeats > 0 else None
-    if repeats == _UNSET:
+    if any(to_integer(settings.get(key, "0")) is None for key in _SHAPING - {DELAY}):
+        known_repeats = None  # a value that is no number
+    elif repeats == _UNSET:
         per_stage, layers = number(LAYERS_PER_STAGE, 1), number(PIPELINE_LAYERS)
         if layers == _UNSET and settings.get(_SCALE, "1") == "1":
             layers = next((number(key) for key in LAYERS if number(key) != _UNSET), _UNSET)

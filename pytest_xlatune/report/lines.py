@@ -276,12 +276,12 @@ def _place(result: TrialResult, verdict: Verdict | None) -> str:
     block = f" block {trial.block}" if trial.block else ""
     if trial.is_baseline:
         return f"baseline{block}"
-    if trial.block and (verdict is None or verdict.kind is VerdictKind.SCREENED):
+    if verdict is None or verdict.delta is None:
+        return f"confirm{block}" if block else "screened"
+    if block and verdict.kind is VerdictKind.SCREENED:
         return f"confirm{block}"
-    so_far = "" if verdict is None or verdict.delta is None else f" {percent(verdict.delta)} so far"
-    if verdict is None or not trial.block:
-        return f"screened{so_far}"
-    return f"{words(verdict)}{so_far}, n = {verdict.n}"
+    so_far = f"{percent(verdict.delta)} so far"
+    return f"{words(verdict)} {so_far}, n = {verdict.n}" if block else f"screened {so_far}"
 
 
 def tally(verdicts: Sequence[Verdict], say: Translator = ENGLISH) -> str:

@@ -196,14 +196,9 @@ def choice_notes(
         refused: id -> why it gets no slot, even if one is free.
     """
     cut = [profile.id for profile in order if profile.id not in {*chosen, *refused}]
-    notes = [
-        say(
-            "{wave}: {by}: {names}",
-            wave=rule.wave,
-            by=_order_note(rule, evidence),
-            names=[profile.id for profile in order if profile.id in chosen],
-        )
-    ]
+    measured = [profile.id for profile in order if profile.id in chosen]
+    text = "{wave}: {by}: {names}" if measured else "{wave}: {by}"
+    notes = [say(text, wave=rule.wave, by=_order_note(rule, evidence), names=measured)]
     if cut:
         text = "{wave}: cut at {slots:+slot}: {names}"
         notes.append(say(text, wave=rule.wave, slots=rule.slots, names=cut))

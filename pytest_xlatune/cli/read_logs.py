@@ -41,7 +41,7 @@ def run_steps(arguments: argparse.Namespace) -> Output:
 def run_triage(arguments: argparse.Namespace) -> Output:
     """Return what went wrong in each log."""
     logs, problems = _read_all(arguments)
-    triaged = [(log, standstill_of(log)) for log in logs]
+    triaged = [(log, standstill_of(log, pattern_of(arguments))) for log in logs]
     healths = {log.health for log in logs}
     entries = (
         {**log.to_json(), "behind": None if standstill is None else standstill_json(standstill)}

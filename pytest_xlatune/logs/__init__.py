@@ -10,7 +10,7 @@
 
 This module combines them: it reads the bytes of a growing log and reports at any moment.
 
-    reader = LogReader()
+    reader = LogReader(pattern)
     for chunk in chunks:
         reader.feed(chunk)
     reader.close()
@@ -325,13 +325,16 @@ class LogReader:
             for part in inner.splitlines():
                 self._read_text(part, number, is_torn=False, outer=origin)
             return
-        if line.has(self._step_words) and self._takes_steps(line):
+        if line.has(self._step_words):
             # another program may write into the same line, most often behind a progress bar
             other = grammar.OTHER_LINE.search(text)
-            if other is None:
-                return
-            text = text[other.start() :]
-            line = replace(line, text=text, low=text.lower())
+            front = text if other is None else text[: other.start()]
+            own = replace(line, text=front, low=front.lower())
+            if self._takes_steps(own if own.has(self._step_words) else line):
+                if other is None:
+                    return
+                text = text[other.start() :]
+                line = replace(line, text=text, low=text.lower())
         self._note_blocks(line)
         if not self._takes_fact(line):
             finding, is_fatal = sight(line.text, line=number, evidence=segment)
@@ -449,9 +452,9 @@ def fitting(*texts: bytes) -> str:
     return best if figures[best] else ""
 
 
-def read_log(chunks: Iterable[bytes]) -> LogReport:
+def read_log(chunks: Iterable[bytes], pattern: StepPattern | None = None) -> LogReport:
     """Read a complete log, e.g. an open binary file, and return its report."""
-    reader = LogReader()
+    reader = LogReader(pattern)
     for chunk in chunks:
         reader.feed(chunk)
     reader.close()

@@ -167,7 +167,8 @@ PRESETS = {
     # {'iteration': 12, 'metrics': {'train/loss': 2.3, 'step_time_ms': 510.0}}
     "json": StepPattern(
         ("step", "iter"),
-        r"""^\W*\{.*["'/](?:global_|train_)?(?:step|iter(?:ation)?)["']: *(?P<step>\d+)\b.*\}""",
+        r"""^[^\w{]*\{.*?["'/](?:global_|train_)?(?:step|iter(?:ation)?)["']: *"""
+        r"(?P<step>\d+)\b.*\}",
         tuple(
             rf"""["'/](?:{names})["']: *(?P<{group}>N)"""
             for group, names in {

@@ -146,7 +146,9 @@ def cost_of(
     nodelists = [cell.nodelist for cell in ahead if cell is not None]
     rounds = outlook.rounds if resolved.slots else 0
     if len(cells) > 1 and executor.names_nodes and not resolved.slots and nodelists:
-        rounds = math.ceil(outlook.left * waves_in(nodelists) / len(nodelists))
+        waves = waves_in(nodelists)
+        # of trials on the same nodes no two run at the same time
+        rounds = math.ceil(outlook.left * waves / len(nodelists)) if waves < len(nodelists) else 0
     waits_s = [attempt.wait_s for attempt in attempts if attempt.wait_s is not None]
     return Cost(
         jobs=outlook.left,

@@ -328,7 +328,7 @@ def steps_wanted(report: LogReport) -> int | None:
     return next((number for number in numbers if number is not None and number > 0), None)
 
 
-def standstill_of(log: JobLog) -> Standstill | None:
+def standstill_of(log: JobLog, pattern: StepPattern | None = None) -> Standstill | None:
     """Return for which rank the others of a failed trial waited; None if that is not known.
 
     If the trial stood still, the folder of its attempt has what its processes did.
@@ -338,8 +338,8 @@ def standstill_of(log: JobLog) -> Standstill | None:
     """
     if log.health is Health.HEALTHY or log.path.name != RANK_0:
         return None
-    ranks = next(logs for logs in logs_in(log.path.parent) if (0, log.path) in logs)
-    last_steps = {rank: read_log(chunks_of(path, [])).last_step for rank, path in ranks}
+    ranks = next((logs for logs in logs_in(log.path.parent) if (0, log.path) in logs), [])
+    last_steps = {rank: read_log(chunks_of(path, []), pattern).last_step for rank, path in ranks}
     steps = {rank: step for rank, step in last_steps.items() if step is not None}
     standstill = read_standstill(log.path.parent, steps=steps, is_sure=True)
     # a log may quote anything

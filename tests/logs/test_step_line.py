@@ -66,6 +66,14 @@ def test_what_is_no_step_line(line: str) -> None:
     assert report.phase is Phase.BEFORE_MEMSTATS
 
 
+def test_another_program_in_the_same_line_changes_no_figure() -> None:
+    step = "completed step: {}, seconds: 0.5, Tokens/s/device: 990.5, loss: 7.3"
+    other = "E0112 07:08:09.000001      77 a.cc:1] Check failed: x"
+    report = read_every_way(text_of([step.format(0), step.format(1) + other]))
+    assert [record.loss for record in report.steps] == [7.3, 7.3]
+    assert [finding.cls for finding in report.findings] == ["xla-check-fail"]
+
+
 def test_lines_glued_by_two_writers_never_mix_their_numbers() -> None:
     glued = "completed step: 3, seconds: 0.5, TFLOP/s/device: 1.5completed step: 4, seconds: 0.7,"
     report = read_every_way(text_of([glued]))

@@ -250,8 +250,9 @@ def _set_value(data: dict[str, Json], name: str, value: str, file: FilePath) -> 
     container: Any = data
     for key_or_index in path[:-1]:
         container = container[key_or_index]
-    if isinstance(container, list) and not isinstance(path[-1], int):
-        raise ConfigError(f"--cvs-set {name}: {path_text(path[:-1])} is a list and has no keys")
+    has_key_like_it = isinstance(container, list if isinstance(path[-1], int) else dict)
+    if not has_key_like_it:
+        raise ConfigError(f"--cvs-set {name}: {path_text(path[:-1])} is no object and has no keys")
     container[path[-1]] = value
 
 

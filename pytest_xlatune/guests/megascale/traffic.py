@@ -280,10 +280,10 @@ class _Reader:
             for row in np.flatnonzero(np.isin(columns["name"], others)).tolist():
                 name = names[int(columns["name"][row])]
                 stated = int(columns["buffer"][row])
-                size = line.stats.get(stated, "" if stated == ABSENT else str(stated))
-                event = WorkerEvent(
-                    int(start[row]), int(columns["duration_ps"][row]), _bytes_of(size or name)
-                )
+                text = name if stated == ABSENT else line.stats.get(stated, "")
+                # a number may be the id of a text by chance
+                size = _bytes_of(text) or (stated if 0 <= stated < _FIRST_INTERNED else 0)
+                event = WorkerEvent(int(start[row]), int(columns["duration_ps"][row]), size)
                 (self._copies if name == COPY else self._mapped).append(event)
 
     def _read_ops(self, line: _Line) -> None:

@@ -90,6 +90,8 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
     ("a word of a sweep", "4", {"sweeps": {"BS=2,LR=3": {}}, "runs": GONE}, "", 2,
      ["unknown word 'LR'"]),
     ("no model", "1", {"model_params": {}}, "", 2, ["model_params has no model"]),
+    ("a key below a value", "1", {}, "--cvs-set config.nnodes.x=1", 2,
+     ["--cvs-set config.nnodes.x: config.nnodes is no object and has no keys"]),
     ("a path that is not there", "1", {}, "--cvs-set config2.nnodes=1", 2,
      ["unknown path 'config2.nnodes'", "config.nnodes"]),
     # what is another file

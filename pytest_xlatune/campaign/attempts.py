@@ -352,9 +352,8 @@ class Attempts:
 
         Nodes that are down or drained are resumed. If a node stays unfit, or a trial waits longer
         than `Resources.queue_limit_s`, the sweep stops; if the study's policy says so, the trial
-        ends without a measurement instead. A job that the
-        scheduler will never start as it was requested stops the sweep, because all other jobs
-        request the same.
+        ends without a measurement instead. A job that the scheduler will never start as it was
+        requested stops the sweep, because all other jobs request the same.
         """
         # names of nodes -> the first submission that waits for them, and its outcome so far
         waiting: dict[tuple[str, ...], tuple[Submission, Outcome]] = {}

@@ -51,7 +51,9 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
         secure_files.make_folder(folder)
         descriptor = secure_files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError as error:
-        warnings.warn(f"{error}; the sweep goes on without a log", stacklevel=3)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")  # a filter of the session could make an error of it
+            warnings.warn(f"{error}; the sweep goes on without a log", stacklevel=3)
         yield path
         return
     file = os.fdopen(descriptor, "a", encoding="utf-8")

@@ -273,7 +273,7 @@ def _program_of_end(
         return suspect, False
     call = _calls_logged(steps) if raised is None else raised
     if call < last.first_call:  # a step of the turn before is not over
-        return suspect, False
+        return suspect, suspect == last.program
     is_early = call < last.first_call + _LATE_STEPS
     turn_calls = last.calls if raised is None else turn_steps
     return (last.program if call < last.first_call + turn_calls else ""), is_early

@@ -541,9 +541,9 @@ _UNCHANGED = frozenset(
     {
         *("arm", "before", "captures", "cell_digest", "cells", "cls", "code"),
         *("comment", "declared", "devices", "dump", "field", "files", "flags", "job_ids", "key"),
-        *("kinds", "later", "limit", "name", "nodes", "pgle", "profile", "program", "resumed"),
-        *("same_as", "session", "source", "study", "submission", "suspects", "sweep"),
-        *("trial", "trial_id", "versions", "were"),
+        *("kinds", "name", "nodes", "pgle", "profile", "program", "resumed", "same_as"),
+        *("session", "source", "study", "submission", "suspects", "sweep", "trial", "trial_id"),
+        "versions",
     }
 )
 _MESSAGE_FIELDS = frozenset({"text", "values", "code"})

@@ -406,12 +406,16 @@ def _add_other(state: LedgerState, event: Event) -> None:
 def _open(state: LedgerState, event: CampaignOpened) -> None:
     """Open a session, which may retry trials that could not be measured in an earlier one.
 
-    The open trials get the time limit and the step pattern of this session.
+    It also compiles trials again that named no memory limit. The open trials get the time limit and
+    the step pattern of this session.
     """
     if event.session not in {opening.session for opening in state.opened}:
         for trial_id, progress in state.trials.items():
             ended = progress.ended
-            if ended and ended.status is TrialStatus.UNMEASURED:
+            if ended is None:
+                continue
+            is_uncompiled = ended.memory is not None and ended.memory.limit_bytes is None
+            if is_uncompiled or ended.status is TrialStatus.UNMEASURED:
                 state.trials[trial_id] = msgspec.structs.replace(progress, ended=None)
         state.decisions, state.decided, state.stop = [], {}, None
         state.devices_known = set()  # the devices may have changed since the last session

@@ -2,8 +2,8 @@
 
 Faults stop a campaign before it begins; notes are for people and go into the ledger. The checks are
 cheap if trials run on this machine. Otherwise a short job asks the nodes once, before the first
-trial of a cell, whether they see the trials' files. This module creates only a temporary
-marker in the work directory.
+trial of a cell, whether they see the trials' files. This module creates only a temporary marker in
+the work directory.
 
 With an unknown key, or with layers that cannot be divided into the stages of a pipeline, every
 trial would fail at its start, after waiting in the queue and half a minute of imports. A MaxText

@@ -60,8 +60,9 @@ def answer(package: str, config: str) -> dict[str, object]:
                 keys = keys_of(path)
                 known |= keys.keys()
                 # MaxText looks for the parent beside the file first, then beside base.yml
-                sibling = path.parent / keys.get(_BASE_KEY, "")
-                path = sibling if sibling.is_file() else base.with_name(sibling.name)
+                parent = keys.get(_BASE_KEY, "")
+                sibling = path.parent / parent
+                path = sibling if sibling.is_file() else base.parent / parent
         reply |= {"base": str(base), "known": sorted(known)}
         break
     # a checkout that was never installed has no version

@@ -279,6 +279,7 @@ class TurnTaker:
         Copies of the baseline come last, so that less time is lost if a profile aborts the process.
         """
         baseline_shardings: Any = None
+        baseline_bytes = 0
         first_with: dict[str, str] = {}  # digest of the optimised text -> id of the first program
         copies_last = sorted(range(1, len(self.programs)), key=self._is_copy)
         for at in (0, *copies_last):

@@ -95,7 +95,7 @@ def with_settings(
         lines[at] = line
         changed.append(at)
         names.append(f"--{flag.name}")
-    if drops and at >= 0 and _SETS_NOTHING.fullmatch(lines[at]):
+    if drops and at in changed and _SETS_NOTHING.fullmatch(lines[at]):
         del lines[at]
     return Changed(
         text="\n".join(lines),
@@ -185,8 +185,9 @@ def with_value(text: str, key: str, value: str) -> str | None:
     else:
         # remat_policy: 'full'  # as it was
         line = re.compile(
-            rf"""^({re.escape(key)}:[ ]*)(?:'[^'\n]*'|"[^"\n]*"|[^\s#'"][^\n#]*?)?([ \t]+\#.*)?$""",
-            re.MULTILINE,
+            rf"""^({re.escape(key)}:[ ]*)(?:'[^'\n]*'|"[^"\n]*"|[^\s#'"](?:[^\n#]*[^\s#])?)?
+            ([ \t]*(?:[ \t]\#.*)?\r?)$""",
+            re.MULTILINE | re.VERBOSE,
         )
         matches = list(line.finditer(text))
         if len(matches) != 1 or not isinstance(before[key], str):

@@ -51,7 +51,6 @@ class Policy:
         compiled_stage: the stage whose trials are only compiled and never submitted; the result of
             each is the memory that its cell needs. "" if the study has no such stage.
         asks_nodes: whether the log of each node is searched for errors, where the site allows it.
-        derives: whether profiles follow from results, so that a plan cannot name them in advance.
         rules: failure class -> what follows. A rule of the site takes precedence over these, and
             these over the playbook.
     """
@@ -60,7 +59,6 @@ class Policy:
     reads_evidence: bool = False
     compiled_stage: str = ""
     asks_nodes: bool = False
-    derives: bool = False
     rules: Mapping[str, RetryRule] = field(default_factory=dict)
 
 

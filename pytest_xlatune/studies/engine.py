@@ -137,8 +137,6 @@ class SweepDecision:
         due: the trials to run next, in order; () when nothing is left.
         layout: the layout of the blocks.
         is_screened: whether the screen of the selected waves is over.
-        is_ranked: whether the whole screen and its second runs are over, so that blocks can be
-            planned.
         entered: the finalists in rank order, then the alias if it runs; () if blocks cannot be
             planned.
         blocks: the blocks; None if there are none.
@@ -148,7 +146,6 @@ class SweepDecision:
     due: tuple[Trial, ...]
     layout: Plan | Refusal
     is_screened: bool
-    is_ranked: bool
     entered: tuple[Profile, ...]
     blocks: Blocks | None
 
@@ -202,7 +199,6 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
         due=due,
         layout=layout,
         is_screened=not to_screen,
-        is_ranked=is_over and not again,
         entered=entered,
         blocks=blocks,
     )

@@ -424,7 +424,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return Policy(
             reads_evidence=bool(self.rules),
             on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
-            derives=any(not isinstance(rule, Singles) for rule in self.rules),
         )
 
     @property

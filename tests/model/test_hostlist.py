@@ -34,6 +34,7 @@ def test_expand(text: str, names: str) -> None:
         ("n[3-1]", "range 3-1 is backwards"),
         ("n[0-99999999]", "more than 65536 nodes"),
         ("n[1-65536,1]", "more than 65536 nodes"),
+        ("n[1-256][1-256]a,b", "more than 65536 nodes"),
         ("n1]", "'n1]' is no name"),
         ("n1 n2", "'n1 n2' is no name"),
         ("n1,n[1-2]", "n1 is named twice"),

@@ -395,6 +395,10 @@ def test_what_has_no_single_value_is_left_alone(text: str) -> None:
 CHARACTERS = st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_characters="\ufeff")
 
 
+def test_the_end_of_a_line_stays_as_it_is() -> None:
+    assert with_value("k: '1'  \r\nb: 2\r\n", "k", "3") == "k: 3  \r\nb: 2\r\n"
+
+
 @given(st.text(CHARACTERS, max_size=20))
 def test_any_value_is_read_back(value: str) -> None:
     made = with_value(TEXT, "remat_policy", value)

@@ -232,6 +232,11 @@ def test_the_shape_follows_from_the_cell_or_says_why_not(name: str) -> None:
         assert pipeline_of(cell(axes, **overrides), BASELINE, {LAYERS: "16"}) == found
 
 
+def test_a_value_that_is_no_number_predicts_nothing() -> None:
+    for key in (MICROBATCHES, PER_STAGE, REPEATS):
+        assert pipeline_of(cell(**{REPEATS: "1", key: "many"}), BASELINE, {}).bubble is None
+
+
 def test_the_bubble_is_the_share_of_iterations_in_which_a_stage_waits() -> None:
     shapes = (shape(8, 8, 1), shape(8, 16, 1), shape(8, 8, 4), shape(1, 8, 1))
     assert [each.bubble for each in shapes] == pytest.approx([7 / 15, 7 / 23, 7 / 39, 0.0])

@@ -160,7 +160,7 @@ def fit_turns(
     with less weight for outliers (P. J. Huber, Annals of Mathematical Statistics 35, 1964). The
     carry-over of each program onto the next turn is shrunk towards 0 (a ridge of one turn). Without
     a term for carry-over, a profile that slows the next turn by 2 % would win by 0.2 %, because it
-    alone never follows itself.
+    hardly ever follows itself.
 
     Args:
         turns: the turns of one rotation, in order.

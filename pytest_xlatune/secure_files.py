@@ -336,11 +336,13 @@ def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
     through a link. An existing work directory is opened as far as necessary, but never closed.
     """
     mode, folder = MODES[access], workdir / name
+    make_folder(workdir, mode)
+    _set_access(workdir, mode, is_top=True)  # before the others, which then get its group
     make_folder(folder, mode)
     for path in (folder, *folder.parents):
-        _set_access(path, mode, is_top=path == workdir)
         if path == workdir:
             break
+        _set_access(path, mode, is_top=False)
     return folder
 
 

@@ -255,6 +255,9 @@ CHECKED = (ABORTED, CHECK)
         "with a step of the profile before it still open": (
             dying(*CHECKED, turns=OF_BASELINE + 1, lines=BEGINS - 1),
             f"{BEFORE_IT} turn xla-check-fail", "measured"),
+        "at the first step of a turn, with one of another profile still open": (
+            dying(*CHECKED, turns=5, lines=SPEC.first_step + 4 * SPEC.turn_steps - 1),
+            "", "measured"),
         "behind the last step of a profile's turn, as a checkpoint does": (
             dying(*CHECKED, turns=LAST + 1, lines=BEHIND_LAST, times=9), "", "measured"),
         "by an exception of a profile's program": (

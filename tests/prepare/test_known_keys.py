@@ -119,6 +119,19 @@ def test_a_release_that_cannot_be_asked_is_a_note(checkout: Path) -> None:
         assert why in note
 
 
+def test_an_old_release_accepts_what_the_configuration_and_its_parents_declare(
+    checkout: Path,
+) -> None:
+    configs = checkout / "maxtext" / "configs"
+    (configs / "types.py").unlink()
+    (configs / "gpu").mkdir()
+    (configs / "gpu" / "common.yml").write_text("of_parent: 1\n")
+    (checkout / "tiny.gpu.yml").write_text('base_config: "gpu/common.yml"\nof_file: 1\n')
+    overrides = {"of_parent": "2", "of_file": "2", "of_none": "2"}
+    (fault,) = look(checkout, overrides=overrides).faults
+    assert fault.startswith("unknown key 'of_none'")
+
+
 def test_a_key_that_a_study_varies_is_held_against_the_release_too(checkout: Path) -> None:
     sweep = Sweep(
         name="s",

@@ -246,6 +246,8 @@ def lay_out(ranked: Ranked) -> Plan | Refusal:
         layout = plan.laid_out(count, budget, sigma, baselines=baselines, may_repeat=False)
         if isinstance(layout, Plan):
             return dataclasses.replace(layout, again=runs, jobs=layout.jobs + runs)
+        if not ranked.past.confirm:
+            return layout  # the remaining jobs are too few for blocks
     return layout if isinstance(layout, Plan) else planned
 
 

@@ -31,7 +31,7 @@ def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
     said = project.run(LAB_SWEEP, "-n", "2", *SCREEN, *NODES)
     assert "2 passed" in said, said
     assert "1 xfailed" in said, said
-    reused = "1 trial is" if over == 1 else f"{over} trials are"  # two may end together
+    reused = "1 trial" if over == 1 else f"{over} trials"  # two may end together
     assert f"{reused} reused from the ledger" in said, said
     assert before >= 2
     assert len(project.submitted) == len(set(project.submitted)) == TRIALS

@@ -167,10 +167,10 @@ PRESETS = {
     # {'iteration': 12, 'metrics': {'train/loss': 2.3, 'step_time_ms': 510.0}}
     "json": StepPattern(
         ("step", "iter"),
-        r"""^[^\w{]*\{.*?["'/](?:global_|train_)?(?:step|iter(?:ation)?)["']: *"""
-        r"(?P<step>\d+)\b.*\}",
+        r"^[^\w{]*\{(?=.*(?:loss|time|duration|_per_|/s|tgs|tps))"
+        r""".*?["'/](?:global_|train_)?(?:step|iter(?:ation)?)["']: *(?P<step>\d+)\b.*\}""",
         tuple(
-            rf"""["'/](?:{names})["']: *(?P<{group}>N)"""
+            rf"""["'/](?:{names})["']: *["']?(?P<{group}>N)"""
             for group, names in {
                 "seconds": r"(?:step|iter(?:ation)?)_(?:time|duration)(?:_s|_sec|_seconds)?|"
                 r"(?:time|seconds?|secs?)_per_(?:step|iteration)|end_to_end\(s\)|seconds",

@@ -53,6 +53,10 @@ def test_a_preset_reads_the_lines_of_its_trainer(form: str) -> None:
     assert form == preset or fitting(line.format(3, 4).encode()) == preset
 
 
+def test_an_object_without_a_figure_is_no_step() -> None:
+    assert not read(b'{"step": 5, "msg": "saved"}\n', "json").steps
+
+
 def test_a_users_own_pattern() -> None:
     said = r"epoch \d+ it (?P<step>\d+) took (?P<ms>[\d.]+) ms, (?P<tgs>[\d,.]+) tok/s"
     lines = [f"epoch 0 it {each} took 500.5 ms, 1,024.5 tok/s" for each in range(8)]

@@ -64,7 +64,6 @@ from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
-    EvidenceResult,
     Finding,
     Outcome,
     Submission,
@@ -124,13 +123,7 @@ def _check_proposal(proposed: tuple[Trial, ...], history: Sequence[TrialResult])
     for trial in proposed:
         if not SLUG.fullmatch(trial.arm) or not SLUG.fullmatch(trial.stage):
             raise LedgerError(f"arm {trial.arm!r} or stage {trial.stage!r} of a trial is no slug")
-    unread = {
-        result.trial.id
-        for result in history
-        if isinstance(result, EvidenceResult)
-        and result.status is TrialStatus.MEASURED
-        and not result.is_read
-    }
+    unread = {result.trial.id for result in history if result.is_unread}
     final = {result.trial.id for result in history if result.status.is_final} - unread
     if proposed and all(trial.id in final for trial in proposed):
         raise LedgerError(
@@ -605,10 +598,7 @@ class Campaign:
 
     def _read_evidence_runs(self) -> None:
         """Read the files of evidence runs that are over, whichever study waits for them."""
-        has_unread = any(
-            result.status is TrialStatus.MEASURED and not result.is_read
-            for result in self._state.evidence()
-        )
+        has_unread = any(result.is_unread for result in self._state.evidence())
         if self._read_evidence is not None and has_unread:
             self._write(*self._read_evidence(self._state, self.folder))
 

@@ -266,6 +266,11 @@ class TrialResult(Record, frozen=True, kw_only=True):
         return self.outcome.start_s if self.outcome is not None else None
 
     @property
+    def is_unread(self) -> bool:
+        """Whether files of the measured trial still have to be read; False without evidence."""
+        return False
+
+    @property
     def own_settings(self) -> tuple[TrialSetting, ...]:
         """The settings of the profile, without those of the cell."""
         return tuple(setting for setting in self.settings or () if not setting.is_deployed)
@@ -289,6 +294,11 @@ class EvidenceResult(TrialResult, frozen=True, kw_only=True):
     is_read: bool = False
     shares: Shares | None = None
     pgle: str = ""
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the trace and the dump of a measured run still have to be read."""
+        return self.status is TrialStatus.MEASURED and not self.is_read
 
 
 class Comparison(Record, frozen=True, kw_only=True):

@@ -30,7 +30,6 @@ from pytest_xlatune.model.errors import ParseError, XlatuneError
 from pytest_xlatune.model.explanation import EvidenceFact, Explanation
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
-from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.secure_files import write_bytes
 from pytest_xlatune.tasks.recorded import evidence_in
@@ -44,7 +43,7 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
     for result in state.evidence():
         attempts = state.trials[result.trial.id].attempts
         submission = attempts[max(attempts)].submission if attempts else None
-        if result.status is TrialStatus.MEASURED and not result.is_read and submission is not None:
+        if result.is_unread and submission is not None:
             events.append(read_attempt(result.trial.id, folder, submission.folder))
     return tuple(events)
 

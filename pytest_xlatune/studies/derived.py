@@ -16,9 +16,9 @@ import itertools
 import math
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -89,6 +89,14 @@ class Rule(Written, frozen=True, kw_only=True, tag_field="kind"):
     def fills(self) -> Message:
         """What fills the slots, for the lines of a plan."""
 
+    def with_aims(self, aims_of: Callable[[Profile], tuple[str, ...]]) -> Self:
+        """Return the rule with the parts of a step that each candidate acts on, from `aims_of`.
+
+        A rule that orders no candidates is returned as it is.
+        """
+        del aims_of
+        return self
+
 
 class Singles(Rule, frozen=True, kw_only=True, tag="single"):
     """A wave of single settings: as many candidates as there are slots.
@@ -138,6 +146,11 @@ class Singles(Rule, frozen=True, kw_only=True, tag="single"):
             else "single settings out of {candidates}, in declared order"
         )
         return say(text, candidates=len(self.all_candidates))
+
+    def with_aims(self, aims_of: Callable[[Profile], tuple[str, ...]]) -> Self:
+        """Return the rule with the aims of each candidate; those that it states itself stay."""
+        aims = {profile.id: aims_of(profile) for profile in self.all_candidates}
+        return replace(self, aims={**aims, **self.aims})
 
     @property
     def all_candidates(self) -> tuple[Profile, ...]:

@@ -33,7 +33,7 @@ from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.derived import Search, Singles, rules_of_kind
+from pytest_xlatune.studies.derived import Search, rules_of_kind
 from pytest_xlatune.studies.trials import STUDY, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.deployed import NoEnv, trainer_settings, with_sourced
@@ -307,9 +307,7 @@ class ResolvedSweep:
         study = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
-            derived=tuple(
-                _with_aims(rule) if isinstance(rule, Singles) else rule for rule in sweep.derived
-            ),
+            derived=tuple(rule.with_aims(load().aims_of) for rule in sweep.derived),
             context=self.context,
             selected=selected,
             confirm=confirm,
@@ -378,15 +376,6 @@ class ResolvedSweep:
             metric = self.cell.protocol.metric
             return f"turns are compared by the time of a step, and the metric is {metric!r}"
         return ""
-
-
-def _with_aims(rule: Singles) -> Singles:
-    """Return a rule with the parts of a step that each of its candidates acts on.
-
-    They come from the catalog, except for candidates whose parts the rule itself states.
-    """
-    catalog_aims = {profile.id: load().aims_of(profile) for profile in rule.all_candidates}
-    return replace(rule, aims={**catalog_aims, **rule.aims})
 
 
 def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:

@@ -444,6 +444,7 @@ class StudyRecord(Record, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = ""
+    shows_use: ClassVar[bool] = False  # whether documents say how each arm uses a device
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -523,6 +524,7 @@ class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "cells"
+    shows_use: ClassVar[bool] = True
     peak_tflops: Real | None = None
     summary: tuple[Message, ...] = ()
     objection: tuple[Message, ...] = ()

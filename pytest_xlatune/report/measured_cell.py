@@ -24,7 +24,6 @@ from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Real, Record, decode, explained
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import (
-    CellsRecord,
     Conclusion,
     Score,
     TrialResult,
@@ -176,8 +175,9 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     def uses(self) -> dict[str, DeviceUse]:
         """Arm -> how it uses a device, for a study whose arms are cells."""
         record = self.conclusion.record
-        if not isinstance(record, CellsRecord):
+        if record is None or not record.shows_use:
             return {}
+        peak_tflops = self.conclusion.facts.peak_tflops
         scores: dict[str, list[Score]] = {}
         for result in self.history:
             if result.score is not None:
@@ -185,7 +185,7 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         return {
             arm: use
             for arm, arm_scores in sorted(scores.items())
-            if (use := _use_of(arm_scores, record.peak_tflops)) != DeviceUse()
+            if (use := _use_of(arm_scores, peak_tflops)) != DeviceUse()
         }
 
     @property

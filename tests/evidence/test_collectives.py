@@ -1,19 +1,13 @@
-"""Collectives joined with the program, shares of a step, and the profile for the scheduler."""
+"""Collectives joined with the program, and shares of a step."""
 
 from __future__ import annotations
-
-import json
-import struct
 
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.evidence.hlo import Program
-from pytest_xlatune.evidence.pgle import pgle_profile
-from pytest_xlatune.evidence.protobuf import LENGTH, fields, text
 from pytest_xlatune.evidence.trace import Kind
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, Timeline, TimeRow, drill
-from pytest_xlatune.evidence.trace.captures import read_window
 from pytest_xlatune.evidence.trace.collectives import (
     Communication,
     Watch,
@@ -22,7 +16,6 @@ from pytest_xlatune.evidence.trace.collectives import (
     shares_of,
 )
 from pytest_xlatune.model.shares import Shares
-from tests.evidence.test_real_captures import REAL, TRACES
 from tests.helpers.captures import Space, node
 from tests.helpers.hlo_programs import GATHER, body, entry, loop, made
 
@@ -41,67 +34,36 @@ def step_of(op: str | None, kernel: str, durations_us: list[list[int]]) -> Space
         at = step * 10_000 * US
         space.host("train", at, 9_000 * US, "step_num", 5 + step)
         for gpu, duration in enumerate(devices):
-            launch = 1 + step * 100 + gpu * 2
+            launch = 1 + step * 100 + gpu
             # it ends everywhere at once: it began later where it is shorter
             begin = at + (2_000 - duration) * US
-            space.kernel(gpu, "S1", "gemm", at, 10 * US, op="dot.1", correlation=launch)
-            space.kernel(gpu, "S2", kernel, begin, duration * US, op=op, correlation=launch + 1)
-            for each in (launch, launch + 1):
-                space.host("cuLaunchKernel", at, 1, "correlation_id", each)
+            space.kernel(gpu, "Stream #2", kernel, begin, duration * US, op=op, correlation=launch)
+            space.host("cuLaunchKernel", at, 1, "correlation_id", launch)
     return space
 
 
-def streams(space: Space) -> Space:
-    for plane, lines in space.lines.items():
-        if plane.startswith("/device"):
-            for name in list(lines):
-                lines[name.replace("S", "Stream #")] = lines.pop(name)
-    return space
+# instruction of four ranks -> kernel, bytes, and the factor of the bus bandwidth
+BANDWIDTHS = {
+    "all-gather-start.2 = (f32[1000], f32[4000]) all-gather-start(%p), replica_groups=[1,4]<=[4]":
+        ("AllGather_RING_LL", 4000 * 4, 3 / 4),
+    "reduce-scatter.1 = bf16[1000] reduce-scatter(%p), replica_groups=[1,4]<=[4], to_apply=%add":
+        ("ReduceScatter_Sum_bf16_RING_LL", 4 * 1000 * 2, 3 / 4),
+    "all-reduce.7 = f32[5000] all-reduce(%p), replica_groups={{0,1,2,3}}, to_apply=%add":
+        ("AllReduce_Sum_f32_TREE_LL", 5000 * 4, 2 * 3 / 4),
+}  # fmt: skip
 
 
-GROUPS = "replica_groups=[1,4]<=[4]"
-
-
-@pytest.mark.parametrize(
-    ("op", "kernel", "instruction", "size_bytes", "factor"),
-    [
-        pytest.param(
-            "all-gather-start.2",
-            "ncclDevKernel_AllGather_RING_LL",
-            "%all-gather-start.2 = (f32[1000], f32[4000]) all-gather-start(%p), " + GROUPS,
-            4000 * 4,
-            3 / 4,
-            id="all-gather: the whole result",
-        ),
-        pytest.param(
-            "reduce-scatter.1",
-            "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
-            "%reduce-scatter.1 = bf16[1000] reduce-scatter(%p), " + GROUPS + ", to_apply=%add",
-            4 * 1000 * 2,
-            3 / 4,
-            id="reduce-scatter: the whole input",
-        ),
-        pytest.param(
-            "all-reduce.7",
-            "ncclDevKernel_AllReduce_Sum_f32_TREE_LL",
-            "%all-reduce.7 = f32[5000] all-reduce(%p), replica_groups={{0,1,2,3}}, to_apply=%add",
-            5000 * 4,
-            2 * 3 / 4,
-            id="all-reduce: twice",
-        ),
-    ],
-)
-def test_bandwidths_equal_a_computation_by_hand(
-    op: str, kernel: str, instruction: str, size_bytes: int, factor: float
-) -> None:
-    space = streams(step_of(op, kernel, [[400, 100, 300, 200], [160, 240, 200, 120]]))
-    found = watched(space, made(entry(instruction)))
+@pytest.mark.parametrize("instruction", BANDWIDTHS)
+def test_bandwidths_equal_a_computation_by_hand(instruction: str) -> None:
+    kernel, size_bytes, factor = BANDWIDTHS[instruction]
+    op = instruction.partition(" ")[0]
+    space = step_of(op, f"ncclDevKernel_{kernel}", [[400, 100, 300, 200], [160, 240, 200, 120]])
+    found = watched(space, made(entry(f"%{instruction}")))
     (row,) = found.rows
     # by hand: the shortest kernels take 100 and 120 us, so a transfer takes 110 us on average;
     # the kernels of all devices take 215 us on average, of which 105 us are wait
-    assert (row.kind, row.size_bytes, row.ranks, row.executions) == (
-        op.partition(".")[0].removesuffix("-start"), size_bytes, 4, 1.0,
-    )  # fmt: skip
+    kind = op.partition(".")[0].removesuffix("-start")
+    assert (row.kind, row.size_bytes, row.ranks, row.executions) == (kind, size_bytes, 4, 1.0)
     assert row.transfer_s == pytest.approx(110e-6)
     assert row.duration_s == row.alone_s == pytest.approx(215e-6)
     assert row.wait_s == pytest.approx(105e-6)
@@ -132,7 +94,7 @@ ALL_REDUCE = "%all-reduce.1 = f32[4000] all-reduce(%p), replica_groups={}, to_ap
 def test_the_device_that_came_last_is_named_where_it_can_be_told(
     groups: str | None, durations_us: list[list[int]], transfer_us: int | None, late: int | None
 ) -> None:
-    space = streams(step_of("all-reduce.1", "ncclDevKernel_AllReduce", durations_us))
+    space = step_of("all-reduce.1", "ncclDevKernel_AllReduce", durations_us)
     program = None if groups is None else made(entry(ALL_REDUCE.format(groups)))
     found = watched(space, program)
     (row,) = found.rows
@@ -146,15 +108,13 @@ def test_an_operation_is_counted_as_often_as_it_runs_in_a_loop() -> None:
     space = Space()
     for step in range(2):
         space.host("train", step * 1000, 900, "step_num", step)
-        for turn in range(3):
-            launch = step * 10 + turn + 1
-            space.host("cuLaunchKernel", step * 1000 + 1, 1, "correlation_id", launch)
-            at = step * 1000 + turn * 100
-            kernel = "ncclDevKernel_SendRecv"
-            space.kernel(0, "Stream #1", kernel, at, 50, op="cp.1", correlation=launch)
+        for at in range(step * 1000, step * 1000 + 300, 100):
+            space.host("cuLaunchKernel", step * 1000 + 1, 1, "correlation_id", at + 1)
+            space.kernel(
+                0, "Stream #1", "ncclDevKernel_SendRecv", at, 50, op="cp.1", correlation=at + 1
+            )
     permute = "%cp.1 = f32[4] collective-permute(%p), source_target_pairs={{0,1}}"
-    found = watched(space, made(body("b", permute), entry(loop("w", "b", 3))))
-    (row,) = found.rows
+    (row,) = watched(space, made(body("b", permute), entry(loop("w", "b", 3)))).rows
     assert (row.kind, row.executions) == ("collective-permute", 3.0)
     assert row.busbw == row.algbw == pytest.approx(16 / 50e-12)
 
@@ -164,7 +124,7 @@ def test_without_a_program_the_kind_is_told_by_a_name_and_no_bytes_are_known(
     op: str | None,
 ) -> None:
     kernel = "ncclDevKernel_AllGather_RING_LL"
-    space = streams(step_of(op, kernel, [[5, 7], [5, 7]]))
+    space = step_of(op, kernel, [[5, 7], [5, 7]])
     (row,) = watched(space).rows
     assert (row.kind, row.size_bytes, row.busbw) == ("all-gather", None, None)
     assert row.transfer_s == pytest.approx(5e-6)
@@ -177,13 +137,9 @@ def test_without_a_program_the_kind_is_told_by_a_name_and_no_bytes_are_known(
     [
         ("{}", 4),
         ("{{0,1},{2,3}}", 2),
-        ("{{0,1,2,3,4,5,6,7}}", 8),
-        ("[2,4]<=[8]", 4),
         ("[4,2]<=[2,4]T(1,0)", 2),
-        ("mesh['axis_0'=8] {'axis_0'}", 8),
         ("mesh['pp'=2,'fsdp'=4] {'fsdp'}", 4),
         ("mesh['pp'=2,'fsdp'=4] {'pp','fsdp'}", 8),
-        ("mesh['pp'=2] {'tp'}", None),
         ("mesh['pp'=4] {'pp':(1)2}", None),
         ("mesh['pp'=2,'tp'=4], device_ids=([4,2]T(1,0)) {'tp'}", 4),
         ("", None),
@@ -191,43 +147,6 @@ def test_without_a_program_the_kind_is_told_by_a_name_and_no_bytes_are_known(
 )
 def test_ranks_are_read_from_groups_in_every_dialect(groups: str, ranks: int | None) -> None:
     assert ranks_of(groups, 4) == ranks
-
-
-def of_jax(data: bytes) -> dict[str, float]:
-    profiler = pytest.importorskip("jax._src.lib", reason="needs JAX")._profiler
-    found = {}
-    profile = profiler.get_fdo_profile(data)
-    for number, _, begin, end in fields(profile, 0, len(profile)):
-        assert number == 1
-        name, cost = "", 0.0
-        for part, kind, start, stop in fields(profile, begin, end):
-            if kind == LENGTH:
-                name = text(profile, start, stop)
-            elif part == 2:
-                (cost,) = struct.unpack("<d", profile[start:stop])
-        found[name] = cost
-    return found
-
-
-@pytest.mark.parametrize("name", [each for each in REAL if "gemm" in each] or [None])
-def test_the_profile_for_the_scheduler_equals_that_of_jax_on_a_real_capture(
-    name: str | None,
-) -> None:
-    if name is None:
-        pytest.skip("no captures: set XLATUNE_TRACE_DATA to a folder with some")
-    path = TRACES / f"{name}.xplane.pb"
-    found, _ = read_window([path], CaptureWindow())
-    lines = [line.split() for line in pgle_profile(found).splitlines()]
-    ours = {json.loads(words[3]): float(words[5]) for words in lines}
-    assert ours == pytest.approx(of_jax(path.read_bytes()), abs=1e-5)
-    assert len(ours) == 4
-
-
-def row(name: str, alone_ps: int, kind: Kind = Kind.COMMUNICATION) -> TimeRow:
-    return TimeRow(name=name, family="f", kind=kind, count=1, sum_ps=alone_ps, alone_ps=alone_ps)
-
-
-MADE = drill([node(steps=1, gpus=1).trace()])
 
 
 def drilled(rows: dict[str, tuple[TimeRow, ...]], span_ps: int = 1000) -> Drill:
@@ -238,8 +157,9 @@ def drilled(rows: dict[str, tuple[TimeRow, ...]], span_ps: int = 1000) -> Drill:
         exposed_communication_ps=250,
         exposed_memory_ps=50,
     )
-    gpu = replace(MADE.gpus[0], steps=(line,), outside=Timeline())
-    return replace(MADE, gpus=(gpu,), **({"kernels": (), "ops": ()} | rows))
+    found = drill([node(steps=1, gpus=1).trace()])
+    gpu = replace(found.gpus[0], steps=(line,), outside=Timeline())
+    return replace(found, gpus=(gpu,), **({"kernels": (), "ops": ()} | rows))
 
 
 def program(*kinds: str) -> Program:
@@ -248,33 +168,34 @@ def program(*kinds: str) -> Program:
     return replace(found, collectives=tuple(replace(one, kind=kind) for kind in kinds))
 
 
-WHOLE = {"communication": 0.25, "compute": 0.6, "copies": 0.05, "idle": 0.1}
+def rows(alone_ps: dict[str, int], kind: Kind = Kind.COMMUNICATION) -> tuple[TimeRow, ...]:
+    return tuple(
+        TimeRow(name=name, family="f", kind=kind, count=1, sum_ps=each, alone_ps=each)
+        for name, each in alone_ps.items()
+    )
 
 
-OPS = (
-    row("all-gather-start.3", 100),
-    row("all-gather.7", 20),
-    row("reduce-scatter-start", 80),
-    row("ragged-all-to-all.1", 30),
-    row("send-done.2", 20),
-    row("all-gather-fusion-like", 500, Kind.COMPUTE),
-)
-KERNELS = (
-    row("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 120),
-    row("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 80),
-    row("ncclDevKernel_SendRecv", 60),
-    row("mscclKernel_Sum_half_LL", 5),
-)
+OPS = {"ops": (
+    *rows({"all-gather-start.3": 100, "all-gather.7": 20, "reduce-scatter-start": 80,
+           "ragged-all-to-all.1": 30, "send-done.2": 20}),
+    *rows({"all-gather-fusion-like": 500}, Kind.COMPUTE),
+)}  # fmt: skip
+KERNELS = {"kernels": rows({
+    "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": 120,
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL": 80,
+    "ncclDevKernel_SendRecv": 60,
+    "mscclKernel_Sum_half_LL": 5,
+})}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("rows", "kinds", "exchanged"),
     [
-        ({"ops": OPS}, None, {"all-to-all": 0.03, "collective-permute": 0.02}),
-        ({"kernels": KERNELS}, ("all-gather", "collective-permute"), {"collective-permute": 0.06}),
-        ({"kernels": KERNELS}, ("all-gather", "ragged-all-to-all"), {"all-to-all": 0.06}),
-        ({"kernels": KERNELS}, ("all-to-all", "collective-permute"), {}),
-        ({"kernels": KERNELS}, (), {}),
+        (OPS, None, {"all-to-all": 0.03, "collective-permute": 0.02}),
+        (KERNELS, ("all-gather", "collective-permute"), {"collective-permute": 0.06}),
+        (KERNELS, ("all-gather", "ragged-all-to-all"), {"all-to-all": 0.06}),
+        (KERNELS, ("all-to-all", "collective-permute"), {}),
+        (KERNELS, (), {}),
     ],
     ids=["operations say it", "a pipeline's", "an exchange of tokens", "either", "unknown"],
 )
@@ -283,7 +204,8 @@ def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
 ) -> None:
     found = shares_of(drilled(rows), None if kinds is None else program(*kinds))
     assert found is not None
-    assert found.of_step == {"all-gather": 0.12, "reduce-scatter": 0.08, **exchanged, **WHOLE}
+    whole = {"communication": 0.25, "compute": 0.6, "copies": 0.05, "idle": 0.1}
+    assert found.of_step == {"all-gather": 0.12, "reduce-scatter": 0.08, **exchanged, **whole}
 
 
 def test_a_dump_alone_tells_the_kinds_and_no_time_and_nothing_tells_nothing() -> None:

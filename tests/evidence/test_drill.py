@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import tomllib
+from importlib.resources import files
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_xlatune.evidence.trace import Trace, shipped_families
+from pytest_xlatune.evidence.trace import (
+    KINDS,
+    Kind,
+    Trace,
+    classify,
+    parse_families,
+    shipped_families,
+)
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
-from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill, timeline
 from pytest_xlatune.evidence.trace.collectives import shares_of
 from pytest_xlatune.evidence.trace.comparison import SPAN, TOTAL, compare_windows, figures
 from pytest_xlatune.evidence.trace.step_times import StepRule
-from pytest_xlatune.model.errors import ParseError
+from pytest_xlatune.model.errors import ConfigError, ParseError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.drill import drill_document
 from tests.helpers.captures import Space, lines_json, msg, node, num, reconciles
@@ -40,6 +52,9 @@ def test_a_node_drills_to_the_figures_it_was_made_of() -> None:
     (scatter,) = (row for row in found.ops if row.name == "input_scatter_fusion_2.kd")
     assert (scatter.count, scatter.sum_ps, scatter.alone_ps) == (6, 250 * 6, 250 * 6)
     assert (scatter.main_ps, scatter.longest_ps) == (250 * 6, 250)
+
+
+STREAM = "Stream #1(Compute)"
 
 
 def launched() -> Space:
@@ -72,59 +87,31 @@ def beside() -> Space:
     return space
 
 
-def nameless() -> Space:
-    """Two kernels of the step's module, in its first step, without hlo_op."""
-    space = node(gpus=1)
-    for at in (10, 20):
-        line = space.lines["/device:GPU:0"]["Stream #2(Compute)"]
-        module = msg(4, num(1, 3), num(7, space.id(space.stats, "jit_f")))
-        launch = msg(4, num(1, 1), num(3, 1))
-        line.append(msg(4, num(1, 1), num(2, at), num(3, 1), launch, module))
-    return space
+# the rule of the steps, kernels of each step of the last device, and time outside of steps
+STEPS = {
+    "work behind its annotation is of the step that launched it": (
+        node(late=950), StepRule.LAUNCH, [4, 4, 4], 0),
+    "without launches the runs are counted": (
+        node(late=950, launches=False), StepRule.EXECUTIONS, [4, 4, 4], 0),
+    "a kernel whose launch is not known is of no step": (
+        launched(), StepRule.LAUNCH, [1, 1], 6),
+    "kernels that name nothing are of the annotation that is open": (
+        unattributed(2), StepRule.WINDOWS, [1, 1], 5),
+    "without any marker the capture is one stretch": (
+        unattributed(0), StepRule.WHOLE, [3], 0),
+    "a device on which the step does not run follows the others": (
+        beside(), StepRule.EXECUTIONS, [1, 1, 1], 0),
+}  # fmt: skip
 
 
-NAMED = (5, 6, 7)
-
-
-@pytest.mark.parametrize(
-    ("space", "rule", "steps", "kernels", "outside_ps"),
-    [
-        pytest.param(
-            node(late=950), StepRule.LAUNCH, NAMED, [4, 4, 4], 0,
-            id="work behind its annotation is of the step that launched it",
-        ),
-        pytest.param(
-            node(late=950, launches=False), StepRule.EXECUTIONS, NAMED, [4, 4, 4], 0,
-            id="without launches the runs are counted",
-        ),
-        pytest.param(
-            launched(), StepRule.LAUNCH, (0, 1), [1, 1], 6,
-            id="a kernel whose launch is not known is of no step",
-        ),
-        pytest.param(
-            unattributed(2), StepRule.WINDOWS, (0, 1), [1, 1], 5,
-            id="kernels that name nothing are of the annotation that is open",
-        ),
-        pytest.param(
-            unattributed(0), StepRule.WHOLE, (0,), [3], 0,
-            id="without any marker the capture is one stretch",
-        ),
-        pytest.param(
-            beside(), StepRule.EXECUTIONS, NAMED, [1, 1, 1], 0,
-            id="a device on which the step does not run follows the others",
-        ),
-        pytest.param(
-            nameless(), StepRule.LAUNCH, NAMED, [6, 4, 4], 0,
-            id="kernels of a run that name no operation do not cut a step",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("space", "rule", "kernels", "outside_ps"), STEPS.values(), ids=STEPS)
 def test_each_kernel_is_of_its_step(
-    space: Space, rule: StepRule, steps: tuple[int, ...], kernels: list[int], outside_ps: int
+    space: Space, rule: StepRule, kernels: list[int], outside_ps: int
 ) -> None:
     found = drill([space.trace()])
     reconciles(found)
-    assert (found.rule, found.steps) == (rule, steps)
+    assert found.rule is rule
+    assert found.steps in (tuple(range(at, at + len(kernels))) for at in (0, 5))
     assert [step.kernels for step in found.gpus[-1].steps] == kernels
     assert found.gpus[-1].outside.sum_ps == outside_ps
 
@@ -181,41 +168,11 @@ def test_what_is_no_kernel_is_in_no_figure() -> None:
 
 def test_the_straggler_is_the_device_that_computes_longest() -> None:
     space = node(gpus=4)
-    for step in range(3):
-        space.kernel(2, "Stream #1(Compute)", "slow", step * 1000 + 760, 60, correlation=1 + step)
-        # launched like the first kernels of each step
-    trace = space.trace()
-    found = drill([trace], CaptureWindow(steps=3))
+    for step in range(3):  # launched like the first kernels of each step
+        space.kernel(2, STREAM, "slow", step * 1000 + 760, 60, correlation=1 + step)
+    found = drill([space.trace()], CaptureWindow(steps=3))
     assert found.straggler.name == "/device:GPU:2"
     assert found.spread > 0
-
-
-def test_blockers_are_ranked_by_the_time_that_nothing_runs_beside_them() -> None:
-    space = Space()
-    for step in range(2):
-        at = step * 1000
-        space.host("train", at, 990, "step_num", step)
-        space.kernel(0, "Stream #1", "long_gemm", at, 600, op="a")  # 400 of them alone
-        space.kernel(0, "Stream #2", "ncclDevKernel_AllGather", at, 200, op="b")
-        space.kernel(0, "Stream #1", "short_fusion", at + 700, 100, op="c")
-        space.kernel(0, "Stream #1", "tiny", at + 900, 2, op="d")
-    found = drill([space.trace()])
-    assert [(row.name, row.alone_ps) for row in found.blockers] == [
-        ("long_gemm", 800),
-        ("short_fusion", 200),
-    ]
-    told = terminal(drill_document([found]))
-    at = next(i for i, each in enumerate(told) if "nothing runs beside them:" in each)
-    assert "long_gemm" in told[at + 1]
-
-
-def spaced(period: int, gemm: int, *, steps: int = 3) -> Drill:
-    space = Space()
-    for step in range(steps):
-        at = step * period
-        space.host("train", at, period - 10, "step_num", step)
-        space.kernel(0, "Stream #1", "gemm", at, gemm, op="gemm")
-    return drill([space.trace()])
 
 
 MS = 10**9
@@ -224,32 +181,26 @@ MS = 10**9
 @pytest.mark.parametrize(
     ("period", "steps", "says"),
     [
-        pytest.param(
-            12 * MS,
-            3,
-            "a step takes 2.000 ms more (+20.0%): between steps +3.000 ms, compute -1.000 ms",
-            id="the span is shorter, and the step longer, for the host is waited for",
-        ),
-        pytest.param(
-            10 * MS, 3, "the time from step to step did not change by more than 0.5%", id="alike"
-        ),
-        pytest.param(
-            10 * MS, 1, "the span of a step is 1.000 ms less (-16.7%)", id="one step has no next"
-        ),
+        (12 * MS, 3, "a step takes 2.000 ms more (+20.0%): between steps +3.000 ms, compute -1.0"),
+        (10 * MS, 3, "the time from step to step did not change by more than 0.5%"),
+        (10 * MS, 1, "the span of a step is 1.000 ms less (-16.7%)"),
     ],
+    ids=["the span is shorter, for the host is waited for", "alike", "one step has no next"],
 )
 def test_the_headline_tells_a_step_from_its_start_to_that_of_the_next(
     period: int, steps: int, says: str
 ) -> None:
-    found = compare_windows(
-        spaced(10 * MS, 6 * MS, steps=steps), spaced(period, 5 * MS, steps=steps)
-    )
+    drills = []
+    for every, gemm in ((10 * MS, 6 * MS), (period, 5 * MS)):
+        space = Space()
+        for at in range(0, steps * every, every):
+            space.host("train", at, every - 10, "step_num", at // every)
+            space.kernel(0, STREAM, "gemm", at, gemm, op="gemm")
+        drills.append(drill([space.trace()]))
+    found = compare_windows(*drills)
     (span,) = found.of(SPAN)
     assert span.change_s() < 0
     assert found.sentences[0].startswith(says)
-
-
-STREAM = "Stream #1(Compute)"
 
 
 def without(space: Space, gpu: int, last: int) -> Space:
@@ -275,15 +226,6 @@ def one_step(kernels: int) -> Space:
     return space
 
 
-def stretch(kernels: list[int]) -> Trace:
-    """Devices without steps that ran so many kernels: three names in turn."""
-    lines = {
-        f"/device:GPU:{gpu}": [("abc"[at % 3], at * 10.0, 8.0) for at in range(count)]
-        for gpu, count in enumerate(kernels)
-    }
-    return read_trace_json(lines_json(lines), "a.json")
-
-
 def blocked(kernel: str) -> Trace:
     space = Space()
     for step in range(3):
@@ -292,76 +234,55 @@ def blocked(kernel: str) -> Trace:
     return space.trace()
 
 
-REMEDIES = {each.name: each.remedy for each in shipped_families()}
-ENDS = "steps before it have"
+def stretch(*kernels: int) -> Trace:
+    """Devices without steps that ran so many kernels: three names in turn."""
+    lines = {
+        f"/device:GPU:{gpu}": [("abc"[at % 3], at * 10.0, 8.0) for at in range(count)]
+        for gpu, count in enumerate(kernels)
+    }
+    return read_trace_json(lines_json(lines), "a.json")
 
 
-@pytest.mark.parametrize(
-    ("trace", "says"),
-    [
-        pytest.param(
-            lambda: without(node(steps=5, gpus=8), 3, 1).trace(),
-            "/device:GPU:3 has 3 in step 9, where most steps have 4",
-            id="one kernel lost on one of eight GPUs leaves five steps and names the GPU",
-        ),
-        pytest.param(
-            lambda: without(node(steps=5, gpus=8, launches=False), 3, 1).trace(),
-            "steps 5, 6, 7, 8, 9: steps are the runs of the step's module",
-            id="so it does where no launch is known",
-        ),
-        pytest.param(
-            lambda: without(node(steps=4, gpus=1), 0, 1).trace(),
-            f"the last step of /device:GPU:0 lacks 1 kernel that all {ENDS}",
-            id="a capture that ends inside its last step says which kernels are missing",
-        ),
-        pytest.param(
-            lambda: one_step(kernels=3).trace(),
-            "the host launched work 7 more times behind the last kernel of the capture",
-            id="a single step that ends too early says so by its launches",
-        ),
-        pytest.param(
-            lambda: stretch([3 * 4 + 1]),
-            f"the last step of /device:GPU:0 lacks 2 kernels that all {ENDS} (b, c)",
-            id="a stretch without steps that ends inside a run says so too",
-        ),
-        pytest.param(
-            lambda: more_than_a_step().trace(),
-            "the window cuts a step",
-            id="a window that holds more than its steps says so",
-        ),
-        pytest.param(
-            lambda: stretch([12, 12, 6]),
-            "/device:GPU:2 ends 0.060 ms before the last device of its process",
-            id="ranks that end apart are told",
-        ),
-        pytest.param(
-            lambda: blocked("RaggedAllToAllKernelImpl<8>"),
-            "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false",
-            id="a ragged one-shot kernel that blocks names its flag",
-        ),
-        pytest.param(
-            lambda: blocked("input_scatter_fusion_2.kd"),
-            "jax.custom_vjp",
-            id="a scatter that blocks names the change of the program",
-        ),
-        pytest.param(
-            lambda: blocked("loop_gather_fusion.kd"),
-            REMEDIES["gather fusions"],
-            id="a gather that blocks names the change of the program",
-        ),
-    ],
-)
-def test_what_was_hidden_is_told(trace: Callable[[], Trace], says: str) -> None:
-    found = drill([trace()])
-    shown = terminal(drill_document([found], width=None), width=1000)
+(GATHERS,) = [each.remedy for each in shipped_families() if each.name == "gather fusions"]
+HIDDEN = {
+    "one kernel lost on one of eight GPUs leaves five steps and names the GPU": (
+        without(node(steps=5, gpus=8), 3, 1).trace(),
+        "/device:GPU:3 has 3 in step 9, where most steps have 4"),
+    "so it does where no launch is known": (
+        without(node(steps=5, gpus=8, launches=False), 3, 1).trace(),
+        "steps 5, 6, 7, 8, 9: steps are the runs of the step's module"),
+    "a capture that ends inside its last step says which kernels are missing": (
+        without(node(steps=4, gpus=1), 0, 1).trace(),
+        "the last step of /device:GPU:0 lacks 1 kernel that all steps before it have"),
+    "a single step that ends too early says so by its launches": (
+        one_step(kernels=3).trace(),
+        "the host launched work 7 more times behind the last kernel of the capture"),
+    "a stretch without steps that ends inside a run says so too": (
+        stretch(3 * 4 + 1),
+        "the last step of /device:GPU:0 lacks 2 kernels that all steps before it have (b, c)"),
+    "a window that holds more than its steps says so": (
+        more_than_a_step().trace(), "the window cuts a step"),
+    "ranks that end apart are told": (
+        stretch(12, 12, 6), "/device:GPU:2 ends 0.060 ms before the last device of its process"),
+    "a ragged one-shot kernel that blocks names its flag": (
+        blocked("RaggedAllToAllKernelImpl<8>"),
+        "--xla_gpu_unsupported_use_ragged_all_to_all_one_shot_kernel=false"),
+    "a scatter that blocks names the change of the program": (
+        blocked("input_scatter_fusion_2.kd"), "jax.custom_vjp"),
+    "a gather that blocks names the change of the program": (
+        blocked("loop_gather_fusion.kd"), GATHERS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("trace", "says"), HIDDEN.values(), ids=HIDDEN)
+def test_what_was_hidden_is_told(trace: Trace, says: str) -> None:
+    shown = terminal(drill_document([drill([trace])], width=None), width=1000)
     assert says in "\n".join(shown)
 
 
-@pytest.mark.parametrize(
-    "trace", [stretch([12]), stretch([12, 12]), stretch([3]), one_step(kernels=10).trace()]
-)
-def test_a_whole_capture_is_told_without_a_warning(trace: Trace) -> None:
-    assert drill([trace]).warnings == ()
+def test_a_whole_capture_is_told_without_a_warning() -> None:
+    for whole in (stretch(12), stretch(12, 12), stretch(3), one_step(kernels=10).trace()):
+        assert drill([whole]).warnings == ()
 
 
 def test_the_ceiling_of_a_part_is_its_share_of_a_step() -> None:
@@ -369,3 +290,64 @@ def test_the_ceiling_of_a_part_is_its_share_of_a_step() -> None:
     assert shares is not None
     assert shares.of_step == {"communication": 0, "compute": 1, "copies": 0, "idle": 0}
     assert shares.kernels == {"compute": ("loop_gather_fusion.kd",)}
+
+
+def test_a_kernel_belongs_to_the_first_family_that_finds_it() -> None:
+    families = shipped_families()
+    table = files("pytest_xlatune.evidence.trace").joinpath("families.toml")
+    for row in tomllib.loads(table.read_text())["family"]:
+        for kernel in row["kernels"]:
+            (found,), _ = classify((kernel,), families)
+            assert families[found].name == row["name"], kernel
+
+
+def test_own_families_replace_the_built_in_ones() -> None:
+    mine = parse_families(
+        [{"name": "router", "kind": "communication", "pattern": "scatter"}], where="f.toml"
+    )
+    found = drill([node().trace()], CaptureWindow(families=mine))
+    assert {row.name for row in found.families} == {"router", "other"}
+    assert found.total.communication_ps == 250 * 6
+    reconciles(found)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param({}, "expected a list of families", id="no list"),
+        pytest.param(
+            [{"name": "a", "kind": "computer", "pattern": ""}], "'computer'", id="unknown kind"
+        ),
+        pytest.param(
+            [{"name": "a", "kind": "memory", "pattern": "("}], "pattern '\\('", id="no expression"
+        ),
+    ],
+)
+def test_wrong_families_are_a_usage_error(data: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        parse_families(data, where="f.toml")
+
+
+INTERVALS = st.lists(
+    st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(0, len(KINDS) - 1)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(INTERVALS)
+def test_the_sweep_equals_counting_every_tick(intervals: list[tuple[int, int, int]]) -> None:
+    start, size, kind = (np.array(column, np.int64) for column in zip(*intervals, strict=True))
+    found, alone = timeline(start, start + size, kind)
+    ticks = range(100)
+    running = [[i for i, (a, n, _) in enumerate(intervals) if a <= tick < a + n] for tick in ticks]
+    kinds = [{Kind(KINDS[intervals[i][2]]) for i in now} for now in running]
+    assert found.sum_ps == sum(len(now) for now in running)
+    assert found.busy_ps == sum(bool(now) for now in running)
+    assert found.compute_ps == sum(Kind.COMPUTE in now for now in kinds)
+    assert found.communication_ps == sum(Kind.COMMUNICATION in now for now in kinds)
+    assert found.overlap_ps == sum({Kind.COMPUTE, Kind.COMMUNICATION} <= now for now in kinds)
+    assert found.exposed_memory_ps == sum(now == {Kind.MEMORY} for now in kinds)
+    exposed_ps = found.exposed_communication_ps + found.exposed_memory_ps
+    assert found.busy_ps == found.compute_ps + exposed_ps
+    assert list(alone) == [sum(now == [i] for now in running) for i in range(len(intervals))]

@@ -1,0 +1,321 @@
+"""Files of captures: every encoding is read, and a bad file ends in one clear message."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_xlatune.evidence import trace
+from pytest_xlatune.evidence.trace import ABSENT, Names, columns, xplane
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
+from pytest_xlatune.evidence.trace.captures import read_window
+from pytest_xlatune.evidence.trace.columns import BLOCK, NameTable, TraceLine, decode
+from pytest_xlatune.evidence.trace.xplane import CaptureFile, line_parts, read_plane
+from pytest_xlatune.model.errors import ParseError
+from tests.helpers.captures import (
+    msg,
+    named,
+    node,
+    num,
+    on_stream,
+    read_xplane,
+    reconciles,
+    trace_json,
+)
+from tests.helpers.examples import tried
+
+GPU = msg(2, b"/device:GPU:0")
+
+
+def on_gpu(*events: bytes, stat_id: int = 1) -> bytes:
+    """A stream of a GPU with these events; the id belongs to `correlation_id`."""
+    line = msg(3, msg(2, b"Stream #1"), *events)
+    return msg(1, GPU, line, named(5, {stat_id: "correlation_id"}))
+
+
+def event(*stats: bytes) -> bytes:
+    return msg(4, num(1, 1), num(2, 3), num(3, 4), *stats)
+
+
+def stat_id(ident: int) -> bytes:
+    return on_gpu(event(msg(4, num(1, ident), num(3, 9))), stat_id=ident)
+
+
+STAT = msg(4, num(1, 1), num(3, 7))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param(b"", "empty", id="an empty file"),
+        pytest.param(b"\x80" * 50, "does not end", id="a number that never ends"),
+        pytest.param(b"\x0a\xff\xff\xff\xff\x0f", "a length of", id="a length beyond the file"),
+        pytest.param(b"\x0a\x00" * 5000, "more than 4000 parts", id="thousands of planes"),
+        pytest.param(b"\x7fELF\x02\x01\x01", "wire type|field", id="a foreign file"),
+        pytest.param(msg(4, b"host"), "no plane", id="no plane"),
+        pytest.param(on_gpu(msg(4, num(3, -5))), "event times", id="a negative duration"),
+        pytest.param(on_gpu(b"\x22\x70\x08"), "ends .* behind", id="longer than its line"),
+        pytest.param(msg(1, GPU, b"\x1a\x00" * 5000), "more than 4000", id="thousands of lines"),
+        pytest.param(stat_id(-3), "ids of names from", id="an id below 0"),
+        pytest.param(stat_id(1 << 20), "ids of names from", id="an id that no profiler gives"),
+        pytest.param(on_gpu(event(b"\x22\x01\x08")), "does not end", id="a stat without its id"),
+        pytest.param(
+            on_gpu(event(STAT), event(STAT + b"\x22\x02\x08\x80"), event(STAT)),
+            "does not end",
+            id="a stat's id that does not end, and an event behind it",
+        ),
+        pytest.param(
+            on_gpu(event(msg(4, num(1, 1), b"\x18"))), "does not end", id="a stat without its value"
+        ),
+        pytest.param(on_gpu(event(b"\x22\x7f\x08\x01\x18\x01")), "a length", id="beyond its event"),
+    ],
+)
+def test_a_bad_xplane_is_one_clear_message(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, says: str
+) -> None:
+    monkeypatch.setattr(xplane, "MAX_PARTS", 4000)
+    with pytest.raises(ParseError, match=rf"^bad\.pb: .*({says})"):
+        read_xplane(data, "bad.pb")
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.xplane.pb"
+    path.write_bytes(node(steps=40).data())
+    whole = path.stat().st_size
+
+    def cut(*arguments: Any) -> xplane.Plane:
+        os.truncate(path, whole // 2)
+        return read_plane(*arguments)
+
+    monkeypatch.setattr(xplane, "read_plane", cut)
+    with pytest.raises(ParseError, match=f"became shorter .* {whole // 2} bytes are left"):
+        read_window([path], CaptureWindow())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        pytest.param(b"", "empty", id="an empty file"),
+        pytest.param(trace_json(9, cut=True), "does not end", id="a cut list"),
+        pytest.param(trace_json(900)[:-60], "ended before", id="a cut file"),
+        pytest.param(b"\x1f\x8b\x08garbage", "EOFError", id="a broken gzip"),
+        pytest.param(b'{"a": 1}', 'no "traceEvents"', id="another JSON"),
+        pytest.param(b'{"traceEvents":[7,', "AttributeError", id="events that are no objects"),
+        pytest.param(b'{"traceEvents":[' + b"[" * 100_000, "Recursion", id="endless nesting"),
+        pytest.param(
+            b'{"traceEvents":[{"ph":"M","name":"process_name","pid":1,'
+            b'"args":{"name":"/device:GPU:0"}},{"ph":"M","name":"thread_name","pid":1,"tid":1,'
+            b'"args":{"name":"Stream"}},{"ph":"X","pid":1,"tid":1,"name":"k","ts":NaN,"dur":1}]}',
+            "a time of NaN",
+            id="a time that is no number",
+        ),
+    ],
+)
+def test_a_bad_trace_json_is_one_clear_message(data: bytes, says: str) -> None:
+    with pytest.raises(ParseError, match=rf"^bad\.gz: .*({says})"):
+        read_trace_json(data, "bad.gz")
+
+
+def test_a_json_that_reached_the_cap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace, "_ROUND", 50)
+    with pytest.raises(ParseError, match="50 events: the end of the window is missing"):
+        drill([read_trace_json(trace_json(50), "a.json.gz")])
+    found = read_trace_json(trace_json(49), "a.json.gz")
+    assert found.truncated is None
+    (device,) = found.devices
+    events = on_stream(device)
+    assert list(events["start_ps"][:3]) == [0, 2_500_000, 5_000_000], "exact, in picoseconds"
+    assert set(events["duration_ps"]) == {1_250_000}
+
+
+def stepped_json(kernels: dict[int, int]) -> bytes:
+    """A JSON with so many kernels of one device in each step."""
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": "Stream #7"}},
+    ]
+    for step, count in kernels.items():
+        at = step * 100
+        mark = {"pid": 701, "tid": 1, "name": "train", "args": {"step_num": str(step)}}
+        events.append({"ph": "X", "ts": at, "dur": 90, **mark})
+        kernel = {"pid": 1, "tid": 7, "name": "fusion", "args": {"hlo_module": "jit_f"}}
+        events += [{"ph": "X", "ts": at + i, "dur": 0.5, **kernel} for i in range(count)]
+    return json.dumps({"traceEvents": [*events, {}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("kernels", "cut"),
+    [
+        pytest.param({5: 4, 6: 4, 7: 3}, 7, id="in its last step"),
+        pytest.param({5: 4, 6: 1, 7: 0}, 6, id="before it"),
+        pytest.param({5: 4, 6: 3, 7: 4}, None, id="not at its end"),
+        pytest.param({5: 3, 6: 4, 7: 4}, None, id="at its begin, by the window"),
+    ],
+)
+def test_a_json_whose_events_end_too_early_is_left_out(
+    kernels: dict[int, int], cut: int | None
+) -> None:
+    trace = read_trace_json(stepped_json(kernels), "a.json")
+    if cut is None:
+        assert drill([trace]).total.kernels == sum(kernels.values())
+        return
+    with pytest.raises(ParseError, match=rf"a\.json: its events end in step {cut}, .* xplane\.pb"):
+        drill([trace])
+
+
+def test_odd_encodings_read_the_same_as_usual_ones() -> None:
+    space = node(gpus=1)
+    stats = space.stats
+    string = msg(4, num(1, stats["hlo_op"]), msg(5, b"custom-call.77"))
+    shuffled = msg(4, num(3, 40), string, num(2, 9_000), num(1, space.names["nvjet_gemm"]))
+    wide = msg(4, num(1, 1), num(2, 9_100), num(3, 40), msg(4, num(1, stats["x"]), num(3, 1 << 63)))
+    launch = num(1, stats["correlation_id"])
+    twice = msg(4, num(2, 9_200), num(3, 40), msg(4, num(3, 7) + launch + num(4, 9)))
+    nameless = msg(4, num(1, 999), num(2, 9_300), num(3, 40))
+    space.lines["/device:GPU:0"]["Stream #1(Compute)"] += [nameless, shuffled, wide, twice]
+    found = drill([space.trace()])
+    reconciles(found)
+    (row,) = (row for row in found.kernels if row.name == xplane.NO_NAME)
+    assert (row.count, row.sum_ps, row.family) == (1, 40, "other")
+    (device,) = space.trace().devices
+    events = on_stream(device)
+    assert list(events["start_ps"][-3:]) == [9_000, 9_100, 9_200]
+    assert list(events["duration_ps"][-3:]) == [40, 40, 40]
+    assert events["launch"][-1] == 9, "the last of two values"
+    assert space.trace().names[events["op"][-3]] == "custom-call.77"
+
+
+def line_of(data: bytes) -> TraceLine:
+    return next(line_parts(CaptureFile(io.BytesIO(data)), 0, len(data), len(data)))
+
+
+def test_a_line_of_many_blocks_keeps_every_event() -> None:
+    count = 2 * BLOCK + 7
+    events = (msg(4, num(1, i % 300), num(2, i * 1_000_003), num(3, i)) for i in range(count))
+    parts = list(decode(line_of(msg(2, b"Stream #1") + b"".join(events)), {}, intern=len))
+    for name, factor in (("duration_ps", 1), ("offset_ps", 1_000_003)):
+        column = np.concatenate([part[name] for part in parts])
+        assert np.array_equal(column, np.arange(count) * factor)
+
+
+SMALL = st.integers(0, 200)
+NUMBER = st.one_of(SMALL, st.integers(0, 1 << 40), st.integers(0, (1 << 60)))
+IDENT = st.one_of(st.integers(0, 6), st.integers(120, 135), st.just(20_000))
+STATS = st.tuples(IDENT, st.sampled_from(["uint", "int", "ref", "text", "none"]), NUMBER)
+EVENT = st.tuples(st.one_of(st.just(0), NUMBER), NUMBER, SMALL, st.lists(STATS, max_size=5))
+
+
+def stat(ident: int, kind: str, value: int) -> bytes:
+    own = {"uint": num(3, value), "int": num(4, value), "ref": num(7, value), "none": b""}
+    return msg(4, num(1, ident) if ident else b"", own.get(kind, msg(5, str(value).encode())))
+
+
+@settings(max_examples=tried(300))
+@given(
+    events=st.lists(EVENT, max_size=40),
+    wanted=st.lists(st.sampled_from([1, 2, 5, 127, 128, 20_000]), unique=True, max_size=3),
+)
+def test_reading_in_lockstep_finds_what_reading_one_by_one_finds(
+    events: list[tuple[int, int, int, list[tuple[int, str, int]]]], wanted: list[int]
+) -> None:
+    def written(fields: list[int]) -> bytes:  # zeros are left out, as protobuf does
+        return b"".join(num(at, value) for at, value in enumerate(fields, 1) if value)
+
+    line = b"".join(
+        msg(4, written(fields), *(stat(*each) for each in stats)) for *fields, stats in events
+    )
+    ids = {str(each): each for each in wanted}
+
+    def found() -> list[list[int]]:
+        parts = list(decode(line_of(line), ids, intern=lambda text: -int(text) - 2))
+        names = ("name", "offset_ps", "duration_ps", *ids)
+        return [[int(i) for part in parts for i in part[each]] for each in names]
+
+    at_once = found()
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one = lambda block, _: list(range(len(block.name)))  # noqa: E731
+        patch.setattr(columns._Block, "lockstep", one_by_one)
+        assert found() == at_once
+    assert at_once[:3] == [[event[i] for event in events] for i in range(3)]
+
+
+@pytest.mark.parametrize("size", [100, 20_000, 3_000_000])
+def test_an_event_of_any_length_is_read(size: int) -> None:
+    space = node(gpus=1)
+    line = space.lines["/device:GPU:0"]["Stream #1(Compute)"]
+    padding = msg(4, num(1, space.STATS["x"]), msg(5, b"k" * size))
+    line.insert(1, msg(4, num(1, 1), num(2, 7_000), num(3, 11), padding))
+    (device,) = space.trace().devices
+    events = on_stream(device)
+    assert (events["start_ps"][1], events["duration_ps"][1], events.size) == (7_000, 11, 7)
+
+
+def test_clocks_in_unix_nanoseconds_do_not_overflow() -> None:
+    plane = GPU + named(4, {1: "fusion"})
+    for i, late_ns in enumerate((0, 5)):
+        clock = num(3, 1_771_595_650_217_823_548 + late_ns)
+        timed = msg(4, num(1, 1), num(2, 250), num(3, 10))
+        plane += msg(3, msg(2, f"Stream #{i}".encode()), clock, timed)
+    (device,) = read_xplane(msg(1, plane), "x").devices
+    assert [int(on_stream(device, each)["start_ps"][0]) for each in device.streams] == [250, 5_250]
+
+
+def forms(key: int, name: bytes) -> dict[str, tuple[bytes, bytes]]:
+    """An entry of a table as a profiler writes it or as protobuf also allows, and its name."""
+    ident, named_so = num(1, key), msg(2, name)
+    metadata = msg(2, ident, named_so)
+    more = (msg(3, b"\x12\x01z"), msg(5, num(1, 1)))
+    return {
+        "usual": (ident + metadata, name),
+        "described": (ident + msg(2, ident, named_so, *more), name),
+        "turned": (msg(2, named_so) + ident, name),
+        "long": (ident + msg(2, ident, msg(2, name * 2000)), name * 2000),
+        "no id": (ident + msg(2, named_so), name),
+        "no name": (ident + msg(2, ident), b""),
+        "name behind stats": (ident + msg(2, ident, msg(5, b""), named_so), name),
+        "twice": (num(1, 7) + ident + metadata, name),
+        "empty": (b"", b""),
+    }
+
+
+@settings(max_examples=tried(300))
+@given(
+    made=st.lists(
+        st.tuples(
+            st.integers(0, 300),
+            st.binary(max_size=200).map(lambda each: each.hex().encode()),
+            st.sampled_from([*forms(0, b"")]),
+        ),
+        max_size=30,
+    ),
+    between=st.sampled_from([b"", msg(3, msg(2, b"Stream #1"))]),  # a line between the entries
+)
+def test_a_table_is_read_in_every_form_that_protobuf_allows(
+    made: list[tuple[int, bytes, str]], between: bytes
+) -> None:
+    entries = [forms(key, name)[form] for key, name, form in made]
+    data = b"before" + between.join(msg(4, entry) for entry, _ in entries)
+    file, names = CaptureFile(io.BytesIO(data)), Names()
+    table = NameTable(file.data, read_plane(file, 6, len(data)).event_names, names)
+    expected = {
+        0 if form == "empty" else key: name.decode()
+        for (key, _, form), (_, name) in zip(made, entries, strict=True)
+    }
+    assert [table.name(ident) for ident in expected] == [*expected.values()]
+    indices = table.index(np.array([*expected, 12_345, ABSENT, table.intern("text")], np.int64))
+    shown = [*names]
+    assert [shown[at] for at in indices[:-3]] == [*expected.values()]
+    assert (indices[-3], indices[-2], shown[indices[-1]]) == (ABSENT, ABSENT, "text")
+    for each in {"", "00"} & set(expected.values()):
+        assert expected[table.wanted(column=each)["column"]] == each

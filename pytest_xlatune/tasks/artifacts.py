@@ -184,12 +184,11 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         *facts(hlo, (event.dump for event in sides)),
         *(facts(trace_facts, folders) if trace_facts else ()),
     )
-    span = traces.of(comparison.SPAN)[0] if traces else None
     return Explanation(
         profile=winner if shown else "",
         facts=shown,
         is_identical=None if program is None else program.change is Change.IDENTICAL,
-        moved=span.change_s() / span.seconds[0] if span and span.seconds[0] > 0 else None,
+        moved=traces.moved[0] if traces else None,
         # paths relative to the work directory, as for other readers
         problems=tuple(problem.replace(f"{folder.parent.parent}/", "") for problem in problems),
     )
@@ -200,7 +199,8 @@ def _trace_facts(compared: TraceComparison) -> Iterator[tuple[str, str]]:
     yield "step", compared.sentences[0]
     families, totals = compared.of(comparison.FAMILY), compared.of(comparison.TOTAL)
     for kind, rows in (
-        ("step", compared.of(comparison.SPAN) + compared.of(comparison.PART)),
+        ("step", compared.of(comparison.PART, comparison.SPAN)),
+        ("step", [figure for figure in totals if figure.name in comparison.OF_STEP]),
         ("kernel family", [figure for figure in families[:5] if figure.change_s()]),
         ("overlap", [figure for figure in totals if figure.name in ("overlap", "concurrency")]),
     ):

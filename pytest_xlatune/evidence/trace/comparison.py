@@ -1,12 +1,14 @@
 """Compare the figures of drills, and name what made the difference.
 
-A step's span is the sum of four parts: compute, exposed communication, exposed memory and idle. A
+A step's span is the sum of four parts: compute, exposed communication, exposed memory and idle. The
+time of a step, from its start to the start of the next, is the span and the time between steps. A
 difference between two variants is attributed to these parts first, then to families. Totals of
 different launchers, step counts or device counts do not compare, and are refused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pytest_xlatune.evidence.trace import Kind
@@ -18,10 +20,11 @@ NOTEWORTHY = 0.005  # least change of a part, as a share of the span, that the s
 
 # the groups of figures
 PART, SPAN, TOTAL, FAMILY, KERNEL = "part", "span", "total", "family", "kernel"
-_BETWEEN, _PERIOD = "between steps", "period, start to start"
+BETWEEN, PERIOD = "between steps", "period, start to start"
+OF_STEP = (BETWEEN, PERIOD)  # the totals of a step that no span holds
 # the compared time, its name, and the beginning of the sentence about its change
-_STEP = (_PERIOD, "the time from step to step", "a step takes")
-_SPAN = ("span", "the span of a step", "the span of a step is")
+_STEP = (PERIOD, "the time from step to step", "a step takes")
+_SPAN = (SPAN, "the span of a step", "the span of a step is")
 
 
 class Figure(Record, frozen=True, kw_only=True):
@@ -39,13 +42,19 @@ class Figure(Record, frozen=True, kw_only=True):
 class TraceComparison(Record, frozen=True, kw_only=True):
     """Several variants side by side.
 
-    A sentence for each variant but the first describes the period from step to step, or the span if
-    a variant has no two consecutive steps.
+    The time of a step is the period from step to step, or the span if a variant has no two
+    consecutive steps.
+
+    Attributes:
+        figures: of several variants, the families and kernels that changed most come first.
+        sentences: for each variant but the first, what changed the time of a step.
+        moved: for each variant but the first, the relative change of the time of a step; None if
+            the first variant shows no time.
     """
 
-    # for several variants, the families and kernels that changed most come first
     figures: tuple[Figure, ...]
     sentences: tuple[str, ...]
+    moved: tuple[Real | None, ...]
 
     def of(self, *groups: str) -> tuple[Figure, ...]:
         """Return the figures of these groups."""
@@ -66,7 +75,7 @@ def figures(drill: Drill) -> dict[str, dict[str, float]]:
             "exposed memory": total.exposed_memory_ps,
             "idle": total.idle_ps,
         },
-        SPAN: {"span": total.span_ps},
+        SPAN: {SPAN: total.span_ps},
         TOTAL: {
             "total kernel": total.sum_ps,
             "communication": total.communication_ps,
@@ -83,8 +92,8 @@ def figures(drill: Drill) -> dict[str, dict[str, float]]:
     totals = seconds[TOTAL]
     if (periods := drill.periods_ps) is not None:
         period_ps, span_ps, count = periods
-        totals[_BETWEEN] = (period_ps - span_ps) / count * 1e-12
-        totals[_PERIOD] = period_ps / count * 1e-12
+        totals[BETWEEN] = (period_ps - span_ps) / count * 1e-12
+        totals[PERIOD] = seconds[SPAN][SPAN] + totals[BETWEEN]
     if drill.step_s is not None:
         totals["step - total kernel"] = drill.step_s - totals["total kernel"]
     return seconds
@@ -119,6 +128,7 @@ def compare_windows(first: Drill, *others: Drill) -> TraceComparison:
         sentences=tuple(
             _sentence(rows, variant, first, drill) for variant, drill in enumerate(others, 1)
         ),
+        moved=tuple(_moved(rows, variant, first, drill) for variant, drill in enumerate(others, 1)),
     )
 
 
@@ -137,25 +147,44 @@ def _check_alike(before: Drill, after: Drill) -> None:
             )
 
 
+def _time_of_step(rows: Sequence[Figure], before: Drill, after: Drill) -> Figure:
+    """Return the time that is compared: the period if both variants have one, or the span."""
+    name, _, _ = _STEP if before.periods_ps and after.periods_ps else _SPAN
+    return next(row for row in rows if row.name == name and row.group in (SPAN, TOTAL))
+
+
+def _moved(rows: Sequence[Figure], variant: int, before: Drill, after: Drill) -> float | None:
+    time = _time_of_step(rows, before, after)
+    return time.change_s(variant) / time.seconds[0] if time.seconds[0] > 0 else None
+
+
 def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill) -> str:
-    """Return a sentence on what changed a step: the largest part, then the family behind it.
+    """Return a sentence on what changed a step: its parts, then the family that changed most.
 
     A collective's kernel includes waiting for the slowest device, so families that compute or copy
     are named before those that communicate.
     """
-    has_periods = bool(before.periods_ps and after.periods_ps)
-    name, what, takes = _STEP if has_periods else _SPAN
-    (total,) = (figure for figure in rows if figure.name == name and figure.group in (SPAN, TOTAL))
-    total_s, before_s = total.change_s(variant), total.seconds[0]
+    time = _time_of_step(rows, before, after)
+    has_periods = time.name == PERIOD
+    _, what, takes = _STEP if has_periods else _SPAN
+    total_s, before_s = time.change_s(variant), time.seconds[0]
     enough_s = NOTEWORTHY * before_s
     if before_s <= 0 or abs(total_s) < enough_s:
         return f"{what} did not change by more than {NOTEWORTHY:.1%}"
     moved = [figure for figure in rows if abs(figure.change_s(variant)) >= enough_s]
     moved.sort(key=lambda figure: (-abs(figure.change_s(variant)), figure.name))
-    shown = ", ".join(
-        f"{figure.name} {in_ms(figure.change_s(variant), '+')} ms"
+    parts = [
+        figure
         for figure in moved
-        if figure.group == PART or (has_periods and figure.name == _BETWEEN)
+        if figure.group == PART or (has_periods and figure.name == BETWEEN)
+    ]
+    changes = {figure.name: figure.change_s(variant) for figure in parts}
+    # the other parts, so that the changes add up to that of the whole
+    changes["the rest"] = total_s - math.fsum(changes.values())
+    shown = ", ".join(
+        f"{name} {in_ms(change_s, '+')} ms"
+        for name, change_s in changes.items()
+        if float(in_ms(change_s))
     )
     text = (
         f"{takes} {in_ms(abs(total_s))} ms {'less' if total_s < 0 else 'more'} "

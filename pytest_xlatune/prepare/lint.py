@@ -7,7 +7,6 @@ jaxlib, touches no device, and forks for each text. The catalog evaluates the re
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import shutil
@@ -29,7 +28,6 @@ from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
 from pytest_xlatune.prepare.preflight import Preflight
-from pytest_xlatune.prepare.xla_options import Schema, read_options, read_schema
 
 _WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
 _TIMEOUT_S = 120.0
@@ -40,6 +38,14 @@ _UNKNOWN = re.compile(r"parse_flags_from_env\.cc:\d+\] Unknown flags? in XLA_FLA
 # messages about bad values:  Couldn't interpret value nota for flag xla_cpu_enable_fast_math.
 # Illegal value for --xla_gpu_enable_command_buffer 'BOGUS'
 _BAD_VALUE = re.compile(r"(Couldn't interpret value .*? for flag \w+|Illegal value for --.*)")
+
+# an option:  xla_dump_to: "/tmp/x"
+# a part of a map:  xla_options {\n  key: "a"\n  value: "1"\n}
+_OPTION = re.compile(r"^(\w+)(?: *\{\n((?: .*\n)*)\}|: *(.*)$)", re.MULTILINE)
+_PART = re.compile(r"^ +\w+: *(.*)$", re.MULTILINE)
+# what the text format may leave out, depending on the release
+ZERO = "0, false or empty"
+_ZEROS = frozenset({"0", "false", '""'})
 
 
 # rules that are left out if XLA itself is asked, which is more reliable than a table of releases
@@ -138,8 +144,9 @@ class Target:
         """
         document = self._run(texts)
         self.jaxlib = document["jaxlib"]
-        schema = read_schema(base64.b64decode(document["description"]))
-        return [_parsed_text(answer, schema) for answer in document["answers"]]
+        if not document["names"]:
+            raise ConfigError(f"the XLA of {self.python} does not describe its options")
+        return [_parsed_text(answer, document["names"]) for answer in document["answers"]]
 
     def _run(self, texts: Sequence[str]) -> dict[str, Any]:
         path = shutil.which(self.python, path=self.environ.get("PATH"))
@@ -167,10 +174,10 @@ class Target:
         return document
 
 
-def _parsed_text(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
+def _parsed_text(answer: Mapping[str, Any], names: Sequence[str]) -> ParsedText:
     text: str = answer["output"]
     if answer["options"] is not None:
-        return ParsedText(options=read_options(base64.b64decode(answer["options"]), schema))
+        return ParsedText(options={**dict.fromkeys(names, ZERO), **_options(answer["options"])})
     # The message decides, because the exit status does not: the process aborts up to jaxlib 0.6,
     # and exits with 1 from 0.7.
     unknown = _UNKNOWN.search(text)
@@ -180,6 +187,23 @@ def _parsed_text(answer: Mapping[str, Any], schema: Schema) -> ParsedText:
     bad = _BAD_VALUE.search(text)
     lines = text.strip().splitlines() or [f"exit code {answer['exit_code']}"]
     return ParsedText(options=None, refused=bad[0] if bad else lines[0][:300])
+
+
+def _options(text: str) -> dict[str, str]:
+    """Return the options in protobuf's text format; a list, and a map, has commas."""
+    values: dict[str, list[str]] = {}
+    for name, parts, value in _OPTION.findall(text):
+        words = [_unescaped(part) for part in _PART.findall(parts)] if parts else []
+        # a part of a map has the lines  key: "x"  and  value: "y"
+        values.setdefault(name, []).append("=".join(words) if parts else _unescaped(value))
+    return {name: ",".join(words) for name, words in values.items()}
+
+
+def _unescaped(value: str) -> str:
+    if value in _ZEROS:
+        return ZERO
+    text = value.removeprefix('"').removesuffix('"').encode("ascii", "replace")
+    return text.decode("unicode_escape").encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 # faults of a profile for which the sweep drops it, and runs the others

@@ -2,18 +2,18 @@
 
     python -P xla_lint.py RESULT < TEXTS
 
-TEXTS is a JSON list of strings. The file RESULT is written: JSON with the jaxlib release, the
-description of its options and, for each text, the serialized compile options or XLA's message of
-refusal. XLA parses only once in a process and may abort, so each text gets a fork of this process.
-This file imports jaxlib and nothing of ours.
+TEXTS is a JSON list of strings. The file RESULT is written: JSON with the jaxlib release, the names
+of its options and, for each text, the options as protobuf's text format writes them, or XLA's
+message of refusal. XLA parses only once in a process and may abort, so each text gets a fork of
+this process. This file imports jaxlib and nothing of ours.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import mmap
 import os
+import re
 import resource
 import sys
 import tempfile
@@ -24,6 +24,8 @@ from typing import Any
 # which are 90 of 350 flags. The description begins with the name of its source file.
 _MARK = b"\x0a\x0dxla/xla.proto"
 _MOST = 1 << 18  # most bytes from the mark; the description of jaxlib 0.12 has about 1 << 15
+# a name in it, after its length:  \x0a\x0bxla_dump_to
+_NAME = re.compile(rb"\x0a(.)(xla_\w+)", re.DOTALL)
 _OUTPUT_BYTES = 1 << 14  # bytes of XLA's output that are returned
 
 
@@ -40,7 +42,7 @@ def main(result: str) -> None:
     answers = [_answer(text, xla_client) for text in texts]
     document = {
         "jaxlib": version.__version__,
-        "description": _description(Path(jaxlib.__file__).parent),
+        "names": _option_names(Path(jaxlib.__file__).parent),
         "answers": answers,
     }
     Path(result).write_text(json.dumps(document), encoding="utf-8")
@@ -55,35 +57,36 @@ def _answer(text: str, xla_client: Any) -> dict[str, Any]:
             try:
                 os.dup2(stderr_file.fileno(), 2)
                 os.environ["XLA_FLAGS"] = text
-                data: bytes = xla_client.CompileOptions().SerializeAsString()
-                with os.fdopen(write_end, "wb") as pipe:
-                    pipe.write(data)
+                build_options = xla_client.CompileOptions().executable_build_options
+                with os.fdopen(write_end, "w") as pipe:
+                    pipe.write(repr(build_options.debug_options))
                 os._exit(0)
             finally:
                 os._exit(1)
         os.close(write_end)
-        with os.fdopen(read_end, "rb") as pipe:
-            data = pipe.read()
+        with os.fdopen(read_end) as pipe:
+            options = pipe.read()
         _, status = os.waitpid(child, 0)
         stderr_file.seek(0)
         output = stderr_file.read(_OUTPUT_BYTES).decode("utf-8", "replace")
     return {
-        "options": base64.b64encode(data).decode() if status == 0 else None,
+        "options": options if status == 0 else None,
         "output": output,
         "exit_code": os.waitstatus_to_exitcode(status),
     }
 
 
-def _description(folder: Path) -> str:
-    """Return the description of XLA's options, followed by other bytes of the library."""
+def _option_names(folder: Path) -> list[str]:
+    """Return the names of XLA's options in the description that the library contains."""
     libraries = sorted(folder.rglob("*.so*"), key=lambda path: -path.stat().st_size)
     for library in libraries[:3]:
         with library.open("rb") as file:
             view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             at = view.find(_MARK)
             if at >= 0:
-                return base64.b64encode(view[at : at + _MOST]).decode()
-    return ""
+                names = _NAME.findall(view[at : at + _MOST])
+                return sorted({name[: ord(size)].decode() for size, name in names})
+    return []
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import pytest
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import history, load
 from pytest_xlatune.evidence.hlo.dump import seen_options
-from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.profile import (
     APPENDING,
     Flag,
@@ -23,8 +22,7 @@ from pytest_xlatune.model.profile import (
     restore_default,
 )
 from pytest_xlatune.model.result import Effect
-from pytest_xlatune.prepare.lint import Target, lint
-from pytest_xlatune.prepare.xla_options import Schema, read_schema
+from pytest_xlatune.prepare.lint import ZERO, Target, lint
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.sweep.deployed import defaults_of
 
@@ -51,7 +49,8 @@ def test_xlas_own_options_are_those_that_were_probed(target: Target) -> None:
     for name, value in default.options.items():
         expected = probed.default(name, target.jaxlib)
         if expected is not None:
-            assert value.lower() == expected.lower(), name
+            zero = expected.lower() in ("false", "0", "") or expected.isupper()
+            assert value.lower() == expected.lower() or (value == ZERO and zero), name
             compared += 1
     # a release that was not probed shares most of its options with its neighbours
     assert compared > 150 or target.jaxlib not in probed.versions
@@ -129,7 +128,12 @@ def test_what_is_put_back_is_xlas_default(target: Target) -> None:
     if target.jaxlib in history().versions:
         assert len(deployed) > 20
         assert len(spelled) > 200
-    assert same.options == first.options
+    assert same.options is not None
+    assert after.options is not None
+    assert first.options is not None
+    # an enum at zero is written by its name where it was set, and not at all where it was not
+    zeros = {name for name, value in first.options.items() if value == ZERO}
+    assert {name for name, value in same.options.items() - first.options.items()} <= zeros
     assert changed.options != first.options
     assert after.options == first.options
 
@@ -172,10 +176,3 @@ def test_what_a_real_xla_dumps(tmp_path: Path) -> None:
         effects[name] = {each.effect for each in judged}
     assert effects["whole"] == {Effect.IN_EFFECT}
     assert effects["cut"] == {Effect.IN_EFFECT, Effect.CONTRADICTED}
-
-
-@pytest.mark.parametrize("foreign", [b"\x0a\x0dxla/xla.proto", b"\xff" * 64])
-def test_a_foreign_description_is_refused(foreign: bytes) -> None:
-    with pytest.raises(ParseError):
-        read_schema(foreign)
-    assert not Schema().options

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 HIDDEN = "(hidden)"
+_Span = tuple[int, int, str]  # where what is hidden begins and ends in a text, and the secret
 _SHORT_LINE = 16  # characters; a line of a secret that is no longer is no secret by itself
 # words that other programs write before values that are no secrets:
 # Key: cuda:local_topology  token: 1024
@@ -133,41 +134,56 @@ def _shown(name: str, value: str) -> str:
 
 def _hide_forms(text: str) -> str:
     """Return a text without secrets that are recognised by their form or place in an address."""
-    if "?" in text:
-        text = _URL_PARAMETER.sub(_without_parameter, text)
-    if "://" in text:
-        text = _URL_PASSWORD.sub(HIDDEN, text)
-    return _TOKEN.sub(HIDDEN, text) if any(mark in text for mark in _TOKEN_MARKS) else text
+    return _without(text, _forms(text))
 
 
-def _is_secret_parameter(name: str) -> bool:
-    return is_secret(name) or _SIGNATURE.search(name) is not None
+def _forms(text: str) -> Iterator[_Span]:
+    """Yield the secrets in a text that are known by their form, or place in an address."""
+    if "?" in text or "&" in text:
+        for match in _URL_PARAMETER.finditer(text):
+            if is_secret(match["name"]) or _SIGNATURE.search(match["name"]):
+                yield (*match.span("value"), match["value"])
+    if "://" in text:  # the user is hidden too
+        yield from ((*match.span(), match["password"]) for match in _URL_PASSWORD.finditer(text))
+    if any(mark in text for mark in _TOKEN_MARKS):
+        yield from ((*match.span(), match[0]) for match in _TOKEN.finditer(text))
 
 
-def _without_parameter(match: re.Match[str]) -> str:
-    shown = match[0]
-    if not _is_secret_parameter(match["name"]):
-        return shown
-    return shown[: match.start("value") - match.start()] + HIDDEN
+def _without(text: str, spans: Iterable[_Span]) -> str:
+    """Return a text with these parts hidden; they may overlap."""
+    shown, at = "", 0
+    for start, end, _ in sorted(spans):
+        if start >= at:
+            shown += text[at:start] + HIDDEN
+        at = max(at, end)
+    return shown + text[at:]
 
 
-def command_without_secrets(words: Sequence[str]) -> list[str]:
-    """Return the words of a command with secrets hidden: `--token x`, `key=x`, addresses."""
-    shown: list[str] = []
+def _without_assigned(text: str, *, skipped: frozenset[str] = frozenset()) -> str:
+    return _without(text, _assigned(text, skipped=skipped))
+
+
+def _secret_parts(words: Iterable[str]) -> Iterator[int]:
+    """Yield for each word of a command where its part begins that is a secret: --token x  key=x."""
     is_value = False
     for word in words:
         name, equals, value = word.partition("=")
         option = name.lstrip("-")
         if is_value and not word.startswith("-"):
-            shown.append(HIDDEN)
-        elif equals and value and len(name.split()) == 1 and is_secret(option):
-            shown.append(f"{name}={HIDDEN}")
+            yield 0
         else:
-            # words that contain a secret:  'X-Api-Key: x'    'HF_TOKEN=x train'
-            # --json={"api_key": "x"}
-            shown.append(_without_assigned(_hide_forms(word)))
+            is_assigned = value and len(name.split()) == 1 and is_secret(option)
+            yield len(name) + 1 if is_assigned else len(word)
         is_value = name.startswith("-") and not equals and is_secret(option)
-    return shown
+
+
+def command_without_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with secrets hidden: `--token x`, `key=x`, addresses."""
+    return [
+        # words that contain a secret:  'X-Api-Key: x'    'HF_TOKEN=x'    --json={"api_key": "x"}
+        word[:at] + HIDDEN if at < len(word) else _without_assigned(_hide_forms(word))
+        for word, at in zip(words, _secret_parts(words), strict=True)
+    ]
 
 
 # secrets of all sweeps of this process, because a message about one may quote another
@@ -206,19 +222,6 @@ def secrets_in_argument(value: object, name: str = "") -> frozenset[str]:
     return secrets_of({name: value}) if isinstance(value, str) else frozenset()
 
 
-def _secrets_of_words(words: Sequence[str]) -> frozenset[str]:
-    texts: set[str] = set()
-    for word, shown in zip(words, command_without_secrets(words), strict=True):
-        if shown == HIDDEN:
-            texts.add(word)
-        elif shown != word:
-            after = word.partition("=")[2]
-            is_all = shown.partition("=")[2] == HIDDEN
-            texts |= {*_assigned_secrets(word), *_secrets_by_form(word)}
-            texts |= {after} if is_all else set()
-    return _long_enough(texts)
-
-
 def _long_enough(secrets: Iterable[str]) -> frozenset[str]:
     """Leave out texts that are part of too many words, and texts that are hidden already."""
     return frozenset(
@@ -234,6 +237,13 @@ def brief(value: object, most: int = 80) -> str:
         return "a value that is nested too deeply"
 
 
+def _secrets_of_words(words: Sequence[str]) -> frozenset[str]:
+    secrets: set[str] = set()
+    for word, at in zip(words, _secret_parts(words), strict=True):
+        secrets.update((word[at:], *_secrets_in(word)))
+    return _long_enough(secrets)
+
+
 def secrets_of_command(text: str) -> frozenset[str]:
     """Return the secret values in a command."""
     words = (secret.strip("'\"") for secret in _secrets_of_words(_COMMAND_WORD.findall(text)))
@@ -242,12 +252,8 @@ def secrets_of_command(text: str) -> frozenset[str]:
 
 def command_text_without_secrets(text: str) -> str:
     """Return a command in one line with secrets hidden; quotes and blanks stay as they are."""
-    matches = list(_COMMAND_WORD.finditer(text))
-    shown, at = "", 0
-    for match, word in zip(matches, command_without_secrets([m[0] for m in matches]), strict=True):
-        shown += text[at : match.start()] + word
-        at = match.end()
-    return shown + text[at:]
+    words = iter(command_without_secrets(_COMMAND_WORD.findall(text)))
+    return _COMMAND_WORD.sub(lambda _: next(words), text)
 
 
 def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
@@ -258,7 +264,7 @@ def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
             # a key of several lines may be quoted line by line
             secrets |= {value, *(line for line in value.splitlines() if len(line) > _SHORT_LINE)}
         else:
-            secrets |= {*_secrets_by_form(value), *_assigned_secrets(value)}
+            secrets.update(_secrets_in(value))
     return _long_enough(secret for secret in secrets if secret.lower() not in _ORDINARY_VALUES)
 
 
@@ -276,7 +282,7 @@ def _unquoted(value: str) -> str:
     return value.strip("'\"")
 
 
-def _assignments(text: str, *, skipped: frozenset[str] = frozenset()) -> Iterator[re.Match[str]]:
+def _assigned(text: str, *, skipped: frozenset[str] = frozenset()) -> Iterator[_Span]:
     """Yield each value that a text assigns to the name of a secret other than the `skipped`."""
     at = 0
     for head in _ASSIGNED.finditer(text):
@@ -290,30 +296,12 @@ def _assignments(text: str, *, skipped: frozenset[str] = frozenset()) -> Iterato
             continue
         value = _ASSIGNED_VALUE.match(text, head.end())
         if value and not value[0].rpartition(" ")[2].startswith(HIDDEN[:-1]):
-            yield value
+            yield (*value.span(), value[0])
             at = value.end()
 
 
-def _assigned_secrets(value: str) -> Iterator[str]:
-    return (match[0] for match in _assignments(value))
-
-
-def _secrets_by_form(value: str) -> Iterator[str]:
-    """Yield the secrets in a value that are known by their form, or place in an address."""
-    yield from _URL_PASSWORD.findall(value)
-    yield from _TOKEN.findall(value)
-    for match in _URL_PARAMETER.finditer(value):
-        if _is_secret_parameter(match["name"]):
-            yield match["value"]
-
-
-def _without_assigned(text: str, *, skipped: frozenset[str] = frozenset()) -> str:
-    """Return a text without the values of `_assignments`."""
-    shown, at = "", 0
-    for match in _assignments(text, skipped=skipped):
-        shown += text[at : match.start()] + HIDDEN
-        at = match.end()
-    return shown + text[at:]
+def _secrets_in(text: str) -> list[str]:
+    return [secret for _, _, secret in (*_forms(text), *_assigned(text))]
 
 
 # characters that markdown escapes with a backslash:  a * b <c> \d

@@ -37,7 +37,7 @@ from pytest_xlatune.executors.folder import (
     read_standstill,
 )
 from pytest_xlatune.executors.payload import log_name
-from pytest_xlatune.launchers.program import METRICS_FILE
+from pytest_xlatune.launchers.command import METRICS_FILE
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.logs.figures import read_figures

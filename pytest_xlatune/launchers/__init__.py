@@ -24,9 +24,14 @@ class Launcher(ABC):
     inherit: tuple[str, ...] = ()
 
     @property
+    def _wrapped(self) -> Launcher | None:
+        """The launcher that this one runs in a container or at a commit."""
+        return getattr(self, "inner", None)
+
+    @property
     def inside(self) -> Launcher:
-        """The launcher that this one runs in a container or at a commit; else this launcher."""
-        return self
+        """The launcher of the trainer itself, inside of all others."""
+        return self._wrapped.inside if self._wrapped else self
 
     @abstractmethod
     def describe(self) -> str:
@@ -40,9 +45,9 @@ class Launcher(ABC):
         """Return the absolute paths of the shell files that are deployed for a cell."""
 
     @property
-    @abstractmethod
     def interpreter(self) -> str:
         """The trainer's Python, as its command names it; its XLA reads the flags; "" if unknown."""
+        return self._wrapped.interpreter if self._wrapped else ""
 
     @abstractmethod
     def files(self, cell: Cell) -> tuple[str, ...]:
@@ -51,17 +56,17 @@ class Launcher(ABC):
     @property
     def nodes(self) -> int:
         """The number of nodes of a job that the trial itself makes; 0 if it makes none."""
-        return 0 if self.inside is self else self.inside.nodes
+        return self._wrapped.nodes if self._wrapped else 0
 
     @property
     def image_file(self) -> str:
         """The shell file that sets DOCKER_IMAGE, the image of the jobs; "" if there is none."""
-        return "" if self.inside is self else self.inside.image_file
+        return self._wrapped.image_file if self._wrapped else ""
 
     @property
     def rotates(self) -> Rotates:
         """How programs can take turns in the trainer; NO for a launcher that does not say it."""
-        return Rotates.NO if self.inside is self else self.inside.rotates
+        return self._wrapped.rotates if self._wrapped else Rotates.NO
 
     @abstractmethod
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:

@@ -25,8 +25,7 @@ from typing import Any, cast
 import msgspec
 
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.program import check_absolute
-from pytest_xlatune.launchers.rotated import Rotates
+from pytest_xlatune.launchers.command import check_absolute
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -78,11 +77,6 @@ class CheckoutLauncher(Launcher):
         description = _with_path_replaced(self.inner.describe(), self.repository, "{repository}")
         return f"checkout of {description}"
 
-    @property
-    def interpreter(self) -> str:
-        """The inner launcher's."""
-        return self.inner.interpreter
-
     def checkout_of(self, cell: Cell) -> str:
         """Return the path of the checkout of a cell's commit, on this machine.
 
@@ -95,11 +89,6 @@ class CheckoutLauncher(Launcher):
                 "name one by CellSettings(code='main')"
             )
         return f"{self.folder or f'{self.repository}/.git/xlatune'}/{cell.code}"
-
-    @property
-    def inside(self) -> Launcher:
-        """The inner launcher."""
-        return self.inner
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the inner launcher's files, in the commit's checkout."""
@@ -149,25 +138,20 @@ class LauncherByCell(Launcher):
     """Start each cell with its own launcher, for cells that are started in different ways.
 
     Attributes:
-        default_launcher: the launcher of every cell that is not in `others`.
+        inner: the launcher of every cell that is not in `others`.
         others: the text of `Cell.launcher` -> the launcher with this description.
     """
 
-    default_launcher: Launcher
+    inner: Launcher
     others: dict[str, Launcher]
 
     def launcher_of(self, cell: Cell) -> Launcher:
         """Return the launcher of a cell."""
-        return self.others.get(cell.launcher, self.default_launcher)
+        return self.others.get(cell.launcher, self.inner)
 
     def describe(self) -> str:
-        """Return the default launcher's description; other cells have theirs in `Cell.launcher`."""
-        return self.default_launcher.describe()
-
-    @property
-    def interpreter(self) -> str:
-        """The default launcher's."""
-        return self.default_launcher.interpreter
+        """Return the description of `inner`; other cells have theirs in `Cell.launcher`."""
+        return self.inner.describe()
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the files of the cell's launcher."""
@@ -176,11 +160,6 @@ class LauncherByCell(Launcher):
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return the files of the cell's launcher."""
         return self.launcher_of(cell).files(cell)
-
-    @property
-    def rotates(self) -> Rotates:
-        """The default launcher's."""
-        return self.default_launcher.rotates
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the spec of the cell's launcher.

@@ -1,4 +1,14 @@
-"""The launcher of any command line with `{placeholders}`, for trainers without their own launcher.
+"""Launchers that start a program: its working directory, its environment, and any command line.
+
+The environment of a trial consists of four parts, of which a later one replaces values of an
+earlier one: the node's variables named in `inherit`; the cell's deployed environment; the env
+files, sourced in order; the profile. A profile's flags are appended to the XLA_FLAGS so far.
+
+Without env files the environment is composed here, and no shell is involved. Env files must be
+sourced on the node: `profile.env.sh` is written into the attempt's folder, and a few lines of bash
+source one file after the other and then exec the program. This module reads no env file.
+
+`CommandLauncher` is for trainers without their own launcher:
 
     CommandLauncher(argv=("train.sh", "--steps={steps}", "{overrides}"))
 
@@ -16,26 +26,352 @@ Such a command has no known option for the profiler, so its evidence trial gives
 
 from __future__ import annotations
 
+import re
 import shlex
-import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 
-from pytest_xlatune.launchers.program import (
-    FOLDER,
-    METRICS_FILE,
-    ProgramLauncher,
-    check_absolute,
-    metrics_file_of,
-    number,
-)
+from pytest_xlatune.launchers import Launcher, rotated
+from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.channels import CHANNELS, DUMP_FOLDER, logging_env, on_top
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import (
+    OPTIONS_FOLDER,
+    Flag,
+    append_flags,
+    format_flags,
+    parse_flags,
+    shell_exports,
+)
 from pytest_xlatune.model.redact import command_text_without_secrets, command_without_secrets
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
 
+# Variables that a program needs from its node. jax.distributed finds its peers by SLURM's
+# variables; releases before 2025-10 crash if some of these are missing.
+INHERIT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH"),
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_*"),
+)
+
+PROFILE_FILE = "profile.env.sh"
+METRICS_FILE = "metrics.jsonl"
+PROBE_FILE = "xlatune_environment.py"  # has the text of `workers.probe_environment`
+
+# Written in place of the attempt's folder until its path is known. It has blanks, so a flag's value
+# that contains it is put between double quotes. The path may then have blanks too.
+FOLDER = "<folder of the attempt>"
+# replaces FOLDER for `executors.payload`, which inserts the path on the node
+_FOLDER_WORD = "{xlatune.folder}"
+
+# flags of an evidence run; they match every program of the trainer, because the step may have any
+# name
+_EVIDENCE_FLAGS = (
+    Flag(name="xla_dump_to", value=f"{FOLDER}/{DUMP_FOLDER}"),
+    Flag(name="xla_dump_hlo_as_text"),
+    Flag(name="xla_dump_hlo_module_re", value="^(jit|pmap)_"),
+)
+# of a program from JAX's cache, XLA would dump no HLO before and after optimisation
+EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+
+# keeps JAX from replacing the folder that a flag names for XLA's tuned kernels
+_KEEP_KERNEL_FOLDER = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
+
+# Flags with which XLA writes its options to a file. With a dump it writes them for every module,
+# some kilobytes each. The pattern selects only the smallest programs that JAX compiles for itself.
+# It must select some, because on a CPU jaxlib (up to 0.9, 0.11.2, 0.12.0) writes options only
+# beside a dumped program.
+_SMALL_PROGRAMS = "^jit_(convert_element_type|broadcast_in_dim|_?threefry_seed)$"
+_DUMP_OPTIONS_FLAGS = (
+    Flag(name="xla_dump_to", value=f"{FOLDER}/{OPTIONS_FOLDER}"),
+    Flag(name="xla_dump_hlo_module_re", value=_SMALL_PROGRAMS),
+)
+_DUMP_FLAG_PREFIX = "xla_dump_"
+# with these variables, NCCL and RCCL print each variable that they read, once
+NCCL_SHOWS_SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
+
+# Prints the program's flags to the log, because only the node knows the result of the env files.
+_SHOW_FLAGS = """\
+: "${XLA_FLAGS=}"  # a sourced file may have said `set -u`
+printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
+"""
+# Makes rank 0 show its settings in effect. It adds no flags if a dump is already requested, or if
+# XLA_FLAGS begins with a file name, because XLA then reads only that file.
+_WITNESS = """\
+if [[ ${{SLURM_PROCID:-${{NODE_RANK:-0}}}} == 0 && -n ${{{folder}-}} ]]; then
+  [[ ${{XLA_FLAGS-}} == *{dumps}* || ${{XLA_FLAGS-}} =~ ^[[:space:]]*[^-[:space:]] ]] ||
+    export XLA_FLAGS={flags}"${{XLA_FLAGS:+ $XLA_FLAGS}}"
+  [[ -v NCCL_DEBUG ]] || export {nccl}
+{channels}fi
+"""
+# Sources one env file. `bash -n` checks it first, because bash would go on after a syntax error.
+_SOURCE = """\
+bash -n {file} || {{ echo "xlatune: this env file cannot be read: "{file} >&2; exit 78; }}
+. {file}
+"""
+# Sources the env files and the profile, then execs the command. The command is kept in an array,
+# because an env file may say `set --`. `set -e` stops at a variable that bash refuses to set. Exit
+# code 78 is EX_CONFIG of sysexits.h.
+_WRAPPER = """\
+xlatune_folder=$PWD
+xlatune_argv=("${{@//"{token}"/"$PWD"}}")
+cd -- {cwd} || exit 78
+{sources}set -e
+. "$xlatune_folder/{profile_file}"
+exec "${{xlatune_argv[@]}}"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramLauncher(Launcher):
+    """The base of launchers that start a program.
+
+    Attributes:
+        env_files: absolute paths of deployed shell files, sourced by bash in this order;
+            `{model_tag}` is replaced by that of the cell.
+        inherit: names of the node's variables that are passed on; `SLURM_*` means all with this
+            prefix.
+        cwd: absolute working directory of the program; "" means the attempt's folder.
+        in_shell: whether a shell composes the environment even without env files. A container
+            needs this, because its image also sets variables.
+    """
+
+    env_files: tuple[str, ...] = ()
+    inherit: tuple[str, ...] = INHERIT
+    cwd: str = ""
+    in_shell: bool = False
+
+    def __post_init__(self) -> None:
+        for kind, path in [*(("env file", file) for file in self.env_files), ("cwd", self.cwd)]:
+            if path:
+                check_absolute(path, kind)
+        for name in ("XLA_FLAGS", *CHANNELS):
+            if any(fnmatchcase(name, pattern) for pattern in self.inherit):
+                raise ConfigError(
+                    f"launcher: `inherit` passes {name} on, so the flags of a trial would depend "
+                    "on the shell that the sweep was started from; put its text into the cell's "
+                    "`deployed`"
+                )
+
+    @property
+    def rotates(self) -> Rotates:
+        """How programs can take turns: Python runs the worker first, or loads it by PYTHONPATH."""
+        return Rotates.PYTHON if self.interpreter else Rotates.WRAPPED
+
+    def env_files_of(self, cell: Cell) -> tuple[str, ...]:
+        """Return the env files of a cell."""
+        return tuple(for_model(path, cell) for path in self.env_files)
+
+    def files(self, cell: Cell) -> tuple[str, ...]:
+        """Return the absolute paths that must exist where trials run."""
+        return tuple(path for path in (*self.env_files_of(cell), self.cwd) if path)
+
+    def where(self) -> str:
+        """Return the attributes that are not default, for `describe`; "" if all are default."""
+        parts = [f"env_file={shlex.quote(path)}" for path in self.env_files]
+        if self.inherit != INHERIT:
+            parts.append(f"inherit={','.join(self.inherit)}")
+        if self.cwd:
+            parts.append(f"cwd={shlex.quote(self.cwd)}")
+        return " ".join(parts)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        trial: Trial,
+        cell: Cell,
+        metrics_file: str = "",
+        interpreter: str = "",
+        program: str = "",
+    ) -> LaunchSpec:
+        """Return the spec that runs `argv` with the trial's environment.
+
+        Args:
+            argv: the command line; `FOLDER` in it means the attempt's folder.
+            trial: the trial.
+            cell: the cell of the trial.
+            metrics_file: see `LaunchSpec`.
+            interpreter: the trainer's Python; "" if unknown.
+            program: the script or module that it runs; "" if unknown.
+
+        Raises:
+            ConfigError: XLA would stop before the end of the deployed XLA_FLAGS, and so never reach
+                the profile.
+        """
+        deployed = cell.deployed.get("XLA_FLAGS", "")
+        parse_flags(deployed, where="the deployed XLA_FLAGS")
+        probe_argv = (interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
+        is_evidence, first_env = trial.protocol.dump, dict[str, str]()
+        flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
+        env = cache_env(trial) | trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
+        argv, worker = _with_worker(argv, trial, interpreter=interpreter, program=program)
+        loads_worker = rotated.SITE_FILE in worker
+        needs_shell = loads_worker and rotated.needs_shell(self.inherit)
+        if self.env_files or self.cwd or self.in_shell or needs_shell:
+            witness = witness_script() if shows_settings(trial) else ""
+            loads = rotated.worker_exports("xlatune_folder") if loads_worker else ""
+            script = _profile_script(trial, flags, env) + loads + witness
+            command, files = self._in_wrapper(argv, cell), {PROFILE_FILE: script}
+            probe = self._in_wrapper(probe_argv, cell)
+            # an env file may have a recipe for some cells only, and tests which cell this is
+            guards = cell.guard_variables if self.env_files else {}
+            composed = {**guards, **cell.deployed}
+        else:
+            command, files = tuple(map(_relative, argv)), {}
+            probe = tuple(map(_relative, probe_argv))
+            composed = on_top(cell.deployed, env)
+            if loads_worker:
+                composed |= rotated.worker_variables(composed, folder=_FOLDER_WORD)
+            if flags:
+                composed["XLA_FLAGS"] = _relative(append_flags(deployed, flags))
+            first_env = self._witness_env(composed) if shows_settings(trial) else {}
+        return LaunchSpec(
+            argv=command,
+            env=composed,
+            first_env=first_env,
+            inherit=self.inherit,
+            files={**files, **worker},
+            metrics_file=metrics_file,
+            tells_options=shows_settings(trial) and ("XLA_FLAGS" in first_env or bool(files)),
+            probe=probe,
+            paths=self.files(cell),
+            folders=tuple(filter(None, [trial.autotune_folder])),
+            last_step=trial.protocol.last_step,
+            deadline_s=trial.deadline_s,
+        )
+
+    def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that make rank 0 show its settings, except those set by the user."""
+        has_debug = "NCCL_DEBUG" in env or any(
+            fnmatchcase("NCCL_DEBUG", pattern) for pattern in self.inherit
+        )
+        witness_env = {} if has_debug else dict(NCCL_SHOWS_SETTINGS)
+        witness_env |= {name: value for name, value in logging_env(env).items() if name not in env}
+        flags = env.get("XLA_FLAGS", "")
+        if _DUMP_FLAG_PREFIX not in flags:
+            dump_flags = format_flags(_DUMP_OPTIONS_FLAGS).replace(FOLDER, _FOLDER_WORD)
+            # ours come first, because XLA stops reading at a word that it cannot read
+            witness_env["XLA_FLAGS"] = " ".join(filter(None, (dump_flags, flags)))
+        return witness_env
+
+    def _in_wrapper(self, argv: Sequence[str], cell: Cell) -> tuple[str, ...]:
+        """Return the command that sources the env files and the profile, then execs `argv`."""
+        script = _WRAPPER.format(
+            token=FOLDER,
+            cwd=shlex.quote(self.cwd or "."),
+            sources="".join(
+                _SOURCE.format(file=shlex.quote(path)) for path in self.env_files_of(cell)
+            ),
+            profile_file=PROFILE_FILE,
+        )
+        # --norc, because bash reads ~/.bashrc even with -c if it believes that sshd started it
+        return ("bash", "--norc", "--noprofile", "-c", script, "xlatune", *argv)
+
+
+def _with_worker(
+    argv: Sequence[str], trial: Trial, *, interpreter: str, program: str
+) -> tuple[Sequence[str], dict[str, str]]:
+    if trial.rotation is None:
+        return argv, {}
+    spec = trial.rotation.as_run
+    command = rotated.add_worker(argv, interpreter=interpreter, program=program, folder=FOLDER)
+    if command is None:
+        return argv, rotated.files_of(spec, worker=rotated.SITE_FILE)
+    return command, rotated.files_of(spec, worker=rotated.WORKER_FILE)
+
+
+def cache_env(trial: Trial) -> dict[str, str]:
+    """Return the variables that set where JAX caches programs and XLA its kernels."""
+    env = dict(_KEEP_KERNEL_FOLDER) if trial.pins else {}
+    if trial.rotation is not None:
+        env |= rotated.COMPILE_ANEW
+    return env
+
+
+def check_absolute(path: str, kind: str) -> None:
+    """Raise ConfigError for a relative path, because each trial runs in another folder.
+
+    Raises:
+        ConfigError: the path is relative; the message names the path and its `kind`.
+    """
+    if not PurePosixPath(path).is_absolute():
+        raise ConfigError(
+            f"launcher: the {kind} {path!r} is relative, but each trial runs in another folder; "
+            "give an absolute path, e.g. str(Path(__file__).parent / ...)"
+        )
+
+
+def metrics_file_of(cell: Cell) -> str:
+    """Return the metrics file relative to the attempt's folder; "" if it cannot be trusted.
+
+    Every process of MaxText appends its steps to the same file, so on several nodes the logs of the
+    ranks are used instead.
+    """
+    return METRICS_FILE if len(cell.nodelist) <= 1 else ""
+
+
+def number(value: float) -> str:
+    """Write a number as a trainer's argument: `7` for 7.0, every digit otherwise."""
+    return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+def _profile_script(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
+    exports = shell_exports(flags, env)
+    # FOLDER has blanks and so is between single quotes, which the variable must be outside of
+    exports = exports.replace(FOLDER, "'\"$xlatune_folder\"'")
+    return f"# profile {trial.profile.id}, applied after every env file\n{exports}{_SHOW_FLAGS}"
+
+
+def shows_settings(trial: Trial) -> bool:
+    """Return whether a trial is made to show its settings in effect.
+
+    An evidence run is not, because it dumps them anyway. Neither is a rotation, because XLA would
+    dump only the options of the program that it compiled last.
+    """
+    rotation = trial.rotation
+    has_one_program = rotation is None or rotation.is_of_baseline
+    return trial.protocol.is_scored and not trial.protocol.dump and has_one_program
+
+
+def witness_script(folder: str = "xlatune_folder") -> str:
+    """Return the bash lines that make rank 0 show its settings in effect.
+
+    `folder` is the name of the variable with the folder to write to; if the variable is unset, the
+    lines do nothing.
+    """
+    flags = shlex.quote(format_flags(_DUMP_OPTIONS_FLAGS)).replace(FOLDER, f"'\"${folder}\"'")
+    nccl = " ".join(f"{name}={value}" for name, value in NCCL_SHOWS_SETTINGS.items())
+    channels = "".join(
+        f"  [[ ! -v {channel} || -v {name} ]] || export {name}={value}\n"
+        for channel in CHANNELS
+        for name, value in logging_env([channel]).items()
+    )
+    return _WITNESS.format(
+        folder=folder,
+        dumps=_DUMP_FLAG_PREFIX,
+        flags=flags,
+        nccl=nccl,
+        channels=channels,
+    )
+
+
+def _relative(text: str) -> str:
+    """Return a text with FOLDER replaced by the path relative to the attempt's folder."""
+    return text.replace(f"{FOLDER}/", "").replace(FOLDER, ".")
+
+
+def for_model(path: str, cell: Cell) -> str:
+    """Return a path with `{model_tag}` replaced by that of the cell."""
+    return path.replace("{model_tag}", cell.model_tag)
+
+
 OVERRIDES = "{overrides}"
+# a placeholder, a doubled brace, or a stray one:  {steps}  {{  }
+_BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
 # placeholder -> returns its value; None if the cell does not set it
 PLACEHOLDERS: Mapping[str, Callable[[Trial, Cell], str | None]] = {
     "model_tag": lambda _, cell: cell.model_tag,
@@ -118,7 +454,7 @@ class CommandLauncher(ProgramLauncher):
                 argv += [f"{key}={value}" for key, value in overrides.items()]
             else:
                 argv.append(_fill(argument, redacted, trial, cell))
-        writes_metrics = any("metrics_file" in _placeholders(word) for word in self.argv)
+        writes_metrics = any("{metrics_file}" in word for word in self.argv)
         metrics_file = metrics_file_of(cell) if writes_metrics else ""
         return self.start(
             argv,
@@ -146,45 +482,32 @@ def _number_or_none(value: float | None) -> str | None:
 
 def _fill(argument: str, redacted: str, trial: Trial, cell: Cell) -> str:
     """Return an argument with its placeholders filled in; `redacted` is shown in messages."""
-    filled = []
-    for literal, name, _, _ in string.Formatter().parse(argument):
-        filled.append(literal)
-        if name is not None:
-            value = PLACEHOLDERS[name](trial, cell)
-            if value is None:
-                raise ConfigError(
-                    f"command launcher: {redacted!r} needs the cell's {name}, which is not set; "
-                    f"give Cell({name}=...)"
-                )
-            filled.append(value)
-    return "".join(filled)
 
+    def value_of(match: re.Match[str]) -> str:
+        name = match[0].strip("{}")
+        if not name:
+            return match[0][0]
+        value = PLACEHOLDERS[name](trial, cell)
+        if value is None:
+            raise ConfigError(
+                f"command launcher: {redacted!r} needs the cell's {name}, which is not set; "
+                f"give Cell({name}=...)"
+            )
+        return value
 
-def _placeholders(argument: str) -> set[str]:
-    return {name for _, name, _, _ in string.Formatter().parse(argument) if name is not None}
+    return _BRACES.sub(value_of, argument)
 
 
 def _check_placeholders(argument: str, redacted: str) -> None:
     """Raise ConfigError for an unknown placeholder; `redacted` is shown in messages."""
     where = f"the command's argument {redacted!r}"
-    try:
-        parts = list(string.Formatter().parse(argument))
-    except ValueError as error:
-        raise ConfigError(
-            f"{where}: {error}; write {{{{ and }}}} for braces that do not form a placeholder"
-        ) from None
-    for _, name, spec, conversion in parts:
-        if name == "overrides":
+    for braces in _BRACES.findall(argument):
+        name = braces.strip("{}")
+        if braces in ("{{", "}}") or name in PLACEHOLDERS:
+            continue
+        if braces == OVERRIDES:
             raise ConfigError(f"{where}: {OVERRIDES} must be a separate argument")
-        if name is not None and (name not in PLACEHOLDERS or spec or conversion):
-            placeholder = name
-            placeholder += f"!{conversion}" if conversion else ""
-            placeholder += f":{spec}" if spec else ""
-            if placeholder not in redacted:  # it is in a secret, which the message must not show
-                raise ConfigError(
-                    f"{where}: a brace in the hidden part begins a placeholder that does not "
-                    "exist; write {{ and }} for braces that do not form a placeholder"
-                )
-            raise ConfigError.unknown(
-                "placeholder", placeholder, valid=(*PLACEHOLDERS, "overrides"), where=where
-            )
+        if name and braces in redacted:  # otherwise it is in a secret, which no message shows
+            valid = (*PLACEHOLDERS, "overrides")
+            raise ConfigError.unknown("placeholder", name, valid=valid, where=where)
+        raise ConfigError(f"{where}: write {{{{ and }}}} for braces that do not form a placeholder")

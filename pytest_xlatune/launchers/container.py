@@ -44,7 +44,7 @@ import msgspec
 
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
-from pytest_xlatune.launchers.program import ProgramLauncher
+from pytest_xlatune.launchers.command import ProgramLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -57,43 +57,24 @@ FOLDER_WORD = "{xlatune.folder}"  # replaced by the payload, see `executors.payl
 RANK_WORD = "{xlatune.rank}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Runtime:
-    """The commands and options of one runtime.
-
-    Attributes:
-        show: the command that shows the digest of an image, for a message; "" for a file.
-        run: the words after the program that start a container.
-        always: options for every container.
-        gpus: vendor -> the options for its GPUs.
-        cwd: the option for the working directory, to which its path is appended.
-    """
-
-    show: str = ""
-    run: tuple[str, ...] = ("run", "--rm")
-    always: tuple[str, ...] = ()
-    gpus: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    cwd: str = "--workdir="
-
-
-_AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
 # the words before a command that start it in a container
 _START_COMMAND = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
 _PYXIS = "pyxis"
-_RUNTIMES: Mapping[str, _Runtime] = {
-    "docker": _Runtime(
-        show="docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
-        gpus={"nvidia": ("--gpus=all",), "amd": _AMD},
-    ),
-    "podman": _Runtime(
-        show="podman image inspect --format '{{.Digest}}' NAME",
-        always=("--http-proxy=false",),  # the address of a proxy may contain a password
-        gpus={"nvidia": ("--device=nvidia.com/gpu=all",), "amd": _AMD},
-    ),
-    _PYXIS: _Runtime(
-        run=("--overlap", "--nodes=1", "--ntasks=1"),
-        cwd="--container-workdir=",
-    ),
+# runtime -> the command that shows the digest of an image, for a message; pyxis reads a file
+_SHOW_DIGEST = {
+    "docker": "docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
+    "podman": "podman image inspect --format '{{.Digest}}' NAME",
+}
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "docker": (),
+    "podman": ("--http-proxy=false",),  # the address of a proxy may contain a password
+}
+_AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
+# vendor of GPUs -> runtime -> the options for its GPUs
+_GPU_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "": {"docker": (), "podman": ()},
+    "nvidia": {"docker": ("--gpus=all",), "podman": ("--device=nvidia.com/gpu=all",)},
+    "amd": {"docker": _AMD, "podman": _AMD},
 }
 # vendor of GPUs -> the device files of a node with them
 _DEVICES = {"": (), "nvidia": ("/dev/nvidiactl",), "amd": ("/dev/kfd", "/dev/dri")}
@@ -218,7 +199,7 @@ class ContainerLauncher(Launcher):
 
     def __post_init__(self) -> None:
         for name, value, valid in (
-            ("runtime", self.runtime, _RUNTIMES),
+            ("runtime", self.runtime, (*_SHOW_DIGEST, _PYXIS)),
             ("gpus", self.gpus, _DEVICES),
         ):
             if value not in valid:
@@ -235,11 +216,6 @@ class ContainerLauncher(Launcher):
         if isinstance(self.inner, ProgramLauncher):
             # the image may set XLA_FLAGS, and only a shell in the container can append to them
             object.__setattr__(self, "inner", dataclasses.replace(self.inner, in_shell=True))
-
-    @property
-    def inside(self) -> Launcher:
-        """The inner launcher."""
-        return self.inner
 
     def describe(self) -> str:
         """Return the runtime with everything that is not default, then the inner launcher."""
@@ -302,8 +278,7 @@ class ContainerLauncher(Launcher):
                 variables.append(variable)
         template = _HEAD + (_DETACHED_START if self._is_detached else _CHILD_START)
         command = [
-            shlex.join([*self._program, *self._runtime.run]),
-            *self._trial_options(self._image(cell), spec.cwd),
+            *self._start_words(self._image(cell), spec.cwd),
             f'bash --norc --noprofile "$folder/{ENTRY_FILE}" "$folder" "$rank" "$@"',
         ]
         host_script = template.format(
@@ -333,59 +308,52 @@ class ContainerLauncher(Launcher):
 
     @property
     def _is_detached(self) -> bool:
-        """Whether the container is no child of the process that starts it: not with pyxis.
-
-        Such a runtime finds the image by its name; pyxis reads a file.
-        """
+        """Whether the container is no child of the process that starts it: not with pyxis."""
         return self.runtime != _PYXIS
-
-    @property
-    def _runtime(self) -> _Runtime:
-        return _RUNTIMES[self.runtime]
 
     @property
     def _program(self) -> list[str]:
         usual_program = self.runtime if self._is_detached else "srun"
         return shlex.split(self.program) or [usual_program]
 
-    def _site_options(self) -> list[str]:
-        """Return the options that all containers of a site share, for docker and podman."""
-        return [
-            "--pull=never",  # a trial does not wait for a download; `args` may replace this
-            "--network=host",
-            *([] if any(word.startswith("--shm-size") for word in self.args) else ["--ipc=host"]),
-            *self._runtime.always,
-            *self._runtime.gpus.get(self.gpus, ()),
-            *(f"--volume={_mount_option(mount)}" for mount in self.mounts),
-            *self.args,
-        ]
-
-    def _trial_options(self, image: str, cwd: str) -> list[str]:
-        """Return the options for a trial's container and the image, quoted for bash.
+    def _start_words(self, image: str, cwd: str) -> list[str]:
+        """Return the words that start a trial's container, quoted for bash.
 
         `cwd` is the working directory; "" means the attempt's folder.
         """
         quoted_cwd = shlex.quote(cwd) if cwd else '"$folder"'
-        start = f"{self._runtime.cwd}{quoted_cwd}"
-        if not self._is_detached:
-            # only AMD's devices, because enroot's own hooks mount NVIDIA's
-            amd = [f"{device}:{device}" for device in _DEVICES["amd"]] if self.gpus == "amd" else []
-            mounts = "".join(f"{mount}," for mount in [*map(_mount_option, self.mounts), *amd])
+        mounts = list(map(_mount_option, self.mounts))
+        if self._is_detached:
+            has_shm = any(word.startswith("--shm-size") for word in self.args)
+            site_options = (
+                "--pull=never",  # a trial does not wait for a download; `args` may replace this
+                "--network=host",
+                *([] if has_shm else ["--ipc=host"]),
+                *_OPTIONS[self.runtime],
+                *_GPU_OPTIONS[self.gpus][self.runtime],
+                *(f"--volume={mount}" for mount in mounts),
+                *self.args,
+            )
             return [
-                '--nodelist="$SLURMD_NODENAME"',
-                *("--export=ALL", "--kill-on-bad-exit=1", "--quiet"),
-                shlex.quote(f"--container-image={image}"),
-                shlex.quote(f"--container-mounts={mounts}") + '"$folder":"$folder"',
-                start,
-                "--no-container-mount-home",
-                *map(shlex.quote, self.args),
+                shlex.join([*self._program, "run", "--rm"]),
+                *("--interactive", '--name="$name"'),
+                *map(shlex.quote, site_options),
+                '--volume="$folder":"$folder"',
+                f"--workdir={quoted_cwd}",
+                shlex.quote(image),
             ]
+        if self.gpus == "amd":  # not those of NVIDIA, which enroot's own hooks mount
+            mounts += (f"{device}:{device}" for device in _DEVICES["amd"])
+        all_mounts = "".join(f"{mount}," for mount in mounts)
         return [
-            *("--interactive", '--name="$name"'),
-            *map(shlex.quote, self._site_options()),
-            '--volume="$folder":"$folder"',
-            start,
-            shlex.quote(image),
+            shlex.join([*self._program, "--overlap", "--nodes=1", "--ntasks=1"]),
+            '--nodelist="$SLURMD_NODENAME"',
+            *("--export=ALL", "--kill-on-bad-exit=1", "--quiet"),
+            shlex.quote(f"--container-image={image}"),
+            shlex.quote(f"--container-mounts={all_mounts}") + '"$folder":"$folder"',
+            f"--container-workdir={quoted_cwd}",
+            "--no-container-mount-home",
+            *map(shlex.quote, self.args),
         ]
 
     def _outside(self, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -422,7 +390,7 @@ class ContainerLauncher(Launcher):
                 f"container: image {image!r} is no name with a digest. The image of a tag can "
                 "change between two trials, and the numbers of two images would be compared. "
                 f"Write {image.partition('@')[0]}@sha256:<64 hexadecimal digits>; "
-                f"`{self._runtime.show}` shows the digest"
+                f"`{_SHOW_DIGEST[self.runtime]}` shows the digest"
             )
         return image
 

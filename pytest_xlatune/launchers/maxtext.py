@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from pytest_xlatune.launchers.program import (
+from pytest_xlatune.launchers.command import (
     FOLDER,
     ProgramLauncher,
     check_absolute,

@@ -29,8 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_xlatune.launchers import Launcher, rotated
-from pytest_xlatune.launchers.maxtext import axis_prefix_text, check_axis_prefix, trial_keys
-from pytest_xlatune.launchers.program import (
+from pytest_xlatune.launchers.command import (
     EVIDENCE_ENV,
     PROFILE_FILE,
     cache_env,
@@ -39,6 +38,7 @@ from pytest_xlatune.launchers.program import (
     shows_settings,
     witness_script,
 )
+from pytest_xlatune.launchers.maxtext import axis_prefix_text, check_axis_prefix, trial_keys
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
@@ -115,11 +115,6 @@ class MaxTextSlurmLauncher(Launcher):
         prefixes = axis_prefix_text(self.axis_prefix)
         words = ("maxtext-slurm", self.checkout, shlex.join(self.sbatch), ray, prefixes)
         return " ".join(filter(None, words))
-
-    @property
-    def interpreter(self) -> str:
-        """Return "", because the XLA that reads the flags is in the image."""
-        return ""
 
     @property
     def rotates(self) -> Rotates:

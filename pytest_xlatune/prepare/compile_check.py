@@ -1,10 +1,12 @@
 """Compile one step of a sweep's own trainer on this machine, for this machine's device.
 
-A study of batch sizes finds out so which sizes fit, before a job is queued; a plan compares the
-programs of profiles. The payload runs the step under the machine's lock, so that it disturbs no
-trial. What was compiled for a study is in the result of its trial, and is not compiled again.
+A study of batch sizes finds out so which sizes fit, before a job is queued. What was compiled for
+it is in the result of its trial, and is not compiled again. A plan compares the program of each
+profile with those of the deployed cell and of the profiles before it, and stores nothing. Equal
+programs may still run differently, so settings that may act at run time are named.
 
-This module does not know pytest.
+The payload runs the step under the machine's lock, so that it disturbs no trial. This module does
+not know pytest.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,6 +26,7 @@ import msgspec
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.hlo.difference import Change, change, difference, expectations
 from pytest_xlatune.evidence.hlo.dump import read_program
 from pytest_xlatune.executors import machine_lock
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
@@ -34,8 +38,8 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import say
-from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.message import say, sentence
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, effective_values
 from pytest_xlatune.model.result import (
     Action,
     Finding,
@@ -200,3 +204,97 @@ def run_in(folder: Path, spec: LaunchSpec) -> Outcome:
         check=False,
     )
     return read_outcomes(folder).get(0, _NO_OUTCOME)
+
+
+class CompileClass(StrEnum):
+    """The result of compiling a profile."""
+
+    SAME = "same program"
+    COMPILES = "compiles"
+    FAILED = "does not compile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledProfile:
+    """A profile and the result of compiling it.
+
+    Attributes:
+        profile: the id of the profile.
+        cls: the class.
+        same_as: the id of the profile with the same program; "" if there is none.
+        reason: the reason for the class.
+    """
+
+    profile: str
+    cls: CompileClass
+    same_as: str = ""
+    reason: str = ""
+
+
+def compile_profiles(resolved: ResolvedSweep) -> tuple[CompiledProfile, ...]:
+    """Compile the profiles of a sweep in order and return the results.
+
+    Raises:
+        ConfigError: the trainer runs on another machine, or the deployed cell yields no program.
+    """
+    profiles = [profile for profile in resolved.sweep.profiles if not profile.is_baseline]
+    with TemporaryDirectory(prefix="compiling-") as scratch:
+
+        def compilation_of(profile: Profile) -> Compiled:
+            spec = spec_for(resolved, resolved.cell, profile)
+            return compiled(spec, Path(scratch) / profile.id)
+
+        deployed = compilation_of(BASELINE)
+        if deployed.program is None:
+            raise ConfigError(
+                f"the cell as deployed gives no program to compare: {deployed.trouble}. Does the "
+                "trainer compile its step with XLA?"
+            )
+        compilations = ((profile, compilation_of(profile)) for profile in profiles)
+        return tuple(judged(deployed.program, compilations))
+
+
+def judged(
+    deployed: Program, compilations: Iterable[tuple[Profile, Compiled]]
+) -> Iterator[CompiledProfile]:
+    """Yield the result for each profile; pure."""
+    # id of a profile -> its program, and its settings that may act at run time
+    before: dict[str, tuple[Program, dict[str, str]]] = {BASELINE_ID: (deployed, {})}
+    for profile, compilation in compilations:
+        program, trouble = compilation.program, compilation.trouble
+        # if the modules differ, the trainer ended before its step was compiled
+        if program is None or (trouble and program.module != deployed.module):
+            yield CompiledProfile(profile=profile.id, cls=CompileClass.FAILED, reason=trouble)
+            continue
+        settings = _run_time_settings(profile)
+        same_as = next(
+            (
+                name
+                for name, (other, _) in before.items()
+                if change(other, program) is Change.IDENTICAL
+            ),
+            "",
+        )
+        if same_as:
+            cls = CompileClass.SAME
+            names = sorted({name for name, _ in settings.items() ^ before[same_as][1].items()})
+            reason = "no setting is left that could act: a trial of it measures noise"
+            if names:
+                reason = f"{', '.join(names)} may act below the program, or at run time"
+        else:
+            cls = CompileClass.COMPILES
+            reason = "; ".join(map(sentence, difference(deployed, program).facts))
+        before[profile.id] = (program, settings)
+        reason += f"; then: {trouble}" if trouble else ""
+        yield CompiledProfile(profile=profile.id, cls=cls, same_as=same_as, reason=reason)
+
+
+def _run_time_settings(profile: Profile) -> dict[str, str]:
+    """Return the settings of a profile that may act without changing the program."""
+    in_program = {name for name, expected in expectations().items() if not expected.below}
+    flags = effective_values(profile.flags)
+    return {
+        **{f"--{name}": value for name, value in flags.items() if name not in in_program},
+        **profile.env,
+        **profile.overrides,
+    }

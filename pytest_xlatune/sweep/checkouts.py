@@ -38,7 +38,7 @@ _SHORT = 12  # characters of a hash in a message
 def as_checkout_launcher(launcher: Launcher) -> CheckoutLauncher | None:
     """Return the launcher if it starts the trainer from checkouts of commits, else None."""
     if isinstance(launcher, LauncherByCell):
-        launcher = launcher.default_launcher
+        launcher = launcher.inner
     return launcher if isinstance(launcher, CheckoutLauncher) else None
 
 

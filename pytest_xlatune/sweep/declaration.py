@@ -516,7 +516,7 @@ def _with_commits(
         if candidate.is_a_cell:
             others[candidate.profile.id] = candidate_cell
     if launchers:
-        launcher = LauncherByCell(default_launcher=launcher, others=launchers)
+        launcher = LauncherByCell(inner=launcher, others=launchers)
     return launcher, cell, others
 
 

@@ -22,7 +22,7 @@ from pytest_xlatune.model.message import MessageCode, sentence
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import fine_percent, size
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.prepare.compile_profiles import CompiledProfile, compile_profiles
+from pytest_xlatune.prepare.compile_check import CompiledProfile, compile_profiles
 from pytest_xlatune.prepare.lint import check_rules
 from pytest_xlatune.prepare.preflight import check_shape
 from pytest_xlatune.report.bubble import bubbles

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.command import PROFILE_FILE, CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.launchers.program import PROFILE_FILE
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import (
     Flag,

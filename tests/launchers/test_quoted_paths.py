@@ -13,8 +13,8 @@ import pytest
 
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import write_spec
+from pytest_xlatune.launchers.command import PROFILE_FILE
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
-from pytest_xlatune.launchers.program import PROFILE_FILE
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (

@@ -127,7 +127,7 @@ def test_an_interpreter_takes_the_place_of_the_launchers_that_name_one() -> None
     in_checkout = CheckoutLauncher(repository="/work", inner=maxtext())
     assert with_python(in_checkout, "/opt/new/python").interpreter == "/opt/new/python"
     assert with_python(probe(), "/opt/python").interpreter == "/opt/python"
-    by_cell = LauncherByCell(default_launcher=maxtext(), others={"new": maxtext(python="new")})
+    by_cell = LauncherByCell(inner=maxtext(), others={"new": maxtext(python="new")})
     assert by_cell.launcher_of(make_cell(launcher="new")).interpreter == "new"
     assert by_cell.launcher_of(make_cell()) == maxtext()
     with pytest.raises(ConfigError, match="names no interpreter"):

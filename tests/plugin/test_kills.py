@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_xlatune.launchers.program import PROBE_FILE
+from pytest_xlatune.launchers.command import PROBE_FILE
 from tests.helpers.waiting import LIMIT_S, until
 from tests.plugin.conftest import Folder
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors.folder import read_outcomes, with_probe, write_spec
-from pytest_xlatune.launchers.program import PROBE_FILE
+from pytest_xlatune.launchers.command import PROBE_FILE
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers.probe_environment import code_digest

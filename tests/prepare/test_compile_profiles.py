@@ -10,8 +10,7 @@ import pytest
 
 from pytest_xlatune.evidence.hlo import Program, read_hlo
 from pytest_xlatune.model.profile import BASELINE_ID, profile
-from pytest_xlatune.prepare.compile_check import Compiled
-from pytest_xlatune.prepare.compile_profiles import CompileClass, judged
+from pytest_xlatune.prepare.compile_check import CompileClass, Compiled, judged
 from tests.helpers.hlo_programs import text
 
 GATHER = "xla_gpu_all_gather_combine_threshold_bytes"

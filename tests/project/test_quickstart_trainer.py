@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_xlatune.launchers import program
-from pytest_xlatune.launchers.program import FOLDER
+from pytest_xlatune.launchers import command as program
+from pytest_xlatune.launchers.command import FOLDER
 from tests.helpers import quick_compile
 
 pytestmark = pytest.mark.jax

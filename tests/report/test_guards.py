@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.launchers.program import FOLDER
+from pytest_xlatune.launchers.command import FOLDER, CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import Profile, effective_values, parse_flags, profile
 from pytest_xlatune.model.result import Verdict, VerdictKind

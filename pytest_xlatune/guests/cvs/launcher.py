@@ -13,8 +13,8 @@ from typing import Any
 
 from pytest_xlatune.guests.cvs.source import setting_text
 from pytest_xlatune.guests.cvs.values import NO_CONTAINER, Container, CvsCell, CvsFile
+from pytest_xlatune.launchers.command import FOLDER, ProgramLauncher, metrics_file_of
 from pytest_xlatune.launchers.maxtext import trial_keys
-from pytest_xlatune.launchers.program import FOLDER, ProgramLauncher, metrics_file_of
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import Flag, format_flags
 from pytest_xlatune.model.trial import LaunchSpec, Trial

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -79,12 +80,13 @@ def commits(count: int, *, loads: tuple[Load, ...] = (), budget: int = 200) -> C
 
 def batch(
     *, budget: int = 40, own: float | None = 8, compiles: bool = False,
-    configured: Mapping[str, str] | None = None, **said: Any,
+    configured: Mapping[str, str] | None = None, profiles: tuple[Profile, ...] = (), **said: Any,
 ) -> BatchStudy:  # fmt: skip
     """Return a study of sizes; `own` is the sweep's, `compiles` asks a compiler."""
     rates = benchmarks.load("batch_rates")
     asked = rates.asked_of(replace(CELL, per_device_batch_size=own), budget)
-    asked = dataclasses.replace(asked, asks_compiler=compiles, configured=configured or {})
+    changes = {"asks_compiler": compiles, "configured": configured or {}, "profiles": profiles}
+    asked = dataclasses.replace(asked, **changes)
     return BatchSize(**said).study(asked)
 
 

@@ -1,11 +1,13 @@
-"""Blocks, the drift line, comparisons: against plain means, scipy and statements of symmetry."""
+"""Blocks, comparisons, critical values and plans: against scipy and statements of symmetry."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+import re
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,7 +46,17 @@ from pytest_xlatune.stats.compare import (
     two_samples,
     winners,
 )
-from pytest_xlatune.stats.design import narrowed_df
+from pytest_xlatune.stats.design import (
+    Plan,
+    Refusal,
+    bonferroni,
+    design_df,
+    dunnett,
+    mde80,
+    narrowed_df,
+    plan,
+)
+from pytest_xlatune.stats.quantiles import t_quantile
 
 BASE = "base"
 
@@ -75,29 +87,16 @@ def compared(scores: list[BlockScore], arm: str = "a", *, family: int = 3) -> Co
 def test_complete_blocks_give_differences_of_means() -> None:
     scores = blocks(arms={"a": 0.02, "b": 0.0, "c": -0.01})
     fit = fitted(scores)
-    means = {
-        arm: np.mean([s.value for s in scores if s.arm == arm]) for arm in ("a", "b", "c", BASE)
-    }
-    for arm in ("a", "b", "c"):
+    means = {arm: np.mean([s.value for s in scores if s.arm == arm]) for arm in (*"abc", BASE)}
+    for arm in "abc":
         assert fit.arms[arm].estimate == pytest.approx(means[arm] - means[BASE], abs=1e-12)
         assert fit.arms[arm].variance == pytest.approx((1 + 1 / 2) / 4)
     assert (fit.df, fit.arms["a"].control_weight, fit.n_control) == (13, 2.0, 8)
 
 
-def test_a_block_effect_of_any_size_changes_nothing() -> None:
-    scores = blocks(arms={"a": 0.02, "b": 0.0})
-    moved = [dataclasses.replace(s, value=s.value + 0.3 * (s.block == 2)) for s in scores]
-    assert compared(moved).ci95 == pytest.approx(compared(scores).ci95, abs=1e-10)
-
-
 def test_one_arm_against_one_baseline_is_the_paired_t_test() -> None:
     scores = blocks(arms={"a": 0.02}, n=5, baselines=1)
-    pairs = [
-        [s.value for s in scores if s.block == b and s.arm == arm]
-        for arm in ("a", BASE)
-        for b in range(5)
-    ]
-    a, base = np.array(pairs[:5])[:, 0], np.array(pairs[5:])[:, 0]
+    a, base = (np.array([s.value for s in scores if s.arm == arm]) for arm in ("a", BASE))
     interval = scipy.stats.ttest_rel(a, base).confidence_interval(0.95)
     assert compared(scores, family=1).ci95 == pytest.approx(tuple(interval), abs=1e-9)
     assert fitted(scores).arms["a"].excess is None, "there is nothing to be noisier than"
@@ -113,49 +112,40 @@ def test_missing_cells_are_left_out_and_bonferroni_takes_over() -> None:
 
 
 def test_an_arm_that_left_changes_nothing_for_those_that_stay() -> None:
-    """Their estimates stay plain means of block differences."""
     scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.03, "d": 0.03})
-    cut = [s for s in scores if s.arm in {"a", "b", BASE} or s.block == 0]
-    fit, whole = fitted(cut), fitted(scores)
-    for arm in ("a", "b"):
-        assert fit.arms[arm].estimate == pytest.approx(whole.arms[arm].estimate, abs=1e-12)
+    fit = fitted([s for s in scores if s.arm in {"a", "b", BASE} or s.block == 0])
+    for arm in "ab":
+        whole = fitted(scores).arms[arm]
+        assert fit.arms[arm].estimate == pytest.approx(whole.estimate, abs=1e-12)
         assert fit.arms[arm].variance == pytest.approx((1 + 1 / 2) / 4)
         assert fit.arms[arm].control_weight == 2
     assert fit.arms["c"].control_weight is None
     assert fit.df == narrowed_df((4, 2, 2, 2), 2)
 
 
-def noisy_arm(times: float, *, seed: int = 1) -> list[BlockScore]:
-    scores = blocks(arms={"a": 0.02, "b": 0.0, "c": 0.0}, seed=seed)
-    return [
-        dataclasses.replace(s, value=7 + s.block + 0.02 + times * (s.value - 7 - s.block - 0.02))
-        if s.arm == "a" and isinstance(s.block, int)
-        else s
-        for s in scores
-    ]
+def noisy_arm(times: float) -> list[BlockScore]:
+    usual = blocks(arms={"b": 0.0, "c": 0.0})
+    return usual + blocks(arms={"a": 0.02}, baselines=0, noise=0.005 * times, seed=2)
 
 
 def test_an_arm_that_is_far_noisier_stands_on_its_own_noise() -> None:
     own, others = compared(noisy_arm(6)), compared(noisy_arm(6), "b")
-    assert sentence(own.method).endswith("its own noise")
-    assert own.df == 10
-    assert "own noise" not in sentence(others.method)
+    assert (sentence(own.method).endswith("its own noise"), own.df) == (True, 10)
     assert own.ci95[1] - own.ci95[0] > 1.2 * (others.ci95[1] - others.ci95[0])
-    assert "own noise" not in sentence(compared(noisy_arm(1)).method)
-    for seed in range(5):
-        scores = noisy_arm(6 if seed == 1 else 3, seed=seed)[seed != 1 :]  # a cell is missing
-        differences = [
-            s.value - np.mean([o.value for o in scores if (o.block, o.arm) == (s.block, BASE)])
-            for s in scores
-            if s.arm == "a"
-        ]
-        variance, found = np.var(differences, ddof=1), fitted(scores).arms["a"]
-        assert found.own_variance == pytest.approx(variance / len(differences))
-        if seed == 1:
-            assert standard_error(own) ** 2 == pytest.approx(found.own_variance)
-        # the noise of everything else is that of a fit without the arm
-        rest = fitted([s for s in scores if s.arm != "a"])
-        assert found.excess == pytest.approx(variance / 1.5 / rest.sigma**2, rel=1e-6)
+    for usual in (others, compared(noisy_arm(1))):
+        assert "own noise" not in sentence(usual.method)
+    scores = noisy_arm(6)
+    differences = [
+        s.value - np.mean([o.value for o in scores if (o.block, o.arm) == (s.block, BASE)])
+        for s in scores
+        if s.arm == "a"
+    ]
+    variance, found = np.var(differences, ddof=1), fitted(scores).arms["a"]
+    assert found.own_variance == pytest.approx(variance / 4)
+    assert standard_error(own) ** 2 == pytest.approx(found.own_variance)
+    # the noise of everything else is that of a fit without the arm
+    rest = fitted([s for s in scores if s.arm != "a"])
+    assert found.excess == pytest.approx(variance / 1.5 / rest.sigma**2, rel=1e-6)
 
 
 def test_stepping_down_finds_what_one_step_misses_and_stops_at_the_first_that_fails() -> None:
@@ -173,7 +163,6 @@ def test_stepping_down_finds_what_one_step_misses_and_stops_at_the_first_that_fa
     )  # fmt: skip
     assert winners(fit, found, family=5, alpha=0.05) == ("a", "b")
     assert winners(fit, {"b": found["b"]}, family=5, alpha=0.05) == ()
-    assert all(found[arm].ci95[0] > 0 for arm in "ab")
     low = {"a": found["a"], "d": found["d"], "c": replace(found["c"], n=1)}
     assert winners(fit, low, family=5, alpha=0.05) == ("a",)
 
@@ -181,21 +170,10 @@ def test_stepping_down_finds_what_one_step_misses_and_stops_at_the_first_that_fa
 @pytest.mark.parametrize(
     ("scores", "words"),
     [
-        pytest.param(blocks(arms={"a": 0.1}, n=1), "1 degrees of freedom", id="one block"),
-        pytest.param(blocks(arms={"a": 0.1}, noise=0.0), "exactly equal", id="zero variance"),
-        pytest.param(
-            [*blocks(arms={"a": 0.1}), BlockScore(block=0, arm=BASE, value=math.nan)],
-            "not finite",
-            id="a score that is no number",
-        ),
-        pytest.param(
-            [
-                *blocks(arms={"b": 0.0}),
-                *(BlockScore(block=9, arm="a", value=8 + at) for at in (0, 1)),
-            ],
-            "no block holds both",
-            id="no block links it to a baseline",
-        ),
+        (blocks(arms={"a": 0.1}, n=1), "1 degrees of freedom"),
+        (blocks(arms={"a": 0.1}, noise=0.0), "exactly equal"),
+        ([*blocks(arms={"a": 0.1}), BlockScore(block=0, arm=BASE, value=math.nan)], "not finite"),
+        ([*blocks(arms={"b": 0.0}), BlockScore(block=9, arm="a", value=8)], "no block holds both"),
     ],
 )
 def test_what_cannot_be_computed_is_no_finding(scores: list[BlockScore], words: str) -> None:
@@ -230,8 +208,7 @@ def comparison(estimate: float, error: float, *, df: int = 13, n: int = 4) -> Co
 )
 def test_decide(estimate: float, error: float, kind: VerdictKind) -> None:
     assert decide(comparison(estimate, error)) is kind
-    alone = comparison(estimate, error, n=1)
-    assert decide(alone) is VerdictKind.INCONCLUSIVE
+    assert decide(comparison(estimate, error, n=1)) is VerdictKind.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -240,10 +217,8 @@ def test_decide(estimate: float, error: float, kind: VerdictKind) -> None:
         pytest.param(0.001, 0.003, 0.01, True, True, id="level"),
         pytest.param(0.001, 0.003, 0.005, False, True, id="a margin too narrow above"),
         pytest.param(0.001, 0.008, 0.01, False, False, id="too noisy"),
-        pytest.param(-0.009, 0.0005, 0.01, True, True, id="just inside below"),
         pytest.param(0.009, 0.0005, 0.01, True, True, id="just inside above"),
         pytest.param(-0.009, 0.003, 0.01, False, False, id="below"),
-        pytest.param(0.009, 0.003, 0.01, False, True, id="above"),
         # the 95 % quantile of t with 13 degrees of freedom is 1.771, the margin 1.005 % in logs
         pytest.param(0.0, 0.0055, 0.01, True, True, id="one-sided at 5 %"),
         pytest.param(0.0, 0.0058, 0.01, False, False, id="and no further"),
@@ -258,34 +233,27 @@ def test_margins(
     assert not is_not_slower_than(replace(found, n=1), margin=margin), "one trial shows nothing"
 
 
-@pytest.mark.parametrize(
-    ("estimate", "error", "n", "expected"),
-    [(0.055, 0.003, 4, True), (0.055, 0.010, 4, False), (0.048, 0.001, 4, False),
-     (0.08, 0.001, 1, False)],
-)  # fmt: skip
-def test_the_stop_rule_wants_5_percent_seen_and_4_excluded(
-    estimate: float, error: float, n: int, *, expected: bool
-) -> None:
-    assert may_stop(comparison(math.log1p(estimate), error, n=n)) is expected
+def test_the_stop_rule_wants_5_percent_seen_and_4_excluded() -> None:
+    for seen, error, n, expected in (
+        (0.055, 0.003, 4, True),
+        (0.055, 0.010, 4, False),
+        (0.048, 0.001, 4, False),
+        (0.08, 0.001, 1, False),
+    ):
+        assert may_stop(comparison(math.log1p(seen), error, n=n)) is expected
 
 
-@pytest.mark.parametrize(
-    ("distance", "kind"),
-    [
-        (2.2, VerdictKind.EQUIVALENT),
-        (2.05, VerdictKind.INCONCLUSIVE),
-        (-2.05, VerdictKind.INCONCLUSIVE),
-        (-2.2, VerdictKind.SLOWER),
-    ],
-)
-def test_a_floor_is_told_at_5_percent_either_way(distance: float, kind: VerdictKind) -> None:
+def test_a_floor_is_told_at_5_percent_either_way() -> None:
     """Five scores, so many standard errors above the floor; the 95 % quantile is 2.132."""
-    scores = np.array([7.01, 7.02, 6.99, 7.00, 6.98])
-    floor = scores.mean() - distance * scores.std(ddof=1) / math.sqrt(5)
-    assert against_level(list(scores), float(floor)) is kind
+    scores = [7.01, 7.02, 6.99, 7.00, 6.98]
+    error = float(np.std(scores, ddof=1)) / math.sqrt(5)
+    kinds = [against_level(scores, 7.0 - far * error) for far in (2.2, 2.05, -2.05, -2.2)]
+    assert [str(each) for each in kinds] == [
+        "EQUIVALENT", "INCONCLUSIVE", "INCONCLUSIVE", "SLOWER",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("change", [0.0, -0.004, -0.016, -0.02])
+@pytest.mark.parametrize("change", [-0.004, -0.016])
 def test_what_would_tell_a_change_tells_it_in_four_of_five_runs(change: float) -> None:
     """By the noncentral t; the rule is a little simpler, hence the tolerance."""
     seen = replace(comparison(change, 0.01), sigma=0.008)
@@ -318,31 +286,27 @@ def test_swapping_the_sides_inverts_the_ratio(noise: list[float], effect: float)
         BlockScore(block=at // 2, arm="ab"[at % 2], value=7 + (at % 2) * effect + e)
         for at, e in enumerate(noise)
     ]
-    fit_of = {each: fit_blocks(sides, control=each) for each in "ab"}
-    assert fit_of["a"] is not None
-    assert fit_of["b"] is not None
-    one = compare(fit_of["a"], "b", family=1, alpha=0.05)
-    other = compare(fit_of["b"], "a", family=1, alpha=0.05)
+
+    def compared_with(control: str, arm: str) -> Comparison | NoComparison:
+        fit = fit_blocks(sides, control=control)
+        assert fit is not None
+        return compare(fit, arm, family=1, alpha=0.05)
+
+    one, other = compared_with("a", "b"), compared_with("b", "a")
     assert isinstance(one, NoComparison) == isinstance(other, NoComparison)
     if isinstance(one, Comparison) and isinstance(other, Comparison):
         assert one.estimate == pytest.approx(-other.estimate, abs=1e-9)
         assert one.ci95 == pytest.approx((-other.ci95[1], -other.ci95[0]), abs=1e-9)
         mirror = {VerdictKind.FASTER: VerdictKind.SLOWER, VerdictKind.SLOWER: VerdictKind.FASTER}
-        kind, swapped = decide(one), decide(other)
-        if kind in mirror:
-            assert swapped is mirror[kind]
-        else:
-            assert swapped not in mirror
+        kinds = {decide(one), decide(other)}
+        assert kinds == {*mirror} or not kinds & {*mirror}
 
 
-@pytest.mark.parametrize(
-    ("slow", "steps", "base_slow", "base_steps"),
-    [(6, 40, 2, 80), (0, 40, 3, 80), (4, 40, 0, 10), (0, 0, 3, 80)],
-)
-def test_straggler_p_is_fishers(slow: int, steps: int, base_slow: int, base_steps: int) -> None:
-    table = np.array([[slow, steps - slow], [base_slow, base_steps - base_slow]])
-    expected = scipy.stats.fisher_exact(table, alternative="greater").pvalue
-    assert straggler_p(slow, steps, base_slow, base_steps) == pytest.approx(expected)
+def test_straggler_p_is_fishers() -> None:
+    for slow, steps, base_slow, base_steps in ((6, 40, 2, 80), (4, 40, 0, 10), (0, 0, 3, 80)):
+        table = np.array([[slow, steps - slow], [base_slow, base_steps - base_slow]])
+        expected = scipy.stats.fisher_exact(table, alternative="greater").pvalue
+        assert straggler_p(slow, steps, base_slow, base_steps) == pytest.approx(expected)
 
 
 def test_the_line_is_least_squares() -> None:
@@ -368,12 +332,10 @@ def test_a_combination_is_tighter_than_its_parts() -> None:
 
 
 def test_lines_of_several_levels_share_a_slope() -> None:
-    early = [(0.0, 1.0), (10.0, 2.0)]
-    late = [(20.0, 8.0), (30.0, 9.0)]
+    early, late = [(0.0, 1.0), (10.0, 2.0)], [(20.0, 8.0), (30.0, 9.0)]
     first, second = fit_lines([early, late])
     assert first.slope == second.slope == pytest.approx(0.1)
-    assert first.expected(5.0) == pytest.approx(1.5)
-    assert second.expected(25.0) == pytest.approx(8.5)
+    assert (first.expected(5.0), second.expected(25.0)) == pytest.approx((1.5, 8.5))
     assert (first.df, second.df) == (1, 0)
     assert fit_lines([early, []]) == fit_lines([early])
 
@@ -398,23 +360,15 @@ def test_many_jobs_beside_a_few_baselines_tell_the_slope() -> None:
     assert fit_lines([baselines], others=[jobs[:9]]) == (alone,), "nine jobs are too few"
 
 
-def _harmed(share: float, harm: Sequence[float]) -> list[tuple[float, float]]:
-    """25 jobs on a line of slope 0.0003 with noise of 0.4 %; a share is slower by `harm`."""
-    jobs = [(float(at), 7 + 0.0003 * at + 0.004 * math.sin(7.0 * at)) for at in range(25)]
-    many = round(share * 25)
-    # those at the end, as a random order may have them
-    return [
-        *jobs[: 25 - many],
-        *((at, value - harm[int(at) % len(harm)]) for at, value in jobs[25 - many :]),
-    ]
-
-
-@pytest.mark.parametrize("share", [0.25, 0.4, 0.5])
-@pytest.mark.parametrize("harm", [[0.1], [0.3], [0.03, 0.11, 0.2, 0.3]])
-def test_jobs_that_do_harm_do_not_bend_the_line(share: float, harm: list[float]) -> None:
+@pytest.mark.parametrize("many", [6, 10, 12])
+@pytest.mark.parametrize("harm", [[0.1], [0.03, 0.11, 0.2, 0.3]])
+def test_jobs_that_do_harm_do_not_bend_the_line(many: int, harm: list[float]) -> None:
     """Twelve of 25 flags that cost 3 to 30 % once made a good one look like any other."""
     baselines = [(0.0, 7.0), (13.0, 7.0039), (26.0, 7.0078)]
-    (line,) = fit_lines([baselines], others=[_harmed(share, harm)])
+    jobs = [(float(at), 7 + 0.0003 * at + 0.004 * math.sin(7.0 * at)) for at in range(25)]
+    # those at the end, as a random order may have them
+    slow = [(at, value - harm[int(at) % len(harm)]) for at, value in jobs[25 - many :]]
+    (line,) = fit_lines([baselines], others=[[*jobs[: 25 - many], *slow]])
     assert line.slope == pytest.approx(0.0003, abs=0.00015)
 
 
@@ -432,16 +386,12 @@ def test_the_main_group_is_where_most_of_what_does_no_harm_lies() -> None:
         main_group([[1.0], []])
 
 
-@pytest.mark.parametrize(
-    ("shift", "is_found"),
-    [(0.0, False), (0.004, False), (0.05, True)],
-    ids=["no", "little", "much"],
-)
-def test_groups_are_apart_where_a_test_says_so(shift: float, *, is_found: bool) -> None:
+def test_groups_are_apart_where_a_test_says_so() -> None:
     early = [(at, 7.0 + 0.003 * (-1) ** at) for at in range(6)]
-    late = [(at, 7.0 + shift + 0.003 * (-1) ** at) for at in range(20, 24)]
-    assert is_apart(early, late) is is_found
-    assert not is_apart(early[:1], late[:1]), "two points say nothing"
+    for shift, is_found in ((0.0, False), (0.004, False), (0.05, True)):
+        late = [(at, 7.0 + shift + 0.003 * (-1) ** at) for at in range(20, 24)]
+        assert is_apart(early, late) is is_found
+        assert not is_apart(early[:1], late[:1]), "two points say nothing"
 
 
 def test_two_samples_are_welch() -> None:
@@ -455,12 +405,138 @@ def test_two_samples_are_welch() -> None:
     reach = scipy.stats.t.ppf(0.975, found.df) * error
     assert found.ci95 == pytest.approx((found.estimate - reach, found.estimate + reach))
     assert found.lower == pytest.approx(found.estimate - scipy.stats.t.ppf(0.95, found.df) * error)
+    for few, others in (
+        ([7.0, 7.1], [7.0, 7.2]),
+        ([7.0, 7.1, 7.2, 7.3], [7.1]),
+        ([7.0] * 4, [7.0] * 4),
+        ([7.0, 7.1, 7.2], [7.0, math.nan, 7.1]),
+    ):
+        assert isinstance(two_samples(few, others, alpha=0.05), NoComparison)
 
 
+def test_the_reference_design_and_its_ends() -> None:
+    assert dunnett(3, 13, control_weight=2, alpha=0.05) == pytest.approx(2.311, abs=1e-3)
+    assert bonferroni(3, 13, alpha=0.05) == pytest.approx(2.380, abs=1e-3)
+    assert design_df(3, 2, 4) == 13
+    # JASA 50, 1955, table 1a
+    assert dunnett(4, 10, control_weight=1, alpha=0.05) == pytest.approx(2.47, abs=0.006)
+    assert dunnett(1, 7, control_weight=2, alpha=0.05) == t_quantile(0.95, 7), "Student's"
+    assert math.isnan(t_quantile(0.95, 0))
+    assert math.isnan(dunnett(3, 0, control_weight=1, alpha=0.05))
+    for arms in (2, 3, 4):
+        assert dunnett(arms, 9, control_weight=2, alpha=0.05) < bonferroni(arms, 9, alpha=0.05)
+
+
+def test_students_quantile_has_the_digits_of_scipy() -> None:
+    for df in (1, 2, 3, 4, 13, 250, math.inf):
+        for probability in (0.025, 0.5, 0.8, 0.95, 1 - 0.05 / 3, 0.9999):
+            expected = float(scipy.stats.t.ppf(probability, df))
+            found = t_quantile(probability, df)
+            assert found == pytest.approx(expected, rel=1e-11, abs=1e-12), (df, probability)
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.04, 0.01])
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [([7.0, 7.1], [7.0, 7.2]), ([7.0, 7.1, 7.2, 7.3], [7.1]), ([7.0] * 4, [7.0] * 4),
-     ([7.0, 7.1, 7.2], [7.0, math.nan, 7.1])],
-)  # fmt: skip
-def test_two_samples_that_cannot_be_compared(old: list[float], new: list[float]) -> None:
-    assert isinstance(two_samples(old, new, alpha=0.05), NoComparison)
+    "df", [3, 13, *(pytest.param(df, marks=pytest.mark.part("sweeps")) for df in (4, 6, 30, 60))]
+)
+def test_dunnett_leaves_alpha_by_scipys_densities(df: int, alpha: float) -> None:
+    """Gauss and Legendre's rule in s and z, where the package sums over log s in equal steps."""
+    points, weights = np.polynomial.legendre.leggauss(250)
+    low, high = np.sqrt(
+        [scipy.stats.chi2.ppf(1e-15, df) / df, scipy.stats.chi2.isf(1e-15, df) / df]
+    )
+    s, z = low + (points + 1) * (high - low) / 2, 9 * points
+    of_s = weights * (high - low) / 2 * scipy.stats.chi2.pdf(df * s * s, df) * 2 * df * s
+    of_z = weights * 9 * scipy.stats.norm.pdf(z)
+    for arms, control_weight in itertools.product((1, 2, 3, 5, 8, 12), (0.5, 1, 2)):
+        c = dunnett(arms, df, control_weight=control_weight, alpha=alpha)
+        rho = 1 / (1 + control_weight)
+        below = (
+            scipy.stats.norm.cdf((c * s[:, None] - math.sqrt(rho) * z) / math.sqrt(1 - rho)) ** arms
+        )
+        left = 1 - of_s @ below @ of_z
+        assert left == pytest.approx(alpha, abs=1e-11), (arms, control_weight)
+
+
+# profiles, budget, and what else is asked -> second runs, arms of each block, jobs (0: not told)
+PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
+    (17, 65, {}, 8, (5, 5, 4, 3, 3, 3), 63),
+    *((25, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, (2, 2, 2)), (50, (5, 3, 3, 3)), (60, (6, 4, 3, 3, 3)), (65, (6, 4, 3, 3, 3)))),
+    *((40, budget, {}, 0, widths, 0) for budget, widths in (
+        (36, ()), (50, (2, 2, 2)), (60, (4, 3, 3)), (65, (5, 3, 3, 3)))),
+    # where one run tells too little the best of the screen run twice, and blocks follow
+    (8, 25, {}, 0, (4, 3, 3), 25),
+    (25, 70, {}, 0, (6, 4, 3, 3, 3, 3), 62),
+    (25, 71, {}, 8, (5, 5, 4, 3, 3, 3), 71),
+    (25, 100, {}, 16, (6, 5, 5, 3, 3, 3, 3, 3, 3), 96),
+    (25, 150, {}, 25, (12, 8, 6, 5, 4, *[3] * 10), 148),
+    (12, 90, {}, 0, (6, 4, *[3] * 10), 79),
+    # so they do where there are slots for all blocks; each slot but one of eight has a baseline
+    (25, 65, {"slots": 8}, 8, (4,) * 5, 7 + 25 + 8 + 25),
+    (25, 64, {"slots": 8}, 0, (6,) * 4, 7 + 25 + 4 * 8),
+    (25, 90, {"slots": 5}, 8, (4,) * 5, 5 + 25 + 8 + 25),
+    (15, 65, {"slots": 8}, 0, (6,) * 5, 7 + 15 + 5 * 8),
+    # behind rotations
+    (25, 50, {"turned": 25, "rotations": 3}, 0, (6, 4, *[3] * 6), 47),
+    (60, 25, {"turned": 60, "rotations": 3}, 0, (5, 3, 3, 3), 25),
+    (2, 20, {"turned": 2, "rotations": 3}, 0, (2,) * 4, 19),
+    (25, 10, {"turned": 25, "rotations": 3}, 0, (), 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", PLANS, ids=str)
+def test_a_plan_uses_its_budget(row: tuple[Any, ...]) -> None:
+    profiles, budget, asked, again, widths, jobs = row
+    found = plan(profiles, budget, **asked)
+    if not widths:
+        assert isinstance(found, Refusal)
+        assert f"{budget} jobs" in sentence(found.why)
+        return
+    assert isinstance(found, Plan)
+    assert (found.again, found.widths, found.jobs) == (again, widths, jobs or found.jobs)
+    assert found.jobs <= budget
+    assert found.df >= 3
+    if not asked.get("turned"):
+        screened = profiles + found.screen_baselines + found.again
+        assert found.jobs == screened + found.in_blocks
+        # the second stage and stated blocks have layouts of their own
+        assert plan(profiles, budget, may_repeat=False, **asked).again == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("asked", [{}, {"slots": 2}, {"turned": 12, "rotations": 3}])
+@pytest.mark.parametrize("profiles", [12, 40])
+def test_the_least_budget_that_a_refusal_names_is_enough(
+    profiles: int, asked: dict[str, Any]
+) -> None:
+    refused = plan(profiles, 5, **asked)
+    assert isinstance(refused, Refusal)
+    said = re.search(r"ask for (\d+) jobs at least, (\d+) are recommended", sentence(refused.why))
+    assert said is not None
+    least, recommended = map(int, said.groups())
+    assert isinstance(plan(profiles, least, **asked), Plan)
+    assert isinstance(plan(profiles, least - 1, **asked), Refusal)
+    found = plan(profiles, recommended, **asked)
+    assert isinstance(found, Plan)
+    assert least <= recommended == found.jobs
+
+
+def test_what_a_whole_sweep_finds_is_more_than_what_its_finalists_show() -> None:
+    """Two are both finalists; among a hundred one run must speak for it."""
+    plans = {profiles: plan(profiles, profiles + 25) for profiles in (2, 25, 100)}
+    factors = []
+    for found in plans.values():
+        assert isinstance(found, Plan)
+        factors.append(found.from_start80(0.006) / found.mde80(0.006))
+    assert 1 <= factors[0] < 1.12 < factors[1] < 1.25 < factors[2] < 1.5
+    found = plans[25]
+    assert isinstance(found, Plan)
+    assert 100 * math.log1p(found.mde80(0.0066)) == pytest.approx(1.38, rel=0.01)
+
+
+@pytest.mark.parametrize(("df", "c"), [(13, 2.311), (9, 2.42), (4, 2.61)])
+def test_mde80_is_found_with_80_percent_power(df: int, c: float) -> None:
+    effect = math.log1p(mde80(0.006, critical=c, df=df, variance=0.375))
+    shift = effect / (0.006 * math.sqrt(0.375))
+    power = float(scipy.stats.nct.sf(c, df, shift))
+    assert power == pytest.approx(0.80, abs=0.025 if df < 10 else 0.01)

@@ -1,9 +1,10 @@
-"""The score of one job: window, guard, screen, tokens over time, reasons."""
+"""The score of one job, and the one window that all of them are scored in."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,8 @@ from pytest_xlatune.model.message import sentence, verbatim
 from pytest_xlatune.model.metric import Logged
 from pytest_xlatune.model.result import NoScore, Score, StepRecord
 from pytest_xlatune.stats.score import _median as middle_of
-from pytest_xlatune.stats.score import score, window_steps
+from pytest_xlatune.stats.score import rescore, score, window_steps
+from pytest_xlatune.stats.window import common_window, first_half_excess, steady_start
 
 TOKENS = 28672.0
 PLAIN = Protocol()
@@ -41,18 +43,20 @@ def steady(steps: int = 15, **slow: float) -> list[StepRecord]:
     return job(seconds)
 
 
-def scored(
+def result_of(
     steps: Sequence[StepRecord], protocol: Protocol = PLAIN, tokens: float | None = TOKENS
-) -> Score:
-    found = score(steps, protocol=protocol, tokens_per_device_step=tokens)
+) -> Score | NoScore:
+    return score(steps, protocol=protocol, tokens_per_device_step=tokens)
+
+
+def scored(*given: Any, **tokens: Any) -> Score:
+    found = result_of(*given, **tokens)
     assert isinstance(found, Score), found
     return found
 
 
-def refused(
-    steps: Sequence[StepRecord], protocol: Protocol = PLAIN, tokens: float | None = TOKENS
-) -> str:
-    found = score(steps, protocol=protocol, tokens_per_device_step=tokens)
+def refused(*given: Any, **tokens: Any) -> str:
+    found = result_of(*given, **tokens)
     assert isinstance(found, NoScore), found
     return sentence(found.reason)
 
@@ -118,31 +122,26 @@ def test_screen_and_guard(
     assert found.n_steps == len(usable) - len(dropped) - hidden
 
 
-RAMPED = altered(steady(), tgs=lambda each: each.tgs / (1 + (each.step < 9)))
-
-
 @pytest.mark.parametrize(
-    ("flag", "steps", "tokens", "is_told"),
+    ("flag", "steps", "tokens"),
     [
-        pytest.param("invariant-violated", steady(), 2 * TOKENS, True, id="other tokens"),
-        pytest.param("invariant-violated", steady(), 1.006 * TOKENS, True, id="0.6 % more"),
-        pytest.param("not-steady", job([28.8 * 1.008**at for at in range(15)]), TOKENS, True,
+        pytest.param("invariant-violated", steady(), 1.006 * TOKENS, id="0.6 % more tokens"),
+        pytest.param("not-steady", job([28.8 * 1.008**at for at in range(15)]), TOKENS,
                      id="it slows down"),
         pytest.param("not-steady", job([28.8 * (1 + 0.02 * (at > 9)) for at in range(15)]), TOKENS,
-                     True, id="halves 2 % apart"),
-        pytest.param("not-steady", steady(s5=30.0, s6=30.0, s7=30.0, s8=30.0), TOKENS, True,
+                     id="halves 2 % apart"),
+        pytest.param("not-steady", steady(s5=30.0, s6=30.0, s7=30.0, s8=30.0), TOKENS,
                      id="a slow start that the guard takes away is told all the same"),
-        pytest.param("incomplete", steady(12), TOKENS, True, id="it was cut off"),
+        pytest.param("incomplete", steady(12), TOKENS, id="it was cut off"),
     ],
 )  # fmt: skip
-def test_flags(flag: str, steps: list[StepRecord], tokens: float | None, *, is_told: bool) -> None:
-    assert (flag in scored(steps, tokens=tokens).flags) is is_told
+def test_flags(flag: str, steps: list[StepRecord], tokens: float) -> None:
+    assert flag in scored(steps, tokens=tokens).flags
 
 
 SLOW_RANK = altered(steady(), label="1", step_s=99.0, tgs=TOKENS / 99)
 CUT = altered(steady(9), step_s=50.0, tgs=TOKENS / 50)
 LATE = altered(steady(), tgs=None, step_s=lambda each: each.step_s + 0.5)
-EXACT = job([0.0286 + 0.0001 * (at % 3) for at in range(15)])
 
 
 @pytest.mark.parametrize(
@@ -171,53 +170,39 @@ def test_time_and_tokens_are_those_of_the_window() -> None:
     found = scored(steady(s9=36.0))
     assert found.window_tgs == pytest.approx(math.exp(found.value) / 1.025, rel=1e-3)
     # a batch that is ramped up: the first nine steps are of half the tokens
-    found = scored(RAMPED, EARLY, tokens=None)
+    ramped = altered(steady(), tgs=lambda each: each.tgs / (1 + (each.step < 9)))
+    found = scored(ramped, EARLY, tokens=None)
     assert found.step_s == pytest.approx(scored(steady(), EARLY, tokens=None).step_s)
     assert "invariant-violated" not in found.flags
     # TGS has more digits than the seconds
-    rounded = scored(altered(EXACT, step_s=0.029), tokens=None)
-    assert rounded.tgs == pytest.approx(scored(EXACT).tgs, rel=1e-9)
-    reason = refused(altered(steady(), tgs=None), tokens=None)
-    assert "no step" in reason
-    assert "Tokens/s/device" in reason
+    exact = job([0.0286 + 0.0001 * (at % 3) for at in range(15)])
+    rounded = scored(altered(exact, step_s=0.029), tokens=None)
+    assert rounded.tgs == pytest.approx(scored(exact).tgs, rel=1e-9)
+    assert "Tokens/s/device" in refused(altered(steady(), tgs=None), tokens=None)
 
 
 @pytest.mark.parametrize(
     ("protocol", "expected"),
     [
-        pytest.param(
-            Protocol(profiler="xplane", skip_first_steps=10, steps=25),
-            [9, *range(15, 25)],
-            id="capture, write-back and the step after are out",
-        ),
-        pytest.param(
-            Protocol(eval_interval=5, steps=20),
-            [7, 8, 12, 13, 17, 18],
-            id="an evaluation and two after it are out",
-        ),
+        # capture, write-back and the step after are out
+        (Protocol(profiler="xplane", skip_first_steps=10, steps=25), [9, *range(15, 25)]),
+        # an evaluation and two after it are out
+        (Protocol(eval_interval=5, steps=20), [7, 8, 12, 13, 17, 18]),
     ],
 )
 def test_window(protocol: Protocol, expected: Sequence[int]) -> None:
     window = window_steps(protocol)
-    assert (tuple(window), len(window)) == (tuple(expected), len(expected))
-    assert (window[0], window[-1], window[-2]) == (expected[0], expected[-1], expected[-2])
+    assert ([*window], len(window), window[-2]) == (expected, len(expected), expected[-2])
     assert [step for step in range(200) if step in window] == list(expected)
 
 
 @pytest.mark.parametrize(
     ("steps", "protocol", "words"),
     [
-        pytest.param([], PLAIN, "no step", id="an empty log"),
-        pytest.param(steady(10), PLAIN, "5 usable steps", id="a job that died at step 9"),
-        pytest.param(
-            steady(), Protocol(profiler="xplane"), "profiler takes steps 10-14", id="a profiler"
-        ),
-        pytest.param(
-            [StepRecord(step=at, tgs=math.nan, step_s=0.0) for at in range(15)],
-            PLAIN,
-            "0 usable steps",
-            id="no figure is a number",
-        ),
+        ([], PLAIN, "no step"),
+        (steady(10), PLAIN, "5 usable steps"),
+        (steady(), Protocol(profiler="xplane"), "profiler takes steps 10-14"),
+        (altered(steady(), tgs=math.nan, step_s=0.0), PLAIN, "0 usable steps"),
     ],
 )
 def test_why_there_is_no_score(steps: list[StepRecord], protocol: Protocol, words: str) -> None:
@@ -229,18 +214,12 @@ noisy = st.lists(st.floats(27.0, 31.0), min_size=15, max_size=15)
 
 @given(seconds=noisy, factor=st.sampled_from([1e-3, 0.5, 8.0, 1000.0]))
 def test_the_unit_of_tgs_does_not_matter(seconds: list[float], factor: float) -> None:
-    plain = score(job(seconds), protocol=PLAIN, tokens_per_device_step=None)
-    scaled = score(
-        [r._replace(tgs=(r.tgs or 0) * factor) for r in job(seconds)],
-        protocol=PLAIN,
-        tokens_per_device_step=None,
-    )
-    if isinstance(plain, NoScore):
-        assert isinstance(scaled, NoScore)
-        return
-    assert isinstance(scaled, Score)
-    assert scaled.value == pytest.approx(plain.value + math.log(factor), abs=1e-9)
-    assert (scaled.dropped, scaled.window) == (plain.dropped, plain.window)
+    plain = result_of(job(seconds), tokens=None)
+    scaled = result_of(altered(job(seconds), tgs=lambda each: each.tgs * factor), tokens=None)
+    assert type(scaled) is type(plain)
+    if isinstance(plain, Score) and isinstance(scaled, Score):
+        assert scaled.value == pytest.approx(plain.value + math.log(factor), abs=1e-9)
+        assert (scaled.dropped, scaled.window) == (plain.dropped, plain.window)
 
 
 @given(seconds=noisy, order=st.permutations(range(30)))
@@ -248,30 +227,27 @@ def test_order_and_repetition_of_lines_do_not_matter(
     seconds: list[float], order: list[int]
 ) -> None:
     once = job(seconds)
-    twice = [(once + once)[at] for at in order]
-    assert score(twice, protocol=PLAIN, tokens_per_device_step=TOKENS) == score(
-        once, protocol=PLAIN, tokens_per_device_step=TOKENS
-    )
+    assert result_of([(once + once)[at] for at in order]) == result_of(once)
 
 
 @given(seconds=noisy)
 def test_a_score_lies_between_its_fastest_and_slowest_step(seconds: list[float]) -> None:
-    found = score(job(seconds), protocol=PLAIN, tokens_per_device_step=TOKENS)
+    found = result_of(job(seconds))
     if isinstance(found, Score):
         assert min(seconds) <= (found.step_s or 0.0) <= max(seconds)
         assert found.n_steps >= PLAIN.min_steps
 
 
-COLLECTIVES = Protocol(metric="busbw")
+def of_collectives(steps: list[StepRecord], logged: Logged) -> Score | NoScore:
+    protocol = Protocol(metric="busbw")
+    return score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
 
 
 def test_another_figure_than_tgs_is_scored() -> None:
-    logged = Logged(value=4.0)
-    found = score([], protocol=COLLECTIVES, tokens_per_device_step=None, logged=logged)
+    found = of_collectives([], Logged(value=4.0))
     assert isinstance(found, Score)
-    assert found.figure is not None
-    assert found.figure.value == 4.0
-    assert found.value == pytest.approx(math.log(4.0))
+    assert found.figure
+    assert (found.figure.value, found.value) == pytest.approx((4.0, math.log(4.0)))
     assert (found.n_steps, found.tgs, found.timings) == (1, None, ())
     assert Score.from_json(found.to_json()) == found
 
@@ -288,21 +264,107 @@ def test_another_figure_than_tgs_is_scored() -> None:
 def test_a_job_without_its_figure_says_why(
     steps: list[StepRecord], logged: Logged, reason: str
 ) -> None:
-    found = score(steps, protocol=COLLECTIVES, tokens_per_device_step=None, logged=logged)
+    found = of_collectives(steps, logged)
     assert isinstance(found, NoScore)
     assert reason in sentence(found.reason)
 
 
-@pytest.mark.parametrize("count", [4_097, 5_000, 20_001])
+@pytest.mark.parametrize("count", [4_097, 20_001])
+def test_the_median_of_many_is_the_one_that_sorting_finds(count: int) -> None:
+    values = [at * 7919 % 10_007 / 7 for at in range(count)]
+    assert middle_of(values) == median(values)
+    outliers = [1.0 if at % 9 else 1e9 for at in range(count)]
+    assert middle_of(outliers) == 1.0
+
+
+def seconds(tau: float, *, job: int = 0, steps: int = 15, noise: float = 0.0) -> list[float]:
+    random = Random(f"{tau} {job}")
+    return [
+        30 * math.exp(0.25 * math.exp(-at / tau) + 0.0005 * job + random.gauss(0, noise))
+        for at in range(steps)
+    ]
+
+
+def warming(
+    tau: float, *, jobs: int = 12, steps: int = 15, noise: float = 0.0
+) -> tuple[list[Score], Protocol]:
+    protocol = Protocol(steps=steps)
+    every = [seconds(tau, job=job, steps=steps, noise=noise) for job in range(jobs)]
+    return [scored(job(each), protocol) for each in every], protocol
+
+
 @pytest.mark.parametrize(
-    "value",
+    ("tau", "how", "starts"),
     [
-        pytest.param(lambda at: at * 7919 % 10_007 / 7, id="values in no order"),
-        pytest.param(lambda at: 1.0 if at % 9 else 1e9, id="a sample of outliers alone"),
+        pytest.param(0.9, {}, {4}, id="a short warm-up"),
+        pytest.param(2.5, {}, {8, 9, 10}, id="a long one"),
+        pytest.param(0.9, {"jobs": 11}, {None}, id="too few jobs to say"),
+        # 105 steps are 105 chances to be slow by chance: none of them may push the start away
+        pytest.param(0.9, {"steps": 105, "noise": 0.02}, {*range(6)}, id="noise alone"),
     ],
 )
-def test_the_median_of_many_is_the_one_that_sorting_finds(
-    value: Callable[[int], float], count: int
+def test_the_pooled_start_finds_the_warm_up(
+    tau: float, how: dict[str, Any], starts: set[int | None]
 ) -> None:
-    values = [value(at) for at in range(count)]
-    assert middle_of(values) == median(values)
+    assert steady_start([each.timings for each in warming(tau, **how)[0]]) in starts
+
+
+def test_slow_steps_of_all_jobs_do_not_move_the_start_unless_they_are_early() -> None:
+    jobs = ([*seconds(0.9, steps=10), 45.0 + job, *[30.0] * 9] for job in range(12))
+    assert steady_start([scored(job(each), Protocol(steps=20)).timings for each in jobs]) == 4
+    # level steps make a steady state only in a row
+    early = [(step, 45.0 if step in (0, 2, 5) else 30.0) for step in range(15)]
+    assert steady_start([early] * 12) == 6
+
+
+@pytest.mark.parametrize(
+    ("tau", "steps", "jobs", "moved_to", "words"),
+    [
+        pytest.param(0.9, 15, 12, None, "", id="the window holds"),
+        pytest.param(2.5, 25, 11, None, "", id="too few jobs to say"),
+        pytest.param(2.5, 25, 14, 10, "of all trials starts at step 10", id="it moves"),
+        pytest.param(2.5, 15, 12, 7, "15 steps are too few, use steps=21", id="as far as it can"),
+    ],
+)
+def test_one_window_for_all(
+    tau: float, steps: int, jobs: int, moved_to: int | None, words: str
+) -> None:
+    scores, protocol = warming(tau, steps=steps, jobs=jobs)
+    window = common_window(scores, protocol)
+    assert window.moved_to == moved_to
+    assert words in sentence(window.note)
+    assert bool(window.note) is bool(words)
+    # it moves for all or for none
+    scores[3] = replace(scores[3], timings=())
+    window = common_window(scores, protocol)
+    assert not window.is_moved
+    assert ("steps of 1 trials were" in sentence(window.note)) is (jobs > 12)
+
+
+def test_a_score_in_another_window_is_the_one_that_the_log_gives_there() -> None:
+    times = [*seconds(2.5, steps=15, noise=0.001), *[30.0] * 4, 36.0, *[30.0] * 5]
+    declared, later = Protocol(steps=25), Protocol(steps=25, first_step=9)
+    found = rescore(scored(job(times), declared), protocol=later)
+    assert isinstance(found, Score)
+    expected = scored(job(times), later)
+    assert found.value == pytest.approx(expected.value, abs=1e-12)
+    assert (found.window, found.dropped, found.stragglers) == ((9, 24), (19,), 1)
+    same = {"value": 0.0, "tgs": 0.0, "window_tgs": 0.0}
+    assert replace(found, **same) == replace(expected, **same)
+    back = rescore(found, protocol=declared)
+    assert isinstance(back, Score)
+    assert back.value == pytest.approx(scored(job(times), declared).value, abs=1e-12)
+
+
+def test_a_job_that_has_too_few_steps_there_says_so() -> None:
+    times = [*[30.0] * 10, 40.0, *[30.0] * 4]
+    found = rescore(scored(job(times)), protocol=replace(PLAIN, first_step=9))
+    assert isinstance(found, NoScore)
+    assert "5 usable steps left after 1 outlier in the window 9-14" in sentence(found.reason)
+    gone = rescore(replace(scored(job(times)), timings=()), protocol=PLAIN)
+    assert isinstance(gone, NoScore)
+    assert "were not kept" in sentence(gone.reason)
+    # settling is the first half against the second
+    times = [30.0] * 5 + [30.3] * 5 + [30.0] * 5
+    assert first_half_excess(scored(job(times)), PLAIN) == pytest.approx(math.log(1.01))
+    assert first_half_excess(replace(scored(job(times)), timings=()), PLAIN) is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 
@@ -11,18 +10,14 @@ from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import Profile, profile
-from pytest_xlatune.model.result import Effect, TrialSetting
+from pytest_xlatune.model.result import Effect
 from pytest_xlatune.stats.validity import Witnesses, contradictions, different_loss, judge_settings
 
-DEPLOYED = "--xla_gpu_autotune_level=4 --xla_gpu_enable_latency_hiding_scheduler=true"
-OVERLAP = profile("overlap", "--xla_gpu_enable_latency_hiding_scheduler=false")
-
-
-def effects(found: Sequence[TrialSetting]) -> dict[str, str]:
-    return {each.label.lstrip("-"): str(each.effect) for each in found}
-
-
 SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"
+DEPLOYED = f"--xla_gpu_autotune_level=4 --{SCHEDULER}=true"
+OVERLAP = profile("overlap", f"--{SCHEDULER}=false")
+
+
 RINGS = profile("rings", env={"NCCL_ALGO": "Ring"})
 M_REMAT = profile("m", env={"M_REMAT_POLICY": "full"})
 
@@ -43,12 +38,10 @@ def config(value: str) -> Witnesses:
         pytest.param(OVERLAP, Witnesses(flags=f"--{SCHEDULER}=true", options=Options(
                      values={SCHEDULER: "false"}, is_whole=True)), "in effect",
                      id="a dump is a stronger witness than the environment"),
-        pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Ring"}), "asked", id="the environment"),
         pytest.param(RINGS, Witnesses(nccl={"NCCL_ALGO": "ring"}), "in effect", id="NCCL says so"),
         pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Tree"}), "contradicted", id="overwritten"),
         pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Ring"}, nccl={"NCCL_ALGO": "Tree"}),
                      "contradicted", id="NCCL says otherwise"),
-        pytest.param(key("full"), config("full"), "in effect", id="a key as asked"),
         pytest.param(key("full"), config("none"), "contradicted", id="another value of a key"),
         pytest.param(key("true"), config("True"), "in effect", id="a truth"),
         pytest.param(key("['data', 'fsdp']"), config('["data","fsdp"]'), "in effect", id="a list"),
@@ -62,7 +55,7 @@ def config(value: str) -> Witnesses:
 )  # fmt: skip
 def test_what_a_witness_says_of_a_setting(of: Profile, shown: Witnesses, effect: str) -> None:
     found = judge_settings(of, shown, deployed="", overrides=of.overrides)
-    assert [*effects(found).values()] == [effect]
+    assert [str(each.effect) for each in found] == [effect]
     assert judge_settings(profile("none"), Witnesses(), deployed="") == ()
 
 
@@ -92,9 +85,8 @@ def test_a_key_of_the_cell_is_told_only_where_it_is_contradicted() -> None:
     of, keys = profile("p", "--xla_a=1"), {"remat_policy": "full", "dtype": "bfloat16"}
     shown = Witnesses(config={"remat_policy": "none", "dtype": "bfloat16"})
     (_, lost) = judge_settings(of, shown, overrides=keys)
-    assert (lost.name, lost.effect, lost.is_deployed) == (
-        "remat_policy", Effect.CONTRADICTED, True,
-    )  # fmt: skip
+    assert (lost.name, lost.effect) == ("remat_policy", Effect.CONTRADICTED)
+    assert lost.is_deployed
 
 
 def test_a_sweep_may_declare_that_nothing_can_show_a_variable() -> None:
@@ -102,9 +94,8 @@ def test_a_sweep_may_declare_that_nothing_can_show_a_variable() -> None:
     hsa, algo = judge_settings(both, Witnesses(), exempt=["HSA_*"])
     assert (hsa.is_proved, hsa.effect) == (True, Effect.ASKED)
     assert not algo.is_proved
-    (lost,) = judge_settings(
-        profile("a", env={"HSA_A": "1"}), Witnesses(env={"HSA_A": "2"}), exempt=["HSA_*"]
-    )
+    shown = Witnesses(env={"HSA_NO_SCRATCH_RECLAIM": "2"})
+    lost, _ = judge_settings(both, shown, exempt=["HSA_*"])
     assert not lost.is_proved, "what is contradicted stays so"
 
 
@@ -154,27 +145,22 @@ GATHER = "xla_gpu_enable_pipelined_all_gather"
                      id="a list that is edited is not judged"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("shown", [True, False], ids=["with a log line", "without"])
 def test_a_dump_contradicts_what_was_asked_for(
-    flags: str, options: dict[str, str], *, lost: bool, shown: bool
+    flags: str, options: dict[str, str], *, lost: bool
 ) -> None:
-    seen = Witnesses(
-        flags=flags if shown else None, options=Options(values=options), expects_options=True
-    )
-    found = judge_settings(profile("p", flags), seen, deployed="", defaults=history().defaults)
-    reasons = contradictions(found)
-    assert bool(reasons) is lost, found
-    assert all("dump" in sentence(reason) for reason in reasons)
+    for line in (flags, None):
+        seen = Witnesses(flags=line, options=Options(values=options), expects_options=True)
+        found = judge_settings(profile("p", flags), seen, deployed="", defaults=history().defaults)
+        reasons = contradictions(found)
+        assert bool(reasons) is lost, found
+        assert all("dump" in sentence(reason) for reason in reasons)
 
 
 def test_what_xla_silently_drops_was_not_in_effect() -> None:
     overlap = profile("o", "--xla_gpu_autotune_level=0")
     shown = Witnesses(flags="--xla_gpu_enable_triton_gemm=true , --xla_gpu_autotune_level=0")
     settings = judge_settings(overlap, shown, deployed="")
-    (setting,) = (each for each in settings if each.effect is Effect.CONTRADICTED)
-    assert setting.why is not None
-    assert setting.why.values["at"] == ", --xla_gpu_autotune_level=0"
-    assert setting.seen == ""
+    assert {each.seen for each in settings if each.effect is Effect.CONTRADICTED} == {""}
     (reason,) = contradictions(settings)
     assert "not set" in sentence(reason)
     assert "XLA stops reading at ', --xla_gpu_autotune_level=0'" in sentence(reason)

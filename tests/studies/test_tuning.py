@@ -1,0 +1,852 @@
+"""The tuning study: what it proposes, and what it concludes at any moment."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import say, sentence, verbatim
+from pytest_xlatune.model.profile import BASELINE_ID, Profile, profile
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Effect,
+    Finding,
+    Outcome,
+    Recipe,
+    State,
+    TrialResult,
+    TrialStatus,
+    TuningRecord,
+    Verdict,
+    VerdictKind,
+)
+from pytest_xlatune.model.text import size
+from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.report.language import ENGLISH
+from pytest_xlatune.report.leaderboard import headline
+from pytest_xlatune.report.lines import ending_text
+from pytest_xlatune.stats.validity import Witnesses, judge_settings
+from pytest_xlatune.studies.trials import AGAIN, place
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers.cells import row
+from tests.helpers.history import (
+    CELL,
+    Answer,
+    arm,
+    changed,
+    cluster,
+    failing,
+    history,
+    knobs,
+    measured,
+    names,
+    noise,
+    study,
+    verdict,
+)
+from tests.helpers.words import with_values
+
+THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
+
+
+def waves(*counted: tuple[str, int]) -> tuple[Profile, ...]:
+    return tuple(
+        replace(each, id=f"{wave}-{each.id}", wave=wave)
+        for wave, count in counted
+        for each in knobs(count)
+    )
+
+
+def screen(sweep: TuningStudy, run: Answer) -> list[TrialResult]:
+    return [run(trial) for trial in sweep.decide([]).due]
+
+
+def arms_of(trials: Sequence[Trial]) -> set[str]:
+    return {trial.arm for trial in trials} - {BASELINE_ID}
+
+
+def notes_of(conclusion: Conclusion) -> str:
+    return "\n".join(map(sentence, conclusion.notes))
+
+
+@pytest.mark.parametrize(
+    ("profiles", "changes", "stages", "baselines"),
+    [
+        pytest.param(waves(("wave2", 25)), {}, {"wave2": 28}, [0, 14, 27],
+                     id="three baselines are spread over a wave"),
+        pytest.param(waves(("wave10", 3), ("wave1_5", 3), ("wave2", 3), ("wave1", 3)),
+                     {"budget": 60}, {"wave1": 4, "wave1_5": 4, "wave2": 4, "wave10": 4},
+                     [0, 5, 10, 15], id="waves in their order, baselines far apart over all"),
+        pytest.param(waves(("wave1", 1), ("wave2", 20)), {}, {"wave1": 2, "wave2": 22},
+                     [0, 2, 23], id="more baselines go where most profiles are"),
+        pytest.param(waves(("wave2", 25)), {"selected": frozenset({BASELINE_ID})}, {"wave2": 3},
+                     [0, 1, 2], id="the baseline alone is selected"),
+    ],
+)  # fmt: skip
+def test_the_screen(
+    profiles: tuple[Profile, ...],
+    changes: dict[str, Any],
+    stages: dict[str, int],
+    baselines: list[int],
+) -> None:
+    trials = TuningStudy(cell=CELL, profiles=profiles, **changes).decide([]).due
+    drawn = [each.stage for each in trials]
+    assert {stage: drawn.count(stage) for stage in dict.fromkeys(drawn)} == stages
+    assert [at for at, trial in enumerate(trials) if trial.is_baseline] == baselines
+    order = [each.arm for each in trials if not each.is_baseline]
+    declared = [each.id for each in profiles] if "selected" not in changes else []
+    assert sorted(order) == sorted(declared)
+    assert order != declared or not order, "the order is drawn"
+    assert {each.block for each in trials} == {0}
+
+
+def test_adding_a_profile_moves_no_other() -> None:
+    before = [t.profile.id for t in study(24).decide([]).due if not t.is_baseline]
+    after = [t.profile.id for t in study(25).decide([]).due if not t.is_baseline]
+    assert [each for each in after if each != "p24"] == before
+
+
+def test_the_best_five_enter_the_first_block_and_the_best_three_go_on() -> None:
+    sweep, run = study(), cluster(THREE)
+    screened = screen(sweep, run)
+    first = sweep.decide(screened).due
+    scores = {r.trial.arm: r.score.value for r in screened if r.score and not r.trial.is_baseline}
+    assert arms_of(first) == set(sorted(scores, key=lambda name: -scores[name])[:5])
+    assert [t.block for t in first] == [1] * 7
+    design = ConfirmDesign(arms=5, blocks=4, baselines=2, widths=(5, 3, 3, 3))
+    rest = sweep.decide([*screened, *map(run, first)]).due
+    assert arms_of(rest) == {*THREE}
+    assert [sum(t.block == b for t in rest) for b in (2, 3, 4)] == [5, 5, 5]
+    assert {t.design for t in (*first, *rest)} == {design}
+    assert len(screened) + len(first) + len(rest) == 50
+    assert study(confirm=False).decide(screened).due == ()
+
+
+def test_each_block_draws_an_order_of_its_own() -> None:
+    """Blocks in mirrored pairs add up what has the period of two blocks: 9.6 % false winners."""
+    pairs = mirrored = 0
+    for seed in range(30):
+        sweep = study(seed=seed, finalists=3)
+        trials = sweep.decide(screen(sweep, cluster(THREE))).due
+        blocks = [[t for t in trials if t.block == b] for b in (1, 2, 3, 4)]
+        for one, other in pairwise(blocks):
+            pairs += 1
+            mirrored += names(one) == names(other)[::-1]
+    assert mirrored / pairs < 0.1
+
+
+def test_the_cut_is_by_screen_and_first_block_together() -> None:
+    """An arm that was lucky once goes, one that is fast twice stays."""
+    sweep = study()
+    lucky = {"p1": 0.10, "p2": 0.09, "p3": 0.08, "p4": 0.03, "p5": 0.03}
+    beside = {"p1": -0.09, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": -0.05}
+    screened = screen(sweep, cluster(lucky))
+    done = [*screened, *map(cluster(beside), sweep.decide(screened).due)]
+    assert arms_of(sweep.decide(done).due) == {"p2", "p3", "p4"}
+    done = history({}, of=sweep, after=done)
+    for name in ("p1", "p5"):
+        cut = verdict(sweep.decide(done).conclusion, name)
+        assert (cut.kind, cut.n, cut.ci95) == (VerdictKind.SCREENED, 2, None)
+        assert sentence(cut.reasons[0]) == "measured 2 times: ranks only"
+
+
+def test_finalists_and_the_cut_wait_for_their_trials_and_never_change_afterwards() -> None:
+    sweep, run = study(), cluster(THREE)
+    screened = screen(sweep, run)
+    first = sweep.decide(screened).due
+    begun = [*screened, TrialResult(trial=first[0], status=TrialStatus.PLANNED)]
+    assert sweep.decide(begun).due == first
+    assert "would be confirmed" not in notes_of(sweep.decide(begun).conclusion)
+    # the screen is read anew with another favourite: the begun arms stay
+    again = [measured(r.trial, 8.0) if r.trial.arm == "p1" else r for r in begun]
+    assert first[0].arm in {t.arm for t in sweep.decide(again).due}
+    ran = [*map(run, first)]
+    assert sweep.decide([*screened, *ran[:-1]]).due == (first[-1],)
+    done = [*screened, *ran]
+    later = sweep.decide(done).due
+    cut = arms_of(first) - arms_of(later)
+    more = [*done, *map(run, later)]
+    anew = [measured(r.trial, 8.0) if r.trial.arm in cut and r.trial.block else r for r in more]
+    assert sweep.decide(anew).due == ()
+    assert verdict(sweep.decide(anew).conclusion, min(cut)).kind is VerdictKind.SCREENED
+    planned = [*done, TrialResult(trial=later[0], status=TrialStatus.PLANNED)]
+    anew = [measured(r.trial, 8.0) if r.trial.arm in cut else r for r in planned]
+    assert later[0].arm in {t.arm for t in sweep.decide(anew).due}
+
+
+def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave() -> None:
+    sweep = study()
+    run = cluster({"p1": 0.12, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": 0.04}, sigma=0.001)
+    screened = screen(sweep, run)
+    every = {BASELINE_ID, *(f"p{at}" for at in range(25))}
+    for lost, kept in (({"p1"}, {"p1"}), ({"p5", "p2"}, {"p1", "p3", "p4"}), (every, set())):
+        first = map(failing(run, arm(*lost)), sweep.decide(screened).due)
+        inside = arms_of(sweep.decide([*screened, *first]).due)
+        assert (kept <= inside, len(inside)) == (True, 3)
+
+
+def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() -> None:
+    sweep, run = study(), cluster(THREE)
+    done = screen(sweep, run)
+    planned = sweep.decide(done).due
+    (first,) = (t for t in planned if t.arm == "p8")
+    oom = failing(run, arm("p8"), TrialStatus.DROPPED)(first)
+    left = sweep.decide([*done, oom]).due
+    assert left == tuple(t for t in planned if t.arm != "p8")
+    assert sweep.outlook([*done, oom]).left == len(left) + 15
+    assert "p8" not in arms_of(sweep.decide([*done, oom, *map(run, left)]).due)
+
+
+def test_a_larger_budget_does_not_prolong_a_begun_confirmation() -> None:
+    done = history({"p7": 0.01}, of=study())
+    assert study(budget=80).decide(done).due == ()
+    before, after = (study(budget=each).decide(done).conclusion for each in (50, 80))
+    assert before.verdict("p7") == after.verdict("p7")
+
+
+@pytest.mark.parametrize(
+    ("distance", "sigma", "noise", "is_confirmed"),
+    [
+        pytest.param(-0.012, 0.006, 0.0, True, id="two standard errors below may still help"),
+        pytest.param(-0.016, 0.006, 0.0, False, id="more than two may not"),
+        pytest.param(-0.012, 0.001, 0.006, True, id="a cell said to be quiet whose screen is loud"),
+    ],
+)
+def test_who_is_confirmed_depends_on_the_noise(
+    distance: float, sigma: float, noise: float, *, is_confirmed: bool
+) -> None:
+    sweep = study(1, budget=20, screen_baselines=5, sigma_prior=sigma)
+
+    def run(trial: Trial) -> TrialResult:
+        off = noise * (-1) ** trial.position if trial.is_baseline else distance
+        return measured(trial, 6.9 + off)
+
+    assert ("p0" in arms_of(sweep.decide(screen(sweep, run)).due)) is is_confirmed
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        pytest.param({"count": 60}, "need 61 jobs, the budget is 50", id="too many profiles"),
+        pytest.param({"count": 25, "blocks": 9}, "need 73 jobs", id="too many blocks"),
+        pytest.param({"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1},
+                     "1 degrees of freedom", id="too few blocks"),
+        pytest.param({"selected": frozenset({"p99"})}, "unknown profile 'p99'",
+                     id="an unknown selection"),
+        pytest.param({"profiles": (profile("baseline-aa"),)}, "A/A control arm",
+                     id="the alias' own name"),
+        pytest.param({"profiles": (profile("a"), profile("a"))}, "duplicate", id="an id twice"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        study(**changes)
+
+
+def test_foreign_trials_are_ignored_and_said_so() -> None:
+    sweep = study()
+    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=sweep)
+    own = done[1].trial
+    strangers = (
+        replace(own, cell_digest="0" * 16),
+        replace(own, protocol=Protocol(profiler="xplane", skip_first_steps=4)),
+        replace(own, profile=profile(own.profile.id, "--xla_gpu_other=1")),
+        replace(own, arm="gone", profile=profile("gone", "--xla_gpu_gone=1")),
+    )
+    found = sweep.decide([*(measured(t, 9.9) for t in strangers), *done]).conclusion
+    assert found.verdicts == sweep.decide(done).conclusion.verdicts
+    for words in ("2 trials of another cell", "declared, ignored: gone", "old trials ignored: "):
+        assert words in notes_of(found)
+
+
+def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baselines() -> None:
+    """Its blocks are over: the machine has drifted since, and their alpha is spent."""
+    old = study(profiles=(profile("p1", "--xla_gpu_knob=1"),), budget=20)
+    done = history({}, of=old)
+    # another variable, or an override, is another profile as well
+    knob = old.profiles[0]
+    for other in (replace(knob, env={"A": "1"}), replace(knob, overrides={"a": "1"})):
+        assert "p1" in arms_of(study(profiles=(other,), budget=20).decide(done).due)
+    again = study(profiles=(profile("p1", "--xla_gpu_knob=2"),), budget=20)
+    assert "p1" in arms_of(again.decide(done).due)
+    later = history({"p1": 0.02}, of=again, after=done)  # by drift alone
+    assert {t.trial.block for t in later[len(done) :] if t.trial.arm == "p1"} == {0}
+    conclusion = again.decide(later).conclusion
+    assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
+    assert sentence(conclusion.notes[0]).startswith("p1 would be a finalist")
+    assert "old trials ignored: p1" in notes_of(conclusion)
+    # the settings that were confirmed have their verdict back where they are declared again
+    assert old.decide(later).conclusion.verdicts == old.decide(done).conclusion.verdicts
+
+
+def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
+    profiles = (*knobs(6), *(replace(p, id=f"w3-{p.id}", wave="wave3") for p in knobs(6)))
+    run = cluster({"p2": 0.03, "w3-p4": 0.04})
+
+    def sweep(wave: str, *, confirm: bool) -> TuningStudy:
+        chosen = frozenset(p.id for p in profiles if wave in ("", p.wave))
+        return TuningStudy(cell=CELL, profiles=profiles, selected=chosen, confirm=confirm)
+
+    done = history(run, of=sweep("wave3", confirm=False))
+    explored = sweep("wave3", confirm=False).decide(done).conclusion
+    assert (explored.tuning.finalists, explored.complete, explored.alpha) == ((), True, 0.0)
+    assert verdict(explored, "w3-p4").kind is VerdictKind.SCREENED
+    done = history(run, of=sweep("wave2", confirm=False), after=done)
+    whole = sweep("", confirm=True)
+    done = history(run, of=whole, after=done)
+    at_once = history(run, of=whole)
+    assert whole.decide(done).conclusion == whole.decide(at_once).conclusion
+    assert {r.trial.id for r in done} == {r.trial.id for r in at_once}
+
+
+# --- what comes late --------------------------------------------------------------------------
+
+
+def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts() -> None:
+    run = cluster({"p1": 0.04, "p12": 0.05})
+    done = history(run, of=study(12))
+    before = study(12).decide(done).conclusion
+    more = study(13, budget=80)
+    assert {(each.arm, each.block) for each in more.decide(done).due} == {("p12", 0)}
+    whole = history(run, of=more, after=done)
+    for results, is_over in ((done, False), (whole, True)):
+        found = more.decide(results).conclusion
+        assert found.complete is is_over
+        assert found.tuning.finalists == before.tuning.finalists
+        assert (found.alpha, before.alpha) == (0.05, 0.05)
+        assert verdict(found, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
+        assert "p12" not in found.tuning.finalists
+    assert verdict(found, "p12").kind is VerdictKind.SCREENED
+    assert sentence(found.notes[0]).startswith("p12 would be a finalist")
+    assert "would be a finalist" not in notes_of(before)
+
+
+def test_a_run_without_any_finalist_leaves_their_blocks_alone() -> None:
+    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=study())[:-4]
+    assert {t.profile.id for t in study().decide(done).due} & {"p7", "p8", "p9"}
+    assert study(selected=frozenset({"p3"})).decide(done).due == ()
+
+
+def spare(done: list[TrialResult]) -> list[Trial]:
+    return [each.trial for each in done if each.trial.design and each.trial.design.look == 3]
+
+
+def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
+    sweep = study(budget=65)
+    done = history({}, 0.006, of=sweep, seed=2)
+    own = spare(done)
+    assert len(done) <= 65
+    assert sum(each.is_baseline for each in own) == 2
+    decided = [each for each in done if each.trial not in own]
+    before, after = sweep.decide(decided).conclusion, sweep.decide(done).conclusion
+    assert (after.tuning.bound or 1.0) < 0.02 <= (before.tuning.bound or 0.0)
+    assert (before.complete, after.complete) == (False, True), "the spare block is awaited"
+    # it decides nothing, spends nothing, and makes no finalist
+    assert (after.alpha, after.tuning.finalists) == (0.05, before.tuning.finalists)
+    for each in before.tuning.finalists:
+        old, new = verdict(before, each), verdict(after, each)
+        assert (old.kind, old.ci95, old.n) == (new.kind, new.ci95, new.n) or old.ci95 is None
+    again = arms_of(own) - {*after.tuning.finalists}
+    assert again
+    for each in again:
+        assert verdict(after, each).kind is VerdictKind.SCREENED
+        assert verdict(after, each).reasons[0] == say("measured {times:+time}: ranks only", times=2)
+    # half a spare block is gone on with as it was planned
+    assert sweep.decide(done[:-1]).due == (done[-1].trial,)
+
+
+@pytest.mark.parametrize(
+    ("when", "block"), [("after block 4", 4), ("a day later", ("alone",)), ("in time", 2)]
+)
+def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block: object) -> None:
+    """A step of 3 % between block 2 and block 4 is no gain of the arm that was late."""
+    sweep, plain = study(), cluster({}, sigma=0.001)
+    done: list[TrialResult] = []
+
+    def run(trial: Trial, start_s: float, step: float) -> TrialResult:
+        score = plain(trial).score
+        assert score is not None
+        outcome = Outcome(state=State.COMPLETED, start_s=start_s)
+        return replace(measured(trial, score.value + step), outcome=outcome)
+
+    while trials := sweep.decide(done).due:
+        done += [
+            run(trial, 1000.0 * (len(done) + at), 0.03 * (trial.block > 2))
+            for at, trial in enumerate(trials)
+        ]
+    name = next(r.trial.arm for r in done if r.trial.block == 4 and not r.trial.is_baseline)
+    (late,) = (r.trial for r in done if r.trial.arm == name and r.trial.block == 2)
+    last = 1000.0 * (len(done) - 1)
+    if when != "in time":
+        again = run(late, last + (1500 if when == "after block 4" else 86_400), 0.03)
+        done = [again if r.trial == late else r for r in done]
+    found = verdict(sweep.decide(done).conclusion, name)
+    assert found.delta == pytest.approx(0.0, abs=0.003)
+    assert found.kind is not VerdictKind.FASTER
+    own = sweep.state(done).ranked.past.real_blocks[place(late)]
+    assert own == block or (isinstance(own, tuple) and own[:1] == block)
+
+
+@pytest.mark.parametrize("is_lost_again", [False, True])
+def test_a_profile_that_lost_its_run_in_the_screen_is_not_ruled_out(*, is_lost_again: bool) -> None:
+    """It could gain +4 %: M was said of the others, and meant all."""
+    blocks = range(99) if is_lost_again else (0,)
+    losing = failing(cluster({"p7": 0.04}, sigma=0.002), arm("p7", blocks=blocks))
+    tight, roomy = study(budget=50), study(budget=65)
+    without = tight.decide(history(losing, of=tight)).conclusion
+    assert verdict(without, "p7").kind is VerdictKind.INVALID
+    assert (without.complete, without.tuning.bound) == (True, None)
+    assert "p7 has no score" in notes_of(without)
+    # jobs that are left measure it once more, and no third time where it has no score again
+    done = history(losing, of=roomy)
+    assert "p7" in {each.arm for each in spare(done) if each.block == spare(done)[0].block}
+    again = roomy.decide(done).conclusion
+    if is_lost_again:
+        assert ([each.arm for each in spare(done)].count("p7"), again.tuning.bound) == (1, None)
+    else:
+        assert verdict(again, "p7").kind is VerdictKind.SCREENED
+        assert (again.tuning.bound or 0.0) > 0.02, "it is not confirmed, and not ruled out"
+
+
+def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank_them() -> None:
+    sweep = study(25, budget=80)
+    run = cluster({"p1": 0.03, **{f"p{at}": -0.1 for at in range(8, 20)}}, sigma=0.004)
+    first = screen(sweep, run)
+    second = sweep.decide(first).due
+    assert {each.stage for each in second} == {AGAIN}
+    assert 8 <= len(arms_of(second)) == len(second) <= 11
+    # another hour in which all is 5 % slower moves no rank
+    for shift in (0.0, 0.05):
+        later = changed(run, lambda _: True, value=lambda score, by=shift: score.value - by)
+        results = [*first, *map(later, second)]
+        blocks = sweep.decide(results).due
+        assert blocks[0].block == 1, shift
+        assert arms_of(blocks) < arms_of(second), "only what ran twice enters"
+        done = history(run, of=sweep, after=results)
+        assert len(done) <= 80
+        assert verdict(sweep.decide(done).conclusion, "p1").kind is VerdictKind.FASTER
+    # a cell with a profile more goes on with the second runs that there are
+    more = replace(study(26, budget=80), seed=sweep.seed)
+    assert {each.stage for each in more.decide(results).due} == {"wave2"}
+
+
+HURT = {f"p{at}": -0.05 for at in range(1, 6)}
+BASE = "baseline-deployed"
+SMALL = {"count": 6, "budget": 40}  # a place is left for the alias of the baseline
+HANG = Finding(cls="hang-mid-training", action=Action.RETRY, text="nothing since")
+IDLE = replace(profile("idle", "--xla_gpu_knob=99"), is_control=True)
+SMALL_GAIN = pytest.approx(0.01, abs=0.01)
+OPEN = {VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE, VerdictKind.INVALID}
+
+
+def lucky(once: Mapping[str, float], later: Mapping[str, float], sigma: float = 0.003) -> Answer:
+    """Return a machine whose profiles gain something else in the blocks."""
+    return lambda trial: cluster(later if trial.block else once, sigma)(trial)
+
+
+def with_settings(run: Answer, effects: Mapping[str, Effect], usual: Effect) -> Answer:
+    """Return a machine that tells of settings by their names, and of all others the usual."""
+
+    def told(trial: Trial) -> TrialResult:
+        own = trial.profile
+        judged = judge_settings(own, Witnesses(), overrides=own.overrides)
+        settings = tuple(replace(e, effect=effects.get(e.name, usual)) for e in judged)
+        return replace(run(trial), settings=settings)
+
+    return told
+
+
+def p3_unseen(trial: Trial) -> TrialResult:
+    run = cluster({}, sigma=0.002)
+    return with_settings(run, {}, Effect.NOT_SEEN)(trial) if trial.arm == "p3" else run(trial)
+
+
+def p3_noisy(trial: Trial) -> TrialResult:
+    if trial.arm != "p3":
+        return cluster({}, sigma=0.002)(trial)
+    return measured(trial, 6.9 + ((0.06, -0.05, 0.02)[trial.block % 3] if trial.block else 0.05))
+
+
+def stalling(tgs: float | None, blocks: Sequence[int]) -> Answer:
+    """Return a machine that slows four steps of p7 (one, where it is one block) to this TGS."""
+    slow = tuple(range(5, 6 if len(blocks) == 1 else 9))
+    return changed(
+        cluster({"p7": 0.03, "p8": 0.03}, sigma=0.001),
+        arm("p7", blocks=blocks),
+        window_tgs=lambda score: tgs and math.exp(score.value) * tgs,
+        stragglers=len(slow),
+        dropped=slow,
+        n_steps=10 - len(slow),
+    )
+
+
+def hanging(blocks: Sequence[int], baselines: Sequence[int] = ()) -> Answer:
+    """Return a machine on which p7 hangs twice in these blocks, and a baseline in those."""
+    run = cluster({"p7": 0.04, "p8": 0.03, "p9": 0.03}, sigma=0.001)
+    hangs: dict[str, Any] = {"why": "it stood still twice", "findings": (HANG, HANG)}
+    hangs["job_ids"] = ("1", "2")
+    run = failing(run, lambda e: arm(BASE, blocks=baselines)(e) and not e.position, **hangs)
+    return failing(run, arm("p7", blocks=blocks), **hangs)
+
+
+def in_later_epoch(**other: Any) -> Answer:
+    """Return a machine that is 10 % faster in all of a block but its baselines."""
+    run = cluster(THREE)
+    return lambda e: (
+        replace(measured(e, 7.0 + noise(e, 0.003)), **other)
+        if e.block and not e.is_baseline
+        else run(e)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "run", "expected"),
+    [
+        row("5 % seen and 4 % excluded is where one may stop", {}, cluster({"p8": 0.08}, 0.002),
+            kinds={"p8": "FASTER"}, stop={"p8": 8}, bound=None),
+        row("where nothing helps M says so", {}, cluster({}, 0.002), bound=SMALL_GAIN,
+            notes=["gains more than"]),
+        row("a finalist may turn out slower, one run never says so", {"finalists": 3},
+            lucky({"p7": 0.05, "p1": -0.2}, {"p7": -0.05}),
+            kinds={"p7": "SLOWER", "p1": "SCREENED"}),
+        row("a profile that cannot run", {},
+            failing(cluster({}), arm("p4"), TrialStatus.DROPPED, "unknown flag"),
+            kinds={"p4": "INVALID"}, cannot_run=["p4"], why={"p4": "unknown flag"}),
+        row("another loss makes no winner and no finalist, and M is of the others", {},
+            changed(cluster({"p7": 0.12}, 0.002), arm("p7"), loss=8.0), kinds={"p7": "INVALID"},
+            why={"p7": "its loss is 8, the baseline's 9.5"}, never=["p7"], bound=SMALL_GAIN),
+        row("the loss is that of the baselines, whatever most profiles have", {},
+            changed(cluster({}), lambda trial: not trial.is_baseline, loss=8.0),
+            rest={VerdictKind.INVALID}),
+        row("one slow step is no significant number", {}, stalling(0.5, (1,)),
+            kinds={"p7": "FASTER"}),
+        row("many slow steps that eat the gain up", {}, stalling(0.96, range(1, 5)),
+            kinds={"p7": "INCONCLUSIVE"}),
+        row("many slow steps that cost an unknown amount", {}, stalling(None, range(1, 5)),
+            kinds={"p7": "INCONCLUSIVE"}),
+        row("one of four runs hangs", {}, hanging((2,)), kinds={"p7": "FASTER"},
+            lost={"p7": ("1 of 4 runs lost: hang", 2, 1)}),
+        row("two of four runs hang", {}, hanging((2, 3)), kinds={"p7": "INCONCLUSIVE"},
+            lost={"p7": ("2 of 4 runs lost: hang", 4, 2)}),
+        row("two of four hang where the baselines lose as many", {}, hanging((2, 3), range(1, 5)),
+            kinds={"p7": "INCONCLUSIVE"}, lost={"p7": ("2 of 4 runs lost: hang", 4, 2)}),
+        row("settings of the baseline are an A/A trial, and a twin is named",
+            {"profiles": (*knobs(24), profile("same", "--xla_gpu_autotune_level=4"),
+                          profile("twin", "--xla_gpu_knob=0")), "budget": 60},
+            cluster({"same": 0.05, "twin": 0.05}), kinds={"same": "SCREENED"},
+            why={"same": "environment as baseline-deployed", "twin": "environment as p0"}),
+        row("a block that a node swap cuts compares nothing across it", {}, in_later_epoch(epoch=1),
+            kinds=dict.fromkeys(THREE, "INCONCLUSIVE"), why={"p7": "no block holds both"}),
+        row("nor one of two allocations", {},
+            in_later_epoch(outcome=Outcome(state=State.COMPLETED, allocation="4712")),
+            kinds=dict.fromkeys(THREE, "INCONCLUSIVE"), why={"p7": "no block holds both"}),
+        row("a sweep without profiles calibrates the cell", {"count": 0, "screen_baselines": 12},
+            cluster({}, 0.005), jobs=12, arms=[], sigma=pytest.approx(0.005, rel=0.5),
+            notes=["36 jobs: +"]),
+        row("of settings that nothing shows nothing is ruled out", {},
+            with_settings(cluster({}, 0.002), {}, Effect.NOT_SEEN), bound=None,
+            silent=["ruled out"], unseen=[]),
+        row("nor of one that nothing shows", {}, p3_unseen, bound=SMALL_GAIN, unseen=[("p3",)]),
+        row("an arm that is judged by its own noise is bounded by it", {"budget": 65}, p3_noisy,
+            method={"p3": "its own noise"}, notes=["the interval of p3"]),
+        row("a loser of one run is told where noise hardly explains it", {},
+            cluster({"p1": -0.06, "p2": -0.012}), kinds={"p1": "SCREENED"}, likely_slower=["p1"],
+            why={"p1": "very likely slower (1 run)"}),
+        row("a tie of the best two", {}, cluster({"p1": 0.05, "p2": 0.05}, 0.002),
+            notes=["a tie: p"]),
+        row("no tie, and no noise of idle settings", {"profiles": (*knobs(10), IDLE), "budget": 60},
+            cluster({"p1": 0.05, "p2": 0.03}, 0.002), silent=["a tie", "settings that do nothing"]),
+        row("a machine is too noisy where idle settings moved",
+            {"profiles": (*knobs(10), IDLE), "budget": 60}, cluster({"idle": -0.3}, 0.002),
+            notes=["settings that do nothing"]),
+        *(
+            row(f"the control at {moved:+.0%}", SMALL,
+                cluster({**HURT, "p0": 0.02, "baseline-aa": moved}, 0.001),
+                kinds={"p0": "FASTER"}, finalists=("p0",), moved=bool(moved), method={"p0": "K=1,"})
+            for moved in (-0.06, 0.0, 0.06)
+        ),
+        row("the control never reaches the stop rule", SMALL,
+            cluster({**HURT, "p0": 0.08, "baseline-aa": 0.08}, 0.001), stop={"p0": 8}),
+        row("where all hurt nothing is confirmed", {}, cluster({p.id: -0.05 for p in knobs(25)}),
+            rest={VerdictKind.SCREENED}, jobs=28, never=[p.id for p in knobs(25)]),
+        row("a dropped finalist leaves its blocks", {},
+            failing(cluster(THREE), arm("p8", blocks=range(1, 9)), TrialStatus.DROPPED, "oom"),
+            kinds={"p7": "FASTER", "p8": "INVALID"}, cannot_run=["p8"], why={"p8": "oom"},
+            method={"p7": "K=4"}),
+        row("a quiet cell keeps five to the end", {"sigma_prior": 0.003},
+            cluster({f"p{at}": 0.02 for at in range(5)}, 0.003),
+            kinds={f"p{at}": "FASTER" for at in range(5)}),
+        row("the smallest layout that can tell tells",
+            {"count": 3, "budget": 20, "finalists": 1, "blocks": 4, "block_baselines": 1},
+            cluster({"p1": 0.05}), kinds={"p1": "FASTER"}, method={"p1": "4 blocks, 4 baselines"}),
+        row("a budget that only ranks says so", {"count": 30, "budget": 36}, cluster({"p1": 0.05}),
+            rest={VerdictKind.SCREENED}, notes=["ranking only: 36 jobs screen 30 profiles"]),
+        row("blocks ran at another time than the screen, 8 % slower", {},
+            lambda e: measured(e, 6.9 - 0.08 * (e.block > 0) + 0.03 * (e.arm == "p3")
+                               + noise(e, 0.003)), kinds={"p3": "FASTER"}),
+        # where no figure can be made, none is: it never fails open
+        row("no baseline was scored", {}, failing(cluster({"p7": 0.05}), arm(BASE)), rest=OPEN),
+        row("one baseline was scored", {},
+            failing(cluster({"p7": 0.05}), lambda e: e.is_baseline and e.position + e.block > 0),
+            rest=OPEN),
+        row("no variance at all", {}, lambda e: measured(e, 6.9 + 0.05 * (e.arm == "p7")),
+            rest=OPEN),
+        row("scores are NaN", {},
+            changed(cluster({"p7": 0.05}), lambda e: e.block > 0, value=math.nan), rest=OPEN),
+        row("nothing was measured", {}, failing(cluster({}), lambda _: True), rest=OPEN),
+        row("one block survived", {}, failing(cluster({"p7": 0.05}), lambda e: e.block > 1),
+            rest=OPEN),
+    ],
+)  # fmt: skip
+def test_worlds(changes: dict[str, Any], run: Answer, expected: dict[str, Any]) -> None:
+    sweep = study(**changes)
+    done = history(run, of=sweep)
+    found = sweep.decide(done).conclusion
+    assert found.complete
+    assert len(done) <= sweep.budget
+    verdicts = {each.arm: each for each in found.verdicts}
+    stop_rule = [each.values for each in found.notes if {"arm", "change"} <= each.values.keys()]
+    facts = {
+        "arms": [*verdicts],
+        "jobs": len(done),
+        "sigma": found.noise.sigma,
+        "finalists": found.tuning.finalists,
+        "bound": found.tuning.bound,
+        "cannot_run": [each.arm for each in found.verdicts if not each.can_run],
+        "likely_slower": [each.arm for each in found.verdicts if each.is_likely_slower],
+        "stop": {each["arm"]: round(100 * each["change"]) for each in stop_rule},
+        "moved": found.tuning.moved is not None,
+        "unseen": [each.values["arms"] for each in with_values(found.notes, "arms")],
+    }
+    assert {name: fact for name, fact in facts.items() if expected.get(name, fact) != fact} == {}
+    assert ("A/A control failed" in headline(found)) is facts["moved"]
+    assert {each.kind for each in found.verdicts} <= expected.get("rest", {*VerdictKind})
+    assert not {*expected.get("never", ())} & {*found.tuning.finalists}
+    for name, kind in expected.get("kinds", {}).items():
+        assert (name, verdicts[name].kind) == (name, kind)
+    for name, words in expected.get("why", {}).items():
+        assert words in "; ".join(map(sentence, verdicts[name].reasons))
+    for name, words in expected.get("method", {}).items():
+        assert words in sentence(verdicts[name].method)
+    for name, lost in expected.get("lost", {}).items():
+        each = verdicts[name]
+        told = (sentence(each.lost.message), each.hangs, each.retries) if each.lost else None
+        assert told == lost
+        assert not told or told[0] in "; ".join(map(sentence, each.reasons))
+    notes = "\n".join(map(sentence, found.notes))
+    assert [words for words in expected.get("notes", ()) if words not in notes] == []
+    assert [words for words in expected.get("silent", ()) if words in notes] == []
+    if expected.get("rest") is OPEN:
+        for cut in range(0, len(done), 5):
+            part = sweep.decide(done[:cut]).conclusion.verdicts
+            assert {each.kind for each in part} <= OPEN
+            assert all(each.reasons for each in part)
+    for each in found.verdicts:
+        assert each.n >= 3 or each.kind is not VerdictKind.FASTER
+        if each.ci95 and found.tuning.bound is not None:
+            assert each.ci95[1] <= found.tuning.bound + 1e-12, "M excludes nothing that is shown"
+        if each.delta is not None and found.baseline.tgs and expected.get("rest") is not OPEN:
+            assert each.tgs == pytest.approx(found.baseline.tgs * (1 + each.delta)), each.arm
+            assert each.step_s == pytest.approx(28672 / (each.tgs or math.nan))
+
+
+def test_winners_are_found_and_come_first() -> None:
+    sweep = study()
+    effects = {"p7": 0.03, "p8": 0.06, "p9": 0.045}
+    conclusion = sweep.decide(history(effects, of=sweep)).conclusion
+    assert conclusion.tuning.finalists[:3] == ("p8", "p9", "p7")
+    assert len(conclusion.tuning.finalists) == 5
+    assert [v.arm for v in conclusion.verdicts[:3]] == ["p8", "p9", "p7"]
+    for each in conclusion.verdicts[:3]:
+        assert each.kind is VerdictKind.FASTER
+        assert each.ci95 is not None
+        assert each.ci95[0] < (each.delta or 0) < each.ci95[1]
+        assert (each.n, len(each.job_ids)) == (4, 4)
+        assert "Dunnett, K=5, 4 blocks" in sentence(each.method)
+    rest = conclusion.verdicts[3:]
+    assert {(v.kind, v.ci95) for v in rest} == {(VerdictKind.SCREENED, None)}
+    assert sorted(v.n for v in rest) == [1] * 20 + [2] * 2
+    assert [v.delta for v in rest] == sorted((v.delta for v in rest), key=lambda d: -(d or 0))
+    assert (conclusion.baseline.n, conclusion.alpha, conclusion.complete) == (11, 0.05, True)
+
+
+def test_an_empty_history_tells_what_the_plan_can_see() -> None:
+    conclusion = study(sigma_prior=0.0066).decide([]).conclusion
+    assert conclusion.noise.mde80 == pytest.approx(0.0139, abs=1e-4)
+    assert conclusion.tuning.from_start80 == pytest.approx(0.0158, abs=2e-4)
+    assert {(v.kind, v.n) for v in conclusion.verdicts} == {(VerdictKind.INCONCLUSIVE, 0)}
+    assert conclusion.baseline.n == 0
+
+
+def test_the_bound_is_of_all_that_was_asked_and_of_nothing_before() -> None:
+    sweep, run = study(), lucky({"p7": 0.03}, {}, 0.002)
+    done = history(run, of=sweep)
+    screened = [each for each in done if not each.trial.block]
+    for cut in (len(screened) - 1, len(done) - 1):
+        assert sweep.decide(done[:cut]).conclusion.tuning.bound is None
+    # five baselines tell the noise of a screen, three do not
+    assert study(confirm=False).decide(screened).conclusion.tuning.bound is None
+    five = study(screen_baselines=5, budget=60, confirm=False)
+    once = five.decide(history(run, of=five)).conclusion.tuning.bound
+    whole = sweep.decide(done).conclusion.tuning.bound
+    others = replace(five, selected=frozenset({"p1", "p2"}))
+    of_two = others.decide(history(run, of=five)).conclusion.tuning.bound
+    assert (once or 0) > 0.03
+    assert 0 < (whole or 1) < (once or 0) - 0.005
+    assert 0 < (of_two or 1) < 0.02
+
+
+def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
+    sweep = study(6, budget=40)
+    done = history({f"p{at}": -0.01 for at in range(6)}, 0.001, of=sweep)
+    found = sweep.decide(done).conclusion
+    bound = found.tuning.bound or 0.0
+    assert bound < -0.005
+    ending = ending_text(ENGLISH, found, stopped="")
+    assert f"is slower, by {size(-bound)} at least" in ending
+    assert "gains more than" not in headline(found) + ending
+
+
+@pytest.mark.parametrize("swapped_at", [15, 37], ids=["in the screen", "in the blocks"])
+def test_two_epochs_are_never_compared_with_each_other(swapped_at: int) -> None:
+    """After a node swap everything is 10 % faster: no verdict may come of it."""
+    sweep, run = study(), cluster({})
+    numbers = itertools.count()
+
+    def answer(trial: Trial) -> TrialResult:
+        epoch = int(next(numbers) >= swapped_at)
+        later = changed(run, lambda _: True, value=lambda score: score.value + 0.1 * epoch)
+        return replace(later(trial), epoch=epoch)
+
+    found = sweep.decide(history(answer, of=sweep)).conclusion
+    assert all(abs(v.delta or 0) < 0.02 for v in found.verdicts)
+
+
+def test_a_drift_is_followed_by_when_trials_ran_and_not_by_when_they_were_planned() -> None:
+    """One trial is retried at the very end, when the cell has become 5 % faster."""
+    sweep = study(confirm=False)
+    queue = list(sweep.decide([]).due)
+    late = next(trial for trial in queue if not trial.is_baseline)
+    history = [
+        replace(
+            measured(trial, 6.9 + 0.05 * at / len(queue)),
+            outcome=Outcome(state=State.COMPLETED, start_s=100.0 * at),
+        )
+        for at, trial in enumerate([*(e for e in queue if e is not late), late])
+    ]
+    deltas = [each.delta for each in sweep.decide(history).conclusion.verdicts]
+    assert deltas == pytest.approx([0.0] * 25, abs=1e-9)
+
+
+def test_two_baselines_of_a_busy_machine_make_no_figure_of_a_profile_behind_them() -> None:
+    """The first baseline was starved: a line through both would rise without an end."""
+    sweep = study(8, confirm=False)
+    queue = list(sweep.decide([]).due)
+    second = [at for at, trial in enumerate(queue) if trial.is_baseline][1]
+    history = [
+        measured(trial, 5.9 if at == 0 else 6.9) for at, trial in enumerate(queue[: second + 4])
+    ]
+    behind = [each.trial.profile.id for each in history[second + 1 :]]
+    deltas = [verdict(sweep.decide(history).conclusion, each).delta for each in behind]
+    assert deltas == pytest.approx([0.0] * len(behind), abs=1e-9)
+
+
+def test_a_winner_is_told_with_what_is_likely_where_its_change_is_small() -> None:
+    found = study().decide(history({"p7": 0.02}, 0.006, of=study(), seed=2)).conclusion
+    best = found.winner
+    assert best
+    assert best.likely
+    assert best.ci95
+    assert best.delta is not None
+    likely, low, high = best.likely
+    assert low < likely < high
+    assert 0 < likely < best.delta, "shrunk toward no effect"
+    assert best.delta - best.ci95[0] > best.ci95[1] - best.delta, "the best of several is too high"
+    assert f"likely {100 * likely:+.1f} % (95 % interval [" in headline(found)
+    large = study().decide(history({"p7": 0.30}, 0.006, of=study())).conclusion
+    assert large.winner
+    assert (large.winner.likely, "likely" in headline(large)) == (None, False)
+
+
+MICRO = profile("mb-16", overrides={"num_microbatches": "16"}, wave="wave2")
+RING = profile("ring", env={"NCCL_ALGO": "Ring"}, wave="wave2")
+FLAG = profile("flag", "--xla_gpu_own=1", wave="wave2")
+BOTH = profile("both", env={"HSA_X": "1"}, overrides={"num_microbatches": "16"}, wave="wave2")
+OVERLAP = profile("overlap-2", "--xla_gpu_overlap=2", wave="wave2")
+
+
+@pytest.mark.parametrize(
+    ("own", "effects"),
+    [
+        pytest.param(MICRO, {}, id="a trainer that prints the key"),
+        pytest.param(RING, {"NCCL_ALGO": Effect.ASKED}, id="NCCL prints nothing"),
+        pytest.param(FLAG, {"xla_gpu_own": Effect.NOT_SEEN}, id="XLA lists others"),
+        pytest.param(BOTH, {"HSA_X": Effect.ASKED}, id="one of two settings"),
+    ],
+)
+def test_what_nothing_shows_does_not_win_however_fast_it_is(
+    own: Profile, effects: Mapping[str, Effect]
+) -> None:
+    sweep = study(profiles=(own, OVERLAP, *knobs(20)))
+    run = with_settings(cluster({own.id: 0.30, "overlap-2": 0.08}), effects, Effect.IN_EFFECT)
+    found = sweep.decide(history(run, of=sweep)).conclusion
+    best, text = verdict(found, own.id), headline(found)
+    assert best.kind is VerdictKind.FASTER
+    assert found.winner is not None
+    assert (best.effect is Effect.IN_EFFECT) is not bool(effects)
+    assert [name.lstrip("-") for name in best.unproved] == [*effects]
+    assert found.winner.arm == ("overlap-2" if effects else own.id)
+    stopped = [sentence(e).split()[0] for e in found.notes if "you may stop" in sentence(e)]
+    assert (own.id in stopped) is not bool(effects), "only what can win stops a sweep"
+    assert all(f"nothing shows that `{name}` was" in text for name in best.unproved)
+    assert (f"`{own.id}` is at +" in text) is bool(effects)
+
+
+def faster(name: str, delta: float, *ends: float, **more: Any) -> Verdict:
+    low, high = ends or (delta - 0.01, delta + 0.01)
+    values = {"kind": VerdictKind.FASTER, "n": 4, "delta": delta, "ci95": (low, high), **more}
+    return Verdict(arm=name, **values)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words", "wins"),
+    [
+        pytest.param([faster("a", 0.264, 0.003, 0.483, likely=(0.003, -0.019, 0.021))], "", "",
+                     id="+26.4 % at a flag that nothing reads, and likely nothing"),
+        pytest.param([faster("a", 0.015, 0.0, 0.028, likely=(0.01, 0.001, 0.02))], "", "",
+                     id="its low end is nothing"),
+        pytest.param([faster("a", 0.02, 0.006, 0.03, likely=(0.016, 0.003, 0.026))], "", "a",
+                     id="an effect in both intervals"),
+        pytest.param([faster("a", 0.04), faster("abc", 0.05)],
+                     "[+4.0, +6.0]), and no winner: the recipe", "a",
+                     id="the largest is larger than the recipe"),
+        pytest.param([faster("a", 0.04), faster("abc", 0.05), faster("xy", 0.06)],
+                     "`xy` is at +6.0 % (95 % interval [+5.0, +7.0]), and no winner: the",
+                     "a", id="one whose parts were not measured"),
+        pytest.param([faster("a", 0.04), faster("low", 0.01)], "", "a", id="a smaller one"),
+        pytest.param([faster("b", 0.05, kind=VerdictKind.INCONCLUSIVE,
+                             reasons=(verbatim("9 of its 40 steps are slow"),))],
+                     "`b` is at +5.0 % (95 % interval [+4.0, +6.0])", "", id="a gain is withheld"),
+    ],
+)  # fmt: skip
+def test_the_headline_has_a_star_only_for_what_is_shown_and_passes_over_nothing_in_silence(
+    verdicts: list[Verdict], words: str, wins: str
+) -> None:
+    recipe = Recipe(arm="a", largest="abc") if len(verdicts) > 1 else None
+    found = Conclusion(verdicts=tuple(verdicts), record=TuningRecord(recipe=recipe))
+    text = headline(found)
+    assert (found.winner.arm if found.winner else "") == wins
+    assert text.startswith("★") is bool(wins)
+    assert words in text
+    assert "`low`" not in text
+    for reason in (sentence(each) for told in verdicts for each in told.reasons):
+        assert f"{reason}." in text

@@ -34,17 +34,12 @@ def test_names_are_known_without_an_import_and_loaded_from_their_modules(path: P
     assert TOOLS.load("join", where="here")("a", "b") == "a/b"
 
 
-BAD = "tool 'pool' in x.toml: door_bad:POOL of their-bad 1.2 cannot be loaded: "
 REFUSED = {
     "a name that is nearly known": (
         "pol", "", "unknown tool 'pol' in x.toml; did you mean 'pool'? Known: join, pool"),
-    "a module that cannot be imported": (
-        "pool", "import not_there_at_all",
-        f"{BAD}ModuleNotFoundError: No module named 'not_there_at_all'"),
     "a module that raises what it likes": (
-        "pool", "raise SystemError('of theirs')", f"{BAD}SystemError: of theirs"),
-    "an attribute that is not there": (
-        "pool", "", f"{BAD}AttributeError: module 'door_bad' has no attribute 'POOL'"),
+        "pool", "raise SystemError('of theirs')",
+        "of their-bad 1.2 cannot be loaded: SystemError: of theirs"),
     "what is of another class": ("pool", "POOL = 7", "'pool' of their-bad 1.2 is int, expected a "),
     "a class in place of one that is made": (
         "pool", "class POOL: ...", "'pool' of their-bad 1.2 is POOL, expected a "),

@@ -13,7 +13,6 @@ page takes for granted: `sweeps/` of this repository, with the sweep file of how
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -27,20 +26,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.model.text import points
+from tests.helpers import scripted
 from tests.helpers.pages import read
 from tests.helpers.tell_options import TELL_OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-LOG = """\
-Config param steps: 15
-Memstats: After params initialized:
-""" + "".join(
-    f"completed step: {at}, seconds: {0.51 + 0.001 * (at % 3):.4f}, Tokens/s/device: 1000.0, "
-    f"loss: {7.2 - 0.01 * at:.3f}\n"
-    for at in range(15)
-)
 
 
 class Block(NamedTuple):
@@ -79,7 +70,7 @@ def prepared(tmp_path: Path) -> Path:
     (tmp_path / "sweeps" / "test_mine.py").write_text(code, encoding="utf-8")
     for folder in (tmp_path, tmp_path / "sweeps"):
         (folder / "train.py").write_text("", encoding="utf-8")
-    (tmp_path / "slurm-4711.out").write_text(LOG, encoding="utf-8")
+    (tmp_path / "slurm-4711.out").write_text(scripted.log(1000.0), encoding="utf-8")
     (tmp_path / "job.env.sh").write_text("export NCCL_DEBUG=WARN\n", encoding="utf-8")
     (tmp_path / "pytest.ini").touch()
     return tmp_path
@@ -170,14 +161,6 @@ def test_the_tutorials_commands_lead_from_a_trainer_to_its_page(prepared: Path) 
     status, out, err = in_bash(block._replace(code=code, asked=""), prepared)
     assert status == 0, out[-3000:] + err[-3000:]
     page = read((prepared / "reports/mine/leaderboard.html").read_text(encoding="utf-8"))
-    told = json.loads((prepared / "reports/mine/leaderboard.json").read_text(encoding="utf-8"))
-    assert page.forest.keys() == {"backend-optimization-level-0", "multi-thread-eigen-false"}
-    for each in told["conclusion"]["verdicts"]:
-        assert page.forest[each["arm"]]["delta"] == points(each["delta"])
-    winner = told["conclusion"]["verdicts"][0]
-    assert (winner["arm"], winner["kind"]) == ("backend-optimization-level-0", "FASTER")
-
-
-def test_there_are_blocks_of_several_pages() -> None:
-    assert len(MARKED) >= 12
-    assert len({each.page for each in MARKED}) >= 8
+    winner, other = page.forest
+    assert (winner, other) == ("backend-optimization-level-0", "multi-thread-eigen-false")
+    assert "FASTER" in page.forest[winner].values()

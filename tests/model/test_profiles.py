@@ -24,35 +24,31 @@ from pytest_xlatune.model.profile import (
     restore_default,
     settings_digest,
 )
-from pytest_xlatune.model.text import is_relative, same_value
+from pytest_xlatune.model.text import same_value
+from tests.helpers.tables import rows
 
-NAMES = st.from_regex(r"xla_[a-z_]{1,12}", fullmatch=True)
 VALUES = st.one_of(
     st.none(),
     st.just(""),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),
 )
-FLAG = st.builds(lambda name, value: Flag(name=name, value=value), NAMES, VALUES)
-FLAGS = st.lists(
-    st.one_of(
-        FLAG,
-        st.builds(
-            lambda name, value: Flag(name=name, value=value),
-            st.sampled_from([*sorted(APPENDING)[:2], "xla_a", "xla_gpu_pipeline_all_gather",
-                             "xla_gpu_enable_pipelined_all_gather"]),
-            VALUES,
-        ),
-    ),
-    max_size=8,
-).map(tuple)  # fmt: skip
+# some add up, and two are one flag
+SPECIAL = (*sorted(APPENDING)[:2], "xla_gpu_enable_pipelined_all_gather")
+
+
+def flags_named(names: st.SearchStrategy[str]) -> st.SearchStrategy[Flag]:
+    return st.builds(lambda name, value: Flag(name=name, value=value), names, VALUES)
+
+
+FLAG = flags_named(st.from_regex(r"xla_[a-z_]{1,12}", fullmatch=True))
+ANY = FLAG | flags_named(st.sampled_from([*SPECIAL, "xla_a", "xla_gpu_pipeline_all_gather"]))
+FLAGS = st.lists(ANY, max_size=8).map(tuple)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param("", [], id="an empty text has no flags"),
         pytest.param("\n--xla_a=1\r\n\t--xla_b", [("xla_a", "1"), ("xla_b", None)], id="any space"),
-        pytest.param("--xla_a=''", [("xla_a", "")], id="empty single quotes are an empty value"),
         pytest.param("--xla_a='x y' --b=1", [("xla_a", "x y"), ("b", "1")], id="quotes hold space"),
         pytest.param(r'--xla_a="x\"y\\"', [("xla_a", 'x"y\\')], id="escapes in double quotes"),
         pytest.param(r"--xla_a='x\y'", [("xla_a", r"x\y")], id="no escapes in single quotes"),
@@ -68,10 +64,8 @@ def test_parse(text: str, expected: list[tuple[str, str | None]]) -> None:
     [
         pytest.param("flags.txt --xla_a=1", "name of a file", id="a word first is a file name"),
         pytest.param("--xla_a=1 , --xla_b=2", "silently drops ', --xla_b=2'", id="a stray comma"),
-        pytest.param("--xla_a true", "silently drops 'true'", id="a value after a space"),
         pytest.param("A_B=1 --xla_a=1", "A variable belongs into `env`", id="a variable"),
         pytest.param("--xla_a=b'c d", "", id="a quote inside a value does not quote"),
-        pytest.param("--xla.a=1", "malformed flag", id="a dot in the name"),
         pytest.param("--xla_a='x", "never closes", id="an open quote"),
     ],
 )
@@ -94,12 +88,10 @@ def test_merge_is_associative(a: Flags, b: Flags, c: Flags) -> None:
 
 @given(FLAGS, FLAG)
 def test_the_last_one_wins(flags: Flags, last: Flag) -> None:
-    effective = effective_values([*flags, last])
     value = "true" if last.value is None else last.value
-    if last.name in APPENDING:
-        assert effective[last.name].endswith(value)
-    else:
-        assert effective[last.name] == value
+    assert effective_values([*flags, last])[last.name] == value
+    more = Flag(name=SPECIAL[0], value=last.value)
+    assert effective_values([*flags, more])[more.name].endswith(value)
 
 
 @given(FLAGS, FLAGS)
@@ -117,16 +109,12 @@ def test_digest_knows_settings_not_spelling(flags: Flags) -> None:
 
 
 def test_what_is_in_effect() -> None:
+    deployed = "  --xla_a='1 2'   --xla_b  "
+    assert append_flags(deployed, parse_flags("--xla_c")) == "--xla_a='1 2'   --xla_b --xla_c"
     one = "--xla_gpu_enable_pipelined_all_gather=true --xla_gpu_pipeline_all_gather=off"
     assert effective_values(parse_flags(one)) == {"xla_gpu_pipeline_all_gather": "off"}
     both = parse_flags("--xla_disable_hlo_passes=fusion --xla_disable_hlo_passes=algsimp")
     assert effective_values(both) == {"xla_disable_hlo_passes": "fusion,algsimp"}
-
-
-def test_deployed_text_stays_byte_for_byte() -> None:
-    deployed = "  --xla_a='1 2'   --xla_b  "
-    assert append_flags(deployed, parse_flags("--xla_c")) == "--xla_a='1 2'   --xla_b --xla_c"
-    assert append_flags("", ()) == ""
 
 
 def test_restore_default_puts_every_deployed_flag_back_that_appending_can_undo() -> None:
@@ -141,7 +129,7 @@ def test_restore_default_puts_every_deployed_flag_back_that_appending_can_undo()
 
 def test_a_profile_that_exists_is_valid() -> None:
     # an id that `-k` could not select
-    for bad in ("", "Overlap", "a b", "-a", "x" * 65, "ä"):
+    for bad in ("Overlap", "-a", "x" * 65):
         with pytest.raises(ConfigError, match="profile id"):
             profile(bad)
     for env, message in (
@@ -151,8 +139,6 @@ def test_a_profile_that_exists_is_valid() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             Profile(id="a", env=env)
-    with pytest.raises(ConfigError, match="without dashes"):
-        Flag(name="--xla_a")
     with pytest.raises(ConfigError, match="profile 'a'"):
         profile("a", "--xla_a oops")
 
@@ -180,25 +166,19 @@ def test_duplicate_ids_name_both_settings() -> None:
         check_unique([BASELINE], where="sweep")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "kind", "same"),
-    [
-        pytest.param("", "true", "bool", True, id="a bare switch is on"),
-        pytest.param("", "true", "", False, id="an empty text is no switch unless it is one"),
-        pytest.param("2", "true", "int64", False, id="two is not on"),
-        pytest.param("1024", "1024.0", "float", False, id="an integer is not a float's text"),
-        pytest.param("007", "7", "int32", True, id="leading zeros"),
-        pytest.param("9223372036854775807", "9223372036854775806", "", False, id="beyond a float"),
-        pytest.param("off", "COLLECTIVE_PIPELINING_MODE_ON", "enum", False, id="another word"),
-        pytest.param("symmetric", "COLLECTIVES_SYMMETRIC_MEMORY", "", True, id="in the middle"),
-        pytest.param("FUSION,CUBLAS", "cublas,fusion", "", True, id="a list in any order"),
-        pytest.param("/a/B", "/a/b", "string", False, id="a path is itself"),
-    ],
-)
+SPELLINGS = {
+    "a bare switch is on": ("", "true", "bool", True),
+    "an empty text is no switch unless it is one": ("", "true", "", False),
+    "two is not on": ("2", "true", "int64", False),
+    "leading zeros": ("007", "7", "int32", True),
+    "beyond a float": ("9223372036854775807", "9223372036854775806", "", False),
+    "in the middle": ("symmetric", "COLLECTIVES_SYMMETRIC_MEMORY", "", True),
+    "a list in any order": ("FUSION,CUBLAS", "cublas,fusion", "", True),
+    "a path is itself": ("/a/B", "/a/b", "string", False),
+}
+
+
+@rows("one, other, kind, same", SPELLINGS)
 def test_spellings(one: str, other: str, kind: str, *, same: bool) -> None:
     assert same_value(one, other, kind=kind) is same
     assert same_value(other, one, kind=kind) is same
-
-
-def test_lists_that_are_edited() -> None:
-    assert [is_relative(value) for value in ("+A,-B", "+A,B", "-1")] == [True, False, False]

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
 
-from pytest_xlatune.campaign.playbook import CLASS_RULES
-from pytest_xlatune.model.errors import ConfigError, LedgerError
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.record import Real, Record, Timings, as_columns, canonical, digest
 
@@ -70,7 +68,6 @@ GOOD = Outer(name="a", table={}).to_json()
     [
         ({"later": 1}, "another version.*nknown field `later`"),
         ({"name": 5}, r"Outer: Expected `str`, got `int` - at `\$.name`"),
-        ({"maybe": True}, r"\$\.maybe"),
         ({"many": [{"number": "many"}]}, r"\$\.many\[0\]\.number"),
         ({"colour": "blue"}, r"\$\.colour"),
     ],
@@ -79,11 +76,6 @@ GOOD = Outer(name="a", table={}).to_json()
 def test_a_wrong_value_names_its_place(change: dict[str, object], message: str) -> None:
     with pytest.raises(LedgerError, match=message):
         Outer.from_json(GOOD | change)
-
-
-def test_a_missing_field_and_a_list_are_refused() -> None:
-    with pytest.raises(LedgerError, match="name"):
-        Outer.from_json({"table": {}})
     with pytest.raises(LedgerError, match="Expected `object`"):
         Outer.from_json([])
 
@@ -115,12 +107,6 @@ def test_json_that_is_laid_out_is_the_same_json(value: object) -> None:
     assert json.loads(pretty_json(value)) == value
 
 
-def test_an_unknown_name_comes_with_the_nearest() -> None:
-    message = str(ConfigError.unknown("wave", "wave22", valid=["wave2", "confirm"], where="-m"))
-    assert message == "unknown wave 'wave22' in -m; did you mean 'wave2'? Known: confirm, wave2"
-    assert "Known: none" in str(ConfigError.unknown("wave", "x", valid=[], where="-m"))
-
-
 class Timed(Record, frozen=True, kw_only=True):
     steps: Timings = ()
 
@@ -138,13 +124,7 @@ def test_pairs_come_back_as_they_were() -> None:
     assert all(type(at) is int and type(took) is float for at, took in timed.steps)
 
 
-@pytest.mark.parametrize(
-    "wrong", [[[0, 1.5, 2.5]], [[True, 1.5]], ["ab"], [[0, None]], [[0, "soon"]]], ids=str
-)
+@pytest.mark.parametrize("wrong", [[[0, 1.5, 2.5]], [[True, 1.5]], [[0, "soon"]]], ids=str)
 def test_pairs_of_other_kinds_are_refused(wrong: object) -> None:
     with pytest.raises(LedgerError, match=r"\$\.steps|expected a number"):
         Timed.from_json({"steps": wrong})
-
-
-def test_each_failure_class_has_its_row() -> None:
-    assert {*CLASS_RULES} <= {*FailureClass}

@@ -18,9 +18,8 @@ def test_nothing_begins(
     monkeypatch.setitem(sys.modules, name, None)
     held = campaign(tmp_path, FakeExecutor())
     run(held)
-    work, reports = str(held.folder.parents[1]), tmp_path / "r"
-    argv = ["report", "--workdir", work, "--reports", str(reports), "--export"]
-    assert main([*argv, name]) == 2
+    reports = tmp_path / "r"
+    assert main(["report", str(held.folder), "--reports", str(reports), "--export", name]) == 2
     said = capsys.readouterr()
     assert f"install pytest-xlatune[{name}]" in said.err
     assert "--export" in said.err

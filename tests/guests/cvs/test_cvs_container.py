@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,8 @@ def test_the_image_of_a_file_runs_with_its_mounts_and_never_tells_the_token(
     (shared / ".hf_token").write_text(TOKEN)
     (shared / "train.py").write_text(TRAINER)
     data: Any = first()
-    data["config"] |= {
-        "container_image": podman_site.image,
-        "nnodes": "1",
-        "hf_token_file": f"{shared}/.hf_token",
-        "shm_size": "64M",
-    }
+    data["config"] |= {"container_image": podman_site.image, "nnodes": "1", "shm_size": "64M"}
+    data["config"]["hf_token_file"] = f"{shared}/.hf_token"
     data["config"]["container_config"] |= {
         "device_list": ["/dev/null"],
         "volume_dict": {str(shared): str(shared), f"{shared}/data": "/data"},
@@ -68,14 +63,10 @@ def test_the_image_of_a_file_runs_with_its_mounts_and_never_tells_the_token(
     cell = replace(sweep, launcher=launcher).resolve(UserOptions(values={"executor": "local"})).cell
     spec = launcher.launch(make_trial(cell), cell)
     assert TOKEN not in json.dumps(spec.to_json())
-    run = f"run-{uuid.uuid4().hex[:8]}"
-    folder = tmp_path / run / "t1"
-    job = LocalExecutor(lock=tmp_path / "lock").submit(
-        spec, Request(folder=folder, job_name="t1", comment="t1", resources=Resources())
-    )
-    submission = Submission(
-        trial_id="t1", attempt=1, executor="local", job_id=job, folder=f"{run}/t1"
-    )
+    folder = tmp_path / "run" / "t1"
+    request = Request(folder=folder, job_name="t1", comment="t1", resources=Resources())
+    job = LocalExecutor(lock=tmp_path / "lock").submit(spec, request)
+    submission = Submission(trial_id="t1", attempt=1, executor="local", job_id=job, folder="run/t1")
 
     def poll() -> Any:
         return LocalExecutor().poll([submission], root=tmp_path)[job]
@@ -88,7 +79,6 @@ def test_the_image_of_a_file_runs_with_its_mounts_and_never_tells_the_token(
     assert held == len(TOKEN)
     assert listed == ["c4.parquet"]
     assert env["NVTE_CK_USES_BWD_V3"] == "1"
-    assert env["HSA_FORCE_FINE_GRAIN_PCIE"] == "1"
     assert "--xla_gpu_enable_cublaslt=True" in env["XLA_FLAGS"]
     assert "dtype=bfloat16" in argv
     for each in (each for each in folder.rglob("*") if each.is_file()):

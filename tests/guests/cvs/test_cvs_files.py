@@ -124,8 +124,6 @@ def test_a_file_is_shown_or_refused(
         pytest.param('{"config": {"training_steps": NaN}, "model_params": {}}',
                      "NaN is not a number", id="NaN"),
         pytest.param('{"a": ' * 50 + "1" + "}" * 50, "of few levels", id="objects"),
-        pytest.param('{"config": {}, "model_params": {"a": 1e999}}',
-                     "1e999 is not a number", id="too large"),
         pytest.param('{"config": ' + "9" * 5000 + "}", "cannot be read", id="digits"),
     ],
 )  # fmt: skip
@@ -178,26 +176,18 @@ def test_flags_environment_and_keys_are_those_of_the_generation(tmp_path: Path) 
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"node_dict": {"node001": {}}}, None),
-        ({"username": "one"}, None),
-        ({"node_dict": {"{xx.xx.xx.xx|hostname}": {}}}, "must have the names of the nodes"),
-        ({"node_dict": GONE}, "must have the names of the nodes"),
-    ],
-)
-def test_a_cluster_file_says_the_nodes_and_the_user(
-    tmp_path: Path, changes: dict[str, Any], said: str | None
-) -> None:
-    cluster = write(tmp_path, "cluster.json", changed("cluster", changes))
-    if said is not None:
-        with pytest.raises(ConfigError, match=said):
-            read(tmp_path, cluster=cluster)
-        return
-    found = read(tmp_path, cluster=cluster)
-    assert found.cells[0].nodes == len({**CLUSTER, **changes}["node_dict"])
-    assert ("/shared/one" in found.container.mounts[0]) == ("username" in changes)
+def test_a_cluster_file_says_the_nodes_and_the_user(tmp_path: Path) -> None:
+    def read_with(**changes: Any) -> CvsFile:
+        return read(tmp_path, cluster=write(tmp_path, "c.json", changed("cluster", changes)))
+
+    assert read_with(node_dict={"node001": {}}).cells[0].nodes == 1
+    found = read_with(username="one")
+    assert found.cells[0].nodes == len(CLUSTER["node_dict"])
+    assert "/shared/one" in found.container.mounts[0]
+    placeholder: Any = {"{xx.xx.xx.xx|hostname}": {}}
+    for nodes in (placeholder, GONE):
+        with pytest.raises(ConfigError, match="must have the names of the nodes"):
+            read_with(node_dict=nodes)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +195,6 @@ def test_a_cluster_file_says_the_nodes_and_the_user(
     [
         ({"kind": "min", "value": "380"}, "at least 380"),
         ({"kind": "within", "value": 3, "tolerance_pct": 1}, "unknown kind of threshold 'within'"),
-        ({"kind": "mini", "value": 3}, "did you mean 'min'"),
         ({"kind": "min", "value": "3 ms"}, "value is '3 ms', expected a number"),
         (3, "BS=2,PRECISION=BF16,SL=8192.training.final_loss is 3, expected an object"),
     ],
@@ -219,14 +208,13 @@ def test_thresholds_stand_in_the_file_that_is_named(tmp_path: Path, entry: Any, 
     assert said in found
 
 
-@pytest.mark.parametrize("name", ["1" * 400, "a\0b", "no such", ".", "../t.json", "", "/t.json"])
-def test_thresholds_that_are_not_below_the_folder_are_a_note(tmp_path: Path, name: str) -> None:
+def test_thresholds_that_are_not_below_the_folder_are_a_note(tmp_path: Path) -> None:
     (tmp_path / "cvs").mkdir()
-    write(tmp_path, "t.json", thresholds(BF16))
-    name = str(tmp_path / "t.json") if name == "/t.json" else name
-    found = read(tmp_path / "cvs", "4", {"threshold_json": name})
-    assert not found.cells[0].thresholds
-    assert any("no metric" in each for each in found.notes)
+    there = str(write(tmp_path, "t.json", thresholds(BF16)))
+    for name in ("1" * 400, "a\0b", "no such", ".", "../t.json", "", there):
+        found = read(tmp_path / "cvs", "4", {"threshold_json": name})
+        assert not found.cells[0].thresholds
+        assert any("no metric" in each for each in found.notes)
 
 
 def test_what_contradicts_the_file_is_noted(tmp_path: Path) -> None:

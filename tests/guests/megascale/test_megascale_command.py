@@ -1,4 +1,4 @@
-"""`xlatune megascale` and what `triage` and a campaign make of a digest."""
+"""`xlatune megascale`, and what `triage` and a campaign make of a digest."""
 
 from __future__ import annotations
 
@@ -12,74 +12,93 @@ import pytest
 from pytest_xlatune.campaign.playbook import Facts, decide
 from pytest_xlatune.cli import main
 from pytest_xlatune.guests.megascale.digest import Cause, causes
+from pytest_xlatune.guests.megascale.environment import check, settings_of_this_host
 from pytest_xlatune.logs import LogReader, read_log
 from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State
-from tests.guests.megascale.test_megascale import VERDICTS, messages
+from tests.guests.megascale.test_megascale import PREFIX, VERDICTS, messages
 from tests.helpers.digests import STEP, recorded
 
 CASES = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
+CHIP = "{}/{}:{}".format(*CASES["bad-chip"]["truth"][0])
 
 
 def test_a_folder_of_logs_is_one_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "pod-0").mkdir()
-    (tmp_path / "a.log").write_text(f"{STEP}\n{CASES['bad-chip']['text']}", encoding="utf-8")
-    packed = gzip.compress(CASES["link"]["text"].encode())
-    (tmp_path / "pod-0" / "b.log.gz").write_bytes(packed)
-    (tmp_path / "pod-0" / "c.log").write_text(f"{STEP}\n", encoding="utf-8")
-    assert main(["megascale", str(tmp_path), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    def shown(*words: str | Path, status: int = 0) -> str:
+        assert main(["megascale", *map(str, words)]) == status
+        out, err = capsys.readouterr()
+        return out + err
+
+    log, pod = tmp_path / "a.log", tmp_path / "pod-0"
+    pod.mkdir()
+    log.write_text(f"{STEP}\n{CASES['bad-chip']['text']}", encoding="utf-8")
+    (pod / "b.log.gz").write_bytes(gzip.compress(CASES["link"]["text"].encode()))
+    (pod / "c.log").write_text(f"{STEP}\n", encoding="utf-8")
+    document = json.loads(shown(tmp_path, "--json"))
     assert [each["cause"] for each in document["digests"]] == ["BAD_TPU_CHIP", "NETWORKING_ISSUE"]
     assert document["digests"][0]["line"] == 2
     assert document["trigger"] is None
-    assert set(document) == {"schema", "digests", "trigger"}
-    assert main(["megascale", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    [job, task, host] = CASES["bad-chip"]["truth"][0]
-    assert f"named by libtpu: {job}/{task}:{host}" in said
-    assert "named hosts out" in said
-    assert "broken link: " in said
-    assert main(["megascale", str(tmp_path / "pod-0" / "c.log")]) == 0
-    assert capsys.readouterr().out == "no Megascale digest in 1 file\n"
+    text = shown(tmp_path)
+    for words in (f"named by libtpu: {CHIP}", "broken link: ", "layout of libtpu 0.0.52"):
+        assert words in text
+    assert shown(pod / "c.log") == "no Megascale digest in 1 file\n"
     (tmp_path / "empty").mkdir()
-    assert main(["megascale", str(tmp_path / "empty")]) == 2
-    assert "the folder has no file" in capsys.readouterr().err
-    assert main(["megascale", str(tmp_path / "nowhere")]) == 2
-    assert "no such file" in capsys.readouterr().err
-    log = str(tmp_path / "a.log")
-    assert main(["triage", log]) == 1
-    assert "tpu-chip" in capsys.readouterr().out
-    assert main(["megascale", log]) == 0
-    assert "layout of libtpu 0.0.52" in capsys.readouterr().out
+    assert "the folder has no file" in shown(tmp_path / "empty", status=2)
+    assert "no such file" in shown(tmp_path / "nowhere", status=2)
     # the error of each worker, with all its lines
-    case = CASES["unrecoverable"]
-    (tmp_path / "a.log").write_text(case["text"], encoding="utf-8")
-    assert main(["megascale", log]) == 0
-    said = capsys.readouterr().out
-    for worker, text in messages(case).items():
-        assert f"  {worker}: " + text.replace("\n", "\n      ") in said
-
-
-def test_the_chip_digests_of_a_host_are_counted_over_a_campaign(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One digest proves no chip; copies of one in the logs of two pods are one."""
+    log.write_text(CASES["unrecoverable"]["text"], encoding="utf-8")
+    text = shown(log)
+    for worker, message in messages(CASES["unrecoverable"]).items():
+        assert f"  {worker}: " + message.replace("\n", "\n      ") in text
+    # one digest proves no chip; copies of one in the logs of two pods are one
     text = CASES["bad-chip"]["text"]
     (launch,) = set(re.findall(r"Launch ID: (\d+)", text))
     for number in range(4):
         other = text.replace(f"Launch ID: {launch}", f"Launch ID: {int(launch) + number}")
         (tmp_path / f"{number}.log").write_text(other, encoding="utf-8")
-    (tmp_path / "copy.log").write_text(text, encoding="utf-8")
-    assert main(["megascale", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    [job, task, host] = CASES["bad-chip"]["truth"][0]
+    log.write_text(text, encoding="utf-8")
+    said = shown(tmp_path)
     assert "more than three digests" in said
-    assert f"  {job}/{task}:{host}: 4 digests\n" in said
-    assert main(["megascale", str(tmp_path / "0.log")]) == 0
-    assert "more than three digests" not in capsys.readouterr().out
+    assert f"  {CHIP}: 4 digests\n" in said
+    assert "more than three digests" not in shown(log)
+
+
+GOOD = {
+    "proc/sys/net/ipv4/tcp_slow_start_after_idle": "0",
+    "proc/sys/net/core/default_qdisc": "fq",
+    "proc/sys/net/ipv4/tcp_rmem": "4096 41943040 314572800",
+    "proc/sys/net/ipv4/tcp_rto_min_us": "5000",
+    "sys/module/tcp_cubic/parameters/hystart_detect": "2",
+    "sys/class/net/eth0/mtu": "8896",
+    "sys/class/net/lo/mtu": "65536",
+}
+BAD = {
+    "tcp_slow_start_after_idle": "1",
+    "default_qdisc": "fq_codel",
+    "tcp_rmem": "4096 131072 6291456",
+    "tcp_rto_min_us": "200000",
+    "hystart_detect": "3",
+    "mtu": "1460",
+}
+
+
+def test_each_setting_of_a_host_is_judged_by_its_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, text in GOOD.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    found = {item.name: item.is_good for item in check(settings_of_this_host(tmp_path))}
+    names = ("mtu.eth0", *(name for name in BAD if name != "mtu"))
+    assert found == dict.fromkeys(names, True)
+    assert {item.name: item.is_good for item in check(BAD)} == dict.fromkeys(BAD, False)
+    assert {item.is_good for item in check(dict.fromkeys(BAD, ""))} == {None}
+    assert main(["megascale", "--check-env"]) in (0, 1)
+    assert "source: " in capsys.readouterr().out
+    assert main(["megascale"]) == 2
 
 
 @pytest.mark.parametrize("version", ["0.0.40", "0.0.52"])
@@ -125,10 +144,9 @@ AFTER_ONE_AND_TWO = {
     "LAUNCHES_ORDER_INCONSISTENT": ("program-divergence", Next.STOP, Next.STOP),
     "ICI_ERROR": ("ici-error", Next.STOP, Next.STOP),
 }
-NAMED = ("bad-chip", "not-queued", "link", "star", "unrecoverable")
 
 
-@pytest.mark.parametrize("fault", [each for each in CASES if each not in ("cancelled", "silent")])
+@pytest.mark.parametrize("fault", ["bad-chip", "not-queued", "link", "star", "unrecoverable"])
 def test_a_digest_is_the_finding_of_a_trial(fault: str) -> None:
     case = CASES[fault]
     found = primary(read_log([f"{STEP}\n{case['text']}".encode()]).findings)
@@ -136,14 +154,12 @@ def test_a_digest_is_the_finding_of_a_trial(fault: str) -> None:
     (cls, *_) = AFTER_ONE_AND_TWO[VERDICTS[fault]["0.0.52"]]
     # an error of a worker is of its link
     assert found.cls == ("network-link" if fault == "unrecoverable" else cls)
-    if fault in NAMED:
-        job, task, host = case["truth"][0]
-        assert f"{job}/{task}:{host}" in found.detail
+    job, task, host = case["truth"][0]
+    assert f"{job}/{task}:{host}" in found.detail
 
 
 @pytest.mark.parametrize("cause", causes(), ids=lambda each: each.enum)
 def test_the_playbook_knows_every_cause(cause: Cause) -> None:
-    prefix = "E0000 00:00:1795339599.810613   16729 megascale_error_aggregator.cc:1100] "
     ended = Outcome(state=State.FAILED, exit_code=1)
     for word in (cause.enum, *cause.words):
         lines = (
@@ -151,7 +167,7 @@ def test_the_playbook_knows_every_cause(cause: Cause) -> None:
             f"    Potential cause: {word}",
             "    Potential culprit workers: train/3:host-3@(0,0,1):0",
         )
-        report = read_log(["".join(f"{prefix}{each}\n" for each in lines).encode()])
+        report = read_log(["".join(f"{PREFIX}{each}\n" for each in lines).encode()])
         [found] = report.findings
         cls, first, second = AFTER_ONE_AND_TWO[cause.enum]
         assert found.cls == cls

@@ -50,15 +50,8 @@ def test_the_figures_are_read_back(tmp_path: Path, store: Any) -> None:
         assert found.data.tags["mlflow.parentRunId"] == kept["run_id"]
         assert found.data.tags["xlatune.verdict"] == verdict["kind"]
         low, high = verdict["ci95"] or (None, None)
-        figures = {
-            "tgs": verdict["tgs"],
-            "step_s": verdict["step_s"],
-            "delta": verdict["delta"],
-            "ci95_low": low,
-            "ci95_high": high,
-            "mde80": verdict["mde80"],
-            "n": verdict["n"],
-        }
+        names = ("tgs", "step_s", "delta", "mde80", "n")
+        figures = {name: verdict[name] for name in names} | {"ci95_low": low, "ci95_high": high}
         present = {name: value for name, value in figures.items() if value is not None}
         assert found.data.metrics == present
     study = store.get_run(kept["run_id"])
@@ -83,25 +76,16 @@ def test_a_report_written_again_goes_on_with_its_runs(tmp_path: Path, store: Any
     assert begun.keys() <= runs.keys()
     fast = kept["arms"]["fast"]
     assert runs[fast].data.metrics["delta"] == told(reports)["fast"]["delta"]
-    course = [each.step for each in store.get_metric_history(fast, "n")]
-    assert course == sorted(set(course)), "a figure stands at its number of trials"
-    assert len(course) == 2
+    first, second = (each.step for each in store.get_metric_history(fast, "n"))
+    assert first < second, "a figure stands at its number of trials"
 
 
-def test_what_cannot_work_is_told_before_anything_runs(
-    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_is_away_costs_no_report(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nowhere")
     with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI"):
         check_exports(("mlflow",))
-
-
-def test_a_server_that_is_away_costs_no_report(
-    tmp_path: Path,
-    store: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     held = campaign(tmp_path, FakeExecutor())
     run(held)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:pass-word-1@127.0.0.1:9")
@@ -111,8 +95,6 @@ def test_a_server_that_is_away_costs_no_report(
         publish(held.folder, reports, exports=("csv", "mlflow"))
     assert "pass-word-1" not in str(error.value)
     assert (reports / "pretend" / "leaderboard.arms.csv").exists()
-    assert (reports / "pretend-tuning.md").exists()
-    workdir = str(held.folder.parents[1])
-    argv = ["report", "--workdir", workdir, "--reports", str(reports), "--export", "mlflow"]
+    argv = ["report", str(held.folder), "--reports", str(reports), "--export", "mlflow"]
     assert main(argv) == 3
     assert "reports are complete" in capsys.readouterr().err

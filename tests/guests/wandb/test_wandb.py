@@ -70,19 +70,15 @@ def test_the_figures_are_read_back(tmp_path: Path) -> None:
     written = publish(held.folder, tmp_path / "reports", exports=("csv", "wandb"))
     kept = json.loads(written[-1].read_text(encoding="utf-8"))
     assert written[-1].name == "leaderboard.wandb.json"
-    known = read_cell_report(held.folder)
-    verdicts = {each.arm: each for each in known.conclusion.verdicts}
+    verdicts = {each.arm: each for each in read_cell_report(held.folder).conclusion.verdicts}
     assert set(kept["arms"]) == {*verdicts, "baseline-deployed"}
     for arm, verdict in verdicts.items():
         found = records(tmp_path / kept["arms"][arm]["folder"])
         summary = summary_of(found)
-        assert summary["delta"] == verdict.delta
-        assert summary["tgs"] == verdict.tgs
-        assert summary["verdict"] == verdict.kind
-        assert summary["is_winner"] == (arm == "fast")
+        assert (summary["delta"], summary["tgs"]) == (verdict.delta, verdict.tgs)
+        assert (summary["verdict"], summary["is_winner"]) == (verdict.kind, arm == "fast")
         (one,) = [each.run for each in found if each.HasField("run")][:1]
-        assert one.run_group.startswith("pretend tuning")
-        assert one.project == "pretend"
+        assert (one.run_group.startswith("pretend tuning"), one.project) == (True, "pretend")
         text = b"".join(each.SerializeToString() for each in found)
         assert b"pytest" not in text, "no command line"
 

@@ -23,14 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pytest_xlatune.campaign._limits import Packing, Spending
 from pytest_xlatune.campaign.attempts import Attempts, Recover
 from pytest_xlatune.campaign.jobs import (
     by_executor,
     end_jobs,
     lost_ledger_error,
 )
-from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
+from pytest_xlatune.campaign.sweep_run import Clock, Packing, Spending, SweepRun
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, SchedulerDown, outcome_of
 from pytest_xlatune.ledger import (
     AttemptSubmitted,
@@ -113,23 +112,9 @@ def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
     return state.history(study.name, with_evidence=study.policy.reads_evidence)
 
 
-def _slots_text(node_lists: Sequence[Sequence[str]]) -> str:
-    texts = [compress(nodes) or "nodes of the scheduler's choice" for nodes in node_lists]
+def _slots_text(cells: Sequence[Cell]) -> str:
+    texts = [compress(cell.nodelist) or "nodes of the scheduler's choice" for cell in cells]
     return f"{counted(len(texts), 'node slot')} ({'; '.join(texts)})"
-
-
-def _check_proposal(proposed: tuple[Trial, ...], history: Sequence[TrialResult]) -> None:
-    """Raise LedgerError if an arm or a stage is no slug, or if all trials are over."""
-    for trial in proposed:
-        if not SLUG.fullmatch(trial.arm) or not SLUG.fullmatch(trial.stage):
-            raise LedgerError(f"arm {trial.arm!r} or stage {trial.stage!r} of a trial is no slug")
-    unread = {result.trial.id for result in history if result.is_unread}
-    final = {result.trial.id for result in history if result.status.is_final} - unread
-    if proposed and all(trial.id in final for trial in proposed):
-        raise LedgerError(
-            f"it proposes {proposed[0].id} again, which has its result, and no trial that can "
-            "still run; decide() must leave out the trials that are final in its history"
-        )
 
 
 class CampaignStopped(XlatuneError):  # noqa: N818 - not an error of the harness
@@ -140,19 +125,12 @@ class CampaignStopped(XlatuneError):  # noqa: N818 - not an error of the harness
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A moment of a campaign: the ledger's state, and what the study derives from it.
-
-    Attributes:
-        state: the state of the ledger.
-        study: the study of the campaign.
-        pending: the trials that the study proposes, in order; () if nothing is left to run.
-        stopped: why the playbook stopped the sweep; None if it goes on.
-    """
+    """A moment of a campaign: the ledger's state, and what the study derives from it."""
 
     state: LedgerState
     study: Study
-    pending: tuple[Trial, ...]
-    stopped: Message | None = None
+    pending: tuple[Trial, ...]  # the trials that the study proposes, in order; () at its end
+    stopped: Message | None = None  # why the playbook stopped the sweep; None if it goes on
 
     @functools.cached_property
     def history(self) -> tuple[TrialResult, ...]:
@@ -195,36 +173,24 @@ class Campaign:
         read_evidence: Callable[[LedgerState, Path], Sequence[Event]] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        study = study or resolved.study()
+        self.study = study = study or resolved.study()
         self.resolved = resolved
-        self.study = study
         self.ledger = ledger
         self.folder = ledger.path.parent
-        launcher = resolved.sweep.launcher
+        cells = {cell.digest: cell for cell in study.cells}
+        clock = clock or Clock()
         self._run = SweepRun(
-            resolved=resolved,
-            executor=executor,
-            folder=self.folder,
-            cells={cell.digest: cell for cell in study.cells},
-            hidden=hidden_values(launcher, study.cells, environ=os.environ),
-            clock=clock or Clock(),
+            resolved=resolved, executor=executor, folder=self.folder, cells=cells, clock=clock
         )
         self._session = session
         self._command = command
         self._read_evidence = read_evidence
         # the files that deploy the cell, as they are now
         self._files = deployed_files(
-            launcher, resolved.cell, env_file=resolved.sweep.site.env_file, root=Path.cwd()
+            self._run.launcher, resolved.cell, env_file=self._run.site.env_file, root=Path.cwd()
         )
         self._config = config_of(self._files)  # settings in the trainer's configuration
         self.compile_step = step_for(resolved, study, self.folder)
-        self._state = LedgerState()
-        # the error if only a part of the ledger could be read, which makes the state useless
-        self._broken: LedgerError | None = None
-        self._view: View | None = None  # of the present state; None if it must be made anew
-        self._proposed: tuple[Trial, ...] = ()
-        # the number of changes of the state when the study last proposed trials; -1 if it never did
-        self._changes = -1
         self._attempts = Attempts(
             self._run, policy=study.policy, reference=study.reference, recover=recover
         )
@@ -234,11 +200,17 @@ class Campaign:
         self._scheduler_silent_since_s: float | None = None
         self._files_away_since_s: float | None = None
         self._is_silence_noted = False  # whether people were notified that the scheduler is away
-        self._spending = self._nothing_spent()
         self._last_written = Now()
+        self._forget()
 
-    def _nothing_spent(self) -> Spending:
-        return Spending(nodes=max(self._run.resources.nodes, 1))
+    def _forget(self) -> None:
+        """Forget what was read of the ledger."""
+        self._state = LedgerState()
+        self._view: View | None = None  # of the present state; None if it must be made anew
+        self._proposed: tuple[Trial, ...] = ()
+        # the number of changes of the state when the study last proposed trials; -1 if it never did
+        self._changes = -1
+        self._spending = Spending(nodes=max(self._run.resources.nodes, 1))
 
     def open(
         self,
@@ -326,9 +298,7 @@ class Campaign:
             archived = self.ledger.archive(at_s=self._run.clock.now())
         texts = (str(archived), *map(sentence, notes))
         _LOG.info("starting over: the former ledger is now %s", "; ".join(texts))
-        self._state, self._view, self._changes = LedgerState(), None, -1
-        self._broken = None
-        self._spending = self._nothing_spent()
+        self._forget()
         return notes
 
     @property
@@ -352,48 +322,40 @@ class Campaign:
         state, run = self._state, self._run
         if not state.opened:
             return
-        before, now = state.opened[0].cells, tuple(run.cells.values())
-        if difference := family_differences(before, now):
-            raise self._other_cells_error(difference)
-        if (former_slots := self._former_slots(now)) is not None:
-            slots = [cell.nodelist for cell in now]
-            raise self._other_cells_error(
-                f"it was on {_slots_text(former_slots)}, and is on {_slots_text(slots)}"
-            )
-        count = run.resources.nodes
+        now, count = tuple(run.cells.values()), run.resources.nodes
+        difference = family_differences(state.opened[0].cells, now)
+        if not difference and (former := self._former_slots(now)) is not None:
+            slots = [_slots_text(cells) for cells in (former, now)]
+            difference = f"it was on {slots[0]}, and is on {slots[1]}"
         for cell in filter(run.picks_nodes, now):
             picked = len(state.nodes_of(cell))
-            if picked not in (0, count):
-                raise self._other_cells_error(
-                    f"{picked} nodes were picked, and now {count} are requested"
-                )
+            if not difference and picked not in (0, count):
+                difference = f"{picked} nodes were picked, and now {count} are requested"
+        if difference:
+            names = dict.fromkeys(name for nodes in state.pinned.values() for name in nodes)
+            picked_nodes = f" (the scheduler picked {', '.join(names)})" if names else ""
+            raise ConfigError(
+                f"the trials in {self.folder} were measured on another cell: {difference}"
+                f"{picked_nodes}. Numbers of two cells cannot be compared. Restore the former "
+                "cell, or start over with --xlatune-fresh (nothing measured is deleted)"
+            )
 
-    def _other_cells_error(self, difference: str) -> ConfigError:
-        names = dict.fromkeys(name for nodes in self._state.pinned.values() for name in nodes)
-        picked = f" (the scheduler picked {', '.join(names)})" if names else ""
-        return ConfigError(
-            f"the trials in {self.folder} were measured on another cell: {difference}{picked}. "
-            "Numbers of two cells cannot be compared. Restore the former cell, or start over "
-            "with --xlatune-fresh (nothing measured is deleted)"
-        )
+    def _former_slots(self, now: Sequence[Cell]) -> Sequence[Cell] | None:
+        """Return the cells of an earlier study whose slots conflict with `now`; None if none do.
 
-    def _former_slots(self, now: Sequence[Cell]) -> list[tuple[str, ...]] | None:
-        """Return the node lists of the slots of an earlier study if they conflict with `now`.
-
-        None means that there is no conflict. A study without slots may use the nodes of one slot
-        (an evidence run), or those of all slots and more (a calibration).
+        A study without slots may use the nodes of one slot (an evidence run), or those of all slots
+        and more (a calibration).
         """
         traits, lists = self.study.traits, [cell.nodelist for cell in now]
         for opened in self._state.opened:
             kind, former = KINDS.get(opened.study), [cell.nodelist for cell in opened.cells]
             if kind is None or kind.traits.cell_nodes or traits.cell_nodes:
                 continue
+            fits = set(lists) <= set(former) or set(former) <= set(lists)
             if kind.traits.has_slots and traits.has_slots:
                 fits = former == lists
-            else:
-                fits = set(lists) <= set(former) or set(former) <= set(lists)
             if not fits:
-                return former
+                return opened.cells
         return None
 
     def _refuse_changed_files(self) -> None:
@@ -405,16 +367,27 @@ class Campaign:
         """Ask the study what to run next; raise before an impossible proposal is recorded."""
         history = history_of(self._state, self.study)
         proposed = self.study.decide(history).due
-        try:
-            for trial in proposed:
+        over = {
+            result.trial.id for result in history if result.status.is_final and not result.is_unread
+        }
+        fault = ""
+        if proposed and all(trial.id in over for trial in proposed):
+            fault = (
+                f"it proposes {proposed[0].id} again, which has its result, and no trial that can "
+                "still run; decide() must leave out the trials that are final in its history"
+            )
+        for trial in proposed:
+            if not SLUG.fullmatch(trial.arm) or not SLUG.fullmatch(trial.stage):
+                fault = f"arm {trial.arm!r} or stage {trial.stage!r} of a trial is no slug"
+            try:
                 cell = self._run.cell_of(trial, self._state)
-                # a profile that was derived since the last proposal may have other secrets
+            except LedgerError as error:
+                fault = str(error)
+            else:  # a profile that was derived since the last proposal may have other secrets
                 keep_secret(secrets_in(cell, [trial.profile]))
-            _check_proposal(proposed, history)
-        except LedgerError as error:
-            raise ConfigError(
-                f"the study {self.study.name!r} ({type(self.study).__name__}) is faulty: {error}"
-            ) from None
+        if fault:
+            name = type(self.study).__name__
+            raise ConfigError(f"the study {self.study.name!r} ({name}) is faulty: {fault}")
         return proposed
 
     def view(self) -> View:
@@ -436,15 +409,15 @@ class Campaign:
 
     def _read_new_events(self) -> None:
         """Read the new lines of the ledger, and forget what was derived from the old state."""
-        if self._broken is not None:
-            raise self._broken
         new = self.ledger.refresh()
         if new:
             try:
                 self._state = replay(new, onto=self._state)
             except UnreadableLedgerError as error:
-                self._broken = UnreadableLedgerError(f"{self.ledger.path}: {error}")
-                raise self._broken from None
+                # a part of a ledger is no state: whoever asks again reads it again, and is refused
+                self.ledger = Ledger(self.ledger.path)
+                self._forget()
+                raise UnreadableLedgerError(f"{self.ledger.path}: {error}") from None
             self._spending.feed(new)
             self._view = None
 
@@ -526,8 +499,9 @@ class Campaign:
         time.sleep(TURN_S)
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
-        profiles, cells = self.study.decide(history).profiles, self._run.cells.values()
-        keep_secret(self._run.hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
+        profiles, cells = self.study.decide(history).profiles, self.study.cells
+        hidden = hidden_values(self._run.launcher, cells, environ=os.environ)
+        keep_secret(hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
 
     def _report_scheduler(
         self, error: SchedulerDown | None = None, *, since_s: float = 0.0
@@ -536,24 +510,21 @@ class Campaign:
 
         `error` is None if it answers. `since_s` is when the turn began in which it did not.
         """
-        now_s = self._run.clock.ticks()
+        is_first = self._scheduler_silent_since_s is None
+        if error is None and is_first:
+            return
+        why = say("the scheduler answers again")
         if error is not None:
-            why = say(
-                "the scheduler does not answer; the campaign waits: {error}", error=str(error)
-            )
-            if self._scheduler_silent_since_s is None:
-                self._scheduler_silent_since_s = since_s
-                _LOG.warning("%s", sentence(why))
-            silent_s = now_s - self._scheduler_silent_since_s
-            if silent_s >= _NOTIFY_AFTER_S and not self._is_silence_noted:
-                self._is_silence_noted = True
-                self._write(Noted(why=why))
-        elif self._scheduler_silent_since_s is not None:
-            why = say("the scheduler answers again")
+            text = "the scheduler does not answer; the campaign waits: {error}"
+            why = say(text, error=str(error))
+        if error is None or is_first:
             _LOG.warning("%s", sentence(why))
-            if self._is_silence_noted:
-                self._write(Noted(why=why))
-            self._scheduler_silent_since_s, self._is_silence_noted = None, False
+        since_s = self._scheduler_silent_since_s or since_s
+        self._scheduler_silent_since_s = None if error is None else since_s
+        is_long = self._run.clock.ticks() - since_s >= _NOTIFY_AFTER_S
+        if self._is_silence_noted if error is None else is_long and not self._is_silence_noted:
+            self._is_silence_noted = error is not None
+            self._write(Noted(why=why))
 
     def _submit_intended(self) -> None:
         """Submit the intended attempts, also those of a process that died before it got a job id.

@@ -1,29 +1,26 @@
-"""Follow the logs of running attempts, and read those of ended ones.
+"""Follow the logs of running attempts, and read what ended ones left.
 
 Steps are read from the log of rank 0; failures may be in the log of any rank. A log is read once,
 in parts: each reading begins where the last one ended. An attempt hangs if it makes no *step* for
 longer than its phase allows, whether or not the log grows. The limit is shorter after a fatal line,
 which says that the program cannot go on. The only decision here is that an attempt will measure
-nothing more.
-
-A log or a metrics file that cannot be read becomes a finding of its attempt; other attempts go on.
+nothing more. A file that cannot be read becomes a finding of its attempt; other attempts go on.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.campaign.ended import Leftovers
-from pytest_xlatune.campaign.rotating import read_journals
+from pytest_xlatune.campaign.playbook import Facts
 from pytest_xlatune.evidence.hlo.dump import (
     keep_options,
     seen_devices,
@@ -39,22 +36,24 @@ from pytest_xlatune.executors.folder import (
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.command import METRICS_FILE
 from pytest_xlatune.ledger import AttemptCutShort
-from pytest_xlatune.logs import LogReader, Phase
+from pytest_xlatune.logs import LogReader, LogReport, Phase
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.logs.patterns import step_pattern
-from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.channels import DUMP_FOLDER, Options
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import say
 from pytest_xlatune.model.metric import Logged, Metric
 from pytest_xlatune.model.profile import OPTIONS_FOLDER
 from pytest_xlatune.model.resources import Patience
-from pytest_xlatune.model.result import Action, Finding, StepRecord, Submission
-from pytest_xlatune.model.rotation import read_rotation
+from pytest_xlatune.model.result import Action, Blamed, Finding, Outcome, StepRecord, Submission
+from pytest_xlatune.model.rotation import RotationRead, read_rotation
+from pytest_xlatune.model.trial import Trial
 
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 _CHUNK_BYTES = 1 << 20
 # after a fatal line, steps may come for a while; this number of steps shows that it was not fatal
 _STEPS_AFTER_FATAL = 3
@@ -65,50 +64,97 @@ _REASON_CHARS = 200  # the most characters of an error's text in a finding
 _Place = tuple[int, Phase, int | None]
 
 
-@dataclass(slots=True, kw_only=True)
-class _LogTail:
-    """How far the log of one rank has been read.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """What an ended attempt left in its folder, as far as it could be read.
 
     Attributes:
-        pattern: the protocol's pattern of step lines; "" means the known ones.
-        reader: reads the lines.
-        offset_bytes: how much of the log has been read.
-        fatal_at: rank 0's place when this log's fatal line was found; None without such a line.
-        fault: why the log cannot be read; None if it can.
+        report: what its logs say.
+        metrics: the unrounded steps of MaxText's metrics file; () if there is none.
+        logged: the figures of the protocol's metric that are not in step records; None if they
+            were not read.
+        journal: what the worker of a rotation wrote; None if there is none.
+        options: the options that XLA dumped; None if it dumped none.
+        devices: module of XLA's dump -> the device for which it was compiled.
     """
 
-    pattern: str
-    reader: LogReader = field(init=False)
-    offset_bytes: int = 0
-    fatal_at: _Place | None = None
-    fault: Finding | None = None
+    report: LogReport
+    metrics: tuple[StepRecord, ...] = ()
+    logged: Logged | None = None
+    journal: RotationRead | None = None
+    options: Options | None = None
+    devices: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._begin()
+    @property
+    def steps(self) -> Sequence[StepRecord]:
+        """The steps of the metrics file, or those of the log if the log has more steps.
 
-    def _begin(self) -> None:
-        self.reader = LogReader(step_pattern(self.pattern) if self.pattern else None)
+        A trainer that dies may leave an incomplete metrics file.
+        """
+        is_complete = bool(self.metrics) and len(self.metrics) >= len(self.report.steps)
+        return self.metrics if is_complete else self.report.steps
 
-    def read(self, path: Path) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """All that is known of an attempt that is over: its trial, its end and its files.
+
+    Attributes:
+        outcome: how it ended, according to the scheduler and the payload.
+        left: what it left in its folder.
+        number: the number of the attempt.
+        cut: why we ended it; None if we did not.
+        blamed: the programs that earlier attempts of a rotation died of; () for other trials.
+        dumps_options: whether XLA was asked to dump its options.
+        exempt: patterns of settings that the sweep declares as impossible to observe.
+        ran_on: arm -> line or file that shows a device -> the device, for the trials that the
+            attempt is compared with.
+        executor: the name of its executor.
+        log: the log to show to a person; None if there is none.
+        facts: other facts for the rules of the playbook.
+    """
+
+    trial: Trial
+    cell: Cell
+    outcome: Outcome
+    left: Leftovers
+    number: int = 1
+    cut: AttemptCutShort | None = None
+    blamed: Sequence[Blamed] = ()
+    dumps_options: bool = False
+    exempt: Sequence[str] = ()
+    ran_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    executor: str = ""
+    log: Path | None = None
+    facts: Facts = field(default_factory=Facts)
+
+
+class _LogTail:
+    """How far the log of one rank has been read."""
+
+    def __init__(self, path: Path, pattern: str) -> None:
+        self._path = path
+        self._pattern = step_pattern(pattern) if pattern else None
+        self._offset_bytes = 0
+        self.reader = LogReader(self._pattern)
+        self.fault: Finding | None = None  # why the log cannot be read; None if it can
+        # rank 0's place when this log's fatal line was found; None without such a line
+        self.fatal_at: _Place | None = None
+
+    def read(self, *, is_over: bool = False) -> None:
         """Read on; after an error the log counts as empty and is not read again."""
-        self._guard(lambda: self._read(path), path)
-
-    def close(self, path: Path) -> None:
-        """Read the last line, which may have no line break."""
-        self._guard(self.reader.close, path)
-
-    def _guard(self, read: Callable[[], None], path: Path) -> None:
         if self.fault is None:
-            _, self.fault = _read_or_finding(read, path, None)
+            read = self.reader.close if is_over else self._read
+            _, self.fault = _read_or_finding(read, self._path, None)
             if self.fault is not None:
-                self._begin()
+                self.reader = LogReader(self._pattern)
 
-    def _read(self, path: Path) -> None:
-        with os.fdopen(secure_files.open_file(path), "rb") as file:
-            file.seek(self.offset_bytes)
+    def _read(self) -> None:
+        with os.fdopen(secure_files.open_file(self._path), "rb") as file:
+            file.seek(self._offset_bytes)
             while chunk := file.read(_CHUNK_BYTES):
                 self.reader.feed(chunk)
-                self.offset_bytes += len(chunk)
+                self._offset_bytes += len(chunk)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,23 +222,21 @@ class Follower:
                 step, and while the journal of a rotation says that a program compiles.
             rotates: whether it is a rotation, which also makes progress if its journal grows.
         """
-        watch = self._read(submission, protocol)
+        watch, folder = self._read(submission, protocol), self._root / submission.folder
         if is_suspended:
             watch.progress_s = watch.fatal_since_s = ticks_s
             return None
-        reader, patience = watch.reader, self._patience
+        phase, patience = watch.reader.phase, self._patience
         # only steps count, because lines of Ray and of the system may make a hung log grow
         if watch.place != watch.last_place:
             watch.last_place, watch.progress_s = watch.place, ticks_s
-        if rotates:
-            written = journal_bytes(self._root / submission.folder)
-            if written != watch.journal_bytes:
-                watch.journal_bytes, watch.progress_s = written, ticks_s
+        if rotates and (written := journal_bytes(folder)) != watch.journal_bytes:
+            watch.journal_bytes, watch.progress_s = written, ticks_s
         fatal = watch.find_fatal()
         if fatal != watch.fatal:
             watch.fatal, watch.fatal_since_s = fatal, ticks_s
         still_s = ticks_s - watch.progress_s
-        fatal_limit_s = max(patience.after_fatal_s, _STEPS_AFTER_FATAL * reader.last_step_s)
+        fatal_limit_s = max(patience.after_fatal_s, _STEPS_AFTER_FATAL * watch.reader.last_step_s)
         if fatal is None or min(still_s, ticks_s - watch.fatal_since_s) <= fatal_limit_s:
             fatal = None
             limits_s = {
@@ -200,23 +244,14 @@ class Follower:
                 Phase.COMPILING: patience.compiling_s * compiling_factor,
                 Phase.TRAINING: patience.training_s,
             }
-            limit_s = limits_s[reader.phase]
-            if rotates and limit_s < still_s and self._is_compiling(submission):
+            limit_s = limits_s[phase]
+            if rotates and limit_s < still_s and _is_compiling(folder):
                 limit_s = max(limit_s, limits_s[Phase.COMPILING])
             if still_s <= limit_s:
                 return None
         return AttemptCutShort(
             trial_id=submission.trial_id, attempt=submission.attempt, still_s=still_s, fatal=fatal
         )
-
-    def _is_compiling(self, submission: Submission) -> bool:
-        folder = self._root / submission.folder
-
-        def compiles() -> bool:
-            return any(read_rotation(journal).is_compiling for journal in journals(folder))
-
-        is_compiling, _ = _read_or_finding(compiles, folder, otherwise=False)
-        return is_compiling
 
     def finish(
         self, submission: Submission, protocol: Protocol, *, stood_still: bool = False
@@ -228,34 +263,28 @@ class Follower:
         watch = self._read(submission, protocol)
         del self._watches[submission.folder]
         folder = self._root / submission.folder
-        logs = log_files(folder)
-        for rank, tail in watch.tails.items():
-            tail.close(logs.get(rank, folder / log_name(rank)))
-        report = watch.reader.report()
+        for tail in watch.tails.values():
+            tail.read(is_over=True)
         faults: list[Finding] = []
 
-        def guarded(read: Callable[[], _T], path: Path, otherwise: _T, *, retries: bool) -> _T:
-            """Call `read`; `retries` says whether the attempt is retried if the file is damaged."""
+        def guarded(read: Callable[[], _T], path: Path, otherwise: _U, action: Action) -> _T | _U:
+            """Call `read`; `action` is that of the finding if the file is damaged."""
             value, fault = _read_or_finding(read, path, otherwise)
             if fault is not None:
-                faults.append(fault if retries else replace(fault, action=Action.NONE))
+                faults.append(replace(fault, action=action))
             return value
 
-        def metric_figures() -> Logged:
-            return Logged() if log is None else _metric_figures(log, protocol.scored_by)
-
-        no_steps, log = tuple[StepRecord, ...](), logs.get(0)
         dump_folder = folder / (DUMP_FOLDER if protocol.dump else OPTIONS_FOLDER)
-        left = Leftovers(
-            report=report,
-            metrics=guarded(
-                lambda: _metrics(folder), folder / METRICS_FILE, no_steps, retries=False
-            ),
-            logged=guarded(metric_figures, log or folder, Logged(), retries=True),
-            journal=guarded(lambda: read_journals(journals(folder)), folder, None, retries=False),
-            devices=guarded(lambda: seen_devices(dump_folder), folder, {}, retries=True),
-            options=guarded(lambda: options_of_dump(folder, protocol), folder, None, retries=True),
-        )
+        metrics_file, log = folder / METRICS_FILE, folder / log_name(0)
+        read_metrics, no_steps = partial(_metrics, metrics_file), tuple[StepRecord, ...]()
+        no_devices: dict[str, str] = {}
+        read_logged = partial(_metric_figures, log, protocol.scored_by)
+        metrics = guarded(read_metrics, metrics_file, no_steps, Action.NONE)
+        logged = guarded(read_logged, log, Logged(), Action.RETRY)
+        journal = guarded(partial(_combined_journal, folder), folder, None, Action.NONE)
+        devices = guarded(partial(seen_devices, dump_folder), folder, no_devices, Action.RETRY)
+        options = guarded(partial(options_of_dump, folder, protocol), folder, None, Action.RETRY)
+        report = watch.reader.report()
         findings = (
             *report.findings,
             *_findings_of_other_ranks(watch),
@@ -263,17 +292,25 @@ class Follower:
             *node_findings(folder),
             *_rank_behind(folder, watch, is_sure=stood_still),
         )
-        return dataclasses.replace(left, report=replace(report, findings=findings))
+        return Leftovers(
+            report=replace(report, findings=findings),
+            metrics=metrics,
+            logged=logged,
+            journal=journal,
+            devices=devices,
+            options=options,
+        )
 
     def _read(self, submission: Submission, protocol: Protocol) -> _Watch:
-        watch, pattern = self._watches.get(submission.folder), protocol.step_pattern
+        folder, pattern = self._root / submission.folder, protocol.step_pattern
+        watch = self._watches.get(submission.folder)
         if watch is None:
-            watch = _Watch(tails={0: _LogTail(pattern=pattern)})
+            watch = _Watch(tails={0: _LogTail(folder / log_name(0), pattern)})
             self._watches[submission.folder] = watch
-        for rank, path in log_files(self._root / submission.folder).items():
+        for rank, path in log_files(folder).items():
             if rank not in watch.tails:
-                watch.tails[rank] = _LogTail(pattern=pattern)
-            watch.tails[rank].read(path)
+                watch.tails[rank] = _LogTail(path, pattern)
+            watch.tails[rank].read()
         return watch
 
 
@@ -286,8 +323,8 @@ def unreadable_finding(path: Path, error: Exception) -> Finding:
 
 
 def _read_or_finding(
-    read: Callable[[], _T], path: Path, otherwise: _T
-) -> tuple[_T, Finding | None]:
+    read: Callable[[], _T], path: Path, otherwise: _U
+) -> tuple[_T | _U, Finding | None]:
     """Return what `read` returns, or `otherwise` and a finding if the file cannot be read."""
     try:
         return read(), None
@@ -311,15 +348,50 @@ def options_of_dump(folder: Path, protocol: Protocol) -> Options | None:
     return options
 
 
-def _metrics(folder: Path) -> tuple[StepRecord, ...]:
-    path = folder / METRICS_FILE
-    text = secure_files.read_text(path) if path.exists() else ""
-    return parse_metrics(text)
+def _metrics(path: Path) -> tuple[StepRecord, ...]:
+    return parse_metrics(secure_files.read_text(path)) if path.exists() else ()
 
 
 def _metric_figures(log: Path, metric: Metric) -> Logged:
+    if not log.exists():
+        return Logged()
     with os.fdopen(secure_files.open_file(log), "rb") as lines:
         return read_figures(lines, metric)
+
+
+def _is_compiling(folder: Path) -> bool:
+    processes, _ = _read_or_finding(partial(_journals, folder), folder, None)
+    return any(read.is_compiling for read in processes or ())
+
+
+def _journals(folder: Path) -> list[RotationRead]:
+    return [read_rotation(text) for text in journals(folder)]
+
+
+def _combined_journal(folder: Path) -> RotationRead | None:
+    """Return the combined journal of a rotation's ranks; None if there is none.
+
+    Turns and programs come from the first process. The program to blame comes from the process that
+    is furthest behind in compilations, or else in turns: it died or hung, and the others went on.
+    """
+    processes = _journals(folder)
+    if not processes:
+        return None
+    suspected = [process for process in processes if process.suspects]
+    # a process that raised an exception records its end; the others, which are then killed, do not
+    raised = [process for process in suspected if process.is_over]
+    if raised and len(raised) < len(processes):
+        suspected = raised
+    if not suspected:
+        return processes[0]
+    behind = min(suspected, key=_progress)
+    return replace(processes[0], suspects=behind.suspects, is_compiling=behind.is_compiling)
+
+
+def _progress(read: RotationRead) -> tuple[int, int]:
+    """Return the progress of a process: its number of compilations, the first call of its turn."""
+    last_call = read.turns[-1].first_call if read.turns else 0
+    return len(read.compiled) + len(read.refused), last_call
 
 
 def _findings_of_other_ranks(watch: _Watch) -> Iterator[Finding]:

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
-from pytest_xlatune.campaign.playbook import (
-    Reference,
-    Ruling,
-    apply_cases,
-    decide,
-    rule_decision,
-)
+from pytest_xlatune.campaign._follow import EndedAttempt
+from pytest_xlatune.campaign.playbook import Ruling, decide, rule_decision, with_exceptions
 from pytest_xlatune.campaign.rotating import (
     blame,
     findings_of,
@@ -31,7 +24,7 @@ from pytest_xlatune.campaign.rotating import (
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.ledger import Decided, Event
 from pytest_xlatune.ledger.state import LedgerState
-from pytest_xlatune.logs import LogReport, Phase
+from pytest_xlatune.logs import Phase
 from pytest_xlatune.logs.triage import as_told, diagnose, primary
 from pytest_xlatune.model.errors import known_secrets
 from pytest_xlatune.model.failure import FailureClass
@@ -52,7 +45,6 @@ from pytest_xlatune.model.result import (
     TrialSetting,
     TrialStatus,
 )
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.score import NO_TOKENS, score
 from pytest_xlatune.stats.validity import (
     Witnesses,
@@ -108,11 +100,11 @@ class Assessment:
 def assess(attempt: EndedAttempt) -> Assessment:
     """Assess one ended attempt."""
     trial, left, facts, cut = attempt.trial, attempt.left, attempt.facts, attempt.cut
-    report = left.report
+    report, rotation = left.report, trial.rotation
     fatal = cut.fatal if cut is not None else None
     outcome = as_told(attempt.outcome, report, is_ours=cut is not None)
     attempt = dataclasses.replace(attempt, outcome=outcome)
-    settings, rotation = _trial_settings(attempt), trial.rotation
+    settings, devices = _trial_settings(attempt), _devices(attempt)
     findings = (
         *diagnose(
             report,
@@ -136,18 +128,13 @@ def assess(attempt: EndedAttempt) -> Assessment:
             has_enough_turns=has_enough_turns(measured_rotation, rotation),
             is_first_rotation=rotation.number <= 1,
         )
-    decision = apply_cases(decision, case_facts)
-    devices = _devices(left)
-    attempt_score = None
-    if decision.next is Next.ACCEPT:
-        rejection = None  # why the attempt is not accepted after all
-        if trial.protocol.is_scored:
-            rejection = _other_device_finding(devices, attempt.ran_on)
+    decision, attempt_score = with_exceptions(decision, case_facts), None
+    if decision.next is Next.ACCEPT and trial.protocol.is_scored:
+        rejection = _other_device_finding(devices, attempt)
         if measured_rotation is not None and rejection is not None:
             measured_rotation = replace(measured_rotation, score=None, reason=rejection.why)
-        has_one_program = rotation is None or rotation.is_of_baseline
         # profiler and dump change the time of a step, so an evidence run is never scored
-        if rejection is None and trial.protocol.is_scored and has_one_program:
+        if rejection is None and (rotation is None or rotation.is_of_baseline):
             scoring = score(
                 left.steps,
                 protocol=trial.protocol,
@@ -156,18 +143,16 @@ def assess(attempt: EndedAttempt) -> Assessment:
             )
             if isinstance(scoring, Score):
                 attempt_score = replace(scoring, memory_gb=report.memory_gb)
-            else:
-                rejection = _no_score_finding(scoring.reason)
+            else:  # a trainer that prints no tokens would print the same again: it is not retried
+                action = Action.DROP if scoring.reason == NO_TOKENS else Action.RETRY
+                cls = FailureClass.NO_SCORE
+                rejection = Finding(cls=cls, action=action, why=scoring.reason)
         if rejection is not None:
             cause, findings = rejection, (*findings, rejection)
             decision = decide(outcome, cause, facts)
-    if decision.cannot is not None and not trial.is_baseline:
-        decision = replace(decision, arm=trial.arm)
-    if decision.next is not Next.ACCEPT:
-        decision = replace(decision, found=_with_log_path(decision, attempt.log))
     return Assessment(
         findings=tuple(sorted(findings, key=lambda finding: finding != cause)),
-        decision=decision,
+        decision=_explained(decision, attempt),
         score=attempt_score,
         settings=tuple(map(_without_value, settings)),
         rotation=measured_rotation,
@@ -176,26 +161,9 @@ def assess(attempt: EndedAttempt) -> Assessment:
     )
 
 
-def reference_for(trial: Trial, reference: str, *, runs: bool) -> Reference:
-    """Return whether the reference has run, as the playbook needs it for a trial.
-
-    `reference` is "" if there is none; `runs` says whether a trial of it was measured.
-    """
-    if not reference or not trial.protocol.is_scored:
-        return Reference.RUNS
-    if trial.arm == reference:
-        return Reference.ITSELF if runs else Reference.FIRST
-    return Reference.RUNS if runs else Reference.UNKNOWN
-
-
-def _no_score_finding(why: Message | None) -> Finding:
-    # a trainer that prints no tokens would print the same lines again, so it is not retried
-    action = Action.DROP if why == NO_TOKENS else Action.RETRY
-    return Finding(cls=FailureClass.NO_SCORE, action=action, why=why)
-
-
-def _devices(left: Leftovers) -> dict[str, str]:
+def _devices(attempt: EndedAttempt) -> dict[str, str]:
     """Return witness -> device: each line or file that shows on which device the attempt ran."""
+    left = attempt.left
     log_lines = {f"log:{line}": device for line, device in left.report.devices.items()}
     device_of = {**left.devices, **log_lines}
     if left.journal is not None and left.journal.device:
@@ -203,38 +171,16 @@ def _devices(left: Leftovers) -> dict[str, str]:
     return device_of
 
 
-def _other_device_finding(
-    devices: Mapping[str, str], ran_on: Mapping[str, Mapping[str, str]]
-) -> Finding | None:
+def _other_device_finding(devices: dict[str, str], attempt: EndedAttempt) -> Finding | None:
     """Return a finding if an attempt ran on another device than the trials it is compared with.
 
     A trainer that falls back to the CPU may print nothing about it, and its steps look normal.
     """
-    for arm, arm_devices in ran_on.items():
+    for arm, arm_devices in attempt.ran_on.items():
         why = other_device(devices, arm_devices, arm=arm)
         if why is not None:
             return Finding(cls=FailureClass.OTHER_DEVICE, action=Action.RETRY, why=why)
     return None
-
-
-def with_evidence(decision: Ruling, attempt: EndedAttempt, executor: str) -> Ruling:
-    """Return a decision with its evidence.
-
-    If no line of the log explains the end, the evidence is the scheduler's reason and the last step
-    of the trial.
-    """
-    outcome, report = attempt.outcome, attempt.left.report
-    if outcome.state in _ENDED_FROM_OUTSIDE and attempt.cut is None:
-        evidence = outcome.reason
-    elif decision.cls in _NO_LINE_IN_LOG:
-        evidence = f"{executor}: {outcome.reason or decision.detail}"
-    else:
-        return decision
-    late_ranks = (
-        finding.why for finding in report.findings if finding.cls == FailureClass.RANK_BEHIND
-    )
-    shown = several([_last_step(report, attempt.trial), *filter(None, late_ranks)])
-    return replace(decision, evidence=evidence, shown=shown)
 
 
 # states of a job that the scheduler, a node or a person ended, and not the program itself
@@ -254,34 +200,48 @@ _NO_LINE_IN_LOG = frozenset(
 )
 
 
-def _with_log_path(decision: Ruling, log: Path | None) -> Message | None:
-    """Return the `found` of a decision, with the path of the log if a person has to read it.
+def _explained(decision: Ruling, attempt: EndedAttempt) -> Ruling:
+    """Return the decision on an attempt that was not accepted, with all that a person needs.
 
-    A person has to read it if it has no known line, or if the reference cannot be measured.
+    The log is named if it has no known line, or if the reference cannot be measured. If no line of
+    the log explains the end, the evidence is the scheduler's reason and the last step of the trial.
     """
-    found = decision.found
-    why = verbatim(decision.detail) if decision.detail else None
-    if log is None:
+    if decision.next is Next.ACCEPT:
+        return decision
+    arm = attempt.trial.arm if decision.cannot and not attempt.trial.is_baseline else ""
+    decision = replace(decision, arm=arm, found=_with_log_path(decision, attempt))
+    outcome, report = attempt.outcome, attempt.left.report
+    if outcome.state in _ENDED_FROM_OUTSIDE and attempt.cut is None:
+        evidence = outcome.reason
+    elif decision.cls in _NO_LINE_IN_LOG:
+        evidence = f"{attempt.executor}: {outcome.reason or decision.detail}"
+    else:
+        return decision
+    progress = say("no step, {phase}", phase=report.phase)
+    if report.last_step is not None:
+        steps = attempt.trial.protocol.last_step
+        progress = say("the last step is {step} of {steps}", step=report.last_step, steps=steps)
+    late_ranks = (
+        finding.why for finding in report.findings if finding.cls == FailureClass.RANK_BEHIND
+    )
+    shown = several([progress, *filter(None, late_ranks)])
+    return replace(decision, evidence=evidence, shown=shown)
+
+
+def _with_log_path(decision: Ruling, attempt: EndedAttempt) -> Message | None:
+    found, detail = decision.found, decision.detail
+    why = verbatim(detail) if detail else None
+    if attempt.log is None or decision.cls == FailureClass.NOT_STARTED:  # then there is no log
         return found
     if decision.cls == FailureClass.EXIT_CODE:
         lines = [line.strip() for line in decision.evidence.splitlines() if line.strip()]
         if lines and lines != [FailureClass.EXIT_CODE.meaning]:
-            why = say("{said}: {line}", said=decision.detail, line=lines[-1])
+            why = say("{said}: {line}", said=detail, line=lines[-1])
     elif decision.cls == FailureClass.NO_STEPS or decision.cannot is not None:
         why = found or why or decision.proof
     else:
         return found
-    if decision.cls == FailureClass.NOT_STARTED:  # there is no log
-        return found
-    return say("{why}; its log: {log}", why=why, log=str(log))
-
-
-def _last_step(report: LogReport, trial: Trial) -> Message:
-    if report.last_step is None:
-        return say("no step, {phase}", phase=report.phase)
-    return say(
-        "the last step is {step} of {steps}", step=report.last_step, steps=trial.protocol.last_step
-    )
+    return say("{why}; its log: {log}", why=why, log=str(attempt.log))
 
 
 def _finding_of_fatal(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | None:
@@ -379,7 +339,12 @@ def settings_events(state: LedgerState, result: TrialResult) -> tuple[Event, ...
     ended_trials = (progress.ended for progress in state.trials.values())
     results = [ended for ended in ended_trials if ended is not None and ended.own_settings]
     results.append(result)
-    unseen, contradicted = _with_unseen_flags(results), _with_contradicted_settings(results)
+    contradicted = [ended for ended in results if contradictions(ended.own_settings)]
+    unseen = [ended for ended in results if _has_unseen_flags(ended)]
+    if any(map(_has_effect, results)):
+        contradicted = []
+    if any(map(_has_seen_flags, results)):
+        unseen = []
     for cls, lost, found, proof in (
         (FailureClass.FLAGS_UNVERIFIED, unseen, _NO_FLAG_SEEN, unproved),
         (FailureClass.FLAGS_NOT_EFFECTIVE, contradicted, _ALL_CONTRADICTED, contradictions),
@@ -399,25 +364,17 @@ def settings_events(state: LedgerState, result: TrialResult) -> tuple[Event, ...
     return ()
 
 
-def _with_unseen_flags(results: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the trials whose flags were not seen; [] if a flag of any trial was seen."""
+def _has_effect(result: TrialResult) -> bool:
+    """Return whether a trial's own settings were in effect, and none was contradicted."""
+    own = result.own_settings
+    has_effect = any(setting.effect is Effect.IN_EFFECT for setting in own)
+    return has_effect and not contradictions(own)
+
+
+def _has_seen_flags(result: TrialResult) -> bool:
     seen = (Effect.IN_EFFECT, Effect.CONTRADICTED)
-    for result in results:
-        for setting in result.settings or ():
-            if setting.kind is SettingKind.FLAG and setting.effect in seen:
-                return []
-    return [result for result in results if _has_unseen_flags(result)]
-
-
-def _with_contradicted_settings(results: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the trials with a contradicted setting; [] if settings of another were in effect."""
-    contradicted = []
-    for result in results:
-        if contradictions(result.own_settings):
-            contradicted.append(result)
-        elif any(setting.effect is Effect.IN_EFFECT for setting in result.own_settings):
-            return []
-    return contradicted
+    flags = [setting for setting in result.settings or () if setting.kind is SettingKind.FLAG]
+    return any(setting.effect in seen for setting in flags)
 
 
 def _has_unseen_flags(result: TrialResult) -> bool:

@@ -12,21 +12,13 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 
-import msgspec
+from msgspec.structs import replace
 
-from pytest_xlatune.campaign._follow import Follower, unreadable_finding
-from pytest_xlatune.campaign.assess import (
-    STATUS,
-    Assessment,
-    assess,
-    reference_for,
-    settings_events,
-    with_evidence,
-)
-from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
+from pytest_xlatune.campaign._follow import EndedAttempt, Follower, Leftovers, unreadable_finding
+from pytest_xlatune.campaign.assess import STATUS, Assessment, assess, settings_events
 from pytest_xlatune.campaign.epochs import compared_devices, epoch_events, is_device_probe_due
 from pytest_xlatune.campaign.jobs import interrupted_events
-from pytest_xlatune.campaign.playbook import Facts, Ruling, apply_cases
+from pytest_xlatune.campaign.playbook import Facts, Ruling, with_exceptions
 from pytest_xlatune.campaign.sweep_run import SweepRun
 from pytest_xlatune.executors import (
     AllocationOver,
@@ -48,7 +40,6 @@ from pytest_xlatune.ledger import (
     AttemptEnded,
     AttemptIntended,
     AttemptSubmitted,
-    Decided,
     EpochBegan,
     Event,
     NodesPinned,
@@ -58,24 +49,12 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.state import Attempt, AttemptState, LedgerState
 from pytest_xlatune.logs import LogReport
-from pytest_xlatune.model.errors import (
-    ConfigError,
-    LedgerError,
-    SubmissionError,
-    shown,
-)
+from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError, shown
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.redact import HIDDEN
 from pytest_xlatune.model.resources import Next, Patience
-from pytest_xlatune.model.result import (
-    Action,
-    Finding,
-    Outcome,
-    State,
-    Submission,
-    TrialStatus,
-)
+from pytest_xlatune.model.result import Action, Finding, Outcome, State, Submission, TrialStatus
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.studies import OnNodeFailure, Policy
 from pytest_xlatune.studies.trials import pace_of
@@ -85,11 +64,10 @@ _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 # calls the site's hook for repairs that need other rights; returns whether the repair is done
 Recover = Callable[[Ruling, tuple[str, ...]], bool]
+_Nodes = tuple[str, ...]  # the names of the nodes that a trial requests
 
 _ASK_AGAIN_S = 30.0  # seconds between two requests to end the same job
 _CHECK_NODES_S = 30.0  # seconds between two checks of the nodes of a waiting trial
-# If more node lists than these are refused with the same message, the nodes are not the reason.
-_NODE_LISTS = 2
 # how long the scheduler must say that it never starts a job: it may say so for a moment while it
 # restarts, or while the site changes a limit
 _NEVER_STARTS_S = 60.0
@@ -113,54 +91,20 @@ def compile_patience(state: LedgerState, trial: Trial, patience: Patience) -> fl
     patience, the factor is 1. It is twice as large if an earlier trial of the arm hung while it
     compiled.
     """
-    factor = _TIMES_LONGER if _hung_while_compiling(state, trial) else 1.0
+    results = [progress.ended for progress in state.trials.values() if progress.ended is not None]
+    hung = any(
+        finding.cls == FailureClass.HANG_SILENT_OOM
+        for result in results
+        if (result.trial.arm, result.trial.study) == (trial.arm, trial.study)
+        for finding in result.findings
+    )
+    factor = _TIMES_LONGER if hung else 1.0
     if trial.rotation is not None or patience.compiling_s != Patience().compiling_s:
         return factor
-    pace = pace_of(
-        progress.ended for progress in state.trials.values() if progress.ended is not None
-    )
+    pace = pace_of(results)
     if pace is None:
         return math.inf
     return factor * max(1.0, _TIMES_LONGER * pace.start_s / patience.compiling_s)
-
-
-def _hung_while_compiling(state: LedgerState, trial: Trial) -> bool:
-    """Return whether an earlier trial of this arm printed its memory statistics and then hung."""
-    return any(
-        finding.cls == FailureClass.HANG_SILENT_OOM
-        for progress in state.trials.values()
-        if progress.trial.arm == trial.arm
-        and progress.trial.study == trial.study
-        and progress.ended
-        for finding in progress.ended.findings
-    )
-
-
-def _retried_classes(state: LedgerState, trial: Trial, number: int) -> tuple[str, ...]:
-    """Return the failure classes of the attempts before `number` that were retried, in order."""
-    decisions = state.decided_on(trial.id)
-    # an attempt that a program of a rotation ended counts against that program, not the trial
-    blamed_attempts = {blame.attempt for blame in state.trials[trial.id].blamed}
-    return tuple(
-        decided.cls
-        for decided in decisions
-        if decided.next is Next.RETRY and decided.attempt not in {number, *blamed_attempts}
-    )
-
-
-def _ending_events(
-    state: LedgerState, decided: Decided, outcome: Outcome, finding: Finding
-) -> tuple[Event, ...]:
-    """Return the events that end a trial whose attempt was not submitted or did not run."""
-    before = state.trials[decided.trial_id].result
-    result = msgspec.structs.replace(
-        before,
-        status=STATUS[decided.next],
-        reason=decided.why,
-        findings=(*before.findings, finding),
-        outcome=outcome,
-    )
-    return (decided, TrialEnded(result=result))
 
 
 class Attempts:
@@ -174,18 +118,18 @@ class Attempts:
         reference: str = "",
         recover: Recover | None = None,
     ) -> None:
+        policy, site = policy or Policy(), run.site
         self._run = run
         self._reference = reference
-        self._policy = policy or Policy()
-        self._node_failure_ends_trial = self._policy.on_node_failure is OnNodeFailure.VERDICT
         self._recover = recover
         # the site's command that reports what the log of a node says; () if it is not used
-        asks_nodes = self._policy.asks_nodes
-        self._health = tuple(shlex.split(run.site.node_health)) if asks_nodes else ()
-        site_policy = run.site.retry_policy
+        self._health = tuple(shlex.split(site.node_health)) if policy.asks_nodes else ()
         # a rule of the site replaces the study's rule for the same class
-        rules = {**self._policy.rules, **site_policy.rules}
-        self._rules = msgspec.structs.replace(site_policy, rules=rules)
+        rules = {**policy.rules, **site.retry_policy.rules}
+        self._facts = Facts(
+            policy=replace(site.retry_policy, rules=rules),
+            ends_with_nodes=policy.on_node_failure is OnNodeFailure.VERDICT,
+        )
         self._follower = Follower(run.folder, patience=run.resources.patience)
         # folder of an attempt -> when its end, or its ranks' report, was last requested
         self._end_requested_s: dict[str, float] = {}
@@ -193,11 +137,10 @@ class Attempts:
         self._full_until_s = float("-inf")  # nothing is submitted before this time
         self._full_since_s: float | None = None  # when a limit was reached; None if none is
         self._is_full_noted = False  # whether this session noted such a limit
-        # the keys of the next three are the names of the nodes that a trial requests
-        self._resumptions: dict[tuple[str, ...], int] = {}  # those since the last measured trial
-        self._checked_nodes_s: dict[tuple[str, ...], float] = {}  # when they were last checked
-        self._queued_since_s: dict[tuple[str, ...], float] = {}  # since when a job waits for them
-        self._never_starts_since_s: dict[tuple[str, ...], float] = {}  # since when none can start
+        self._resumptions: dict[_Nodes, int] = {}  # those since the last measured trial
+        self._checked_nodes_s: dict[_Nodes, float] = {}  # when they were last checked
+        self._queued_since_s: dict[_Nodes, float] = {}  # since when a job waits for them
+        self._never_starts_since_s: dict[_Nodes, float] = {}  # since when none can start
 
     def intend(self, state: LedgerState, trial: Trial) -> AttemptIntended:
         """Return the next attempt of a trial; the ledger must hold it before it is submitted."""
@@ -215,11 +158,10 @@ class Attempts:
         """
         run, number = self._run, attempt.number
         cell = run.cell_of(trial, state)
-        request = run.request_for(trial, number, state)
-        request = msgspec.structs.replace(request, comment=attempt.comment)
+        request = replace(run.request_for(trial, number, state), comment=attempt.comment)
+        if run.clock.ticks() < self._full_until_s:
+            return ()
         try:
-            if run.clock.ticks() < self._full_until_s:
-                return ()
             checkouts.make(run.launcher, [cell])
             as_run = state.trials[trial.id].as_run
             spec = run.launcher.launch(run.with_secrets(as_run), cell)
@@ -233,17 +175,15 @@ class Attempts:
             if state.in_flight():
                 return ()  # the attempt stays intended, and the trials that run may still end well
             raise
-        except QueueFull as error:
-            if self._waits_for_room(state):
-                return self._note_full_queue(error)
-            return self._refused_events(state, trial, request, number, error)
         except OSError as error:
             raise LedgerError(
                 f"{request.folder} cannot be written: {error}; the work directory must be "
                 "writable, with free space"
             ) from error
         except (SubmissionError, ConfigError) as error:
-            return self._refused_events(state, trial, request, number, error)
+            if isinstance(error, QueueFull) and self._waits_for_room(state):
+                return self._note_full_queue(error)
+            return self._refused_events(state, trial, request, number, str(error))
         self._full_since_s = None
         submission = Submission(
             trial_id=trial.id,
@@ -277,16 +217,13 @@ class Attempts:
         return (Noted(why=why),)
 
     def _refused_events(
-        self,
-        state: LedgerState,
-        trial: Trial,
-        request: Request,
-        number: int,
-        error: Exception,
+        self, state: LedgerState, trial: Trial, request: Request, number: int, reason: str
     ) -> tuple[Event, ...]:
         forget_secrets(request.folder)
-        cell, reason = self._run.cell_of(trial, state), str(error)
         outcome = Outcome(state=State.FAILED, reason=reason)
+        # if other jobs are accepted, and this one names its nodes, they are the reason
+        others_run = bool(state.in_flight() or state.measured_on)
+        names_nodes = bool(self._run.cell_of(trial, state).nodelist)
         end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)
         ruling = Ruling(
             trial_id=trial.id,
@@ -295,9 +232,9 @@ class Attempts:
             cls=FailureClass.SUBMISSION_REFUSED,
             detail=reason,
             nodes=request.nodelist,
+            is_of_node=names_nodes and others_run,
         )
-        is_for_nodes = bool(cell.nodelist) and not _is_refused_everywhere(state, ruling)
-        return (end, *self._cannot_start(state, ruling, outcome, is_for_nodes=is_for_nodes))
+        return (end, *self._cannot_start(state, ruling, outcome))
 
     def events_for(
         self, state: LedgerState, submission: Submission, outcome: Outcome
@@ -327,14 +264,13 @@ class Attempts:
             return ()
         if is_cut or not is_running:
             return ()
-        # A job that a person has suspended makes no steps, and the second start of a job that was
-        # requeued runs nothing. Neither of them hangs.
-        is_suspended = outcome.is_suspended or outcome.is_requeued
         cut_short = self._follower.reason_to_end(
             submission,
             progress.trial.protocol,
             ticks_s=self._run.clock.ticks(),
-            is_suspended=is_suspended,
+            # A job that a person has suspended makes no steps, and the second start of a job that
+            # was requeued runs nothing. Neither of them hangs.
+            is_suspended=outcome.is_suspended or outcome.is_requeued,
             compiling_factor=compile_patience(state, progress.trial, self._run.resources.patience),
             rotates=progress.trial.rotation is not None,
         )
@@ -356,106 +292,103 @@ class Attempts:
         requested stops the sweep, because all other jobs request the same.
         """
         # names of nodes -> the first submission that waits for them, and its outcome so far
-        waiting: dict[tuple[str, ...], tuple[Submission, Outcome]] = {}
+        waiting: dict[_Nodes, tuple[Submission, Outcome]] = {}
         busy: set[str] = set()  # nodes on which something runs; "" if the job names none
         for submission in state.in_flight():
-            trial = state.trials[submission.trial_id].trial
-            outcome = outcome_of(outcomes, submission)
-            nodes = state.nodes_of(self._run.cell_of(trial, state))
-            if outcome is None or state.trials[submission.trial_id].ended is not None:
+            progress, outcome = state.trials[submission.trial_id], outcome_of(outcomes, submission)
+            nodes = state.nodes_of(self._run.cell_of(progress.trial, state))
+            if outcome is None or progress.ended is not None:
                 continue
             if outcome.state is State.PENDING:
                 waiting.setdefault(nodes, (submission, outcome))
             else:
                 busy |= {*nodes} or {""}
         stuck = {nodes: job for nodes, job in waiting.items() if busy.isdisjoint(nodes or ("",))}
-        never_start = [nodes for nodes, (_, outcome) in stuck.items() if outcome.never_starts]
-        now_s, before = self._run.clock.ticks(), self._queued_since_s
-        self._queued_since_s = {nodes: before.get(nodes, now_s) for nodes in stuck}
-        before = self._never_starts_since_s
-        self._never_starts_since_s = {nodes: before.get(nodes, now_s) for nodes in never_start}
-        events: list[Event] = []
-        for nodes, (submission, outcome) in stuck.items():
-            events += self._first_waiting(state, nodes, submission, outcome)
-        return tuple(events)
+        now_s, queued, never = (
+            self._run.clock.ticks(), self._queued_since_s, self._never_starts_since_s,
+        )  # fmt: skip
+        self._queued_since_s = {nodes: queued.get(nodes, now_s) for nodes in stuck}
+        self._never_starts_since_s = {
+            nodes: never.get(nodes, now_s)
+            for nodes, (_, outcome) in stuck.items()
+            if outcome.never_starts
+        }
+        return tuple(
+            event
+            for nodes, (submission, outcome) in stuck.items()
+            for event in self._first_waiting(state, nodes, submission, outcome)
+        )
 
     def _first_waiting(
-        self, state: LedgerState, nodes: tuple[str, ...], first: Submission, outcome: Outcome
+        self, state: LedgerState, nodes: _Nodes, first: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Return the events for a submission that is the first to wait for its nodes."""
         now_s, limit_s = self._run.clock.ticks(), self._run.resources.queue_limit_s
-        detail = f"{outcome.reason}: change what a job asks for, in Resources or the Slurm options"
         ruling = Ruling(
             trial_id=first.trial_id,
             attempt=first.attempt,
             next=Next.STOP,
-            cls=FailureClass.NEVER_STARTS,
-            detail=detail,
+            cls=FailureClass.QUEUE_LIMIT,
+            detail=f"no trial has started for {limit_s} s",
             evidence=outcome.reason,
+            is_of_node=True,
         )
         if limit_s and now_s - self._queued_since_s[nodes] > limit_s:
-            detail = f"no trial has started for {limit_s} s"
-            spent = msgspec.structs.replace(ruling, cls=FailureClass.QUEUE_LIMIT, detail=detail)
-            return self._cannot_start(state, spent, outcome)
-        if outcome.lacks_nodes and self._is_node_check_due(nodes):
-            return self._resume_waiting_nodes(state, nodes, ruling, outcome)
+            return self._cannot_start(state, ruling, outcome)
+        last_check_s = self._checked_nodes_s.get(nodes, float("-inf"))
+        if outcome.lacks_nodes and now_s - last_check_s >= _CHECK_NODES_S:
+            self._checked_nodes_s[nodes] = now_s
+            resumed = self._resume(nodes)
+            if resumed.faults:
+                ruling = replace(
+                    ruling,
+                    cls=FailureClass.NODE_DRAIN,
+                    detail="; ".join(resumed.faults),
+                    nodes=resumed.unfit or nodes,
+                    resumed=resumed.nodes,
+                )
+                return self._cannot_start(state, ruling, outcome)
+            if not resumed.nodes:
+                return ()
+            self._never_starts_since_s.pop(nodes, None)
+            return (_epoch_of_resumed(FailureClass.NODE_DRAIN, resumed.nodes),)
         if now_s - self._never_starts_since_s.get(nodes, now_s) <= _NEVER_STARTS_S:
             return ()
-        return self._cannot_start(state, ruling, outcome, is_for_nodes=False)
-
-    def _is_node_check_due(self, nodes: tuple[str, ...]) -> bool:
-        """Return whether to check the nodes of a waiting trial again; if so, record the time."""
-        now_s = self._run.clock.ticks()
-        if now_s - self._checked_nodes_s.get(nodes, float("-inf")) < _CHECK_NODES_S:
-            return False
-        self._checked_nodes_s[nodes] = now_s
-        return True
-
-    def _resume_waiting_nodes(
-        self, state: LedgerState, nodes: tuple[str, ...], ruling: Ruling, outcome: Outcome
-    ) -> tuple[Event, ...]:
-        """Resume the nodes of a waiting trial; return the events of success or failure."""
-        resumed = self._resume(nodes)
-        if resumed.faults:
-            ruling = msgspec.structs.replace(
-                ruling,
-                cls=FailureClass.NODE_DRAIN,
-                detail="; ".join(resumed.faults),
-                nodes=resumed.unfit or nodes,
-                resumed=resumed.nodes,
-            )
-            return self._cannot_start(state, ruling, outcome)
-        if not resumed.nodes:
-            return ()
-        self._never_starts_since_s.pop(nodes, None)
-        return (_epoch_of_resumed(FailureClass.NODE_DRAIN, resumed.nodes),)
+        advice = "change what a job asks for, in Resources or the Slurm options"
+        detail = f"{outcome.reason}: {advice}"
+        never = replace(ruling, cls=FailureClass.NEVER_STARTS, detail=detail, is_of_node=False)
+        return self._cannot_start(state, never, outcome)
 
     def _cannot_start(
-        self, state: LedgerState, proposed: Ruling, outcome: Outcome, *, is_for_nodes: bool = True
+        self, state: LedgerState, proposed: Ruling, outcome: Outcome
     ) -> tuple[Event, ...]:
-        """Return the events that follow when a trial cannot start.
-
-        `is_for_nodes` says whether its nodes are the reason; if not, no trial can start.
-        """
-        facts = Facts(is_for_nodes=is_for_nodes, ends_with_nodes=self._node_failure_ends_trial)
-        ruling = apply_cases(proposed, facts)
+        """Return the events that follow when a trial cannot start."""
+        ruling = with_exceptions(proposed, self._facts)
         event = ruling.as_event(proposed.trial_id, proposed.attempt)
         if ruling.next is Next.STOP:
             return (event,)
         _LOG.info("%s ends without a measurement: %s", event.trial_id, sentence(event.why))
+        before = state.trials[event.trial_id].result
         finding = Finding(
             cls=event.cls, action=Action.NONE, text=event.evidence, detail=event.detail
         )
-        return _ending_events(state, event, outcome, finding)
+        result = replace(
+            before,
+            status=STATUS[event.next],
+            reason=event.why,
+            findings=(*before.findings, finding),
+            outcome=outcome,
+        )
+        return (event, TrialEnded(result=result))
 
-    def _resume(self, nodes: tuple[str, ...]) -> Resumed:
+    def _resume(self, nodes: _Nodes) -> Resumed:
         """Resume nodes, unless that was done often enough without a measured trial since."""
         resumptions = self._resumptions.get(nodes, 0)
         if resumptions >= _MOST_RESUMPTIONS:
             why = f"resumed {resumptions} times without a measured trial since"
             return Resumed(unfit=nodes, faults=(why,))
         resumed = self._run.executor.resume(nodes)
-        resumed = msgspec.structs.replace(resumed, faults=tuple(map(shown, resumed.faults)))
+        resumed = replace(resumed, faults=tuple(map(shown, resumed.faults)))
         _LOG.warning(
             "request to resume %s: resumed %s; %s",
             ",".join(nodes) or "this machine",
@@ -496,7 +429,8 @@ class Attempts:
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> tuple[Event, ...]:
         """Assess a submission that is over; return its end, and the trial's end if there is one."""
-        progress, folder = state.trials[submission.trial_id], self._run.folder / submission.folder
+        trial_id, number = submission.trial_id, submission.attempt
+        folder = self._run.folder / submission.folder
         self._end_requested_s.pop(submission.folder, None)
         self._report_requested_s.pop(submission.folder, None)
         self._full_until_s = float("-inf")  # the limit on jobs may have room again
@@ -512,20 +446,21 @@ class Attempts:
             attempt = dataclasses.replace(attempt, left=no_files)
             assessment = assess(attempt)
         end = AttemptEnded(
-            trial_id=submission.trial_id,
-            attempt=submission.attempt,
+            trial_id=trial_id,
+            attempt=number,
             outcome=attempt.outcome,
             findings=assessment.findings,
             blamed=assessment.blamed,
         )
-        if progress.ended is not None:  # the ledger was cut short and lacks only this event
+        if state.trials[trial_id].ended is not None:  # a ledger that lost only this event
             return (end,)
         decision, events = self._prepare_retry(assessment.decision, attempt.facts)
         if decision.next is Next.ACCEPT:
             self._resumptions.pop(attempt.facts.nodes, None)
-        else:
-            decision = with_evidence(decision, attempt, self._run.executor.name)
-            decided = self._decided_event(decision, submission.trial_id, submission.attempt)
+        else:  # the wait before a retry begins now
+            not_before_s = self._run.clock.now() + decision.backoff_s if decision.backoff_s else 0.0
+            decided = decision.as_event(trial_id, number, not_before_s=not_before_s)
+            _LOG.info("%s, attempt %d: %s", trial_id, number, sentence(decided.why))
             events = (*events, decided)
         if (status := STATUS.get(decision.next)) is not None:
             events += self._trial_end_events(state, submission, attempt, assessment, status)
@@ -535,43 +470,44 @@ class Attempts:
     def _ended_attempt(
         self, state: LedgerState, submission: Submission, outcome: Outcome
     ) -> EndedAttempt:
-        run, progress = self._run, state.trials[submission.trial_id]
+        run, progress, number = self._run, state.trials[submission.trial_id], submission.attempt
         trial, folder = progress.trial, run.folder / submission.folder
-        cell, cut = run.cell_of(trial, state), progress.attempts[submission.attempt].cut_short
+        cell, cut = run.cell_of(trial, state), progress.attempts[number].cut_short
         spec = read_spec(folder)
-        is_reference_measured = any(
-            other.result.status is TrialStatus.MEASURED
-            for other in state.trials.values()
-            if other.trial.arm == self._reference
+        is_compared = bool(self._reference) and trial.protocol.is_scored
+        # an attempt that a program of a rotation ended counts against that program, not the trial
+        uncounted = {number, *(blame.attempt for blame in progress.blamed)}
+        facts = dataclasses.replace(
+            self._facts,
+            earlier=tuple(
+                decided.cls
+                for decided in state.decided_on(trial.id)
+                if decided.next is Next.RETRY and decided.attempt not in uncounted
+            ),
+            is_reference=is_compared and trial.arm == self._reference,
+            reference_runs=not is_compared
+            or any(
+                other.result.status is TrialStatus.MEASURED
+                for other in state.trials.values()
+                if other.trial.arm == self._reference
+            ),
+            nodes=state.nodes_of(cell),
         )
         return EndedAttempt(
             trial=trial,
             cell=cell,
             outcome=outcome,
             left=self._follower.finish(submission, trial.protocol, stood_still=cut is not None),
-            number=submission.attempt,
+            number=number,
             cut=cut,
             blamed=progress.blamed,
             dumps_options=spec is not None and spec.tells_options,
             exempt=run.site.unseen,
             ran_on=compared_devices(state, trial, outcome, folder, reference=self._reference),
+            executor=run.executor.name,
             log=folder / log_name(0),
-            facts=Facts(
-                earlier=_retried_classes(state, trial, submission.attempt),
-                policy=self._rules,
-                reference=reference_for(trial, self._reference, runs=is_reference_measured),
-                ends_with_nodes=self._node_failure_ends_trial,
-                nodes=state.nodes_of(cell),
-            ),
+            facts=facts,
         )
-
-    def _decided_event(self, decision: Ruling, trial_id: str, number: int) -> Decided:
-        """Return the event of a decision; the wait before a retry begins now."""
-        wait_s = decision.backoff_s
-        not_before_s = self._run.clock.now() + wait_s if wait_s else 0.0
-        decided = decision.as_event(trial_id, number, not_before_s=not_before_s)
-        _LOG.info("%s, attempt %d: %s", trial_id, number, sentence(decided.why))
-        return decided
 
     def _trial_end_events(
         self,
@@ -581,14 +517,14 @@ class Attempts:
         assessment: Assessment,
         status: TrialStatus,
     ) -> tuple[Event, ...]:
-        trial, cell, outcome = attempt.trial, attempt.cell, attempt.outcome
+        trial, outcome = attempt.trial, attempt.outcome
         before = state.trials[trial.id].result
         epochs: tuple[Event, ...] = ()
         # a trial that ran on another device shows nothing about its cell
         if assessment.decision.cls != FailureClass.OTHER_DEVICE:
             folder = self._run.folder / submission.folder
             epochs = epoch_events(state, attempt, folder, is_scored=bool(assessment.score))
-        result = msgspec.structs.replace(
+        result = replace(
             before,
             status=status,
             score=assessment.score,
@@ -597,7 +533,7 @@ class Attempts:
             findings=(*before.findings, *assessment.findings),
             outcome=outcome,
             job_ids=(*before.job_ids[:-1], outcome.job or submission.job_id),
-            epoch=state.epoch_of(cell.digest, tuple(outcome.nodes) or attempt.facts.nodes)
+            epoch=state.epoch_of(trial.cell_digest, tuple(outcome.nodes) or attempt.facts.nodes)
             + sum(isinstance(event, EpochBegan) for event in epochs),
             settings=assessment.settings,
             devices=assessment.devices,
@@ -609,32 +545,33 @@ class Attempts:
         """Do what a retry needs first, or call the site's hook; return ruling and events."""
         if ruling.next is not Next.RETRY or ruling.before not in (Action.HOOK, Action.RESUME_NODE):
             return ruling, ()
-        resumed, nodes = Resumed(), facts.nodes
-        if ruling.before is Action.RESUME_NODE:
+        resumed, nodes, cls, action = Resumed(), facts.nodes, ruling.cls, ruling.before
+        if action is Action.RESUME_NODE:
             resumed = self._resume(nodes)
             if not resumed.faults:
                 if resumed.nodes:
-                    return ruling, (_epoch_of_resumed(ruling.cls, resumed.nodes),)
-                why = say("{cls}: fit again: {nodes}", cls=ruling.cls, nodes=nodes)
+                    return ruling, (_epoch_of_resumed(cls, resumed.nodes),)
+                why = say("{cls}: fit again: {nodes}", cls=cls, nodes=nodes)
                 return ruling, (EpochBegan(why=why, nodes=nodes),)
         clean_ruling = Ruling.from_json(without_secrets(ruling.to_json()))
         if self._recover is not None and self._recover(clean_ruling, nodes):
-            why = say("{cls}: the site did {action}", cls=ruling.cls, action=ruling.before)
+            why = say("{cls}: the site did {action}", cls=cls, action=action)
             return ruling, (EpochBegan(why=why, nodes=nodes),)
-        unready = msgspec.structs.replace(
+        unready = replace(
             ruling,
+            next=Next.STOP,
             found=say(
                 "the next attempt needs {needed}, which was not done{faults}",
-                needed=ruling.before,
+                needed=action,
                 faults=say("; {faults:; }", faults=resumed.faults) if resumed.faults else None,
             ),
             nodes=resumed.unfit or ruling.nodes,
             resumed=resumed.nodes,
         )
-        return apply_cases(unready, dataclasses.replace(facts, is_unready=True)), ()
+        return with_exceptions(unready, facts), ()
 
 
-def _epoch_of_resumed(cls: str, nodes: tuple[str, ...]) -> EpochBegan:
+def _epoch_of_resumed(cls: str, nodes: _Nodes) -> EpochBegan:
     return EpochBegan(why=say("{cls}: resumed {nodes}", cls=cls, nodes=nodes), nodes=nodes)
 
 
@@ -645,18 +582,3 @@ def _require_secrets(trial: Trial, spec: LaunchSpec) -> None:
             f"{trial.id} needs a secret, and the ledger keeps no secrets; put the secret back into "
             f"the profile {trial.profile.id!r} or the cell in the sweep file"
         )
-
-
-def _is_refused_everywhere(state: LedgerState, ruling: Ruling) -> bool:
-    """Return whether more than `_NODE_LISTS` node lists were refused for the same reason.
-
-    If a trial runs or was measured, the scheduler does not refuse all nodes.
-    """
-    if state.in_flight() or state.measured_on:
-        return False
-    refused = {
-        decided.nodes
-        for decided in state.decisions
-        if (decided.cls, decided.detail) == (ruling.cls, ruling.detail)
-    }
-    return len({*refused, ruling.nodes}) > _NODE_LISTS

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.ended import EndedAttempt
+from pytest_xlatune.campaign._follow import EndedAttempt
 from pytest_xlatune.executors.folder import DEVICES, read_environments, read_spec
 from pytest_xlatune.ledger import EnvironmentSeen, EpochBegan, Event
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.environment import NodeEnvironment, changes
-from pytest_xlatune.model.message import Message, say, sentence
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import Outcome, TrialStatus
 from pytest_xlatune.model.trial import Trial
 
@@ -58,18 +58,6 @@ _CODE_VARIABLES = frozenset(
 )
 
 
-def _as_cell_environment(
-    environment: NodeEnvironment, trial: Trial, libraries: Mapping[str, str]
-) -> NodeEnvironment:
-    """Return what a trial reports about its cell, with the libraries that its log names.
-
-    If the profile chooses its packages itself, the report is without packages, devices and code.
-    """
-    if not _CODE_VARIABLES.isdisjoint(trial.profile.env):
-        return replace(environment, packages={}, devices={}, code={})
-    return replace(environment, packages={**environment.packages, **libraries})
-
-
 def compared_devices(
     state: LedgerState, trial: Trial, outcome: Outcome, folder: Path, *, reference: str
 ) -> dict[str, Mapping[str, str]]:
@@ -79,28 +67,27 @@ def compared_devices(
     trial, they are those of the reference in its study on the same nodes. The result is empty if a
     node reports other GPUs than before, because a new epoch then begins.
     """
-    nodes = sorted(outcome.nodes)
+    nodes, digest = sorted(outcome.nodes), trial.cell_digest
     others = (progress.ended for progress in state.trials.values() if progress.trial.id != trial.id)
     results = [
         result
         for result in others
         if result is not None and result.devices and result.status is TrialStatus.MEASURED
     ]
-    if not results or _has_other_gpus(state, trial, folder):
+    if not results or _has_other_gpus(_by_name(state, digest), folder):
         return {}
-    epoch = state.epoch_of(trial.cell_digest, tuple(outcome.nodes))
-    cell_results = [result for result in results if result.trial.cell_digest == trial.cell_digest]
-    reference_results = [
-        result
-        for result in results
-        if (result.trial.arm, result.trial.study) == (reference, trial.study)
-        and result.outcome is not None
-        and nodes == sorted(result.outcome.nodes)
-    ]
-    if cell_results:
-        compared = [result for result in cell_results if result.epoch == epoch]
+    epoch = state.epoch_of(digest, tuple(outcome.nodes))
+    compared = [result for result in results if result.trial.cell_digest == digest]
+    if compared:
+        compared = [result for result in compared if result.epoch == epoch]
     else:
-        compared = reference_results
+        compared = [
+            result
+            for result in results
+            if (result.trial.arm, result.trial.study) == (reference, trial.study)
+            and result.outcome is not None
+            and nodes == sorted(result.outcome.nodes)
+        ]
     devices_of_arm: dict[str, Mapping[str, str]] = {}
     for result in sorted(compared, key=lambda result: result.trial.arm != reference):
         arm = result.trial.arm
@@ -108,15 +95,16 @@ def compared_devices(
     return devices_of_arm
 
 
-def _has_other_gpus(state: LedgerState, trial: Trial, folder: Path) -> bool:
-    before = {
-        environment.name: environment.node
-        for environment in state.environments.get(trial.cell_digest, ())
+def _by_name(state: LedgerState, cell_digest: str) -> dict[str, NodeEnvironment]:
+    return {
+        environment.name: environment for environment in state.environments.get(cell_digest, ())
     }
-    for environment in read_environments(folder):
-        node_before = before.get(environment.name, {})
-        is_known = bool(environment.node and node_before)
-        if is_known and environment.node.get("GPUs") != node_before.get("GPUs"):
+
+
+def _has_other_gpus(before: Mapping[str, NodeEnvironment], folder: Path) -> bool:
+    for now in read_environments(folder):
+        node_before = before[now.name].node if now.name in before else {}
+        if now.node and node_before and now.node.get("GPUs") != node_before.get("GPUs"):
             return True
     return False
 
@@ -125,19 +113,21 @@ def _environment_events(
     state: LedgerState, attempt: EndedAttempt, folder: Path
 ) -> tuple[Event, ...]:
     """Return the environment of a trial if it is new, and the epoch if the environment changed."""
-    trial, outcome = attempt.trial, attempt.outcome
-    libraries = attempt.left.report.libraries
-    environments = tuple(
-        _as_cell_environment(environment, trial, libraries)
+    trial, digest = attempt.trial, attempt.trial.cell_digest
+    environments = [
+        replace(environment, packages={}, devices={}, code={})
+        if not _CODE_VARIABLES.isdisjoint(trial.profile.env)
+        else replace(
+            environment, packages={**environment.packages, **attempt.left.report.libraries}
+        )
         for environment in read_environments(folder)
-    )
+    ]
     if not environments:
         return ()
-    digest = trial.cell_digest
-    before = {environment.name: environment for environment in state.environments.get(digest, ())}
+    before = _by_name(state, digest)
     # for a node that did not answer in time, its last answer is kept for the next comparison
     answered = {environment.name for environment in environments}
-    silent = before.keys() & set(outcome.nodes) - answered
+    silent = before.keys() & set(attempt.outcome.nodes) - answered
     nodes = (
         *(environment.after(before.get(environment.name)) for environment in environments),
         *(before[name] for name in sorted(silent)),
@@ -147,24 +137,19 @@ def _environment_events(
     if not is_whole and {environment.name: environment for environment in nodes} == before:
         return ()
     seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
-    changed_nodes: list[str] = []
-    differences: list[Message] = []
-    for environment in environments:
-        if environment.name in before:
-            node_differences = changes(before[environment.name], environment)
-            if node_differences:
-                changed_nodes.append(environment.name)
-                differences += node_differences
-    if not changed_nodes:
+    differences = {
+        environment.name: found
+        for environment in environments
+        if environment.name in before and (found := changes(before[environment.name], environment))
+    }
+    if not differences:
         return (seen,)
-    began = EpochBegan(
-        why=say(
-            "on {nodes} changed: {changes:; }",
-            nodes=changed_nodes,
-            changes=list(dict.fromkeys(differences)),
-        ),
-        cell_digest=digest,
-        nodes=tuple(changed_nodes),
+    all_changes = [change for found in differences.values() for change in found]
+    why = say(
+        "on {nodes} changed: {changes:; }",
+        nodes=[*differences],
+        changes=list(dict.fromkeys(all_changes)),
     )
+    began = EpochBegan(why=why, cell_digest=digest, nodes=tuple(differences))
     _LOG.warning("%s", sentence(began.remark))
     return (seen, began)

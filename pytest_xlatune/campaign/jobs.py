@@ -14,6 +14,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from pytest_xlatune import secure_files
@@ -90,13 +92,8 @@ def end_jobs(
 
 def by_executor(submissions: Iterable[Submission]) -> dict[str, tuple[Submission, ...]]:
     """Return the submissions of each executor, by its name."""
-    submissions_of: dict[str, tuple[Submission, ...]] = {}
-    for submission in sorted(submissions, key=lambda submission: submission.executor):
-        submissions_of[submission.executor] = (
-            *submissions_of.get(submission.executor, ()),
-            submission,
-        )
-    return submissions_of
+    name = attrgetter("executor")
+    return {key: tuple(same) for key, same in groupby(sorted(submissions, key=name), key=name)}
 
 
 def _state_of(folder: Path) -> LedgerState:

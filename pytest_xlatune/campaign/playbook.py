@@ -2,8 +2,8 @@
 
 `decide` first finds the class of the failure: from the attempt's log, or else from the state that
 the scheduler reports (`CLASS_OF_STATE`). The rule of the class (`CLASS_RULES`, `ACTION_RULES`) and
-the number of tries so far give a decision. Then the exceptions in `CASES` may replace it: a
-rotation, for example, goes on without the program that ended it.
+the number of tries so far give a decision. Then `with_exceptions` may replace it: a rotation, for
+example, goes on without the program that ended it.
 
 A decision depends on the status of a trial's attempts and on their findings, never on a measured
 value, because repeating slow runs would make winners of noise. Nodes are never swapped. This module
@@ -12,11 +12,9 @@ only decides: it starts and cancels nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import takewhile
-from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -111,15 +109,6 @@ def is_from_outside(cls: str) -> bool:
     return cls in _FROM_OUTSIDE or cls in blamed_on(Blame.SITE, Blame.NODE)
 
 
-class Reference(StrEnum):
-    """Whether the reference has run, and whether the attempt belongs to it."""
-
-    RUNS = "runs"  # a trial of the reference was measured, or there is no reference
-    UNKNOWN = "unknown"  # no trial of the reference has been measured yet
-    ITSELF = "itself"  # the attempt belongs to the reference, which has run before
-    FIRST = "first"  # the attempt belongs to the reference, which has never run
-
-
 class Ruling(Decided, frozen=True, kw_only=True):
     """A decision after an attempt; `as_event` returns the event that records it.
 
@@ -127,7 +116,7 @@ class Ruling(Decided, frozen=True, kw_only=True):
         trial_id, attempt: empty; only the event names the attempt.
         backoff_s: seconds before the next attempt.
         before: what must be done before the next attempt.
-        is_of_node: whether a node caused the failure, not the program.
+        is_of_node: whether a node is the reason, not the program.
     """
 
     trial_id: str = ""
@@ -153,95 +142,28 @@ class Facts:
     Attributes:
         earlier: the classes of the earlier attempts of its trial that were retried, in order.
         policy: the rules of the site.
-        reference: whether the reference has run.
+        is_reference: whether the attempt belongs to the reference.
+        reference_runs: whether a trial of the reference was measured, or there is no reference.
         blamed: the program of a rotation that the attempt died of; None if there is none.
         has_enough_turns: whether a rotation that a time limit ended has enough turns for a score.
         is_first_rotation: whether it is rotation 0, of the baseline alone, or rotation 1; all later
             rotations depend on these.
-        is_unready: whether the preparation of the next attempt failed.
-        is_for_nodes: whether its nodes are the reason that it cannot start.
         ends_with_nodes: whether the study goes on without a trial whose nodes fail.
         nodes: the nodes of the trial.
     """
 
     earlier: Sequence[str] = ()
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    reference: Reference = Reference.RUNS
+    is_reference: bool = False
+    reference_runs: bool = True
     blamed: Blamed | None = None
     has_enough_turns: bool = False
     is_first_rotation: bool = False
-    is_unready: bool = False
-    is_for_nodes: bool = False
     ends_with_nodes: bool = False
     nodes: tuple[str, ...] = ()
 
 
 _NO_FACTS = Facts()
-
-
-class EndCase(NamedTuple):
-    """A row of `CASES`.
-
-    Attributes:
-        follows: the decisions that the row may replace; () means any.
-        fits: returns whether the row applies to this attempt.
-        then: the decision that replaces them.
-        changes: returns the other fields of the ruling that change, with their new values.
-    """
-
-    follows: tuple[Next, ...]
-    fits: Callable[[Ruling, Facts], bool]
-    then: Next
-    changes: Callable[[Ruling, Facts], dict[str, Any]] = lambda *_: {}
-
-
-def _changes_for_blamed(_: Ruling, facts: Facts) -> dict[str, Any]:
-    """Return the changes of a ruling if a rotation is retried without the program that ended it.
-
-    There are none if the program is only a suspect, because it then stays in the rotation.
-    """
-    if facts.blamed is None or facts.blamed.is_suspect:
-        return {}
-    kinds = {
-        BlamedAt.COMPILING: "it ended while it compiled {program}, and goes on without it",
-        BlamedAt.TURN: "it ended in the turn of {program}, and goes on without it",
-    }
-    why = say(kinds[facts.blamed.at], program=facts.blamed.program)
-    return {"tried": 0, "backoff_s": 0.0, "before": Action.NONE, "found": why}
-
-
-# Exceptions to the decision of a rule, in order. Each row that applies replaces the decision.
-CASES: tuple[EndCase, ...] = (
-    EndCase((), lambda _, facts: facts.blamed is not None, Next.RETRY, _changes_for_blamed),
-    EndCase(
-        (),
-        lambda ruling, facts: (
-            facts.has_enough_turns
-            and facts.blamed is None
-            and ruling.cls == FailureClass.TIME_LIMIT
-        ),
-        Next.ACCEPT,
-    ),
-    # All rotations depend on the first one. If an outside cause ended it, the sweep stops, and the
-    # next session retries it. If the trainer keeps ending by itself, it cannot rotate.
-    EndCase(
-        (Next.GIVE_UP,),
-        lambda ruling, facts: facts.is_first_rotation and is_from_outside(ruling.cls),
-        Next.STOP,
-    ),
-    EndCase((Next.GIVE_UP,), lambda _, facts: facts.is_first_rotation, Next.DROP),
-    EndCase(
-        (Next.RETRY,),
-        lambda _, facts: facts.is_unready,
-        Next.STOP,
-    ),
-    EndCase(
-        (Next.STOP,),
-        lambda ruling, facts: facts.ends_with_nodes and (ruling.is_of_node or facts.is_for_nodes),
-        Next.GIVE_UP,
-        lambda ruling, facts: {"nodes": ruling.nodes or facts.nodes},
-    ),
-)
 
 
 def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
@@ -258,18 +180,13 @@ def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     return class_rule
 
 
-def _retries_for(policy: RetryPolicy, cls: str) -> int:
-    rule = policy.rules.get(cls) or CLASS_RULES.get(cls)
-    return rule.retries if rule is not None else 0
-
-
 def decide(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
     """Decide what follows from an ended attempt; `cause` is the root cause in its log, or None."""
-    return apply_cases(rule_decision(outcome, cause, facts), facts)
+    return with_exceptions(rule_decision(outcome, cause, facts), facts)
 
 
 def rule_decision(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
-    """Return the decision by the rule of a failure and the number of tries, before `CASES`.
+    """Return the decision by the rule of a failure and the number of tries, without exceptions.
 
     A failure that may be the site's fault, and that recurs, drops the profile only if the reference
     has run; if not, the trial could not be measured. A reference that can never be measured stops
@@ -287,67 +204,73 @@ def rule_decision(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FA
         if outcome.state is State.COMPLETED:
             return Ruling(next=Next.ACCEPT)
         cause = _finding_of_state(outcome, cause)
-    earlier, policy, reference = facts.earlier, facts.policy, facts.reference
-    rule, cls = rule_for(policy, cause), cause.cls
-    if reference is Reference.FIRST and cls not in policy.rules:
+    policy, cls, rule = facts.policy, cause.cls, rule_for(facts.policy, cause)
+    if facts.is_reference and not facts.reference_runs and cls not in policy.rules:
         rule = FIRST_RULES.get(cls, rule)
     # Only failures count, never a score: when arms below the baseline were repeated and the better
     # run was kept, 18 % of simulated sweeps without an effect had a winner instead of 5 %.
-    tried = sum(1 for _ in takewhile(lambda earlier_cls: earlier_cls == cls, reversed(earlier)))
+    tried = sum(1 for _ in takewhile(lambda former: former == cls, reversed(facts.earlier)))
     is_endless = rule.retries == ENDLESS
     # attempts whose class is retried without end do not count towards `max_attempts`
-    limited = [former for former in earlier if _retries_for(policy, former) != ENDLESS]
-    is_retried = is_endless or (tried < rule.retries and len(limited) + 1 < policy.max_attempts)
-    # the failure recurs only if the attempt just before failed in the same way (`tried`)
-    is_doubtful = cls in blamed_on(Blame.UNKNOWN) and (reference is Reference.UNKNOWN or not tried)
-    then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
-    cannot = None if is_retried else _reference_failure(cls, then, reference)
-    if is_retried:
-        following = Next.RETRY
-        backoff_s = _LATER_OUTAGE_S if is_endless and tried else rule.backoff_s
-    else:
-        following = then if cannot is None else Next.STOP
-        backoff_s = 0.0
-    return Ruling(
-        next=following,
-        cannot=cannot,
-        cls=cause.cls,
+    rules = {**CLASS_RULES, **policy.rules}
+    endless = {former for former, known in rules.items() if known.retries == ENDLESS}
+    limited = [former for former in facts.earlier if former not in endless]
+    is_of_node = cls in blamed_on(Blame.NODE) or cause.action in (Action.RESUME_NODE, Action.HOOK)
+    ruling = Ruling(
+        next=Next.RETRY,
+        cls=cls,
         detail=cause.detail,
         found=cause.why if cls in _QUOTED else None,
         tried=tried,
         evidence=cause.text or ("" if cause.why else outcome.reason),
         shown=cause.why,
-        backoff_s=backoff_s,
-        before=rule.before if is_retried else Action.NONE,
-        is_of_node=cause.cls in blamed_on(Blame.NODE)
-        or cause.action in (Action.RESUME_NODE, Action.HOOK),
+        backoff_s=_LATER_OUTAGE_S if is_endless and tried else rule.backoff_s,
+        before=rule.before,
+        is_of_node=is_of_node,
     )
+    if is_endless or (tried < rule.retries and len(limited) + 1 < policy.max_attempts):
+        return ruling
+    # the failure recurs only if the attempt just before failed in the same way (`tried`)
+    recurs = bool(tried) and (facts.reference_runs or facts.is_reference)
+    is_doubtful = cls in blamed_on(Blame.UNKNOWN) and not recurs
+    then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
+    cannot = _reference_failure(cls, then, facts)
+    then = then if cannot is None else Next.STOP
+    return replace(ruling, next=then, cannot=cannot, backoff_s=0.0, before=Action.NONE)
 
 
-def apply_cases(ruling: Ruling, facts: Facts) -> Ruling:
-    """Return the ruling after the exceptions in `CASES`.
-
-    `decide` calls it for an attempt that ended. Other callers use it for an attempt that cannot
-    start, or for a retry whose preparation failed.
-    """
-    for case in CASES:
-        if (not case.follows or ruling.next in case.follows) and case.fits(ruling, facts):
-            if case.then is Next.ACCEPT:
-                ruling = Ruling(next=Next.ACCEPT)
-            else:
-                ruling = replace(ruling, next=case.then, **case.changes(ruling, facts))
+def with_exceptions(ruling: Ruling, facts: Facts) -> Ruling:
+    """Return the ruling, or what replaces it for a rotation and for nodes that fail."""
+    blamed = facts.blamed
+    if blamed is not None:
+        ruling = replace(ruling, next=Next.RETRY)
+        if not blamed.is_suspect:  # a suspect stays in the rotation
+            kinds = {
+                BlamedAt.COMPILING: "it ended while it compiled {program}, and goes on without it",
+                BlamedAt.TURN: "it ended in the turn of {program}, and goes on without it",
+            }
+            found = say(kinds[blamed.at], program=blamed.program)
+            ruling = replace(ruling, tried=0, backoff_s=0.0, before=Action.NONE, found=found)
+    elif facts.has_enough_turns and ruling.cls == FailureClass.TIME_LIMIT:
+        return Ruling(next=Next.ACCEPT)
+    # All rotations depend on the first one. If an outside cause ended it, the sweep stops, and the
+    # next session retries it. If the trainer keeps ending by itself, it cannot rotate.
+    if facts.is_first_rotation and ruling.next is Next.GIVE_UP:
+        ruling = replace(ruling, next=Next.STOP if is_from_outside(ruling.cls) else Next.DROP)
+    if facts.ends_with_nodes and ruling.is_of_node and ruling.next is Next.STOP:
+        ruling = replace(ruling, next=Next.GIVE_UP, nodes=ruling.nodes or facts.nodes)
     return ruling
 
 
-def _reference_failure(cls: str, then: Next, reference: Reference) -> Cannot | None:
+def _reference_failure(cls: str, then: Next, facts: Facts) -> Cannot | None:
     """Return what the reference cannot do if no trial can be compared with it; else None.
 
     A failure without a known reason counts only if the reference has never run, because it would
     then end every profile too.
     """
-    if reference not in (Reference.ITSELF, Reference.FIRST):
+    if not facts.is_reference:
         return None
-    ends_every_profile = cls in _ENDS_WITHOUT_REASON and reference is Reference.FIRST
+    ends_every_profile = cls in _ENDS_WITHOUT_REASON and not facts.reference_runs
     has_no_score = cls in (*_UNSCORED, FailureClass.NOT_STARTED)
     if then is Next.DROP or (then is Next.GIVE_UP and (ends_every_profile or has_no_score)):
         return Cannot.BE_SCORED if cls in _UNSCORED else Cannot.RUN

@@ -14,7 +14,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.ended import EndedAttempt
+from pytest_xlatune.campaign._follow import EndedAttempt
 from pytest_xlatune.campaign.playbook import Ruling, is_from_outside
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import Message, MessageCode, coded, say
@@ -29,7 +29,7 @@ from pytest_xlatune.model.result import (
     State,
     StepRecord,
 )
-from pytest_xlatune.model.rotation import RotationRead, read_rotation
+from pytest_xlatune.model.rotation import RotationRead
 from pytest_xlatune.model.rotation_score import NoTurns, RotationScore
 from pytest_xlatune.model.sentences import IN_BRACKETS, NO_STEP, PROGRAM_REFUSED, PROGRAM_TOO_LARGE
 from pytest_xlatune.model.trial import Rotation
@@ -52,37 +52,10 @@ _LEAST_LINES_SHARE = 0.7  # of calls with a step line; less than 1, because last
 _SPARE_CALLS = 2  # calls beyond the logged steps that are allowed, such as a warm-up
 _LATE_STEPS = 2  # number of first steps of a turn in which an error of the turn before may show
 _LEAST_TURNS_SHARE = 0.5  # least share of the planned turns for a score, if a rotation ended early
-
-
-def read_journals(texts: Sequence[str]) -> RotationRead | None:
-    """Return the combined journal of a trainer's ranks, given in order; None if there is none.
-
-    Turns and programs come from the first process. The program to blame comes from the process that
-    is furthest behind in compilations, or else in turns: it died or hung, and the others went on.
-    """
-    processes = [read_rotation(text) for text in texts]
-    if not processes:
-        return None
-    first = processes[0]
-    with_suspects = [process for process in processes if process.suspects]
-    # a process that raised an exception records its end; the others, which are then killed, do not
-    raised = [process for process in with_suspects if process.is_over]
-    if raised and len(raised) < len(processes):
-        with_suspects = raised
-    if with_suspects:
-        behind = min(with_suspects, key=_progress)
-        first = replace(
-            first,
-            suspects=behind.suspects,
-            is_compiling=behind.is_compiling,
-        )
-    return first
-
-
-def _progress(read: RotationRead) -> tuple[int, int]:
-    """Return the progress of a process: its number of compilations, the first call of its turn."""
-    last_call = read.turns[-1].first_call if read.turns else 0
-    return len(read.compiled) + len(read.refused), last_call
+_NO_JOURNAL = (
+    "there is no journal of the worker that rotates programs: the trainer's Python did not load "
+    "it, or its file could not be written or read"
+)
 
 
 def rotation_result(attempt: EndedAttempt, rotation: Rotation) -> RotationResult:
@@ -90,19 +63,6 @@ def rotation_result(attempt: EndedAttempt, rotation: Rotation) -> RotationResult
     read = attempt.left.journal
     blamed = tuple(culprit for culprit in attempt.blamed if not culprit.is_suspect)
     result = RotationResult(read=read, blamed=blamed)
-    if read is None:
-        return replace(
-            result,
-            reason=say(
-                "there is no journal of the worker that rotates programs: the trainer's Python "
-                "did not load it, or its file could not be written or read"
-            ),
-        )
-    if read.trouble or not read.found:
-        trouble = say(IN_BRACKETS, text=read.trouble) if read.trouble else None
-        return replace(
-            result, reason=say("the program of the step was not found{said}", said=trouble)
-        )
     score = _score_turns(read, attempt, rotation)
     if isinstance(score, NoTurns):
         return replace(result, reason=score.reason)
@@ -110,8 +70,13 @@ def rotation_result(attempt: EndedAttempt, rotation: Rotation) -> RotationResult
 
 
 def _score_turns(
-    read: RotationRead, attempt: EndedAttempt, rotation: Rotation
+    read: RotationRead | None, attempt: EndedAttempt, rotation: Rotation
 ) -> RotationScore | NoTurns:
+    if read is None:
+        return NoTurns(reason=say(_NO_JOURNAL))
+    if read.trouble or not read.found:
+        trouble = say(IN_BRACKETS, text=read.trouble) if read.trouble else None
+        return NoTurns(reason=say("the program of the step was not found{said}", said=trouble))
     protocol, tokens = attempt.trial.protocol, attempt.cell.tokens_per_device_step
     timed = timed_steps(attempt.left.steps, tokens_per_device_step=tokens)
     if not timed:
@@ -188,17 +153,19 @@ def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
     """Return a finding, without an action, for each program that the worker left out."""
     if read is None:
         return ()
+    reasons = {
+        **{
+            name: say(PROGRAM_REFUSED, program=name, said=text)
+            for name, text in read.refused.items()
+        },
+        **{
+            name: say(PROGRAM_TOO_LARGE, program=name, gib=size / 2**30)
+            for name, size in read.left_out.items()
+        },
+    }
     cls = FailureClass.PROGRAM_LEFT_OUT
-    reasons = [
-        (name, say(PROGRAM_REFUSED, program=name, said=error))
-        for name, error in read.refused.items()
-    ]
-    reasons += [
-        (name, say(PROGRAM_TOO_LARGE, program=name, gib=size / 2**30))
-        for name, size in read.left_out.items()
-    ]
     return tuple(
-        Finding(cls=cls, action=Action.NONE, detail=name, why=why) for name, why in reasons
+        Finding(cls=cls, action=Action.NONE, detail=name, why=why) for name, why in reasons.items()
     )
 
 
@@ -220,16 +187,18 @@ def blame(
     """
     read, steps = attempt.left.journal, attempt.left.steps
     outcome, earlier = attempt.outcome, attempt.blamed
-    if read is None or decision.next is Next.ACCEPT or outcome.state is State.NODE_FAIL:
-        return None
-    if is_from_outside(decision.cls) or decision.cls in _CAUSED_BY_TRAINER:
-        return None
     is_loss = decision.cls == FailureClass.NUMERICAL_FAILURE
-    if outcome.state is State.COMPLETED and not is_loss:
-        return None
-    if decision.is_of_node or (cause is not None and cause.action in _NODE_OR_SITE_ACTIONS):
-        return None
-    if is_loss and any(culprit.cls == decision.cls for culprit in earlier):
+    if (
+        read is None
+        or decision.next is Next.ACCEPT
+        or outcome.state is State.NODE_FAIL
+        or is_from_outside(decision.cls)
+        or decision.cls in _CAUSED_BY_TRAINER
+        or decision.is_of_node
+        or (outcome.state is State.COMPLETED and not is_loss)
+        or (cause is not None and cause.action in _NODE_OR_SITE_ACTIONS)
+        or (is_loss and any(culprit.cls == decision.cls for culprit in earlier))
+    ):
         return None
     removed = {culprit.program for culprit in earlier if not culprit.is_suspect}
     ids = {program.id for program in rotation.spec.programs if not program.is_baseline} - removed

@@ -16,7 +16,6 @@ from pytest_xlatune.campaign.assess import STATUS, Assessment
 from pytest_xlatune.campaign.playbook import (
     CLASS_RULES,
     Facts,
-    Reference,
     Ruling,
     decide,
     rule_for,
@@ -264,8 +263,6 @@ def finding(cls: str, text: str = "the line") -> Finding | None:
         "one that ended by itself does not": (FAILED, "", ("exit-code",), ENOUGH, "give-up"),
         "a first rotation that was ended from outside": (LATE, "", (), FIRST, "stop"),
         "one that ends by itself again": (FAILED, "", ("exit-code",), FIRST, "drop"),
-        "a retry that lacks what it needs first": (
-            FAILED, "nic-fault", (), Facts(is_unready=True), "stop"),
         "a study that goes on without a node": (
             NODE, "", ("node-fail",) * 2, NODES_END, "give-up"),
         "which no other trouble is": (FAILED, "hub", ("hub",) * 3, NODES_END, "stop"),
@@ -360,9 +357,9 @@ def test_no_trouble_of_the_site_drops_a_profile(cls: FailureClass) -> None:
 def test_an_unknown_failure_is_tried_once_more_and_then_judged_by_the_reference(
     cls: FailureClass,
 ) -> None:
-    once, unknown = Facts(earlier=(cls,)), Reference.UNKNOWN
+    once = Facts(earlier=(cls,))
     # a third attempt that failed in another way is no second time
     mixed = Facts(earlier=("killed", "lost", "killed"))
-    facts = (NOTHING, once, dataclasses.replace(once, reference=unknown), mixed)
+    facts = (NOTHING, once, dataclasses.replace(once, reference_runs=False), mixed)
     ruled = [decide(FAILED, finding(cls), each).next for each in facts]
     assert ruled == [Next.RETRY, Next.DROP, Next.GIVE_UP, Next.GIVE_UP]

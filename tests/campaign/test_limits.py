@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.campaign import CampaignStopped
-from pytest_xlatune.campaign._limits import Spending
+from pytest_xlatune.campaign.sweep_run import Spending
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry, Noted
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State

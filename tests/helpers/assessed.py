@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_xlatune.campaign import assess as campaign_assess
-from pytest_xlatune.campaign.assess import Assessment, reference_for
-from pytest_xlatune.campaign.ended import EndedAttempt, Leftovers
+from pytest_xlatune.campaign._follow import EndedAttempt, Leftovers
+from pytest_xlatune.campaign.assess import Assessment
 from pytest_xlatune.campaign.playbook import Facts
 from pytest_xlatune.ledger import AttemptCutShort
 from pytest_xlatune.logs import LogReport
@@ -43,7 +43,9 @@ def assess(
             dumps_options=dumps_options,
             ran_on=ran_on or {},
             facts=Facts(
-                earlier=earlier, reference=reference_for(trial, reference, runs=reference_runs)
+                earlier=earlier,
+                is_reference=trial.arm == reference,
+                reference_runs=reference_runs,
             ),
         )
     )

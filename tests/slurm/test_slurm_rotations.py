@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.campaign.rotating import read_journals
 from pytest_xlatune.executors.folder import journals, with_worker
 from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.launchers import Launcher
@@ -24,6 +23,7 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import RotationResult, State, TrialResult, TrialStatus
+from pytest_xlatune.model.rotation import read_rotation
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.scripted import campaign_of
 from tests.helpers.turned import COPY, RotationsStudy, rotation_trial, spec_of
@@ -104,9 +104,9 @@ def test_two_processes_on_two_nodes_take_turns_in_step(rotating: Rotating) -> No
     result = rotating.run(rotating.session())
     assert result.status is TrialStatus.MEASURED
     (attempt,) = rotating.attempts()
-    read = [read_journals((text,)) for text in journals(attempt)]
+    read = [read_rotation(text) for text in journals(attempt)]
     assert len(read) == len(NODES)
-    assert all(each is not None and each.turns == read[0].turns for each in read if read[0])
+    assert all(each.turns == read[0].turns for each in read)
     assert changes(result)["slow"] == pytest.approx(-0.4, abs=0.02)
     assert result.outcome is not None
     assert set(result.outcome.nodes) == set(NODES)
@@ -177,8 +177,7 @@ def test_real_jax_takes_turns_over_two_nodes(trials: Trials) -> None:
     outcome = trials.end(done)
     logs = [trials.log(done, rank) for rank in (0, 1)]
     assert outcome.state is State.COMPLETED, (outcome, *logs)
-    read = [read_journals((text,)) for text in journals(trials.folder(done))]
-    one, two = (each for each in read if each is not None)
+    one, two = map(read_rotation, journals(trials.folder(done)))
     assert one.found == two.found == "train_step"
     assert one.turns == two.turns
     assert set(one.refused) == set(two.refused) == {"warp"}

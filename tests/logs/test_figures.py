@@ -1,12 +1,15 @@
-"""The figure beside the steps: that of the table of nccl-tests or rccl-tests."""
+"""What is beside the steps: the table of nccl-tests or rccl-tests, and MaxText's metrics file."""
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 
 import pytest
 
 from pytest_xlatune.logs.figures import read_figures
+from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.metric import BUSBW, TGS, Logged, Metric
 
@@ -60,3 +63,44 @@ def test_a_table_that_was_cut_has_no_bandwidth() -> None:
     assert read(TEST[: TEST.index("# Out of bounds")], BUSBW) == Logged()
     assert read("srun: error: n1: task 0: Killed\n", BUSBW).problem is None
     assert read(TEST, TGS) == Logged()
+
+
+LOSS = 7.12345678
+
+
+def line(step: float, **more: object) -> str:
+    values = {
+        "step": step,
+        "run_name": "r",
+        "learning/loss": LOSS,
+        "perf/step_time_seconds": 0.123456789,
+        "perf/per_device_tokens_per_sec": 8294.4001,
+        "perf/per_device_tflops_per_sec": 0.0345,
+    }
+    return json.dumps(values | more) + "\n"
+
+
+# the text of a file -> step, start and loss of its records
+FILES: dict[str, tuple[str, list[tuple[int, int, float | None]]]] = {
+    "a whole line": (line(3.0), [(3, 0, LOSS)]),
+    "a missing value": ('{"step": 2, "perf/step_time_seconds": "fast"}', [(2, 0, None)]),
+    "a loss that is infinite": (line(0, **{"learning/loss": math.inf}), [(0, 0, math.inf)]),
+    "a loss of NaN": (line(0, **{"learning/loss": math.nan}), [(0, 0, math.nan)]),
+    "the last start counts": (
+        "".join(line(each) for each in (0, 1, 2, 1, 2, 3)),
+        [(1, 1, LOSS), (2, 1, LOSS), (3, 1, LOSS)]),
+    **{f"torn at {cut}": (line(0) + line(1)[:cut], [(0, 0, LOSS)]) for cut in range(1, 60, 7)},
+    **{text or "nothing": (text, [])
+       for text in ("", "\n\n", "[1]\n", "null", '{"step": NaN}', '{"step": true}')},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "records"), FILES.values(), ids=FILES)
+def test_a_file_is_read_as_far_as_it_tells_steps(
+    text: str, records: list[tuple[int, int, float | None]]
+) -> None:
+    found = parse_metrics(text)
+    told = [(each.step, each.start, each.loss) for each in found]
+    assert repr(told) == repr(records)  # NaN equals NaN
+    figures = {(each.step_s, each.tgs, each.tflops) for each in found}
+    assert figures <= {(0.123456789, 8294.4001, 0.0345), (None, None, None)}, "not rounded"

@@ -1,18 +1,26 @@
-"""Step lines of other trainers: presets, a user's own pattern, and what is refused."""
+"""Step lines of other trainers: presets, a user's pattern, and a format of another distribution."""
 
 from __future__ import annotations
 
 import ast
 import json
 import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_xlatune import ConfigError
 from pytest_xlatune.cli import main
-from pytest_xlatune.logs import LogReader, LogReport, fitting
+from pytest_xlatune.logs import LogReader, LogReport, fitting, read_log
 from pytest_xlatune.logs.patterns import PRESETS, step_pattern
-from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.result import Action
+from pytest_xlatune.sweep.declaration import load_sweep
+from tests.helpers.guests import install
+from tests.helpers.how_to import whole
 from tests.helpers.log_lines import text_of
 
 
@@ -53,20 +61,51 @@ def test_a_preset_reads_the_lines_of_its_trainer(form: str) -> None:
     assert form == preset or fitting(line.format(3, 4).encode()) == preset
 
 
-def test_an_object_without_a_figure_is_no_step() -> None:
-    assert not read(b'{"step": 5, "msg": "saved"}\n', "json").steps
+OWN = r"epoch \d+ it (?P<step>\d+) took (?P<ms>[\d.]+) ms, (?P<tgs>[\d,.]+) tok/s"
+RATE = r"iter (?P<step>\d+) of (?P<total>\d+), (?P<rate>[\d.]+) steps a second"
+COUNTED = MEGATRON.format(3).replace("lm loss: 1.043863E+01 | ", "") + " number of nan iterations: "
+NEMO = "Epoch 0: 0%| | 3/20 [00:01<00:40, 2.01s/it, reduced_train_loss=nan, global_step=3.0, ]\n"
+BAR = "\r 5%|#  | {}/3 [00:02<00:38,  2.50s/it]"
+BARS = "".join(map(BAR.format, range(1, 4)))
+LastStep = tuple[int, float | None, float | None, bool]  # seconds, TGS, whether its loss is NaN
+# preset or pattern, a log -> its last step, and the step that it is to come to
+READ: dict[str, tuple[str, str, LastStep | None, int | None]] = {
+    "an object without a figure is no step": (
+        "json", '{"step": 5, "msg": "saved"}\n', None, None),
+    "a user's own": (
+        OWN, "it is nothing\nepoch 0 it 7 took 500.5 ms, 1,024.5 tok/s\n",
+        (7, 0.5005, 1024.5, False), None),
+    "a user's own, of a rate": (
+        RATE, "iter 3 of 40, 4.0 steps a second\n", (3, 0.25, None, False), 40),
+    "a bar that begins": ("tqdm", "  0%|          | 0/100 [00:00<?, ?it/s]\n",
+                          (0, None, None, False), 100),
+    "thousands": (
+        "levanter", LEVANTER.replace("{0}.0it/70.0it", "7.08kit/10.0kit").replace(
+            "1.2s/it", "2.0it/s") + "\n", (7080, 0.5, None, False), 10000),
+    "a bar that its next closes": ("tqdm", BARS, (3, 2.5, None, False), 3),
+    "a bar that is not closed": ("tqdm", BARS[:-1], (2, 2.5, None, False), 3),
+    "NaN of torchtitan, and a torn line": (
+        "torchtitan", TITAN.format(3).replace("3.24405", "nan") + "\n" + TITAN[:90],
+        (3, None, 7282.0, True), None),
+    "NaN of NeMo": ("nemo", NEMO, (3, 2.01, None, True), None),
+    "NaN that Megatron counts": (
+        "megatron-lm", f"{COUNTED}  1 |\n", (3, 19.1388, None, True), 5000),
+    "no NaN": ("megatron-lm", f"{COUNTED}  0 |\n", (3, 19.1388, None, False), 5000),
+}  # fmt: skip
 
 
-def test_a_users_own_pattern() -> None:
-    said = r"epoch \d+ it (?P<step>\d+) took (?P<ms>[\d.]+) ms, (?P<tgs>[\d,.]+) tok/s"
-    lines = [f"epoch 0 it {each} took 500.5 ms, 1,024.5 tok/s" for each in range(8)]
-    report = read(text_of(["it is nothing", *lines]), said)
-    assert [(each.step, each.step_s, each.tgs) for each in report.steps] == [
-        (each, 0.5005, 1024.5) for each in range(8)
+@pytest.mark.parametrize(("said", "log", "last", "goal"), READ.values(), ids=READ)
+def test_a_pattern_reads_what_its_lines_tell(
+    said: str, log: str, last: LastStep | None, goal: int | None
+) -> None:
+    report = read(log.encode(), said)
+    steps = [
+        (each.step, each.step_s and round(each.step_s, 4), each.tgs, math.isnan(each.loss or 0.0))
+        for each in report.steps
     ]
-    said = r"iter (?P<step>\d+) of (?P<total>\d+), (?P<rate>[\d.]+) steps a second"
-    report = read(text_of(["iter 3 of 40, 4.0 steps a second"]), said)
-    assert (rates(report), report.goal_step) == ([(3, 0.25)], 40)
+    assert (steps[-1] if steps else None, report.goal_step) == (last, goal)
+    is_nan = bool(last and last[3])
+    assert [each.cls for each in report.findings] == ["numerical-failure"] * is_nan
 
 
 @pytest.mark.parametrize(
@@ -94,62 +133,29 @@ def test_the_settings_file_says_the_pattern_for_every_command(
             text = MEGATRON.replace("19138.8", f"{ms + job / 10:.1f}").replace("5000", "  15")
             lines = (text.format(n) for n in range(1, 16))
             (tmp_path / side / f"{job}.log").write_bytes(text_of(lines))
+    (tmp_path / "titan.log").write_bytes(text_of(TITAN.format(each) for each in range(1, 16)))
     (tmp_path / "xlatune.toml").write_text('step-pattern = "megatron-lm"\n', encoding="utf-8")
-    assert main(["steps", "--json", "a/0.log"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert found["last_step"] == 15
+
+    def steps(*words: str) -> Any:
+        assert main(["steps", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)["logs"][0]
+
+    entry = steps("a/0.log")
+    assert entry["last_step"] == 15
     for said in ("tokens of a step are not declared", "per_device_batch_size", "--tokens"):
-        assert said in found["no_score_reason"]
-    assert main(["steps", "--json", "--tokens", "2000", "a/0.log"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert found["score"]["tgs"] == pytest.approx(2000.0)
+        assert said in entry["no_score_reason"]
+    assert steps("--tokens", "2000", "a/0.log")["score"]["tgs"] == pytest.approx(2000.0)
     assert main(["compare", "--tokens", "1000", "a", "b"]) == 0
     assert "verdict: FASTER" in capsys.readouterr().out
     # the command line counts more
-    (tmp_path / "titan.log").write_bytes(text_of(TITAN.format(each) for each in range(1, 16)))
-    assert main(["steps", "--json", "--step-pattern", "torchtitan", "titan.log"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert (found["score"]["tgs"], found["score"]["step_s"]) == (pytest.approx(7282.0), None)
+    score = steps("--step-pattern", "torchtitan", "titan.log")["score"]
+    assert (score["tgs"], score["step_s"]) == (pytest.approx(7282.0), None)
     (tmp_path / "xlatune.toml").write_text('step-pattern = "megatron"\n', encoding="utf-8")
     assert main(["triage", "a/0.log"]) == 2
     assert "did you mean 'megatron-lm'" in capsys.readouterr().err
 
 
-def rates(report: LogReport) -> list[tuple[int, float | None]]:
-    return [(each.step, each.step_s and round(each.step_s, 3)) for each in report.steps]
-
-
-def test_steps_of_thousands_and_a_bar_that_begins() -> None:
-    first = "  0%|          | 0/100 [00:00<?, ?it/s]\r  1%|          | 1/100 [00:02<02:58, 1.6it/s]"
-    assert rates(read(text_of([first]), "tqdm")) == [(0, None), (1, 0.625)]
-    thousands = LEVANTER.replace("{0}.0it/70.0it", "7.08kit/10.0kit").replace("1.2s/it", "2.0it/s")
-    report = read(text_of([thousands]), "levanter")
-    assert (rates(report), report.goal_step) == ([(7080, 0.5)], 10000)
-
-
-COUNTED = MEGATRON.format(3) + " number of nan iterations:   {} |"
-# preset -> a line with a NaN, and lines that are no step of it
-NANS = {
-    "torchtitan": (TITAN.format(3).replace("3.24405", "nan"), TITAN[:90]),
-    "megatron-lm": (COUNTED.format(1).replace("lm loss: 1.043863E+01 | ", ""), ""),
-    "nemo": (
-        "Epoch 0: 0%| | 3/20 [00:01<00:40, 2.01s/it, reduced_train_loss=nan, global_step=3.0, ]",
-        ""),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NANS)
-def test_a_nan_is_seen_and_a_torn_line_is_none(name: str) -> None:
-    line, more = NANS[name]
-    report = read(text_of([line]) + more.encode(), name)
-    assert [each.step for each in report.steps] == [3]
-    assert math.isnan(report.steps[0].loss or 0.0)
-    assert [each.cls for each in report.findings] == ["numerical-failure"]
-    assert read(text_of([COUNTED.format(0)]), "megatron-lm").findings == ()
-
-
 MAXTEXT = "completed step: {0}, seconds: 9.000, Tokens/s/device: 8150.000, loss: 9.500"
-BARS = "Loading shards: 10%|#    | {0}/10 [00:01<00:02, 2.00it/s]"
 
 
 @pytest.mark.parametrize("preset", ["tqdm", "megatron-lm"])
@@ -160,41 +166,31 @@ def test_of_two_formats_in_one_log_the_one_that_was_asked_for_counts(preset: str
     by_turns = [each for two in zip(others, own, strict=False) for each in two]
     for lines in ([*others, *own], [*own, *others], by_turns):
         assert read(text_of(lines), preset).steps == alone
+    shards = [f"Loading shards: 10%|#    | {at}/10 [00:01<00:02, 2.00it/s]" for at in range(9)]
+    assert fitting(text_of([*shards, *own])) == preset, "a bar of something else is not the format"
 
 
-def test_a_bar_of_something_else_is_not_the_format_that_fits() -> None:
-    lines = [BARS.format(each) for each in range(1, 11)]
-    lines += [TITAN.format(each) for each in range(1, 9)]
-    assert fitting(text_of(lines)) == "torchtitan"
-
-
-# preset -> the lines that tell the last step, and the end of a run that came to it
+TITAN_LOGS = "[titan] 2026-05-18 16:04:46,338 - root - INFO - "
+# preset -> the lines that tell the last step, that step, and the end of a run that came to it
 GOALS: dict[str, tuple[str, int, str]] = {
-    "megatron-lm": (
-        "", 5000, "[after training is done] datetime: 2026-01-12 07:08:09"),
+    "megatron-lm": ("", 5000, "[after training is done] datetime: 2026-01-12 07:08:09"),
     "torchtitan": (
-        ("[titan] 2026-05-18 16:04:46,338 - root - INFO - Trainer is initialized with local batch "
-        "size 8, sequence length 2048, total steps 40 (warmup 8)"), 40,
-        "[titan] 2026-05-18 16:04:46,338 - root - INFO - Training completed"),
+        f"{TITAN_LOGS}Trainer is initialized with sequence length 2048, total steps 40 (warmup 8)",
+        40, f"{TITAN_LOGS}Training completed"),
     "nemo": ("", 99, ""),
     "levanter": ("", 70, ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_the_last_step_is_read_from_the_lines(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_last_step_is_read_from_the_lines(name: str, triaged: Callable[..., Any]) -> None:
     head, goal, end = GOALS[name]
-    path = tmp_path / "job.log"
 
     def status(*more: str, last: int = 12) -> tuple[str, int | None]:
-        first = max(1, last - 11)
-        lines = [head, *(LINES[name].format(each) for each in range(first, last + 1)), *more]
-        path.write_bytes(text_of(lines))
-        main(["triage", "--json", "--step-pattern", name, str(path)])
-        (found,) = json.loads(capsys.readouterr().out)["logs"]
-        return found["health"], found["steps_wanted"]
+        numbers = range(max(1, last - 11), last + 1)
+        lines = [head, *(LINES[name].format(each) for each in numbers), *more]
+        entry, _ = triaged(lines, "--step-pattern", name)
+        return entry["health"], entry["steps_wanted"]
 
     assert status() == ("unfinished", goal)
     assert status(last=goal) == ("healthy", goal)
@@ -210,7 +206,6 @@ def test_the_last_step_is_read_from_the_lines(
     [
         ("[exiting program at iteration 12] datetime: 2026-01-12 07:09:09 ", 12, None),
         ("[exiting program after 230.25 minutes] datetime: 2026-01-12 07:09:09 ", 5000, 0),
-        ("exiting program after 230.25 minutes", 5000, 0),
         ("", 5000, None),
     ],
 )
@@ -222,27 +217,97 @@ def test_an_end_of_megatron_that_was_asked_for(end: str, goal: int, code: int | 
 
 @pytest.mark.parametrize("name", [each for each in PRESETS if each != "tqdm"])
 def test_an_unknown_log_is_tried_against_all_formats(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], triaged: Callable[..., Any]
 ) -> None:
     path = tmp_path / "job.log"
     lines = [LINES[name].format(each) for each in range(1, 16)]
     path.write_bytes(text_of(["hello", *lines]))
     assert main(["steps", str(path)]) == 2
-    assert f"are those of {name}: --step-pattern {name} reads them" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"are those of {name}: --step-pattern {name} reads them" in said
     # of one that is read for its failure, a note says it
-    path.write_bytes(text_of([*lines, "torch.OutOfMemoryError: CUDA out of memory."]))
-    main(["triage", "--json", str(path)])
-    (found,) = json.loads(capsys.readouterr().out)["logs"]
-    assert found["status"] == "oom-gpu"
-    assert f"--step-pattern {name}" in found["notes"][-1]
+    entry, _ = triaged([*lines, "torch.OutOfMemoryError: CUDA out of memory."])
+    assert entry["status"] == "oom-gpu"
+    assert f"--step-pattern {name}" in entry["notes"][-1]
 
 
-def test_a_bar_without_an_end_of_line_is_read_where_it_is_closed() -> None:
-    log = "".join(f"\r 5%|#  | {at}/3 [00:02<00:38,  2.50s/it]" for at in range(1, 4)).encode()
-    for cut, last in ((log, 3), (log[:-1], 2)):
-        reader = LogReader(pattern=step_pattern("tqdm"))
-        reader.feed(cut)
-        reader.close()
-        assert reader.report().last_step == last
+FORMAT, PROJECT = whole("a log format")
+SHORT = """\
+from pytest_xlatune.logs.formats import LogFormat
+
+
+class Short(LogFormat):
+    words = ("ace",)
+
+
+class NoFormat:
+    pass
+"""
+TICKS = "".join(f"tick {at} took 0.512 s, {1000 + at}.0 tokens a second\n" for at in range(12))
+BLOCK = "Stuck workers: \n  n7\nend of the list\n"
+MODULES = {"xlatune_ticks": FORMAT[0], "their_short": SHORT}
+
+
+def brought(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, groups: Mapping[str, Mapping[str, str]]
+) -> None:
+    install(folder / "there", "their-ticks", groups, MODULES)
+    monkeypatch.syspath_prepend(folder / "there")
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    yield
+    for each in MODULES:
+        sys.modules.pop(each, None)
+
+
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_steps_and_blocks_of_a_brought_format_are_read_in_any_pieces(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought(tmp_path, monkeypatch, PROJECT["entry-points"])
+    data = (TICKS + BLOCK).encode()
+    reader = LogReader()
+    for at in range(0, len(data), size):
+        reader.feed(data[at : at + size])
+    reader.close()
+    report = reader.report()
+    assert [(each.step, each.tgs) for each in report.steps] == [(at, 1000 + at) for at in range(12)]
+    [finding] = report.findings
+    assert (finding.cls, finding.action) == (FailureClass.HANG_MID_TRAINING, Action.RETRY)
+    assert (finding.line, finding.text, finding.detail) == (13, "Stuck workers:", "worker n7")
+    assert reader.fatal == finding
+    # steps behind a block refute it, and MaxText's lines are read as before
+    after = LogReader()
+    after.feed((TICKS[:45] + BLOCK + TICKS).encode())
+    assert after.fatal is None
+    assert [each.step for each in read_log([text_of(map(MAXTEXT.format, range(9)))]).steps] == [
+        *range(9)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (
+            "their_short:Short",
+            r"found words \('ace',\).*must be in lower case and have 3 letters",
+        ),
+        ("their_short:NoFormat", "is NoFormat, expected a pytest_xlatune.logs.formats.LogFormat"),
+        ("their_absence:X", "their_absence:X of their-ticks 1.2 cannot be loaded: ModuleNotFound"),
+    ],
+)
+def test_one_that_is_none_is_refused_before_anything_runs(
+    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "test_small.py"
+    file.write_text(
+        "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
+        'SWEEP = Sweep(name="small", launcher=CommandLauncher(argv=("/bin/true",)),\n'
+        '              profiles=(profile("a", "--xla_a=1"),))\n'
+    )
+    sweep = load_sweep(file)
+    brought(tmp_path, monkeypatch, {"pytest_xlatune.log_formats": {"ticks": name}})
+    with pytest.raises(ConfigError, match=why):
+        sweep.resolve()

@@ -8,27 +8,30 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.catalog.candidates import candidates, ladders_of, profiles_for
-from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.catalog.entries import Status, history, load, names_of
-from pytest_xlatune.evidence.hlo.difference import expectations
+from pytest_xlatune.catalog.context import Context, vendor_of
+from pytest_xlatune.catalog.entries import Status, history, load, names_of, probed_libtpu
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.profile import APPENDING, check_unique, parse_flags, profile
-from pytest_xlatune.studies.derived import Around, Leader
+from pytest_xlatune.model.profile import APPENDING, check_unique, parse_flags
 from pytest_xlatune.sweep.deployed import defaults_of
+
+TPU = "LIBTPU_INIT_ARGS"
 
 
 def test_entries_are_whole() -> None:
     entries = load().entries
     check_unique([each for entry in entries for each in entry.profiles], where="the catalog")
     for entry in entries:
-        assert entry.mechanism, entry.slug
-        assert entry.source, entry.slug
-        has_values = entry.status in (Status.CANDIDATE, Status.CONTROL)
-        assert has_values or not entry.values, f"{entry.slug} is {entry.status} and has values"
+        assert all((entry.mechanism, entry.source)), entry.slug
+        is_tried = entry.status in (Status.CANDIDATE, Status.CONTROL)
+        assert is_tried or not entry.values, f"{entry.slug} is {entry.status} and has values"
         assert (entry.status is Status.CONTROL) == entry.slug.startswith("control-"), entry.slug
         vendors = ("", "nvidia", "amd", *(("google", "gpu") if entry.is_key else ()))
         assert entry.vendor in vendors, entry.slug
         assert (entry.wave == "wave5") == entry.is_key, entry.slug
+        if entry.channel:
+            assert {entry.since, entry.until} <= {"", *probed_libtpu()}
+            assert entry.profiles
+            assert all(set(each.env) == {TPU} and not each.flags for each in entry.profiles)
 
 
 def test_a_flag_is_in_the_probed_releases_as_its_entry_says() -> None:
@@ -40,12 +43,6 @@ def test_a_flag_is_in_the_probed_releases_as_its_entry_says() -> None:
         else:
             assert probed is not None, flag.slug
             assert probed.last == last, f"{flag.slug} is a candidate that no release accepts"
-
-
-def test_where_a_flag_is_seen_stands_in_one_place() -> None:
-    """Each flag that is tried has a row in the table."""
-    tried = {each.name for each in load().entries if each.is_flag and each.profiles}
-    assert tried - expectations().keys() == set()
 
 
 @pytest.mark.parametrize(
@@ -106,51 +103,50 @@ def test_a_hybrid_has_the_dominant_axis_first_then_the_second() -> None:
     assert heads("PP=1") == []
 
 
-def left_out(axis: str, context: Context) -> dict[str, str]:
-    return {each.profile: each.why for each in candidates(axis, context).left_out}
-
-
-def test_what_does_nothing_here_is_left_out_with_its_reason() -> None:
-    deployed = parse_flags(
+SM90, SM90_OLD = (Context(jaxlib=each, device="sm_90") for each in ("0.10.2", "0.8.3"))
+IMAGE = replace(SM90, env={"NCCL_GDRCOPY_ENABLE": "1"})
+AMD, AMD_OLD = Context(device="gfx942"), Context(jaxlib="0.8.3", device="gfx942")
+DEPLOYED = Context(
+    deployed=parse_flags(
         "--xla_gpu_all_gather_combine_threshold_bytes=8589934592 --xla_gpu_enable_cublaslt=True"
-    )
-    context = Context(deployed=deployed, env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"})
-    found = left_out("FSDP", context)
-    assert "deployed already" in found["ag-8g"]
-    assert "deployed already" in found["mem"]
-    assert "the device is not known" in found["hw-queues-2"]
-    older = left_out("FSDP", Context(jaxlib="0.10.2", device="sm_90"))
-    assert "since jaxlib 0.11.2" in older["pipeline-ag"]
-    assert "the default" in older["cublaslt-on"], "true since 0.10.2"
-    assert "cublaslt-on" not in left_out("FSDP", Context(jaxlib="0.9.2", device="sm_90"))
+    ),
+    env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".95"},
+)
+HIDING = parse_flags("--xla_gpu_enable_latency_hiding_scheduler=true")
 
 
-def test_a_variable_at_the_default_of_the_vendors_nccl_is_left_out_where_none_sets_it() -> None:
-    plain = Context(jaxlib="0.10.2", device="sm_90")
-    found = left_out("EP", plain)
-    assert "or the default" in found["gdrcopy-0"]
-    assert "gdrcopy-1" not in found
-    twice = left_out("FSDP", Context(jaxlib="0.12.0.1"))
-    assert twice["pipeline-ag"] == "the same settings as pipelined-ag", "two names of one option"
-    of_amd = left_out("EP", Context(device="gfx942"))
-    assert "or the default" in of_amd["gdrcopy-1"], "RCCL's are other ones"
-    image = replace(plain, env={"NCCL_GDRCOPY_ENABLE": "1"})
-    assert "gdrcopy-0" not in left_out("EP", image)
-    assert "deployed already" in left_out("EP", image)["gdrcopy-1"]
-    for unknown in (replace(plain, is_complete=False), replace(plain, knows_env=False)):
-        assert "gdrcopy-0" not in left_out("EP", unknown)
-
-
-def test_latency_hiding_is_a_candidate_where_it_is_the_lever() -> None:
-    known = left_out("FSDP", Context(jaxlib="0.8.3", device="sm_90"))
-    assert "on by itself" in known["latency-hiding"]
-    assert "latency-hiding" not in left_out("FSDP", Context(jaxlib="0.8.3", device="gfx942"))
-    assert "latency-hiding" not in left_out("FSDP", Context(jaxlib="0.6.2", device="sm_90"))
-    overlap = left_out("PP", Context(jaxlib="0.8.3", device="gfx942"))["overlap-2"]
-    assert "latency hiding scheduler: it is off on gfx942" in overlap
-    deployed = parse_flags("--xla_gpu_enable_latency_hiding_scheduler=true")
-    on = Context(jaxlib="0.8.3", device="gfx942", deployed=deployed)
-    assert "overlap-2" not in left_out("PP", on)
+@pytest.mark.parametrize(
+    ("axis", "context", "left_out", "why"),
+    [
+        ("FSDP", DEPLOYED, "ag-8g", "deployed already"),
+        ("FSDP", DEPLOYED, "mem", "deployed already"),
+        ("FSDP", DEPLOYED, "hw-queues-2", "the device is not known"),
+        ("FSDP", SM90, "pipeline-ag", "since jaxlib 0.11.2"),
+        ("FSDP", SM90, "cublaslt-on", "the default"),
+        ("FSDP", replace(SM90, jaxlib="0.9.2"), "cublaslt-on", ""),
+        # two names of one option
+        ("FSDP", Context(jaxlib="0.12.0.1"), "pipeline-ag", "the same settings as pipelined-ag"),
+        # the default of a vendor's own library, where no image can set it
+        ("EP", SM90, "gdrcopy-0", "or the default"),
+        ("EP", SM90, "gdrcopy-1", ""),
+        ("EP", AMD, "gdrcopy-1", "or the default"),
+        ("EP", IMAGE, "gdrcopy-0", ""),
+        ("EP", IMAGE, "gdrcopy-1", "deployed already"),
+        ("EP", replace(SM90, is_complete=False), "gdrcopy-0", ""),
+        ("EP", replace(SM90, knows_env=False), "gdrcopy-0", ""),
+        ("FSDP", SM90_OLD, "latency-hiding", "on by itself"),
+        ("FSDP", AMD_OLD, "latency-hiding", ""),
+        ("FSDP", replace(SM90, jaxlib="0.6.2"), "latency-hiding", ""),
+        ("PP", AMD_OLD, "overlap-2", "latency hiding scheduler: it is off on gfx942"),
+        ("PP", replace(AMD_OLD, deployed=HIDING), "overlap-2", ""),
+    ],
+)
+def test_what_does_nothing_here_is_left_out_with_its_reason(
+    axis: str, context: Context, left_out: str, why: str
+) -> None:
+    found = {each.profile: each.why for each in candidates(axis, context).left_out}
+    assert why in found.get(left_out, "")
+    assert (left_out in found) == bool(why)
 
 
 def test_what_computes_in_another_order_or_precision_says_so() -> None:
@@ -206,20 +202,41 @@ def test_what_puts_a_flag_back(flag: str, jaxlib: str, default: str | None) -> N
     assert defaults_of([flag], jaxlib).get(flag) == default
 
 
-AG = "xla_gpu_all_gather_combine_threshold_bytes"
-
-
 def test_a_ladder_is_of_numbers_in_order() -> None:
-    found = ladders_of("FSDP")
-    assert found
-    for values in found.values():
+    ladders = ladders_of("FSDP")
+    for values in ladders.values():
         numbers = list(map(int, values))
         assert numbers == sorted(set(numbers))
         assert len(numbers) > 1
-    assert "NCCL_CROSS_NIC" not in found  # a switch has nothing beside it
+    assert ladders
+    assert "NCCL_CROSS_NIC" not in ladders, "a switch has nothing beside it"
 
 
-def test_a_leader_of_the_axis_has_neighbours_on_it() -> None:
-    lead = Leader(profile=profile("ag-1g", f"--{AG}={1 << 30}"), estimate=0.02)
-    around = Around(ladders=ladders_of("FSDP"))
-    assert [each.id for each in around.make([lead], pool=[])] == ["ag-1g.2g", "ag-1g.512m"]
+def test_profiles_of_a_tpu_are_tpu_settings_alone() -> None:
+    found = profiles_for("FSDP", device="v5e")
+    assert {"vmem-98304", "tpu-fuse-ag-off", "o1"} <= {each.id for each in found}
+    assert not [each.id for each in found if each.flags or "NCCL_ALGO" in each.env]
+    for device in ("TPU v5 lite", "v5litepod-8", "v5e:2x4", "ct5lp-hightpu-4t", "Trillium"):
+        assert profiles_for("FSDP", device=device) == found, device
+    gpus = {each.id for each in profiles_for("FSDP", device="v100")}
+    assert not [each for each in gpus if each.startswith(("vmem", "tpu-"))]
+    assert [each.id for each in profiles_for("FSDP", device="cpu")] == ["o1"]
+    deployed = "--xla_tpu_scoped_vmem_limit_kib=98304 --xla_gpu_autotune_level=4"
+    left = {each.id for each in profiles_for("FSDP", device="v5e", deployed=deployed)}
+    assert {each.id for each in found} - left == {"vmem-98304"}, "what is deployed already"
+
+
+DEVICES = {
+    "nvidia": ("sm_90a", "L40S", "NVIDIA H100 80GB HBM3"),
+    "amd": ("GFX942", "mi300x", "AMD Instinct MI250X"),
+    "google": ("TPU v5p", "v6e-8", "ironwood", "tpu7x-128"),
+    "cpu": ("CPU:8",),
+    "": ("",),
+}
+
+
+def test_a_device_is_of_its_vendor_however_it_is_written() -> None:
+    for vendor, devices in DEVICES.items():
+        assert {vendor_of(device) for device in devices} == {vendor}
+    with pytest.raises(ConfigError, match=r"unknown device 'trn2'.* v5e, cpu"):
+        profiles_for("FSDP", device="trn2")

@@ -1,25 +1,37 @@
-"""Named rules over settings: each fires where it must, and is silent beside it."""
+"""Named rules over settings, and what is made of XLA's answers: each kind that is not in effect."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context, Level
+from pytest_xlatune.catalog.effect import ParsedText, examine
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import RULES, check, why_not
-from pytest_xlatune.model.profile import Flag, Profile, parse_flags, profile
-from pytest_xlatune.prepare.lint import Target
+from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.logs import read_log
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import (
+    Flag,
+    Profile,
+    parse_flags,
+    profile,
+    read_as_xla,
+    settings_digest,
+    shell_exports,
+)
+from pytest_xlatune.model.result import Effect
+from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.prepare.lint import Target, lint
+from pytest_xlatune.stats.validity import Witnesses, judge_settings
 
-
-def in_xla_flags(text: str) -> Profile:
-    """A profile whose flags all stand in XLA_FLAGS; `profile()` would put libtpu's elsewhere."""
-    return Profile(id="p", flags=parse_flags(text))
-
-
+LEVEL = "--xla_gpu_autotune_level"
 P2P = "--xla_gpu_enable_pipelined_p2p=true"
 THRESHOLD = "--xla_gpu_collective_permute_decomposer_threshold=1024"
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit=2"
@@ -31,28 +43,11 @@ UNROLL = "--xla_gpu_enable_while_loop_unrolling=WHILE_LOOP_UNROLLING_NO_UNROLL"
 WINDOW_MIB = "--xla_gpu_threshold_for_windowed_einsum_mib=0"
 WINDOW_BYTES = "--xla_gpu_operand_bytes_threshold_for_windowed_einsum"
 
-MIB = 1 << 20
 GATHERS, PERMUTES = ("all-gather",), ("collective-permute",)
-
-
-def rules_of(of: Profile, context: Context) -> list[str]:
-    return [each.rule for each in check([of], context) if each.profile == of.id]
 
 
 def context(deployed: str = "", **facts: object) -> Context:
     return Context(deployed=parse_flags(deployed), **facts)  # type: ignore[arg-type]
-
-
-def beside(**variables: str) -> Context:
-    return context(env=variables)
-
-
-def flags(text: str) -> Profile:
-    return profile("p", text)
-
-
-def env(**variables: str) -> Profile:
-    return profile("p", env=variables)
 
 
 # rule -> settings of which it fires without more: variables, or flags
@@ -73,12 +68,10 @@ ALONE = {
         "NCCL_ALGO=Rings", "NCCL_ALGO=allreduce:ring,treee", "NCCL_ALGO=allreduce:tree",
         "NCCL_ALGO=allreduce:ring;allgather:^NVLS", "NCCL_DEBUG_SUBSYS=INIT,FOO",
     ),
-    "contradiction": (
-        "NCCL_IB_DISABLE=1 NCCL_IB_HCA=m",
-    ),
+    "contradiction": ("NCCL_IB_DISABLE=1 NCCL_IB_HCA=m",),
     "bad-value": ("--xla_gpu_enable_triton_gemm=yes",),
     "retired": ("NCCL_IB_CUDA_SUPPORT=1",),
-    "partner": ("--xla_gpu_multi_streamed_windowed_einsum=false",),
+    "partner": ("--xla_gpu_multi_streamed_windowed_einsum=false", P2P, THRESHOLD),
     "no-op": ("--xla_gpu_enable_highest_priority_async_stream=1",),
     "adds-up": ("--xla_disable_hlo_passes=",),
     "second-name": (
@@ -90,111 +83,106 @@ ALONE = {
 
 
 def settings(text: str) -> Profile:
-    """A profile of variables, or of flags."""
-    if text.startswith("-"):
-        return flags(text)
-    return env(**dict(word.split("=", 1) for word in text.split()))
+    """A profile of variables and of flags."""
+    words = text.split()
+    variables = dict(word.split("=", 1) for word in words if word[0] != "-")
+    return profile("p", " ".join(word for word in words if word[0] == "-"), env=variables)
 
 
+CHANNELS = "NCCL_NCHANNELS_PER_NET_PEER=8"
+TPU_FLAG = Profile(id="p", flags=parse_flags("--xla_tpu_enable_async_collective_fusion=true"))
 # the rule that fires, of what, and beside what
-CASES: list[tuple[Any, ...]] = [
-    *((rule, settings(text)) for rule, texts in ALONE.items() for text in texts),
-    ("tpu-flag", in_xla_flags("--xla_tpu_enable_async_collective_fusion=true")),
-    ("gpu-flag", flags(OVERLAP), context(device="v6e")),
-    ("gpu-flag", flags(OVERLAP), context(device="cpu")),
-    ("bad-value", flags(f"{AG}=9223372036854775808"), context(jaxlib="0.10.2")),
-    ("contradiction", env(NCCL_IB_SL="3"), beside(NCCL_NET="Socket")),
-    ("partner", flags(P2P)),
-    ("partner", flags(THRESHOLD)),
-    ("latency-hiding", flags(OVERLAP), context(LHS_OFF)),
-    ("latency-hiding", flags(OVERLAP), context(SOL_OFF)),
-    ("latency-hiding", flags(OVERLAP), context(jaxlib="0.7.1")),
-    ("latency-hiding", flags(OVERLAP), context(device="gfx950", jaxlib="0.11.2")),
-    ("overruled", flags(DOUBLE), context(UNROLL)),
-    ("overruled", flags(WINDOW_MIB), context(f"{WINDOW_BYTES}=0")),
-    ("program", flags(f"{AG}={64 * MIB}"), context(collectives=PERMUTES)),
-    ("program", flags(f"{P2P} {THRESHOLD}"), context(collectives=GATHERS)),
-    ("program", env(NCCL_NCHANNELS_PER_NET_PEER="8"), context(collectives=GATHERS)),
-    ("aborts", env(NCCL_ALGO="tree"), context(collectives=GATHERS)),
-    ("no-op", flags("--xla_gpu_autotune_level=4"), context(jaxlib="0.10.2")),
-    (
-        "adds-up",
-        flags("--xla_disable_hlo_passes=fusion"),
-        context("--xla_disable_hlo_passes=rematerialization"),
-    ),
-    ("unknown-flag", flags("--xla_gpu_graph_level=0"), context(jaxlib="0.8.3")),
+CASES: list[tuple[str, Profile | str, Context]] = [
+    *((rule, text, context()) for rule, texts in ALONE.items() for text in texts),
+    ("tpu-flag", TPU_FLAG, context()),
+    ("gpu-flag", OVERLAP, context(device="v6e")),
+    ("gpu-flag", OVERLAP, context(device="cpu")),
+    ("bad-value", f"{AG}=9223372036854775808", context(jaxlib="0.10.2")),
+    ("contradiction", "NCCL_IB_SL=3", context(env={"NCCL_NET": "Socket"})),
+    ("latency-hiding", OVERLAP, context(LHS_OFF)),
+    ("latency-hiding", OVERLAP, context(SOL_OFF)),
+    ("latency-hiding", OVERLAP, context(jaxlib="0.7.1")),
+    ("latency-hiding", OVERLAP, context(device="gfx950", jaxlib="0.11.2")),
+    ("overruled", DOUBLE, context(UNROLL)),
+    ("overruled", WINDOW_MIB, context(f"{WINDOW_BYTES}=0")),
+    ("program", f"{AG}={64 << 20}", context(collectives=PERMUTES)),
+    ("program", f"{P2P} {THRESHOLD}", context(collectives=GATHERS)),
+    ("program", CHANNELS, context(collectives=GATHERS)),
+    ("aborts", "NCCL_ALGO=tree", context(collectives=GATHERS)),
+    ("no-op", "--xla_gpu_autotune_level=4", context(jaxlib="0.10.2")),
+    ("adds-up", "--xla_disable_hlo_passes=fusion", context("--xla_disable_hlo_passes=cse")),
+    ("unknown-flag", "--xla_gpu_graph_level=0", context(jaxlib="0.8.3")),
 ]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_rule_fires(case: tuple[str, Profile, Context]) -> None:
-    rule, of, *where = case
-    assert rule in rules_of(of, *where or [context()])
+@pytest.mark.parametrize(("rule", "given", "where"), CASES)
+def test_a_rule_fires(rule: str, given: Profile | str, where: Context) -> None:
+    arm = settings(given) if isinstance(given, str) else given
+    assert rule in [each.rule for each in check([arm], where) if each.profile == arm.id]
 
 
 def test_every_rule_is_shown_to_fire() -> None:
     assert {rule for rule, *_ in CASES} == {rule.name for rule in RULES}
 
 
+PRIORITY = "--xla_gpu_enable_highest_priority_async_stream"
+# beside a rule there is silence: what is set, and where
+SILENT: dict[str, tuple[str, Context]] = {
+    "permutes": (f"{P2P} {THRESHOLD}", context(collectives=PERMUTES)),
+    "the partner is deployed": (THRESHOLD, context(P2P)),
+    "it needed none then": (THRESHOLD, context(jaxlib="0.5.3")),
+    "the scheduler is unknown": (OVERLAP, context()),
+    "O1 brings the scheduler": (
+        f"{OVERLAP} JAX_OPTIMIZATION_LEVEL=O1", context(jaxlib="0.6.2")),
+    "hexadecimal": ("NCCL_BUFFSIZE=0x1000000", context()),
+    "memory of the host beside the device's": (
+        "XLA_PYTHON_CLIENT_MEM_FRACTION=4.0 TF_FORCE_UNIFIED_MEMORY=1", context()),
+    "words of an enumeration": (
+        "--xla_gpu_enable_command_buffer=+WHILE,-custom_call", context(jaxlib="0.10.2")),
+    "algorithms by collective, below those of all": (
+        "NCCL_ALGO=ring,tree;allreduce:tree;allgather:^NVLS", context()),
+    "small letters, a level of old": ("NCCL_DEBUG=info NCCL_P2P_LEVEL=4", context()),
+    "a contradiction that is deployed below": (
+        "NCCL_DEBUG=INFO", context(env={"NCCL_IB_DISABLE": "1", "NCCL_IB_HCA": "mlx5"})),
+    "a default that is not what is deployed": (f"{PRIORITY}=true", context(f"{PRIORITY}=false")),
+    "a tree for an all-reduce": (
+        "NCCL_ALGO=Tree", context(collectives=(*PERMUTES, "all-reduce"))),
+    "channels of permutes": (CHANNELS, context(collectives=PERMUTES)),
+    "names that resemble others": (
+        "NCCL_MAX_P2P_NCHANNELS=8 NCCL_IB_TIMEOUT=22 --xla_tpu_no_entry_has_it=true", context()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "where"), SILENT.values(), ids=SILENT)
+def test_beside_a_rule_there_is_silence(text: str, where: Context) -> None:
+    found = check([settings(text)], where)
+    assert [each.rule for each in found if each.profile == "p"] == []
+
+
+GRAPH = profile("p", "--xla_gpu_graph_level=0")
+NO_SUCH = profile("p", "--xla_gpu_no_such=0")
+BLOCKED = profile("control-inflation", "--xla_gpu_collective_inflation_factor=1")
+
+
 @pytest.mark.parametrize(
-    ("of", "where"),
+    ("arm", "where", "levels"),
     [
-        pytest.param(flags(f"{P2P} {THRESHOLD}"), context(collectives=PERMUTES), id="permutes"),
-        pytest.param(flags(THRESHOLD), context(P2P), id="the partner is deployed"),
-        pytest.param(flags(THRESHOLD), context(jaxlib="0.5.3"), id="it needed none then"),
-        pytest.param(flags(OVERLAP), context(), id="the scheduler is unknown"),
+        pytest.param(GRAPH, context(jaxlib="0.8.3"), [Level.FAULT], id="an abort"),
+        pytest.param(NO_SUCH, context(jaxlib="0.8.3"), [Level.FAULT], id="an unknown flag"),
+        pytest.param(NO_SUCH, context(), [Level.NOTE], id="of an unknown release"),
+        pytest.param(profile("control-decomposer", THRESHOLD), context(), [], id="a control"),
+        pytest.param(BLOCKED, context(), [Level.FAULT], id="a control that does harm"),
+        pytest.param(profile("p", THRESHOLD), context(), [Level.FAULT], id="no partner"),
         pytest.param(
-            profile("p", OVERLAP, env={"JAX_OPTIMIZATION_LEVEL": "O1"}), context(jaxlib="0.6.2"),
-            id="O1 brings the scheduler",
+            profile("p", THRESHOLD), Context(is_complete=False), [Level.NOTE],
+            id="which an unread env file may set",
         ),
-        pytest.param(env(NCCL_BUFFSIZE="0x1000000"), context(), id="hexadecimal"),
-        pytest.param(
-            env(XLA_PYTHON_CLIENT_MEM_FRACTION="4.0",
-                              TF_FORCE_UNIFIED_MEMORY="1"), context(),
-            id="memory of the host beside the device's",
-        ),
-        pytest.param(flags("--xla_gpu_enable_command_buffer=+WHILE,-custom_call"),
-                     context(jaxlib="0.10.2"), id="words of an enumeration"),
-        pytest.param(env(NCCL_ALGO="ring,tree;allreduce:tree;allgather:^NVLS"),
-                     context(), id="algorithms by collective, below those of all"),
-        pytest.param(env(NCCL_DEBUG="info", NCCL_P2P_LEVEL="4"), context(),
-                     id="small letters, a level of old"),
-        pytest.param(env(NCCL_DEBUG="INFO"),
-                     beside(NCCL_IB_DISABLE="1", NCCL_IB_HCA="mlx5"),
-                     id="a contradiction that is deployed below"),
-        pytest.param(
-            flags("--xla_gpu_enable_highest_priority_async_stream=true"),
-            context("--xla_gpu_enable_highest_priority_async_stream=false"),
-            id="a default that is not what is deployed",
-        ),
-        pytest.param(env(NCCL_ALGO="Tree"), context(collectives=(*PERMUTES, "all-reduce")),
-                     id="a tree for an all-reduce"),
-        pytest.param(env(NCCL_NCHANNELS_PER_NET_PEER="8"), context(collectives=PERMUTES),
-                     id="channels of permutes"),
     ],
 )  # fmt: skip
-def test_beside_a_rule_there_is_silence(of: Profile, where: Context) -> None:
-    assert rules_of(of, where) == []
-
-
-def test_an_abort_is_a_fault_where_the_release_is_named() -> None:
-    of = profile("p", "--xla_gpu_graph_level=0")
-    assert [each.level for each in check([of], context(jaxlib="0.8.3"))] == [Level.FAULT]
-    unknown = profile("p", "--xla_gpu_no_such=0")
-    assert [each.level for each in check([unknown], context(jaxlib="0.8.3"))] == [Level.FAULT]
-    assert [each.level for each in check([unknown], context())] == [Level.NOTE]
-
-
-def test_a_control_is_meant_to_do_nothing_but_not_to_do_harm() -> None:
-    assert not check([profile("control-decomposer", THRESHOLD)], context())
-    blocked = profile("control-inflation", "--xla_gpu_collective_inflation_factor=1")
-    assert [each.rule for each in check([blocked], context())] == ["blocked"]
-
-
-def test_what_an_unread_env_file_may_mend_is_a_note() -> None:
-    complete, unread = context(), Context(is_complete=False)
-    assert [each.level for each in check([profile("p", THRESHOLD)], complete)] == [Level.FAULT]
-    assert [each.level for each in check([profile("p", THRESHOLD)], unread)] == [Level.NOTE]
+def test_a_fault_is_what_can_never_run_here(
+    arm: Profile, where: Context, levels: list[Level]
+) -> None:
+    assert [each.level for each in check([arm], where)] == levels
 
 
 def test_what_is_deployed_is_held_against_the_rules_of_harm() -> None:
@@ -214,11 +202,10 @@ def test_what_is_deployed_is_held_against_the_rules_of_harm() -> None:
 
 def test_a_program_of_which_only_the_collectives_are_named() -> None:
     gathers, permutes = (context(collectives=kinds) for kinds in (GATHERS, PERMUTES))
-    channels, tree = env(NCCL_NCHANNELS_PER_NET_PEER="8"), env(NCCL_ALGO="Tree")
-    assert "no send, recv" in why_not(channels, gathers)
-    assert "has no tree" in why_not(tree, gathers)
-    assert not why_not(tree, context())
-    assert not why_not(flags(f"{P2P} {THRESHOLD}"), permutes)
+    assert "no send, recv" in why_not(settings(CHANNELS), gathers)
+    assert "has no tree" in why_not(settings("NCCL_ALGO=Tree"), gathers)
+    assert not why_not(settings("NCCL_ALGO=Tree"), context())
+    assert not why_not(settings(f"{P2P} {THRESHOLD}"), permutes)
 
 
 @pytest.mark.parametrize(
@@ -237,32 +224,23 @@ def test_a_near_miss_is_told_with_the_name_it_may_have_meant(given: Profile, wor
     assert any(words in each.text for each in check([given], Context()))
 
 
-def test_other_names_are_left_alone() -> None:
-    others = {"NCCL_MAX_P2P_NCHANNELS": "8", "NCCL_IB_TIMEOUT": "22", "OUR_OWN_SWITCH": "1"}
-    libtpus = "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_tpu_no_entry_has_it=true"
-    given = profile("p", libtpus, env=others, overrides={"width": "128"})
-    assert [each for each in check([given], Context()) if each.rule == "near-miss"] == []
-
-
-def test_a_twin_is_told_in_whatever_order_and_spelling() -> None:
-    one = profile("one", "--xla_gpu_autotune_level=2 --xla_gpu_enable_pipelined_p2p=true")
-    two = profile("two", "--xla_gpu_enable_pipelined_p2p=1 --xla_gpu_autotune_level=2")
-    other = profile("other", "--xla_gpu_enable_pipelined_p2p=1 --xla_gpu_autotune_level=3")
-    found = [each for each in check([one, two, other], Context()) if each.rule == "twin"]
-    ((arm, words),) = [(each.profile, each.text) for each in found]
-    assert (arm, "the same settings as one" in words) == ("two", True)
+P2P_TOO = "--xla_gpu_enable_pipelined_p2p=1"
 
 
 @pytest.mark.parametrize(
-    ("values", "twins"), [("1024 +1024 1024.0 1000 01000", [1, 4]), ("8 7 8 08", [2, 3])]
+    ("texts", "twins"),
+    [
+        ([f"{LEVEL}=2 {P2P}", f"{P2P_TOO} {LEVEL}=2", f"{P2P_TOO} {LEVEL}=3"], [1]),
+        ([f"{LEVEL}={each}" for each in ("1024", "+1024", "1024.0", "1000", "01000")], [1, 4]),
+        ([f"{LEVEL}={each}" for each in ("8", "7", "8", "08")], [2, 3]),
+    ],
+    ids=["in another order and spelling", "spellings of a number", "among many"],
 )
-def test_twins_among_many_values(values: str, twins: list[int]) -> None:
-    profiles = [
-        profile(f"p{n}", f"--xla_gpu_autotune_level={each}")
-        for n, each in enumerate(values.split())
-    ]
-    found = [each.profile for each in check(profiles, Context()) if each.rule == "twin"]
-    assert found == [f"p{n}" for n in twins]
+def test_a_twin_is_told(texts: list[str], twins: list[int]) -> None:
+    profiles = [profile(f"p{at}", text) for at, text in enumerate(texts)]
+    found = {each.profile: each.text for each in check(profiles, Context()) if each.rule == "twin"}
+    assert [*found] == [f"p{at}" for at in twins]
+    assert "the same settings as p" in found[f"p{twins[0]}"]
 
 
 WORDS = ("yes", "on", "t", "2", "", "maybe", "truE,", "4,5", "true", "TRUE", "1", "0", "False")
@@ -303,3 +281,174 @@ def test_the_rule_refuses_what_the_installed_xla_refuses() -> None:
         if kind == "enum" and not rules & {"bad-value"}:
             continue  # of their words the table knows only what none can be
         assert ("bad-value" in rules) is dies, (str(flag), answer.refused, answer.unknown)
+
+
+DEFAULT = {"a": "0", "b": "false", "xla_disable_hlo_passes": "", "map": "k=1,l=2", "mode": "OFF"}
+
+
+def stand_in(texts: Sequence[str]) -> list[ParsedText]:
+    """Parse as XLA does: an appending flag, a map, an older name, unknown and bad ones."""
+    return [answer(text) for text in texts]
+
+
+def answer(text: str) -> ParsedText:
+    options = dict(DEFAULT)
+    flags, _ = read_as_xla(text)
+    if bad := [flag.name for flag in flags if flag.value == "bad"]:
+        said = f"Couldn't interpret value bad for flag {bad[0]}"
+        return ParsedText(options=None, refused=said)
+    if unknown := tuple(flag.name for flag in flags if flag.name.startswith("no_")):
+        return ParsedText(options=None, unknown=unknown)
+    for flag in flags:
+        value = flag.value or ""
+        if flag.name == "xla_disable_hlo_passes":
+            value = ",".join(filter(None, (options[flag.name], value)))
+        elif flag.name == "map":
+            pairs = dict(each.split("=") for each in f"{options['map']},{value}".split(","))
+            value = ",".join(f"{k}={v}" for k, v in sorted(pairs.items()))
+        if flag.name == "old_mode":
+            options["mode"] = "ON" if value == "true" else "OFF"
+        elif flag.name != "custom":
+            options[flag.name] = value
+    if "b=twin" in text:
+        options["a"] = "9"  # one that overrides another, whatever the order
+    return ParsedText(options=options)
+
+
+@pytest.mark.parametrize(
+    ("text", "deployed", "rules"),
+    [
+        pytest.param("--a=1", "", [], id="in effect"),
+        pytest.param("--no_such=1", "", ["unknown-flag"], id="unknown"),
+        pytest.param("--a=bad", "", ["bad-value"], id="a bad value"),
+        pytest.param("--a=1 --a=2", "", ["not-in-effect"], id="overridden by itself"),
+        pytest.param("--a=1 --b=twin", "", ["not-in-effect"], id="overridden by another name"),
+        pytest.param(
+            "--xla_disable_hlo_passes=x", "--xla_disable_hlo_passes=y", ["adds-up"], id="appended"
+        ),
+        pytest.param("--map=l=3", "--map=k=5", ["adds-up"], id="merged into a map"),
+        pytest.param("--a=0", "", ["no-op"], id="the default"),
+        pytest.param("--a=0", "--a=1", [], id="back to the default is a change"),
+        pytest.param("--old_mode=true", "", [], id="an older name of an option"),
+    ],
+)
+def test_what_is_found(text: str, deployed: str, rules: list[str]) -> None:
+    found = examine([profile("p", text)], parse_flags(deployed), stand_in)
+    assert [each.rule for each in found.objections] == rules, found
+    assert not found.unchecked
+
+
+def test_a_flag_without_an_option_is_unchecked_not_idle() -> None:
+    found = examine([profile("p", "--custom=1")], (), stand_in)
+    assert not found.objections
+    (unchecked,) = found.unchecked
+    assert "--custom has no option" in unchecked
+
+
+def test_one_of_two_profiles_that_come_to_the_same_is_named() -> None:
+    twins = [profile("first", "--a=1"), profile("second", "--a=0 --a=1 --b=false")]
+    apart = profile("third", "--a=1", env={"NCCL_ALGO": "Ring"})
+    found = examine([*twins, apart], (), stand_in)
+    rules = [(each.profile, each.rule) for each in found.objections]
+    assert rules == [("second", "not-in-effect"), ("second", "twin")]
+
+
+def test_a_refused_flag_that_is_deployed_is_a_fault_and_hides_nothing() -> None:
+    found = examine(
+        [profile("p", "--a=1"), profile("q", "--a=0")], parse_flags("--no_such=1"), stand_in
+    )
+    assert [(each.profile, each.rule, each.level) for each in found.objections] == [
+        ("baseline-deployed", "unknown-flag", Level.FAULT),
+        ("q", "no-op", Level.NOTE),
+    ]
+    assert "--no_such" in found.objections[0].text
+
+
+TPU = "LIBTPU_INIT_ARGS"
+VMEM = profile("vmem", "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_gpu_autotune_level=0")
+# what libtpu 0.0.52 prints with TPU_STDERR_LOG_LEVEL=0 and TPU_MIN_LOG_LEVEL=0
+LOG = b"""\
+I1123 09:40:31.596461   25377 b295d63588a.cc:912] argv[0]: './tpu_driver'
+I1123 09:40:31.596463   25377 b295d63588a.cc:912] argv[2]: '--stderrthreshold=0'
+I1123 09:40:31.596484   25377 b295d63588a.cc:912] argv[17]: '--xla_tpu_scoped_vmem_limit_kib=32768'
+I1123 09:40:31.596485   25377 b295d63588a.cc:912] argv[18]: '--xla_tpu_scoped_vmem_limit_kib=65536'
+"""
+
+
+def launched(arm: Profile, deployed: dict[str, str]) -> LaunchSpec:
+    protocol, parallelism = Protocol(steps=12), Parallelism.parse("FSDP=4")
+    cell = Cell(model_tag="m", parallelism=parallelism, protocol=protocol, deployed=deployed)
+    trial = Trial(
+        cell_digest=cell.digest, profile=arm, protocol=protocol, study="tuning", stage="wave2"
+    )
+    return CommandLauncher(argv=("train", "{steps}")).launch(trial, cell)
+
+
+def test_a_flag_goes_to_the_library_that_reads_it() -> None:
+    assert [each.name for each in VMEM.flags] == ["xla_gpu_autotune_level"]
+    assert VMEM.env == {TPU: "--xla_tpu_scoped_vmem_limit_kib=65536"}
+    own = profile("a", "--xla_tpu_rwb_fusion=false", env={TPU: "--xla_tpu_dot_dot_fusion=false"})
+    assert own.env[TPU] == "--xla_tpu_dot_dot_fusion=false --xla_tpu_rwb_fusion=false"
+    assert profile("nan", "--xla_tpu_detect_nan=true").flags, "XLA's own, in spite of its name"
+    assert set(profile("c", "--xla_max_concurrent_async_all_gathers=4").env) == {TPU}
+    with pytest.raises(ConfigError, match="knows no quotes"):
+        profile("b", "--xla_tpu_rwb_fusion='a b'")
+
+
+def test_it_is_appended_to_what_is_deployed() -> None:
+    spec = launched(VMEM, {TPU: "--xla_tpu_scoped_vmem_limit_kib=32768"})
+    assert spec.env[TPU] == (
+        "--xla_tpu_scoped_vmem_limit_kib=32768 --xla_tpu_scoped_vmem_limit_kib=65536"
+    )
+    assert spec.first_env["TPU_STDERR_LOG_LEVEL"] == "0"
+    assert "TPU_STDERR_LOG_LEVEL" not in launched(profile("none"), {}).first_env
+    exported = shell_exports((), VMEM.env)
+    assert exported.startswith(f'export {TPU}="${{{TPU}:+${TPU} }}"')
+    one, other = {TPU: "--a=1 --b=2"}, {TPU: "--b=2 --a=3 --a=1"}
+    assert settings_digest((), one) == settings_digest((), other)
+    assert settings_digest((), one) != settings_digest((), {TPU: "--a=1 --b=3"})
+
+
+@pytest.mark.parametrize(
+    ("log", "effect"),
+    [
+        (LOG, Effect.IN_EFFECT),
+        (LOG.replace(b"65536", b"16384"), Effect.CONTRADICTED),
+        (LOG.replace(b"xla_tpu_scoped_vmem", b"xla_tpu_another"), Effect.CONTRADICTED),
+        (b"", Effect.NOT_SEEN),
+    ],
+)
+def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
+    read = read_log([log]).nccl
+    own = replace(VMEM, flags=())
+    (found,) = judge_settings(own, Witnesses(read=read, expects_readers=True))
+    assert found.effect is effect
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--xla_tpu_rwb_fusion='true'", "quotes are part"),
+        ("--xla_tpu_rwb_fusion=true xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),
+        ("--xla_gpu_autotune_level=0", "libtpu refuses it"),
+    ],
+)
+def test_what_libtpu_would_misread_is_a_fault(text: str, words: str) -> None:
+    (found,) = check([Profile(id="a", env={TPU: text})], Context())
+    assert found.rule == "channel"
+    assert words in found.text
+
+
+def test_a_flag_of_libtpu_that_a_later_one_puts_out_of_effect_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    takes_all = lambda _, texts: [ParsedText(options={}) for _ in texts]  # noqa: E731
+    monkeypatch.setattr(Target, "__call__", takes_all)
+    twice = "--xla_tpu_rwb_fusion=true --xla_tpu_dot_dot_fusion --noxla_tpu_rwb_fusion"
+    same = "--xla_tpu_rwb_fusion=false --noxla_tpu_rwb_fusion"
+    profiles = [Profile(id=name, env={TPU: text})
+                for name, text in (("twice", twice), ("same-value-again", same))]  # fmt: skip
+    found = lint(profiles, Context(), Target(python="python", environ={})).objections
+    said = [(each.profile, each.rule, each.text) for each in found if each.rule != "no-op"]
+    why = "--xla_tpu_rwb_fusion=true is not in effect: xla_tpu_rwb_fusion is 'false' in the"
+    assert said == [("twice", "not-in-effect", f"{why} whole text")]

@@ -5,7 +5,6 @@
 Each input comes from one random number, which is printed, so a run is repeated by it. What counts
 as found: an error that is none of ours, more than two seconds and 40 us a byte, or more memory than
 is allowed. A found input is written to the folder of --keep. Exit status 1 where one was found.
-Once a minute it says how far it is.
 """
 
 from __future__ import annotations
@@ -21,16 +20,15 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from pytest_xlatune.model.errors import XlatuneError
 from tests.fuzz.readers import Reader, readers
 
 MOST_BYTES = 1 << 17
 MORE_MEMORY = 1 << 30  # address space beyond what the process has when it begins
-SAY_S = 60.0
 LIMIT_S = 2.0
 LIMIT_S_PER_BYTE = 40e-6
 DIGITS = re.compile(rb"\d+")
@@ -47,8 +45,7 @@ class TookTooLong(BaseException):
     """An input took longer than its size is worth; no reader can catch it by accident."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(NamedTuple):
     """One input that a reader did not take as it should."""
 
     reader: str
@@ -63,29 +60,30 @@ def mutated(rng: random.Random, samples: Sequence[bytes]) -> bytes:
     for _ in range(rng.choice((0, 1, 1, 2, 3, 6, 12))):
         at = rng.randrange(len(data) + 1)
         to = min(len(data), at + rng.choice((1, 2, 8, 64, 1000)))
-        kind = rng.randrange(9)
-        if kind == 0:
-            data = data[:at] + bytes(rng.randrange(256) for _ in range(to - at)) + data[to:]
-        elif kind == 1:
-            data = data[:at] + data[to:]
-        elif kind == 2:
-            data = data[:at] + rng.choice(WORDS) + data[at:]
-        elif kind == 3:
-            data = data[:at] + rng.choice(WORDS) + data[to:]
-        elif kind == 4:
-            data = data[:at] + data[at:to] * rng.choice((2, 3, 50)) + data[to:]
-        elif kind == 5:
-            data = data[:at]
-        elif kind == 6:
-            other = rng.choice(samples)
-            data = data[:at] + other[rng.randrange(len(other) + 1) :]
-        elif kind == 7 and data:
-            flip = rng.randrange(len(data))
-            data = data[:flip] + bytes([data[flip] ^ 1 << rng.randrange(8)]) + data[flip + 1 :]
-        elif numbers := list(DIGITS.finditer(data[: 1 << 14])):
-            one = rng.choice(numbers)
-            new = rng.choice((b"0", b"-1", b"1" * 30, b"9" * 4999, b"1.5e308", b"2147483648"))
-            data = data[: one.start()] + new + data[one.end() :]
+        head, middle, tail = data[:at], data[at:to], data[to:]
+        other = rng.choice(samples)
+        match rng.randrange(9):
+            case 0:
+                data = head + rng.randbytes(len(middle)) + tail
+            case 1:
+                data = head + tail
+            case 2:
+                data = head + rng.choice(WORDS) + middle + tail
+            case 3:
+                data = head + rng.choice(WORDS) + tail
+            case 4:
+                data = head + middle * rng.choice((2, 3, 50)) + tail
+            case 5:
+                data = head
+            case 6:
+                data = head + other[rng.randrange(len(other) + 1) :]
+            case 7 if middle:
+                data = head + bytes([middle[0] ^ 1 << rng.randrange(8)]) + middle[1:] + tail
+            case _:
+                if numbers := list(DIGITS.finditer(data[: 1 << 14])):
+                    digits = rng.choice(numbers)
+                    new = (b"0", b"-1", b"1" * 30, b"9" * 4999, b"1.5e308", b"2147483648")
+                    data = data[: digits.start()] + rng.choice(new) + data[digits.end() :]
         data = data[:MOST_BYTES]
     return data
 
@@ -121,35 +119,27 @@ def fuzz(
     chosen = [each for each in readers() if only in each.name]
     shares = [each.share for each in chosen]
     counts: Counter[str] = Counter()
-    found: list[Found] = []
-    seen: set[str] = set()
+    found: dict[str, Found] = {}
     for reader in chosen:  # what is loaded once is loaded before time is taken
         one(reader, reader.samples[0])
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = pages * resource.getpagesize() + MORE_MEMORY
     was = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (most, was[1]))
-    began_s = said_s = time.monotonic()
-    end_s = began_s + seconds if seconds else float("inf")
+    end_s = time.monotonic() + seconds if seconds else float("inf")
     try:
         while (not inputs or counts.total() < inputs) and time.monotonic() < end_s:
-            if (now_s := time.monotonic()) - said_s >= SAY_S:
-                said_s = now_s
-                say(
-                    f"{counts.total()} inputs in {now_s - began_s:.0f} s, {len(found)} found so far"
-                )
-            rng = random.Random(f"{number}:{counts.total()}")
+            at = counts.total()
+            rng = random.Random(f"{number}:{at}")
             reader = rng.choices(chosen, shares)[0]
             data = mutated(rng, reader.samples)
-            what = one(reader, data)
-            if what and (kind := f"{reader.name}: {what.rpartition(': ')[0] or what}") not in seen:
-                seen.add(kind)
-                told = Found(reader=reader.name, what=what, data=data, number=counts.total())
-                found.append(told)
+            if what := one(reader, data):
+                kind = f"{reader.name}: {what.rpartition(': ')[0] or what}"
+                found.setdefault(kind, Found(reader.name, what, data, at))
             counts[reader.name] += 1
     finally:
         resource.setrlimit(resource.RLIMIT_AS, was)
-    return counts, found
+    return counts, [*found.values()]
 
 
 def say(line: str) -> None:

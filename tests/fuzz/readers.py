@@ -14,19 +14,26 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import count, repeat
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from pytest_xlatune.evidence.hlo import read_hlo
 from pytest_xlatune.evidence.hlo.dump import read_debug_options, read_memory_report
-from pytest_xlatune.evidence.trace import Trace, parse_families
+from pytest_xlatune.evidence.trace import parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
-from pytest_xlatune.executors.slurm._commands import parse_sacct, parse_scontrol, parse_squeue
+from pytest_xlatune.executors.slurm._commands import (
+    SEPARATOR,
+    parse_sacct,
+    parse_scontrol,
+    parse_squeue,
+)
 from pytest_xlatune.executors.slurm.nodes import parse_sinfo
 from pytest_xlatune.ledger import LEDGER, Ledger
-from pytest_xlatune.logs import LogReader, read_log
+from pytest_xlatune.logs import LogReader, LogReport, read_log
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
@@ -53,14 +60,7 @@ REAL = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data"
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One reader.
-
-    Attributes:
-        name: in reports.
-        samples: inputs that it reads.
-        read: of one input.
-        share: of all inputs, relative to the others.
-    """
+    """What reads a text: its name in reports, texts that it reads, and its share of all inputs."""
 
     name: str
     samples: tuple[bytes, ...]
@@ -72,24 +72,31 @@ def text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def log(data: bytes) -> None:
-    """Read whole, line by line in full and in chunks to the same; judge and score it."""
-    whole = read_log([data])
-    slow = LogReader()
-    slow._step_shapes = None  # no line is read by the shape of another
-    slow.feed(data)
-    slow.close()
-    if repr(slow.report()) != repr(whole):
-        raise AssertionError("step lines read by their shape give another report")
+def of_text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: read(text(data))
+
+
+def reported(data: bytes, sizes: Iterator[int], *, is_in_full: bool = False) -> LogReport:
+    """Read a log in chunks; in full, no line of a step is read by the shape of another."""
     reader = LogReader()
-    rng = random.Random(len(data))
+    if is_in_full:
+        reader._step_shapes = None
     at = 0
     while at < len(data):
-        size = rng.choice((9, 300, 5000, 40_000))
+        size = next(sizes)
         reader.feed(data[at : at + size])
         at += size
     reader.close()
-    if repr(reader.report()) != repr(whole):
+    return reader.report()
+
+
+def log(data: bytes) -> None:
+    """Read whole, line by line in full and in chunks to the same; judge and score it."""
+    whole = read_log([data])
+    rng = random.Random(len(data))
+    if repr(reported(data, repeat(1 << 20), is_in_full=True)) != repr(whole):
+        raise AssertionError("step lines read by their shape give another report")
+    if repr(reported(data, (rng.choice((9, 300, 5000, 40_000)) for _ in count()))) != repr(whole):
         raise AssertionError("another chunking gives another report")
     protocol = protocol_of(whole)
     for each in (protocol, replace(protocol, metric="busbw")):
@@ -104,24 +111,18 @@ def metrics(data: bytes) -> None:
 
 def ledger(data: bytes) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        path = Path(folder) / LEDGER
-        path.write_bytes(data)
-        Ledger(path).refresh()
+        (Path(folder) / LEDGER).write_bytes(data)
+        Ledger(Path(folder) / LEDGER).refresh()
 
 
 def toml(data: bytes) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        path = Path(folder) / "xlatune.toml"
-        path.write_bytes(data)
-        read_settings(path, root=Path(folder))
+        (Path(folder) / "xlatune.toml").write_bytes(data)
+        read_settings(Path(folder) / "xlatune.toml", root=Path(folder))
 
 
 def hlo(data: bytes) -> None:
     read_hlo(text(data).splitlines(keepends=True), "fuzz")
-
-
-def drilled(trace: Trace) -> None:
-    reconciles(drill([trace]))
 
 
 def options(data: bytes) -> None:
@@ -151,16 +152,19 @@ SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
 def log_samples() -> Iterator[bytes]:
-    steps = [
-        f"{label}{absl}completed step: {each}, seconds: 28.9{each:02}, TFLOP/s/device: 261.25, "
-        f"MFU: 40.1%, Tokens/s/device: {990 + each}.5, total_weights: 458752, loss: 7.125\n"
-        for label, absl in (
-            ("", ""),
-            (" 0: ", "I0112 07:08:09.123456 140001 metric_logger.py:226] "),
-            ("(MaxTextTrainerActor pid=812, ip=10.0.0.7) ", ""),
+    labels = (
+        "",
+        " 0: I0112 07:08:09.123456 140001 metric_logger.py:226] ",
+        "(MaxTextTrainerActor pid=812, ip=10.0.0.7) ",
+    )
+    plain, labelled, of_ray = (
+        "".join(
+            f"{label}completed step: {each}, seconds: 28.9{each:02}, TFLOP/s/device: 261.25, "
+            f"MFU: 40.1%, Tokens/s/device: {990 + each}.5, total_weights: 458752, loss: 7.125\n"
+            for each in range(12)
         )
-        for each in range(12)
-    ]
+        for label in labels
+    )
     config = (
         "JOB_ID=88\nXLA_FLAGS=--xla_a=1 --xla_b='x y'\nNCCL_DEBUG=INFO\n"
         "Config param steps: 15\nConfig param profiler: ProfilerType.XPLANE\n"
@@ -172,13 +176,13 @@ def log_samples() -> Iterator[bytes]:
         "Status:  FAILED (exit 143) - stage\n== Training FAILED (exit=143, 84s) ==\n"
         "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-01-12T07:08 DUE TO TIME LIMIT ***\n"
     )
-    yield (config + "".join(steps[:12])).encode()
-    yield (config + "".join(steps[12:24]) + ends).encode()
-    yield (config * 2 + "".join(steps[24:]) + "\n".join(known[::2])).encode()
-    yield ("\n".join(known) + "\n" + "".join(steps[:3])).encode()
+    yield (config + plain).encode()
+    yield (config + labelled + ends).encode()
+    yield (config * 2 + of_ray + "\n".join(known[::2])).encode()
+    yield ("\n".join(known) + "\n" + plain).encode()
     yield "".join(
         f"{rank}@gpu{rank + 17:03d}> {line}\n"
-        for line in (*config.splitlines(), *map(str.rstrip, steps[:12]), *known[:3])
+        for line in (*config.splitlines(), *plain.splitlines(), *known[:3])
         for rank in range(3)
     ).encode()
     yield (
@@ -189,19 +193,18 @@ def log_samples() -> Iterator[bytes]:
     )
 
 
-def metric_samples() -> Iterator[bytes]:
-    yield "".join(
-        json.dumps({
-            "step": float(step), "learning/loss": 7.1, "perf/step_time_seconds": 0.5,
-            "perf/per_device_tokens_per_sec": 1024.0, "perf/per_device_tflops_per_sec": math.nan,
-        }) + "\n"
-        for step in range(15)
-    ).encode()  # fmt: skip
+def metric_sample() -> bytes:
+    figures = {
+        "learning/loss": 7.1,
+        "perf/step_time_seconds": 0.5,
+        "perf/per_device_tokens_per_sec": 1024.0,
+        "perf/per_device_tflops_per_sec": math.nan,
+    }
+    lines = (json.dumps({"step": float(step), **figures}) + "\n" for step in range(15))
+    return "".join(lines).encode()
 
 
 def slurm_samples() -> Iterator[bytes]:
-    from pytest_xlatune.executors.slurm._commands import SEPARATOR
-
     for row in (
         "88|COMPLETED|node[001-004]|1768201689|1768201789|None|/w|x",
         "88|CANCELLED by 0|None assigned|Unknown|Unknown|Priority||",
@@ -219,7 +222,7 @@ def readers() -> tuple[Reader, ...]:
     programs = sorted((DATA / "evidence").rglob("*.txt.gz"))[:4]
     beside = [*(DATA / "evidence").rglob("*.debug_options"), *(DATA / "evidence").rglob("*.txt")]
     planes = sorted(REAL.glob("*gemm*.xplane.pb")) if REAL.is_dir() else []
-    ledgers = sorted((Path(__file__).parents[2] / "reports").rglob("*.json"))[:2]
+    ledgers = sorted((ROOT / "reports").rglob("*.json"))[:2]
     event = (
         b'{"schema":4,"at":1.0,"event":"nodes-pinned","cell_digest":"ab","nodes":["n1","n2"]}\n'
         b'{"schema":4,"at":2.5,"event":"attempt-intended","trial_id":"t","attempt":1,'
@@ -227,54 +230,31 @@ def readers() -> tuple[Reader, ...]:
     )
     outcome = b'{"state":"failed","exit_code":1,"signal":null,"nodes":["n1"],"start_s":1.5}'
     plain = (
-        b"job,profile,flags,env,tgs,step_s,status\\n1,baseline,,,990.5,28.9,ok\\n"
+        b"job,profile,flags,env,tgs,step_s,status\n1,baseline,,,990.5,28.9,ok\\n"
         b'2,a,--xla_a=1,"NCCL_X=1 NCCL_Y=\'a b\'","1,001.5",25.24 s,ok\n3,b,,,,,oom\n'
     )
     tables = (plain, b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n")
     settings = b'budget = 40\nnodelist = "node[001-008]"\n[slurm]\nqos = "m"\nalpha = [1, 2.5]\n'
+    cells = tuple(each.read_bytes()[:30_000] for each in ledgers) or (b"{}",)
+    hosts = (b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login")
+    figures = ((DATA / "nccl_tests.txt").read_bytes(), next(log_samples()))
+    captures = (node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1]))
+    events = (trace_json(40), gzip.decompress(trace_json(20)))
     return (
         Reader("log", tuple(log_samples()), log, share=6),
-        Reader("metrics file", tuple(metric_samples()), metrics, share=2),
-        Reader(
-            "figures",
-            ((DATA / "nccl_tests.txt").read_bytes(), next(log_samples())),
-            lambda data: read_figures(data.splitlines(keepends=True), BUSBW),
-        ),
+        Reader("metrics file", (metric_sample(),), metrics, share=2),
+        Reader("figures", figures, lambda data: read_figures(data.splitlines(True), BUSBW)),
         Reader("ledger", (event,), ledger),
         Reader("settings", (settings,), toml),
-        Reader("table", tables, lambda data: read_table(text(data), where="fuzz"), share=2),
+        Reader("table", tables, of_text(partial(read_table, where="fuzz")), share=2),
         Reader("HLO", tuple(gzip.decompress(each.read_bytes())[:60_000] for each in programs), hlo),
         Reader("beside HLO", tuple(each.read_bytes()[:20_000] for each in beside[:6]), options),
-        Reader(
-            "xplane",
-            (node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1])),
-            lambda data: drilled(read_xplane(data, "fuzz")),
-        ),
-        Reader(
-            "trace.json",
-            (trace_json(40), gzip.decompress(trace_json(20))),
-            lambda data: drilled(read_trace_json(data, "fuzz")),
-        ),
-        Reader(
-            "node list",
-            (b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login"),
-            lambda data: expand(text(data)),
-            share=2,
-        ),
+        Reader("xplane", captures, lambda data: reconciles(drill([read_xplane(data, "fuzz")]))),
+        Reader("trace.json", events, lambda data: reconciles(drill([read_trace_json(data, "f")]))),
+        Reader("node list", hosts, of_text(expand), share=2),
         Reader("Slurm", tuple(slurm_samples()), slurm, share=2),
         Reader("records", (outcome,), records),
-        Reader(
-            "known cells",
-            tuple(each.read_bytes()[:30_000] for each in ledgers) or (b"{}",),
-            lambda data: read_cells(text(data), where="fuzz"),
-            share=0.5,
-        ),
-        Reader(
-            "flags",
-            (b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",),
-            lambda data: parse_flags(text(data)),
-        ),
-        Reader(
-            "parallelism", (b"PP=2,FSDP=4",), lambda data: Parallelism.parse(text(data)), share=0.5
-        ),
+        Reader("known cells", cells, of_text(partial(read_cells, where="fuzz")), share=0.5),
+        Reader("flags", (b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",), of_text(parse_flags)),
+        Reader("parallelism", (b"PP=2,FSDP=4",), of_text(Parallelism.parse), share=0.5),
     )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, VerdictKind
+from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.studies import Answered, Ask, Question, Study
 from pytest_xlatune.studies.batch_size import BEST_FILE
@@ -523,6 +523,8 @@ def test_simulated_studies_keep_the_promised_rates() -> None:
 
 
 NOT_OF_SIZE = (FailureClass.CONFIG_ERROR, FailureClass.UNKNOWN_FLAG)
+SCATTERED = {(0, 1): -0.5, (0, 2): 0.0, (0, 4): 0.05, (1, 2): 0.07, (1, 4): 0.0, (2, 2): -0.11,
+             (2, 4): 0.0}  # fmt: skip
 REMAT: dict[str, Any] = {"key": "remat_policy", "sizes": ("full", "minimal", "none")}
 
 
@@ -536,13 +538,6 @@ def failing(run: Run, cls: FailureClass, where: Callable[[Trial], Any]) -> Run:
 
 def memory(power: float) -> Callable[[float], float]:
     return lambda size: LIMIT * (size / 11.5) ** power
-
-
-def by_policy(speeds: dict[str, float], losses: dict[str, float]) -> Run:
-    """Return a machine on which values that are words have these speeds and losses."""
-    arms = {f"remat-policy-{name}": speed for name, speed in speeds.items()}
-    other = {f"remat-policy-{name}": loss for name, loss in losses.items()}
-    return machine(arms, losses=other, noise=0.4)
 
 
 @pytest.mark.parametrize(
@@ -579,11 +574,18 @@ def by_policy(speeds: dict[str, float], losses: dict[str, float]) -> Run:
         row("a size that fits by chance is not recommended", {"sizes": (8, 10, 12)},
             failing(sizes(), OOM, lambda e: e.arm == "pdbs-12" and e.block == 2), value="10",
             unfit={"pdbs-12": "near to the ceiling"}),
+        row("where the noise is not known the best two are run in blocks",
+            {"sizes": (1.0, 2.0, 4.0)}, sizes(), jobs=3 + 4 * 2, kinds={"pdbs-2": "SLOWER"}),
+        row("two runs of one program are 47 % apart: a first run is not called worse",
+            {"sizes": (1.0, 2.0, 4.0), "budget": 7},
+            lambda e: measured(e, SCATTERED[e.block, int(size_in(e))]),
+            kinds={"pdbs-1": "INCONCLUSIVE"}, jobs=7),
         row("a budget without blocks says that single runs decided", {"start": 8, "budget": 5},
             sizes(best=12), value="12", same=("12", "18"),
             why={"pdbs-12": "left no block"}),
         row("what computes something else is no winner", REMAT,
-            by_policy({"full": 0.0, "minimal": 0.05, "none": 0.1}, {"none": 9.9}),
+            machine({"remat-policy-minimal": 0.05, "remat-policy-none": 0.1},
+                    losses={"remat-policy-none": 9.9}, noise=0.4),
             value="minimal", kinds={"remat-policy-none": "INCONCLUSIVE"},
             why={"remat-policy-none": "and is not ranked"}),
         row("a listed size above the compiled ceiling is not tried",
@@ -651,32 +653,6 @@ def test_it_finds_the_ceiling_and_the_best_below_it() -> None:
     assert len(set(map(frozenset, blocks))) == 1, "complete blocks"
     assert 2 <= len(blocks[0]) <= 4
     assert len(set(map(tuple, blocks))) > 1, "each block has an order of its own"
-
-
-def test_where_the_noise_is_not_known_the_best_two_are_run_in_blocks() -> None:
-    ended = drive(batch(sizes=(1.0, 2.0, 4.0)), sizes())
-    assert len(ended.history) == 3 + 4 * 2
-    assert ended.verdict("pdbs-2").kind is VerdictKind.SLOWER
-
-
-TWICE = {(0, 1): 0.0, (0, 2): 0.99, (0, 4): 1.0, (1, 2): 1.0, (1, 4): 1.02, (2, 2): 1.01,
-         (2, 4): 1.04, (3, 2): 1.02, (3, 4): 1.05}  # fmt: skip
-SCATTERED = {(0, 1): -0.5, (0, 2): 0.0, (0, 4): 0.05, (1, 2): 0.07, (1, 4): 0.0, (2, 2): -0.11,
-             (2, 4): 0.0}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("budget", "values", "arm", "delta"),
-    [(9, TWICE, "pdbs-2", math.expm1(-0.08 / 3)), (7, SCATTERED, "pdbs-1", None)],
-    ids=["the mean of the blocks", "a first run is not called worse"],
-)
-def test_blocks_too_few_for_an_interval_show_none(
-    budget: int, values: dict[tuple[int, int], float], arm: str, delta: float | None
-) -> None:
-    study = batch(sizes=(1.0, 2.0, 4.0), budget=budget)
-    found = drive(study, lambda e: measured(e, values[e.block, int(size_in(e))])).verdict(arm)
-    assert (found.kind, found.ci95) == ("INCONCLUSIVE", None)
-    assert delta is None or found.delta == pytest.approx(delta)
 
 
 def test_a_size_that_ran_above_one_that_did_not_fit_is_not_recommended() -> None:

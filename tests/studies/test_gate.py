@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -66,16 +66,11 @@ def at_the_margin() -> Answer:
     return lambda trial: measured(trial, levels[trial.is_baseline] + next(noise))
 
 
-def slowed(cost: float, count: int, blocks: Collection[int]) -> Answer:
-    """Return a machine on which steps of the candidate straggle, and cost a share of its TGS."""
-    return changed(
-        noisy(0.0, sigma=0.001),
-        arm("new", blocks=blocks),
-        window_tgs=lambda score: math.exp(score.value) * (1 - cost),
-        stragglers=count,
-        dropped=tuple(range(5, 5 + count)),
-        n_steps=10 - count,
-    )
+# two steps of the candidate straggle in each run, and cost more than is left of the margin
+SLOWED = changed(
+    noisy(0.0, sigma=0.001), IS_NEW, stragglers=2, dropped=(5, 6), n_steps=8,
+    window_tgs=lambda score: math.exp(score.value) * (1 - 0.009),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -92,11 +87,7 @@ def slowed(cost: float, count: int, blocks: Collection[int]) -> Answer:
         pytest.param(at_the_margin(), "INCONCLUSIVE", "too close", id="a change at the margin"),
         pytest.param(changed(noisy(0.05), IS_NEW, loss=8.0), "INVALID", "loss",
                      id="another loss is no pass however fast"),
-        pytest.param(slowed(0.2, 1, {1}), "EQUIVALENT", "", id="one slow step is no number"),
-        pytest.param(slowed(0.002, 2, range(9)), "EQUIVALENT", "",
-                     id="many within what the margin spares"),
-        pytest.param(slowed(0.009, 2, range(9)), "INCONCLUSIVE", "straggle",
-                     id="many beyond what is left of the margin"),
+        pytest.param(SLOWED, "INCONCLUSIVE", "straggle", id="many slow steps"),
     ],
 )  # fmt: skip
 def test_the_verdicts_of_a_gate(run: Answer, kind: str, words: str) -> None:
@@ -114,12 +105,6 @@ def test_what_cannot_be_told_says_how_many_trials_would_decide_it() -> None:
     assert "decide it with 80 % power" in sentence(verdict.reasons[0])
     blocks = int(sentence(verdict.reasons[0]).split(" blocks would decide")[0].rsplit(" ", 1)[1])
     assert blocks > STUDY.gate.blocks
-    enough = replace(STUDY, gate=replace(STUDY.gate, blocks=blocks), budget=200)
-    passed = sum(
-        concluded(enough, noisy(0.0, sigma=0.008, seed=seed)).verdicts[0].kind in PASSES
-        for seed in range(40)
-    )
-    assert passed >= 20
 
 
 def test_nothing_passes_before_all_is_over_or_with_a_trial_missing() -> None:
@@ -212,11 +197,10 @@ def test_another_key_candidate_or_layout_is_another_gate() -> None:
     ]
     assert len({each.name for each in (STUDY, *others)}) == 5
     every = history(STUDY, noisy(0.05))
-    assert not STUDY.decide(every).due
-    for other in others:
-        assert other.decide(every).due == other.decide([]).due
-    reordered = replace(STUDY, gate=replace(STUDY.gate, margin=0.02))
-    assert reordered.name == STUDY.name, "the same trials answer to another margin"
+    assert [each.decide(every).due for each in others] == [each.decide([]).due for each in others]
+    other_margin = replace(STUDY, gate=replace(STUDY.gate, margin=0.02))
+    assert other_margin.name == STUDY.name, "the same trials answer to another margin"
+    assert other_margin.decide(every).due == ()
 
 
 @pytest.mark.parametrize(
@@ -247,13 +231,10 @@ def test_a_declared_study_is_read_back() -> None:
 def test_a_calibration_measures_the_baseline_alone() -> None:
     study = CalibrationStudy(cell=CELL, jobs=12)
     trials = study.decide([]).due
-    assert len(trials) == 12
-    assert all(trial.is_baseline and trial.is_screened for trial in trials)
+    assert [trial.is_baseline and trial.is_screened for trial in trials] == [True] * 12
     run = noisy(0.0, sigma=0.006, seed=5)
-    every = [
-        replace(run(each), outcome=Outcome(state=State.COMPLETED, start_s=float(each.position)))
-        for each in trials
-    ]
+    ends = [Outcome(state=State.COMPLETED, start_s=float(each.position)) for each in trials]
+    every = [replace(run(each), outcome=end) for each, end in zip(trials, ends, strict=True)]
     conclusion = study.decide(every).conclusion
     assert conclusion.noise.sigma == pytest.approx(0.006, rel=0.5)
     assert "36 jobs" in sentence(conclusion.notes[0])

@@ -1,10 +1,10 @@
-"""The tuning study: what it proposes, and what it concludes at any moment."""
+"""The tuning study, by jobs and by rotations: what it proposes, and what it concludes."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -29,14 +29,17 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
+from pytest_xlatune.model.rotation_score import is_baseline
 from pytest_xlatune.model.text import size
-from pytest_xlatune.model.trial import ConfirmDesign, Trial
+from pytest_xlatune.model.trial import ROTATION, ConfirmDesign, Trial
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.leaderboard import headline
 from pytest_xlatune.report.lines import ending_text
+from pytest_xlatune.stats.rotations import COMPILE_SHARE, FIRST_STEPS, JobPace, JobWork
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
-from pytest_xlatune.studies.trials import AGAIN, place
-from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies import Answered, Ask, Question, as_begun
+from pytest_xlatune.studies.trials import AGAIN, CONFIRM, LOOK_STAGE, TURNS, pace_of, place
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.cells import row
 from tests.helpers.history import (
     CELL,
@@ -53,6 +56,7 @@ from tests.helpers.history import (
     study,
     verdict,
 )
+from tests.helpers.turn_answers import NCCL, Machine, mixed, turning
 from tests.helpers.words import with_values
 
 THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
@@ -109,161 +113,140 @@ def test_the_screen(
     assert {each.block for each in trials} == {0}
 
 
-def test_adding_a_profile_moves_no_other() -> None:
-    before = [t.profile.id for t in study(24).decide([]).due if not t.is_baseline]
-    after = [t.profile.id for t in study(25).decide([]).due if not t.is_baseline]
-    assert [each for each in after if each != "p24"] == before
+SWEEP, RUN_THREE = study(), cluster(THREE)
+SCREENED = [RUN_THREE(trial) for trial in SWEEP.decide([]).due]
+FIRST = SWEEP.decide(SCREENED).due
+RAN = [RUN_THREE(trial) for trial in FIRST]
+LATER = SWEEP.decide([*SCREENED, *RAN]).due
+DONE = [*SCREENED, *RAN, *map(RUN_THREE, LATER)]
 
 
 def test_the_best_five_enter_the_first_block_and_the_best_three_go_on() -> None:
-    sweep, run = study(), cluster(THREE)
-    screened = screen(sweep, run)
-    first = sweep.decide(screened).due
-    scores = {r.trial.arm: r.score.value for r in screened if r.score and not r.trial.is_baseline}
-    assert arms_of(first) == set(sorted(scores, key=lambda name: -scores[name])[:5])
-    assert [t.block for t in first] == [1] * 7
+    scores = {r.trial.arm: r.score.value for r in SCREENED if r.score and not r.trial.is_baseline}
+    assert arms_of(FIRST) == set(sorted(scores, key=lambda name: -scores[name])[:5])
+    assert [t.block for t in FIRST] == [1] * 7
+    assert arms_of(LATER) == {*THREE}
+    assert [sum(t.block == b for t in LATER) for b in (2, 3, 4)] == [5, 5, 5]
     design = ConfirmDesign(arms=5, blocks=4, baselines=2, widths=(5, 3, 3, 3))
-    rest = sweep.decide([*screened, *map(run, first)]).due
-    assert arms_of(rest) == {*THREE}
-    assert [sum(t.block == b for t in rest) for b in (2, 3, 4)] == [5, 5, 5]
-    assert {t.design for t in (*first, *rest)} == {design}
-    assert len(screened) + len(first) + len(rest) == 50
-    assert study(confirm=False).decide(screened).due == ()
+    assert {t.design for t in (*FIRST, *LATER)} == {design}
+    assert len(SCREENED) + len(FIRST) + len(LATER) == 50
+    assert study(confirm=False).decide(SCREENED).due == ()
+    # a run without any finalist leaves their blocks alone
+    assert study(selected=frozenset({"p3"})).decide([*SCREENED, *RAN]).due == ()
+    # a larger budget does not prolong what has begun
+    assert study(budget=80).decide(DONE).due == ()
+    before, after = (study(budget=each).decide(DONE).conclusion for each in (50, 80))
+    assert before.verdict("p7") == after.verdict("p7")
 
 
 def test_each_block_draws_an_order_of_its_own() -> None:
     """Blocks in mirrored pairs add up what has the period of two blocks: 9.6 % false winners."""
-    pairs = mirrored = 0
+    mirrored = []
     for seed in range(30):
         sweep = study(seed=seed, finalists=3)
         trials = sweep.decide(screen(sweep, cluster(THREE))).due
-        blocks = [[t for t in trials if t.block == b] for b in (1, 2, 3, 4)]
-        for one, other in pairwise(blocks):
-            pairs += 1
-            mirrored += names(one) == names(other)[::-1]
-    assert mirrored / pairs < 0.1
+        blocks = [names([t for t in trials if t.block == b]) for b in (1, 2, 3, 4)]
+        mirrored += [one == other[::-1] for one, other in pairwise(blocks)]
+    assert sum(mirrored) / len(mirrored) < 0.1
 
 
 def test_the_cut_is_by_screen_and_first_block_together() -> None:
     """An arm that was lucky once goes, one that is fast twice stays."""
-    sweep = study()
     lucky = {"p1": 0.10, "p2": 0.09, "p3": 0.08, "p4": 0.03, "p5": 0.03}
     beside = {"p1": -0.09, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": -0.05}
-    screened = screen(sweep, cluster(lucky))
-    done = [*screened, *map(cluster(beside), sweep.decide(screened).due)]
-    assert arms_of(sweep.decide(done).due) == {"p2", "p3", "p4"}
-    done = history({}, of=sweep, after=done)
-    for name in ("p1", "p5"):
-        cut = verdict(sweep.decide(done).conclusion, name)
+    screened = screen(SWEEP, cluster(lucky))
+    done = [*screened, *map(cluster(beside), SWEEP.decide(screened).due)]
+    assert arms_of(SWEEP.decide(done).due) == {"p2", "p3", "p4"}
+    found = SWEEP.decide(history({}, of=SWEEP, after=done)).conclusion
+    for cut in (verdict(found, "p1"), verdict(found, "p5")):
         assert (cut.kind, cut.n, cut.ci95) == (VerdictKind.SCREENED, 2, None)
         assert sentence(cut.reasons[0]) == "measured 2 times: ranks only"
 
 
 def test_finalists_and_the_cut_wait_for_their_trials_and_never_change_afterwards() -> None:
-    sweep, run = study(), cluster(THREE)
-    screened = screen(sweep, run)
-    first = sweep.decide(screened).due
-    begun = [*screened, TrialResult(trial=first[0], status=TrialStatus.PLANNED)]
-    assert sweep.decide(begun).due == first
-    assert "would be confirmed" not in notes_of(sweep.decide(begun).conclusion)
+    begun = [*SCREENED, TrialResult(trial=FIRST[0], status=TrialStatus.PLANNED)]
+    assert SWEEP.decide(begun).due == FIRST
+    assert "would be confirmed" not in notes_of(SWEEP.decide(begun).conclusion)
     # the screen is read anew with another favourite: the begun arms stay
     again = [measured(r.trial, 8.0) if r.trial.arm == "p1" else r for r in begun]
-    assert first[0].arm in {t.arm for t in sweep.decide(again).due}
-    ran = [*map(run, first)]
-    assert sweep.decide([*screened, *ran[:-1]]).due == (first[-1],)
-    done = [*screened, *ran]
-    later = sweep.decide(done).due
-    cut = arms_of(first) - arms_of(later)
-    more = [*done, *map(run, later)]
-    anew = [measured(r.trial, 8.0) if r.trial.arm in cut and r.trial.block else r for r in more]
-    assert sweep.decide(anew).due == ()
-    assert verdict(sweep.decide(anew).conclusion, min(cut)).kind is VerdictKind.SCREENED
-    planned = [*done, TrialResult(trial=later[0], status=TrialStatus.PLANNED)]
+    assert FIRST[0].arm in {t.arm for t in SWEEP.decide(again).due}
+    assert SWEEP.decide([*SCREENED, *RAN[:-1]]).due == (FIRST[-1],)
+    cut = arms_of(FIRST) - arms_of(LATER)
+    anew = [measured(r.trial, 8.0) if r.trial.arm in cut and r.trial.block else r for r in DONE]
+    assert SWEEP.decide(anew).due == ()
+    assert verdict(SWEEP.decide(anew).conclusion, min(cut)).kind is VerdictKind.SCREENED
+    planned = [*SCREENED, *RAN, TrialResult(trial=LATER[0], status=TrialStatus.PLANNED)]
     anew = [measured(r.trial, 8.0) if r.trial.arm in cut else r for r in planned]
-    assert later[0].arm in {t.arm for t in sweep.decide(anew).due}
+    assert LATER[0].arm in {t.arm for t in SWEEP.decide(anew).due}
 
 
 def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave() -> None:
-    sweep = study()
     run = cluster({"p1": 0.12, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": 0.04}, sigma=0.001)
-    screened = screen(sweep, run)
+    screened = screen(SWEEP, run)
     every = {BASELINE_ID, *(f"p{at}" for at in range(25))}
     for lost, kept in (({"p1"}, {"p1"}), ({"p5", "p2"}, {"p1", "p3", "p4"}), (every, set())):
-        first = map(failing(run, arm(*lost)), sweep.decide(screened).due)
-        inside = arms_of(sweep.decide([*screened, *first]).due)
+        first = map(failing(run, arm(*lost)), SWEEP.decide(screened).due)
+        inside = arms_of(SWEEP.decide([*screened, *first]).due)
         assert (kept <= inside, len(inside)) == (True, 3)
 
 
 def test_a_finalist_that_turns_out_unable_to_run_is_planned_in_no_later_block() -> None:
-    sweep, run = study(), cluster(THREE)
-    done = screen(sweep, run)
-    planned = sweep.decide(done).due
-    (first,) = (t for t in planned if t.arm == "p8")
-    oom = failing(run, arm("p8"), TrialStatus.DROPPED)(first)
-    left = sweep.decide([*done, oom]).due
-    assert left == tuple(t for t in planned if t.arm != "p8")
-    assert sweep.outlook([*done, oom]).left == len(left) + 15
-    assert "p8" not in arms_of(sweep.decide([*done, oom, *map(run, left)]).due)
+    left = tuple(trial for trial in FIRST if trial.arm != "p8")
+    (first,) = {*FIRST} - {*left}
+    done = [*SCREENED, failing(RUN_THREE, arm("p8"), TrialStatus.DROPPED)(first)]
+    assert SWEEP.decide(done).due == left
+    assert SWEEP.outlook(done).left == len(left) + 15
+    assert "p8" not in arms_of(SWEEP.decide([*done, *map(RUN_THREE, left)]).due)
 
 
-def test_a_larger_budget_does_not_prolong_a_begun_confirmation() -> None:
-    done = history({"p7": 0.01}, of=study())
-    assert study(budget=80).decide(done).due == ()
-    before, after = (study(budget=each).decide(done).conclusion for each in (50, 80))
-    assert before.verdict("p7") == after.verdict("p7")
+def test_who_is_confirmed_depends_on_the_noise() -> None:
+    for distance, sigma, loud, is_confirmed in (
+        (-0.012, 0.006, 0.0, True),  # two standard errors below it may still help
+        (-0.016, 0.006, 0.0, False),
+        (-0.012, 0.001, 0.006, True),  # a cell that is said to be quiet, whose screen is loud
+    ):
+        sweep = study(1, budget=20, screen_baselines=5, sigma_prior=sigma)
+        trials = sweep.decide([]).due
+        off = [loud * (-1) ** e.position if e.is_baseline else distance for e in trials]
+        done = [measured(e, 6.9 + value) for e, value in zip(trials, off, strict=True)]
+        assert ("p0" in arms_of(sweep.decide(done).due)) is is_confirmed
 
 
-@pytest.mark.parametrize(
-    ("distance", "sigma", "noise", "is_confirmed"),
-    [
-        pytest.param(-0.012, 0.006, 0.0, True, id="two standard errors below may still help"),
-        pytest.param(-0.016, 0.006, 0.0, False, id="more than two may not"),
-        pytest.param(-0.012, 0.001, 0.006, True, id="a cell said to be quiet whose screen is loud"),
-    ],
-)
-def test_who_is_confirmed_depends_on_the_noise(
-    distance: float, sigma: float, noise: float, *, is_confirmed: bool
-) -> None:
-    sweep = study(1, budget=20, screen_baselines=5, sigma_prior=sigma)
-
-    def run(trial: Trial) -> TrialResult:
-        off = noise * (-1) ** trial.position if trial.is_baseline else distance
-        return measured(trial, 6.9 + off)
-
-    assert ("p0" in arms_of(sweep.decide(screen(sweep, run)).due)) is is_confirmed
+NODE = replace(CELL, nodelist=("s0",))
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        pytest.param({"count": 60}, "need 61 jobs, the budget is 50", id="too many profiles"),
-        pytest.param({"count": 25, "blocks": 9}, "need 73 jobs", id="too many blocks"),
-        pytest.param({"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1},
-                     "1 degrees of freedom", id="too few blocks"),
-        pytest.param({"selected": frozenset({"p99"})}, "unknown profile 'p99'",
-                     id="an unknown selection"),
-        pytest.param({"profiles": (profile("baseline-aa"),)}, "A/A control arm",
-                     id="the alias' own name"),
-        pytest.param({"profiles": (profile("a"), profile("a"))}, "duplicate", id="an id twice"),
+        ({"count": 60}, "need 61 jobs, the budget is 50"),
+        ({"count": 25, "blocks": 9}, "need 73 jobs"),
+        ({"count": 3, "finalists": 1, "blocks": 2, "block_baselines": 1}, "1 degrees of freedom"),
+        ({"selected": frozenset({"p99"})}, "unknown profile 'p99'"),
+        ({"profiles": (profile("baseline-aa"),)}, "A/A control arm"),
+        ({"profiles": (profile("a"), profile("a"))}, "duplicate"),
+        ({"cell": NODE, "slots": (("s0",), ("s1", "s2"))}, "have 1, 2 nodes"),
+        ({"cell": NODE, "slots": (("s0",), ("S0",))}, "share s0"),
+        (
+            {"cell": NODE, "slots": (("s0",), ("s1",)), "profiles": (profile("a", wave="again"),)},
+            r"a wave is called 'again'.*another name",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         study(**changes)
 
 
 def test_foreign_trials_are_ignored_and_said_so() -> None:
-    sweep = study()
-    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=sweep)
-    own = done[1].trial
+    own = DONE[1].trial
     strangers = (
         replace(own, cell_digest="0" * 16),
         replace(own, protocol=Protocol(profiler="xplane", skip_first_steps=4)),
         replace(own, profile=profile(own.profile.id, "--xla_gpu_other=1")),
         replace(own, arm="gone", profile=profile("gone", "--xla_gpu_gone=1")),
     )
-    found = sweep.decide([*(measured(t, 9.9) for t in strangers), *done]).conclusion
-    assert found.verdicts == sweep.decide(done).conclusion.verdicts
+    found = SWEEP.decide([*(measured(t, 9.9) for t in strangers), *DONE]).conclusion
+    assert found.verdicts == SWEEP.decide(DONE).conclusion.verdicts
     for words in ("2 trials of another cell", "declared, ignored: gone", "old trials ignored: "):
         assert words in notes_of(found)
 
@@ -292,17 +275,16 @@ def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
     profiles = (*knobs(6), *(replace(p, id=f"w3-{p.id}", wave="wave3") for p in knobs(6)))
     run = cluster({"p2": 0.03, "w3-p4": 0.04})
 
-    def sweep(wave: str, *, confirm: bool) -> TuningStudy:
-        chosen = frozenset(p.id for p in profiles if wave in ("", p.wave))
-        return TuningStudy(cell=CELL, profiles=profiles, selected=chosen, confirm=confirm)
-
-    done = history(run, of=sweep("wave3", confirm=False))
-    explored = sweep("wave3", confirm=False).decide(done).conclusion
+    whole = TuningStudy(cell=CELL, profiles=profiles)
+    alone = [
+        replace(whole, confirm=False, selected=frozenset(p.id for p in profiles if p.wave == wave))
+        for wave in ("wave3", "wave2")
+    ]
+    done = history(run, of=alone[0])
+    explored = alone[0].decide(done).conclusion
     assert (explored.tuning.finalists, explored.complete, explored.alpha) == ((), True, 0.0)
     assert verdict(explored, "w3-p4").kind is VerdictKind.SCREENED
-    done = history(run, of=sweep("wave2", confirm=False), after=done)
-    whole = sweep("", confirm=True)
-    done = history(run, of=whole, after=done)
+    done = history(run, of=whole, after=history(run, of=alone[1], after=done))
     at_once = history(run, of=whole)
     assert whole.decide(done).conclusion == whole.decide(at_once).conclusion
     assert {r.trial.id for r in done} == {r.trial.id for r in at_once}
@@ -320,20 +302,12 @@ def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts
     whole = history(run, of=more, after=done)
     for results, is_over in ((done, False), (whole, True)):
         found = more.decide(results).conclusion
-        assert found.complete is is_over
+        assert (found.complete, found.alpha, before.alpha) == (is_over, 0.05, 0.05)
         assert found.tuning.finalists == before.tuning.finalists
-        assert (found.alpha, before.alpha) == (0.05, 0.05)
         assert verdict(found, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
-        assert "p12" not in found.tuning.finalists
     assert verdict(found, "p12").kind is VerdictKind.SCREENED
     assert sentence(found.notes[0]).startswith("p12 would be a finalist")
     assert "would be a finalist" not in notes_of(before)
-
-
-def test_a_run_without_any_finalist_leaves_their_blocks_alone() -> None:
-    done = history({"p7": 0.05, "p8": 0.05, "p9": 0.05}, of=study())[:-4]
-    assert {t.profile.id for t in study().decide(done).due} & {"p7", "p8", "p9"}
-    assert study(selected=frozenset({"p3"})).decide(done).due == ()
 
 
 def spare(done: list[TrialResult]) -> list[Trial]:
@@ -357,43 +331,39 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
         assert (old.kind, old.ci95, old.n) == (new.kind, new.ci95, new.n) or old.ci95 is None
     again = arms_of(own) - {*after.tuning.finalists}
     assert again
-    for each in again:
-        assert verdict(after, each).kind is VerdictKind.SCREENED
-        assert verdict(after, each).reasons[0] == say("measured {times:+time}: ranks only", times=2)
+    for told in (verdict(after, each) for each in again):
+        assert told.kind is VerdictKind.SCREENED
+        assert told.reasons[0] == say("measured {times:+time}: ranks only", times=2)
     # half a spare block is gone on with as it was planned
     assert sweep.decide(done[:-1]).due == (done[-1].trial,)
 
 
-@pytest.mark.parametrize(
-    ("when", "block"), [("after block 4", 4), ("a day later", ("alone",)), ("in time", 2)]
-)
-def test_a_trial_that_was_tried_again_late_stands_where_it_ran(when: str, block: object) -> None:
+def test_a_trial_that_was_tried_again_late_stands_where_it_ran() -> None:
     """A step of 3 % between block 2 and block 4 is no gain of the arm that was late."""
-    sweep, plain = study(), cluster({}, sigma=0.001)
-    done: list[TrialResult] = []
 
     def run(trial: Trial, start_s: float, step: float) -> TrialResult:
-        score = plain(trial).score
-        assert score is not None
         outcome = Outcome(state=State.COMPLETED, start_s=start_s)
-        return replace(measured(trial, score.value + step), outcome=outcome)
+        return replace(measured(trial, 6.9 + noise(trial, 0.001) + step), outcome=outcome)
 
-    while trials := sweep.decide(done).due:
-        done += [
-            run(trial, 1000.0 * (len(done) + at), 0.03 * (trial.block > 2))
-            for at, trial in enumerate(trials)
-        ]
+    done: list[TrialResult] = []
+    while trials := SWEEP.decide(done).due:
+        starts = enumerate(trials, start=len(done))
+        done += [run(trial, 1000.0 * at, 0.03 * (trial.block > 2)) for at, trial in starts]
     name = next(r.trial.arm for r in done if r.trial.block == 4 and not r.trial.is_baseline)
-    (late,) = (r.trial for r in done if r.trial.arm == name and r.trial.block == 2)
+    (first,) = (r for r in done if r.trial.arm == name and r.trial.block == 2)
     last = 1000.0 * (len(done) - 1)
-    if when != "in time":
-        again = run(late, last + (1500 if when == "after block 4" else 86_400), 0.03)
-        done = [again if r.trial == late else r for r in done]
-    found = verdict(sweep.decide(done).conclusion, name)
-    assert found.delta == pytest.approx(0.0, abs=0.003)
-    assert found.kind is not VerdictKind.FASTER
-    own = sweep.state(done).ranked.past.real_blocks[place(late)]
-    assert own == block or (isinstance(own, tuple) and own[:1] == block)
+    # in time, after block 4, a day later
+    for ran, block in (
+        (first, 2),
+        (run(first.trial, last + 1500, 0.03), 4),
+        (run(first.trial, last + 86_400, 0.03), "alone"),
+    ):
+        results = [ran if r is first else r for r in done]
+        found = verdict(SWEEP.decide(results).conclusion, name)
+        assert found.delta == pytest.approx(0.0, abs=0.003)
+        assert found.kind is not VerdictKind.FASTER
+        own = SWEEP.state(results).ranked.past.real_blocks[place(first.trial)]
+        assert (own[0] if isinstance(own, tuple) else own) == block
 
 
 @pytest.mark.parametrize("is_lost_again", [False, True])
@@ -585,9 +555,6 @@ def in_later_epoch(**other: Any) -> Answer:
         row("a quiet cell keeps five to the end", {"sigma_prior": 0.003},
             cluster({f"p{at}": 0.02 for at in range(5)}, 0.003),
             kinds={f"p{at}": "FASTER" for at in range(5)}),
-        row("the smallest layout that can tell tells",
-            {"count": 3, "budget": 20, "finalists": 1, "blocks": 4, "block_baselines": 1},
-            cluster({"p1": 0.05}), kinds={"p1": "FASTER"}, method={"p1": "4 blocks, 4 baselines"}),
         row("a budget that only ranks says so", {"count": 30, "budget": 36}, cluster({"p1": 0.05}),
             rest={VerdictKind.SCREENED}, notes=["ranking only: 36 jobs screen 30 profiles"]),
         row("blocks ran at another time than the screen, 8 % slower", {},
@@ -676,15 +643,7 @@ def test_winners_are_found_and_come_first() -> None:
     assert {(v.kind, v.ci95) for v in rest} == {(VerdictKind.SCREENED, None)}
     assert sorted(v.n for v in rest) == [1] * 20 + [2] * 2
     assert [v.delta for v in rest] == sorted((v.delta for v in rest), key=lambda d: -(d or 0))
-    assert (conclusion.baseline.n, conclusion.alpha, conclusion.complete) == (11, 0.05, True)
-
-
-def test_an_empty_history_tells_what_the_plan_can_see() -> None:
-    conclusion = study(sigma_prior=0.0066).decide([]).conclusion
-    assert conclusion.noise.mde80 == pytest.approx(0.0139, abs=1e-4)
-    assert conclusion.tuning.from_start80 == pytest.approx(0.0158, abs=2e-4)
-    assert {(v.kind, v.n) for v in conclusion.verdicts} == {(VerdictKind.INCONCLUSIVE, 0)}
-    assert conclusion.baseline.n == 0
+    assert (conclusion.baseline.n, conclusion.alpha) == (11, 0.05)
 
 
 def test_the_bound_is_of_all_that_was_asked_and_of_nothing_before() -> None:
@@ -707,8 +666,8 @@ def test_the_bound_is_of_all_that_was_asked_and_of_nothing_before() -> None:
 
 def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
     sweep = study(6, budget=40)
-    done = history({f"p{at}": -0.01 for at in range(6)}, 0.001, of=sweep)
-    found = sweep.decide(done).conclusion
+    losing = {f"p{at}": -0.01 for at in range(6)}
+    found = sweep.decide(history(losing, 0.001, of=sweep)).conclusion
     bound = found.tuning.bound or 0.0
     assert bound < -0.005
     ending = ending_text(ENGLISH, found, stopped="")
@@ -716,18 +675,15 @@ def test_a_bound_below_zero_says_that_every_setting_loses() -> None:
     assert "gains more than" not in headline(found) + ending
 
 
-@pytest.mark.parametrize("swapped_at", [15, 37], ids=["in the screen", "in the blocks"])
-def test_two_epochs_are_never_compared_with_each_other(swapped_at: int) -> None:
+def test_two_epochs_are_never_compared_with_each_other() -> None:
     """After a node swap everything is 10 % faster: no verdict may come of it."""
-    sweep, run = study(), cluster({})
     numbers = itertools.count()
 
     def answer(trial: Trial) -> TrialResult:
-        epoch = int(next(numbers) >= swapped_at)
-        later = changed(run, lambda _: True, value=lambda score: score.value + 0.1 * epoch)
-        return replace(later(trial), epoch=epoch)
+        epoch = int(next(numbers) >= 15)
+        return replace(measured(trial, 6.9 + noise(trial, 0.003) + 0.1 * epoch), epoch=epoch)
 
-    found = sweep.decide(history(answer, of=sweep)).conclusion
+    found = SWEEP.decide(history(answer, of=SWEEP)).conclusion
     assert all(abs(v.delta or 0) < 0.02 for v in found.verdicts)
 
 
@@ -777,10 +733,11 @@ def test_a_winner_is_told_with_what_is_likely_where_its_change_is_small() -> Non
     assert (large.winner.likely, "likely" in headline(large)) == (None, False)
 
 
-MICRO = profile("mb-16", overrides={"num_microbatches": "16"}, wave="wave2")
-RING = profile("ring", env={"NCCL_ALGO": "Ring"}, wave="wave2")
-FLAG = profile("flag", "--xla_gpu_own=1", wave="wave2")
-BOTH = profile("both", env={"HSA_X": "1"}, overrides={"num_microbatches": "16"}, wave="wave2")
+MICRO, RING, FLAG = (
+    profile("mb-16", overrides={"num_microbatches": "16"}, wave="wave2"),
+    profile("ring", env={"NCCL_ALGO": "Ring"}, wave="wave2"),
+    profile("flag", "--xla_gpu_own=1", wave="wave2"),
+)
 OVERLAP = profile("overlap-2", "--xla_gpu_overlap=2", wave="wave2")
 
 
@@ -790,7 +747,7 @@ OVERLAP = profile("overlap-2", "--xla_gpu_overlap=2", wave="wave2")
         pytest.param(MICRO, {}, id="a trainer that prints the key"),
         pytest.param(RING, {"NCCL_ALGO": Effect.ASKED}, id="NCCL prints nothing"),
         pytest.param(FLAG, {"xla_gpu_own": Effect.NOT_SEEN}, id="XLA lists others"),
-        pytest.param(BOTH, {"HSA_X": Effect.ASKED}, id="one of two settings"),
+        pytest.param(replace(MICRO, env={"HSA_X": "1"}), {"HSA_X": Effect.ASKED}, id="one of two"),
     ],
 )
 def test_what_nothing_shows_does_not_win_however_fast_it_is(
@@ -850,3 +807,274 @@ def test_the_headline_has_a_star_only_for_what_is_shown_and_passes_over_nothing_
     assert "`low`" not in text
     for reason in (sentence(each) for told in verdicts for each in told.reasons):
         assert f"{reason}." in text
+
+
+USUAL = RotationRule(is_usual=True)
+REFERENCE = Question(about=Ask.REFERENCE, name=BASELINE_ID)
+
+
+def stages(done: Sequence[TrialResult]) -> list[tuple[str, int]]:
+    return [(each.trial.stage, each.trial.block) for each in done]
+
+
+def programs(trial: Trial) -> list[str]:
+    assert trial.rotation
+    return [each.id for each in trial.rotation.spec.programs if not is_baseline(each.id)]
+
+
+def paced(run: Machine, *, step_s: float, compile_s: float) -> Callable[[Trial], TrialResult]:
+    """Answer a look with so long a step, and a start of which a part compiles."""
+
+    def answer(trial: Trial) -> TrialResult:
+        found = run(trial)
+        if found.score is None or found.rotation is None:
+            return found
+        ended = Outcome(state=State.COMPLETED, start_s=0.0, end_s=compile_s / COMPILE_SHARE)
+        return replace(found, outcome=ended, score=replace(found.score, step_s=step_s))
+
+    return answer
+
+
+def test_25_profiles_in_25_jobs() -> None:
+    sweep = turning(rotation=USUAL)
+    run = Machine({"p3": 0.03, "p7": 0.025, "p11": -0.1})
+    done = history(paced(run, step_s=0.1, compile_s=4.0), of=sweep)
+    blocks = [*[(CONFIRM, 1)] * 7, *[(CONFIRM, at) for at in (2, 3, 4) for _ in range(5)]]
+    assert stages(done) == [(LOOK_STAGE, 0), (TURNS, 0), (TURNS, 0), *blocks]
+    first, second = [each.trial for each in done if each.trial.stage == TURNS]
+    assert programs(first) == [each.id for each in sweep.profiles], "what may abort can stand first"
+    assert first.rotation
+    assert second.rotation
+    spec = first.rotation.spec
+    assert (len(spec.programs), spec.first_step) == (28, FIRST_STEPS)
+    assert first.protocol.steps == first.rotation.steps
+    assert first.deadline_s > CELL.protocol.deadline_s
+    assert spec.order != second.rotation.spec.order, "each draws its own"
+    assert ROTATION not in {each.id for each in sweep.decide(()).arms}
+    found = sweep.decide(done).conclusion
+    assert (found.complete, found.alpha) == (True, 0.05)
+    assert sum(each.kind is VerdictKind.FASTER for each in found.verdicts) == 2
+    best, ranked = verdict(found, "p3"), verdict(found, "p11")
+    assert (best.n, found.winner and found.winner.arm) == (4, "p3")
+    assert sentence(best.method).startswith("Dunnett, K=5, 4 blocks")
+    assert "turns prove nothing" in ranked.reasons[0].text
+    assert ranked.delta == pytest.approx(-0.1, abs=0.01)
+    assert found.tuning.bound is None, "what only took turns is not ruled out"
+    assert best.tgs == pytest.approx((found.baseline.tgs or 0) * (1 + (best.delta or 0)))
+    for words in ("25 profiles took turns", "2 rotations"):
+        assert words in sentence(found.notes[0])
+    assert Conclusion.from_json(found.to_json()) == found
+    # a budget buys blocks
+    jobs = [history(run, of=turning(budget=each)) for each in (25, 30, 50)]
+    assert [len(each) for each in jobs] == [24, 29, 46]
+    assert [max(block for _, block in stages(each)) for each in jobs] == [4, 5, 8]
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [
+        pytest.param(Machine({"p3": 0.05}, deployed={"p3": 0.0}), "EQUIVALENT",
+                     id="fast in turns alone"),
+        pytest.param(Machine({"p3": 0.05}, deployed={"p3": 0.15}), "FASTER", id="more deployed"),
+        pytest.param(Machine({"p3": 0.05}, losses={"p3": 7.0}), "INVALID",
+                     id="another loss deployed"),
+        pytest.param(Machine({"p3": 0.05}, fails=lambda e: e.block > 0 and e.arm == "p3"),
+                     "INVALID", id="its jobs are lost"),
+        pytest.param(Machine({f"p{at}": -0.05 for at in range(12)}), "SCREENED",
+                     id="slow in turns, which is never called slower"),
+    ],
+)  # fmt: skip
+def test_what_jobs_say_of_the_deployed_form_is_the_verdict(machine: Machine, kind: str) -> None:
+    sweep = turning(12)
+    conclusion = sweep.decide(history(machine, of=sweep)).conclusion
+    assert str(verdict(conclusion, "p3").kind) == kind
+    assert conclusion.complete
+    assert (conclusion.tuning.recipe is not None) is (kind == "FASTER")
+    for each in conclusion.verdicts:
+        assert each.kind is not VerdictKind.SLOWER
+        assert not each.is_likely_slower, "turns claim nothing"
+        assert all(map(sentence, each.reasons))
+
+
+def test_programs_that_are_left_out_say_why() -> None:
+    machine = Machine({"p3": 0.04}, refused=["p4"], large=["p5"], died_of=["p6"], same=["p7"])
+    sweep = turning(12)
+    done = history(paced(machine, step_s=0.1, compile_s=4.0), of=sweep)
+    second = [each.trial for each in done if each.trial.stage == TURNS][1]
+    found = sweep.decide(done).conclusion
+    left_out = {"p4": "No such compile option", "p5": "it needs", "p6": "died of it"}
+    for name, why in left_out.items():
+        each = verdict(found, name)
+        assert (each.kind, each.can_run) == (VerdictKind.INVALID, False)
+        assert why in sentence(each.reasons[0])
+    assert not left_out.keys() & {*programs(second)}, "it dies of nothing twice"
+    assert not left_out.keys() & {*found.tuning.finalists}
+    assert verdict(found, "p7").kind is not VerdictKind.INVALID, "an equal text is no equal program"
+    assert verdict(found, "p3").kind is VerdictKind.FASTER
+
+
+def dropped_in(stage: str) -> Callable[[Trial], TrialResult]:
+    drops, runs = Machine(fails=lambda _: True), Machine({"p3": 0.04})
+    return lambda e: replace(drops(e), status=TrialStatus.DROPPED) if e.stage == stage else runs(e)
+
+
+@pytest.mark.parametrize(
+    ("run", "spent", "said"),
+    [
+        (Machine({"p3": 0.04}, finds=False), 1, "programs cannot take turns: no call of"),
+        (dropped_in(LOOK_STAGE), 1, "programs cannot take turns: a GPU's memory"),
+        (dropped_in(TURNS), 2, "the first rotation measured nothing"),
+    ],
+    ids=["no step is found", "the look is dropped", "the first rotation is dropped"],
+)
+def test_where_the_trainer_cannot_rotate_all_profiles_are_jobs(
+    run: Callable[[Trial], TrialResult], spent: int, said: str
+) -> None:
+    sweep = turning()
+    done = history(run, of=sweep)
+    assert sum(each.trial.rotation is not None for each in done) == spent
+    assert len(done) <= sweep.budget
+    found = sweep.decide(done).conclusion
+    assert (found.complete, found.alpha) == (True, 0.05)
+    assert verdict(found, "p3").kind is VerdictKind.FASTER
+    assert said in sentence(found.notes[0])
+    assert sweep.answer(done, REFERENCE).state is Answered.YES
+    # 43 jobs would screen 25 profiles each by its own and confirm as stated; there are 29
+    stated = turning(25, finalists=3, blocks=3, budget=30)
+    assert stated.outlook(()).lines, "a plan compares it with one of jobs"
+    assert len(history(run, of=stated)) <= 30
+
+
+@pytest.mark.parametrize("stage", [LOOK_STAGE, TURNS])
+def test_what_could_not_be_measured_turns_no_profile_into_a_job(stage: str) -> None:
+    """A cancel, a node, a full disk: the sweep has stopped, and the next session tries it again."""
+    sweep = turning()
+    done = history(Machine({"p3": 0.04}, fails=lambda each: each.stage == stage), of=sweep)
+    assert {each.trial.stage for each in done} <= {LOOK_STAGE, TURNS, CONFIRM}
+    found = sweep.decide(done).conclusion
+    assert found.complete is (stage == LOOK_STAGE), "nothing was ranked, and no block decided"
+    assert "profiles are jobs" not in " ".join(each.text for each in found.notes)
+
+
+def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:
+    sweep = mixed(rotation=USUAL)
+    done = history(Machine({"p3": 0.04, "channels": 0.06, "remat": -0.2}), of=sweep)
+    assert len(done) == 2 + 2 + 3 + 22
+    found = sweep.decide(done).conclusion
+    assert {each.arm for each in found.verdicts if each.wins} == {"p3", "channels"}
+    assert found.winner
+    assert found.winner.arm == "channels", "one recipe of one sweep"
+    assert verdict(found, "remat").is_likely_slower, "a job says so"
+    assert {each.arm for each in found.verdicts} == {each.id for each in sweep.profiles}
+    alone = {each.trial.arm for each in done if each.trial.is_screened and not each.trial.rotation}
+    assert alone == {"channels", "remat", BASELINE_ID}
+    # a part of it runs what it selects
+    for chosen, has_turns in (("channels", False), ("p3", True)):
+        part = mixed(selected=frozenset({chosen}), confirm=False)
+        done = history(Machine(), of=part)
+        assert any(each.trial.rotation for each in done) is has_turns
+        question = Question(about=Ask.SCREENED, name=chosen, wave="wave2")
+        assert part.answer(done, question).state is Answered.YES
+        assert part.answer((), question).state is Answered.NOT_YET
+
+
+SLOTTED = {"slots": (("n1",), ("n2",)), "cell": replace(CELL, nodelist=("n1",))}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"profiles": (NCCL,)}, "no profile rotates: "), (SLOTTED, "several node slots")],
+)
+def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, Any], words: str) -> None:
+    sweep = turning(**changes)
+    assert not sweep.rotates
+    assert words in sentence(sweep.outlook(()).lines[0])
+    assert not any(each.rotation for each in sweep.decide(()).due)
+
+
+def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
+    told = "\n".join(map(sentence, mixed(rotation=USUAL).outlook(()).lines))
+    for words in ("p10, p11. A look, then 1 ", "NCCL_MIN_NCHANNELS", "as jobs: remat, because",
+                  "with rotation 29 jobs", "with 80 % power"):  # fmt: skip
+        assert words in told
+    ahead = mixed().outlook(()).ahead
+    assert [each.stage for each in ahead[:2]] == [LOOK_STAGE, TURNS]
+    assert {each.arm for each in ahead[2:]} == {"channels", "remat", BASELINE_ID}
+    # 60 profiles are two jobs and 22 behind them: the budget is asked for what is really run
+    assert turning(60, rotation=USUAL).outlook(()).left == 24
+    with pytest.raises(ConfigError, match="need"):
+        turning(12, budget=2)
+    # what is left counts rotations by their steps and programs
+    sweep = turning(rotation=USUAL)
+    done = history(Machine({"p3": 0.03}), of=sweep)
+    works = [sweep.outlook(done[:at]).work for at in range(3)]
+    assert [each and each.jobs for each in (*works, sweep.works[0])] == [24, 23, None, 24]
+    assert study(25).outlook(()).work is None, "ordinary jobs are alike"
+
+
+@pytest.mark.parametrize(
+    ("pace", "rotates"),
+    [
+        (None, True),  # guessed from the limit
+        (JobPace(start_s=60, step_s=1, compile_s=5, jobs=2), True),
+        (JobPace(start_s=60, step_s=1, compile_s=600, jobs=2), False),
+    ],
+)
+def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
+    pace: JobPace | None, *, rotates: bool
+) -> None:
+    sweep = turning(rotation=replace(USUAL, must_save=True, pace=pace))
+    assert sweep.rotates is rotates
+    assert ("the plan takes 25 jobs" in sentence(sweep.outlook(()).lines[0])) is not rotates
+    # a session goes on with the pace that it began with
+    later = turning(rotation=replace(USUAL, must_save=True))
+    assert as_begun(later, sweep.to_json()).rotates is rotates
+
+
+def test_the_pace_of_a_job_is_that_of_what_ran() -> None:
+    look, rotation, *_ = history(Machine(), of=turning())
+    assert pace_of((rotation,)) is None, "no trainer ran alone"
+    assert look.score
+    seconds = 50 + 2.0 * look.trial.protocol.steps
+    ended = replace(
+        look,
+        score=replace(look.score, step_s=2.0),
+        outcome=Outcome(state=State.COMPLETED, start_s=100.0, end_s=100.0 + seconds),
+    )
+    told = pace_of((ended,))
+    assert told == JobPace(start_s=50, step_s=2, compile_s=COMPILE_SHARE * 50, jobs=1)
+    told = pace_of((ended, rotation))
+    assert told
+    assert (told.compile_s, told.compilations) == (1.0, 28)
+    assert JobWork(jobs=2, steps=30, compilations=4).seconds(told) == 2 * 50 + 30 * 2 + 4
+
+
+def test_a_profile_that_is_added_or_edited_is_ranked_anew() -> None:
+    run = Machine({"p3": 0.03, "p12": 0.04})
+    done = history(run, of=turning(12))
+    later = turning(13)
+    (trial,) = later.decide(done[:2]).due
+    assert programs(trial) == ["p12"]
+    assert trial.rotation
+    assert trial.rotation.number == 2
+    whole = history(run, of=later, after=done[:2])
+    assert verdict(later.decide(whole).conclusion, "p12").kind is VerdictKind.FASTER
+    edited = turning(profiles=(*knobs(3), profile("p3", "--xla_gpu_other=1"), *knobs(12)[4:]))
+    assert verdict(edited.decide(done).conclusion, "p3").kind is not VerdictKind.FASTER
+
+
+def test_ranks_stay_once_rotation_is_off_and_those_of_jobs_once_it_is_on() -> None:
+    run, plain = Machine({"p3": 0.04}), study(12, sigma_prior=None)
+    every = {BASELINE_ID, *(each.id for each in plain.profiles)}
+    turned = history(run, of=turning(12))
+    for count, due in ((1, every), (2, {BASELINE_ID})):
+        done = turned[:count]
+        assert {each.arm for each in plain.decide(done).due if not each.block} == due
+        later = history(run, of=plain, after=done)
+        assert verdict(plain.decide(later).conclusion, "p3").kind is VerdictKind.FASTER
+    whole = history({"p3": 0.04}, of=plain)
+    screen = [each for each in whole if not each.trial.block]
+    for done, stages_due in ((screen, set()), (screen[:4], {LOOK_STAGE})):
+        due_now = turning(12).decide(done).due
+        assert {each.stage for each in due_now if not each.block} == stages_due
+    assert turning(12).decide(whole).due == (), "a sweep that is over stays so"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -302,7 +303,9 @@ def order(shares: Shares | None = PIPELINE, *, pgle: str = "", **changes: Any) -
     return {name: sentence(why).removeprefix(prefix) if why else "" for name, why in found.items()}
 
 
-def run(sweep: TuningStudy, *, pgle: str = "", **gains: Any) -> list[TrialResult]:
+def run(
+    sweep: TuningStudy, gains: Mapping[str, float] = MappingProxyType({}), *, pgle: str = ""
+) -> list[TrialResult]:
     measure = cluster(gains)
     return one_by_one(sweep, lambda e: measure(e) if e.protocol.is_scored else evidence(pgle=pgle))
 
@@ -384,7 +387,7 @@ def test_the_baseline_is_run_for_evidence_before_the_wave_and_not_in_its_budget(
         assert slots_of(again, random.Random(seed).sample(done, len(done))) == slots
     # the error rates rest on it: which profiles are tried knows nothing of how fast they are
     for gains in ({"triton-off": 0.05}, {"overlap-2": -0.05}):
-        assert slots_of(sweep, run(sweep, **gains)) == slots
+        assert slots_of(sweep, run(sweep, gains)) == slots
     # what has a trial stays when evidence is recorded anew
     other = evidence(replace(PIPELINE, of_step={"all-gather": 0.9}), job_ids=("9",))
     assert {*slots_of(sweep, [*done, other]).values()} == {*slots.values()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.resources import RetryPolicy, RetryRule
+from pytest_xlatune.model.resources import Resources, RetryPolicy, RetryRule
 from pytest_xlatune.model.result import Outcome, State
 from pytest_xlatune.studies import OnNodeFailure
 from tests.helpers import scripted
@@ -34,7 +34,7 @@ def test_a_trial_that_backs_off_delays_its_own_nodes_only(tmp_path: Path) -> Non
     study = CellsStudy(cells=FOUR[:2], repeats=4)
     cluster = failing_once(study, 0, KILLED)
     rules = RetryPolicy(rules={"killed": RetryRule(retries=2, backoff_s=500.0)})
-    made = campaign(tmp_path, cluster, study, rules=rules)
+    made = campaign(tmp_path, cluster, study, site={"retry_policy": rules})
 
     def measured() -> list[int]:
         done = Counter(
@@ -56,7 +56,7 @@ def test_a_trial_that_backs_off_delays_its_own_nodes_only(tmp_path: Path) -> Non
 def test_a_cell_whose_nodes_are_still_picked_has_one_trial_until_they_are(tmp_path: Path) -> None:
     free, cluster = scripted.CELL, Cluster()
     study = CellsStudy(cells=(free, on("node003")), repeats=3)
-    made = campaign(tmp_path, cluster, study, nodes=1)
+    made = campaign(tmp_path, cluster, study, site={"resources": Resources(nodes=1)})
     made.turn()
     assert nodes_of(cluster) == [("any0",), ("node003",), ("node003",)]
     assert [*made.nodes] == ["node003"]

@@ -42,6 +42,10 @@ NEEDS_A_PROCESS = (
 )
 
 
+# and so does a trainer that is told to wait, to kill itself, or where its modules are
+APART = {b"SLEEP_S", b"HOLD", b"MARK", b"PYTHONPATH"}
+
+
 class QuickExecutor(LocalExecutor):
     """The local executor whose trials are over when they are submitted."""
 
@@ -64,21 +68,9 @@ class QuickExecutor(LocalExecutor):
         return known["job_id"]
 
 
-class _Ended:
-    """A process that was ended at its deadline, where it has no code."""
-
-    pid = os.getpid()
-
-    def __init__(self, code: int | None) -> None:
-        self.is_late, self.returncode = code is None, -9 if code is None else code
-
-    def poll(self) -> int | None:
-        return None if self.is_late else self.returncode
-
-
 def _start(
     spec: Mapping[str, Any], folder: payload.Folder, rank: int, *_: int, log: str = "", **__: object
-) -> _Ended:
+) -> SimpleNamespace:
     """Run a program of a trial to its end: the trainer, or one with a log of its own."""
 
     def fill(text: str) -> bytes:
@@ -87,13 +79,19 @@ def _start(
     # JAX is not asked for devices: that costs two seconds a cell in each session
     argv = [os.fsdecode(fill(word)) for word in spec["argv"] if word != DEVICES]
     environment = payload._environment(spec, fill, rank)
-    program = None if environment.get(b"PYTHONPATH") else _in_this_process(argv)
+    cwd = Path(spec.get("cwd") or folder.path)
     limit_s = payload.PROBE_S if log else spec["deadline_s"]
-    given = (argv, environment, Path(spec.get("cwd") or folder.path), limit_s)
-    code, said = _run_here(program, *given) if program else _run_apart(*given)
+    program = _in_this_process(argv, environment)
+    code, said = (
+        _run_here(program, argv, environment, cwd)
+        if program
+        else _run_apart(argv, environment, cwd, limit_s)
+    )
     with (folder.path / (log or payload.log_name(rank))).open("ab") as written:
         written.write(said)
-    return _Ended(code)
+    # a program that was ended at its deadline has no code yet
+    ended = -9 if code is None else code
+    return SimpleNamespace(pid=os.getpid(), returncode=ended, poll=lambda: code)
 
 
 def _ended_by_itself(*_: object) -> None:
@@ -110,10 +108,12 @@ QUICK: dict[str, Any] = {
 }
 
 
-def _in_this_process(argv: list[str]) -> Callable[[], object] | None:
+def _in_this_process(
+    argv: list[str], environment: Mapping[bytes, bytes]
+) -> Callable[[], object] | None:
     """Return the program that our own interpreter can run here, if it is one."""
     scripts = [at for at, word in enumerate(argv) if word.endswith(".py")][:1]
-    if not scripts or argv[0] != sys.executable:
+    if not scripts or argv[0] != sys.executable or environment.keys() & APART:
         return None
     script, words = argv[scripts[0]], argv[scripts[0] + 1 :]
     if Path(script).name == payload.PROBE:
@@ -138,39 +138,16 @@ def _run_apart(
     return done.returncode, done.stdout
 
 
-class _KilledError(BaseException):
-    """The program ended itself by a signal."""
-
-
 def _run_here(
-    program: Callable[[], object],
-    argv: list[str],
-    environment: Mapping[bytes, bytes],
-    cwd: Path,
-    deadline_s: float,
-) -> tuple[int | None, bytes]:
-    said, until_s = io.StringIO(), time.monotonic() + deadline_s
-    sleep, kill = time.sleep, os.kill
-
-    def sleep_until_the_deadline(seconds: Any) -> None:
-        if time.monotonic() + seconds > until_s:
-            raise TimeoutError
-        sleep(seconds)
-
-    def kill_what_runs(pid: int, number: int) -> None:
-        if pid != os.getpid():
-            return kill(pid, number)
-        raise _KilledError(number)
-
-    code: int | None = 0
+    program: Callable[[], object], argv: list[str], environment: Mapping[bytes, bytes], cwd: Path
+) -> tuple[int, bytes]:
+    said, code = io.StringIO(), 0
     environ = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
     with contextlib.ExitStack() as stack:
         patched = stack.enter_context(pytest.MonkeyPatch.context())
         stack.enter_context(mock.patch.dict(os.environ, environ, clear=True))
         stack.enter_context(contextlib.redirect_stdout(said))
         stack.enter_context(contextlib.redirect_stderr(said))
-        patched.setattr("time.sleep", sleep_until_the_deadline)
-        patched.setattr("os.kill", kill_what_runs)
         patched.setattr("sys.argv", argv[1:])
         patched.setattr("sys.path", [str(Path(argv[1]).parent), *sys.path])
         patched.chdir(cwd)
@@ -180,10 +157,6 @@ def _run_here(
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
             if isinstance(end.code, str):
                 said.write(f"{end.code}\n")
-        except _KilledError as killed:
-            code = -int(killed.args[0])
-        except TimeoutError:
-            code = None
         except Exception:  # noqa: BLE001 - of the program
             said.write(traceback.format_exc())
             code = 1

@@ -12,16 +12,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign import Campaign, Clock, Recover
+from pytest_xlatune.campaign import Campaign, Clock
 from pytest_xlatune.executors import Executor, Request, Resumed
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, parse_flags, profile
-from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.studies import OnNodeFailure, Policy, Study
@@ -85,10 +83,7 @@ class FakeExecutor(Executor):
         self.max_in_flight = max_in_flight
         self.ran: list[tuple[str, tuple[str, ...]]] = []  # each trial, and its nodes
         self.cancelled: list[str] = []
-        self.refusal = ""
         self.holds = False  # jobs go on running
-        self.die_after_submit = False
-        self.resumed: list[tuple[str, ...]] = []
         self.revival = Resumed(faults=("node001 is drained: bad nic",))
         self.tells: Callable[[str], Sequence[NodeEnvironment]] = lambda _: ()
         self.clock = Clock()
@@ -100,8 +95,6 @@ class FakeExecutor(Executor):
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         folder, comment = request.folder, request.comment
-        if self.refusal:
-            raise SubmissionError(self.refusal)
         known = [job_id for job_id, (of, _) in self._jobs.items() if of == comment]
         if known:
             return known[0]
@@ -117,8 +110,6 @@ class FakeExecutor(Executor):
         job_id = f"{len(self._jobs) + 1}"
         self._jobs[job_id] = (comment, self.placed(job_id, request, outcome))
         self.ran.append((trial_id, self._jobs[job_id][1].nodes or request.nodelist))
-        if self.die_after_submit:
-            raise KeyboardInterrupt
         return job_id
 
     def placed(self, job_id: str, request: Request, outcome: Outcome) -> Outcome:
@@ -137,7 +128,6 @@ class FakeExecutor(Executor):
         self.cancelled += [each.job_id for each in submissions]
 
     def resume(self, nodes: Sequence[str]) -> Resumed:
-        self.resumed.append(tuple(nodes))
         return self.revival
 
 
@@ -169,10 +159,10 @@ class Cluster(FakeExecutor):
     """
 
     name = "slurm"
+    took_s = 60.0
 
-    def __init__(self, script: Script = ordinary, *, took_s: float = 60.0) -> None:
+    def __init__(self, script: Script = ordinary) -> None:
         super().__init__(script, max_in_flight=0)
-        self.took_s = took_s
         self.now_s = 1e9
         self.sick: set[str] = set()  # nodes that take no job, and stay so
         self._free_s: dict[str, float] = {}
@@ -207,17 +197,15 @@ def campaign_of(
     executor: Executor,
     study: Study,
     *,
-    name: str = "pretend",
     session: str = "first",
     launcher: Launcher | None = None,
     limits: Limits | None = None,
     clock: Clock | None = None,
-    recover: Recover | None = None,
     site: Mapping[str, Any] | None = None,
 ) -> Campaign:
     """Return the campaign of a study whose ledger lies in a folder; it is not open yet."""
     sweep = Sweep(
-        name=name,
+        name="pretend",
         launcher=launcher or CommandLauncher(argv=("trainer", "{steps}")),
         profiles=(profile("pretended", "--xla_pretended=1"),),
         limits=limits or Limits(),
@@ -229,7 +217,6 @@ def campaign_of(
         Ledger(folder / LEDGER),
         study=study,
         session=session,
-        recover=recover,
         clock=clock,
     )
 
@@ -244,30 +231,19 @@ def campaign(
     executor: FakeExecutor,
     study: Study | None = None,
     *,
-    session: str = "first",
     profiles: tuple[Profile, ...] = PROFILES,
     cell: Cell = CELL,
     fresh: bool = False,
-    recover: bool | None = None,
-    limits: Limits | None = None,
-    nodes: int = 0,
-    rules: RetryPolicy | None = None,
     clocks: Mapping[str, Callable[[], float]] = MappingProxyType({}),
+    **given: Any,
 ) -> Campaign:
+    """Return a campaign that is open; what else is given is `campaign_of`'s."""
     study = study or TuningStudy(
         cell=cell, profiles=profiles, budget=40, screen_baselines=2, finalists=2, blocks=3,
         block_baselines=1,
     )  # fmt: skip
-    made = campaign_of(
-        folder / "pretend" / "cell",
-        executor,
-        study,
-        session=session,
-        limits=limits,
-        recover=None if recover is None else lambda *_: bool(recover),
-        clock=dataclasses.replace(executor.clock, **clocks),
-        site={"resources": Resources(nodes=nodes), "retry_policy": rules or RetryPolicy()},
-    )
+    clock = dataclasses.replace(executor.clock, **clocks)
+    made = campaign_of(folder / "pretend" / "cell", executor, study, clock=clock, **given)
     made.open(fresh=fresh)
     return made
 

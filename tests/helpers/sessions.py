@@ -37,7 +37,7 @@ def load_everything() -> None:
             importlib.import_module(each.name)
 
 
-def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -> pytest.RunResult:
+def run_inside(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     """Run pytest in this process; a trial of this machine has run when it is submitted.
 
     The test must ask for the fixture `loaded` before `pytester`. Kills and Ctrl-C need
@@ -50,10 +50,10 @@ def run_inside(pytester: pytest.Pytester, *args: str, plugin: str = "xlatune") -
     assert not workers, args
     with quick_trials(), warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
         warnings.simplefilter("default")  # the filters of our own session are no user's
-        patched.setattr(sys, "argv", ["pytest", "-p", plugin, *args])  # the record quotes it
+        patched.setattr(sys, "argv", ["pytest", "-p", "xlatune", *args])  # the record quotes it
         patched.setattr("_pytest._code.code.getstatementrange_ast", _statement_range)
         # an alarm of the test's own limit would only fail the session's test that waits just then
-        return pytester.runpytest_inprocess("-p", plugin, f"--timeout={LIMIT_S:.0f}", *args)
+        return pytester.runpytest_inprocess("-p", "xlatune", f"--timeout={LIMIT_S:.0f}", *args)
 
 
 @functools.lru_cache(maxsize=32)

@@ -33,8 +33,8 @@ from tests.helpers.history import trial_of
 CELL = Cell(model_tag="toy-1b", parallelism=Parallelism.parse("FSDP=2"), deployed={"A": "1,2 'x'"})
 
 
-def trial(position: int = 0, *, study: str = "tuning") -> Trial:
-    return trial_of(CELL, profile("overlap", "--xla_a=true"), study=study, position=position)
+def trial(position: int = 0) -> Trial:
+    return trial_of(CELL, profile("overlap", "--xla_a=true"), position=position)
 
 
 def submission(of: Trial, attempt: int = 1) -> Submission:

@@ -31,11 +31,7 @@ def at_call(spec: RotationSpec, call: int) -> str:
 
 
 def spec_of(
-    *programs: tuple[str, dict[str, str]],
-    rounds: int = 3,
-    turn_steps: int = 6,
-    copies: int = 2,
-    step_function: str = "",
+    *programs: tuple[str, dict[str, str]], rounds: int = 3, copies: int = 2
 ) -> RotationSpec:
     """Return a spec of the baseline's copies and these programs, in an order that is drawn."""
     named = [BASELINE_ID, *(f"{BASELINE_ID}~{at}" for at in range(2, copies + 1))]
@@ -44,9 +40,7 @@ def spec_of(
         *(RotatedProgram(id=name, options=options) for name, options in programs),
     ]
     order = draw_turns(len(every), copies, rounds, "of a test")
-    return RotationSpec(
-        programs=tuple(every), order=order, turn_steps=turn_steps, step_function=step_function
-    )
+    return RotationSpec(programs=tuple(every), order=order, turn_steps=6)
 
 
 def rotation_trial(cell: Cell, spec: RotationSpec, *, number: int = 1) -> Trial:

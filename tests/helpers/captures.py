@@ -49,11 +49,10 @@ class Space:
         extra: what follows the planes.
     """
 
-    STATS = {"correlation_id": 1, "hlo_op": 2, "hlo_module": 3, "step_num": 4, "x": 5}  # noqa: RUF012
-
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
-        self.stats = dict(self.STATS)
+        stats = ("correlation_id", "hlo_op", "hlo_module", "step_num", "x")
+        self.stats = {name: at for at, name in enumerate(stats, 1)}
         self.lines: dict[str, dict[str, list[bytes]]] = {"/host:CPU": {"python": []}}
         self.begins_ns: dict[str, int] = {}
         self.longs: dict[str, str] = {}
@@ -65,11 +64,10 @@ class Space:
     def stat(self, name: str, value: int | str | bytes, *, field: int = 4, of: int = 4) -> bytes:
         """Make a stat of an event: a number, a text by its number, or a text in full."""
         head = num(1, self.id(self.stats, name))
-        match value:
-            case int():
-                return msg(of, head, num(field, value))
-            case str():
-                return msg(of, head, num(7, self.id(self.stats, value)))
+        if isinstance(value, int):
+            return msg(of, head, num(field, value))
+        if isinstance(value, str):
+            return msg(of, head, num(7, self.id(self.stats, value)))
         return msg(of, head, msg(5, value))
 
     def event(

@@ -23,8 +23,11 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.probes import make_trial
 
-LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
-FOLDERS = ("dev", "proc", "sys", "tmp", "usr", "etc")
+# name -> where a link leads; a folder has no such place
+ROOT = {
+    **{name: f"usr/{name}" for name in ("bin", "lib", "lib64", "sbin")},
+    **dict.fromkeys(("dev", "proc", "sys", "tmp", "usr", "etc"), ""),
+}
 # A machine in a sandbox may set no higher limits than its own, and mixes both kinds of cgroups.
 WAYS = (
     ("podman", ()),
@@ -90,12 +93,9 @@ def made_image(change: str) -> Iterator[str]:
 def rootfs() -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
-        for name in FOLDERS:
+        for name, target in ROOT.items():
             entry = tarfile.TarInfo(name)
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        for name, target in LINKS.items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            entry.type, entry.mode = tarfile.SYMTYPE if target else tarfile.DIRTYPE, 0o755
+            entry.linkname = target
             tar.addfile(entry)
     return made.getvalue()

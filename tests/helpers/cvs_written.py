@@ -12,21 +12,17 @@ from typing import Any
 Data = dict[str, Any]
 
 TINY_KEYS: Data = {
-    "tokenizer_model": "none/none",
     "model_size": "70",
     **{
         f"{side}_{axis}_parallelism": "1"
         for side in ("ici", "dcn")
         for axis in ("fsdp", "data", "sequence", "tensor", "pipeline")
     },
-    "attention": "dot_product",
     "scan_layers": "true",
     "ici_fsdp_parallelism": "8",
     "dcn_fsdp_parallelism": "-1",
     "remat_policy": "full",
     "dataset_type": "synthetic",
-    "hf_train_files": "/shared/{user-id}/c4/000*.parquet",
-    "tokenizer_path": "/shared/{user-id}/tokenizer",
     "dtype": "bfloat16",
     "quantization": "",
     "per_device_batch_size": "2",
@@ -35,9 +31,7 @@ TINY_KEYS: Data = {
     "mlp_activations": ["silu", "linear"],
     "normalization_layer_epsilon": "1.0e-5",
     "rope_max_timescale": "500_000",
-    "batch_size": "128",
     "precision": "TE_FP8",
-    "recompute": "0",
 }
 FIRST_FLAGS: Data = {
     "xla_gpu_enable_cublaslt": "True",
@@ -50,9 +44,6 @@ def first(*, multi: bool = False) -> Data:
     config: Data = {
         "container_image": "example/jax-training:v25.9",
         "1__container_image": "another/one:v1",
-        "container_name": "one",
-        "distributed_training": "True",
-        "enable_checkpointing": "False",
         "nnodes": "<changeme> = number of nodes used",
         "coordinator_ip": "<changeme>" if multi else "localhost",
         "training_steps": "30",
@@ -64,8 +55,6 @@ def first(*, multi: bool = False) -> Data:
         "shm_size": "256G",
         "_comments_data_cache_dir": "fill in <changeme> everywhere",
         "data_cache_dir": "/shared/{user-id}/cache",
-        "log_dir": "/shared/{user-id}/LOGS",
-        "dataset_source": {},
         "container_config": {
             "device_list": ["/dev/dri", "/dev/kfd"],
             "volume_dict": {"/shared/{user-id}": "/shared/{user-id}"},
@@ -105,7 +94,7 @@ def fourth(*, multi: bool = True) -> Data:
     env: Data = {"NCCL_DEBUG": "WARN", "JAX_COORDINATOR_PORT": "12345"}
     if multi:
         env |= {"NCCL_IB_HCA": "bnxt_re0 <changeme>", "NCCL_SOCKET_IFNAME": "eno0 <changeme>"}
-    of_first = ("tokenizer_model", "model_size", "batch_size", "precision", "recompute")
+    of_first = ("model_size", "precision")
     maxtext = {key: value for key, value in TINY_KEYS.items() if key not in of_first}
     return {
         "enforce_thresholds": False,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from tests.helpers.guests import install
-from tests.helpers.how_to import whole
+from tests.helpers.guests import install, whole
 
 (ENTRY, COMMAND), PROJECT = whole("a command")
 

@@ -49,10 +49,11 @@ class Space:
         extra: what follows the planes.
     """
 
+    STATS = {"correlation_id": 1, "hlo_op": 2, "hlo_module": 3, "step_num": 4, "x": 5}  # noqa: RUF012
+
     def __init__(self) -> None:
         self.names: dict[str, int] = {}
-        stats = ("correlation_id", "hlo_op", "hlo_module", "step_num", "x")
-        self.stats = {name: at for at, name in enumerate(stats, 1)}
+        self.stats = dict(self.STATS)
         self.lines: dict[str, dict[str, list[bytes]]] = {"/host:CPU": {"python": []}}
         self.begins_ns: dict[str, int] = {}
         self.longs: dict[str, str] = {}

@@ -19,8 +19,7 @@ from pytest_xlatune.logs.patterns import PRESETS, step_pattern
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action
 from pytest_xlatune.sweep.declaration import load_sweep
-from tests.helpers.guests import install
-from tests.helpers.how_to import whole
+from tests.helpers.guests import install, whole
 from tests.helpers.log_lines import text_of
 
 

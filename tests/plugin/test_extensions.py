@@ -12,8 +12,7 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.executors.named import EXECUTORS
 from tests.helpers import toy
-from tests.helpers.guests import install
-from tests.helpers.how_to import whole
+from tests.helpers.guests import install, whole
 from tests.helpers.quick_trials import QuickExecutor
 from tests.plugin.conftest import STANDARD, Folder
 

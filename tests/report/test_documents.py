@@ -30,9 +30,8 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.node_check import Nodes
 from tests.helpers import golden, history, of_studies
-from tests.helpers.covered import COVERED, ENV_FILE
-from tests.helpers.finished import CONCLUSION, FINISHED, HISTORY, PROFILES
-from tests.helpers.turn_answers import Machine, mixed
+from tests.helpers.finished import CONCLUSION, COVERED, ENV_FILE, FINISHED, HISTORY, PROFILES
+from tests.helpers.tuned import Machine, mixed
 
 
 def concluded(subject: MeasuredCell, *verdicts: Verdict) -> MeasuredCell:

@@ -24,9 +24,8 @@ from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
-from tests.helpers.covered import BEGUN_SUBJECT
 from tests.helpers.examples import tried
-from tests.helpers.finished import CELL, FINISHED
+from tests.helpers.finished import BEGUN_SUBJECT, CELL, FINISHED
 from tests.helpers.of_studies import batch, network
 from tests.helpers.scripted import FakeExecutor, campaign, run
 

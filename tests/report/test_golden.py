@@ -19,15 +19,19 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers import golden, of_studies
-from tests.helpers.covered import (
+from tests.helpers.finished import (
     BEGUN,
     BEGUN_SUBJECT,
+    BLOCKS,
+    CONCLUSION,
     COVERED,
     EXPLAINED,
+    FINISHED,
+    HISTORY,
     STOPPED,
+    TGS,
     other_parallelism,
 )
-from tests.helpers.finished import BLOCKS, CONCLUSION, FINISHED, HISTORY, TGS
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 

@@ -34,8 +34,7 @@ from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.files import NO_PAGES, write_all
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers import scripted
-from tests.helpers.covered import BEGUN_SUBJECT
-from tests.helpers.finished import CELL, CONCLUSION, FINISHED, HISTORY
+from tests.helpers.finished import BEGUN_SUBJECT, CELL, CONCLUSION, FINISHED, HISTORY
 from tests.helpers.pages import read
 from tests.helpers.scripted import FAILED, UNKNOWN_FLAG, FakeExecutor, campaign, failing, run
 

@@ -21,8 +21,7 @@ from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import read_cells
 from pytest_xlatune.report.page import Live, html
 from tests.helpers import of_studies
-from tests.helpers.covered import BEGUN_SUBJECT
-from tests.helpers.finished import FINISHED
+from tests.helpers.finished import BEGUN_SUBJECT, FINISHED
 from tests.report.test_page import hostile
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")

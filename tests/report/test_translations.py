@@ -22,7 +22,7 @@ from pytest_xlatune.report.language import ENGLISH, Language, Translator
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from tests.helpers.covered import COVERED, EXPLAINED, STOPPED, other_parallelism
+from tests.helpers.finished import COVERED, EXPLAINED, STOPPED, other_parallelism
 from tests.helpers.source import MODULES, nodes_of
 
 CHINESE = Translator(Language.CHINESE)

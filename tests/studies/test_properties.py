@@ -35,7 +35,7 @@ from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers import history as helper
 from tests.helpers.examples import tried
 from tests.helpers.history import Answer, cluster, history, lost, measured, verdict
-from tests.helpers.turn_answers import Machine, turning
+from tests.helpers.tuned import Machine, turning
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
 NAMES = ("a", "b", "c", "d", "e", "f")

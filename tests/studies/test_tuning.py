@@ -56,7 +56,7 @@ from tests.helpers.history import (
     study,
     verdict,
 )
-from tests.helpers.turn_answers import NCCL, Machine, mixed, turning
+from tests.helpers.tuned import NCCL, Machine, mixed, turning
 from tests.helpers.words import with_values
 
 THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}

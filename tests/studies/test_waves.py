@@ -49,8 +49,20 @@ from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.trials import TURNS
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.history import Answer, arm, changed, failing, history, measured, noise, verdict
-from tests.helpers.knobs import AG, CELL, GIB, LIMIT, SINGLES, cluster, of_wave, slots_of
-from tests.helpers.turn_answers import NCCL, RULE, Machine, turning
+from tests.helpers.tuned import (
+    AG,
+    CELL,
+    GIB,
+    LIMIT,
+    NCCL,
+    RULE,
+    SINGLES,
+    Machine,
+    cluster,
+    of_wave,
+    slots_of,
+    turning,
+)
 from tests.helpers.words import with_values
 
 LADDER: dict[str, tuple[str, ...]] = {

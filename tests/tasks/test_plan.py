@@ -25,9 +25,9 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cost import cost_of
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import run_preflight
-from tests.helpers.knobs import CELL, SINGLES
 from tests.helpers.scripted import FakeExecutor, campaign_of, run
 from tests.helpers.texts import DATA
+from tests.helpers.tuned import CELL, SINGLES
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 LOCAL = {"executor": "local"}

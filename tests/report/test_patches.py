@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -40,9 +39,9 @@ from tests.helpers.deploying import AG, DEPLOYED, ENV, OVERLAP, YML, apply, cove
 from tests.helpers.examples import tried
 from tests.helpers.finished import HISTORY
 from tests.helpers.history import measured, trial_of
+from tests.helpers.tables import rows
 
 BOTH = profile("fast", "--xla_a=3", env={"NCCL_ALGO": "Tree"})
-VARIABLES = profile("variables", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "^LL128"})
 ODD = profile("odd", "--xla_c='two words'", env={"ODD": "a 'b' \"c\" $HOME `id`, \\ and\ttab"})
 
 
@@ -63,18 +62,15 @@ def deployed(folder: Path, text: str, recipe: Profile) -> str:
     return (root / ENV).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize("recipe", [BOTH, ODD], ids=lambda recipe: recipe.id)
+@rows(
     "text",
-    [
-        pytest.param(DEPLOYED, id="a file as usual"),
-        pytest.param(DEPLOYED.rstrip("\n"), id="its last line does not end"),
-        pytest.param("", id="no such file yet"),
-        pytest.param(
-            "export HF_TOKEN=hush-hush\nexport XLA_FLAGS=--xla_a=1\n: a\n", id="a secret near by"
-        ),
-    ],
+    {
+        "a file as usual": DEPLOYED,
+        "no such file yet": "",
+        "a secret near by": "export HF_TOKEN=hush-hush\nexport XLA_FLAGS=--xla_a=1\n: a\n",
+    },
 )
-@pytest.mark.parametrize("recipe", [BOTH, VARIABLES, ODD], ids=lambda recipe: recipe.id)
 def test_git_applies_it_and_the_shell_then_deploys_what_was_measured(
     tmp_path: Path, text: str, recipe: Profile
 ) -> None:
@@ -106,12 +102,10 @@ def test_what_does_not_is_appended_to(tmp_path: Path, text: str) -> None:
     assert "--xla_a=3" in after[len(text) :]
 
 
-@pytest.mark.parametrize(
-    "flag", ["--xla_disable_hlo_passes=b", "--xla_gpu_enable_command_buffer=+CUBLAS"]
-)
-def test_lists_that_add_up_and_edits_of_a_list_are_appended(tmp_path: Path, flag: str) -> None:
+def test_lists_that_add_up_and_edits_of_a_list_are_appended(tmp_path: Path) -> None:
     text = 'export XLA_FLAGS="--xla_disable_hlo_passes=a --xla_gpu_enable_command_buffer=FUSION"\n'
-    assert deployed(tmp_path, text, profile("fast", flag)).startswith(text)
+    for flag in ("--xla_disable_hlo_passes=b", "--xla_gpu_enable_command_buffer=+CUBLAS"):
+        assert deployed(tmp_path / flag, text, profile("fast", flag)).startswith(text)
 
 
 TWO_SIGNS = 'export A="x # y"  # it\'s'
@@ -194,19 +188,14 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
         text = (root / ENV).read_text(encoding="utf-8")
         made = covered(profile(f"gain-{at}", flag), text=text, written_s=1e9 + at)
         cell = replace(made.cell, deployed=deployed_env(root / ENV))
-        history = tuple(
-            measured(
-                trial_of(cell, stage="confirm", block=1 + run), math.log(tgs * (1 + 0.001 * run))
-            )
-            for run in range(4)
-        )
+        trials = [trial_of(cell, stage="confirm", block=block) for block in range(1, 5)]
         base = Verdict(arm=BASELINE.id, kind=VerdictKind.SCREENED, tgs=tgs, n=4)
         made = replace(
             made,
             cells=(cell,),
             cell_digest=cell.digest,
             conclusion=replace(made.conclusion, reference=base),
-            history=history,
+            history=tuple(measured(trial, math.log(tgs)) for trial in trials),
         )
         add_to_document(tmp_path, made)
         apply(root, (tmp_path / "tiny-tuning.patch").read_text(encoding="utf-8"))
@@ -216,31 +205,24 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
     text = document.read_text(encoding="utf-8")
     assert f"`{kept.name}`" in text
     dated = re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", text, re.MULTILINE)
-    rows = [row.split(" | ") for row in dated]
-    assert [row[0] for row in rows] == ["100.0", "110.0", "121.0"]
-    assert [row[2] for row in rows] == ["`gain-0`", "`gain-1`", "`gain-2`"]
+    found = [row.split(" | ")[:3:2] for row in dated]
+    assert found == [["100.0", "`gain-0`"], ["110.0", "`gain-1`"], ["121.0", "`gain-2`"]]
     assert " ".join(text.split()).count("measurement of FSDP=8 is deployed") == 1
 
 
 SIZES = "axes: [1]\nper_device_batch_size: 4.0 # of 8\nremat_policy: 'full'\n"
-LARGER = SIZES.replace("4.0", "8")
 
 
-@pytest.mark.parametrize(
-    ("setting", "yml", "env"),
-    [
-        pytest.param("per_device_batch_size=8", LARGER, "", id="in place"),
-        pytest.param(
-            "per_device_batch_size=4 remat_policy=minimal",
-            SIZES.replace("'full'", "minimal"),
-            "",
-            id="of two keys the one that changes",
-        ),
-        pytest.param("XLA_FRACTION=0.93", "", "export XLA_FRACTION=0.93", id="a new variable"),
-        pytest.param("per_device_batch_size=8 axes=2", "", "", id="never half of it"),
-        pytest.param("per_device_batch_size=4", "", "", id="what stands there already"),
-    ],
-)
+@rows(
+    "setting, yml, env",
+    {
+        "of two keys the one that changes": (
+            "per_device_batch_size=4 remat_policy=minimal", SIZES.replace("'full'", "minimal"), ""),
+        "a new variable": ("XLA_FRACTION=0.93", "", "export XLA_FRACTION=0.93"),
+        "never half of it": ("per_device_batch_size=8 axes=2", "", ""),
+        "what stands there already": ("per_device_batch_size=4", "", ""),
+    },
+)  # fmt: skip
 def test_a_setting_is_a_patch_of_the_file_that_has_it(
     tmp_path: Path, setting: str, yml: str, env: str
 ) -> None:
@@ -286,8 +268,7 @@ def test_a_cell_that_is_measured_anew_keeps_what_it_was() -> None:
     before = replace(first, history=tuple(HISTORY[:2]))
     (goes_on,) = extended((before,), replace(first, history=tuple(HISTORY[:3])))
     assert goes_on.earlier == ()
-    (anew,) = extended((before,), replace(first, history=tuple(HISTORY[5:6])))
-    assert len(anew.earlier) == 1
+    assert len(extended((before,), replace(first, history=(HISTORY[5],)))[0].earlier) == 1
 
 
 def test_the_files_that_deploy_a_cell_are_named_inside_their_repository(tmp_path: Path) -> None:
@@ -315,23 +296,18 @@ def test_a_file_that_names_the_image_is_none_that_recipes_go_into(tmp_path: Path
     assert shells() == [ENV, "container_env.sh"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "is_refused"),
-    [
-        pytest.param(YML, "a: 2\n", True, id="another value of the trainer"),
-        pytest.param(YML, "# why\na: 1  # so\n\n", False, id="a comment"),
-        pytest.param(ENV, "a: 2\n", False, id="a shell file, which the cell itself compares"),
-    ],
-)
-def test_a_trainers_configuration_that_changed_is_refused(
-    before: str, after: str, is_refused: bool
-) -> None:
-    old = DeployedFile(path=before, text="a: 1\n", is_shell=before == ENV)
+def test_a_trainers_configuration_that_changed_is_refused() -> None:
     launcher = MaxTextLauncher(config="/c.yml", module="train")
-    new = [replace(old, text=after)]
-    match = r"tiny\.yml has changed since.*--xlatune-fresh"
-    with pytest.raises(ConfigError, match=match) if is_refused else nullcontext():
+
+    def check(path: str, after: str) -> None:
+        old = DeployedFile(path=path, text="a: 1\n", is_shell=path == ENV)
+        new = [replace(old, text=after)]
         refuse_changed([old], new, launcher=launcher, cell=FSDP, where="here")
+
+    with pytest.raises(ConfigError, match=r"tiny\.yml has changed since.*--xlatune-fresh"):
+        check(YML, "a: 2\n")
+    check(YML, "# why\na: 1  # so\n\n")
+    check(ENV, "a: 2\n")  # which the cell itself compares
 
 
 TEXT = """\
@@ -351,52 +327,44 @@ note: |
 """
 
 
-def test_what_is_read() -> None:
-    assert values_of(TEXT) == {
+def test_one_line_changes() -> None:
+    values = values_of(TEXT)
+    assert values == {
         "base_config": "base.yml", "remat_policy": "full", "steps": "0015", "empty": "",
         "quoted key": "1e-3", "note": "two\nlines\n",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "line"),
-    [
+    for key, value, line in (
         ("base_config", "my.yml", "base_config:   my.yml  # MaxText's own"),
-        ("remat_policy", "minimal", "remat_policy: minimal"),
         ("steps", "a: b #", 'steps: "a: b #" # of a trial'),
         ("empty", "no", "empty: no"),
         ("new", "1", "new: 1"),
-    ],
-)
-def test_one_line_changes(key: str, value: str, line: str) -> None:
-    made = with_value(TEXT, key, value)
-    assert made is not None
-    before, after = TEXT.splitlines(), made.splitlines()
-    assert line in after
-    assert len(set(before) - set(after)) == (key != "new")
-    assert values_of(made) == {**values_of(TEXT), key: value}
+    ):
+        made = with_value(TEXT, key, value)
+        assert made is not None
+        before, after = TEXT.splitlines(), made.splitlines()
+        assert line in after
+        assert len(set(before) - set(after)) == (key != "new")
+        assert values_of(made) == {**values, key: value}
+    # the end of a line stays as it is
+    assert with_value("k: '1'  \r\nb: 2\r\n", "k", "3") == "k: 3  \r\nb: 2\r\n"
 
 
-@pytest.mark.parametrize(
+@rows(
     "text",
-    [
-        pytest.param("k: [1]\n", id="a list"),
-        pytest.param("k: |\n  a\n", id="a text of several lines"),
-        pytest.param("k: 1\nk: 2\n", id="a key that stands twice"),
-        pytest.param("k: &it 1\nother: *it\n", id="a value that another key refers to"),
-        pytest.param("{% if x %}\nk: 1\n", id="no YAML"),
-        pytest.param("{a: 1}\n", id="a table in one line"),
-    ],
+    {
+        "a list": "k: [1]\n",
+        "a text of several lines": "k: |\n  a\n",
+        "a key that stands twice": "k: 1\nk: 2\n",
+        "a value that another key refers to": "k: &it 1\nother: *it\n",
+        "no YAML": "{% if x %}\nk: 1\n",
+        "a table in one line": "{a: 1}\n",
+    },
 )
 def test_what_has_no_single_value_is_left_alone(text: str) -> None:
     assert with_value(text, "k", "3") is None
 
 
 CHARACTERS = st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_characters="\ufeff")
-
-
-def test_the_end_of_a_line_stays_as_it_is() -> None:
-    assert with_value("k: '1'  \r\nb: 2\r\n", "k", "3") == "k: 3  \r\nb: 2\r\n"
 
 
 @given(st.text(CHARACTERS, max_size=20))

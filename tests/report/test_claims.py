@@ -9,13 +9,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.message import verbatim
 from pytest_xlatune.model.result import Effect, Verdict, VerdictKind
-from pytest_xlatune.model.text import interval, percent
-from pytest_xlatune.report.claims import (
-    Claim,
-    faster,
-    faster_by,
-    no_regression,
-)
+from pytest_xlatune.report.claims import Claim, faster, faster_by, no_regression
 
 GAIN = Verdict(
     arm="overlap-2",
@@ -51,36 +45,23 @@ def test_a_claim_holds_only_of_a_verdict_that_shows_it(
     for refused, reason in ((ONCE, "n = 1"), (BROKEN, "out of memory")):
         assert not claim(refused)
         assert reason in repr(claim(refused))
-    for verdict in (GAIN, LEVEL, WIDE):  # pytest cuts the middle out of 240 characters and more
-        long = replace(
-            verdict, arm="p" * 64, method=verbatim("m" * 300), reasons=(verbatim("r" * 300),)
-        )
-        shown = repr(claim(long))
-        assert len(shown) <= 240 < len(claim(long).text)
-        assert verdict.ci95 is not None
-        for figure in (percent(verdict.delta), interval(verdict.ci95), "n = 4", verdict.kind):
-            assert figure in shown[:200]
+    # pytest cuts the middle out of 240 characters and more
+    words = verbatim("r" * 300)
+    shown = repr(claim(replace(GAIN, arm="p" * 64, method=words, reasons=(words,))))
+    assert len(shown) <= 240
+    for figure in ("+3.0 %", "[+2.1, +3.9]", "n = 4", "FASTER"):
+        assert figure in shown[:200]
 
 
 ASKED = replace(GAIN, effect=Effect.ASKED, unproved=("NCCL_ALGO",))
 
 
-@pytest.mark.parametrize(
-    ("verdict", "head"),
-    [
-        pytest.param(LOSS, "regression: ", id="a loss"),
-        pytest.param(WIDE, "cannot tell: ", id="too wide"),
-        pytest.param(replace(LEVEL, n=1), "cannot tell: ", id="one run"),
-        pytest.param(ASKED, "cannot tell: ", id="settings that nothing shows in effect"),
-        pytest.param(
-            replace(LOSS, effect=Effect.ASKED, unproved=("NCCL_ALGO",)),
-            "regression: ",
-            id="a loss is a loss, whatever caused it",
-        ),
-    ],
-)
-def test_a_gate_says_first_what_it_decides(verdict: Verdict, head: str) -> None:
-    assert no_regression(verdict).text.startswith(head)
+def test_a_gate_says_first_what_it_decides() -> None:
+    for verdict in (WIDE, replace(LEVEL, n=1), ASKED):
+        assert no_regression(verdict).text.startswith("cannot tell: ")
+    # a loss is a loss, whatever caused it
+    for verdict in (LOSS, replace(LOSS, effect=Effect.ASKED, unproved=("NCCL_ALGO",))):
+        assert no_regression(verdict).text.startswith("regression: ")
 
 
 def test_settings_that_nothing_shows_in_effect_support_no_claim() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +35,6 @@ def texts(report: Exported) -> dict[str, str]:
     return {suffix: text for made in of_formats for suffix, text in made.items()}
 
 
-def texts_of(subject: MeasuredCell) -> dict[str, str]:
-    return texts(exported(leaderboard_json(subject), sweep="pp8", study="tuning"))
-
-
 def csv_rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
@@ -61,13 +56,8 @@ def repr_of(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-@pytest.mark.parametrize(
-    "subject_of",
-    [lambda: FINISHED, lambda: BEGUN_SUBJECT, batch, network],
-    ids=["finished", "begun", "batch", "network"],
-)
-def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], MeasuredCell]) -> None:
-    subject = subject_of()
+@pytest.mark.parametrize("subject", [FINISHED, BEGUN_SUBJECT, batch(), network()])
+def test_every_figure_is_that_of_the_json_report(subject: MeasuredCell) -> None:
     board = json.loads(leaderboard_json(subject))
     conclusion = board["conclusion"]
     lines = [*conclusion["verdicts"], *filter(None, [conclusion["reference"]])]
@@ -77,7 +67,7 @@ def test_every_figure_is_that_of_the_json_report(subject_of: Callable[[], Measur
         for arm, verdict in verdicts.items()
         if verdict.get("figure") or verdict["tgs"] is not None
     }
-    found = texts_of(subject)
+    found = texts(exported(leaderboard_json(subject), sweep="pp8", study="tuning"))
     github = {each["name"]: each["value"] for each in check_github(found[".github-benchmark.json"])}
     assert github == {f"{subject.cell.label}: {arm}": value for arm, value in measured.items()}
     rows = csv_rows(found[".arms.csv"])
@@ -114,19 +104,10 @@ HOSTILE = st.lists(ANY_TEXT | HARD, max_size=6).map("".join)
 def test_names_and_texts_may_hold_any_character(
     arms: list[str], text: str, value: float | None
 ) -> None:
-    verdicts = tuple(
-        Verdict(
-            arm=arm,
-            kind=VerdictKind.SCREENED,
-            n=1,
-            delta=value,
-            ci95=(value, value) if value is not None else None,
-            tgs=1.5,
-            reasons=(verbatim(text),),
-            job_ids=(text,),
-        )
-        for arm in arms
-    )
+    ends = (value, value) if value is not None else None
+    one = Verdict(arm="", kind=VerdictKind.SCREENED, n=1, delta=value, ci95=ends, tgs=1.5)
+    one = replace(one, reasons=(verbatim(text),), job_ids=(text,))
+    verdicts = tuple(replace(one, arm=arm) for arm in arms)
     report = replace(
         exported(leaderboard_json(FINISHED), sweep="pp8", study="tuning"),
         sweep=text,

@@ -8,10 +8,10 @@ import hashlib
 import importlib.util
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import unescape
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -44,25 +44,20 @@ PLANTED = "</style></script><script>alert(1)</script>\"'><img src=x onerror=aler
 def hostile() -> MeasuredCell:
     """A sweep whose every foreign text holds a script."""
     finding = Finding(cls=PLANTED, action=Action.DROP, text=PLANTED, detail=PLANTED)
-    history = tuple(
-        replace(result, reason=verbatim(PLANTED), findings=(finding,), job_ids=(PLANTED,))
-        for result in HISTORY
-    )
-    words = verbatim(PLANTED)
-    verdicts = tuple(
-        replace(verdict, reasons=(words,), method=words, job_ids=(PLANTED,))
-        for verdict in CONCLUSION.verdicts
-    )
+    words, jobs = verbatim(PLANTED), (PLANTED,)
+
+    def planted(values: Sequence[Any], **changes: Any) -> tuple[Any, ...]:
+        return tuple(replace(value, **changes) for value in values)
+
+    verdicts = planted(CONCLUSION.verdicts, reasons=(words,), method=words, job_ids=jobs)
     return replace(
         FINISHED,
         conclusion=replace(CONCLUSION, verdicts=verdicts, notes=(words,)),
-        cells=(replace(CELL, image=PLANTED, launcher=PLANTED, config_tag=PLANTED),),
-        history=history,
+        cells=planted([CELL], image=PLANTED, launcher=PLANTED, config_tag=PLANTED),
+        history=planted(HISTORY, reason=words, findings=(finding,), job_ids=jobs),
         remarks={PLANTED: PLANTED},
         stopped=PLANTED,
-        profiles=tuple(
-            replace(each, note=PLANTED, env={"NOTE": PLANTED}) for each in FINISHED.profiles
-        ),
+        profiles=planted(FINISHED.profiles, note=PLANTED, env={"NOTE": PLANTED}),
     )
 
 
@@ -72,7 +67,7 @@ def check_own_tags_only(text: str) -> None:
     scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     assert len(scripts) == [tag for tag, _ in page.tags].count("script") == 1
     digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
-    policy = next(said["content"] for tag, said in page.tags if said.get("http-equiv"))
+    policy = next(said["content"] for _, said in page.tags if said.get("http-equiv"))
     assert f"script-src 'sha256-{digest}'" in policy
     assert "default-src 'none'" in policy
     assert not {tag for tag, _ in page.tags} & {"img", "iframe", "link", "object", "form"}
@@ -81,21 +76,14 @@ def check_own_tags_only(text: str) -> None:
         assert ":" not in said.get("href", ""), "a link leads to the files beside the page"
 
 
-@pytest.mark.parametrize(
-    "subject_of",
-    [lambda: FINISHED, lambda: BEGUN_SUBJECT, hostile],
-    ids=["a finished sweep", "a begun one", "one whose foreign texts hold scripts"],
-)
 @pytest.mark.parametrize("document", [leaderboard, gate, calibration, evidence])
 def test_every_kind_of_document_has_a_page_of_its_own_tags_only(
-    document: Callable[[MeasuredCell], Document], subject_of: Callable[[], MeasuredCell]
+    document: Callable[[MeasuredCell], Document],
 ) -> None:
-    subject = subject_of()
-    made = document(subject)
-    text = html(made, subject, files=("leaderboard.json",))
-    check_own_tags_only(text)
-    if subject_of is hostile:
-        assert "<script>alert(1)" in unescape(text), "it is shown as it is"
+    for subject in (FINISHED, BEGUN_SUBJECT, hostile()):
+        text = html(document(subject), subject, files=("leaderboard.json",))
+        check_own_tags_only(text)
+    assert "<script>alert(1)" in unescape(text), "foreign texts that hold scripts are shown"
 
 
 def test_the_forest_says_what_was_not_seen_in_effect() -> None:
@@ -127,11 +115,11 @@ def test_no_value_of_a_secret_is_in_a_page_however_it_is_spelled(tmp_path: Path)
         for result in known.history
     )
     known = dataclasses.replace(known, study=study, history=told)
-    texts = {"a.html": html(known.document, known.facts), "a.md": markdown(known.document)}
-    for name, text in texts.items():
-        write_all({tmp_path / name: text})
+    path = tmp_path / "a.html"
+    for text in (html(known.document, known.facts), markdown(known.document)):
+        write_all({path: text})
         assert "plant-one" in unescape(text)
-        assert "plant-one" not in unescape((tmp_path / name).read_text(encoding="utf-8"))
+        assert "plant-one" not in unescape(path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -141,35 +129,30 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Campaign:
     return made
 
 
-def test_without_jinja2_one_line_says_so_and_nothing_else_changes(
+def test_what_ails_the_page_costs_no_report(
     ended: Campaign,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with_page = publish(ended.folder, tmp_path / "with")
+    names = [path.name for path in publish(ended.folder, tmp_path / "with")]
+    others = [name for name in names if not name.endswith(".html")]
+
+    def broken(*_: object, **__: object) -> str:
+        raise ImportError("half installed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_xlatune.tasks.reports.html", broken)
+        with pytest.raises(ImportError):
+            publish(ended.folder, tmp_path / "broken")
+    assert {path.name for path in (tmp_path / "broken").rglob("*")} >= {*others}
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *of: None if name == "jinja2" else found(name)
     )
-    without = publish(ended.folder, tmp_path / "without")
-    names = [path.name for path in with_page if path.suffix != ".html"]
-    assert [path.name for path in without] == names
+    assert [path.name for path in publish(ended.folder, tmp_path / "without")] == others
     assert main(["report", str(ended.folder), "--reports", str(tmp_path / "again")]) == 0
     assert capsys.readouterr().out.count(NO_PAGES) == 1
-
-
-def test_a_fault_of_the_page_costs_no_report(
-    ended: Campaign, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object, **__: object) -> str:
-        raise ImportError("half installed")
-
-    monkeypatch.setattr("pytest_xlatune.tasks.reports.html", broken)
-    with pytest.raises(ImportError):
-        publish(ended.folder, tmp_path)
-    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert left >= {"leaderboard.md", "leaderboard.json", "pretend-tuning.md"}
 
 
 def test_a_job_leads_to_its_log_and_a_row_to_its_command(ended: Campaign) -> None:

@@ -18,7 +18,6 @@ from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.document import (
     Bullets,
     Code,
-    Column,
     Document,
     Section,
     Table,
@@ -37,48 +36,38 @@ ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60) | st.sampled_from(
 )
 
 
-@pytest.mark.parametrize(
-    ("write", "shown"),
-    [
-        (figures.points, [(0.034, "+3.4"), (-0.0, "+0.0"), (-0.0004, "-0.04"), (math.nan, "nan")]),
-        (figures.interval, [((0.012, 0.034), "[+1.2, +3.4]"), ((-0.0003, 0.2), "[-0.03, +20.0]")]),
-        (figures.rate, [(994.9, "994.9"), (15321.44, "15321.4"), (7.3, "7.300")]),
-        (figures.significant, [(28.8203, "28.82"), (0.07104, "0.07104"), (15321.4, "15321")]),
-        (figures.duration, [(7800, "2 h 10 min"), (7201, "2 h 1 min"), (7200, "2 h")]),
-        (figures.duration, [(61, "2 min"), (60, "1 min"), (0.2, "1 s"), (-5, "0 s")]),
-        (figures.duration, [(97200, "1 d 3 h"), (86400, "1 d")]),
+FIGURES: dict[Callable[[Any], str], list[tuple[Any, str]]] = {
+    figures.points: [(0.034, "+3.4"), (-0.0, "+0.0"), (-0.0004, "-0.04"), (math.nan, "nan")],
+    figures.interval: [((0.012, 0.034), "[+1.2, +3.4]"), ((-0.0003, 0.2), "[-0.03, +20.0]")],
+    figures.rate: [(994.9, "994.9"), (15321.44, "15321.4"), (7.3, "7.300")],
+    figures.significant: [(28.8203, "28.82"), (0.07104, "0.07104"), (math.nan, "nan")],
+    figures.duration: [
+        *((97200, "1 d 3 h"), (86400, "1 d"), (7800, "2 h 10 min"), (7200, "2 h")),
+        *((61, "2 min"), (60, "1 min"), (0.2, "1 s"), (-5, "0 s")),
     ],
-    ids=lambda value: "" if callable(value) else ", ".join(text for _, text in value),
-)
-def test_figures(write: Callable[[Any], str], shown: list[tuple[Any, str]]) -> None:
-    assert [write(value) for value, _ in shown] == [text for _, text in shown]
-    assert write(None) == figures.ABSENT
-    assert figures.significant(math.nan) == "nan"
+}
+
+
+def test_figures() -> None:
+    for write, shown in FIGURES.items():
+        assert [write(value) for value, _ in shown] == [text for _, text in shown]
+        assert write(None) == figures.ABSENT
 
 
 def test_jobs_stand_in_the_order_of_their_start_though_numbers_of_processes_begin_anew() -> None:
+    def result(job: str, start_s: float | None) -> TrialResult:
+        ended = Outcome(state=State.COMPLETED, start_s=start_s)
+        status = TrialStatus.MEASURED
+        return TrialResult(trial=trial_of(CELL), status=status, job_ids=(job,), outcome=ended)
+
     starts = {"32539.327731": 10.0, "9990.99": 30.0, "9": 20.0, "512_4": None}
-    history = tuple(
-        TrialResult(
-            trial=trial_of(CELL),
-            status=TrialStatus.MEASURED,
-            job_ids=(job,),
-            outcome=Outcome(state=State.COMPLETED, start_s=start_s),
-        )
-        for job, start_s in starts.items()
-    )
+    history = tuple(result(*each) for each in starts.items())
     table = jobs_table([("", replace(FINISHED, history=history))])
     assert table is not None
     assert [row[0] for row in table.rows] == ["32539.327731", "9", "9990.99", "512_4"]
 
 
-# --- renderers -------------------------------------------------------------------------------
-
-COLUMNS = (
-    Column(title="Profile", wrap=True),
-    Column(title="Flags", wrap=True),
-    Column(title="TGS", align="right"),
-)
+COLUMNS = columns("~Profile", "~Flags", ">TGS")
 
 
 def document(*blocks: Table | Text | Bullets | Code) -> Document:

@@ -66,36 +66,20 @@ def begun(
 
 def table_rows(markdown: str, title: str) -> list[list[str]]:
     """The rows of every table whose header begins with a title."""
-    rows: list[list[str]] = []
-    inside = False
-    for line in markdown.splitlines():
-        cells = [each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if not cells:
-            inside = False
-        elif cells[0] == title:
-            inside = True
-        elif inside and not cells[0].startswith(":-"):
-            rows.append(cells)
-    return rows
+    tables = re.findall(rf"(?m)^\| {title} +\|.*\n\| [:-].*\n((?:\|.*\n)*)", markdown)
+    lines = [line for table in tables for line in table.splitlines()]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
-Published = tuple[Path, tuple[Campaign, ...]]
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
-    """Both cells of the model, measured and published one after the other."""
-    folder = tmp_path_factory.mktemp("both")
+def test_two_parallelisms_are_one_document_of_all_their_jobs_without_a_secret(
+    tmp_path: Path,
+) -> None:
     # what helps one parallelism hurts the other
-    both = (begun(folder / "pp8"), begun(folder / "fsdp8", FSDP, faster="slow"))
+    both = (begun(tmp_path / "pp8"), begun(tmp_path / "fsdp8", FSDP, faster="slow"))
+    reports = tmp_path / "reports"
     for made in both:
         run(made)
-        publish(made.folder, folder / "reports", zh=True)
-    return folder / "reports", both
-
-
-def test_every_trial_of_the_ledgers_is_a_line_of_the_appendix(published: Published) -> None:
-    reports, both = published
+        publish(made.folder, reports, zh=True)
     recorded = [
         (
             result.job_ids[0],
@@ -107,33 +91,25 @@ def test_every_trial_of_the_ledgers_is_a_line_of_the_appendix(published: Publish
         for made in both
         for result in made.view().history
     ]
-    appendix = table_rows((reports / "tiny-tuning.md").read_text(encoding="utf-8"), "Job")
-    assert sorted((*row[:4], row[6]) for row in appendix) == sorted(recorded)
-
-
-def test_the_next_parallelism_extends_and_shows_the_flips(published: Published) -> None:
-    reports, _ = published
     text = (reports / "tiny-tuning.md").read_text(encoding="utf-8")
-    rows = {row[0]: row for row in table_rows(text, "Settings")}
+    appendix = table_rows(text, "Job")
+    assert sorted((*row[:4], row[6]) for row in appendix) == sorted(recorded)
     # a loser of the screen is never confirmed, so its flip is not either
-    assert rows["`--xla_overlap=2`"][-1] == "opposite, not confirmed"
-    assert rows["`--xla_slow=1`"][-1] == "opposite, not confirmed"
-    assert rows["`--xla_oom=1`"][-1] == "–"
+    flips = {row[0]: row[-1] for row in table_rows(text, "Settings")}
+    flip = "opposite, not confirmed"
+    wanted = {"`--xla_overlap=2`": flip, "`--xla_slow=1`": flip, "`--xla_oom=1`": "–"}
+    assert flips | wanted == flips
     best = {row[0]: row[1] for row in table_rows(text, "Cell")}
     assert best == {"PP=8 pdbs=7": "★ `overlap-2`", "FSDP=8 pdbs=7": "★ `slow`"}
     patch = (reports / "tiny-tuning.patch").read_text(encoding="utf-8")
     assert patch in text
     assert patch.count("+if [[") == 2
-
-
-def test_no_secret_is_in_any_file_or_line(published: Published) -> None:
-    reports, both = published
+    assert "(hidden)" in text
     files = [path for path in reports.rglob("*") if path.is_file()]
     assert len(files) >= 7
     for path in (*files, both[0].ledger.path):
         assert SECRET not in path.read_text(encoding="utf-8"), path
     assert SECRET not in "\n".join(terminal(read_cell_report(both[0].folder).document))
-    assert "(hidden)" in (reports / "tiny-tuning.md").read_text(encoding="utf-8")
 
 
 def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path: Path) -> None:
@@ -166,42 +142,32 @@ def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path:
     assert messages() == []
 
 
-@pytest.mark.parametrize(
-    ("fate", "state", "remark"),
-    [
-        ("it runs", "running", "–"),
-        ("let go", "running", "–"),
-        ("ended by us", "cancelled", "no session waits"),
-        ("stopped", "cancelled", "no session waits"),
-    ],
-)
-def test_a_job_without_a_result_says_why(
-    tmp_path: Path, fate: str, state: str, remark: str
-) -> None:
+@pytest.mark.parametrize("fate", ["it runs", "let go", "ended by us", "stopped"])
+def test_a_job_without_a_result_says_why(tmp_path: Path, fate: str) -> None:
     made = begun(tmp_path, holds=True)
     made.turn()
     made.turn()
-    (submitted, *_) = (
-        event.submission
-        for event in (entry.event for entry in Ledger(made.ledger.path).refresh())
-        if isinstance(event, AttemptSubmitted)
+    entries = Ledger(made.ledger.path).refresh()
+    submission = next(
+        entry.event.submission for entry in entries if isinstance(entry.event, AttemptSubmitted)
     )
-    let_go = AttemptLetGo(trial_id=submitted.trial_id, attempt=1)
+    let_go = AttemptLetGo(trial_id=submission.trial_id, attempt=1)
     stop = Decided(
         trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail=f"hours {SECRET}"
     )
     cancelled = Outcome(state=State.CANCELLED, nodes=PP.nodelist, start_s=1.0)
-    ended_by_us = (let_go, *interrupted_events(submitted, cancelled))
+    ended = interrupted_events(submission, cancelled)
     fates: dict[str, tuple[Event, ...]] = {
         "it runs": (),
         "let go": (let_go,),
-        "ended by us": ended_by_us,
-        "stopped": (stop, *ended_by_us),
+        "ended by us": (let_go, *ended),
+        "stopped": (stop, let_go, *ended),
     }
     made.ledger.append(*fates[fate], at_s=1.8e9)
     publish(made.folder, tmp_path / "reports")
     text = (tmp_path / "reports" / "tiny-tuning.md").read_text(encoding="utf-8")
     assert SECRET not in text
     (row,) = table_rows(text.split("## Appendix")[1], "Job")
-    assert row[4] == state
-    assert remark in row[6]
+    is_over = fate in ("ended by us", "stopped")
+    assert row[4] == ("cancelled" if is_over else "running")
+    assert ("no session waits" if is_over else "–") in row[6]

@@ -17,22 +17,16 @@ import pytest
 import scipy  # its parts are loaded where they are used
 from msgspec.structs import replace
 
-from pytest_xlatune.executors import Request
-from pytest_xlatune.launchers.rotated import SPEC_FILE
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.profile import profile
-from pytest_xlatune.model.result import Outcome, State
-from pytest_xlatune.model.rotation import RotationSpec
-from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
+from pytest_xlatune.model.result import Outcome
+from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.reports import publish
 from tests.helpers import scripted
 from tests.helpers.pages import read
-from tests.helpers.turned import at_call, journal, line
 
 BASE, TOKENS, STEPS, FIRST = "baseline-deployed", 512, 20, 5
 NODES = ("node001", "node002")
-LOOK = "rotation-look.0"  # a job of the baseline, with the worker in front
 STRAGGLED = "ring-confirm1.0"  # a pause of the host makes one step longer and the next too short
 FAMILY, COPIES = 5, 2  # finalists, and jobs of the baseline in a block
 CELL = replace(scripted.CELL, protocol=Protocol(steps=STEPS), nodelist=NODES)
@@ -45,44 +39,16 @@ def noise(*name: object) -> float:
     return zlib.crc32(repr(name).encode()) / 2**31 - 1
 
 
-class Played(scripted.FakeExecutor):
-    """Runs trials whose steps take the seconds that their names say, and remembers those."""
+class Played:
+    """A script of trials whose steps take the seconds that their names say; it remembers those."""
 
     def __init__(self, effects: Mapping[str, float]) -> None:
-        super().__init__()
         self.effects = effects
         self.jobs: dict[str, Any] = {}  # `ring-confirm1.0` -> the seconds of its steps
-        self.turns: dict[str, list[float]] = {}  # program -> log seconds of a step in each turn
         self.took_s: list[float] = []  # of each job, with 30 s around its steps
 
-    def submit(self, spec: LaunchSpec, request: Request) -> str:
-        name = request.folder.name.rpartition("-")[0]
-        text = spec.files.get(SPEC_FILE)
-        rotation = RotationSpec.from_json(json.loads(text)) if text is not None else None
-        is_job = rotation is None or name == LOOK
-        seconds = self.job(name) if is_job else self.rotation(name, rotation)
-        lines = [
-            f"completed step: {at}, seconds: {step_s:.9f}, TFLOP/s/device: 0.1, "
-            f"Tokens/s/device: {TOKENS / step_s:.6f}, total_weights: 512, loss: 7.1\n"
-            for at, step_s in enumerate(seconds)
-        ]
-        start_s = 1.8e9 + 1000 * len(self.took_s)
-        self.took_s.append(30 + float(sum(seconds)))
-        ended = Outcome(
-            state=State.COMPLETED,
-            exit_code=0,
-            nodes=NODES,
-            start_s=start_s,
-            end_s=start_s + self.took_s[-1],
-        )
-        self.script = lambda *_: ("".join(lines), ended)
-        job = super().submit(spec, request)
-        if rotation is not None:
-            said = journal(rotation, is_over=False) + line("end", calls=len(seconds))
-            (request.folder / "rotation.0.jsonl").write_text(said, encoding="utf-8")
-        return job
-
-    def job(self, name: str) -> Any:
+    def __call__(self, trial_id: str, _: int) -> tuple[str, Outcome]:
+        name = trial_id.rpartition("-")[0]
         arm = re.split("-(?:wave|confirm)", name)[0]
         speed = self.effects.get(arm, 0.0) + 0.002 * noise(name)
         seconds = 0.5 * np.exp([0.004 * noise(name, at) - speed for at in range(STEPS)])
@@ -90,19 +56,15 @@ class Played(scripted.FakeExecutor):
         if name == STRAGGLED:
             seconds[[9, 10]] *= 1.6, 0.4
         self.jobs[name] = seconds
-        return seconds
-
-    def rotation(self, name: str, spec: Any) -> Any:
-        seconds = np.full(spec.first_step + len(spec.order) * spec.turn_steps, 0.5)
-        for at in range(spec.first_step, len(seconds)):
-            program = at_call(spec, at)
-            turn, step = divmod(at - spec.first_step, spec.turn_steps)
-            speed = self.effects.get(program, 0.0) + 0.001 * noise(name, program)
-            speed += 0.003 * noise(name) + 1e-7 * noise(name, turn)
-            seconds[at] *= math.exp(-speed)
-            if step == spec.turn_steps - 1:
-                self.turns.setdefault(program, []).append(math.log(seconds[at]))
-        return seconds
+        text = "".join(
+            f"completed step: {at}, seconds: {step_s:.9f}, TFLOP/s/device: 0.1, "
+            f"Tokens/s/device: {TOKENS / step_s:.6f}, total_weights: 512, loss: 7.1\n"
+            for at, step_s in enumerate(seconds)
+        )
+        start_s = 1.8e9 + 1000 * len(self.took_s)
+        self.took_s.append(30 + float(sum(seconds)))
+        ended = replace(scripted.OK, nodes=NODES, start_s=start_s, end_s=start_s + self.took_s[-1])
+        return text, ended
 
 
 def score(seconds: Any) -> float:
@@ -135,9 +97,7 @@ def dunnett(df: int, alpha: float) -> float:
 class Report:
     """What ran, what is said of it, and what numpy makes of the seconds."""
 
-    def __init__(
-        self, folder: Path, effects: Mapping[str, float], rotation: RotationRule | None
-    ) -> None:
+    def __init__(self, folder: Path, effects: Mapping[str, float]) -> None:
         options = [profile(name, f"--xla_{name}=1") for name in ("good", "fair", "same", "slow")]
         options += [
             profile(name, env={f"NCCL_{name.upper()}": "1"}) for name in ("ring", "tree", "chan")
@@ -150,10 +110,10 @@ class Report:
             block_baselines=COPIES,
             screen_baselines=2,
             finalists=FAMILY,
-            rotation=rotation,
         )
         self.ran = Played(effects)
-        made = scripted.campaign(folder, self.ran, cell=CELL, study=study)
+        executor = scripted.FakeExecutor(self.ran)
+        made = scripted.campaign(folder, executor, cell=CELL, study=study)
         scripted.run(made)
         reports = folder / "reports"
         publish(made.folder, reports)
@@ -181,9 +141,8 @@ class Report:
 
     @property
     def level(self) -> float:
-        """Of the baseline, by its jobs: the look, those of the screen and of the blocks."""
-        jobs = [value for name, value in self.scores.items() if name.startswith((BASE, LOOK))]
-        return fmean(jobs)
+        """Of the baseline, by its jobs of the screen and of the blocks."""
+        return fmean(value for name, value in self.scores.items() if name.startswith(BASE))
 
     def change(self, arm: str) -> float:
         def mean(block: str, arm: str) -> float:
@@ -229,12 +188,6 @@ class Report:
     def mde80(self) -> float:
         return math.expm1((dunnett(self.fit[1], 0.05) + t(0.8, self.fit[1])) * self.error)
 
-    def in_turns(self, arm: str) -> float:
-        """Change of a program in the rotation that ranked, by its turns and the copies'."""
-        speed = {name: -fmean(turns) for name, turns in self.ran.turns.items()}
-        base = fmean(value for name, value in speed.items() if name.startswith(BASE))
-        return math.expm1(speed[arm] - base)
-
     def off_line(self, arm: str) -> float:
         """How far a screened job lies from the line through the baselines, by order of start."""
         screen = [
@@ -250,14 +203,14 @@ class Report:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return Report(tmp_path_factory.mktemp("sweep"), EFFECTS, RotationRule())
+    return Report(tmp_path_factory.mktemp("sweep"), EFFECTS)
 
 
 Figure = Callable[[Report], Any]
 # where the JSON has it, what numpy makes of it, and what it was
 FIGURES: Sequence[tuple[str, Figure, Any]] = (
     (f"score/{STRAGGLED}/tgs", lambda it: math.exp(it.scores[STRAGGLED]), 1059.57309),
-    ("verdict/good/tgs", lambda it: math.exp(it.level + it.change("good")), 1075.48681),
+    ("verdict/good/tgs", lambda it: math.exp(it.level + it.change("good")), 1075.56309815),
     ("verdict/ring/ci95", lambda it: it.interval_of_winner("ring"), (0.0310469448, 0.0359631288)),
     ("verdict/tree/ci95", lambda it: it.interval("tree", 0.95), (-0.00163956509, 0.0024651034)),
     # the interval by which it is equivalent
@@ -268,13 +221,12 @@ FIGURES: Sequence[tuple[str, Figure, Any]] = (
         (0.0101191386, 0.00736640563, 0.0118243818),
     ),
     ("record/mde80", lambda it: it.mde80, 0.00325569944),
-    # what only took turns
-    ("verdict/slow/delta", lambda it: it.in_turns("slow"), -0.0386862567),
+    ("verdict/ring/delta", lambda it: math.expm1(it.change("ring")), 0.0342088447),
     ("record/sigma", lambda it: it.fit[0], 0.00160058824),
     ("record/recipe/parts/0/gain", lambda it: math.expm1(it.change("good")), 0.0504720014),
     # a job off a line of two
-    ("verdict/chan/delta", lambda it: it.off_line("chan"), -0.0291860821),
-    ("hours", lambda it: len(NODES) * sum(it.ran.took_s) / 3600, 0.837080246),
+    ("verdict/chan/delta", lambda it: it.off_line("chan"), -0.0288243126),
+    ("hours", lambda it: len(NODES) * sum(it.ran.took_s) / 3600, 0.870868267),
 )
 
 
@@ -290,7 +242,7 @@ def test_a_figure_follows_from_the_seconds(
 
 
 def test_where_nothing_wins_m_is_the_highest_end_of_an_interval(tmp_path: Path) -> None:
-    report = Report(tmp_path, {"slow": -0.04, "ring": -0.03}, None)
+    report = Report(tmp_path, {"slow": -0.04, "ring": -0.03})
     ends = [report.interval(arm, 0.95)[1] for _, arm, _ in report.fresh if arm != BASE]
     assert report.shown("record/bound") == pytest.approx(max(ends), rel=4e-6)
 

@@ -56,7 +56,6 @@ class Rotating:
             self.folder,
             SlurmExecutor(),
             study,
-            name="rotations",
             session=name,
             launcher=self.launcher,
             site={"resources": Resources(time_limit_s=300, patience=PATIENCE)},
@@ -168,7 +167,7 @@ REAL = (
 def test_real_jax_takes_turns_over_two_nodes(trials: Trials) -> None:
     """Both processes agree which programs can run, and stay in step."""
     launcher, cell = real_jax()
-    trial = rotation_trial(cell, spec_of(*REAL, rounds=2, turn_steps=4))
+    trial = rotation_trial(cell, replace(spec_of(*REAL, rounds=2), turn_steps=4))
     launched = with_worker(launcher.launch(replace(trial, study="s"), cell))
     told = {
         name: getattr(launched, name) for name in ("argv", "env", "inherit", "files", "last_step")

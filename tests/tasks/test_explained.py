@@ -6,15 +6,11 @@ import gzip
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.ledger import (
-    CampaignOpened,
-    Event,
     EvidenceRecorded,
-    Ledger,
     LedgerEntry,
     TrialEnded,
     TrialPlanned,
@@ -22,9 +18,8 @@ from pytest_xlatune.ledger import (
 from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.explanation import Explanation
-from pytest_xlatune.model.profile import BASELINE, Profile, profile
+from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
-from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.report.document import Table, Text
 from pytest_xlatune.report.language import ENGLISH
 from pytest_xlatune.report.measured_cell import MeasuredCell
@@ -53,13 +48,11 @@ def capture(folder: Path, name: str, wait_us: float) -> str:
     return str(path.relative_to(folder))
 
 
+Dumps, Waits = tuple[str, str], tuple[float, float]
+
+
 def explained(
-    folder: Path,
-    *,
-    dumps: tuple[str, str] | None = None,
-    waits_us: tuple[float, float] | None = None,
-    traces: tuple[bytes, bytes] | None = None,
-    is_lost: bool = False,
+    folder: Path, dumps: Dumps | None, waits_us: Waits | None, *, is_lost: bool = False
 ) -> Explanation:
     """Record evidence of the baseline and of a winner, and ask what it says."""
     entries: list[LedgerEntry] = []
@@ -67,13 +60,8 @@ def explained(
         trial = EvidenceStudy(cell=CELL, profile=arm).trial
         ended = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=(str(70 + at),))
         captures = (capture(folder, str(at), waits_us[at]),) if waits_us else ()
-        if traces:
-            captures = (f"run/{at}/host.xplane.pb",)
-            (folder / captures[0]).parent.mkdir(parents=True)
-            (folder / captures[0]).write_bytes(traces[at])
-        place = ""
+        place = f"run/{dumps[at]}/xla_dump" if dumps else ""
         if dumps:
-            place = f"run/{dumps[at]}/xla_dump"
             write_dump(folder / place, dumps[at])
         recorded = EvidenceRecorded(trial_id=trial.id, dump=place, captures=captures)
         for event in (TrialPlanned(trial=trial), TrialEnded(result=ended), recorded):
@@ -83,32 +71,33 @@ def explained(
     return explain(replay(entries), folder, WINNER.id)
 
 
-def covered(found: Explanation, *, delta: float = 0.11) -> MeasuredCell:
-    best = Verdict(arm=WINNER.id, kind=VerdictKind.FASTER, delta=delta, n=4)
-    baseline = Verdict(arm=BASELINE.id, kind=VerdictKind.SCREENED)
-    return MeasuredCell(
+def section(found: Explanation) -> tuple[str, Table | None]:
+    """What a document says of why the winner wins, and its table of facts."""
+    subject = MeasuredCell(
         sweep="sweep",
         cell_digest=CELL.digest,
         written_s=0.0,
         cells=(CELL,),
         profiles=(WINNER,),
-        conclusion=Conclusion(verdicts=(best,), reference=baseline),
+        conclusion=Conclusion(
+            verdicts=(Verdict(arm=WINNER.id, kind=VerdictKind.FASTER, delta=0.11, n=4),),
+            reference=Verdict(arm=BASELINE.id, kind=VerdictKind.SCREENED),
+        ),
         history=(),
         explanation=found,
     )
-
-
-def reason(subject: MeasuredCell) -> str:
-    first = next(why(subject, ENGLISH))
+    first, *others = why(subject, ENGLISH)
     assert isinstance(first, Text)
-    return first.text
+    return first.text, next((part for part in others if isinstance(part, Table)), None)
+
+
+AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
 
 
 def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path) -> None:
     folder = tmp_path / "sweep" / "cell"
-    found = explained(folder, dumps=("fsdp", "fsdp-ag"), waits_us=(200.0, 100.0))
+    found = explained(folder, AG, (200.0, 100.0))
     assert found.problems == ()
-    assert found.is_identical is False
     assert found.moved == pytest.approx(-0.1)
     assert {fact.kind for fact in found.facts} == {"HLO", "step", "kernel family", "overlap"}
     assert all(fact.jobs == ("70", "71") for fact in found.facts)
@@ -116,76 +105,35 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
     assert hlo.artifacts == ("sweep/cell/run/fsdp/xla_dump", "sweep/cell/run/fsdp-ag/xla_dump")
     families = [fact.text for fact in found.facts if fact.kind == "kernel family"]
     assert any("0.200 -> 0.100 ms per device" in text for text in families)
-    _, table, *_ = why(covered(found), ENGLISH)
-    assert isinstance(table, Table)
+    table = section(found)[1]
+    assert table is not None
     assert len(table.rows) == len(found.facts)
     # evidence of an earlier leader is not taken for the winner's
     earlier = replace(found, profile="another")
-    assert "belongs to `another`, which led before" in reason(covered(earlier))
-
-
-AG, SAME = ("fsdp", "fsdp-ag"), ("fsdp", "fsdp")
+    assert "belongs to `another`, which led before" in section(earlier)[0]
+    lost = explained(tmp_path / "lost" / "cell", AG, (200.0, 100.0), is_lost=True)
+    assert (lost.facts, lost.profile, len(lost.problems)) == ((), "", 2)
+    assert str(tmp_path) not in " ".join(lost.problems)
+    assert "`xlatune evidence SWEEP_FILE`" in section(Explanation())[0]
 
 
 @pytest.mark.parametrize(
-    ("dumps", "waits_us", "delta", "says"),
+    ("dumps", "waits_us", "says"),
     [
-        pytest.param(AG, (200, 100), 0.11, "show the gain", id="traces that move"),
-        pytest.param(AG, (200, 200), 0.11, "does not explain why", id="traces that do not move"),
-        pytest.param(None, (200, 180), 0.11, "do not show the gain", id="2 % of a gain of 11"),
-        pytest.param(AG, None, 0.11, "Only traces of both", id="no trace"),
-        pytest.param(SAME, None, 0.11, "programs are identical", id="one program"),
-        pytest.param(None, None, 0.11, "There is no readable evidence", id="neither is there"),
+        pytest.param(AG, (200, 100), "show the gain", id="traces that move"),
+        pytest.param(AG, (200, 200), "does not explain why", id="traces that do not move"),
+        pytest.param(None, (200, 180), "do not show the gain", id="2 % of a gain of 11"),
+        pytest.param(AG, None, "Only traces of both", id="no trace"),
+        pytest.param(SAME, None, "programs are identical", id="one program"),
+        pytest.param(None, None, "There is no readable evidence", id="neither is there"),
     ],
 )
 def test_what_the_evidence_explains(
-    tmp_path: Path,
-    dumps: tuple[str, str] | None,
-    waits_us: tuple[float, float] | None,
-    delta: float,
-    says: str,
+    tmp_path: Path, dumps: Dumps | None, waits_us: Waits | None, says: str
 ) -> None:
-    found = explained(tmp_path, dumps=dumps, waits_us=waits_us)
-    assert says in reason(covered(found, delta=delta))
+    found = explained(tmp_path, dumps, waits_us)
+    assert says in section(found)[0]
     assert found.is_identical is (None if dumps is None else dumps == SAME)
     if dumps or waits_us:
         missing = "the ledger does not have a trace of each side"
         assert (missing in found.problems) == (waits_us is None)
-
-
-def test_artifacts_that_are_gone_are_said_and_name_no_host_path(tmp_path: Path) -> None:
-    folder = tmp_path / "sweep" / "cell"
-    found = explained(folder, dumps=AG, waits_us=(200.0, 100.0), is_lost=True)
-    assert (found.facts, found.profile, len(found.problems)) == ((), "", 2)
-    assert str(tmp_path) not in " ".join(found.problems)
-    assert "`xlatune evidence SWEEP_FILE`" in reason(covered(Explanation()))
-
-
-ONE = profile("overlap-2", "--xla_a=2")
-
-
-def cell(axes: str) -> Cell:
-    return Cell(model_tag="m", parallelism=Parallelism.parse(axes))
-
-
-def write(workdir: Path, axes: str, *events: Event) -> Path:
-    folder = workdir / "pp8" / axes
-    opened = CampaignOpened(cells=(cell(axes),), study="tuning", sweep="pp8", session="s")
-    Ledger(folder / "ledger.jsonl").append(opened, *events, at_s=1.0)
-    return folder
-
-
-def recorded(axes: str, of: Profile, number: int = 0, **shares: float) -> tuple[Event, ...]:
-    subject = cell(axes)
-    if number:  # recorded again, with a longer window
-        longer = msgspec.structs.replace(subject.protocol, profiler_steps=3 + number)
-        subject = msgspec.structs.replace(subject, protocol=longer)
-    trial = EvidenceStudy(cell=subject, profile=of).trial
-    ended = TrialResult(trial=trial, status=TrialStatus.MEASURED, job_ids=("7",))
-    event = EvidenceRecorded(
-        trial_id=trial.id,
-        dump=f"run/{number}/xla_dump",
-        captures=(f"run/{number}/a.xplane.pb",),
-        shares=Shares(of_step=shares),
-    )
-    return TrialPlanned(trial=trial), TrialEnded(result=ended), event

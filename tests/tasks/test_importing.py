@@ -13,7 +13,7 @@ from pytest_xlatune.ledger import find_ledgers
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, Exit
 from pytest_xlatune.model.message import say, sentence
-from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.tasks.cell_report import CellReport, read_cell_report
 from pytest_xlatune.tasks.import_table import import_table, read_table
 from tests.helpers import texts
@@ -45,60 +45,53 @@ def imported(workdir: Path, text: str, *no_ops: str) -> CellReport:
     return read_cell_report(folder)
 
 
-def notes(of: Conclusion | Verdict) -> str:
-    messages = of.notes if isinstance(of, Conclusion) else of.reasons
-    return " ".join(map(sentence, messages))
+def sigma(*groups: tuple[float, ...]) -> float:
+    """The noise that groups of repeats show together."""
+    logs = [[math.log(tgs) for tgs in group] for group in groups]
+    squares = sum((value - fmean(group)) ** 2 for group in logs for value in group)
+    return math.sqrt(squares / sum(len(group) - 1 for group in logs))
 
 
 def test_a_table_is_an_order_with_its_noise_and_no_single_run_is_more(tmp_path: Path) -> None:
-    known = imported(tmp_path, TABLE, "hp-stream", "cp-1G", "cp-256M")
-    conclusion = known.conclusion
+    conclusion = imported(tmp_path, TABLE, "hp-stream", "cp-1G", "cp-256M").conclusion
     kinds = {verdict.kind for verdict in conclusion.verdicts}
     assert kinds == {VerdictKind.SCREENED, VerdictKind.INVALID}
     assert all(verdict.ci95 is None for verdict in conclusion.verdicts)
     assert (conclusion.tuning.bound, conclusion.alpha) == (None, 0)
     # profiles that do nothing are the control, and give the noise
-    control = [math.log(tgs) for tgs in (955.3, 972.1, 970.7, 961.0)]
-    repeats = [math.log(tgs) for tgs in (994.9, 978.6, 989.2)]
-    squares = sum((value - fmean(group)) ** 2 for group in (control, repeats) for value in group)
-    assert conclusion.noise.sigma == pytest.approx(math.sqrt(squares / 5))
+    control, repeats = (955.3, 972.1, 970.7, 961.0), (994.9, 978.6, 989.2)
+    assert conclusion.noise.sigma == pytest.approx(sigma(control, repeats))
     overlap = verdict(conclusion, "overlap2")
     assert overlap.kind is VerdictKind.SCREENED
-    assert overlap.delta == pytest.approx(math.expm1(fmean(repeats) - fmean(control)))
+    gain = fmean(map(math.log, repeats)) - fmean(map(math.log, control))
+    assert overlap.delta == pytest.approx(math.expm1(gain))
     assert (overlap.n, overlap.job_ids) == (3, ("14005", "14006", "14007"))
     # what has no figure is dropped or unmeasured
     for name, can_run, status in (("pipelined-ag", False, "oom"), ("tree", True, "node failed")):
         lost = verdict(conclusion, name)
         assert lost.can_run is can_run
         assert lost.reasons == (say("the table says: {status}", status=status),)
+    # the last of a flag wins; an empty cell takes the settings of the same profile
+    rows = "2,a,--xla_a=1,110\n3,b,--xla_a=2 --xla_a=1,112\n4,a,,111\n"
+    same = imported(tmp_path / "same", f"job,profile,flags,tgs\n1,baseline,,100\n{rows}")
+    assert same.conclusion.noise.sigma == pytest.approx(sigma((110, 112, 111)))
 
 
 def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pp8.csv: line 2: .*--tokens N"):
         imported(tmp_path, "job,profile,flags,step_s\n1,baseline,,100\n2,a,--xla_a=1,103\n")
     table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
-    conclusion = imported(tmp_path, table).conclusion
-    assert (conclusion.noise.sigma, conclusion.noise.mde80) == (None, None)
+    noise = imported(tmp_path, table).conclusion.noise
+    assert (noise.sigma, noise.mde80) == (None, None)
     # an empty cell is no repeat of the baseline
     names = (
         "job,profile,tgs,status\n1,baseline,1136.0,\n2,ag-1g,1267.5,\n3,async,1152.9,\n4,db,,OOM\n"
     )
-    conclusion = imported(tmp_path / "names", names).conclusion
-    assert conclusion.noise.sigma is None
-    assert verdict(conclusion, "ag-1g").delta == pytest.approx(1267.5 / 1136.0 - 1)
-    assert "settings of ag-1g, async, db" in notes(conclusion)
-    conclusion = imported(tmp_path / "no-op", names, "async").conclusion
-    assert conclusion.noise.sigma is not None
-    assert "settings of ag-1g, db:" in notes(conclusion)
-
-
-def test_rows_with_the_same_effective_settings_are_repeats(tmp_path: Path) -> None:
-    """The last of a flag wins; an empty cell takes the settings of the same profile."""
-    rows = "2,a,--xla_a=1,110\n3,b,--xla_a=2 --xla_a=1,112\n4,a,,111\n"
-    table = f"job,profile,flags,tgs\n1,baseline,,100\n{rows}"
-    logs = [math.log(tgs) for tgs in (110, 112, 111)]
-    squares = sum((value - fmean(logs)) ** 2 for value in logs)
-    assert imported(tmp_path, table).conclusion.noise.sigma == pytest.approx(math.sqrt(squares / 2))
+    for no_ops, without in (((), "ag-1g, async, db"), (("async",), "ag-1g, db:")):
+        conclusion = imported(tmp_path / str(no_ops), names, *no_ops).conclusion
+        assert (conclusion.noise.sigma is None) is (not no_ops)
+        assert f"settings of {without}" in " ".join(map(sentence, conclusion.notes))
+        assert no_ops or verdict(conclusion, "ag-1g").delta == pytest.approx(1267.5 / 1136.0 - 1)
 
 
 REFUSED = texts.rows("tables.txt", "refused")
@@ -139,7 +132,7 @@ def test_columns_are_separated_and_called_as_programs_do(table: str) -> None:
     assert rows[1].profile.shown_text == "--xla_a=1"
 
 
-def test_what_a_row_leaves_out() -> None:
+def test_a_job_without_a_number_has_that_of_its_line_and_one_that_failed_no_figure() -> None:
     rows = read_table("profile;seconds_per_step\nbaseline;3.0301\na;3.1\n", where="t", tokens=8.0)
     assert [(row.job, row.step_s) for row in rows] == [("line-2", 3.0301), ("line-3", 3.1)]
     for figure in ("OOM", "3120.4", ""):  # a job that failed has none, whatever stands there

@@ -92,8 +92,7 @@ def test_reports_of_another_user_are_refused_before_anything_is_written(
     ended: Campaign, tmp_path: Path, kind: str
 ) -> None:
     reports, theirs = tmp_path / "reports", tmp_path / "theirs"
-    (theirs / "pretend").mkdir(parents=True)
-    (theirs / "pretend" / "leaderboard.json").write_text("dear diary", encoding="utf-8")
+    theirs.mkdir()
     if kind == "a link":
         reports.symlink_to(theirs)
     else:
@@ -101,26 +100,12 @@ def test_reports_of_another_user_are_refused_before_anything_is_written(
     os.chown(reports, 12345, 12345, follow_symlinks=False)
     with pytest.raises(LedgerError, match="reports"):
         publish(ended.folder, reports)
-    (kept,) = (reports / "pretend").iterdir()
-    assert kept.read_text(encoding="utf-8") == "dear diary"
-
-
-def test_reports_are_written_where_the_umask_leaves_everything_open(
-    ended: Campaign, tmp_path: Path
-) -> None:
-    before = os.umask(0)
-    try:
-        publish(ended.folder, tmp_path / "reports")
-    finally:
-        os.umask(before)
-    for folder in (tmp_path / "reports", tmp_path / "reports" / "pretend"):
-        assert not stat.S_IMODE(folder.stat().st_mode) & stat.S_IWOTH
+    assert list(reports.iterdir()) == []
 
 
 def test_folders_of_a_session_are_followed_once_their_names_are_whole(tmp_path: Path) -> None:
-    nothing: Any = None
     options: Any = SimpleNamespace(workdir=tmp_path, reports=tmp_path / "reports")
-    controller = Controller(nothing, options, "me", nothing)
+    controller = Controller(None, options, "me", None)  # type: ignore[arg-type]
     named = tmp_path / "sessions" / "me.txt"
     named.parent.mkdir()
     one, two = tmp_path / "s" / "one", tmp_path / "s" / "two"
@@ -130,8 +115,7 @@ def test_folders_of_a_session_are_followed_once_their_names_are_whole(tmp_path: 
         file.write(f"o\n{one}\n/elsewhere\n{tmp_path}/../up\n")
     assert controller._session_folders() == [one, two], "what leads elsewhere is no folder of ours"
     # a ledger that cannot be followed is said once
-    one.mkdir(parents=True)
-    (one / "ledger.jsonl").write_text("no ledger\n", encoding="utf-8")
+    damaged(one)
     (said,) = controller._new_lines()
     assert "is not a ledger" in said
     assert list(controller._new_lines()) == []
@@ -141,24 +125,6 @@ DAMAGED = "{}\nno json\n{}\n"
 Said = pytest.CaptureFixture[str]
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two projects: a cell measured with two images, and another parallelism that has begun."""
-    root = tmp_path_factory.mktemp("projects")
-    for project, image in (("one", "train:1"), ("two", "train:2")):
-        run(campaign(root / project, FakeExecutor(), cell=replace(scripted.CELL, image=image)))
-    axes = type(scripted.CELL.parallelism).parse("PP=8")
-    begun = campaign(root / "three", FakeExecutor(), cell=replace(scripted.CELL, parallelism=axes))
-    begun.turn()
-    return root
-
-
-def rows(capsys: Said, *argv: str) -> list[dict[str, object]]:
-    assert main(["history", *argv, "--json"]) == 0
-    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)
-    return found
-
-
 def damaged(folder: Path, text: str = DAMAGED) -> Path:
     """Write a ledger that cannot be read; return its folder."""
     folder.mkdir(parents=True)
@@ -166,76 +132,75 @@ def damaged(folder: Path, text: str = DAMAGED) -> Path:
     return folder
 
 
-def test_everything_below_a_folder_is_listed_by_date(measured: Path, capsys: Said) -> None:
-    found = rows(capsys, str(measured))
-    folders = sorted(str(path.parent) for path in measured.rglob(LEDGER))
-    assert sorted(str(row["folder"]) for row in found) == folders
-    assert [row["ended_s"] for row in found] == sorted(float(str(row["ended_s"])) for row in found)
+def rows(capsys: Said, *argv: str) -> list[dict[str, Any]]:
+    assert main(["history", *argv, "--json"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_was_measured_is_listed_by_date_and_the_course_of_a_cell_says_what_changed(
+    tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two projects: a cell measured with two images, and another parallelism that has begun."""
+    for project, image in (("one", "train:1"), ("two", "train:2")):
+        cell = replace(scripted.CELL, image=image)
+        run(campaign(tmp_path / project, FakeExecutor(), cell=cell))
+    axes = type(scripted.CELL.parallelism).parse("PP=8")
+    cell = replace(scripted.CELL, parallelism=axes)
+    campaign(tmp_path / "three", FakeExecutor(), cell=cell).turn()
+    found = rows(capsys, str(tmp_path))
+    folders = sorted(str(path.parent) for path in tmp_path.rglob(LEDGER))
+    assert sorted(row["folder"] for row in found) == folders
+    assert [row["ended_s"] for row in found] == sorted(row["ended_s"] for row in found)
     for row in found:
-        known = read_cell_report(Path(str(row["folder"])))
+        known = read_cell_report(Path(row["folder"]))
         best = known.conclusion.winner
         assert (row["winner"], row["delta"]) == ((best.arm, best.delta) if best else (None, None))
         assert row["jobs"] == sum(len(result.job_ids) for result in known.history)
     assert [row["winner"] for row in found].count("fast") == 2
 
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["history", str(tmp_path), "--cell", "FSDP=4"]) == 0
+    said = capsys.readouterr().out
+    assert "image train:2" in said
+    assert "PP=8" not in said
+    shown = rows(capsys, "FSDP=4", "--workdir", str(tmp_path))
+    assert len(shown) == 2
+    assert rows(capsys, str(tmp_path), "--cell", shown[1]["cell_digest"][:6]) == shown[1:]
+    assert main(["history", str(tmp_path), "--cell", "pretend FSDP=5"]) == 2
+    assert "pretend FSDP=4" in capsys.readouterr().err
 
-def test_a_ledger_that_was_moved_aside_is_listed_beside_the_new_one(
+
+def test_a_ledger_that_was_moved_aside_is_listed_and_one_of_no_known_study_is_said(
     tmp_path: Path, capsys: Said
 ) -> None:
     run(campaign(tmp_path, FakeExecutor()))
     run(campaign(tmp_path, FakeExecutor(), session="second", fresh=True))
     (ledger,) = tmp_path.rglob(LEDGER)
     (aside,) = ledger.parent.glob(ARCHIVED)
-    shown = {str(row["folder"]): row["winner"] for row in rows(capsys, str(tmp_path))}
+    shown = {row["folder"]: row["winner"] for row in rows(capsys, str(tmp_path))}
     assert shown == {str(ledger.parent): "fast", str(aside): "fast"}
-
-
-def test_the_course_of_a_cell_says_what_changed(
-    measured: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["history", str(measured), "--cell", "FSDP=4"]) == 0
-    said = capsys.readouterr().out
-    assert "image train:2" in said
-    assert "PP=8" not in said
-    shown = rows(capsys, str(measured), "--cell", "pretend FSDP=4")
-    assert rows(capsys, "FSDP=4", "--workdir", str(measured)) == shown
-    assert len(shown) == 2
-    digest = str(shown[1]["cell_digest"])
-    assert rows(capsys, str(measured), "--cell", digest[:6]) == shown[1:]
-
-
-def test_what_is_not_there_is_named(measured: Path, tmp_path: Path, capsys: Said) -> None:
-    assert main(["history", str(measured), "--cell", "pretend FSDP=5"]) == 2
-    assert "pretend FSDP=4" in capsys.readouterr().err
-    made = campaign(tmp_path, FakeExecutor())
-    path = made.folder / LEDGER
-    path.write_text(path.read_text("utf-8").replace('"study":"tuning"', '"study":"riddle"'))
+    ledger.write_text(ledger.read_text("utf-8").replace('"study":"tuning"', '"study":"riddle"', 1))
     assert main(["history", str(tmp_path)]) == 3
-    assert f"{path}: the ledger has a study 'riddle'" in capsys.readouterr().err
+    assert f"{ledger}: the ledger has a study 'riddle'" in capsys.readouterr().err
 
 
 def test_a_damaged_ledger_hides_no_other(tmp_path: Path, capsys: Said) -> None:
     good = campaign(tmp_path, FakeExecutor())
     run(good)
-    workdir = good.folder.parents[1]
+    workdir, reports = good.folder.parents[1], tmp_path / "reports"
     bad = damaged(workdir / "a-first-one" / "cell")  # before it by name
-    reports = tmp_path / "reports"
-    assert main(["report", "--workdir", str(workdir), "--reports", str(reports)]) == 3
-    assert str(bad) in capsys.readouterr().err
-    assert (reports / "pretend-tuning.md").exists()
-    assert main(["jobs", "--workdir", str(workdir)]) == 3
-    said = capsys.readouterr()
-    assert str(bad) in said.err
-    assert len(said.out.splitlines()) == len(read_cell_report(good.folder).history)
     damaged(workdir / "empty" / "cell", "")
-    assert main(["history", str(workdir)]) == 3
-    said = capsys.readouterr()
-    assert "1 ledger of 1 cell" in said.out
-    assert said.err.count("not shown: ") == 2
-    assert str(bad) in said.err
-    assert main(["history", str(workdir), "--cell", "no-such-cell"]) == 2
-    assert str(bad) in capsys.readouterr().err, "it may be the one that is asked for"
-    assert main(["history", str(bad), "--json"]) == 3
-    said = capsys.readouterr()
-    assert (str(bad) in said.err, said.out) == (True, "")
+    trials = len(read_cell_report(good.folder).history)
+    for argv, status, shown, times in (
+        (["report", "--workdir", workdir, "--reports", reports], 3, "★ fast is faster", 1),
+        (["jobs", "--workdir", workdir], 3, "completed", trials),
+        (["history", workdir], 3, "1 ledger of 1 cell", 1),
+        (["history", workdir, "--cell", "no-such-cell"], 2, "ledger", 0),  # it may be this one
+        (["history", bad, "--json"], 3, "{", 0),
+    ):
+        assert main(list(map(str, argv))) == status
+        said = capsys.readouterr()
+        assert str(bad) in said.err
+        assert said.out.count(shown) == times
+    assert (reports / "pretend-tuning.md").exists()

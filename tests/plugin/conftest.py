@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.captures import node
+from tests.helpers.hlo_programs import text as hlo_text
 from tests.helpers.ledger_lines import events_in
 from tests.helpers.sessions import run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
 
 # Prints MaxText's lines; how fast depends on the flags, how it ends on the profile's variables.
 TRAINER = """\
-import hashlib, os, signal, sys, time
-flags = os.environ.get("XLA_FLAGS", "")
+import hashlib, os, pathlib, re, shutil, signal, sys, time
+flags, here = os.environ.get("XLA_FLAGS", ""), pathlib.Path(__file__).parent
+keys = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
 print("Show all environment variables:")
 print(f"XLA_FLAGS={flags}", flush=True)
+for key in sorted(keys):
+    print(f"Config param {key}: {keys[key]}")
 """
 TRAINER += TELL_OPTIONS
 TRAINER += """\
@@ -25,10 +30,13 @@ if os.environ.get("NCCL_DEBUG") == "INFO":
     for name in os.environ:
         if name.startswith("NCCL_"):
             print(f"n1:7:7 [0] NCCL INFO {name} set by environment to {os.environ[name]}")
-if "--xla_bogus" in flags:
+if unknown := re.search("--xla_bogus|--xla_cpu_enable_warp_drive", flags):
     print("F1120 09:03:25.888154 14479 parse_flags_from_env.cc:234] "
-          "Unknown flag in XLA_FLAGS: --xla_bogus=1", file=sys.stderr)
+          f"Unknown flag in XLA_FLAGS: {unknown[0]}=1", file=sys.stderr)
     sys.exit(1)
+if "xla_gpu_enable_pipelined_p2p=true" in flags:
+    print("F1120 09:03:25.888154 14479 hlo.cc:234] Check failed: schedule.size() == 1", flush=True)
+    os.abort()
 first = not os.path.exists(os.environ["MARK"]) if "MARK" in os.environ else False
 if first:
     open(os.environ["MARK"], "w").close()
@@ -36,21 +44,36 @@ if first:
 time.sleep(float(os.environ.get("SLEEP_S", "0")))
 while os.path.exists(os.environ.get("HOLD", "")):
     time.sleep(0.02)
+# a kept program and a made capture, where an evidence run asks for both
+dump = re.search('--xla_dump_to="?([^" ]*xla_dump)', flags)
+if dump:
+    to, program = pathlib.Path(dump[1]), "jit_train_step.sm_9.0_gpu_after_optimizations.txt"
+    plugins = to.parent / "plugins" / "profile" / "1"
+    for folder in (to, plugins):
+        folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(here / "program.txt", to / f"module_1.{program}")
+    shutil.copy(here / "capture.pb", plugins / "n.xplane.pb")
 speed = 1000.0
-for flag, factor in (("--xla_fast", 1.10), ("--xla_slow", 0.80)):
-    if flag in flags:
-        speed *= factor
+for setting, gain in (
+    ("--xla_fast", 0.10), ("--xla_slow", -0.20), ("collective_overlap_limit=2", 0.03),
+    ("all_gather_combine_threshold_bytes=1073741824", 0.04), ("double_buffering=true", -0.03),
+    ("threshold_for_windowed_einsum_mib=0", 0.05),
+):
+    speed *= 1 + gain * (setting in flags)
 # the same for every folder that a test runs in: a trial's id without the digest at its end
-trial = sys.argv[2].rpartition("-")[0]
+trial = keys.get("run_name", sys.argv[2]).rpartition("-")[0]
 noise = int(hashlib.sha256(trial.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
 speed *= 1 + 0.002 * noise
-loss = "nan" if "LOSS_NAN" in os.environ else "7.1"
-for step in range(int(sys.argv[1])):
-    print(f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
-          f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: {loss}", flush=True)
-if loss == "nan":
-    print("Aborting training due to NaN loss.")
+# eight sequences fill a device
+size = float(keys.get("per_device_batch_size", "4"))
+if size > 8:
+    print("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 123456 bytes.", flush=True)
     sys.exit(1)
+speed *= 5 / 4 * size / (size + 1)
+tokens = size * float(keys.get("max_target_length", "128"))
+for step in range(int(keys.get("steps", sys.argv[1]))):
+    print(f"completed step: {step}, seconds: {tokens / speed:.6f}, TFLOP/s/device: 0.1, "
+          f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: 7.1", flush=True)
 """
 
 SWEEP_FILE = """\
@@ -155,6 +178,11 @@ class Folder:
 
     def json(self, name: str) -> Any:
         return json.loads(self.read(name))
+
+    def put_evidence(self, program: str) -> None:
+        """Lay down what the trainer leaves where an evidence run asks for it."""
+        self.put("program.txt", hlo_text("0.12.0", program))
+        (self.path / "capture.pb").write_bytes(node().data())
 
     def put(self, name: str, text: str) -> Path:
         path = self.path / name

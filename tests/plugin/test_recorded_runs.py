@@ -9,7 +9,6 @@ import json
 import platform
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers.probe_environment import code_digest
 from tests.helpers.words import in_words
 from tests.plugin.conftest import PROFILES, SWEEP_FILE, Folder
-from tests.plugin.test_evidence_runs import QUICKSTART, REAL_HEAD
 
 # the packages of the trainer: an upgrade is another folder's name
 SITE_OF = '"PYTHONPATH": str(Path(__file__).parent / "site"), '
@@ -41,39 +39,6 @@ def install(folder: Folder, **versions: str) -> None:
 def record(folder: Folder) -> dict[str, Any]:
     found: dict[str, Any] = folder.json("reports/pretend/leaderboard.json")["record"]
     return found
-
-
-@pytest.mark.jax
-def test_the_record_of_a_sweep_on_real_jax_shows_all_fields(folder: Folder) -> None:
-    folder.write(text=f"{REAL_HEAD}\ntests = standard_tests(SWEEP)\n")
-    only = ("-m", "wave1 or wave2", "-k", "baseline or unfused")
-    done = folder.run_apart(*only, "--junitxml=junit.xml", "--xlatune-yes")
-    assert done.ret == 0, done.stdout.str()
-    told = record(folder)
-    (node,) = told["nodes"]
-    assert node["packages"].keys() >= {"python", "jax", "jaxlib", "numpy"}
-    assert node["packages"]["python"] == platform.python_version()
-    assert node["devices"]["devices"] == "2 x cpu", "as many as the cell's flag forces"
-    assert node["node"]["kernel"] == platform.release()
-    assert (node["problems"], list(node["code"])) == ([], [str(QUICKSTART)])
-    argv = ["git", "-C", str(QUICKSTART), "rev-parse", "HEAD"]
-    head = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
-    assert [text[:40] for text in node["repositories"].values()] == [head]
-    assert told["commands"][0].endswith(" --junitxml=junit.xml --xlatune-yes")
-    assert told["seed"] == 0
-    assert 0 < told["node_hours"] * 3600 < told["ended_s"] - told["started_s"]
-    (seen,) = [event for event in folder.events("environment-seen") if event["is_whole"]]
-    assert len(folder.events("environment-seen")) == 1, "the other trials told the same"
-    assert seen["nodes"][0]["packages"] == node["packages"]
-
-    provenance = folder.read("reports/pretend/leaderboard.md").rpartition("\n## ")[2]
-    jax, kernel = f"jax {node['packages']['jax']}", f"kernel {platform.release()}"
-    words = (jax, "devices 2 x cpu", kernel, head, "Random seed of the", "node-hours", "Command: ")
-    for document in (provenance, folder.read("reports/tiny-tuning.md")):
-        assert [word for word in words if word not in document] == []
-    junit = ET.parse(folder.path / "junit.xml").iter("property")
-    kept = {each.attrib["name"]: each.attrib["value"] for each in junit}
-    assert json.loads(kept["xlatune.record"])["nodes"][0]["packages"] == node["packages"]
 
 
 @pytest.mark.parametrize(

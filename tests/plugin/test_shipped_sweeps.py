@@ -8,78 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.captures import node
-from tests.helpers.hlo_programs import text as hlo_text
 from tests.helpers.repositories import Repository
 from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.sessions import run_inside
-from tests.helpers.tell_options import TELL_OPTIONS
 from tests.helpers.words import in_words
 from tests.launchers.test_maxtext_slurm_jobs import READY
 from tests.maxtext.test_real_maxtext import SWEEP_FILE as OF_MAXTEXT
-from tests.plugin.conftest import Folder
+from tests.plugin.conftest import TRAINER, Folder
 from tests.plugin.test_studies_of_cells import EVERY_NODE
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
-# MaxText's words and lines
-HEAD = """\
-import hashlib, os, pathlib, re, shutil, sys
-here = pathlib.Path(__file__).parent
-flags = os.environ.get("XLA_FLAGS", "")
-keys = dict(each.split("=", 1) for each in sys.argv[2:])
-print("Show all environment variables:")
-print(f"XLA_FLAGS={flags}", flush=True)
-for key in sorted(keys):
-    print(f"Config param {key}: {keys[key]}")
-if os.environ.get("NCCL_DEBUG") == "INFO":
-    for name in sorted(os.environ):
-        if name.startswith("NCCL_"):
-            print(f"n1:7:7 [0] NCCL INFO {name} set by environment to {os.environ[name]}")
-"""
-HEAD += TELL_OPTIONS
-TAIL = """\
-# the same for every folder that a test runs in, where a run has a name
-run = keys.get("run_name", str(os.getpid())).rpartition("-")[0] or str(os.getpid())
-noise = int(hashlib.sha256(run.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
-speed *= 1 + 0.004 * noise
-for step in range(int(keys["steps"])):
-    print(f"completed step: {step}, seconds: {tokens / speed:.6f}, TFLOP/s/device: 0.1, "
-          f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: 7.1", flush=True)
-"""
-# eight sequences fill a device
-TRAINER = f"""\
-{HEAD}
-size = float(keys.get("per_device_batch_size", "4"))
-if size > 8:
-    print("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 123456 bytes.", flush=True)
-    sys.exit(1)
-speed = 1000.0 * size / (size + 1)
-tokens = size * float(keys.get("max_target_length", "128"))
-{TAIL}"""
-# what a setting is worth to this trainer; all others are worth nothing
-FLAGSHIP_TRAINER = f"""\
-{HEAD}
-if keys.get("profiler") == "xplane":
-    dump = re.search('--xla_dump_to="?([^" ]+)', flags).group(1)
-    os.makedirs(dump, exist_ok=True)
-    program = "module_0001.jit_train_step.sm_9.0_gpu_after_optimizations.txt"
-    shutil.copy(here / "program.txt", pathlib.Path(dump, program))
-    to = pathlib.Path(keys["base_output_directory"], keys["run_name"], "tensorboard", "plugins",
-                      "profile", "2026_11_23_10_00_00")
-    to.mkdir(parents=True)
-    shutil.copy(here / "capture.pb", to / "n1.xplane.pb")
-if "xla_gpu_enable_pipelined_p2p=true" in flags:
-    print("F1120 09:03:25.888154 14479 hlo.cc:234] Check failed: schedule.size() == 1", flush=True)
-    os.abort()
-speed, tokens = 1000.0, 512
-for setting, gain in (
-    ("collective_overlap_limit=2", 0.03), ("all_gather_combine_threshold_bytes=1073741824", 0.04),
-    ("threshold_for_windowed_einsum_mib=0", 0.05), ("double_buffering=true", -0.03),
-):
-    speed *= 1 + gain * (setting in flags)
-speed *= 1 + 0.06 * ("num_pipeline_microbatches" in keys) + 0.02 * ("remat_policy" in keys)
-{TAIL}"""
-
 CELL = "--xlatune-model llama2-70b --xlatune-parallelism"
 NODES = "--xlatune-nodelist node[001-004]"
 # how a file is run as its first lines say, and the report that it leaves
@@ -113,6 +51,22 @@ def test_every_sweep_file_is_run_to_its_report_by_a_test() -> None:
     assert set(SWEEPS.rglob("test_*.py")) == run | {OF_MAXTEXT}
 
 
+def run_file(folder: Folder, name: str, *options: str) -> pytest.RunResult:
+    file = SWEEPS / f"test_{name}.py"
+    text = file.read_text("utf-8")
+    folder.put("base.yml", "base_num_decoder_layers: 56\n")
+    launcher = f"python={sys.executable},module=trainer.py,config=base.yml,cwd={folder.path}"
+    named = ["--xlatune-launcher", launcher]
+    if "CheckoutLauncher" in text:  # its interpreter stands in the file
+        file = folder.put(file.name, text.replace("/opt/venv/bin/python", sys.executable))
+        named = []
+    return run_inside(
+        folder.pytester,
+        *("-p", "no:cacheprovider", "-n0", f"--rootdir={folder.path}", str(file)),
+        *("--xlatune-executor", "local", *named, *options),
+    )
+
+
 @pytest.mark.parametrize(
     # that of commits has the same launcher and study, with one model
     "name",
@@ -123,52 +77,21 @@ def test_a_sweep_file_runs_to_its_report(
 ) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     folder.pytester.syspathinsert()
-    monkeypatch.setenv("XLATUNE_TRAINER", str(folder.path / "repository"))
     folder.put("elsewhere.py", EVERY_NODE)
-    folder.put("trainer.py", TRAINER)
-    folder.put("base.yml", "base_num_decoder_layers: 56\n")
-    commits(folder.path / "repository")
+    repository = Repository(folder.path / "repository")
+    monkeypatch.setenv("XLATUNE_TRAINER", str(repository.path))
+    (repository.path / "MaxText" / "configs").mkdir(parents=True)
+    (repository.path / "MaxText" / "configs" / "base.yml").write_text("{}\n", encoding="utf-8")
+    for number in range(5):  # equally fast
+        repository.commit(f"commit {number}", **{"MaxText/train": f"# {number}\n{TRAINER}"})
     options, report = HERE[name]
-    file = SWEEPS / f"test_{name}.py"
-    text = file.read_text("utf-8")
-    launcher = f"python={sys.executable},module=trainer.py,config=base.yml,cwd={folder.path}"
-    named = ["--xlatune-launcher", launcher]
-    if "CheckoutLauncher" in text:  # its interpreter stands in the file
-        file = folder.put(file.name, text.replace("/opt/venv/bin/python", sys.executable))
-        named = []
-    done = run_inside(
-        folder.pytester,
-        *("-p", "no:cacheprovider", "-p", "elsewhere", "-n0", f"--rootdir={folder.path}"),
-        *(str(file), "--xlatune-executor", "local", *named, *shlex.split(options)),
-    )
-    outcomes = done.parseoutcomes()
+    outcomes = run_file(folder, name, "-p", "elsewhere", *shlex.split(options)).parseoutcomes()
     assert outcomes.get("passed", 0) > 0
     assert not {"errors", "failed"} & outcomes.keys()
     assert folder.read(f"reports/{report}").startswith("# ")
 
 
-def commits(path: Path) -> None:
-    """Make a repository of the trainer with five commits that are equally fast."""
-    repository = Repository(path)
-    (path / "MaxText" / "configs").mkdir(parents=True)
-    (path / "MaxText" / "configs" / "base.yml").write_text("{}\n", encoding="utf-8")
-    for number in range(5):
-        repository.commit(f"commit {number}", **{"MaxText/train": f"# {number}\n{TRAINER}"})
-
-
-SITE = """\
-model = "mixtral-8x22b"
-executor = "local"
-
-[launcher]
-python = "{python}"
-module = "{folder}/trainer.py"
-config = "{folder}/model.yml"
-cwd = "{folder}"
-
-[deployed]
-XLA_FLAGS = "--xla_gpu_enable_latency_hiding_scheduler=true"
-"""
+DEPLOYED = '[deployed]\nXLA_FLAGS = "--xla_gpu_enable_latency_hiding_scheduler=true"\n'
 
 
 @pytest.mark.parametrize(
@@ -177,19 +100,11 @@ XLA_FLAGS = "--xla_gpu_enable_latency_hiding_scheduler=true"
 )
 def test_a_flagship_sweep_runs_to_its_report(name: str, folder: Folder) -> None:
     program, own = FLAGSHIPS[name]
-    folder.put("trainer.py", FLAGSHIP_TRAINER)
-    folder.put("model.yml", "base_num_decoder_layers: 56\n")
-    (folder.path / "capture.pb").write_bytes(node().data())
-    folder.put("program.txt", hlo_text("0.12.0", program))
-    folder.put("xlatune.toml", SITE.format(python=sys.executable, folder=folder.path))
+    folder.put_evidence(program)
+    folder.put("xlatune.toml", DEPLOYED)
     chosen = f"test_baseline or test_evidence or [{own}] or [async-priority-off]"
-    done = run_inside(
-        folder.pytester,
-        *("-p", "no:cacheprovider", str(SWEEPS / f"test_{name}.py")),
-        *("--rootdir", str(folder.path), "--xlatune-config", "xlatune.toml"),
-        *("-m", "wave1 or wave1_5 or wave2", "-k", chosen),
-    )
-    done.assert_outcomes(passed=4)
+    options = ("--xlatune-model", "mixtral-8x22b", "-m", "wave1 or wave1_5 or wave2", "-k", chosen)
+    run_file(folder, name, *options).assert_outcomes(passed=4)
     (evidence,) = folder.events("evidence-recorded", sweep=name)
     assert evidence["captures"]
     assert not evidence["problems"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import platform
 import re
 import subprocess
 import xml.etree.ElementTree as ET
@@ -53,6 +54,8 @@ def test_a_sweep_is_selected_in_parts_and_measures_each_trial_once(
     assert float(fast["xlatune.delta_pct"]) == pytest.approx(10, abs=0.5)
     assert json.loads(fast["xlatune"])["n"] == int(fast["xlatune.n"]) == 1
     assert "xlatune.ci95" not in fast
+    (node,) = json.loads(fast["xlatune.record"])["nodes"]
+    assert node["packages"]["python"] == platform.python_version()
     assert figures["test_flag[unknown]"]["xlatune.verdict"] == "INVALID"
 
     getattr(folder, run)("-m", "confirm").assert_outcomes(passed=2)
@@ -96,7 +99,7 @@ def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Folder) -> None:
     folder.write(profiles='        profile("slow", "--xla_slow=1"),\n')
     folder.edit("test_sweep.py", ("blocks=3", "blocks=4"))
     lucky = 'speed *= 1.5 if sys.argv[2].startswith("slow-wave2") else 1\n'
-    folder.edit("trainer.py", ("speed *= 1 +", f"{lucky}speed *= 1 +"))
+    folder.edit("trainer.py", ("speed *= 1 + 0.002", f"{lucky}speed *= 1 + 0.002"))
     done = folder.run()
     done.assert_outcomes(passed=2, failed=1)
     assert done.ret == 1

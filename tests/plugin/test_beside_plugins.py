@@ -47,14 +47,3 @@ def test_an_expression_that_selects_nothing_names_the_tests(folder: Folder) -> N
     done = folder.run("-k", "nothing", "test_sweep.py", "test_other.py")
     assert done.ret == 0
     assert "no test of a sweep" not in done.stdout.str()
-
-
-def test_a_sweep_that_ends_at_once_ends_in_three_lines(folder: Folder) -> None:
-    folder.put("trainer.py", "import sys; sys.exit(3)\n")
-    _, _, shown = folder.run().stdout.str().partition("= xlatune: pretend =")
-    lines = shown.partition("\nexit status")[0].splitlines()[1:]
-    reason = "no trial has a figure; the reason is shown at test_sweep.py::test_baseline"
-    assert len(lines) == 3, lines
-    assert reason in lines[0]
-    assert lines[1].startswith("written: reports/pretend/leaderboard.md and ")
-    assert lines[2].endswith("goes on")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.repositories import Repository
-from tests.plugin.conftest import Folder
+from tests.plugin.conftest import TRAINER, Folder
 
 GATE_FILE = """\
 import os
@@ -40,79 +40,49 @@ SWEEP = Sweep(
 
 tests = standard_tests(SWEEP)
 """
-TRAINER = """\
-import hashlib, sys
-from speed import SPEED
-trial = sys.argv[2].rpartition("-")[0]
-noise = int(hashlib.sha256(trial.encode()).hexdigest()[:8], 16) / 2**32 - 0.5
-speed = SPEED * (1 + 0.004 * noise)
-for step in range(int(sys.argv[1])):
-    print(f"completed step: {step}, seconds: {512 / speed:.6f}, TFLOP/s/device: 0.1, "
-          f"Tokens/s/device: {speed:.3f}, total_weights: 512, loss: 7.1", flush=True)
-"""
-
-
-def speeds(speed: float) -> dict[str, str]:
-    """Return the files of a trainer of a known speed."""
-    return {"train": TRAINER, "speed": f"SPEED = {speed}\n"}
+OF_ITS_COMMIT = TRAINER.replace("speed = 1000.0\n", "from speed import SPEED as speed\n")
 
 
 @pytest.fixture
 def repository(folder: Folder) -> Repository:
+    """A trainer with the deployed commit, and one with a planted loss."""
     folder.put("test_sweep.py", GATE_FILE)
     made = Repository(folder.path / "trainer")
-    made.commit("deployed", **speeds(1000.0))
+    made.commit("deployed", train=OF_ITS_COMMIT, speed="SPEED = 1000.0\n")
+    made.commit("slow", speed="SPEED = 900.0\n")
     return made
 
 
 SAME, OTHERS = "what the baseline starts", "no commit has these files, and they would run:"
 STEPS = "protocol=Protocol(steps=12),"
+DEPLOYED_FLAGS = (
+    ('candidate("head", code="HEAD")', 'candidate("same", "--xla_b=true --xla_a=1")'),
+    ("HEAD~1", "HEAD"),
+    (STEPS, STEPS + 'deployed={"XLA_FLAGS": "--xla_a=1 --xla_b"},'),
+)
 Edits = tuple[tuple[str, str], ...]
+REFUSED: dict[str, tuple[Edits, str]] = {
+    "the same commit": ((('code="HEAD"', 'code="HEAD~1"'),), SAME),
+    "a misspelt branch": ((('code="HEAD"', 'code="mian"'),), "no commit 'mian'"),
+    "a clone of one commit": ((), "fetch-depth: 0, GIT_DEPTH: 0)"),
+    "what is changed, not committed": ((), f"{OTHERS} speed.py"),
+    "a link into the repository": (
+        (('"train.py"', 'str(HERE / "link" / "train.py")'),), OTHERS),
+    "flags that are deployed": (DEPLOYED_FLAGS, SAME),
+}  # fmt: skip
 
 
-def code(named: str) -> Edits:
-    return (('code="HEAD"', f"code={named!r}"),)
-
-
-def started(argv: str, cwd: str) -> Edits:
-    """Start the trainer by these words; `link` and `other` lie beside the repository."""
-    return (('sys.executable, "train.py"', argv), ("cwd=str(TRAINER)", f"cwd={cwd}"))
-
-
-def given(of: str, cell: str = STEPS) -> Edits:
-    """A candidate of the deployed commit, and what else is deployed."""
-    return (('candidate("head", code="HEAD")', of), ("HEAD~1", "HEAD"), (STEPS, cell))
-
-
-@pytest.mark.parametrize(
-    ("change", "edits", "words"),
-    [
-        pytest.param("", code("HEAD~1"), SAME, id="the same commit"),
-        pytest.param("", code("mian"), "no commit 'mian'", id="a misspelt branch"),
-        pytest.param("shallow", (), "fetch-depth: 0, GIT_DEPTH: 0)", id="a clone of one commit"),
-        pytest.param("edit", (), f"{OTHERS} speed.py", id="what is changed, not committed"),
-        pytest.param(
-            "", started('sys.executable, str(HERE / "link" / "train.py")', "str(TRAINER)"),
-            OTHERS, id="a link into the repository",
-        ),
-        pytest.param(
-            "", given('candidate("same", "--xla_b=true --xla_a=1")',
-                      STEPS + 'deployed={"XLA_FLAGS": "--xla_a=1 --xla_b"},'),
-            SAME, id="flags that are deployed",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", REFUSED)
 def test_what_would_measure_nothing_is_refused(
-    folder: Folder, repository: Repository, change: str, edits: Edits, words: str
+    folder: Folder, repository: Repository, name: str
 ) -> None:
-    repository.commit("slow", **speeds(900.0))
     (folder.path / "link").symlink_to(repository.path, target_is_directory=True)
-    (folder.path / "other").mkdir()
-    if change == "shallow":
+    if "clone" in name:
         head = repository.git("rev-parse", "HEAD")
         folder.put("trainer/.git/shallow", f"{head}\n")
-    if change == "edit":
-        repository.write(**speeds(800.0))
+    if "changed" in name:
+        repository.write(speed="SPEED = 800.0\n")
+    edits, words = REFUSED[name]
     folder.edit("test_sweep.py", *edits)
     done = folder.run()
     assert done.ret not in (0, 1, 10)
@@ -124,7 +94,6 @@ def test_what_would_measure_nothing_is_refused(
 def test_an_installed_trainer_would_run_one_code_for_all(
     folder: Folder, repository: Repository, tmp_path: Path, how: dict[str, bool]
 ) -> None:
-    repository.commit("slow", **speeds(900.0))
     venv.create(tmp_path / "venv", with_pip=False)
     (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     info = site / "speed-1.dist-info"
@@ -145,23 +114,19 @@ def test_an_installed_trainer_would_run_one_code_for_all(
 
 def test_a_checkout_that_was_changed_is_no_commit(folder: Folder, repository: Repository) -> None:
     """Not by an edit, nor by a new module, which git does not know."""
-    repository.commit("same speed", note="# same\n")
+    repository.commit("same speed", speed="SPEED = 1000.0  # same\n")
+    folder.edit("test_sweep.py", ("HEAD~1", "HEAD~2"))
     assert folder.run("--xlatune-budget=8").ret == 0
     made = repository.path / ".git" / "xlatune"
     changed = next(path for path in made.iterdir() if path.is_dir())
-
-    def is_refused(name: str) -> None:
-        done = folder.run("--xlatune-fresh")
-        done.assert_outcomes(errors=1)
-        done.stdout.fnmatch_lines([f"*{OTHERS} {name}*"])
-
     speed = changed / "speed.py"
     before = speed.read_text("utf-8")
-    speed.write_text("SPEED = 2000.0\n", "utf-8")
-    is_refused("speed.py")
-    speed.write_text(before, "utf-8")
-    (changed / "hashlib.py").touch()
-    is_refused("hashlib.py")
+    for path, text in ((speed, "SPEED = 2000.0\n"), (changed / "hashlib.py", "")):
+        speed.write_text(before, "utf-8")
+        path.write_text(text, "utf-8")
+        done = folder.run("--xlatune-fresh")
+        done.assert_outcomes(errors=1)
+        done.stdout.fnmatch_lines([f"*{OTHERS} {path.name}*"])
 
 
 # sets what the second image would, and starts here what would be inside
@@ -182,8 +147,8 @@ IN_A_CONTAINER = """\
 
 
 def test_an_image_is_a_candidate(folder: Folder) -> None:
-    trainer = TRAINER.replace("from speed import SPEED", "import os")
-    folder.put("train.py", trainer.replace("SPEED *", "int(os.environ.get('IMAGE_SPEED', 1000)) *"))
+    speed = "speed = float(os.environ.get('IMAGE_SPEED', 1000))\n"
+    folder.put("train.py", TRAINER.replace("speed = 1000.0\n", speed))
     folder.put("podman", STAND_IN).chmod(0o755)
     now, slow = (f"rocm/jax:{name}@sha256:{at * 64}" for name, at in (("now", "0"), ("next", "1")))
     launcher = GATE_FILE[GATE_FILE.index("    launcher=") : GATE_FILE.index("site=") + 5]
@@ -193,6 +158,8 @@ def test_an_image_is_a_candidate(folder: Folder) -> None:
     folder.edit("test_sweep.py", inside, deployed, ('code="HEAD"', f"image={slow!r}"))
     red = folder.run()
     assert red.ret == 1
-    red.stdout.fnmatch_lines(["*regression: head, delta -*"])
+    red.stdout.fnmatch_lines(["regression: head, delta -*"])
+    for line in ("def no_regression*", "*Captured log*"):  # the verdict alone
+        red.stdout.no_fnmatch_line(line)
     record = folder.json("reports/pretend/gate.json")["record"]
     assert set(record["image"].split(", ")) == {slow, now}

@@ -13,8 +13,6 @@ from pytest_xlatune.model.errors import Exit
 from pytest_xlatune.tasks.cost import Cost, measured_elsewhere
 from tests.plugin.conftest import Folder
 
-WALL = ("about 17 h 44 min one after", "waited 12 min")
-
 
 def cost(**changes: Any) -> Cost:
     values: dict[str, Any] = {"jobs": 38, "measured": 12, "nodes": 8, "trial_s": 1680.0}
@@ -27,9 +25,8 @@ def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
     jobs, hours, wall = known.lines
     assert jobs.startswith("38 jobs to run, each on 8 nodes; 12 trials")
     assert re.match("about 142 node-hours: .* 28 min, .* of 12", hours)
-    assert all(words in wall for words in WALL)
-    bound = cost(measured=0)
-    assert "at most 142 node-hours" in bound.lines[1]
+    assert re.search("about 17 h 44 min one after.*waited 12 min", wall)
+    assert "at most 142 node-hours" in cost(measured=0).lines[1]
     (none,) = cost(jobs=0).lines
     assert none.startswith("0 jobs to run, each on 8 nodes; 12 trials")
     assert cost(trial_s=None).node_hours_text == "unknown node-hours"
@@ -37,25 +34,22 @@ def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
     assert "2 h 20 min in 5 waves, jobs on other nodes" in cost(known=12, rounds=5).lines[2]
 
 
-def plan_of_the_command(capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["plan", "test_sweep.py"]) == 0
-    return " ".join(capsys.readouterr().out.split())
-
-
 def test_a_plan_takes_what_trials_have_taken_and_the_noise_that_they_have_shown(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder.run("-k", "fast").assert_outcomes(passed=1)
-    # what trials really take is known now: seconds
-    folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
+    def planned() -> str:
+        capsys.readouterr()
+        assert main(["plan", "test_sweep.py"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
     monkeypatch.chdir(folder.path)
-    capsys.readouterr()
-    plan = plan_of_the_command(capsys)
+    folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
+    plan = planned()
     assert re.search(r"\d+ jobs to run, each on 1 node; 5 trials measured", plan)
     assert re.search(r"about 0.\d node-hours: .* \d+ s, .* of \d+ here", plan)
     assert "a job noise of" not in plan, "single runs show none"
     folder.run()
-    assert "a job noise of " in plan_of_the_command(capsys)
+    assert "a job noise of " in planned()
 
 
 def test_a_budget_that_can_only_rank_is_refused(folder: Folder) -> None:

@@ -128,8 +128,8 @@ SLURM = ("--executor=slurm", "--nodelist=n[1-2]")
 def test_what_no_gate_can_be_made_of_is_refused_before_a_file_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    init = ("gate", "init", "--model=m", "--parallelism=PP=8", "--ci=github")
-    init = (*init, f"--repository={tmp_path}", "--command=python t.py --steps={steps}")
+    cell = ("--model=m", "--parallelism=PP=8", "--command=python t.py --steps={steps}")
+    init = ("gate", "init", *cell, f"--repository={tmp_path}", "--ci=github")
     for extra, words in (
         (("--command=python t.py",), "how many steps"),
         (("--command=python 'x {steps}",), "No closing quotation"),

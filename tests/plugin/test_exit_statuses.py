@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,67 +46,42 @@ def test_help_has_the_statuses_and_the_daily_options_and_says_where_all_are(
     assert len({match[0] for match in whole}) == 2 * len(OPTIONS) + len(SWITCHES)
 
 
-def report(
-    *, failed: bool = True, ends: Exit | None = None, verdict: str = ""
-) -> pytest.TestReport:
-    properties = [("xlatune.verdict", verdict)] if verdict else []
-    made = pytest.TestReport(
-        "test", ("test", 1, "test"), {}, "failed" if failed else "passed", None, "call",
-        user_properties=properties,
-    )  # fmt: skip
-    if ends is not None:
-        vars(made)[EXIT] = int(ends)
-    return made
+FAILED, CANNOT = ("failed", None), ("failed", Exit.CANNOT_TELL)
+MISSING = ("failed", Exit.NOT_MEASURED)
 
 
 @pytest.mark.parametrize(
-    ("reports", "found", "said", "status"),
+    ("reports", "said", "status"),
     [
-        pytest.param([report()], (), 1, 1, id="an ordinary failure"),
-        pytest.param([report(ends=Exit.CANNOT_TELL)], (), 1, 10, id="a gate cannot tell"),
-        pytest.param(
-            [report(ends=Exit.CANNOT_TELL), report(ends=Exit.NOT_MEASURED)], (), 1, 10,
-            id="cannot tell, and another could not be measured",
-        ),
-        pytest.param([report(ends=Exit.NEGATIVE)], (), 2, 1, id="-x with workers is no interrupt"),
-        pytest.param([report()], (), 2, 2, id="without a sweep pytest's own status stays"),
-        pytest.param(
-            [report(ends=Exit.NEGATIVE)], (Exit.INTERRUPTED,), 2, 2, id="Ctrl-C after a regression"
-        ),
-        pytest.param([report(failed=False, verdict="INVALID")], (), 0, 11, id="none has a figure"),
-        pytest.param(
-            [report(failed=False, verdict="INVALID"), report(failed=False, verdict="SCREENED")],
-            (), 0, 0, id="one profile of two cannot run",
-        ),
-        pytest.param([report(failed=False)], (), 0, 0, id="the baseline alone"),
-        pytest.param([report(ends=Exit.CANNOT_TELL)], (), 77, 77, id="another plugin's own status"),
+        pytest.param((CANNOT, MISSING), 1, 10, id="cannot tell, and another was not measured"),
+        pytest.param((("failed", Exit.NEGATIVE),), 2, 1, id="-x with workers is no interrupt"),
+        pytest.param((FAILED,), 2, 2, id="without a sweep pytest's own status stays"),
+        pytest.param((CANNOT,), 77, 77, id="another plugin's own status"),
     ],
-)  # fmt: skip
+)
 def test_what_a_session_ends_with(
-    reports: list[pytest.TestReport], found: tuple[Exit, ...], said: int, status: int
+    reports: tuple[tuple[str, Exit | None], ...], said: int, status: int
 ) -> None:
-    ends = SessionStatus(statuses=set(found))
-    for each in reports:
-        ends.note(each)
+    ends = SessionStatus(statuses=set())
+    for outcome, exit_status in reports:
+        where: Any = ("test", ("test", 1, "test"), {}, outcome, None, "call")
+        made = pytest.TestReport(*where)
+        vars(made).update({} if exit_status is None else {EXIT: int(exit_status)})
+        ends.note(made)
     assert ends.status(said) == status
 
 
-@pytest.mark.parametrize(
-    ("claimed", "ci95", "ends"),
-    [
-        pytest.param("faster", (-0.01, 0.02), Exit.CANNOT_TELL, id="the interval holds zero"),
-        pytest.param("faster_by", (-0.05, 0.02), Exit.CANNOT_TELL, id="a gain is possible"),
-        pytest.param("faster_by", (-0.05, 0.005), Exit.NEGATIVE, id="the gain is excluded"),
-    ],
-)
-def test_a_claim_says_whether_it_is_refuted_or_open(
-    claimed: str, ci95: tuple[float, float], ends: Exit
-) -> None:
-    verdict = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, delta=0.0, ci95=ci95, n=4)
-    measured = Measured(verdict)
-    claim = getattr(measured, claimed)
-    assert not (claim if claimed == "faster" else claim(0.01))
-    assert measured.exit is ends
+def test_a_claim_says_whether_it_is_refuted_or_open() -> None:
+    for claimed, ci95, ends in (
+        ("faster", (-0.01, 0.02), Exit.CANNOT_TELL),  # the interval holds zero
+        ("faster_by", (-0.05, 0.02), Exit.CANNOT_TELL),  # a gain is possible
+        ("faster_by", (-0.05, 0.005), Exit.NEGATIVE),  # the gain is excluded
+    ):
+        verdict = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, delta=0.0, ci95=ci95, n=4)
+        measured = Measured(verdict)
+        claim = getattr(measured, claimed)
+        assert not (claim if claimed == "faster" else claim(0.01))
+        assert measured.exit is ends
 
 
 def test_ctrl_c_is_status_130_on_the_command_line(folder: Folder) -> None:

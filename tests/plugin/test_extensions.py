@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,44 +28,42 @@ def test_own(measure):
 """
 
 
-@pytest.fixture
-def with_toy(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """A sweep file of the toy study, which the package knows by an entry point alone."""
-    group = {"pytest_xlatune.studies": {toy.KIND: "their_toy:TOY"}}
+def installed(
+    folder: Folder, patch: pytest.MonkeyPatch, group: str, **targets: tuple[str, str]
+) -> None:
+    """Have a distribution of these entry points, each with the text of its module."""
+    names = {name: target for name, (target, _) in targets.items()}
+    modules = {target.partition(":")[0]: text for target, text in targets.values()}
+    patch.syspath_prepend(install(folder.path / "site", "theirs", {group: names}, modules))
+    for module in modules:
+        patch.delitem(sys.modules, module, raising=False)
+
+
+def test_a_study_runs_by_its_marker_and_has_a_report(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = Path(toy.__file__).read_text(encoding="utf-8")
-    install(tmp_path / "there", "their-toy", group, {"their_toy": source})
-    monkeypatch.syspath_prepend(tmp_path / "there")
+    installed(folder, monkeypatch, "pytest_xlatune.studies", toy=("their_toy:TOY", source))
     folder.write(text=STANDARD.replace("    profiles=(\n        PROFILES\n    ),\n", DECLARED))
     folder.edit(
         "test_sweep.py",
         ("import pytest\n", "import pytest\nimport their_toy as toy\n"),
         ('"{trial}")', '"{trial}", "{overrides}")'),
+        ("", OWN),
     )
-    yield folder
-    sys.modules.pop("their_toy", None)
-
-
-def test_a_study_runs_by_its_marker_and_has_a_report(with_toy: Folder) -> None:
-    done = with_toy.run("-m", "toy", "-v")
-    done.assert_outcomes(passed=3)
+    done = folder.run("-m", "toy", "-v")
+    done.assert_outcomes(passed=3, failed=1)
     done.stdout.fnmatch_lines(["*test_arm?quiet?*screened*", "*test_arm?loud?*screened*"])
-    assert len(with_toy.submitted) == 4, "two rounds of two cells"
-    assert "| quiet | " in with_toy.read("reports/pretend/toy.md")
-    record = with_toy.json("reports/pretend/toy.json")["conclusion"]["record"]
-    assert (record["kind"], record["rounds"]) == ("toy", 2)
-    with_toy.run("-k", "loud").assert_outcomes(passed=1)
-    assert len(with_toy.submitted) == 4, "what was measured is taken from the ledger"
-    with_toy.edit("test_sweep.py", ("", OWN))
-    done = with_toy.run("-k", "own")
-    done.assert_outcomes(failed=1)
     done.stdout.fnmatch_lines(["*unknown arm 'lout' in sweep 'pretend'*did you mean 'loud'*"])
+    assert len(folder.submitted) == 4, "two rounds of two cells"
+    assert "| quiet | " in folder.read("reports/pretend/toy.md")
+    record = folder.json("reports/pretend/toy.json")["conclusion"]["record"]
+    assert (record["kind"], record["rounds"]) == ("toy", 2)
 
 
-(POOL,), PROJECT = whole("an executor")
+(POOL,), _ = whole("an executor")
 # the trials of `far` run on nodes, each of which is this machine
-FAR = """
-from xlatune_pool import PoolExecutor
-
+FAR = f"""{POOL}
 
 class FarExecutor(PoolExecutor):
     name = "far"
@@ -74,88 +71,45 @@ class FarExecutor(PoolExecutor):
     names_nodes = True
     has_queue = True
 """
-MORE = {
-    "far": "xlatune_far:FarExecutor",
-    "broken": "xlatune_broken:Executor",
-}
 FIRST = ("-m", "wave1 or wave2", "-k", "baseline or fast or same")
 
 
-@pytest.fixture
-def project(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """A sweep beside two distributions of executors; the session waits between two looks."""
-    site = tmp_path / "site"
-    install(site, PROJECT["name"], PROJECT["entry-points"], {"xlatune_pool": POOL})
-    modules = {"xlatune_far": FAR, "xlatune_broken": "import no_such_scheduler"}
-    install(site, "xlatune-more", {EXECUTORS.group: MORE}, modules)
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.setattr(QuickExecutor, "beside", "none of them")
-    monkeypatch.chdir(folder.path)
-    yield folder
-    for module in ("xlatune_pool", *modules):
-        sys.modules.pop(module, None)
-
-
-def executors(folder: Folder) -> set[str]:
-    return {line["submission"]["executor"] for line in folder.events("attempt-submitted")}
-
-
-def shown_by(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert main([*words]) == 0
-    return "".join(capsys.readouterr())
-
-
 def test_a_sweep_runs_by_an_executor_that_the_package_does_not_know(
-    project: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked, planned = ("--xlatune-executor", "pool"), ("plan", "test_sweep.py", "--executor", "pool")
-    plan = shown_by(capsys, *planned)
+    """The one of extend.md; one whose trials run on nodes is asked for them."""
+
+    def shown(*words: str) -> str:
+        capsys.readouterr()
+        assert main([*words]) == 0
+        return " ".join("".join(capsys.readouterr()).split())
+
+    added = {"pool": ("xlatune_pool:PoolExecutor", POOL), "far": ("xlatune_far:FarExecutor", FAR)}
+    installed(folder, monkeypatch, EXECUTORS.group, **added)
+    monkeypatch.setattr(QuickExecutor, "beside", "none of them")  # it waits between two looks
+    monkeypatch.chdir(folder.path)
+    plan = shown("plan", "test_sweep.py", "--executor", "pool")
     assert re.search(r"\d+ jobs to run, each on 1 node", plan)
     assert not re.search("Ways of running|sbatch", plan)
-    project.run(*FIRST, *asked).assert_outcomes(passed=3)
-    assert executors(project) == {"pool"}
-    trials = len(project.submitted)
-    assert trials >= 4, "two baselines and two profiles"
-    jobs = shown_by(capsys, "jobs").splitlines()
-    assert len(jobs) == trials
-    assert all(re.fullmatch(r"pool \d+ \S+ completed", line) for line in jobs)
-    assert "pretend" in shown_by(capsys, "watch", "--once")
-    # what was measured is used again, and its time is that of a trial
-    project.run(*FIRST, *asked).assert_outcomes(passed=3)
-    assert len(project.submitted) == trials
-    assert f"the mean of {trials} here" in shown_by(capsys, *planned)
-    # where the distribution is gone nothing is asked of it
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.endswith("site")])
-    assert shown_by(capsys, "jobs").splitlines() == jobs
-    assert f"the mean of {trials} here" in shown_by(capsys, "plan", "test_sweep.py")
+    folder.run(*FIRST, "--xlatune-executor", "pool").assert_outcomes(passed=3)
+    trials = len(folder.submitted)
+    jobs = shown("jobs")
+    assert len(re.findall(r"pool \d+ \S+ completed", jobs)) == trials
+    assert "pretend" in shown("watch", "--once")
 
-
-def test_an_executor_whose_trials_run_on_nodes_is_asked_for_them(
-    project: Folder, capsys: pytest.CaptureFixture[str]
-) -> None:
     asked = ("--xlatune-executor", "far")
-    refused = project.run(*FIRST, *asked)
+    refused = folder.run(*FIRST, *asked)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
     refused.stdout.fnmatch_lines(["*is missing the nodes (--xlatune-nodelist *"])
-    done = project.run(*FIRST, *asked, "--xlatune-nodelist", "n1,n2")
+    done = folder.run(*FIRST, *asked, "--xlatune-nodelist", "n1,n2", "--xlatune-fresh")
     done.assert_outcomes(passed=3)
-    assert executors(project) == {"far"}
     assert "executor far cannot ask" in " ".join(done.stdout.str().split())
-    plan = shown_by(capsys, "plan", "test_sweep.py", "--executor", "far", "--nodelist", "n1,n2")
+    lines = folder.events("attempt-submitted")
+    assert {line["submission"]["executor"] for line in lines} == {"pool", "far"}
+    plan = shown("plan", "test_sweep.py", "--executor", "far", "--nodelist", "n1,n2")
     assert "each on 2 nodes" in plan
-    assert "of this cell waited" in " ".join(plan.split()), "it has a queue"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("pol", "unknown value 'pol' in --xlatune-executor; did you mean 'pool'?"),
-        ("broken", "xlatune_broken:Executor of xlatune-more 1.2 cannot be loaded: ModuleNotFound"),
-    ],
-)
-def test_an_executor_that_cannot_be_had_is_refused(project: Folder, name: str, words: str) -> None:
-    done = project.run("--xlatune-executor", name)
-    assert done.ret == pytest.ExitCode.USAGE_ERROR
-    assert words in done.stdout.str() + done.stderr.str()
-    assert not project.submitted
+    assert "of this cell waited" in plan, "it has a queue"
+    # where the distribution is gone nothing is asked of it
+    jobs = shown("jobs")
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.endswith("site")])
+    assert shown("jobs") == jobs

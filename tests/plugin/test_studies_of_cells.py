@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from tests.helpers.repositories import Repository
 from tests.plugin.conftest import STANDARD, SWEEP_FILE, Folder
 
@@ -115,13 +116,11 @@ def test_a_search_has_one_test_and_says_size_and_ceiling(folder: Folder, write: 
     for words in ("| `pdbs-6` | ", software, "| `pdbs-10` | dropped | ", "5.00 GiB", "(GB)"):
         assert words in report
     assert folder.read(".xlatune/batch.best") == "per_device_batch_size=6\n"
-    before = len(folder.submitted)
-    assert before == len(set(folder.submitted)), "no run that does not fit is tried again"
+    before = folder.submitted
     folder.run("-m", "batch").assert_outcomes(passed=1)
-    assert len(folder.submitted) == before, "what was measured is reused"
+    assert folder.submitted == before, "what was measured is reused, also what does not fit"
 
-
-def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Folder, write: Write) -> None:
+    # a list has a test a size, and its best is a patch
     configured = (("launcher=CommandLauncher", "launcher=Configured"), ("SWEEP = ", CONFIGURED))
     study = "BatchSize(sizes=(2, 6, 10, 12), sigma=0.003)"
     write(study, *OF_SIZES, *configured, speed=OF_ITS_SIZE)
@@ -131,9 +130,8 @@ def test_a_list_has_a_test_a_size_and_its_best_is_a_patch(folder: Folder, write:
     done.assert_outcomes(passed=3, xfailed=1, skipped=1)
     done.stdout.fnmatch_lines(["*test_arm?pdbs-10? XFAIL*"])
     done.stdout.fnmatch_lines(["*larger than 10, which did not fit*"])
-    assert len(folder.submitted) == 3
-    patch = folder.read("reports/pretend/batch.patch")
-    assert patch in folder.read("reports/pretend/batch.md")
+    assert len(folder.submitted) == len(before) + 1, "6 and 10 were measured by the search"
+    assert folder.read("reports/pretend/batch.patch") in folder.read("reports/pretend/batch.md")
     apply = ["git", "apply", "reports/pretend/batch.patch"]
     subprocess.run(apply, cwd=folder.path, check=True, timeout=240)
     assert config.read_text("utf-8") == "steps: 9\nper_device_batch_size: 6\n"
@@ -159,3 +157,49 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Folder, write: Write) -> 
     assert 8 + 3 + 8 <= len(folder.submitted) <= 8 + 6 + 8
     assert "the first slower commit" in folder.read("junit.xml")
     assert f"| `{slow}` change 6 | SLOWER |" in folder.read("reports/pretend/commits.md")
+
+
+# this machine stands for Slurm, too, and answers for its nodes
+AS_SLURM = f"""\
+{EVERY_NODE}
+from pytest_xlatune.executors.slurm.nodes import OnSlurm
+from pytest_xlatune.prepare import preflight
+from pytest_xlatune.tasks import runs
+
+runs.executor_named = lambda name, **_: LocalExecutor()
+OnSlurm.node_faults, OnSlurm.busy_note = (lambda *_, **__: ()), (lambda *_: "")
+preflight._ask_nodes = lambda site, *_: ([], [f"looked at {{','.join(site.cell.nodelist)}}"])
+"""
+TWO = (*NODES, "--xlatune-slots", "2")
+
+
+def test_a_sweep_runs_on_two_node_slots_and_says_so(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("node_faults", "busy_note"):
+        monkeypatch.setattr(OnSlurm, name, getattr(OnSlurm, name))  # put back behind the test
+    folder.put("conftest.py", AS_SLURM)
+    names = ("fast", "same", "third", "fourth")
+    profiles = "".join(f'        profile("{name}", "--xla_{name}=1"),\n' for name in names)
+    folder.write(profiles=profiles)
+    slurm = ('executor="local"', 'executor="slurm"')
+    folder.edit("test_sweep.py", slurm, ("FSDP=4", "FSDP=2"), ("blocks=3", "blocks=4"))
+    done = folder.run(*TWO)
+    done.assert_outcomes(passed=1 + 4 + 2)
+    done.stdout.fnmatch_lines(["*looked at node001,node002,node003,node004*"])
+    blocks: dict[int, set[str]] = {}
+    for result in folder.results:
+        blocks.setdefault(result["trial"]["block"], set()).add(result["trial"]["cell_digest"])
+    assert len(blocks.pop(0)) == 2, "the screen lies on both"
+    assert all(len(cells) == 1 for cells in blocks.values())
+    assert len(set.union(*blocks.values())) == 2
+    board = folder.read("reports/pretend/leaderboard.md")
+    assert "* Node slots: 1: node[001-002]; 2: node[003-004]" in board
+    slots = folder.json("reports/pretend/leaderboard.json")["slots"]
+    assert {slot["cell_digest"] for slot in slots} == set.union(*blocks.values())
+    before = folder.submitted
+    folder.run(*TWO).assert_outcomes(passed=7)
+    refused = folder.run(*NODES)
+    refused.stdout.fnmatch_lines(["*2 node slots (node*001-002*; node*003-004*), *on *slot*"])
+    assert refused.ret != 0
+    assert folder.submitted == before

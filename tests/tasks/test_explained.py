@@ -48,7 +48,8 @@ def capture(folder: Path, name: str, wait_us: float) -> str:
     return str(path.relative_to(folder))
 
 
-Dumps, Waits = tuple[str, str], tuple[float, float]
+Dumps = tuple[str, str]
+Waits = tuple[float, float]
 
 
 def explained(

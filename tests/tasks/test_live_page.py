@@ -122,7 +122,8 @@ def test_a_message_arrives_or_is_one_warning_and_nothing_is_logged(
 
     def notify(_: object, **message: str) -> bool:
         logging.getLogger("requests").warning(SECRET)
-        return not sent.append(message)
+        sent.append(message)
+        return True
 
     monkeypatch.setattr("apprise.Apprise.notify", notify)
     told = "halted\nReason: http://ada:hunter2hunter2@node"

@@ -15,7 +15,8 @@ from tests.helpers.scripted import CELL, CellsStudy, Cluster, campaign, on, run
 
 def ran(folder: Path, study: CellsStudy, node: NodeEnvironment) -> LedgerState:
     """A trial of 360 s of each cell, whose nodes tell this of themselves."""
-    cluster = Cluster(took_s=360.0)
+    cluster = Cluster()
+    cluster.took_s = 360.0
     cluster.tells = lambda trial: (replace(node, name=trial.rpartition("-round")[0]),)
     made = campaign(folder, cluster, study)
     run(made, cluster)

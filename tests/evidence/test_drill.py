@@ -254,9 +254,6 @@ HIDDEN = {
     "one kernel lost on one of eight GPUs leaves five steps and names the GPU": (
         without(node(steps=5, gpus=8), 3, 1).trace(),
         "/device:GPU:3 has 3 in step 9, where most steps have 4"),
-    "so it does where no launch is known": (
-        without(node(steps=5, gpus=8, launches=False), 3, 1).trace(),
-        "steps 5, 6, 7, 8, 9: steps are the runs of the step's module"),
     "a capture that ends inside its last step says which kernels are missing": (
         without(node(steps=4, gpus=1), 0, 1).trace(),
         "the last step of /device:GPU:0 lacks 1 kernel that all steps before it have"),

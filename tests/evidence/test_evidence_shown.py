@@ -7,7 +7,7 @@ import pytest
 
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill, drill
-from pytest_xlatune.evidence.trace.comparison import PART, SPAN, compare_windows
+from pytest_xlatune.evidence.trace.comparison import compare_windows
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.drill import NAME, TOP, drill_document, drill_json
@@ -103,12 +103,3 @@ def test_names_are_cut_in_the_middle_unless_they_are_asked_for_in_full() -> None
 def test_variants_of_different_yardsticks_are_refused() -> None:
     with pytest.raises(ConfigError, match="launcher is one process per node, 2"):
         compare_windows(drilled(), drilled(devices=4))
-
-
-def test_the_parts_of_a_comparison_sum_to_its_span() -> None:
-    found = compare_windows(drilled(), drilled(40))
-    (span,), (sentence,) = found.of(SPAN), found.sentences
-    parts = zip(*(part.seconds for part in found.of(PART)), strict=True)
-    assert tuple(map(sum, parts)) == pytest.approx(span.seconds)
-    assert "scatter fusions" in sentence
-    assert "less (-31.7%): compute -3.960 ms" in sentence

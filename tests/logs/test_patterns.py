@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from pytest_xlatune import ConfigError
+from pytest_xlatune import CommandLauncher, ConfigError, Sweep, profile
 from pytest_xlatune.cli import main
 from pytest_xlatune.logs import LogReader, LogReport, fitting, read_log
 from pytest_xlatune.logs.patterns import PRESETS, step_pattern
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action
-from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.guests import install, whole
 from tests.helpers.log_lines import text_of
 
@@ -233,14 +232,8 @@ def test_an_unknown_log_is_tried_against_all_formats(
 FORMAT, PROJECT = whole("a log format")
 SHORT = """\
 from pytest_xlatune.logs.formats import LogFormat
-
-
 class Short(LogFormat):
     words = ("ace",)
-
-
-class NoFormat:
-    pass
 """
 TICKS = "".join(f"tick {at} took 0.512 s, {1000 + at}.0 tokens a second\n" for at in range(12))
 BLOCK = "Stuck workers: \n  n7\nend of the list\n"
@@ -286,27 +279,16 @@ def test_steps_and_blocks_of_a_brought_format_are_read_in_any_pieces(
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        (
-            "their_short:Short",
-            r"found words \('ace',\).*must be in lower case and have 3 letters",
-        ),
-        ("their_short:NoFormat", "is NoFormat, expected a pytest_xlatune.logs.formats.LogFormat"),
-        ("their_absence:X", "their_absence:X of their-ticks 1.2 cannot be loaded: ModuleNotFound"),
-    ],
-)
 def test_one_that_is_none_is_refused_before_anything_runs(
-    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = tmp_path / "test_small.py"
-    file.write_text(
-        "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
-        'SWEEP = Sweep(name="small", launcher=CommandLauncher(argv=("/bin/true",)),\n'
-        '              profiles=(profile("a", "--xla_a=1"),))\n'
+    sweep = Sweep(
+        name="small",
+        launcher=CommandLauncher(argv=("/bin/true",)),
+        profiles=(profile("a", "--xla_a=1"),),
     )
-    sweep = load_sweep(file)
-    brought(tmp_path, monkeypatch, {"pytest_xlatune.log_formats": {"ticks": name}})
+    entry_points = {"pytest_xlatune.log_formats": {"ticks": "their_short:Short"}}
+    brought(tmp_path, monkeypatch, entry_points)
+    why = r"found words \('ace',\).*must be in lower case and have 3 letters"
     with pytest.raises(ConfigError, match=why):
         sweep.resolve()

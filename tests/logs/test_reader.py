@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import math
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,26 +97,13 @@ def test_of_a_cut_line_only_whole_fields_count(log: str, figures: tuple[float | 
     assert ("xla-check-fail" in [each.cls for each in report.findings]) == ("Check" in log)
 
 
-PIECES = st.sampled_from(
-    [
-        *(b"%b%b" % (label, step(4, loss=loss).encode())
-          for label, loss in ((b"", "7.1"), (b"0: ", "7.1"), (b"1: ", "nan"))),
-        *(step(0).encode(), b"XLA_FLAGS=--xla_a=1", b"Config param a: b", b"Killed"),
-        *(b"Memstats: After params initialized:", b"RESOURCE_EXHAUSTED: Out of memory"),
-        *(b"\n", b"\r\n", b"\r", b"\0\xff\xfe\xc3", b"\x1b[31m", b"x" * 70_000),
-    ]
+PIECES = (
+    *(b"%b%b" % (label, step(4, loss=loss).encode())
+      for label, loss in ((b"", "7.1"), (b"0: ", "7.1"), (b"1: ", "nan"))),
+    *(step(0).encode(), b"XLA_FLAGS=--xla_a=1", b"Config param a: b", b"Killed"),
+    *(b"Memstats: After params initialized:", b"RESOURCE_EXHAUSTED: Out of memory"),
+    *(b"\n", b"\r\n", b"\r", b"\0\xff\xfe\xc3", b"\x1b[31m", b"x" * 70_000),
 )  # fmt: skip
-
-
-@settings(max_examples=tried(150), deadline=None)
-@given(st.data())
-def test_any_chunking_gives_the_same_report(data: st.DataObject) -> None:
-    pieces = data.draw(st.lists(st.one_of(PIECES, PIECES, st.binary(max_size=30)), max_size=25))
-    log = b"".join(pieces)
-    cuts = data.draw(st.lists(st.integers(0, len(log)), max_size=12))
-    assert repr(read(log, cuts)) == repr(read(log, []))
-
-
 LINES: list[str] = [
     *(str(line) for line, _ in SHAPES.values()),
     *(step(7, loss=loss) for loss in ("nan", "1e-05", "-0.5", "7.", "9" * 40)),
@@ -128,58 +114,57 @@ LINES: list[str] = [
     "0: I0112 07:08:09.6 1 e:6] completed step:5: I0112 07:08:09.6 1 e:6] completed step: 0,",
     *("Config param steps: 15", step(7)[:-7], step(7).replace(", Tokens/s/device: 990.500", "")),
 ]
+LABELS = ("{}: ", "", "(A pid=7{}, ip=10.0.0.{}) ", f"{{}}: {ABSL}", "[1,{}]<stdout>:")
+LOSSES = (
+    *("7.125", "-0.0", "0.5", "12", "1234567890123456.5", "nan", "7.", "999999999"),
+    *("4294967295.5", "0.99999999999999", "999999999999999"),
+)
 
 
-@settings(max_examples=tried(150), deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(LINES), st.randoms()), min_size=2, max_size=12))
-def test_a_shape_that_was_read_before_reads_as_it_does_alone(
-    drawn: list[tuple[str, random.Random]],
-) -> None:
-    lines = []
-    for line, rng in drawn:
-        said = [str(rng.randrange(10)) if each.isdigit() and rng.random() < 0.7 else each
-                for each in line]  # fmt: skip
-        lines.append("".join(said))
-    log = text_of([*lines, *(line for line, _ in drawn)])
-    assert repr(read(log, [])) == repr(read(log, [], is_in_full=True))
+@st.composite
+def same_shapes(draw: st.DrawFn) -> bytes:
+    """A line with other digits, and as it is."""
+    line, rng = draw(st.sampled_from(LINES)), draw(st.randoms())
+    other = (str(rng.randrange(10)) if each.isdigit() and rng.random() < 0.7 else each
+             for each in line)  # fmt: skip
+    return text_of(["".join(other), line])
 
 
-SEGMENTS = st.lists(
-    st.tuples(
-        st.integers(0, 2000),  # first step
-        st.integers(1, 12),  # steps
-        st.sampled_from((1, 2, 3)),  # lines of each
-        st.sampled_from(
-            ("{}: ", "", "(A pid=7{}, ip=10.0.0.{}) ", f"{{}}: {ABSL}", "[1,{}]<stdout>:")
-        ),
-        st.sampled_from(
-            (
-                *("7.125", "-0.0", "0.5", "12", "1234567890123456.5", "nan", "7."),
-                *("999999999", "4294967295.5", "0.99999999999999", "999999999999999"),
-            )
-        ),
-    ),
-    max_size=8,
-)  # fmt: skip
-
-
-@given(SEGMENTS, st.integers(1, 3), st.sampled_from(((100_000, 8192), (20, 8), (3, 30))))
-def test_a_run_of_step_lines_is_read_as_each_line_is(
-    segments: list[tuple[int, int, int, str, str]], by: int, kept: tuple[int, int]
-) -> None:
-    log = text_of(
-        f"{prefix.format(rank, rank)}{step(each, loss=loss)}"
-        for first, steps, ranks, prefix, loss in segments
+@st.composite
+def runs(draw: st.DrawFn) -> bytes:
+    """Consecutive step lines of some ranks."""
+    first, steps, by, ranks = (
+        draw(st.integers(*each)) for each in ((0, 2000), (1, 12), (1, 3), (1, 3))
+    )
+    label, loss = draw(st.sampled_from(LABELS)), draw(st.sampled_from(LOSSES))
+    return text_of(
+        f"{label.format(rank, rank)}{step(each, loss=loss)}"
         for each in range(first, first + steps * by, by)
         for rank in range(ranks)
     )
+
+
+PARTS = st.one_of(st.sampled_from(PIECES), st.binary(max_size=30), same_shapes(), runs(), runs())
+
+
+@settings(max_examples=tried(300), deadline=None)
+@given(
+    log=st.lists(PARTS, max_size=16).map(b"".join),
+    cuts=st.lists(st.floats(0, 1), max_size=12),
+    most=st.sampled_from(((100_000, 8192), (20, 8), (3, 30))),
+)
+def test_any_chunking_and_every_short_way_gives_the_same_report(
+    log: bytes, cuts: list[float], most: tuple[int, int]
+) -> None:
+    """A line is read by the shape of one before it, and a run of them together."""
     with pytest.MonkeyPatch.context() as patched:
-        for name, count in zip(("MOST_STEPS", "MORE_STEPS"), kept, strict=True):
+        for name, count in zip(("MOST_STEPS", "MORE_STEPS"), most, strict=True):
             patched.setattr(_course, name, count)
-        whole = read(log, [])
+        whole = repr(read(log, []))
         ends = [at + 1 for at, byte in enumerate(log) if byte == ord("\n")]
-        assert repr(read(log, ends)) == repr(whole)
-        assert repr(read(log, [], is_in_full=True)) == repr(whole)
+        assert repr(read(log, [int(cut * len(log)) for cut in cuts])) == whole
+        assert repr(read(log, ends)) == whole
+        assert repr(read(log, [], is_in_full=True)) == whole
 
 
 def test_the_reader_answers_while_it_reads() -> None:

@@ -23,7 +23,6 @@ from pytest_xlatune.logs._signatures import Signature, table
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.logs.triage import diagnose, primary
 from pytest_xlatune.model.cell import Protocol
-from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.result import Action, Finding, Outcome, Score, State
 from pytest_xlatune.tasks.files import STDIN, UnreadableLogError
 from pytest_xlatune.tasks.read_logs import JobLog, logs_of, read_one
@@ -637,13 +636,3 @@ def test_harmless_lines_name_nothing() -> None:
     ):
         assert any(each.pattern.search(line) for each in TABLE.signatures)
         assert finding_of(line) is None
-
-
-def test_the_actions_of_what_can_never_run_are_drops() -> None:
-    actions = {each.cls: each.action for each in TABLE.signatures}
-    for cls in ("unknown-flag", "bad-flag-value", "oom-gpu", "oom-rccl-headroom",
-                "numerical-failure", "xla-check-fail", "xla-compile-fail"):  # fmt: skip
-        assert actions[FailureClass(cls)] is Action.DROP
-    # only a soft success counts as success
-    assert [cls for cls in FailureClass if cls.action is Action.SUCCESS] == ["soft-success"]
-    assert Action.SUCCESS not in {each.action for each in TABLE.signatures}

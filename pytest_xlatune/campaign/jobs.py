@@ -19,8 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.named import executor_in
+from pytest_xlatune.executors import Executor, executor_in
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.driver_lock import DriverLock

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.executors import Executor, Request, request_for
-from pytest_xlatune.executors.named import executor_in
+from pytest_xlatune.executors import Executor, Request, executor_in, request_for
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.ledger import AttemptEnded, AttemptIntended, LedgerEntry
 from pytest_xlatune.ledger.state import LedgerState

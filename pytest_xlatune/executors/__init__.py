@@ -11,11 +11,11 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
 
     < spec.json        the `LaunchSpec`; its digest is in the job's own script
     < secrets.json     the secret parts of the spec; removed as soon as the attempt is over
-    > job.json         for trials on this machine: the process of the payload, and the comment
     < cancel           asks the payload not to start, or to end; a signal is sent too
     < hung             asks each rank of a job that hangs to write down what its processes do
     > hang.json        a `HangLook`: what they did, written before the job is ended
     > stacks/          the hook that writes the stacks of a Python process, and those stacks
+    > payload.txt      on this machine: what the payload itself prints, why it did not start
     > claimed.json     host, process id, start time and time of the payload, which runs only once
     > started.json     the same for the trainer, once it runs
     > log.<rank>.txt   standard output and error of that rank, merged, written as they come
@@ -40,7 +40,8 @@ from typing import ClassVar
 import msgspec
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.model.errors import SubmissionError
+from pytest_xlatune.entry_points import EntryPointGroup
+from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
@@ -251,3 +252,52 @@ class Executor(abc.ABC):
         """
         del trial_id, request
         return None
+
+
+# -- executors by their names; another distribution adds one by an entry point of this group
+
+LOCAL, SLURM, ALLOCATION = "local", "slurm", "allocation"
+EXECUTORS = EntryPointGroup(
+    "pytest_xlatune.executors",
+    kind="executor",
+    ours={
+        LOCAL: "pytest_xlatune.executors.local:LocalExecutor",
+        SLURM: "pytest_xlatune.executors.slurm:SlurmExecutor",
+        ALLOCATION: "pytest_xlatune.executors.slurm.allocation:AllocationExecutor",
+    },
+)
+DEFAULT = SLURM  # the executor if a sweep names none
+
+
+def class_named(name: str, *, where: str = "the sweep") -> type[Executor]:
+    """Return the class of an executor, whose attributes say what it can do.
+
+    Raises:
+        ConfigError: there is no such name, it cannot be loaded, or it is no executor.
+    """
+    executor_class = EXECUTORS.load(name, where=where)
+    if not (isinstance(executor_class, type) and issubclass(executor_class, Executor)):
+        raise ConfigError(
+            f"executor {name!r} of {EXECUTORS.source(name)} is {executor_class!r}, expected a "
+            f"subclass of {Executor.__module__}.{Executor.__qualname__}"
+        )
+    if executor_class.name != name:
+        raise ConfigError(
+            f"executor {name!r} of {EXECUTORS.source(name)} calls itself {executor_class.name!r}; "
+            "ledgers hold that name, so its entry point must have it too"
+        )
+    return executor_class
+
+
+def executor_in(folder: Path, name: str) -> Executor:
+    """Return the executor that handles the jobs of a ledger.
+
+    Raises:
+        LedgerError: the executor is not installed here, or cannot be loaded.
+    """
+    try:
+        return class_named(name, where=f"the ledger in {folder}")()
+    except ConfigError as error:
+        raise LedgerError(
+            f"{error}. Its jobs cannot be watched: install its distribution, or end them yourself"
+        ) from None

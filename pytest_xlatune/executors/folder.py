@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -65,6 +67,27 @@ class ProcessRecord(Record, frozen=True, kw_only=True):
             payload.boot() == (self.host, self.boot_id)
             and payload.start_ticks(self.pid) == self.start_ticks
         )
+
+
+def start_detached(
+    argv: Sequence[str], environment: Mapping[Any, Any], cwd: Path, *, log: Path
+) -> int:
+    """Start a program in a session of its own, as a child of nobody; return its process id.
+
+    Its output is appended to `log`.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with os.fdopen(secure_files.open_file(log, flags), "ab") as file:
+        done = subprocess.run(
+            ["/bin/sh", "-c", 'setsid "$@" >&2 & echo $!', "sh", *argv],
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            check=True,
+        )
+    return int(done.stdout)
 
 
 def write_spec(folder: Path, spec: LaunchSpec) -> str:
@@ -147,22 +170,18 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
 
     A rank whose file cannot be read has failed, and its outcome says so by `is_unreadable`.
     """
-    ranks = {0, *_by_rank(folder.glob("outcome.*.json"))}
-    outcomes = (
-        (rank, _outcome(folder / payload.name_of("outcome", rank))) for rank in sorted(ranks)
-    )
-    return {rank: outcome for rank, outcome in outcomes if outcome is not None}
-
-
-def _outcome(path: Path) -> Outcome | None:
-    """Return the outcome that a rank wrote; if it cannot be read, one that says why."""
-    try:
-        data = read_json_file(path)
-        return None if data is None else Outcome.from_json(data)
-    # no exception is raised, because it would stop every test of every session
-    except (LedgerError, OSError) as error:
-        reason = f"{path}: {_file_fault(error).removeprefix(f'{path}: ')}"
-        return Outcome(state=State.FAILED, reason=reason, is_unreadable=True)
+    outcomes = {}
+    # that of rank 0 is opened in any case, because the folder itself may be another user's
+    first = folder / payload.name_of("outcome")
+    for rank, path in [(0, first), *sorted(_by_rank(folder.glob("outcome.*.json")).items())]:
+        try:
+            if (data := read_json_file(path)) is not None:
+                outcomes[rank] = Outcome.from_json(data)
+        # no exception is raised, because it would stop every test of every session
+        except (LedgerError, OSError) as error:
+            reason = f"{path}: {_file_fault(error).removeprefix(f'{path}: ')}"
+            outcomes[rank] = Outcome(state=State.FAILED, reason=reason, is_unreadable=True)
+    return outcomes
 
 
 def _file_fault(error: LedgerError | OSError) -> str:
@@ -186,9 +205,7 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
     spec = msgspec.structs.replace(spec, node_health=health) if health else spec
     if not spec.probe:
         return spec
-    probe = (*spec.probe, DEVICES) if devices else spec.probe
-    if spec.is_probe_dear and not devices:
-        probe = ()
+    probe = (*spec.probe, DEVICES) if devices else () if spec.is_probe_dear else spec.probe
     program = _program(Path(probe_environment.__file__).name)
     return msgspec.structs.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
 
@@ -196,10 +213,8 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
 def with_worker(spec: LaunchSpec) -> LaunchSpec:
     """Return the spec of a rotation with the text of its worker; any other spec is unchanged."""
     workers = [name for name in WORKERS if name in spec.files]
-    if not workers:
-        return spec
-    text = _program("rotate.py")
-    return msgspec.structs.replace(spec, files={**spec.files, **dict.fromkeys(workers, text)})
+    files = {**spec.files, **{name: _program("rotate.py") for name in workers}}
+    return msgspec.structs.replace(spec, files=files)
 
 
 def _program(name: str) -> str:
@@ -230,34 +245,30 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
     command succeeded, all the remaining lines are findings too; if it failed, the last of them
     says why. The `source` of a finding is the node.
     """
-    spec = read_spec(folder)
+    spec, paths = read_spec(folder), sorted(folder.glob("health*.json"))
     if spec is None or not spec.node_health:
         return ()
-    findings: list[Finding] = []
-    for path in sorted(folder.glob("health*.json")):
-        try:
-            data = read_json(secure_files.read_bytes(path))
-            health = data if isinstance(data, dict) else {}
+    texts: list[tuple[FailureClass, str, str]] = []
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # costs no trial
+            health = read_json(secure_files.read_bytes(path))
             node, problem = str(health["name"]), str(health["problem"])
             lines = [str(line) for line in health["lines"]]
-        except (OSError, ValueError, KeyError, TypeError):  # a node's fault must not cost the trial
-            continue
-        hard = [line[len(_HARD) :].strip() for line in lines if line.lower().startswith(_HARD)]
-        soft = [line for line in lines if not line.lower().startswith(_HARD)]
-        if problem:
-            why = f"{problem}: {soft[-1]}" if soft else problem
-            findings.append(_node_finding(FailureClass.NODE_UNASKED, node, why))
-            soft = []
-        findings += [
-            _node_finding(FailureClass.NODE_FAULT, node, line) for line in hard[:_MOST_LINES]
-        ]
-        findings += [
-            _node_finding(FailureClass.NODE_SAID, node, line) for line in soft[:_MOST_LINES]
-        ]
-    if not findings and not list(folder.glob("health*.json")):
+            hard = [line[len(_HARD) :].strip() for line in lines if line.lower().startswith(_HARD)]
+            soft = [line for line in lines if not line.lower().startswith(_HARD)]
+            if problem:
+                why = ": ".join((problem, *soft[-1:]))
+                texts.append((FailureClass.NODE_UNASKED, node, why))
+                soft = []
+            texts += [(FailureClass.NODE_FAULT, node, line) for line in hard[:_MOST_LINES]]
+            texts += [(FailureClass.NODE_SAID, node, line) for line in soft[:_MOST_LINES]]
+    if not paths:
         why = "the command was not run: the job was ended, or its launcher runs it elsewhere"
-        findings.append(_node_finding(FailureClass.NODE_UNASKED, "", why))
-    return tuple(findings)
+        texts.append((FailureClass.NODE_UNASKED, "", why))
+    return tuple(
+        Finding(cls=cls, action=Action.NONE, text=text[:_MOST_CHARS], source=node)
+        for cls, node, text in texts
+    )
 
 
 def ask_what_hangs(folder: Path) -> bool:
@@ -306,10 +317,6 @@ def _exit_text(outcome: Outcome) -> str:
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else str(outcome.state)
 
 
-def _node_finding(cls: FailureClass, node: str, text: str) -> Finding:
-    return Finding(cls=cls, action=Action.NONE, text=text[:_MOST_CHARS], source=node)
-
-
 def is_same_attempt(first: Path, second: Path) -> bool:
     """Return whether two paths name the same attempt.
 
@@ -325,12 +332,9 @@ def log_files(folder: Path) -> Mapping[int, Path]:
 
 def journals(folder: Path) -> tuple[str, ...]:
     """Return the journals of the processes of a rotation, in the order of their ranks."""
-    paths = _by_rank(folder.glob(_JOURNALS))
-    texts = []
-    for rank in sorted(paths):
-        journal = secure_files.read_bytes(paths[rank], most_bytes=_MOST_BYTES)
-        texts.append(journal.decode("utf-8", "replace"))
-    return tuple(texts)
+    paths = sorted(_by_rank(folder.glob(_JOURNALS)).items())
+    texts = (secure_files.read_bytes(path, most_bytes=_MOST_BYTES) for _, path in paths)
+    return tuple(text.decode("utf-8", "replace") for text in texts)
 
 
 def journal_bytes(folder: Path) -> int:

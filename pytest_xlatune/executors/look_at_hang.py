@@ -14,10 +14,10 @@ which needs a package in the trainer's environment:
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,12 @@ _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.+)')
 
 
-def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
+def examine(processes: Mapping[int, Any], *, stacks: Path, log: Path, rank: int) -> dict[str, Any]:
     """Return what the processes of one payload's trainer are doing, as JSON data.
 
     Args:
-        payload_pid: the process id of the payload; all its descendants are examined, including
-            zombies.
+        processes: process id -> its `state` and `parent`, of all processes below the payload,
+            including zombies.
         stacks: the file to which `faulthandler` writes.
         log: the log of this rank.
         rank: the rank of the payload, for a process whose environment names no other rank.
@@ -76,158 +76,94 @@ def examine(payload_pid: int, *, stacks: Path, log: Path, rank: int) -> dict[str
     at_s, quiet_s = time.time(), 0.0
     with contextlib.suppress(OSError):
         quiet_s = at_s - log.stat().st_mtime
-    processes = _descendants(payload_pid)[:_MOST_PROCESSES]
-    records = [process.record(rank) for process in processes]
+    seen = list(processes.items())[:_MOST_PROCESSES]
+    records = [_record(pid, process, rank) for pid, process in seen]
     until_s = time.monotonic() + _ALL_STACKS_S
-    for process, record in zip(processes, records, strict=True):
-        record["stacks"] = _stacks_of(process, stacks, until_s=until_s)
+    for record in records:
+        record["stacks"] = _stacks_of(record, stacks, until_s)
+    return {"rank": rank, "at_s": at_s, "quiet_s": round(quiet_s, 1), "processes": records}
+
+
+def _record(pid: int, process: Any, rank: int) -> dict[str, Any]:
+    """Return what a process does."""
+    own_rank, ranks = _rank(pid, rank)
+    call, waited_for = _call(pid)
+    channel = _text(pid, "wchan")
     return {
-        "rank": rank,
-        "at_s": at_s,
-        "quiet_s": round(quiet_s, 1),
-        "processes": records,
+        "pid": pid,
+        "parent": process.parent,
+        "name": _text(pid, "comm"),
+        "rank": own_rank,
+        "ranks": ranks,
+        "state": process.state,
+        "threads": int(_status(pid, "Threads") or 0),
+        "call": call,
+        # the kernel writes 0 if the thread waits nowhere, or if it does not say where
+        "channel": "" if call == "running" or channel == "0" else channel,
+        "on": waited_for,
     }
 
 
-def _descendants(ancestor: int) -> list[_ProcessView]:
-    processes = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (process := _ProcessView(int(entry.name))).is_there:
-            processes[process.pid] = process
-    family = {ancestor}
-    while children := {pid for pid, view in processes.items() if view.parent in family} - family:
-        family |= children
-    return [processes[pid] for pid in sorted(family - {ancestor}) if pid in processes]
+def _bytes(pid: int, name: str) -> bytes:
+    """Return a file of a process in /proc; b"" if it cannot be read."""
+    with contextlib.suppress(OSError), Path(f"/proc/{pid}", name).open("rb") as file:
+        return file.read(1 << 20)
+    return b""
 
 
-class _ProcessView:
-    """One process as /proc shows it."""
+def _text(pid: int, name: str) -> str:
+    return _bytes(pid, name).decode("utf-8", "replace").strip()
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.folder = Path(f"/proc/{pid}")
-        self.is_there = True  # whether the process still existed when it was read
-        self.name = ""
-        self.fields: list[str] = []  # those of /proc/<pid>/stat, from the state on
-        try:
-            text = self._text("stat")  # 4711 (a (b) c) S 1 4711 4711 0 -1 ...
-        except OSError:
-            self.is_there = False
-            return
-        front, _, rest = text.rpartition(")")
-        self.name, self.fields = front.partition("(")[2], rest.split()
 
-    @property
-    def parent(self) -> int:
-        """The id of the process that started this one."""
-        return int(self.fields[1])
+def _status(pid: int, name: str) -> str:
+    # Threads:	12    SigCgt:	0000800180014a07
+    match = re.search(rf"^{name}:\s*(\S+)$", _text(pid, "status"), re.MULTILINE)
+    return match[1] if match else ""
 
-    @functools.cached_property
-    def environ(self) -> dict[bytes, bytes]:
-        """The environment of the process; empty if it cannot be read."""
+
+def _rank(pid: int, default: int) -> tuple[int, int | None]:
+    """Return a process's rank and the number of ranks, None if its environment names none."""
+    pairs = (pair.partition(b"=") for pair in _bytes(pid, "environ").split(b"\0"))
+    environ = {name: value for name, _, value in pairs}
+    for name, ranks_name in _RANKS:
+        rank, ranks = environ.get(name, b""), environ.get(ranks_name, b"")
+        if rank.isdigit() and len(rank) <= _MOST_RANK_DIGITS:
+            return int(rank), int(ranks) if ranks.isdigit() else None
+    return default, None
+
+
+def _call(pid: int) -> tuple[str, str]:
+    """Return the main thread's system call, and the file or socket that it waits for."""
+    # running      202 0x7f12 0x189 0x0 0x0 0x0 0xffffffff 0x7ffc 0x7f12      -1 0x7ffc 0x7f12
+    words = _text(pid, "syscall").split()
+    if not words or not words[0].isdigit():
+        return ("running" if words[:1] == ["running"] else ""), ""
+    call, link = _CALLS.get(int(words[0]), f"system call {words[0]}"), ""
+    if call in _CALLS_ON_DESCRIPTORS:
         with contextlib.suppress(OSError):
-            pairs = (pair.partition(b"=") for pair in self._bytes("environ").split(b"\0"))
-            return {name: value for name, _, value in pairs}
-        return {}
-
-    def _bytes(self, name: str) -> bytes:
-        with (self.folder / name).open("rb") as file:
-            return file.read(1 << 20)
-
-    def _text(self, name: str) -> str:
-        return self._bytes(name).decode("utf-8", "replace").strip()
-
-    def _text_if_any(self, name: str) -> str:
-        try:
-            return self._text(name)
-        except OSError:
-            return ""
-
-    def count_threads(self) -> int:
-        """Return the number of threads; 0 if they cannot be read."""
-        with contextlib.suppress(OSError):
-            return len(os.listdir(self.folder / "task"))  # noqa: PTH208 - no paths needed
-        return 0
-
-    def record(self, rank: int) -> dict[str, Any]:
-        """Return what the process does."""
-        own_rank, ranks = self._rank(rank)
-        call, waited_for = self._call()
-        state = self._text_if_any("stat").rpartition(")")[2].split()[:1]
-        channel = self._text_if_any("wchan")
-        return {
-            "pid": self.pid,
-            "parent": self.parent,
-            "name": self.name,
-            "rank": own_rank,
-            "ranks": ranks,
-            "state": state[0] if state else "",
-            "threads": self.count_threads(),
-            "call": call,
-            # the kernel writes 0 if the thread waits nowhere, or if it does not say where
-            "channel": "" if call == "running" or channel == "0" else channel,
-            "on": waited_for,
-        }
-
-    def _rank(self, default: int) -> tuple[int, int | None]:
-        """Return the process's rank and the number of ranks, None if its environment names none."""
-        for name, ranks_name in _RANKS:
-            rank = self.environ.get(name, b"")
-            if rank.isdigit() and len(rank) <= _MOST_RANK_DIGITS:
-                ranks = self.environ.get(ranks_name, b"")
-                return int(rank), int(ranks) if ranks.isdigit() else None
-        return default, None
-
-    def _call(self) -> tuple[str, str]:
-        """Return the main thread's system call, and the file or socket that it waits for."""
-        # running      202 0x7f12 0x189 0x0 0x0 0x0 0xffffffff 0x7ffc 0x7f12      -1 0x7ffc 0x7f12
-        words = self._text_if_any("syscall").split()
-        if not words or not words[0].isdigit():
-            return ("running" if words[:1] == ["running"] else ""), ""
-        call = _CALLS.get(int(words[0]), f"system call {words[0]}")
-        if call not in _CALLS_ON_DESCRIPTORS:
-            return call, ""
-        descriptor = int(words[1], 16) & 0xFFFFFFFF
-        try:
-            link = str((self.folder / "fd" / str(descriptor)).readlink())
-        except OSError:
-            return call, ""
-        return call, "a socket" if link.startswith("socket:[") else link
-
-    def open_files(self) -> set[str]:
-        """Return what each descriptor of the process refers to, as /proc writes it."""
-        links = set()
-        with contextlib.suppress(OSError):
-            for path in (self.folder / "fd").iterdir():
-                with contextlib.suppress(OSError):
-                    links.add(str(path.readlink()))
-        return links
-
-    @property
-    def catches_signal(self) -> bool:
-        """Whether the process has a handler for the hook's signal."""
-        # SigCgt:	0000800180014a07
-        for line in self._text_if_any("status").splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
-        return False
+            link = str(Path(f"/proc/{pid}/fd/{int(words[1], 16) & 0xFFFFFFFF}").readlink())
+    return call, "a socket" if link.startswith("socket:[") else link
 
 
-def _stacks_of(process: _ProcessView, stacks: Path, *, until_s: float) -> list[list[str]]:
+def _stacks_of(record: dict[str, Any], stacks: Path, until_s: float) -> list[list[str]]:
     """Return Python's stacks of a process, the main thread first; [] if they are unknown."""
-    left_s = min(until_s - time.monotonic(), _STACK_S)
-    if left_s <= 0 or process.fields[0] in ("Z", "X"):  # a zombie, or dead
+    pid, left_s = record["pid"], min(until_s - time.monotonic(), _STACK_S)
+    catches_signal = int(_status(pid, "SigCgt") or "0", 16) >> (SIGNAL - 1) & 1
+    if left_s <= 0 or record["state"] in "ZX" or not catches_signal:
         return []
-    if process.catches_signal and str(stacks) in process.open_files():
-        return _faulthandler_stacks(process, stacks, left_s)
-    return []
+    links = set()
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                links.add(str(path.readlink()))
+    return _faulthandler_stacks(pid, stacks, left_s) if str(stacks) in links else []
 
 
-def _faulthandler_stacks(process: _ProcessView, stacks: Path, left_s: float) -> list[list[str]]:
+def _faulthandler_stacks(pid: int, stacks: Path, left_s: float) -> list[list[str]]:
     """Make the process write its stacks, and return them when their file no longer grows."""
     before = _size(stacks)
     with contextlib.suppress(OSError):
-        os.kill(process.pid, SIGNAL)
+        os.kill(pid, SIGNAL)
     until_s, last = time.monotonic() + left_s, before
     while time.monotonic() < until_s:
         time.sleep(0.05)

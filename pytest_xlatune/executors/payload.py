@@ -15,19 +15,17 @@ two marks are replaced here in `argv` and in the values of `env`: `{xlatune.fold
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import importlib.util
 import json
 import os
-import re
-import resource
+import runpy
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,16 +46,14 @@ SPEC = "spec.json"
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
-JOB = "job.json"  # id and comment of a local job; the id is `<pid>.<start in clock ticks>`
-_SUBMITTING = "submit.lock"  # held until the job is recorded, and its process has read that
 HUNG = "hung"  # file that asks each rank of a hanging job to record what its processes do
-STACKS = "stacks"  # the folder of the hook by which a Python process writes its stacks
+_STACKS = "stacks"  # the folder of the hook by which a Python process writes its stacks
 _HUNG_POLL_S = 5.0  # seconds between two checks for the file HUNG
 # variable of a trainer's processes: the lock of the machine that was held when they were started
 HELD_LOCK = "XLATUNE_HELD_LOCK"
 PROBE = "xlatune_environment.py"  # reports what the trial ran on; in the folder only if requested
 PROBE_S = 60.0  # the most time that the probe may take before the trainer starts
-_PROBE_MARK = b"xlatune-environment: "  # the beginning of the probe's line of JSON
+_PROBE_MARK = "xlatune-environment: "  # the beginning of the probe's line of JSON
 # An interpreter runs this text when it starts, and then writes its stacks at each signal 47. The
 # sitecustomize of the trainer's environment runs after it.
 _HOOK = """\
@@ -83,7 +79,7 @@ finally:
 """
 HEALTH_S = 30.0  # the most time that the site's command about a node may take
 _HEALTH_INHERITS = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "SLURM_*", "SLURMD_NODENAME")
-_HEALTH_BYTES = 1 << 20  # the most that it may write
+_REPORT_BYTES = 1 << 20  # the most of a report that is read
 GRACE_S = 5.0  # between SIGTERM and SIGKILL
 _LOCK_POLL_S = 0.25
 _REAP_POLL_S = 0.05  # seconds between two checks for processes that are still there
@@ -120,8 +116,8 @@ def forget_secrets(folder: Path) -> None:
         except (OSError, ValueError, RecursionError, AttributeError):  # its content may be anything
             marked = []
         for name in (SECRETS, *marked):
-            with contextlib.suppress(OSError, ValueError):
-                _in_its_folder(opened, name, lambda below, last: below.remove(last))
+            with contextlib.suppress(OSError, ValueError), _place_of(opened, name) as (below, last):
+                below.remove(last)
 
 
 def start_ticks(pid: int) -> int | None:
@@ -129,7 +125,8 @@ def start_ticks(pid: int) -> int | None:
 
     The time distinguishes a process from a later process with the same id.
     """
-    return process.start_ticks if (process := _stat(pid)) else None
+    process = _stat(pid)
+    return process.start_ticks if process and process.state not in "ZX" else None
 
 
 def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]:
@@ -147,15 +144,14 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
     """
     opened = Folder(Path(folder).absolute())
     rank = int(os.environ.get("SLURM_PROCID") or 0)
-    stop = _Stop()
     # our files get the permissions of their folder; the trainer keeps its own umask
-    umask = os.umask(0o777 & ~opened.mode)
+    at = _Attempt(opened, rank, _Stop(), os.umask(0o777 & ~opened.mode))
     claim = {**identity(os.getpid()), "at_s": time.time()}
     # if a session is killed while it submits, the next one submits again: two jobs may then start
     if not opened.create(name_of("claimed", rank), json.dumps(claim).encode("ascii")):
         return {"state": "failed", "reason": "another payload has claimed this attempt"}
     try:
-        outcome = _run(opened, rank, machine_lock, stop, umask, digest=digest)
+        outcome = _run(at, machine_lock, digest)
     # without an outcome the campaign would wait for the attempt
     except Exception as error:  # noqa: BLE001
         outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
@@ -167,21 +163,16 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
     return outcome
 
 
-def is_inherited(name: str, names: Iterable[str]) -> bool:
-    """Return whether `names` has a variable; `SLURM_*` means all that begin with `SLURM_`."""
-    return any(
-        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-        for pattern in names
-    )
-
-
 def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
-    """Return the variables of our environment that are in `names`, byte for byte."""
-    names = tuple(names)
+    """Return variables of our environment, byte for byte; `SLURM_*` names all that begin so."""
+    patterns = tuple(map(_bytes, names))
     return {
         name: value
         for name, value in os.environb.items()
-        if is_inherited(name.decode("utf-8", "surrogateescape"), names)
+        if any(
+            name.startswith(pattern[:-1]) if pattern.endswith(b"*") else name == pattern
+            for pattern in patterns
+        )
     }
 
 
@@ -210,9 +201,17 @@ class _Stop:
                     self.reason = f"cancelled by {signal.Signals(number).name}"
 
 
-def _run(
-    folder: Folder, rank: int, machine_lock: str, stop: _Stop, umask: int, *, digest: str
-) -> dict[str, Any]:
+class _Attempt(NamedTuple):
+    """This rank's share of an attempt."""
+
+    folder: Folder
+    rank: int
+    stop: _Stop
+    umask: int  # that of the trainer
+
+
+def _run(at: _Attempt, machine_lock: str, digest: str) -> dict[str, Any]:
+    folder, stop = at.folder, at.stop
     # the files that the scheduler wrote so far
     secure_files.restrict_modes(folder.path / "submitit")
     spec = _read_spec(folder, digest)
@@ -223,17 +222,17 @@ def _run(
     for name in spec.get("folders", ()):
         secure_files.make_folder(Path(name), folder.mode)
     with contextlib.suppress(OSError):  # a trial runs without the hook too
-        _write_file(folder, f"{STACKS}/sitecustomize.py", _HOOK)
+        _write_file(folder, f"{_STACKS}/sitecustomize.py", _HOOK)
         # else Python creates it with the trainer's umask, and others might write code into it
-        secure_files.make_folder(folder.path / STACKS / "__pycache__", folder.mode)
+        secure_files.make_folder(folder.path / _STACKS / "__pycache__", folder.mode)
     with _machine(machine_lock, stop, folder) as has_machine:
         if not has_machine or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _record_environment(spec, folder, rank, stop, umask)
+            _record_environment(spec, at)
         if stop.reason:
             return _outcome("cancelled", reason=stop.reason)
-        return _train(spec, folder, rank, stop, umask)
+        return _train(spec, at)
 
 
 def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
@@ -267,22 +266,19 @@ def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
     return spec | {"argv": [with_secret(word) for word in spec["argv"]]}
 
 
-def _train(
-    spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
-) -> dict[str, Any]:
+def _train(spec: Mapping[str, Any], at: _Attempt) -> dict[str, Any]:
+    folder, stop = at.folder, at.stop
     start_s, began_s = time.time(), time.monotonic()
     try:
-        trainer = _start(spec, folder, rank, umask, has_hook=True)
+        trainer = _start(spec, at, has_hook=True)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        program = (*spec["argv"], "no program")[0]
-        shown = program if program.isprintable() else repr(program)
-        reason = f"{shown} could not be started: {_why(error, program)}"
+        reason = _not_started(error, spec["argv"][0])
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
         process = {**identity(trainer.pid), "at_s": start_s}
-        _write(folder, name_of("started", rank), process)
+        _write(folder, name_of("started", at.rank), process)
         deadline_s = began_s + spec["deadline_s"]
-        _wait_for(trainer, folder, rank, stop, deadline_s)
+        _wait_for(trainer, at, deadline_s)
         # a scheduler signals the trainer and us together; on a busy node the trainer may end first
         late_s = time.monotonic() + (_LATE_SIGNAL_S if _is_stop_signal(trainer.poll()) else 0.0)
         while not stop.reason and time.monotonic() < late_s:
@@ -303,127 +299,119 @@ def _train(
         ended["end_s"] = end_s
     outcome = _outcome(state, start_s=start_s, reason=reason, **ended)
     if spec.get("node_health") and not stop.reason:
-        left_s = min(HEALTH_S, deadline_s - time.monotonic())
+        until_s = min(deadline_s, time.monotonic() + HEALTH_S)
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _record_health(spec["node_health"], folder, rank, stop, umask, left_s=left_s)
+            _record_health(spec["node_health"], at, until_s)
     return outcome
 
 
-def _wait_for(
-    trainer: subprocess.Popen[bytes], folder: Folder, rank: int, stop: _Stop, deadline_s: float
-) -> None:
+def _wait_for(trainer: subprocess.Popen[bytes], at: _Attempt, deadline_s: float) -> None:
     """Wait for the trainer's end, a signal or the deadline; examine a trainer that hangs."""
-    is_examined = False
+    stop, is_examined = at.stop, False
     while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
         stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
-        if not is_examined and trainer.poll() is None and folder.has(HUNG):
-            _look_at_hang(folder, rank)
+        if not is_examined and trainer.poll() is None and at.folder.has(HUNG):
+            _look_at_hang(at)
             is_examined = True
     if not is_examined and trainer.poll() is None and not stop.reason:
-        _look_at_hang(folder, rank)  # the trainer is past its deadline
+        _look_at_hang(at)  # the trainer is past its deadline
     stop.wait(0)  # a signal that has arrived by now is the reason of the end
 
 
-def _look_at_hang(folder: Folder, rank: int) -> None:
+def _look_at_hang(at: _Attempt) -> None:
     """Record what the trainer's processes do now; a failure does not cost the trial."""
+    path = at.folder.path
     with contextlib.suppress(Exception):
-        path = Path(__file__).with_name("look_at_hang.py")
-        module_spec = importlib.util.spec_from_file_location("look_at_hang", path)
-        if module_spec is not None and module_spec.loader is not None:
-            look_at_hang = importlib.util.module_from_spec(module_spec)
-            module_spec.loader.exec_module(look_at_hang)
-            log, stacks = folder.path / log_name(rank), folder.path / _stacks_name(rank)
-            record = look_at_hang.examine(os.getpid(), stacks=stacks, log=log, rank=rank)
-            _write(folder, name_of("hang", rank), {"node": _node(), **record})
+        program = runpy.run_path(str(Path(__file__).with_name("look_at_hang.py")))
+        processes = program["examine"](
+            _descendants(),
+            stacks=path / _stacks_name(at.rank),
+            log=path / log_name(at.rank),
+            rank=at.rank,
+        )
+        _write(at.folder, name_of("hang", at.rank), {"node": _node(), **processes})
 
 
 def _stacks_name(rank: int) -> str:
-    return f"{STACKS}/{rank}.txt"
+    return f"{_STACKS}/{rank}.txt"
 
 
-def _record_environment(
-    spec: Mapping[str, Any], folder: Folder, rank: int, stop: _Stop, umask: int
-) -> None:
+def _record_environment(spec: Mapping[str, Any], at: _Attempt) -> None:
     """Record what the trial is about to run on, once for each node.
 
     The trainer has not started, so this disturbs no measurement, and the code that is recorded is
     the code that the trainer will read. A failure does not cost the trial.
     """
-    if os.environ.get("SLURM_LOCALID", "0") != "0" or not folder.has(PROBE):
+    if not _is_first_on_node() or not at.folder.has(PROBE):
         return
     environment: dict[str, Any] = {"name": _node(), "problems": []}
-    name = name_of("environment", rank)
-    log = f"{name.removesuffix('.json')}.txt"
-    until_s = time.monotonic() + PROBE_S
-    node = [sys.executable, "-I", "-S", str(folder.path / PROBE), "node", *spec.get("paths", ())]
-    probes = [node, spec["probe"]] if spec.get("probe") else [node]
-    for argv in probes:
-        before = len(folder.read(log)) if folder.has(log) else 0
-        program = _start({**spec, "argv": argv}, folder, rank, umask, log=log)
-        was_late = _is_late(program, stop, until_s)
-        lines = folder.read(log)[before:].splitlines(keepends=True)
-        answers = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith(b"\n")]
-        if answers:
-            answer = json.loads(answers[-1][len(_PROBE_MARK) :])
-            environment["problems"] += answer.pop("problems")
-            repositories = {**environment.get("repositories", {}), **answer.get("repositories", {})}
-            environment |= {**answer, "repositories": repositories}
-        else:
-            why = f"no answer in {PROBE_S:.0f} s" if was_late else f"exit {program.returncode}"
-            environment["problems"].append(f"{' '.join(argv[:1])}: {why}; see {log}")
-    _write(folder, name, environment)
+    until_s, kind = time.monotonic() + PROBE_S, "environment"
+    program = str(at.folder.path / PROBE)
+    node = [sys.executable, "-I", "-S", program, "node", *spec.get("paths", ())]
+    for argv in [node, spec["probe"]] if spec.get("probe") else [node]:
+        lines, problem = _report({**spec, "argv": argv}, at, kind, until_s)
+        answers = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith("\n")]
+        if not answers:
+            why = f"{argv[0]}: {problem or 'no answer'}; see {_report_name(kind, at.rank)}"
+            environment["problems"].append(why)
+            continue
+        answer = json.loads(answers[-1][len(_PROBE_MARK) :])
+        environment["problems"] += answer.pop("problems")
+        repositories = {**environment.get("repositories", {}), **answer.get("repositories", {})}
+        environment |= {**answer, "repositories": repositories}
+    _write(at.folder, name_of(kind, at.rank), environment)
 
 
-def _is_late(program: subprocess.Popen[bytes], stop: _Stop, until_s: float) -> bool:
-    """Wait for a program, end what is left of it, and return whether it ran too long."""
-    try:
-        while program.poll() is None and not stop.reason and time.monotonic() < until_s:
-            stop.wait(until_s - time.monotonic())
-        return program.poll() is None
-    finally:
-        _end_everything(program, stop)
-
-
-def _record_health(
-    argv: list[str], folder: Folder, rank: int, stop: _Stop, umask: int, *, left_s: float
-) -> None:
+def _record_health(argv: list[str], at: _Attempt, until_s: float) -> None:
     """Record what the site's command reports about this node, once for each node.
 
     The trainer has ended, so this does not disturb a measurement. The command gets none of the
     trainer's environment. If the command fails, that is recorded, and the trial stays as it is.
     """
-    if os.environ.get("SLURM_LOCALID", "0") != "0":
-        return
-    name = name_of("health", rank)
-    log = f"{name.removesuffix('.json')}.txt"
-    health: dict[str, Any] = {"name": _node(), "lines": [], "problem": ""}
+    if _is_first_on_node():
+        spec = {"argv": argv, "inherit": _HEALTH_INHERITS}
+        lines, problem = _report(spec, at, "health", until_s)
+        texts = [text for line in lines if (text := line.strip())]
+        health = {"name": _node(), "problem": problem, "lines": texts}
+        _write(at.folder, name_of("health", at.rank), health)
+
+
+def _is_first_on_node() -> bool:
+    return os.environ.get("SLURM_LOCALID", "0") == "0"
+
+
+def _report_name(kind: str, rank: int) -> str:
+    return name_of(kind, rank).replace(".json", ".txt")
+
+
+def _report(
+    spec: Mapping[str, Any], at: _Attempt, kind: str, until_s: float
+) -> tuple[list[str], str]:
+    """Run a program that reports something; return its lines, and why it failed or ""."""
+    log = _report_name(kind, at.rank)
+    before = len(at.folder.read(log)) if at.folder.has(log) else 0
     try:
-        command_spec = {"argv": argv, "inherit": _HEALTH_INHERITS}
-        program = _start(command_spec, folder, rank, umask, log=log, most_bytes=_HEALTH_BYTES)
-        if _is_late(program, stop, time.monotonic() + left_s):
-            health["problem"] = f"no answer in {max(left_s, 0):.0f} s"
-        elif program.returncode < 0:
-            health["problem"] = f"signal {-program.returncode}"
-        elif program.returncode:
-            health["problem"] = f"exit {program.returncode}"
-        with os.fdopen(folder.open(log), "rb") as file:
-            text = file.read(_HEALTH_BYTES).decode("utf-8", "replace")
-        health["lines"] = [stripped for line in text.splitlines() if (stripped := line.strip())]
+        program = _start(spec, at, log=log)
     except OSError as error:
-        health["problem"] = f"{argv[0]} could not be started: {error.strerror or error}"
-    _write(folder, name, health)
+        return [], _not_started(error, spec["argv"][0])
+    try:
+        while program.poll() is None and not at.stop.reason and time.monotonic() < until_s:
+            at.stop.wait(until_s - time.monotonic())
+        is_late = program.poll() is None
+    finally:
+        _end_everything(program, at.stop)
+    code = program.returncode
+    problem = (f"signal {-code}" if code < 0 else f"exit {code}") if code else ""
+    text = at.folder.read(log, before + _REPORT_BYTES)[before:].decode("utf-8", "replace")
+    return text.splitlines(keepends=True), "no answer in time" if is_late else problem
 
 
-def _why(error: Exception, program: str) -> str:
-    """Return why a program did not start, with the name of what was not found."""
-    text = (error.strerror if isinstance(error, OSError) else None) or f"{error}"
-    if isinstance(error, FileNotFoundError):
-        name = os.fsdecode(error.filename or program)
-        if name != program:  # the working directory
-            return f"{text}: {name}"
-        if "/" not in name:
-            return f"{text}; it is not on the job's PATH, write the whole path"
-    return text
+def _not_started(error: Exception, program: str) -> str:
+    """Return why a program did not start, with the name of a folder that was not found."""
+    missing = os.fsdecode(getattr(error, "filename", None) or program)
+    shown = program if program.isprintable() else repr(program)
+    text = getattr(error, "strerror", None) or str(error)
+    return f"{shown} could not be started: {text}" + (f": {missing}" * (missing != program))
 
 
 def _is_stop_signal(code: int | None) -> bool:
@@ -433,14 +421,12 @@ def _is_stop_signal(code: int | None) -> bool:
 
 def _start(
     spec: Mapping[str, Any],
-    folder: Folder,
-    rank: int,
-    umask: int,
+    at: _Attempt,
     *,
     log: str = "",
     has_hook: bool = False,
-    most_bytes: int = 0,
 ) -> subprocess.Popen[bytes]:
+    folder = at.folder
     # the command and its working directory use the path, which may lead to another folder by now
     if not folder.is_in_place:
         raise ValueError(f"another folder has taken the place of {folder.path}")
@@ -452,23 +438,18 @@ def _start(
     parent = os.getpid()
 
     def die_with_parent() -> None:
-        os.umask(umask)
-        if most_bytes:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+        os.umask(at.umask)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
-    def fill(text: str) -> bytes:
-        return filled(text, folder.path, rank)
-
-    environment = _environment(spec, fill, rank)
+    environment = environment_of(spec, at)
     if has_hook:
-        _hook(environment, spec["argv"][0], folder, rank)
+        _hook(environment, spec["argv"][0], at)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with os.fdopen(folder.open(log or log_name(rank), append), "ab") as written:
+    with os.fdopen(folder.open(log or log_name(at.rank), append), "ab") as written:
         return subprocess.Popen(
-            [fill(word) for word in spec["argv"]],
+            [filled(word, at) for word in spec["argv"]],
             env=environment,
             cwd=spec.get("cwd") or folder.path,
             stdin=subprocess.DEVNULL,
@@ -479,7 +460,7 @@ def _start(
         )
 
 
-def _hook(environment: dict[bytes, bytes], program: str, folder: Folder, rank: int) -> None:
+def _hook(environment: dict[bytes, bytes], program: str, at: _Attempt) -> None:
     """Have each interpreter of a trainer run our hook, if the trainer's program is Python.
 
     Another program may start a container, and our PYTHONPATH would replace that of its image; then
@@ -487,9 +468,9 @@ def _hook(environment: dict[bytes, bytes], program: str, folder: Folder, rank: i
     """
     is_python = Path(program).name.startswith("python")
     when = environment.get(b"XLATUNE_STACKS", b"always" if is_python else b"")
-    hook_path = os.fsencode(folder.path / STACKS)
+    hook_path = os.fsencode(at.folder.path / _STACKS)
     if when == b"always" and b":" not in hook_path:  # PYTHONPATH separates paths by a colon
-        environment[b"XLATUNE_STACKS"] = os.fsencode(folder.path / _stacks_name(rank))
+        environment[b"XLATUNE_STACKS"] = os.fsencode(at.folder.path / _stacks_name(at.rank))
         former_path = environment.get(b"PYTHONPATH")
         environment[b"PYTHONPATH"] = hook_path + (b":" + former_path if former_path else b"")
 
@@ -531,12 +512,8 @@ def _is_anything_left(trainer: subprocess.Popen[bytes]) -> bool:
 
 def _signal_all(number: signal.Signals, session: int | None = None) -> None:
     """Signal our descendants that belong to a session; all our descendants if it is None."""
-    processes = _processes()
-    family = {os.getpid()}
-    while children := {pid for pid, one in processes.items() if one.parent in family} - family:
-        family |= children
-    for pid in family - {os.getpid()}:
-        if session in (None, processes[pid].session):
+    for pid, process in _descendants().items():
+        if session in (None, process.session):
             _kill(pid, number)
 
 
@@ -546,6 +523,7 @@ def _kill(pid: int, number: signal.Signals) -> None:
 
 
 class _Process(NamedTuple):
+    state: str  # the kernel's letter
     parent: int  # its process id
     session: int  # the id of the session
     start_ticks: int  # when the process started, in clock ticks since boot
@@ -558,15 +536,22 @@ def _stat(pid: int) -> _Process | None:
     except OSError:
         return None
     state, *fields = text.rpartition(")")[2].split()
-    if state in "ZX":
-        return None
-    return _Process(int(fields[0]), int(fields[2]), int(fields[18]))
+    return _Process(state, int(fields[0]), int(fields[2]), int(fields[18]))
 
 
 def _processes() -> dict[int, _Process]:
     names = (entry.name for entry in Path("/proc").iterdir())
     processes = ((int(name), _stat(int(name))) for name in names if name.isdigit())
     return {pid: process for pid, process in processes if process is not None}
+
+
+def _descendants() -> dict[int, _Process]:
+    """Return all processes below this one, with those that have ended and were not waited for."""
+    processes = _processes()
+    family = {os.getpid()}
+    while children := {pid for pid, one in processes.items() if one.parent in family} - family:
+        family |= children
+    return {pid: processes[pid] for pid in sorted(family - {os.getpid()})}
 
 
 @contextlib.contextmanager
@@ -576,7 +561,10 @@ def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
         yield True
         return
     with os.fdopen(secure_files.open_lock(Path(lock))) as file:
-        while not _try_lock(file.fileno()):
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             stop.wait(_LOCK_POLL_S)
             # a payload that was cancelled before its claim has received no signal
             if stop.reason or folder.has(CANCEL):
@@ -610,29 +598,17 @@ def _has_variable(pid: int, variable: bytes) -> bool:
     return False
 
 
-def _try_lock(descriptor: int) -> bool:
-    """Lock an open file; return whether that worked at once."""
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-def filled(text: str, folder: Path, rank: int) -> bytes:
+def filled(text: str, at: _Attempt) -> bytes:
     """Return a word of the command, or a variable's value, with the folder and rank filled in."""
-    text = text.replace("{xlatune.folder}", str(folder))
-    return _bytes(text.replace("{xlatune.rank}", str(rank)))
+    text = text.replace("{xlatune.folder}", str(at.folder.path))
+    return _bytes(text.replace("{xlatune.rank}", str(at.rank)))
 
 
-def _environment(
-    spec: Mapping[str, Any], fill: Callable[[str], bytes], rank: int
-) -> dict[bytes, bytes]:
-    environment = inherited(spec.get("inherit", ()))
-    for name in ("env",) if rank else ("env", "first_env"):
-        environment |= {
-            _bytes(variable): fill(value) for variable, value in spec.get(name, {}).items()
-        }
-    return environment
+def environment_of(spec: Mapping[str, Any], at: _Attempt) -> dict[bytes, bytes]:
+    """Return the environment of a program of a trial."""
+    variables = {**spec.get("env", {}), **({} if at.rank else spec.get("first_env", {}))}
+    ours = {_bytes(variable): filled(value, at) for variable, value in variables.items()}
+    return {**inherited(spec.get("inherit", ())), **ours}
 
 
 def _bytes(text: str) -> bytes:
@@ -664,23 +640,20 @@ def _node() -> str:
 
 
 def _write_file(folder: Folder, name: str, text: str, *, is_secret: bool = False) -> None:
-    mode = 0o600 if is_secret else None
-
-    def write(below: Folder, last: str) -> None:
-        below.write(last, _bytes(text), mode=mode)
-
-    _in_its_folder(folder, name, write)
+    with _place_of(folder, name) as (below, last):
+        below.write(last, _bytes(text), mode=0o600 if is_secret else None)
 
 
-def _in_its_folder(folder: Folder, name: str, do: Callable[[Folder, str], None]) -> None:
-    """Call `do` with the opened folder that a file of a spec is in, and with the file's name."""
+@contextlib.contextmanager
+def _place_of(folder: Folder, name: str) -> Iterator[tuple[Folder, str]]:
+    """Open the folder that a file of a spec is in; yield it and the file's name."""
     *folders, last = Path(name).parts or ("",)
     if Path(name).is_absolute() or ".." in (*folders, last) or not last:
         raise ValueError(f"files: {name!r} leads out of the attempt's folder")
     with contextlib.ExitStack() as opened:
         for part in folders:
             folder = opened.enter_context(folder.below(part))
-        do(folder, last)
+        yield folder, last
 
 
 def _write(folder: Folder, name: str, data: Mapping[str, Any]) -> None:
@@ -693,70 +666,14 @@ def payload_argv(folder: Path, *words: str) -> list[str]:
 
 
 def main() -> None:
-    """Run this rank's share of the attempt whose folder and spec's digest are the arguments.
-
-    If a lock of the machine and a comment follow, the attempt is submitted on this machine: its job
-    gets a new process and a new session, and is recorded before it runs.
-
-    Raises:
-        OSError: the job could not be recorded, so nothing runs.
-    """
-    folder, *words = sys.argv[1:]
-    digest, lock, comment = (*words, "", "", "")[:3]
-    if comment and not _becomes_job(Path(folder), comment):
-        return
+    """Run this rank's share; the arguments are the folder, the spec's digest and a lock, if any."""
+    folder, digest, lock = (*sys.argv[1:], "", "")[:3]
     try:
         run(folder, lock, digest)
     except OSError as error:
         sys.stderr.write(f"the trial was not started: {error}\n")
         sys.exit(1)
     os._exit(0)  # nothing is left to close, and the next trial waits for our end
-
-
-def _becomes_job(folder: Path, comment: str) -> bool:
-    """Fork, and return whether this is the process that is recorded as the job.
-
-    If a session is killed, its submission goes on, and the next session submits the attempt again:
-    the second submission waits for the lock of the first, and finds its job. If the submission
-    itself is killed, its end of the pipe closes, and the child checks if it is recorded as the job.
-    """
-    with os.fdopen(secure_files.open_lock(folder / _SUBMITTING)) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if read_job(folder) is not None:
-            return False
-        # the parent never writes: the child reads until the parent has ended
-        read_end, write_end = os.pipe()
-        child = os.fork()
-        if child:
-            secure_files.write_json(folder / JOB, {"job_id": _job_id(child), "comment": comment})
-            return False
-        os.setsid()
-        os.close(write_end)
-        os.read(read_end, 1)
-        job = read_job(folder)
-        return job is not None and job["job_id"] == _job_id(os.getpid())
-
-
-def _job_id(pid: int) -> str:
-    return f"{pid}.{start_ticks(pid) or 0}"
-
-
-def read_job(folder: Path) -> dict[str, str] | None:
-    """Return the job of an attempt; None if there is none, or its file cannot be read.
-
-    Submitting an attempt again after None is safe, because only one payload can claim it.
-    """
-    try:
-        job = json.loads(secure_files.read_bytes(folder / JOB))
-        fields = {name: str(job[name]) for name in ("job_id", "comment")}
-    except (ValueError, KeyError, TypeError, RecursionError, NotOursError):
-        return None
-    except OSError as error:
-        if error.errno in (errno.ENOENT, *secure_files.NO_FILE):
-            return None
-        raise
-    # 4711.123456
-    return fields if re.fullmatch(r"[0-9]+\.[0-9]+", fields["job_id"]) else None
 
 
 if __name__ == "__main__":

@@ -28,9 +28,8 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.evidence.hlo import Program
 from pytest_xlatune.evidence.hlo.difference import Change, change, difference, expectations
 from pytest_xlatune.evidence.hlo.dump import read_program
-from pytest_xlatune.executors import machine_lock
+from pytest_xlatune.executors import class_named, machine_lock
 from pytest_xlatune.executors.folder import log_files, read_outcomes, write_spec
-from pytest_xlatune.executors.named import class_named
 from pytest_xlatune.ledger import Event, TrialEnded, TrialPlanned
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.entry_points import LOG_FORMATS
-from pytest_xlatune.executors.named import ALLOCATION, EXECUTORS, LOCAL, SLURM
+from pytest_xlatune.executors import ALLOCATION, EXECUTORS, LOCAL, SLURM
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.container import configured

@@ -20,8 +20,7 @@ from typing import Annotated, Any, Literal, NoReturn, TypeVar, dataclass_transfo
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
-from pytest_xlatune.executors import Executor
-from pytest_xlatune.executors.named import DEFAULT, EXECUTORS, executor_named
+from pytest_xlatune.executors import DEFAULT, EXECUTORS, Executor, class_named
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
@@ -463,7 +462,7 @@ class SiteSettings(SettingsGroup):
         Raises:
             ConfigError: there is no such executor, or it cannot be loaded.
         """
-        return executor_named(self.executor)
+        return class_named(self.executor)()
 
 
 class Limits(SettingsGroup):

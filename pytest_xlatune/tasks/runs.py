@@ -24,7 +24,7 @@ import msgspec
 from pytest_xlatune import secure_files
 from pytest_xlatune.campaign import Campaign, Recover
 from pytest_xlatune.campaign.log import write_log
-from pytest_xlatune.executors.named import executor_named
+from pytest_xlatune.executors import class_named
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
@@ -164,7 +164,7 @@ class Runs(ExitStack):
             self.enter_context(write_log(folder, self._options.log_level))
         campaign = Campaign(
             resolved,
-            executor_named(resolved.sweep.site.executor),
+            class_named(resolved.sweep.site.executor)(),
             Ledger(folder / LEDGER),
             study=study,
             session=self._session,

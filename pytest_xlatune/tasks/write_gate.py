@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from pytest_xlatune.executors.named import LOCAL
+from pytest_xlatune.executors import LOCAL
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.tasks.files import filled_in

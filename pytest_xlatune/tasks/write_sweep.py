@@ -14,7 +14,7 @@ import msgspec
 from pytest_xlatune.catalog.context import Context, Level
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import did_you_mean, objections
-from pytest_xlatune.executors.named import LOCAL, SLURM
+from pytest_xlatune.executors import LOCAL, SLURM
 from pytest_xlatune.model.cell import Parallelism, check_model_tag
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand

@@ -174,7 +174,7 @@ def test_each_executor_is_asked_for_its_own_jobs(
     with pytest.raises(LedgerError, match=said):
         cancel_unwaited(first.folder)
     assert {each.executor for each in state_of(first.folder).in_flight()} == {"pool"}
-    named = "pytest_xlatune.executors.named.class_named"
+    named = "pytest_xlatune.executors.class_named"
     monkeypatch.setattr(named, lambda *_, **__: lambda: foreign)
     foreign.holds = False
     second = campaign(tmp_path, ours, session="second")

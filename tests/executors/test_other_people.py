@@ -205,19 +205,12 @@ def test_who_made_a_folder_on_the_way_says_whether_a_session_begins(
     assert "--xlatune-workdir DIR" in said
 
 
-def said_by(people: People) -> Path:
-    """Return a file that every user may write."""
-    said = people.root / "said"
+def submitted(people: People, cell: Path) -> tuple[Path, str, Path]:
+    """Return the folder of a job of Ann's, its digest, and the file that its trainer writes."""
+    said, folder = people.root / "said", cell / "session" / "trial.1"
     said.touch()
     said.chmod(0o666)
-    return said
-
-
-def submitted(person: Person, cell: Path, word: str, at: Path) -> tuple[Path, str]:
-    """Return the folder of an attempt, and the digest that its job's script has."""
-    folder = cell / "session" / "trial.1"
-    digest = person.does(lambda: write_spec(folder, leaves(word, at)))
-    return folder, digest
+    return folder, people.ann.does(lambda: write_spec(folder, leaves("ann", said))), said
 
 
 WORDS = {"a folder in its place": "{folder} belongs to user {ben}", "a link": "is a link",
@@ -229,10 +222,9 @@ def test_an_attempt_that_a_colleague_could_change_runs_nothing_as_us(
     people: People, way: str
 ) -> None:
     """The project was closed when the job was submitted, and is open while the job waits."""
-    said = said_by(people)
     project = people.project(mode=0o2755)
     cell = people.ann.does(opened(project))
-    folder, digest = submitted(people.ann, cell, "ann", said)
+    folder, digest, said = submitted(people, cell)
     project.chmod(0o2775)
     link = project / "link"
 
@@ -313,12 +305,12 @@ def test_another_s_repository_above_ours_runs_nothing_and_names_no_private_file(
     monkeypatch.setenv("HOME", str(people.root))
     inside, who = above(people, way)
     top, ran, netrc = inside.parent, people.root / "ran", people.root / "netrc"
+    at = top if kind == "a folder" else Path(f"{top}.{who.name}")
     netrc.write_text("machine host password secret\n")
     os.chown(netrc, people.ann.uid, people.ann.gid)
     netrc.chmod(0o600)
 
     def makes() -> None:
-        at = top if kind == "a folder" else Path(f"{top}.{who.name}")
         at.mkdir(exist_ok=True)
         program = at / "evil.sh"
         program.write_text(f"#!/bin/sh\ntouch {ran}.$(id -u)\n")
@@ -345,50 +337,8 @@ def test_another_s_repository_above_ours_runs_nothing_and_names_no_private_file(
     # git refuses a repository in a folder of another user, whoever owns what is in it
     assert list(found) == ([str(top)] if way == "her own" else [])
     assert all(each[40:] == ", clean" for each in found.values())
-    git = (top / ".git" if kind == "a folder" else Path(f"{top}.{who.name}/.git")).resolve()
+    git = (at / ".git").resolve()
     who.does(lambda: (git / "HEAD").write_text(f"ref: {os.path.relpath(netrc, git)}\n"))
-    assert people.ann.does(asks) == {}
-    monkeypatch.setenv("PATH", "")  # read without git
-    assert people.ann.does(asks) == {}
-
-
-@pytest.mark.parametrize("way", ["its group", "its settings", "its folder elsewhere"])
-def test_a_repository_that_others_may_write_in_part_runs_nothing_of_theirs(
-    people: People, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    """Root's, or named by a file of ours; git itself refuses them, and its filters are programs."""
-    monkeypatch.setenv("HOME", str(people.root))
-    inside, _ = above(people, "sticky")
-    ran, member = people.root / "ran", people.ben if way == "its group" else people.stranger
-    is_worktree = way == "its folder elsewhere"
-    top = inside if is_worktree else inside.parent
-    at = people.root / "theirs" if is_worktree else top
-    at.mkdir(exist_ok=True)
-    (at / "train.py").write_text("x = 1\n")
-    git = ("git", "-c", "user.name=x", "-c", "user.email=x", "-C", str(at))
-    for words in (("init", "-q"), ("add", "train.py"), ("commit", "-qm", "x")):
-        subprocess.run([*git, *words], check=True)
-    (at / ".git/info/attributes").write_text("* filter=evil\n")
-    (top / "train.py").write_text("x = 2\n")
-    settings = at / ".git/config"
-    if way == "its group":
-        os.chown(settings, 0, people.team)
-        settings.chmod(0o664)
-    else:
-        os.chown(settings, member.uid, member.gid)
-    if is_worktree:
-        os.chown(at / ".git", member.uid, member.gid)
-        people.ann.does(lambda: (top / ".git").write_text(f"gitdir: {at}/.git\n"))
-    program = f"touch {ran}.$(id -u); cat"
-    writes = ["git", "config", "--file", str(settings), "filter.evil.clean", program]
-    (at / ".git").chmod(0o777)  # for the lock of its settings
-    member.does(lambda: subprocess.run(writes, check=True))
-    (at / ".git").chmod(0o755)
-    people.root.chmod(0o777)
-    asks: Any = lambda: probe_environment.repositories([str(inside)])  # noqa: E731
-    assert people.ann.does(asks) == {}
-    assert not list(people.root.glob("ran.*")), "no program was run"
-    monkeypatch.setenv("PATH", "")  # read without git
     assert people.ann.does(asks) == {}
 
 
@@ -441,17 +391,11 @@ def test_a_runtime_folder_that_a_stranger_made_is_refused(
     place.rmdir()
 
 
-def attempt_of(people: People, word: str = "ann") -> tuple[Path, str, Path]:
-    """Return the attempt of a job of Ann's, its digest, and the file that its trainer writes."""
-    said = said_by(people)
-    cell = people.ann.does(opened(people.project(mode=0o755)))
-    return *submitted(people.ann, cell, word, said), said
-
-
 def test_a_stranger_s_link_at_the_place_of_the_machine_s_lock_is_not_followed(
     people: People,
 ) -> None:
-    folder, digest, said = attempt_of(people)
+    cell = people.ann.does(opened(people.project(mode=0o755)))
+    folder, digest, said = submitted(people, cell)
     kept, shared = people.root / "diary", people.root / "shared"
     kept.write_text("dear diary\n")
     os.chown(kept, people.ann.uid, people.ann.gid)
@@ -467,19 +411,23 @@ def test_a_stranger_s_link_at_the_place_of_the_machine_s_lock_is_not_followed(
 # -- a group that may read a work directory --------------------------------------------------------
 
 
-@rows("access, reads", {"group": ("group", True), "owner": ("owner", False)})
-def test_members_of_a_group_may_read_what_is_open_to_it_and_write_nothing(
-    people: People, access: str, reads: bool
+@rows("access, readers", {"all": ("all", "ben stranger"), "group": ("group", "ben"),
+                          "owner": ("owner", "")})  # fmt: skip
+def test_others_may_read_what_is_open_to_them_and_write_nothing(
+    people: People, access: str, readers: str
 ) -> None:
     project, note = people.project(mode=0o2755), Noted(text="it began")
     cell = people.ann.does(opened(project, access), umask=0o077)
     people.ann.does(lambda: Ledger(cell / LEDGER).append(note, at_s=1.0), umask=0o077)
-    shown = people.ben.does(lambda: len(Ledger(cell / LEDGER, shows_only=True).refresh()))
-    assert (shown == 1) is reads
-    said = people.ben.does(lambda: Ledger(cell / LEDGER).append(note, at_s=2.0))
-    assert said.startswith("LedgerError")
-    assert "PermissionError" in people.ben.does((cell / "x").touch)
-    assert people.stranger.does((cell / LEDGER).read_text).startswith("PermissionError")
+    for name, person in (("ben", people.ben), ("stranger", people.stranger)):
+        shown = person.does(lambda: len(Ledger(cell / LEDGER, shows_only=True).refresh()))
+        assert (shown == 1) is (name in readers)
+        said = person.does(lambda: Ledger(cell / LEDGER).append(note, at_s=2.0))
+        assert said.startswith("LedgerError")
+        assert "PermissionError" in person.does((cell / "x").touch)
+    if "stranger" in readers:  # it is shown, and not gone on with
+        said = people.stranger.does(lambda: Ledger(cell / LEDGER).refresh())
+        assert said.startswith(f"LedgerError: {cell} belongs to user {people.ann.name}")
 
 
 def test_a_link_in_a_work_directory_opens_no_other_folder_of_ours_to_the_group(
@@ -498,18 +446,3 @@ def test_a_link_in_a_work_directory_opens_no_other_folder_of_ours_to_the_group(
     assert people.ann.does(swap) is None
     people.ann.does(opened(project, "group"))
     assert (modes(private), private.stat().st_gid) == ("700", people.ann.gid)
-
-
-def test_without_the_word_a_colleague_s_ledger_is_shown_and_not_gone_on_with(
-    people: People,
-) -> None:
-    project = people.project(mode=0o2755)
-    cell = people.ann.does(opened(project, "all"))
-    people.ann.does(lambda: Ledger(cell / LEDGER).append(Noted(text="it began"), at_s=1.0))
-
-    def shows() -> int:
-        return len(Ledger(cell / LEDGER, shows_only=True).refresh())
-
-    assert people.stranger.does(shows) == 1
-    said = people.stranger.does(lambda: Ledger(cell / LEDGER).refresh())
-    assert said.startswith(f"LedgerError: {cell} belongs to user {people.ann.name}")

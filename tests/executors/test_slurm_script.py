@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -63,9 +62,7 @@ def test_options_for_srun_reach_srun_and_a_site_may_log_in_itself(folder: Path) 
         "a space in the name": ({"job_name": "a b"}, "job name 'a b': expected"),
         "a line break in the comment": ({"comment": "a\nb"}, "job comment"),
         "pins": (with_options(nodelist="n1"), "'nodelist' is set by"),
-        "dashes": (with_options(**{"--signal": "1"}), "'--signal' is set by"),
         "secrets": (with_options(export="ALL"), "'export' is 'ALL', expected NONE"),
-        "no option's name": (with_options(**{"a b": "1"}), "Slurm option 'a b': expected"),
         "counts that differ": ({"resources": Resources(nodes=3)}, "3 nodes .* 2"),
     },
 )
@@ -156,24 +153,6 @@ def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
     monkeypatch.setattr(_commands, "COMMAND_TIMEOUT_S", 0.5)
     late = run_command(["sh", "-c", "echo 31; exec sleep 60"])
     assert (late.is_late, late.out) == (True, "")
-
-
-ROOT = Path(__file__).parents[2]
-SLURM = ROOT / "tests" / "slurm"
-
-
-@pytest.mark.parametrize(("file", "folder"), [("faults", ROOT), ("sample", SLURM)])
-def test_every_test_that_make_slurm_faults_and_the_sample_name_is_there(
-    file: str, folder: Path
-) -> None:
-    spec = importlib.util.spec_from_file_location("xlatune_table", SLURM / f"{file}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name in vars(module)[file.upper()]:
-        path, _, test = name.partition("[")[0].partition("::")
-        assert f"def {test}(" in (folder / path).read_text(encoding="utf-8"), name
 
 
 def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(

@@ -45,8 +45,6 @@ def told(state: str, code: str = "0:0", *, reason: str = "None") -> dict[str, Sl
         "requeued after a failure": ("FAILED+REQUEUED", "pending"),
         "the node did not boot": ("BOOT_FAIL", "node-fail"),
         "suspended is not over": ("SUSPENDED", "running"),
-        "nodes that boot are not running yet": ("CONFIGURING", "pending"),
-        "staging out is not over": ("STAGE_OUT", "running"),
         "an unknown word is never an end": ("WHAT_IS_THIS", "running"),
         "no word is never an end": ("", "running"),
     },
@@ -67,15 +65,10 @@ FAILED = "sbatch: error: Batch job submission failed: "
             Trouble.FULL),
         "a limit that is named alone": ("sbatch: error: AssocMaxSubmitJobLimit", Trouble.FULL),
         "I/O error": (FAILED + "I/O error writing script/environment to file", Trouble.FOR_NOW),
-        "unspecified": (FAILED + "Unspecified error", Trouble.FOR_NOW),
-        "munge": (
-            'sbatch: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"',
-            Trouble.AWAY),
-        "a credential": (FAILED + "Invalid authentication credential", Trouble.AWAY),
+        "munge": ('sbatch: error: Munge encode failed: "/run/munge.socket.2"', Trouble.AWAY),
         "a job that is over": (UNKNOWN.err, Trouble.UNKNOWN_JOB),
         "an account that does not exist": (
             FAILED + "Invalid\naccount or account/partition combination", Trouble.FOR_GOOD),
-        "a command that is not there": ("sacct: command not found", Trouble.FOR_GOOD),
     },
 )  # fmt: skip
 def test_why_a_command_failed(error: str, trouble: Trouble) -> None:
@@ -86,42 +79,36 @@ def test_why_a_command_failed(error: str, trouble: Trouble) -> None:
     assert trouble.is_passing is (trouble not in (Trouble.UNKNOWN_JOB, Trouble.FOR_GOOD))
 
 
-# whether a job never starts for a reason -> such reasons
-REASONS: dict[bool, tuple[str, ...]] = {
-    True: (
-        "PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxGRESMinutesPerJob",
-        "PartitionConfig", "QOSMaxNodePerJobLimit", "QOSMinNode", "QOSMaxMemoryPerNode",
-        "QOSMinGRES", "MaxMemPerLimit", "BadConstraints", "InvalidQOS", "QOSNotAllowed",
-        "InvalidAccount", "AccountNotAllowed", "DependencyNeverSatisfied", "ReservationDeleted"),
-    False: (
-        "Priority", "Reservation", "ReqNodeNotAvail, UnavailableNodes:node002", "NodeDown",
-        "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher",
-        "Nodes required for job are DOWN, DRAINED or reserved for jobs",
-        "QOSMaxJobsPerUserLimit", "QOSMaxSubmitJobPerUserLimit", "QOSGrpNodeLimit",
-        "AssocGrpMemMinutes", "JobHeldUser", "job requeued in held state",
-        "job_requeued_in_held_state", "JobHoldMaxRequeue"),
-}  # fmt: skip
+NEVER = (
+    "PartitionTimeLimit", "QOSMaxWallDurationPerJobLimit", "AssocMaxGRESMinutesPerJob",
+    "PartitionConfig", "QOSMaxNodePerJobLimit", "QOSMinGRES", "MaxMemPerLimit", "BadConstraints",
+    "InvalidQOS", "QOSNotAllowed", "InvalidAccount", "AccountNotAllowed",
+    "DependencyNeverSatisfied", "ReservationInvalid",
+)  # fmt: skip
+LATER = (
+    "Priority", "Reservation", "ReqNodeNotAvail, UnavailableNodes:node002", "NodeDown",
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher",
+    "Nodes required for job are DOWN, DRAINED or reserved for jobs", "QOSMaxJobsPerUserLimit",
+    "QOSMaxSubmitJobPerUserLimit", "AssocGrpMemMinutes", "JobHeldUser",
+    "job requeued in held state", "job_requeued_in_held_state", "JobHoldMaxRequeue",
+)  # fmt: skip
 LACKS_NODES = ("ReqNodeNotAvail", "Nodes", "NodeDown", "PartitionConfig", "BadConstraints")
-IS_HELD = ("JobHeld", "job", "JobHold")
 
 
-@pytest.mark.parametrize(
-    ("never", "reason"), [(never, each) for never, found in REASONS.items() for each in found]
-)
-def test_why_a_job_waits(reason: str, *, never: bool) -> None:
+@pytest.mark.parametrize("reason", [*NEVER, *LATER])
+def test_why_a_job_waits(reason: str) -> None:
     for job in told("PENDING", reason=reason).values():
-        assert job.outcome.never_starts == (reason if never else "")
+        assert job.outcome.never_starts == (reason if reason in NEVER else "")
         assert job.outcome.lacks_nodes is reason.startswith(LACKS_NODES)
-        assert job.outcome.is_held is reason.startswith(IS_HELD)
-    for state in ("RUNNING", "NODE_FAIL"):
-        outcome = told(state, reason=reason)["scontrol"].outcome
-        assert (outcome.never_starts, outcome.lacks_nodes) == ("", False)
+        assert job.outcome.is_held is reason.startswith(("JobHeld", "job", "JobHold"))
+    outcome = told("RUNNING", reason=reason)["scontrol"].outcome
+    assert (outcome.never_starts, outcome.lacks_nodes) == ("", False)
 
 
-UNFINISHED = sorted(word for word, state in STATES.items() if not state.is_final)
+UNFINISHED = ["COMPLETING", *(word for word, state in STATES.items() if not state.is_final)]
 
 
-@given(st.sampled_from(sorted(STATES)), st.sampled_from(UNFINISHED), st.sampled_from(",+ "))
+@given(st.sampled_from([*STATES]), st.sampled_from(UNFINISHED), st.sampled_from(",+ "))
 def test_an_unfinished_flag_always_wins(word: str, flag: str, between: str) -> None:
     assert not to_state(f"{word}{between}{flag}").is_final
     assert not to_state(f"{flag}{between}{word}").is_final
@@ -147,13 +134,9 @@ def test_all_commands_say_the_same(command: str) -> None:
     assert (job.outcome.state, job.outcome.nodes) == ("timeout", ("node002", "node003"))
     assert (job.outcome.start_s, job.outcome.end_s) == (1795173251.0, 1795173260.0)
     assert job.outcome.signal == (None if command == "squeue" else 15)
-
-
-def test_a_time_in_another_form_is_no_time() -> None:
+    # the controller's local time is no time of ours
     line = "JobId=2 JobState=CANCELLED StartTime=2026-11-20T11:14:11 WorkDir=/w/t1/1 ExitCode=0:0"
-    job = parse_scontrol(line)["2"]
-    assert (job.outcome.state, job.folder) == ("cancelled", "/w/t1/1")
-    assert job.outcome.start_s is None, "the controller's local time is no time of ours"
+    assert parse_scontrol(line)["2"].outcome.start_s is None
 
 
 @rows(
@@ -162,7 +145,6 @@ def test_a_time_in_another_form_is_no_time() -> None:
         "an exit code": ("3:0", (3, None)),
         "a signal": ("0:9", (None, 9)),
         "srun's way to tell a signal": ("137:0", (None, 9)),
-        "success": ("0:0", (0, None)),
         "nothing": ("", (None, None)),
     },
 )
@@ -187,7 +169,6 @@ TORN = Outcome(state=State.FAILED, reason="cannot be read", is_unreadable=True)
             "failed", [TOLD_TO_END], ("failed", None, 7)),
         "the trial's own deadline": ("failed", [AT_ITS_LIMIT], ("timeout", None, 9)),
         "a time limit after the trainer was done": ("timeout", [OK], ("timeout", 0, None)),
-        "cancelled": ("cancelled", [TOLD_TO_END], ("cancelled", None, 15)),
         "the trainer is done, the nodes are not free": ("running", [OK], ("running", None, 7)),
         "a rank that says why explains more than an unreadable one": (
             "completed", [TORN, EXIT_41], ("failed", 41, None)),
@@ -199,9 +180,5 @@ def test_merge(slurm: str, ranks: list[Outcome], expected: tuple[Any, ...]) -> N
     assert (merged.state, merged.exit_code, merged.signal) == expected
     assert merged.nodes == ("n1",)
     assert merged.is_unreadable is (ranks == [TORN] and slurm == "completed")
-
-
-def test_merge_keeps_that_the_trainer_could_not_be_started() -> None:
     refused = msgspec.structs.replace(rank(State.FAILED), is_started=False)
     assert not merge(Outcome(state=State.FAILED), [refused]).is_started
-    assert merge(Outcome(state=State.FAILED), [OK, EXIT_1]).is_started

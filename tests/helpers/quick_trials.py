@@ -29,7 +29,6 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.folder import DEVICES, write_spec
 from pytest_xlatune.executors.local import LocalExecutor
-from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 
@@ -56,29 +55,24 @@ class QuickExecutor(LocalExecutor):
         is_beside = self.beside and folder.name.startswith(f"{self.beside}-")
         if is_beside or set(request.nodelist) - here or request.resources.nodes > 1:
             return super().submit(spec, request)  # which refuses other nodes
-        if (known := payload.read_job(folder)) is None:
+        job = folder / "job.txt"  # the payload of every trial has the process of this session
+        if not job.exists():
             digest = write_spec(folder, spec)
-            known = {"job_id": f"{os.getpid()}.{time.monotonic_ns()}", "comment": request.comment}
-            secure_files.write_json(folder / payload.JOB, known)
+            secure_files.write_bytes(job, f"{os.getpid()}.{time.monotonic_ns()}".encode())
             with mock.patch.multiple(payload, **QUICK), mock.patch("os.umask", return_value=0o22):
                 payload.run(str(folder), digest=digest)
             secure_files.restrict_modes(folder)
-        elif known["comment"] != request.comment:
-            raise SubmissionError(f"{folder} already holds the attempt {known['comment']!r}")
-        return known["job_id"]
+        return secure_files.read_text(job)
 
 
 def _start(
-    spec: Mapping[str, Any], folder: payload.Folder, rank: int, *_: int, log: str = "", **__: object
+    spec: Mapping[str, Any], at: payload._Attempt, *, log: str = "", **_: object
 ) -> SimpleNamespace:
     """Run a program of a trial to its end: the trainer, or one with a log of its own."""
-
-    def fill(text: str) -> bytes:
-        return payload.filled(text, folder.path, rank)
-
+    folder = at.folder
     # JAX is not asked for devices: that costs two seconds a cell in each session
-    argv = [os.fsdecode(fill(word)) for word in spec["argv"] if word != DEVICES]
-    environment = payload._environment(spec, fill, rank)
+    argv = [os.fsdecode(payload.filled(word, at)) for word in spec["argv"] if word != DEVICES]
+    environment = payload.environment_of(spec, at)
     cwd = Path(spec.get("cwd") or folder.path)
     limit_s = payload.PROBE_S if log else spec["deadline_s"]
     program = _in_this_process(argv, environment)
@@ -87,7 +81,7 @@ def _start(
         if program
         else _run_apart(argv, environment, cwd, limit_s)
     )
-    with (folder.path / (log or payload.log_name(rank))).open("ab") as written:
+    with (folder.path / (log or payload.log_name(at.rank))).open("ab") as written:
         written.write(said)
     # a program that was ended at its deadline has no code yet
     ended = -9 if code is None else code

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.executors.named import EXECUTORS
+from pytest_xlatune.executors import EXECUTORS
 from tests.helpers import toy
 from tests.helpers.guests import install, whole
 from tests.helpers.quick_trials import QuickExecutor

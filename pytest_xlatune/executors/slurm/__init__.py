@@ -95,31 +95,31 @@ class SlurmExecutor(OnSlurm):
             SubmissionError: sbatch refused the job for good. If it was accepted nevertheless, it
                 starts no trainer.
         """
-        cancel = request.folder.resolve() / payload.CANCEL
-        cancel.unlink(missing_ok=True)
-        try:
-            return self._find_or_submit(spec, request)
-        except (SchedulerDown, QueueFull):
-            raise
-        except SubmissionError:
-            with contextlib.suppress(OSError):
-                cancel.touch()
-            raise
-
-    def _find_or_submit(self, spec: LaunchSpec, request: Request) -> str:
-        """Submit the payload unless its job exists in the folder or in Slurm; return the job id.
-
-        It raises the same errors as `submit`.
-        """
-        folder, name = request.folder.resolve(), request.job_name
+        folder = request.folder.resolve()
+        (folder / payload.CANCEL).unlink(missing_ok=True)
         arguments = arguments_of(request)
         if (folder / SCRIPTS).exists():
-            self._wait_for_sbatch(folder)
+            # the sbatch of a killed session goes on and may still be accepted
+            with locks.held(folder / SCRIPTS / SBATCH_LOCK, wait_s=_SBATCH_OVER_S) as is_over:
+                if not is_over:
+                    raise SchedulerDown(f"an sbatch of another session for {folder} still runs")
             if job_id := self.find(request):
                 return job_id
         digest = write_spec(folder, spec)
         secure_files.make_folder(folder / SCRIPTS)
-        where = compress(request.nodelist) or "any node"
+        try:
+            return self._call_sbatch(folder, request, arguments, digest)
+        except (SchedulerDown, QueueFull):
+            raise
+        except SubmissionError:
+            with contextlib.suppress(OSError):
+                (folder / payload.CANCEL).touch()
+            raise
+
+    def _call_sbatch(
+        self, folder: Path, request: Request, arguments: Mapping[str, Any], digest: str
+    ) -> str:
+        name, where = request.job_name, compress(request.nodelist) or "any node"
         waits = iter(RETRY_AFTER_S)
         while (
             reply := script.submit(folder, arguments, digest=digest)
@@ -133,7 +133,6 @@ class SlurmExecutor(OnSlurm):
             if wait_s is not None:
                 _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
                 self._sleep(wait_s)
-            # even after an error of sbatch, the controller may have accepted the job
             is_surely_refused = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
             if not is_surely_refused and (job_id := self.find(request)):
                 return job_id
@@ -143,14 +142,11 @@ class SlurmExecutor(OnSlurm):
         if reply.trouble is Trouble.NONE:
             _log.info("%s is job %s on %s", name, reply.out, where)
             return reply.out
+        reason = f"job {name} on {where} is not submitted: {reply.error}"
         if reply.trouble is Trouble.AWAY:
-            note = "; before it is submitted again, Slurm is asked for it" if reply.is_late else ""
-            raise SchedulerDown(f"job {name} on {where} is not submitted: {reply.error}{note}")
-        reason = f"sbatch refused job {name} on {where}: {reply.error}"
+            raise SchedulerDown(reason)
         if reply.trouble is Trouble.FULL:
             raise QueueFull(reason)
-        if reply.trouble is Trouble.UNCLEAR:
-            reason = f"job {name} on {where} is not submitted; Slurm has no such job: {reply.error}"
         tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
         raise SubmissionError(f"{reason}{tries}; the script is in {folder / SCRIPTS}")
 
@@ -242,13 +238,6 @@ class SlurmExecutor(OnSlurm):
         _log.warning("job %s is now another job, in %s; it is not cancelled", job_id, job.folder)
         return False
 
-    def _wait_for_sbatch(self, folder: Path) -> None:
-        """Wait for the sbatch of a killed session, which goes on and may still be accepted."""
-        with locks.held(folder / SCRIPTS / SBATCH_LOCK, wait_s=_SBATCH_OVER_S) as is_held:
-            if is_held:
-                return
-        raise SchedulerDown(f"an sbatch of another session for {folder} is still running")
-
 
 def arguments_of(request: Request) -> dict[str, Any]:
     """Return submitit's parameters for a trial."""
@@ -268,6 +257,8 @@ def arguments_of(request: Request) -> dict[str, Any]:
             f"{compress(nodelist)}"
         )
     options, srun_args = site_options(resources.options)
+    scripts = shlex.quote(str(folder / SCRIPTS))
+    login = [] if options.get("export") == SLURM_LOGS_IN else [f". {shlex.quote(str(LOGIN))}"]
     arguments = {
         "job_name": job_name,
         "comment": comment,
@@ -275,7 +266,12 @@ def arguments_of(request: Request) -> dict[str, Any]:
         "ntasks_per_node": resources.tasks_per_node,
         "exclusive": True,
         "time": math.ceil(resources.time_limit_s / 60),
-        "setup": _setup(folder / SCRIPTS, logs_in=options.get("export") == SLURM_LOGS_IN),
+        "setup": [
+            *login,
+            "unset SLURM_JWT",
+            "# the session that submits may die before it can write the job's number down",
+            f': > {scripts}/"$SLURM_JOB_ID"_begun',
+        ],
         # otherwise the other ranks would wait in a collective for a dead one, up to the time limit
         "srun_args": ["--export=ALL", "--kill-on-bad-exit=1", *srun_args],
         # With `--export=NAME=VALUE`, Slurm silently cuts a value at its comma. ALL exports little,
@@ -291,13 +287,3 @@ def arguments_of(request: Request) -> dict[str, Any]:
         },
     }
     return arguments | ({"nodelist": compress(nodelist)} if nodelist else {})
-
-
-def _setup(scripts: Path, *, logs_in: bool) -> list[str]:
-    """Return the lines of the script that come before srun."""
-    return [
-        *([] if logs_in else [f". {shlex.quote(str(LOGIN))}"]),
-        "unset SLURM_JWT",
-        "# the session that submits may die before it can write the job's number down",
-        f': > {shlex.quote(str(scripts))}/"$SLURM_JOB_ID"_begun',
-    ]

@@ -16,7 +16,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -175,17 +175,12 @@ def run_program(
                 os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise  # Ctrl-C
+            out = ""
+            with contextlib.suppress(subprocess.TimeoutExpired):  # another process keeps its pipe
+                out, _ = process.communicate(timeout=_CLOSE_S)
             reason = f"{name} did not answer in {COMMAND_TIMEOUT_S:.0f} s and was ended"
-            return Reply(code=1, out=_last_output(process), err=reason, is_late=True)
+            return Reply(code=1, out=out, err=reason, is_late=True)
     return Reply(code=process.returncode, out=out, err=err)
-
-
-def _last_output(process: subprocess.Popen[str]) -> str:
-    """Return the output of a killed program; "" if another process keeps its pipe open."""
-    try:
-        return process.communicate(timeout=_CLOSE_S)[0]
-    except subprocess.TimeoutExpired:
-        return ""
 
 
 def steering_names(environ: Mapping[str, str]) -> list[str]:
@@ -206,19 +201,15 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir
 _COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir",
             "ExitCode")  # fmt: skip
 
-# All job states and state flags of slurm.h, 22.05 to 25.05. A job is over only if it has no flag of
-# RUNNING or PENDING: during COMPLETING, for example, the nodes still run its processes. (submitit
-# takes SUSPENDED, CONFIGURING, RESIZING, SIGNALING and STAGE_OUT for the end of a job.)
+# The job states and state flags of slurm.h, 22.05 to 25.05, but for those of a job that runs, such
+# as COMPLETING, during which the nodes still run its processes. A job is over only if it has no
+# flag that is missing here or means PENDING. (submitit takes SUSPENDED, CONFIGURING, RESIZING,
+# SIGNALING and STAGE_OUT for the end of a job.)
 STATES: Mapping[str, State] = {
     **dict.fromkeys(
         ("PENDING", "CONFIGURING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD",
          "RESV_DEL_HOLD", "SPECIAL_EXIT"),
         State.PENDING,
-    ),
-    **dict.fromkeys(
-        ("RUNNING", "COMPLETING", "EXPEDITING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED",
-         "SUSPENDED", "UPDATE_DB"),
-        State.RUNNING,
     ),
     "COMPLETED": State.COMPLETED,
     **dict.fromkeys(("FAILED", "LAUNCH_FAILED"), State.FAILED),
@@ -294,24 +285,19 @@ def to_state(text: str) -> State:
     `FAILED+REQUEUED`). A job is over only if all words say so; an unknown word means that it runs.
     """
     words = _WORD.findall(text.split(" by ", maxsplit=1)[0])
-    states = [STATES.get(word, State.RUNNING) for word in words]
-    for state in states:
-        if not state.is_final:
-            return state
-    return states[0] if states else State.RUNNING
+    states = [STATES.get(word, State.RUNNING) for word in words] or [State.RUNNING]
+    return next((state for state in states if not state.is_final), states[0])
 
 
 def parse_scontrol(text: str) -> dict[str, SlurmJob]:
     """Parse `scontrol show job -o`: one job in each line, `Key=value` separated by spaces."""
-    return _jobs(dict(_fields(line.rstrip())) for line in text.splitlines())
-
-
-def _fields(line: str) -> Iterator[tuple[str, str]]:
-    """Yield key and value of each field; a value ends where the next key begins."""
-    matches = list(_FIELD.finditer(line))
-    ends = [match.start() for match in matches[1:]] + [len(line)]
-    for match, end in zip(matches, ends, strict=False):
-        yield match.group(1), line[match.end() : end]
+    rows = []
+    for line in text.splitlines():
+        # a value ends where the next key begins
+        matches = list(_FIELD.finditer(line))
+        ends = [match.start() for match in matches[1:]] + [len(line)]
+        rows.append({m[1]: line[m.end() : end] for m, end in zip(matches, ends, strict=False)})
+    return _jobs(rows)
 
 
 def parse_squeue(text: str) -> dict[str, SlurmJob]:
@@ -336,28 +322,27 @@ def merge(slurm: Outcome, ranks: Iterable[Outcome]) -> Outcome:
         return slurm
     failed = [outcome for outcome in outcomes if outcome.state in (State.FAILED, State.TIMEOUT)]
     incomplete = [outcome for outcome in outcomes if outcome.state is not State.COMPLETED]
-    if failed:
-        # an outcome that cannot be read explains less than any other
-        rank = min(failed, key=lambda outcome: (outcome.is_unreadable, outcome.end_s or 0.0))
-    else:
-        rank = incomplete[0] if incomplete else outcomes[0]
+    # an outcome that cannot be read explains less than any other
+    failed.sort(key=lambda outcome: (outcome.is_unreadable, outcome.end_s or 0.0))
+    rank = (failed or incomplete or outcomes)[0]
     is_by_slurm = slurm.state not in (State.COMPLETED, State.FAILED)
     # a rank died without an outcome, which only Slurm saw; the others ended because of it
     is_silent = slurm.state is State.FAILED and not failed
+    codes = slurm if is_silent else rank
     starts_s = [outcome.start_s for outcome in outcomes if outcome.start_s is not None]
     ends_s = [outcome.end_s for outcome in outcomes if outcome.end_s is not None]
     reasons = (slurm.reason, "" if is_silent else rank.reason)
     return replace(
         slurm,
-        state=slurm.state if is_by_slurm or is_silent else rank.state,
-        exit_code=slurm.exit_code if is_silent else rank.exit_code,
-        signal=slurm.signal if is_silent else rank.signal,
+        state=slurm.state if is_by_slurm else codes.state,
+        exit_code=codes.exit_code,
+        signal=codes.signal,
         nodes=slurm.nodes or tuple(node for outcome in outcomes for node in outcome.nodes),
         start_s=min(starts_s, default=slurm.start_s),
         end_s=max(ends_s, default=slurm.end_s),
         reason="; ".join(reason for reason in reasons if reason),
-        is_started=is_silent or rank.is_started,
-        is_unreadable=rank.is_unreadable and not (is_by_slurm or is_silent),
+        is_started=codes.is_started,
+        is_unreadable=codes.is_unreadable and not is_by_slurm,
     )
 
 
@@ -375,7 +360,9 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     state = to_state(row["JobState"])
     exit_code, signal = _parse_exit(row.get("ExitCode", "")) if state.is_final else (None, None)
     reason = _value(row, "Reason")
-    is_waiting = state is State.PENDING
+    is_waiting, nodes = state is State.PENDING, tuple[str, ...]()
+    with contextlib.suppress(ConfigError):  # `None assigned` and the like
+        nodes = expand(_value(row, "NodeList"))
     may_lack_nodes = _LACKS_NODES.search(reason) or _MAY_LACK_NODES.search(reason)
     return SlurmJob(
         job_id=row["JobId"],
@@ -384,7 +371,7 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
             state=state,
             exit_code=exit_code,
             signal=signal,
-            nodes=_parse_nodes(_value(row, "NodeList")),
+            nodes=nodes,
             start_s=_parse_time(row.get("StartTime", "")),
             end_s=_parse_time(row.get("EndTime", "")) if state.is_final else None,
             reason=f"{row['JobState'].strip()} ({reason})" if reason else row["JobState"].strip(),
@@ -413,11 +400,3 @@ def _parse_exit(text: str) -> tuple[int | None, int | None]:
 def _parse_time(text: str) -> float | None:
     # 1795173260    Unknown
     return float(text) if re.fullmatch(r"\s*[0-9]{1,11}\s*", text) else None
-
-
-def _parse_nodes(text: str) -> tuple[str, ...]:
-    """Expand a node list; `None assigned` and the like contain no nodes."""
-    try:
-        return expand(text) if text else ()
-    except ConfigError:
-        return ()

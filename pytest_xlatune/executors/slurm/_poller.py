@@ -22,8 +22,8 @@ The poller submits nothing. Its memory only saves questions, and may be lost.
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,19 @@ QUEUE_ROUNDS = 10  # rounds between two questions about jobs that wait behind a 
 # The most jobs that are asked for one by one; more are asked for by one squeue. Without an id,
 # scontrol would print all jobs of the cluster in each round: 1.5 MB for 1,500 jobs.
 _ONE_BY_ONE = 8
-_NO_ACCOUNTING_S = 300.0  # seconds until slurmdbd is asked again after it did not answer
+
+
+_NOT_ASKED = Outcome(state=State.PENDING, reason="not asked yet")
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is remembered of a job."""
+
+    folder: Path  # that of its attempt
+    outcome: Outcome = _NOT_ASKED  # the last one
+    empty_rounds: int = 0  # rounds, up to the last one, in which no part of Slurm knew the job
+    log_bytes: int | None = None  # in the last of these rounds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,23 +84,18 @@ class Poller:
         run: runs a Slurm command.
         clock: returns the time in seconds, on a clock that never goes back.
         round_s: the least time between two rounds of questions.
-        patience_s: seconds without an answer of the controller until `poll` gives up.
         is_ours: whether a job may be that of an attempt's folder, because job ids are reused.
     """
 
     run: Run = run_command
     clock: Callable[[], float] = time.monotonic
     round_s: float = ROUND_S
-    patience_s: float = PATIENCE_S
     is_ours: Callable[[SlurmJob, Path], bool] = SlurmJob.is_in
-    _asked_at_s: float | None = None  # when the last round began; None before the first
+    _next_round_s: float = -math.inf
     _silent_since_s: float | None = None  # when the controller fell silent; None if it answers
     _controller_fault: str = ""  # why the controller's last answer could not be used
-    _ask_accounting_at_s: float = 0.0  # slurmdbd is not asked before this time
     # The keys are folders, because a controller that lost its last seconds reuses job ids.
-    _outcomes: dict[Path, Outcome] = field(default_factory=dict)  # the last one of each job
-    _empty_rounds: dict[Path, int] = field(default_factory=dict)  # rounds that did not know the job
-    _log_bytes: dict[Path, int] = field(default_factory=dict)  # in the last of these rounds
+    _jobs: dict[Path, _Watched] = field(default_factory=dict)
     _rounds_until_all: int = 0  # rounds until waiting jobs are asked for again
 
     def poll(self, folders: Mapping[str, Path]) -> dict[str, Outcome]:
@@ -99,168 +106,153 @@ class Poller:
 
         Raises:
             SchedulerDown: the controller does not answer; ask again later.
-            SubmissionError: it has not answered for `patience_s`.
+            SubmissionError: it has not answered for `PATIENCE_S`.
         """
         now_s = self.clock()
-        open_jobs = {
-            job_id: folder
+        jobs = {
+            job_id: self._jobs.setdefault(folder, _Watched(folder))
             for job_id, folder in folders.items()
-            if not self._outcomes.get(folder, _NOT_ASKED).state.is_final
         }
-        if open_jobs and (self._asked_at_s is None or now_s - self._asked_at_s >= self.round_s):
-            self._asked_at_s = now_s
-            answers = self._ask_slurm(self._jobs_to_ask(open_jobs), now_s)
-            self._outcomes |= {open_jobs[job_id]: outcome for job_id, outcome in answers.items()}
-            if any(answer.state.is_final for answer in answers.values()) or self._silent_since_s:
+        open_jobs = {id_: job for id_, job in jobs.items() if not job.outcome.state.is_final}
+        if open_jobs and now_s >= self._next_round_s:
+            self._next_round_s = now_s + self.round_s
+            try:
+                self._ask_slurm(self._jobs_to_ask(open_jobs))
+                self._silent_since_s = None
+            except SchedulerDown as error:
+                self._controller_fault = str(error)
+                self._silent_since_s = (
+                    now_s if self._silent_since_s is None else self._silent_since_s
+                )
+            if self._silent_since_s or any(
+                job.outcome.state.is_final for job in open_jobs.values()
+            ):
                 self._rounds_until_all = 0
         if open_jobs and self._silent_since_s is not None:
-            raise self._silence_error(now_s - self._silent_since_s)
-        return {
-            job_id: self._outcomes.get(folder, _NOT_ASKED) for job_id, folder in folders.items()
-        }
+            silent_s = now_s - self._silent_since_s
+            reason = f"the Slurm controller has not answered for {silent_s:.0f} s"
+            reason = f"{reason}: {self._controller_fault}"
+            if silent_s < PATIENCE_S:
+                raise SchedulerDown(reason)
+            raise SubmissionError(
+                f"{reason}; gave up after {PATIENCE_S:.0f} s. Running jobs go on and are adopted "
+                "by the next run; start it when `scontrol ping` says UP"
+            )
+        return {job_id: job.outcome for job_id, job in jobs.items()}
 
-    def _jobs_to_ask(self, folders: Mapping[str, Path]) -> Mapping[str, Path]:
+    def _jobs_to_ask(self, jobs: Mapping[str, _Watched]) -> Mapping[str, _Watched]:
         """Return the jobs to ask for in this round: all, or those that do not wait in the queue."""
-        active = {}
-        for job_id, folder in folders.items():
-            outcome = self._outcomes.get(folder)
-            waits = outcome is not None and outcome.state is State.PENDING
-            if not waits or folder in self._empty_rounds:
-                active[job_id] = folder
-        if active and len(active) < len(folders) and self._rounds_until_all > 0:
+        active = {
+            job_id: job
+            for job_id, job in jobs.items()
+            if job.outcome.state is not State.PENDING
+            or job.empty_rounds
+            or job.outcome is _NOT_ASKED
+        }
+        if active and len(active) < len(jobs) and self._rounds_until_all > 0:
             self._rounds_until_all -= 1
             return active
         self._rounds_until_all = QUEUE_ROUNDS
-        return folders
+        return jobs
 
-    def _ask_slurm(self, folders: Mapping[str, Path], now_s: float) -> dict[str, Outcome]:
-        """Ask about jobs; return {} if the controller does not answer."""
+    def _ask_slurm(self, watched: Mapping[str, _Watched]) -> None:
+        """Ask about jobs and remember the answers.
+
+        Raises:
+            SchedulerDown: the controller does not answer.
+        """
         # read before Slurm is asked, so that a job that begins meanwhile does not look requeued
         begun = {
-            job_id for job_id, folder in folders.items() if _begin_file(folder, job_id).exists()
+            job_id for job_id, job in watched.items() if _begin_file(job.folder, job_id).exists()
         }
-        jobs = self._ask_controller(folders)
-        if jobs is None:
-            self._silent_since_s = now_s if self._silent_since_s is None else self._silent_since_s
-            return {}
-        self._silent_since_s = None
+        jobs = self._our_jobs(self._ask_controller(sorted(watched)), watched)
         unfinished_in_accounting = set[str]()
-        if unknown := folders.keys() - jobs.keys():
-            accounted = self._our_jobs(self._ask_accounting(sorted(unknown), now_s), folders)
-            for job_id, job in accounted.items():
+        if unknown := watched.keys() - jobs.keys():
+            answer = self.run(sacct("-j", ",".join(sorted(unknown))))
+            # a failed answer, where there is no slurmdbd, names no job
+            for job_id, job in self._our_jobs(parse_sacct(answer.out), watched).items():
                 if job.outcome.state.is_final:
                     jobs[job_id] = job
                 else:  # no proof, because slurmdbd never records the end of a job that was lost
                     unfinished_in_accounting.add(job_id)
-        outcomes = {}
-        for job_id, folder in folders.items():
+        for job_id, known in watched.items():
             if job_id in jobs:
-                has_begun = job_id in begun
-                outcomes[job_id] = self._known_outcome(jobs[job_id], folder, has_begun=has_begun)
+                known.empty_rounds = 0
+                known.outcome = _known_outcome(jobs[job_id], known, has_begun=job_id in begun)
             else:
                 needs_more = job_id in unfinished_in_accounting or not jobs
                 most_rounds = ALL_EMPTY_ROUNDS if needs_more else EMPTY_ROUNDS
-                outcomes[job_id] = self._unknown_outcome(job_id, folder, most_rounds)
-        return outcomes
+                known.outcome = _unknown_outcome(job_id, known, most_rounds)
 
-    def _ask_controller(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
-        """Ask slurmctld; return None if it does not answer."""
-        if len(folders) > _ONE_BY_ONE:
-            return self._ask_squeue(folders)
+    def _ask_controller(self, ids: Sequence[str]) -> dict[str, SlurmJob]:
+        """Return job id -> job, from slurmctld.
+
+        Raises:
+            SchedulerDown: it does not answer, or nothing that can be used.
+        """
+        answers = (Trouble.NONE, Trouble.UNKNOWN_JOB)
         known: dict[str, SlurmJob] = {}
-        has_answered = False
-        for job_id in sorted(folders):
+        trouble, text, has_answered = Trouble.NONE, "", False
+        for job_id in ids if len(ids) <= _ONE_BY_ONE else ():
             answer = self.run(["scontrol", "show", "job", "-o", job_id])
-            if answer.trouble is Trouble.UNKNOWN_JOB:
-                has_answered = True
-            elif answer.trouble is Trouble.AWAY:
-                self._controller_fault = answer.error
-                return None
-            elif answer.trouble is not Trouble.NONE:
-                return self._ask_squeue(folders)
-            else:
-                known |= parse_scontrol(answer.out)
-                self._controller_fault = (
-                    f"scontrol says nothing of job {job_id}: {answer.out!r:.80}"
-                )
-        # if no answer names a job or says that an id is unknown, none of them can be used
-        return self._our_jobs(known, folders) if known or has_answered else None
-
-    def _ask_squeue(self, folders: Mapping[str, Path]) -> dict[str, SlurmJob] | None:
-        """Ask for all our jobs at once; return None if the controller does not answer."""
-        answer = self.run(squeue("-u", getpass.getuser(), "-j", ",".join(sorted(folders))))
-        if answer.trouble not in (Trouble.NONE, Trouble.UNKNOWN_JOB):
-            self._controller_fault = answer.error
-            return None
-        known = parse_squeue(answer.out)
-        if not known and answer.trouble is Trouble.NONE and answer.out.strip():
-            self._controller_fault = f"squeue answers {answer.out!r:.80}"
-            return None
-        return self._our_jobs(known, folders)
-
-    def _ask_accounting(self, ids: Sequence[str], now_s: float) -> dict[str, SlurmJob]:
-        if now_s < self._ask_accounting_at_s:
-            return {}
-        answer = self.run(sacct("-j", ",".join(ids)))
-        if answer.code:
-            self._ask_accounting_at_s = now_s + _NO_ACCOUNTING_S
-            return {}
-        return parse_sacct(answer.out)
-
-    def _known_outcome(self, job: SlurmJob, folder: Path, *, has_begun: bool) -> Outcome:
-        """Return the outcome of a job that Slurm knows.
-
-        `has_begun` says whether the job's script had begun when Slurm was asked.
-        """
-        self._empty_rounds.pop(folder, None)
-        outcome = job.outcome
-        if outcome.state.is_final:
-            before = self._outcomes.get(folder, _NOT_ASKED)
-            return ended(job, folder, was_requeued=before.is_requeued)
-        if outcome.state is State.PENDING and has_begun:
-            reason = f"{outcome.reason}, {_REQUEUED}"
-            return replace(outcome, reason=reason, is_requeued=True)
-        return replace(outcome, is_requeued=_has_begun_again(folder, job.job_id))
-
-    def _unknown_outcome(self, job_id: str, folder: Path, most_rounds: int) -> Outcome:
-        """Return the outcome of a job that no part of Slurm knows any more.
-
-        The job is lost after `most_rounds` of such rounds in which its log did not grow.
-        """
-        if (outcome := _outcome_by_ranks(folder, job_id)) is not None:
-            return outcome
-        size_bytes = sum(path.stat().st_size for path in folder.glob("log.*.txt"))
-        is_growing = size_bytes != self._log_bytes.setdefault(folder, size_bytes)
-        self._log_bytes[folder] = size_bytes
-        rounds = 1 if is_growing else self._empty_rounds.get(folder, 0) + 1
-        self._empty_rounds[folder] = rounds
-        if rounds >= most_rounds:
-            return Outcome(
-                state=State.LOST, reason=f"no part of Slurm knew the job in {rounds} rounds"
-            )
-        before = self._outcomes.get(folder, _NOT_ASKED)
-        reason = f"unknown to Slurm, round {rounds} of {most_rounds}"
-        return replace(before, reason=reason, lacks_nodes=False)
+            trouble, text = answer.trouble, answer.out
+            if trouble is Trouble.AWAY:
+                raise SchedulerDown(answer.error)
+            if trouble not in answers:
+                break
+            has_answered |= trouble is Trouble.UNKNOWN_JOB
+            known |= parse_scontrol(text)
+        if len(ids) > _ONE_BY_ONE or trouble not in answers:
+            answer = self.run(squeue("-u", getpass.getuser(), "-j", ",".join(ids)))
+            trouble, text, known = answer.trouble, answer.out, parse_squeue(answer.out)
+            if trouble not in answers:
+                raise SchedulerDown(answer.error)
+            has_answered = trouble is Trouble.UNKNOWN_JOB or not text.strip()
+        if known or has_answered:
+            return known
+        # no answer names a job or says that an id is unknown
+        raise SchedulerDown(f"Slurm's answer about job {ids[-1]} cannot be read: {text!r:.80}")
 
     def _our_jobs(
-        self, jobs: Mapping[str, SlurmJob], folders: Mapping[str, Path]
+        self, jobs: Mapping[str, SlurmJob], watched: Mapping[str, _Watched]
     ) -> dict[str, SlurmJob]:
-        """Return the jobs of `folders`, without other jobs that were given the same ids."""
+        """Return the jobs that are watched, without other jobs that were given the same ids."""
         return {
             job_id: job
             for job_id, job in jobs.items()
-            if job_id in folders and self.is_ours(job, folders[job_id])
+            if job_id in watched and self.is_ours(job, watched[job_id].folder)
         }
 
-    def _silence_error(self, silent_s: float) -> SubmissionError:
-        reason = f"the Slurm controller has not answered for {silent_s:.0f} s"
-        reason = f"{reason}: {self._controller_fault}"
-        if silent_s < self.patience_s:
-            return SchedulerDown(reason)
-        return SubmissionError(
-            f"{reason}; gave up after {self.patience_s:.0f} s. Running jobs go on and are adopted "
-            "by the next run; start it when `scontrol ping` says UP"
-        )
+
+def _known_outcome(job: SlurmJob, known: _Watched, *, has_begun: bool) -> Outcome:
+    """Return the outcome of a job that Slurm knows.
+
+    `has_begun` says whether the job's script had begun when Slurm was asked.
+    """
+    outcome = job.outcome
+    if outcome.state.is_final:
+        return ended(job, known.folder, was_requeued=known.outcome.is_requeued)
+    if outcome.state is State.PENDING and has_begun:
+        return replace(outcome, reason=f"{outcome.reason}, {_REQUEUED}", is_requeued=True)
+    return replace(outcome, is_requeued=_has_begun_again(known.folder, job.job_id))
+
+
+def _unknown_outcome(job_id: str, known: _Watched, most_rounds: int) -> Outcome:
+    """Return the outcome of a job that no part of Slurm knows any more.
+
+    The job is lost after `most_rounds` of such rounds in which its log did not grow.
+    """
+    if (outcome := _outcome_by_ranks(known.folder, job_id)) is not None:
+        return outcome
+    size_bytes = sum(path.stat().st_size for path in known.folder.glob("log.*.txt"))
+    is_growing = known.log_bytes not in (None, size_bytes)
+    known.log_bytes = size_bytes
+    known.empty_rounds = 1 if is_growing else known.empty_rounds + 1
+    if known.empty_rounds >= most_rounds:
+        reason = f"no part of Slurm knew the job in {most_rounds} rounds"
+        return Outcome(state=State.LOST, reason=reason)
+    reason = f"unknown to Slurm, round {known.empty_rounds} of {most_rounds}"
+    return replace(known.outcome, reason=reason, lacks_nodes=False)
 
 
 def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome:
@@ -272,15 +264,19 @@ def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome
     requeued = _requeued(job, folder, ranks, was_requeued=was_requeued)
     if requeued is not None:
         return requeued
-    # Slurm reports a lack of memory for the step only; its job has FAILED with signal 9. A trial
-    # with signal 9 would be repeated, and would run out of the host's memory again.
-    if job.outcome.state is State.FAILED and (reason := _out_of_memory(folder, job)):
-        job = dataclasses.replace(
-            job, outcome=replace(job.outcome, state=State.OUT_OF_MEMORY, reason=reason)
-        )
-    if not ranks and job.outcome.state is State.FAILED:
-        return replace(job.outcome, reason=f"{job.outcome.reason}{_launch_error(folder, job)}")
-    outcome = merge(job.outcome, ranks)
+    outcome = job.outcome
+    if outcome.state is State.FAILED:
+        lines = script_output(folder, job.job_id)
+        # Slurm reports a lack of memory for the step only; its job has FAILED with signal 9. A
+        # trial with signal 9 would be repeated, and would run out of the host's memory again.
+        if kills := [line for line in lines if _OUT_OF_MEMORY.search(line)]:
+            reason = f"OUT_OF_MEMORY: {kills[0]:.300}"
+            outcome = replace(outcome, state=State.OUT_OF_MEMORY, reason=reason)
+        # left out because it says little:  srun: error: node001: task 0: Exited with exit code 2
+        elif not ranks and (told := [line for line in lines if not line.startswith("srun: ")]):
+            reason = f"{outcome.reason}; the payload did not run: {told[-1]:.300}"
+            return replace(outcome, reason=reason)
+    outcome = merge(outcome, ranks)
     if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():
         # we cancelled the job, and it died of the signal before Slurm reported that
         outcome = replace(outcome, state=State.CANCELLED)
@@ -311,7 +307,6 @@ def _outcome_by_ranks(folder: Path, job_id: str) -> Outcome | None:
 
 # states of a job that a person or Slurm ended, during its run or just after it
 _ENDED_BY_OTHERS = frozenset({State.CANCELLED, State.PREEMPTED})
-_NOT_ASKED = Outcome(state=State.PENDING, reason="not asked yet")
 _REQUEUED = "put back into the queue after it had begun"
 
 
@@ -367,23 +362,10 @@ def all_ranks_completed(folder: Path, ranks: Sequence[Outcome]) -> bool:
 _OUT_OF_MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory\b")
 
 
-def _out_of_memory(folder: Path, job: SlurmJob) -> str:
-    """Return Slurm's line that the kernel killed a rank to free memory; "" if there is none."""
-    for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
-        for line in secure_files.read_text(path).splitlines():
-            if _OUT_OF_MEMORY.search(line):
-                return f"OUT_OF_MEMORY: {line.strip():.300}"
-    return ""
-
-
-def _launch_error(folder: Path, job: SlurmJob) -> str:
-    """Return the last line of the job's output before the payload ran, as a reason."""
-    for path in sorted((folder / SCRIPTS).glob(f"{job.job_id}_*_log.err")):
-        lines = secure_files.read_text(path).splitlines()
-        # left out because it says little:  srun: error: node001: task 0: Exited with exit code 2
-        job_lines = [
-            line.strip() for line in lines if line.strip() and not line.startswith("srun: ")
-        ]
-        if job_lines:
-            return f"; the payload did not run: {job_lines[-1]:.300}"
-    return ""
+def script_output(folder: Path, job_id: str) -> list[str]:
+    """Return the lines that the script of a job printed before and beside the payload."""
+    texts = [
+        secure_files.read_text(path)
+        for path in sorted((folder / SCRIPTS).glob(f"{job_id}_*_log.err"))
+    ]
+    return [line.strip() for text in texts for line in text.splitlines() if line.strip()]

@@ -21,7 +21,6 @@ import math
 import os
 import re
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +35,7 @@ from pytest_xlatune.executors.folder import (
     read_json_file,
     read_outcomes,
     read_started,
+    start_detached,
     write_spec,
 )
 from pytest_xlatune.executors.slurm import LOGIN, SHOWN_DIGEST, arguments_of
@@ -48,7 +48,13 @@ from pytest_xlatune.executors.slurm._commands import (
     run_command,
     unneeded_names,
 )
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, all_ranks_completed, ended
+from pytest_xlatune.executors.slurm._poller import (
+    ROUND_S,
+    Poller,
+    all_ranks_completed,
+    ended,
+    script_output,
+)
 from pytest_xlatune.executors.slurm._script import SCRIPTS, site_options
 from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import LedgerError, SubmissionError
@@ -63,7 +69,6 @@ _log = logging.getLogger("pytest_xlatune.executors")
 STEP, ENDED, SCRIPT = "step.json", "ended.json", "step.sh"
 _JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # variables of the user's own allocation
 _NOT_INSIDE = f"found no allocation ({_JOB} is not set); start pytest inside salloc or sbatch"
-_SIGKILL_AFTER_S = 15.0  # seconds after SIGTERM until another cancel uses SIGKILL
 # only a step that ended less than this before its allocation may have been cut off by its end
 _END_MARGIN_S = 30.0
 # slurmstepd: error: *** STEP 4711.3 ON node001 CANCELLED AT 2026-11-23T09:12:01 DUE TO TIME LIMIT
@@ -90,8 +95,7 @@ for name in ${{!SBATCH_*}} ${{!SLURM_*}} ${{!SRUN_*}}; do
 done
 {srun}
 """
-# starts the script detached, so that nobody has to reap it, and prints its process id
-_DETACHED = 'setsid /bin/bash "$1" >>"$2" 2>&1 & echo $!'
+_STEP_ROW = f"%i{SEPARATOR}%j"
 
 
 class SrunStep(Record, frozen=True, kw_only=True):
@@ -141,13 +145,9 @@ class AllocationExecutor(OnSlurm):
     ) -> None:
         super().__init__(run=run, sleep=sleep)
         self._environ = environ
-        self._round_s = round_s
         # A poller tells our jobs by the working directory, but that of an allocation is the user's.
         # So any job with the id is taken for it; another user's job has no step of ours.
         self._poller = Poller(run=run, round_s=round_s, is_ours=lambda *_: True)
-        # folder of an attempt -> when Slurm was last asked about its step, on the monotonic clock
-        self._asked_s: dict[Path, float] = {}
-        self._ended_steps: set[Path] = set()  # folders of attempts whose step Slurm no longer has
 
     # -- the contract -----------------------------------------------------------------------------
 
@@ -166,7 +166,14 @@ class AllocationExecutor(OnSlurm):
             if (known := _read_step(folder)) is not None:
                 return known.job_id
         step_words(request)  # raises if an option or the name is not allowed
-        self._require_allocation(request)
+        faults, lacking = self._allocation(request.nodelist, request.resources.time_limit_s)
+        if faults:
+            raise AllocationOver(
+                f"allocation {self._allocation_id} takes no further trial: {'; '.join(faults)}. "
+                "Start another salloc and run again; finished trials are kept"
+            )
+        if lacking:  # only these nodes are lost, and trials on other nodes may go on
+            raise SubmissionError(lacking)
         words = step_words(request, self._allocation_id, digest=write_spec(folder, spec))
         secure_files.make_folder(folder / SCRIPTS)
         step = SrunStep(
@@ -187,18 +194,18 @@ class AllocationExecutor(OnSlurm):
         for submission in submissions:
             folder = (root / submission.folder).resolve()
             try:
-                step, end = _started_step(folder), _read_end(folder)
+                step, end = _read_step(folder), _read_end(folder)
+                gone = f"{folder / STEP} is gone, and only this file names the step"
             except LedgerError as error:
+                step, end, gone = None, None, str(error)
+            if step is None:
                 with contextlib.suppress(OSError):
                     (folder / payload.CANCEL).touch()
                 outcomes[submission.job_id] = Outcome(
-                    state=State.FAILED, reason=str(error), is_unreadable=True
+                    state=State.FAILED, reason=gone, is_unreadable=True
                 )
-                continue
-            if end is not None and end.code == 0:
-                outcomes[submission.job_id] = _with_ranks(
-                    folder, step, _step_outcome(step, end, State.COMPLETED)
-                )
+            elif end is not None and end.code == 0:
+                outcomes[submission.job_id] = _ended(folder, step, State.COMPLETED, "", end.end_s)
             else:
                 undecided.append((submission.job_id, folder, step))
         if undecided:
@@ -208,11 +215,11 @@ class AllocationExecutor(OnSlurm):
             }
             polled = self._poller.poll(allocations)
             for job_id, folder, step in undecided:
-                outcomes[job_id] = self._unsuccessful_outcome(folder, step, polled[step.allocation])
+                outcomes[job_id] = self._outcome_of(folder, step, polled[step.allocation])
         return outcomes
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """End these steps by SIGTERM; a repeated call after `_SIGKILL_AFTER_S` uses SIGKILL.
+        """End these steps by SIGTERM, which their payloads obey.
 
         Raises:
             SchedulerDown: the controller cannot be asked; a trial that has not begun will not
@@ -220,29 +227,26 @@ class AllocationExecutor(OnSlurm):
             SubmissionError: scancel refused.
         """
         for submission in submissions:
-            folder, mark = root / submission.folder, root / submission.folder / payload.CANCEL
-            is_hard = mark.exists() and time.time() - mark.stat().st_mtime > _SIGKILL_AFTER_S
+            folder = root / submission.folder
             with contextlib.suppress(OSError):  # on a full disk the mark cannot be written
-                if not mark.exists():
-                    mark.touch()
+                (folder / payload.CANCEL).touch()
             with contextlib.suppress(LedgerError):
                 step = _read_step(folder)
                 if step is not None and _read_end(folder) is None:
-                    self._cancel_step(step, is_hard=is_hard)
+                    self._cancel_step(step)
 
-    def _cancel_step(self, step: SrunStep, *, is_hard: bool) -> None:
+    def _cancel_step(self, step: SrunStep) -> None:
         answer = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
         if answer.trouble is Trouble.AWAY:
             raise SchedulerDown(f"squeue does not name the steps of {step.allocation}")
         rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
         for step_id in (row[0] for row in rows if row[1:] == [step.name]):
             _log.info("Slurm is asked to cancel step %s", step_id)
-            answer = self._run(["scancel", *([] if is_hard else ["--signal=TERM"]), step_id])
+            answer = self._run(["scancel", "--signal=TERM", step_id])
             if answer.trouble is Trouble.AWAY:
                 raise SchedulerDown(f"scancel: {answer.error}")
             # scancel refuses a step that has ended meanwhile, which is fine
-            is_refused = answer.code and answer.trouble is Trouble.FOR_GOOD
-            if is_refused and "step" not in answer.error.lower():
+            if answer.trouble is Trouble.FOR_GOOD and "step" not in answer.error.lower():
                 raise SubmissionError(f"scancel: {answer.error}")
 
     # -- before anything is submitted -------------------------------------------------------------
@@ -258,27 +262,16 @@ class AllocationExecutor(OnSlurm):
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
         """Return what keeps trials from running in the allocation, one sentence for each fault."""
-        if not self._allocation_id:
-            return (_NOT_INSIDE,)
         try:
-            faults, lacking, end_s = self._allocation(nodelist)
+            faults, lacking = self._allocation(nodelist, resources.time_limit_s)
         except SchedulerDown as error:
             return (str(error),)
-        faults += lacking
-        limit_s = resources.time_limit_s
-        if end_s is not None and (left_s := max(end_s - time.time(), 0.0)) < limit_s:
-            faults.append(
-                f"allocation {self._allocation_id} ends in {duration(left_s)}, but a trial may "
-                f"take {duration(limit_s)} (time_limit_s); ask for a longer allocation, or limit "
-                "trials by Resources(time_limit_s=...)"
-            )
-        return tuple(faults)
+        return (*faults, *([lacking] if lacking else []))
 
-    def _allocation(self, nodelist: Sequence[str]) -> tuple[list[str], list[str], float | None]:
-        """Return the faults of the allocation, a fault on nodes that it lacks, and its end.
-
-        The end is in seconds since 1970; None if it has none or does not run.
-        """
+    def _allocation(self, nodelist: Sequence[str], limit_s: float) -> tuple[list[str], str]:
+        """Return why the allocation takes no trial, and a fault on nodes that it lacks or ""."""
+        if not self._allocation_id:
+            return [_NOT_INSIDE], ""
         name = f"allocation {self._allocation_id}"
         answer = self._run(["scontrol", "show", "job", "-o", self._allocation_id])
         job = parse_scontrol(answer.out).get(self._allocation_id)
@@ -286,10 +279,10 @@ class AllocationExecutor(OnSlurm):
             raise SchedulerDown(f"scontrol does not show {name}: {answer.error}")
         if job is None or not _can_run_steps(job.outcome):
             why = answer.error or (job.outcome.reason if job else "Slurm does not know it")
-            return [f"{name} ({_JOB}) does not run: {why}; start another salloc"], [], None
-        faults, lacking = [], []
+            return [f"{name} ({_JOB}) does not run: {why}; start another salloc"], ""
+        faults, lacking = [], ""
         if absent := [node for node in nodelist if node not in job.outcome.nodes]:
-            lacking.append(
+            lacking = (
                 f"{compress(absent)} is not in {name}, which has {compress(job.outcome.nodes)}; "
                 "name nodes of the allocation, or leave the node list out to use all its nodes"
             )
@@ -298,22 +291,14 @@ class AllocationExecutor(OnSlurm):
             faults.append(
                 f"{name} may share its nodes with other jobs; start it by salloc --exclusive"
             )
-        return faults, lacking, _parse_end(answer.out)
-
-    def _require_allocation(self, request: Request) -> None:
-        """Raise AllocationOver or SubmissionError if the allocation cannot take the trial."""
-        if not self._allocation_id:
-            raise AllocationOver(_NOT_INSIDE)
-        faults, lacking, end_s = self._allocation(request.nodelist)
-        if end_s is not None and time.time() + request.resources.time_limit_s > end_s:
-            faults.append("no time is left for another trial")
-        if faults:
-            raise AllocationOver(
-                f"allocation {self._allocation_id} takes no further trial: {'; '.join(faults)}. "
-                "Start another salloc and run again; finished trials are kept"
+        end = _END_TIME.search(answer.out)
+        if end and (left_s := max(float(end[1]) - time.time(), 0.0)) < limit_s:
+            faults.append(
+                f"{name} ends in {duration(left_s)}, but a trial may take {duration(limit_s)} "
+                "(time_limit_s); ask for a longer allocation, or limit trials by "
+                "Resources(time_limit_s=...)"
             )
-        if lacking:  # only these nodes are lost, and trials on other nodes may go on
-            raise SubmissionError(lacking[0])
+        return faults, lacking
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Return "", because no other user's job runs on the nodes of the allocation."""
@@ -327,29 +312,22 @@ class AllocationExecutor(OnSlurm):
 
     # -- the outcome of an attempt ----------------------------------------------------------------
 
-    def _unsuccessful_outcome(self, folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
-        """Return the outcome so far of a step whose srun has not been seen to succeed.
-
-        `polled` is the outcome of the allocation.
-        """
+    def _outcome_of(self, folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
+        """Return the outcome so far of a step; `polled` is that of the allocation."""
         # in this order, because a script writes its end before its process is gone
         is_alive = step.process.is_alive
         end = _read_end(folder)
         if end is not None and end.code == 0:
-            return _with_ranks(folder, step, _step_outcome(step, end, State.COMPLETED))
+            return _ended(folder, step, State.COMPLETED, "", end.end_s)
         if polled.state is State.PENDING and polled.reason.startswith(("PENDING", "REQUEUE")):
             # after its node died, the allocation's sbatch waits to start its script again
-            reason = f"{polled.reason}, put back into the queue"
-            requeued = msgspec.structs.replace(polled, state=State.REQUEUED, reason=reason)
-            return _cut_off_outcome(folder, step, requeued)
+            return _cut_off_outcome(folder, step, polled, State.REQUEUED)
         if polled.state.is_final:
-            allocation_end_s = polled.end_s or math.inf
-            if end is None or end.end_s > allocation_end_s - _END_MARGIN_S:
-                return _cut_off_outcome(folder, step, polled)
-        else:
-            srun_runs = end is None and is_alive
-            if srun_runs or not self._is_over(folder, step, has_end=end is not None):
-                return _running_outcome(folder, step, polled)
+            cut_off_s = (polled.end_s or math.inf) - _END_MARGIN_S
+            if end is None or end.end_s > cut_off_s:
+                return _cut_off_outcome(folder, step, polled, polled.state)
+        elif (end is None and is_alive) or not self._is_over(folder, step, has_end=end is not None):
+            return _running_outcome(folder, step, polled)
         return _failed_outcome(folder, step, end or SrunEnd(code=-1, end_s=time.time()))
 
     def _is_over(self, folder: Path, step: SrunStep, *, has_end: bool) -> bool:
@@ -357,29 +335,18 @@ class AllocationExecutor(OnSlurm):
 
         `has_end` says whether the script has written the end of srun.
         """
-        if folder in self._ended_steps:
-            return True
-        now_s = time.monotonic()
-        if now_s - self._asked_s.get(folder, -math.inf) < self._round_s:
-            return False
-        self._asked_s[folder] = now_s
         steps = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
         names = [line.partition(SEPARATOR)[2] for line in steps.out.splitlines()]
         if steps.code or step.name in names:
             return False
-        job = parse_scontrol(self._run(["scontrol", "show", "job", "-o", step.allocation]).out).get(
-            step.allocation
-        )
+        answer = self._run(["scontrol", "show", "job", "-o", step.allocation])
+        job = parse_scontrol(answer.out).get(step.allocation)
         if job is None or not _can_run_steps(job.outcome):
             return False  # the next round shows how the allocation ended
         if not has_end and not any(folder.glob("claimed*.json")):
             with contextlib.suppress(OSError):  # so that a payload that starts late runs nothing
                 (folder / payload.CANCEL).touch()
-        self._ended_steps.add(folder)
         return True
-
-
-_STEP_ROW = f"%i{SEPARATOR}%j"
 
 
 def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGEST) -> list[str]:
@@ -420,18 +387,12 @@ def _start(folder: Path, words: Sequence[str], allocation: str) -> ProcessRecord
         srun=shlex.join(words),
     )
     secure_files.write_bytes(folder / SCRIPT, text.encode())
-    log = folder / SCRIPTS / f"{allocation}_0_log.err"
-    os.close(secure_files.open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     dropped = set(unneeded_names(os.environ))
-    started = subprocess.run(
-        ["/bin/sh", "-c", _DETACHED, "sh", str(folder / SCRIPT), str(log)],
-        env={name: value for name, value in os.environ.items() if name not in dropped},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return ProcessRecord(**payload.identity(int(started.stdout)), at_s=time.time())
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    argv = ("/bin/bash", str(folder / SCRIPT))
+    log = folder / SCRIPTS / f"{allocation}_0_log.err"
+    pid = start_detached(argv, environment, folder, log=log)
+    return ProcessRecord(**payload.identity(pid), at_s=time.time())
 
 
 def _read_step(folder: Path) -> SrunStep | None:
@@ -442,14 +403,6 @@ def _read_step(folder: Path) -> SrunStep | None:
     """
     data = read_json_file(folder / STEP)
     return None if data is None else SrunStep.from_json(data)
-
-
-def _started_step(folder: Path) -> SrunStep:
-    """Return the step of an attempt that was started according to the ledger."""
-    step = _read_step(folder)
-    if step is None:
-        raise LedgerError(f"{folder / STEP} is gone, and only this file names the step")
-    return step
 
 
 def _read_end(folder: Path) -> SrunEnd | None:
@@ -465,12 +418,6 @@ def _read_end(folder: Path) -> SrunEnd | None:
 def _can_run_steps(allocation: Outcome) -> bool:
     """Return whether an allocation can run a step, which it cannot if COMPLETING or suspended."""
     return allocation.reason.startswith("RUNNING")
-
-
-def _parse_end(text: str) -> float | None:
-    """Return when a job will end, in seconds since 1970; None if scontrol's text has no end."""
-    match = _END_TIME.search(text)
-    return float(match[1]) if match else None
 
 
 def _running_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
@@ -491,48 +438,59 @@ def _running_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
     )
 
 
-def _step_outcome(step: SrunStep, end: SrunEnd, state: State, reason: str = "") -> Outcome:
-    """Return an outcome with the times of a step, without what its ranks wrote."""
-    return Outcome(state=state, reason=reason, start_s=step.process.at_s, end_s=end.end_s)
-
-
-def _with_ranks(folder: Path, step: SrunStep, outcome: Outcome) -> Outcome:
-    """Return an outcome of a step, completed by what its ranks wrote."""
+def _ended(
+    folder: Path,
+    step: SrunStep,
+    state: State,
+    reason: str,
+    end_s: float | None,
+    *,
+    exit_code: int | None = None,
+    signal: int | None = None,
+) -> Outcome:
+    """Return the outcome of a step that is over, completed by what its ranks wrote."""
+    outcome = Outcome(
+        state=state,
+        reason=reason,
+        start_s=step.process.at_s,
+        end_s=end_s,
+        exit_code=exit_code,
+        signal=signal,
+    )
     merged = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
     return msgspec.structs.replace(merged, allocation=step.allocation)
 
 
 def _failed_outcome(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
     """Return the outcome of a step whose srun failed, from what srun printed."""
-    ranks = read_outcomes(folder)
-    text = "".join(_script_output(folder))
-    cancelled = _CANCELLED.search(text)
-    has_failed_rank = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks.values())
-    if all_ranks_completed(folder, list(ranks.values())):
-        outcome = _step_outcome(step, end, State.COMPLETED, "srun was lost")
+    ranks = list(read_outcomes(folder).values())
+    lines = script_output(folder, step.allocation)
+    cancelled = _CANCELLED.search("\n".join(lines))
+    is_by_srun = any(_ENDED_BY_SRUN in line for line in lines)
+    has_failed_rank = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks)
+    state, reason = State.FAILED, f"FAILED: srun ended with {end.code}"
+    exit_code, signal = None, None
+    if all_ranks_completed(folder, ranks):
+        state, reason = State.COMPLETED, "srun was lost"
     elif end.code < 0:  # the script was killed, and the step has left the nodes
         state = State.FAILED if ranks else State.LOST
-        outcome = _step_outcome(step, end, state, "the script of its step was killed")
+        reason = "the script of its step was killed"
     elif ranks and not has_failed_rank and (folder / payload.CANCEL).exists():
-        outcome = _step_outcome(step, end, State.CANCELLED)
+        state, reason = State.CANCELLED, ""
     elif cancelled and cancelled["limit"]:
-        outcome = _step_outcome(step, end, State.TIMEOUT, "TIMEOUT: the step's limit")
-    elif cancelled and _ENDED_BY_SRUN not in text and not has_failed_rank:
-        outcome = _step_outcome(step, end, State.CANCELLED, f"CANCELLED: {cancelled[0]}")
+        state, reason = State.TIMEOUT, "TIMEOUT: the step's limit"
+    elif cancelled and not is_by_srun and not has_failed_rank:
+        state, reason = State.CANCELLED, f"CANCELLED: {cancelled[0]}"
     elif not any(folder.glob("claimed*.json")):
         # The trainer never ran. As FAILED it would be blamed, and a second failure drops a profile.
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
         other_lines = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
         why = f"its step did not begin, srun ended with {end.code}: {other_lines[-1]:.300}"
-        outcome = _step_outcome(step, end, State.LOST, why)
+        state, reason = State.LOST, why
+    elif end.code > _SHELL_SIGNAL:
+        signal = end.code - _SHELL_SIGNAL
     else:
-        signal = max(end.code - _SHELL_SIGNAL, 0) or None
-        outcome = msgspec.structs.replace(
-            _step_outcome(step, end, State.FAILED, f"FAILED: srun ended with {end.code}"),
-            exit_code=None if signal else end.code,
-            signal=signal,
-        )
-    return _with_ranks(folder, step, outcome)
+        exit_code = end.code
+    return _ended(folder, step, state, reason, end.end_s, exit_code=exit_code, signal=signal)
 
 
 # state of an ended allocation -> state of a trial that it cut off
@@ -543,32 +501,14 @@ _STATE_IF_CUT_OFF: Mapping[State, State] = {
 }
 
 
-def _cut_off_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
+def _cut_off_outcome(folder: Path, step: SrunStep, polled: Outcome, state: State) -> Outcome:
     """Return the outcome of an attempt whose allocation is over: completed, or cut off by that."""
-    ranks = list(read_outcomes(folder).values())
-    state = _STATE_IF_CUT_OFF.get(polled.state, polled.state)
+    state = _STATE_IF_CUT_OFF.get(state, state)
     reason = f"allocation {step.allocation} ended: {polled.reason}"
-    if all_ranks_completed(folder, ranks):
+    if all_ranks_completed(folder, list(read_outcomes(folder).values())):
         state, reason = State.COMPLETED, ""
     # as CANCELLED it would look like a person's cancel and stop the sweep
     elif state is State.CANCELLED and not any(folder.glob("claimed*.json")):
         state = State.PREEMPTED
         reason = f"allocation {step.allocation} ended before the trial began: {polled.reason}"
-    cut = msgspec.structs.replace(
-        polled,
-        state=state,
-        reason=reason,
-        start_s=step.process.at_s,
-        exit_code=None,
-        signal=None,
-    )
-    return _with_ranks(folder, step, cut)
-
-
-def _script_output(folder: Path) -> list[str]:
-    """Return the output of the script and of srun."""
-    texts = []
-    for path in sorted((folder / SCRIPTS).glob("*_log.err")):
-        with contextlib.suppress(OSError):
-            texts.append(secure_files.read_text(path))
-    return texts
+    return _ended(folder, step, state, reason, polled.end_s)

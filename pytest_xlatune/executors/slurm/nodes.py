@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, ProbeResult, Resumed
@@ -28,23 +28,23 @@ _FIELDS = ("%N", "%T", "%R", "%c", "%m", "%G", "%E")
 _SINFO = ("sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS))
 
 
+# a node whose job is ending will soon be idle; nodes at work are no fault, because a sweep can be
+# queued over night
+_USABLE = frozenset({"idle", "completing", "allocated", "mixed"})
+_SILENT = "*"  # after a state: the node does not respond
+_MARKS = "*~#%$@^!+-"  # all marks: silent, powering up or down, rebooting, planned
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One node as sinfo shows it; its resources are texts that are only compared."""
+    """One node as sinfo shows it."""
 
     name: str
     state: str  # as sinfo writes it, e.g. "idle", "drained", "allocated"
     marks: str  # characters after the state: "*" for no response; others: see `_MARKS`
     partitions: tuple[str, ...]  # sorted
-    cpus: str
-    memory_mb: str
-    gres: str
-    reason: str = ""  # why it is drained or down; "" if sinfo gives no reason
-
-    @property
-    def resources(self) -> str:
-        """The resources of the node, as they are compared."""
-        return f"{self.cpus} CPUs, {self.memory_mb} MB of memory, generic resources {self.gres}"
+    resources: str  # as a text that is only compared
+    reason: str  # why it is drained or down; "none" if sinfo gives no reason
 
     @property
     def is_silent(self) -> bool:
@@ -54,17 +54,6 @@ class Node:
 
 # a node and a sentence on its fault; the node is "" if sinfo itself does not answer
 _Fault = tuple[str, str]
-
-
-def _unfit(
-    faults: Iterable[_Fault], nodes: Mapping[str, Node], resumed: Sequence[str]
-) -> list[_Fault]:
-    """Return the faults that RESUME may end; Slurm itself waits for nodes that are only silent."""
-    return [
-        (name, text)
-        for name, text in faults
-        if name in resumed or name not in nodes or not nodes[name].is_silent
-    ]
 
 
 # Reasons that Slurm itself gives for taking out a node. With another reason, such as "ADMIN:
@@ -79,7 +68,7 @@ _TAKEN_OUT = "is {}: {!r}. A person took it out of service; resume it yourself, 
 
 
 def _was_taken_out(node: Node) -> bool:
-    is_out = node.state not in _USABLE and bool(node.reason)
+    is_out = node.state not in _USABLE and node.reason != "none"
     return is_out and not _REASON_BY_SLURM.match(node.reason)
 
 
@@ -98,10 +87,8 @@ def parse_sinfo(text: str) -> dict[str, Node]:
             state=word,
             marks=state[len(word) :],
             partitions=tuple(sorted({*before, partition})),
-            cpus=cpus,
-            memory_mb=memory_mb,
-            gres=gres,
-            reason="" if reason == "none" else reason,
+            resources=f"{cpus} CPUs, {memory_mb} MB of memory, generic resources {gres}",
+            reason=reason,
         )
     return nodes
 
@@ -110,46 +97,24 @@ def node_faults(
     names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = ""
 ) -> tuple[_Fault, ...]:
     """Return the faults of the named nodes, as `OnSlurm.node_faults` does, from parsed output."""
-    known = [nodes[name] for name in names if name in nodes]
-    return (
-        *((name, f"{name} does not exist in this cluster") for name in names if name not in nodes),
-        *(
-            _fault(node, f"is not in partition {partition} (it is in {', '.join(node.partitions)})")
-            for node in known
-            if partition and partition not in node.partitions
-        ),
-        *(fault for node in known for fault in _state_faults(node)),
-        *_unequal(known),
-    )
-
-
-# a node whose job is ending will soon be idle, and a queued trial waits for it
-_IDLE = frozenset({"idle", "completing"})
-# nodes at work are no fault, so that a sweep can be queued over night
-_USABLE = _IDLE | {"allocated", "mixed"}
-_SILENT = "*"  # after a state: the node does not respond
-_MARKS = "*~#%$@^!+-"  # all marks: silent, powering up or down, rebooting, planned
-
-
-def _state_faults(node: Node) -> Iterable[_Fault]:
-    if not node.marks and node.state in _USABLE:
-        return
-    why = f": {node.reason}" if node.reason else ""
-    silent = ", it does not respond" if node.marks.endswith(_SILENT) else ""
-    yield _fault(node, f"is {node.state}{node.marks}{silent}, expected idle{why}")
-
-
-def _unequal(nodes: Sequence[Node]) -> Iterable[_Fault]:
-    """Yield a fault for each node that has other resources than most of the nodes."""
-    kinds = Counter(node.resources for node in nodes)
-    for node in nodes:
+    faults: list[_Fault] = []
+    kinds = Counter(nodes[name].resources for name in names if name in nodes)
+    for name in names:
+        if (node := nodes.get(name)) is None:
+            faults.append((name, f"{name} does not exist in this cluster"))
+            continue
+        if partition and partition not in node.partitions:
+            where = ", ".join(node.partitions)
+            faults.append((name, f"{name} is not in partition {partition} (it is in {where})"))
+        if node.marks or node.state not in _USABLE:
+            why = "" if node.reason == "none" else f": {node.reason}"
+            silent = ", it does not respond" if node.marks.endswith(_SILENT) else ""
+            shown = f"{node.state}{node.marks}{silent}"
+            faults.append((name, f"{name} is {shown}, expected idle{why}"))
         usual, _ = kinds.most_common(1)[0]
         if node.resources != usual:
-            yield _fault(node, f"has {node.resources}; most of the nodes have {usual}")
-
-
-def _fault(node: Node, problem: str) -> _Fault:
-    return node.name, f"{node.name} {problem}"
+            faults.append((name, f"{name} has {node.resources}; most of the nodes have {usual}"))
+    return tuple(faults)
 
 
 _SRUN_WAIT_S = 15  # seconds that srun may wait for the nodes, which were usable a moment ago
@@ -218,8 +183,6 @@ class OnSlurm(Executor):
         took one out, no node is resumed. A node that runs a job is fit. A silent node is left to
         Slurm, because RESUME does not help it, for example after a restart of the controller.
         """
-        resumed: list[str] = []
-        refused = ""
         nodes, faults = self._ask_sinfo(names)
         known = [nodes[name] for name in names if name in nodes]
         if taken_out := [node for node in known if _was_taken_out(node)]:
@@ -230,26 +193,28 @@ class OnSlurm(Executor):
                 ),
                 unfit=tuple(node.name for node in taken_out),
             )
-        for wait_s in _RESUME_WAITS_S:
-            unfit_faults = _unfit(faults, nodes, resumed)
-            unfit = [name for name in names if name in dict(unfit_faults)]
-            if not unfit:
+        resumed: dict[str, str] = {}  # node -> why the last RESUME was refused, "" if it was not
+        for wait_s in (*_RESUME_WAITS_S, None):
+            # Slurm itself waits for nodes that are only silent, unless they were just resumed
+            unfit = [
+                (name, text)
+                for name, text in faults
+                if name in resumed or name not in nodes or not nodes[name].is_silent
+            ]
+            to_resume = [name for name in names if name in dict(unfit)]
+            if wait_s is None or not to_resume:
                 break
-            _log.warning("nodes are resumed: %s", "; ".join(text for _, text in unfit_faults))
-            for name in unfit:
+            _log.warning("nodes are resumed: %s", "; ".join(text for _, text in unfit))
+            for name in to_resume:
                 answer = self._run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
-                refused = f"{name}: {answer.error}" if answer.code else refused
-            resumed += [name for name in unfit if name not in resumed]
+                resumed[name] = answer.error
             self._sleep(wait_s)
             nodes, faults = self._ask_sinfo(names)
-        remaining = _unfit(faults, nodes, resumed)
+        refused = (f"{name}: {resumed[name]}" for name in to_resume if resumed.get(name))
         return Resumed(
             nodes=tuple(resumed),
-            faults=(
-                *(text for _, text in remaining),
-                *([refused] if remaining and refused else []),
-            ),
-            unfit=tuple(name for name in names if name in dict(remaining)),
+            faults=(*(text for _, text in unfit), *refused),
+            unfit=tuple(to_resume),
         )
 
     def busy_note(self, nodelist: Sequence[str]) -> str:

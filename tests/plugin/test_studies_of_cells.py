@@ -166,7 +166,7 @@ from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.tasks import runs
 
-runs.executor_named = lambda name, **_: LocalExecutor()
+runs.class_named = lambda *_, **__: LocalExecutor
 OnSlurm.node_faults, OnSlurm.busy_note = (lambda *_, **__: ()), (lambda *_: "")
 preflight._ask_nodes = lambda site, *_: ([], [f"looked at {{','.join(site.cell.nodelist)}}"])
 """

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_xlatune.model.result import StepRecord
-from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec, Turn
+from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
 from pytest_xlatune.model.rotation_score import (
     MeasuredTurn,
     NoTurns,
@@ -53,39 +53,31 @@ def spec(order: tuple[int, ...] = (0, 2, 1), turn_steps: int = 5) -> RotationSpe
     )
 
 
-def journal(own: RotationSpec, *, calls: int) -> RotationRead:
-    """What the worker writes of a rotation that had so many calls."""
-    size = own.turn_steps
-    found = (
-        Turn(program=at_call(own, first), first_call=first, calls=min(size, calls - first))
-        for first in range(own.first_step, calls, size)
-    )
-    return RotationRead(found="train_step", turns=tuple(found), is_over=True, calls=calls)
-
-
 def lines(own: RotationSpec, *, calls: int, late: int, first: int = 0) -> list[StepRecord]:
     """Step lines whose seconds are those of the call `late` calls before."""
-    speed = {"baseline-deployed": 1.0, "baseline-deployed~2": 1.0, "fast": 0.5}
-    return [
-        StepRecord(step=first + call, step_s=speed[at_call(own, max(call - late, 0))])
-        for call in range(calls)
-    ]
+    programs = [at_call(own, max(call - late, 0)) for call in range(calls)]
+    seconds = (0.5 if each == "fast" else 1.0 for each in programs)
+    return [StepRecord(step=at, step_s=each) for at, each in enumerate(seconds, start=first)]
 
 
 def measured_turns(
-    read: RotationRead, told: list[StepRecord], own: RotationSpec, *, left_out: Collection[int] = ()
-) -> tuple[MeasuredTurn, ...] | NoTurns:
-    first = min((each.step for each in told), default=0)
-    whose = [(each.program, first + each.first_call, each.calls) for each in read.turns]
-    return read_turns(whose, told, programs=len(own.programs), left_out=left_out)
+    own: RotationSpec, told: list[StepRecord], *, left_out: Collection[int] = ()
+) -> tuple[MeasuredTurn, ...]:
+    """Read turns from these lines, of a worker that said which program had which calls."""
+    size, first = own.turn_steps, told[0].step
+    turns = [
+        (at_call(own, at), first + at, min(size, len(told) - at))
+        for at in range(own.first_step, len(told), size)
+    ]
+    found = read_turns(turns, told, programs=len(own.programs), left_out=left_out)
+    assert not isinstance(found, NoTurns)
+    return found
 
 
 @pytest.mark.parametrize(("late", "first"), [(0, 0), (1, 0), (1, 120)])
 def test_turns_are_read_from_lines_that_may_be_a_step_late(late: int, first: int) -> None:
     own = spec()
-    told = lines(own, calls=34, late=late, first=first)
-    found = measured_turns(journal(own, calls=34), told, own)
-    assert not isinstance(found, NoTurns)
+    found = measured_turns(own, lines(own, calls=34, late=late, first=first))
     # the last turn has one step, of which nothing is left
     assert [each.program for each in found] == [*copies(1), "fast", "baseline-deployed~2"] * 2
     assert [each.before for each in found][:3] == ["", "baseline-deployed", "fast"]
@@ -100,12 +92,8 @@ def test_a_stall_and_steps_of_other_things_leave_the_median_of_the_others() -> N
     own = spec(turn_steps=7)
     told = lines(own, calls=24, late=1)
     told[7] = StepRecord(step=7, step_s=9.0)
-    read = journal(own, calls=24)
-    found = measured_turns(read, told, own)
-    assert not isinstance(found, NoTurns)
-    assert found[0].log_step_s == 0.0
-    left = measured_turns(read, told, own, left_out={5, 6, 7, 8})
-    assert not isinstance(left, NoTurns)
+    assert measured_turns(own, told)[0].log_step_s == 0.0
+    left = measured_turns(own, told, left_out={5, 6, 7, 8})
     assert [each.program for each in left] == ["fast", "baseline-deployed~2"]
     assert left[0].before == "baseline-deployed"
 
@@ -206,9 +194,7 @@ def of_seconds(own: RotationSpec, seconds: dict[int, tuple[float, ...]]) -> Rota
     for at in range(len(own.order)):
         told += seconds.get(at, WARM)
     steps = [StepRecord(step=at, step_s=each) for at, each in enumerate(told)]
-    found = measured_turns(journal(own, calls=len(told)), steps, own)
-    assert not isinstance(found, NoTurns)
-    return scored(list(found))
+    return scored([*measured_turns(own, steps)])
 
 
 def test_a_turn_in_which_a_gpu_records_graphs_does_not_count() -> None:

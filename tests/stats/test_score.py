@@ -64,10 +64,8 @@ def refused(*given: Any, **tokens: Any) -> str:
 def test_a_healthy_job_scores_steps_5_to_14() -> None:
     found = scored(steady())
     assert (found.window, found.n_steps, found.dropped, found.flags) == ((5, 14), 10, (), ())
-    assert found.tgs
-    assert found.step_s == pytest.approx(TOKENS / found.tgs)
-    assert found.value == pytest.approx(math.log(found.tgs))
-    assert found.loss == pytest.approx(8.6)
+    assert found.step_s == pytest.approx(TOKENS / (found.tgs or 0))
+    assert (found.value, found.loss) == pytest.approx((math.log(found.tgs or 0), 8.6))
 
 
 def rough(by: float = 0.01, **off: float) -> list[StepRecord]:
@@ -102,7 +100,6 @@ COLD: dict[str, Any] = {f"s{at}": 33.0 for at in range(5, 10)}
         pytest.param(steady(s9=29.12), FEW, (5, 14), (9,), 1, id="above it is"),
         pytest.param(rough(s9=0.032), PLAIN, (5, 14), (), 0, id="below four MADs it is noise"),
         pytest.param(rough(s9=0.038), PLAIN, (5, 14), (9,), 1, id="above four it is none"),
-        pytest.param(rough(s5=0.055), PLAIN, (6, 14), (), 0, id="a cold one"),
         pytest.param(altered(steady(), step=lambda each: each.step + 3), PLAIN, (8, 14), (), 0,
                      id="a resumed run warms up again"),
     ],
@@ -122,21 +119,16 @@ def test_screen_and_guard(
     assert found.n_steps == len(usable) - len(dropped) - hidden
 
 
-@pytest.mark.parametrize(
-    ("flag", "steps", "tokens"),
-    [
-        pytest.param("invariant-violated", steady(), 1.006 * TOKENS, id="0.6 % more tokens"),
-        pytest.param("not-steady", job([28.8 * 1.008**at for at in range(15)]), TOKENS,
-                     id="it slows down"),
-        pytest.param("not-steady", job([28.8 * (1 + 0.02 * (at > 9)) for at in range(15)]), TOKENS,
-                     id="halves 2 % apart"),
-        pytest.param("not-steady", steady(s5=30.0, s6=30.0, s7=30.0, s8=30.0), TOKENS,
-                     id="a slow start that the guard takes away is told all the same"),
-        pytest.param("incomplete", steady(12), TOKENS, id="it was cut off"),
-    ],
-)  # fmt: skip
-def test_flags(flag: str, steps: list[StepRecord], tokens: float) -> None:
-    assert flag in scored(steps, tokens=tokens).flags
+def test_flags() -> None:
+    for flag, steps in (
+        ("invariant-violated", altered(steady(), tgs=lambda each: 1.006 * each.tgs)),
+        ("not-steady", job([28.8 * 1.008**at for at in range(15)])),
+        ("not-steady", job([28.8 * (1 + 0.02 * (at > 9)) for at in range(15)])),
+        # a slow start that the guard takes away is told all the same
+        ("not-steady", steady(s5=30.0, s6=30.0, s7=30.0, s8=30.0)),
+        ("incomplete", steady(12)),
+    ):
+        assert flag in scored(steps).flags
 
 
 SLOW_RANK = altered(steady(), label="1", step_s=99.0, tgs=TOKENS / 99)
@@ -293,23 +285,15 @@ def warming(
     return [scored(job(each), protocol) for each in every], protocol
 
 
-@pytest.mark.parametrize(
-    ("tau", "how", "starts"),
-    [
-        pytest.param(0.9, {}, {4}, id="a short warm-up"),
-        pytest.param(2.5, {}, {8, 9, 10}, id="a long one"),
-        pytest.param(0.9, {"jobs": 11}, {None}, id="too few jobs to say"),
+def test_the_pooled_start_finds_the_warm_up_and_no_slow_step_of_all_jobs() -> None:
+    for tau, how, starts in (
+        (0.9, {}, {4}),
+        (2.5, {}, {8, 9, 10}),
+        (0.9, {"jobs": 11}, {None}),  # too few to say
         # 105 steps are 105 chances to be slow by chance: none of them may push the start away
-        pytest.param(0.9, {"steps": 105, "noise": 0.02}, {*range(6)}, id="noise alone"),
-    ],
-)
-def test_the_pooled_start_finds_the_warm_up(
-    tau: float, how: dict[str, Any], starts: set[int | None]
-) -> None:
-    assert steady_start([each.timings for each in warming(tau, **how)[0]]) in starts
-
-
-def test_slow_steps_of_all_jobs_do_not_move_the_start_unless_they_are_early() -> None:
+        (0.9, {"steps": 105, "noise": 0.02}, {*range(6)}),
+    ):
+        assert steady_start([each.timings for each in warming(tau, **how)[0]]) in starts
     jobs = ([*seconds(0.9, steps=10), 45.0 + job, *[30.0] * 9] for job in range(12))
     assert steady_start([scored(job(each), Protocol(steps=20)).timings for each in jobs]) == 4
     # level steps make a steady state only in a row
@@ -344,11 +328,11 @@ def test_one_window_for_all(
 def test_a_score_in_another_window_is_the_one_that_the_log_gives_there() -> None:
     times = [*seconds(2.5, steps=15, noise=0.001), *[30.0] * 4, 36.0, *[30.0] * 5]
     declared, later = Protocol(steps=25), Protocol(steps=25, first_step=9)
+    expected = scored(job(times), later)
     found = rescore(scored(job(times), declared), protocol=later)
     assert isinstance(found, Score)
-    expected = scored(job(times), later)
-    assert found.value == pytest.approx(expected.value, abs=1e-12)
     assert (found.window, found.dropped, found.stragglers) == ((9, 24), (19,), 1)
+    assert found.value == pytest.approx(expected.value, abs=1e-12)
     same = {"value": 0.0, "tgs": 0.0, "window_tgs": 0.0}
     assert replace(found, **same) == replace(expected, **same)
     back = rescore(found, protocol=declared)

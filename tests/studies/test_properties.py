@@ -34,7 +34,7 @@ from pytest_xlatune.studies.derived import Search, Stacks
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers import history as helper
 from tests.helpers.examples import tried
-from tests.helpers.history import Answer, cluster, history, lost, measured, verdict
+from tests.helpers.history import Answer, cluster, history, lost, verdict
 from tests.helpers.tuned import Machine, turning
 
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -51,19 +51,15 @@ def study(names: Sequence[str] = NAMES, **changes: object) -> TuningStudy:
     return TuningStudy(**values)  # type: ignore[arg-type]
 
 
-def run(trial: Trial, seed: int, truth: Sequence[float], sigma: float = 0.006) -> TrialResult:
-    uniform = [int(digest([seed, trial.id, at], length=8), 16) / 16**8 for at in range(6)]
-    if uniform[0] < 0.03:
-        return lost(trial, FailureClass.NODE_FAIL)
-    knob = trial.profile.flags[0].value if trial.profile.flags else None
-    effect = truth[int(knob)] if knob else 0.0
-    value = 6.9 + effect + sigma * math.sqrt(2) * (sum(uniform) - 3)
-    return measured(trial, value)
-
-
 @cache
 def sweep(seed: int, truth: tuple[float, ...]) -> tuple[TrialResult, ...]:
-    done = tuple(history(lambda trial: run(trial, seed, truth), of=study(seed=seed)))
+    runs = cluster(dict(zip(NAMES, truth, strict=True)), 0.006, seed=seed)
+
+    def answer(trial: Trial) -> TrialResult:
+        is_lost = int(digest([seed, trial.id], length=2), 16) < 8
+        return lost(trial, FailureClass.NODE_FAIL) if is_lost else runs(trial)
+
+    done = tuple(history(answer, of=study(seed=seed)))
     assert len(done) <= 30, "the budget"
     return done
 

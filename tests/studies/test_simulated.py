@@ -252,19 +252,6 @@ def test_slots_have_a_baseline_each_and_a_fair_share_of_the_screen() -> None:
     assert "late" in {each.arm for each in proposed}
 
 
-def test_a_block_lies_on_one_slot_and_blocks_lie_on_several() -> None:
-    cluster = Cluster(EIGHT, 0)
-    conclusion, history = simulated.drive(simulated.study_of(EIGHT, 0), cluster, 0)
-    numbers = {each.trial.block for each in history} - {0}
-    blocks = {at: slots(e.trial for e in history if e.trial.block == at) for at in numbers}
-    assert {len(each) for each in blocks.values()} == {1}
-    assert len(set.union(*blocks.values())) == len(blocks) == 5
-    assert conclusion.winner is not None
-    assert conclusion.winner.arm == "p000"
-    # four rounds of the screen, one of second runs, five of the blocks
-    assert (cluster.rounds, len(history)) == (10, 65)
-
-
 def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finalists() -> None:
     study, cluster, history, again = second_runs()
     assert study.outlook(history).left == 8 + 25
@@ -311,8 +298,14 @@ def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_bu
 @pytest.mark.parametrize("after", [2, 4, 7])
 def test_a_slot_that_dies_takes_its_block_along_and_the_others_go_on(after: int) -> None:
     study, cluster = simulated.study_of(EIGHT, 1), Cluster(EIGHT, 1)
-    whole = simulated.drive(study, Cluster(EIGHT, 1), 1)[1]
-    dead = next(each.trial.cell_digest for each in whole if each.trial.block == 1)
+    all_alive = Cluster(EIGHT, 1)
+    whole = simulated.drive(study, all_alive, 1)[1]
+    places = [slots(e.trial for e in whole if e.trial.block == at) for at in range(1, 6)]
+    assert [len(each) for each in places] == [1] * 5, "a block lies on one slot"
+    assert len(set.union(*places)) == 5
+    # four rounds of the screen, one of second runs, five of the blocks
+    assert (all_alive.rounds, len(whole)) == (10, 65)
+    (dead,) = places[0]
     history: list[TrialResult] = []
     while trials := study.decide(history).due:
         jobs = list({each.cell_digest: each for each in reversed(trials)}.values())

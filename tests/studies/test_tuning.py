@@ -82,35 +82,34 @@ def notes_of(conclusion: Conclusion) -> str:
     return "\n".join(map(sentence, conclusion.notes))
 
 
-@pytest.mark.parametrize(
-    ("profiles", "changes", "stages", "baselines"),
-    [
-        pytest.param(waves(("wave2", 25)), {}, {"wave2": 28}, [0, 14, 27],
-                     id="three baselines are spread over a wave"),
-        pytest.param(waves(("wave10", 3), ("wave1_5", 3), ("wave2", 3), ("wave1", 3)),
-                     {"budget": 60}, {"wave1": 4, "wave1_5": 4, "wave2": 4, "wave10": 4},
-                     [0, 5, 10, 15], id="waves in their order, baselines far apart over all"),
-        pytest.param(waves(("wave1", 1), ("wave2", 20)), {}, {"wave1": 2, "wave2": 22},
-                     [0, 2, 23], id="more baselines go where most profiles are"),
-        pytest.param(waves(("wave2", 25)), {"selected": frozenset({BASELINE_ID})}, {"wave2": 3},
-                     [0, 1, 2], id="the baseline alone is selected"),
-    ],
-)  # fmt: skip
-def test_the_screen(
-    profiles: tuple[Profile, ...],
-    changes: dict[str, Any],
-    stages: dict[str, int],
-    baselines: list[int],
-) -> None:
-    trials = TuningStudy(cell=CELL, profiles=profiles, **changes).decide([]).due
-    drawn = [each.stage for each in trials]
-    assert {stage: drawn.count(stage) for stage in dict.fromkeys(drawn)} == stages
-    assert [at for at, trial in enumerate(trials) if trial.is_baseline] == baselines
-    order = [each.arm for each in trials if not each.is_baseline]
-    declared = [each.id for each in profiles] if "selected" not in changes else []
-    assert sorted(order) == sorted(declared)
-    assert order != declared or not order, "the order is drawn"
-    assert {each.block for each in trials} == {0}
+def test_the_screen() -> None:
+    four_waves = waves(("wave10", 3), ("wave1_5", 3), ("wave2", 3), ("wave1", 3))
+    for sweep, stages, baselines in (
+        # three baselines are spread over a wave
+        (study(25), {"wave2": 28}, [0, 14, 27]),
+        # waves in their order, baselines far apart over all
+        (
+            study(profiles=four_waves, budget=60),
+            {"wave1": 4, "wave1_5": 4, "wave2": 4, "wave10": 4},
+            [0, 5, 10, 15],
+        ),
+        # more baselines go where most profiles are
+        (
+            study(profiles=waves(("wave1", 1), ("wave2", 20))),
+            {"wave1": 2, "wave2": 22},
+            [0, 2, 23],
+        ),
+        (study(selected=frozenset({BASELINE_ID})), {"wave2": 3}, [0, 1, 2]),
+    ):
+        trials = sweep.decide([]).due
+        drawn = [each.stage for each in trials]
+        assert {stage: drawn.count(stage) for stage in dict.fromkeys(drawn)} == stages
+        assert [at for at, trial in enumerate(trials) if trial.is_baseline] == baselines
+        order = [each.arm for each in trials if not each.is_baseline]
+        declared = [each.id for each in sweep.profiles] if not sweep.selected else []
+        assert sorted(order) == sorted(declared)
+        assert order != declared or not order, "the order is drawn"
+        assert {each.block for each in trials} == {0}
 
 
 SWEEP, RUN_THREE = study(), cluster(THREE)
@@ -733,21 +732,17 @@ def test_a_winner_is_told_with_what_is_likely_where_its_change_is_small() -> Non
     assert (large.winner.likely, "likely" in headline(large)) == (None, False)
 
 
-MICRO, RING, FLAG = (
-    profile("mb-16", overrides={"num_microbatches": "16"}, wave="wave2"),
-    profile("ring", env={"NCCL_ALGO": "Ring"}, wave="wave2"),
-    profile("flag", "--xla_gpu_own=1", wave="wave2"),
-)
+MICRO = profile("mb-16", overrides={"num_microbatches": "16"}, wave="wave2")
 OVERLAP = profile("overlap-2", "--xla_gpu_overlap=2", wave="wave2")
 
 
 @pytest.mark.parametrize(
     ("own", "effects"),
     [
-        pytest.param(MICRO, {}, id="a trainer that prints the key"),
-        pytest.param(RING, {"NCCL_ALGO": Effect.ASKED}, id="NCCL prints nothing"),
-        pytest.param(FLAG, {"xla_gpu_own": Effect.NOT_SEEN}, id="XLA lists others"),
-        pytest.param(replace(MICRO, env={"HSA_X": "1"}), {"HSA_X": Effect.ASKED}, id="one of two"),
+        (MICRO, {}),  # a trainer that prints the key
+        (profile("ring", env={"NCCL_ALGO": "Ring"}), {"NCCL_ALGO": Effect.ASKED}),
+        (profile("flag", "--xla_gpu_own=1"), {"xla_gpu_own": Effect.NOT_SEEN}),
+        (replace(MICRO, env={"HSA_X": "1"}), {"HSA_X": Effect.ASKED}),
     ],
 )
 def test_what_nothing_shows_does_not_win_however_fast_it_is(
@@ -974,22 +969,19 @@ def test_profiles_that_cannot_rotate_stand_in_the_same_list_of_ranks() -> None:
         done = history(Machine(), of=part)
         assert any(each.trial.rotation for each in done) is has_turns
         question = Question(about=Ask.SCREENED, name=chosen, wave="wave2")
-        assert part.answer(done, question).state is Answered.YES
-        assert part.answer((), question).state is Answered.NOT_YET
+        answers = [part.answer(each, question).state for each in ((), done)]
+        assert answers == [Answered.NOT_YET, Answered.YES]
 
 
-SLOTTED = {"slots": (("n1",), ("n2",)), "cell": replace(CELL, nodelist=("n1",))}
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [({"profiles": (NCCL,)}, "no profile rotates: "), (SLOTTED, "several node slots")],
-)
-def test_where_nothing_rotates_the_plan_says_why(changes: dict[str, Any], words: str) -> None:
-    sweep = turning(**changes)
-    assert not sweep.rotates
-    assert words in sentence(sweep.outlook(()).lines[0])
-    assert not any(each.rotation for each in sweep.decide(()).due)
+def test_where_nothing_rotates_the_plan_says_why() -> None:
+    cell, slots = replace(CELL, nodelist=("n1",)), (("n1",), ("n2",))
+    for sweep, words in (
+        (turning(profiles=(NCCL,)), "no profile rotates: "),
+        (turning(cell=cell, slots=slots), "several node slots"),
+    ):
+        assert not sweep.rotates
+        assert words in sentence(sweep.outlook(()).lines[0])
+        assert not any(each.rotation for each in sweep.decide(()).due)
 
 
 def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:

@@ -45,6 +45,7 @@ _UNCHECKED = "the keys of the configuration were not checked"
 MIN_FREE_BYTES = 1 << 30  # of the work directory
 _LEFTOVER = "TUNE_PROFILE"  # a variable of env files that were edited to tune by hand
 _CHECK_TIMEOUT_S = 60.0
+_PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH")  # variables for the trainer's interpreter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,21 +214,6 @@ def refused_shape(
     return "" if stages_of(cell) == 1 else pipeline_of(cell, profile, config).refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
-    """The keys of an installed trainer.
-
-    Attributes:
-        name: name and version, e.g. `maxtext 0.2.5`.
-        base: path of the base configuration.
-        known: the keys that the trainer accepts.
-    """
-
-    name: str
-    base: str
-    known: frozenset[str]
-
-
 def check_keys(
     launcher: Launcher, cell: Cell, profiles: Iterable[Profile], *, environ: Mapping[str, str]
 ) -> Preflight:
@@ -241,60 +227,51 @@ def check_keys(
         return Preflight(notes=(f"{_UNCHECKED}: {package} is in an image, or at a commit",))
     if not package or not isinstance(launcher, MaxTextLauncher):
         return Preflight()
-    release = release_of(launcher, cell, environ=environ)
-    if isinstance(release, str):
-        return Preflight(notes=(f"{_UNCHECKED}: {release}",))
+    try:
+        release, base, known = known_keys(launcher, cell, environ)
+    except (OSError, ValueError, LookupError, subprocess.SubprocessError) as error:
+        return Preflight(notes=(f"{_UNCHECKED}: {launcher.interpreter}: {error}",))
     overrides = [(f"cell {cell.label!r}", cell.overrides)]
     overrides += [(f"profile {profile.id!r}", profile.overrides) for profile in profiles]
-    return Preflight(
-        faults=tuple(
-            _fault(release, key, f"{where}, {key}={value}")
-            for where, keys in overrides
-            for key, value in keys.items()
+    faults = []
+    for where, keys in overrides:
+        for key, value in keys.items():
             # a field of a nested group is written:  lora.rank=8
-            if key.partition(".")[0] not in release.known
-        )
-    )
+            if key.partition(".")[0] not in known:
+                what = f"{where}, {key}={value}"
+                hint = str(ConfigError.unknown("key", key, valid=known, where=what))
+                hint = hint.partition(" Known:")[0]
+                faults.append(f"{hint} ({release} does not have it: {base})")
+    return Preflight(faults=tuple(faults))
 
 
-def release_of(
-    launcher: MaxTextLauncher, cell: Cell, *, environ: Mapping[str, str]
-) -> Release | str:
-    """Return the keys of the trainer's installation, or why they cannot be read."""
+def known_keys(
+    launcher: MaxTextLauncher, cell: Cell, environ: Mapping[str, str]
+) -> tuple[str, str, frozenset[str]]:
+    """Return the trainer's release, its base configuration, and the keys that it accepts.
+
+    Raises:
+        OSError, ValueError, LookupError, SubprocessError: the keys cannot be read.
+    """
     python = shutil.which(launcher.interpreter, path=environ.get("PATH"))
     if python is None:
-        return f"{launcher.interpreter} is not on this machine"
-    cwd = launcher.cwd or None
-    if cwd is not None and not Path(cwd).is_dir():
-        return f"{cwd} is not on this machine"
+        raise LookupError("it is not on this machine")
     worker = _KEYS_WORKER.read_text(encoding="utf-8")
-    env = {name: environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in environ}
-    try:
-        done = subprocess.run(
-            [python, "-c", worker, launcher.package, launcher.config_of(cell)],
-            env=env,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_CHECK_TIMEOUT_S,
-            check=True,
-        )
-        answer = read_json(done.stdout)
-    except subprocess.CalledProcessError as error:
-        return f"{python} failed with {error.stderr.strip()[-200:]!r}"
-    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return f"{python}: {error}"
-    if not answer["base"]:
-        return f"{python} has no package {launcher.package} with a configs/base.yml"
-    return Release(
-        name=f"{launcher.package} {answer['version']}".strip(),
-        base=answer["base"],
-        known=frozenset(answer["known"]),
+    done = subprocess.run(
+        [python, "-c", worker, launcher.package, launcher.config_of(cell)],
+        env={name: environ[name] for name in _PASSED_ON if name in environ},
+        cwd=launcher.cwd or None,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_CHECK_TIMEOUT_S,
+        check=False,
     )
-
-
-def _fault(release: Release, key: str, where: str) -> str:
-    hint = str(ConfigError.unknown("key", key, valid=release.known, where=where))
-    return f"{hint.partition(' Known:')[0]} ({release.name} does not have it: {release.base})"
+    if done.returncode:
+        raise ValueError(f"it failed with {done.stderr.strip()[-200:]!r}")
+    answer = read_json(done.stdout)
+    if not answer["base"]:
+        raise LookupError(f"it has no package {launcher.package} with a configs/base.yml")
+    release = f"{launcher.package} {answer['version']}".strip()
+    return release, answer["base"], frozenset(answer["known"])

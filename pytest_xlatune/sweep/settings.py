@@ -257,7 +257,7 @@ def _options_in(content: Mapping[str, Any], place: str, *, folder: Path) -> User
     values: dict[str, Any] = {}
     for key, value in content.items():
         if key not in _SETTABLE:
-            raise _not_settable(key, place)
+            raise ConfigError.unknown("setting", key, valid=_SETTABLE, where=place)
         option = _BY_NAME[key]
         if key in _TABLES:
             values[option.field] = _table(key, value, place, folder=folder)
@@ -267,17 +267,6 @@ def _options_in(content: Mapping[str, Any], place: str, *, folder: Path) -> User
                 raise ConfigError(f"{place}: {key}: found {value!r}, which names no node")
             values[option.field] = folder / parsed if option.kind is Path else parsed
     return UserOptions(values=values, file=place)
-
-
-def _not_settable(key: str, place: str) -> ConfigError:
-    """Return the error for an unknown key, which may be a keyword of sweep files."""
-    for option in FIELDS:
-        if key == option.field and option.where is Where.SWEEP_FILE:
-            return ConfigError(
-                f"{place}: {key} is not read here; set it in the sweep file: "
-                f"{option.group.__name__}({key}=...)"
-            )
-    return ConfigError.unknown("setting", key, valid=_SETTABLE, where=place)
 
 
 def _text(key: str, value: Any, place: str) -> str:

@@ -109,7 +109,7 @@ def test_every_unknown_key_is_named_at_once_with_its_place_and_the_nearest(check
 
 def test_a_release_that_cannot_be_asked_is_a_note(checkout: Path) -> None:
     for changes, why in (
-        ({"python": "/no/such/python"}, "/no/such/python is not"),
+        ({"python": "/no/such/python"}, "/no/such/python: it is not"),
         ({"module": "elsewhere.train"}, "has no package elsewhere"),
     ):
         found = look(checkout, overrides={"nonsense": "1"}, **changes)

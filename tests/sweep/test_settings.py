@@ -117,7 +117,6 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
         ('nodelist = "n[1"', "n\\[1"),
         ('model = "a b"', r"xlatune.toml: model: .*'a b': expected"),
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
-        ("finalists = 3", r"finalists is not read here; .* sweep file: D"),
         ("nodelist = []", r"nodelist: found \[\], which names no node"),
         ("seed = 1.5", "seed: found '1.5', expected a whole number$"),
         ("node-health = \"sh -c 'open\"", "node-health: found .*expected a command line"),

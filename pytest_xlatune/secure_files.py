@@ -121,7 +121,7 @@ class Folder:
             descriptor = os.open(name, safe & ~os.O_TRUNC, dir_fd=self.fd)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise _refused("no file", path) from None
+                raise _no_file(path) from None
             error.filename = str(path)
             raise
         try:
@@ -192,7 +192,10 @@ def _open_folder(path: Path, parent: Folder | None) -> int:
         descriptor = os.open(name, flags, dir_fd=at)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
-            raise _refused("a link", path) from None
+            raise NotOursError(
+                f"{path} is a link, expected a folder of ours: remove the link, and find out who "
+                "made it"
+            ) from None
         error.filename = str(path)
         raise
     try:
@@ -205,40 +208,32 @@ def _open_folder(path: Path, parent: Folder | None) -> int:
 
 def _check_file(status: os.stat_result, path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise _refused("no file", path)
-    if not is_trusted(status.st_uid):
-        raise _refused("another's", path, status.st_uid)
+        raise _no_file(path)
+    _check_owner(status, path)
 
 
 def _check_folder(status: os.stat_result, path: Path) -> None:
-    if not is_trusted(status.st_uid):
-        raise _refused("another's", path, status.st_uid)
+    _check_owner(status, path)
     if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise _refused("open", path)
+        raise NotOursError(
+            f"{path} may be written by every user, so anything in it may be another user's: "
+            f"chmod o-w {path}, or name another folder"
+        )
 
 
-_REFUSALS = {
-    "a link": (
-        "{path} is a link, expected a folder of ours: remove the link, and find out who made it"
-    ),
-    "no file": (
-        "{path} is a link, a pipe, a device or a folder, expected a file of ours: nothing is read "
+def _check_owner(status: os.stat_result, path: Path) -> None:
+    if not is_trusted(status.st_uid):
+        raise NotOursError(
+            f"{path} belongs to user {_name_of(status.st_uid)}, expected "
+            f"{_name_of(os.geteuid())}: nothing in it is read; find out who made it"
+        )
+
+
+def _no_file(path: Path) -> NotOursError:
+    return NotOursError(
+        f"{path} is a link, a pipe, a device or a folder, expected a file of ours: nothing is read "
         "from it; find out who made it"
-    ),
-    "another's": (
-        "{path} belongs to user {user}, expected {expected}: nothing in it is read; find out who "
-        "made it"
-    ),
-    "open": (
-        "{path} may be written by every user, so anything in it may be another user's: "
-        "chmod o-w {path}, or name another folder"
-    ),
-}
-
-
-def _refused(kind: str, path: Path, uid: int = 0) -> NotOursError:
-    expected, user = _name_of(os.geteuid()), _name_of(uid)
-    return NotOursError(_REFUSALS[kind].format(path=path, expected=expected, user=user))
+    )
 
 
 # -- by path --------------------------------------------------------------------------------------
@@ -271,7 +266,7 @@ def open_shown(path: Path) -> int:
     file = os.open(path, _READ | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise _refused("no file", path)
+        raise _no_file(path)
     return file
 
 

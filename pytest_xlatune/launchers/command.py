@@ -208,7 +208,15 @@ class ProgramLauncher(Launcher):
         is_evidence, first_env = trial.protocol.dump, dict[str, str]()
         flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = cache_env(trial) | trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
-        argv, worker = _with_worker(argv, trial, interpreter=interpreter, program=program)
+        worker: dict[str, str] = {}
+        if trial.rotation is not None:
+            argv, worker = rotated.with_worker(
+                argv,
+                trial.rotation.as_run,
+                interpreter=interpreter,
+                program=program,
+                folder=FOLDER,
+            )
         loads_worker = rotated.SITE_FILE in worker
         needs_shell = loads_worker and rotated.needs_shell(self.inherit)
         if self.env_files or self.cwd or self.in_shell or needs_shell:
@@ -270,18 +278,6 @@ class ProgramLauncher(Launcher):
         )
         # --norc, because bash reads ~/.bashrc even with -c if it believes that sshd started it
         return ("bash", "--norc", "--noprofile", "-c", script, "xlatune", *argv)
-
-
-def _with_worker(
-    argv: Sequence[str], trial: Trial, *, interpreter: str, program: str
-) -> tuple[Sequence[str], dict[str, str]]:
-    if trial.rotation is None:
-        return argv, {}
-    spec = trial.rotation.as_run
-    command = rotated.add_worker(argv, interpreter=interpreter, program=program, folder=FOLDER)
-    if command is None:
-        return argv, rotated.files_of(spec, worker=rotated.SITE_FILE)
-    return command, rotated.files_of(spec, worker=rotated.WORKER_FILE)
 
 
 def cache_env(trial: Trial) -> dict[str, str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -42,27 +43,26 @@ class Rotates(StrEnum):
     NO = "no"
 
 
-def add_worker(
-    argv: Sequence[str], *, interpreter: str, program: str, folder: str
-) -> tuple[str, ...] | None:
-    """Return a Python command line with the worker added; None if `argv` is no such command line.
+def with_worker(
+    argv: Sequence[str], spec: RotationSpec, *, interpreter: str, program: str, folder: str
+) -> tuple[Sequence[str], dict[str, str]]:
+    """Return the command line of a rotation, and the files of its attempt.
 
-    Options of the interpreter stay in place: `python -u train.py` becomes `python -u WORKER ...`.
+    In a Python command line, the worker comes before the program; options of the interpreter stay
+    in place: `python -u train.py` becomes `python -u WORKER ...`.
 
     Args:
         argv: the command line of the trial.
+        spec: the rotation.
         interpreter: the first word of `argv` if that is a Python; else "".
         program: the script or module that the command line runs; "" if unknown.
         folder: the folder of the attempt, as the command line writes it.
     """
-    if not interpreter or not program or argv[0] != interpreter:
-        return None
-    words = list(argv[1:])
-    at = next((at for at, word in enumerate(words) if word in ("-m", program)), None)
-    if at is None:
-        return None
+    at = next((at for at, word in enumerate(argv) if at and word in ("-m", program)), None)
+    if at is None or not program or argv[0] != interpreter:
+        return argv, files_of(spec, worker=SITE_FILE)
     worker = (f"{folder}/{WORKER_FILE}", f"{folder}/{SPEC_FILE}", "--")
-    return (interpreter, *words[:at], *worker, *words[at:])
+    return (*argv[:at], *worker, *argv[at:]), files_of(spec, worker=WORKER_FILE)
 
 
 def files_of(spec: RotationSpec, *, worker: str) -> dict[str, str]:
@@ -87,7 +87,4 @@ def worker_exports(variable: str) -> str:
 
 def needs_shell(inherit: Sequence[str]) -> bool:
     """Return whether PYTHONPATH is inherited from the node, where only a shell can extend it."""
-    return any(
-        pattern == _PATH or (pattern.endswith("*") and _PATH.startswith(pattern[:-1]))
-        for pattern in inherit
-    )
+    return any(fnmatchcase(_PATH, pattern) for pattern in inherit)

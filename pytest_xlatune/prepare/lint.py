@@ -23,7 +23,7 @@ from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import ParsedText, examine
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import check
-from pytest_xlatune.model.channels import LIBTPU, channel_of, overridden
+from pytest_xlatune.model.channels import LIBTPU, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.record import Record, read_json
@@ -50,6 +50,12 @@ _ZEROS = frozenset({"0", "false", '""'})
 
 # rules that are left out if XLA itself is asked, which is more reliable than a table of releases
 _FROM_XLA = frozenset({"unknown-flag", "bad-value", "no-op", "adds-up", "twin"})
+# faults of a profile for which the sweep drops it, and runs the others
+_DROPPED = frozenset({"unknown-flag", "bad-value"})
+# faults with which XLA runs no program
+_REFUSED = _DROPPED | {"refused"}
+# rules whose notes a campaign keeps, because each means a trial that measures nothing
+COSTLY = frozenset({"near-miss", "twin"})
 
 
 class Linted(Record, frozen=True, kw_only=True):
@@ -76,11 +82,9 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
     """
     if target is None:
         why = "no XLA was asked: names and defaults are those of the catalog's tables"
-        return Linted(
-            objections=check(profiles, context),
-            unchecked=(why, *_unprobed(profiles, context)),
-            jaxlib=context.jaxlib,
-        )
+        if context.jaxlib and not history().is_probed(context.jaxlib):
+            why += f", which know other releases than jaxlib {context.jaxlib}"
+        return Linted(objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib)
     examined = examine(profiles, context.deployed, target, env=context.env)
     with_release = msgspec.structs.replace(context, jaxlib=target.jaxlib)
     objections = [
@@ -94,20 +98,6 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
         unchecked=examined.unchecked,
         jaxlib=target.jaxlib,
     )
-
-
-def _unprobed(profiles: Sequence[Profile], context: Context) -> Iterator[str]:
-    """Yield a sentence for each flag of which it is unknown whether the release accepts it."""
-    known = history()
-    if not context.jaxlib or known.is_probed(context.jaxlib):
-        return
-    flags = [*context.deployed]
-    for profile in profiles:
-        flags += profile.flags
-    for name in dict.fromkeys(flag.name for flag in flags):
-        if not channel_of(name) and known.is_accepted(name, context.jaxlib) is None:
-            accepted = known.accepted_in(name)
-            yield f"--{name}: jaxlib {context.jaxlib} was not probed; it is {accepted}"
 
 
 def _channels(profiles: Sequence[Profile]) -> Iterator[Objection]:
@@ -204,16 +194,6 @@ def _unescaped(value: str) -> str:
         return ZERO
     text = value.removeprefix('"').removesuffix('"').encode("ascii", "replace")
     return text.decode("unicode_escape").encode("latin-1", "replace").decode("utf-8", "replace")
-
-
-# faults of a profile for which the sweep drops it, and runs the others
-_DROPPED = frozenset({"unknown-flag", "bad-value"})
-# faults with which XLA runs no program
-_REFUSED = _DROPPED | {"refused"}
-
-
-# rules whose notes a campaign keeps, because each means a trial that measures nothing
-COSTLY = frozenset({"near-miss", "twin"})
 
 
 def check_rules(

@@ -67,40 +67,39 @@ def test_lint_of_a_sweep_file(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "rules", "unprobed"),
+    ("argv", "rules", "is_probed"),
     [
         pytest.param(
-            ("--jaxlib", "0.6.2", "--xla_gpu_pipeline_all_gather=on"), ["unknown-flag"], [],
+            ("--jaxlib", "0.6.2", "--xla_gpu_pipeline_all_gather=on"), ["unknown-flag"], True,
             id="a release that was probed",
         ),
         pytest.param(
-            ("--jaxlib", "0.4.34", f"{OVERLAP} {SCHEDULER}=true"), [], [OVERLAP],
+            ("--jaxlib", "0.4.34", f"{OVERLAP} {SCHEDULER}=true"), [], False,
             id="a release between one that lacks it and one that has it",
         ),
         pytest.param(
             ("--jaxlib", "99.0", "--xla_gpu_no_such=1", "--deployed", "--xla_gpu_autotune_level=0"),
-            [], ["--xla_gpu_autotune_level", "--xla_gpu_no_such"], id="a release of later",
+            [], False, id="a release of later",
         ),
         pytest.param(
             ("--megascale_abort_on_hangs=true", "--device", "v6e", "--jaxlib", "0.10.2"),
-            ["tpu-flag"], [], id="a bare flag of libtpu",
+            ["tpu-flag"], True, id="a bare flag of libtpu",
         ),
         pytest.param(
-            ("LIBTPU_INIT_ARGS=--megascale_abort_on_hangs=true", "--jaxlib", "0.4.34"), [], [],
+            ("LIBTPU_INIT_ARGS=--megascale_abort_on_hangs=true", "--jaxlib", "0.4.35"), [], True,
             id="a flag of libtpu in its variable",
         ),
     ],
 )  # fmt: skip
 def test_lint_without_an_xla(
-    run: Run, argv: tuple[str, ...], rules: list[str], unprobed: list[str]
+    run: Run, argv: tuple[str, ...], rules: list[str], *, is_probed: bool
 ) -> None:
     code, out, _ = run("flags", "lint", "--json", *argv)
     document = json.loads(out)
     assert [objection["rule"] for objection in document["objections"]] == rules
     assert code == bool(rules)
-    _, *said = document["unchecked"]  # the first says that no XLA was asked
-    names = [flag.partition("=")[0] for flag in unprobed]
-    assert [line.partition(":")[0] for line in said] == names
+    (said,) = document["unchecked"]
+    assert ("other releases than jaxlib" not in said) is is_probed
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ not know pytest.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -49,7 +48,6 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec, Trial
 from pytest_xlatune.studies import Study
-from pytest_xlatune.sweep.declaration import CompileCheck
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 # takes the pending trials; returns the events for one of them, () if none is left
@@ -64,12 +62,40 @@ _PREFIX = re.compile(r"^[EFIW]\d{4} [\d:.]+ +\d+ \S+:\d+\] ")
 
 
 def step_for(resolved: ResolvedSweep, study: Study, folder: Path) -> CompileStep | None:
-    """Return the function that compiles a study's cells; None if study or sweep has no check."""
+    """Return the function that compiles a study's cells; None if study or sweep has no check.
+
+    It compiles the first pending trial of the study's stage, and returns its events; () if there is
+    none. If a cell cannot be compiled, nothing is raised: the result of the trial says why.
+    """
     check, stage = resolved.compile_check, study.policy.compiled_stage
     if check is None or not stage:
         return None
+    limit_bytes = int(check.memory_limit_gib * 2**30)
     cells = {cell.digest: cell for cell in study.cells}
-    return functools.partial(compile_next, resolved, check, cells=cells, stage=stage, folder=folder)
+
+    def compile_next(pending: Sequence[Trial]) -> tuple[Event, ...]:
+        trial = next((trial for trial in pending if trial.stage == stage), None)
+        if trial is None:
+            return ()
+        try:
+            spec = spec_for(resolved, cells[trial.cell_digest], BASELINE)
+        except ConfigError as error:
+            return _result_events(trial, CompiledMemory(said=str(error)))
+        with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
+            compilation = compiled(spec, Path(scratch) / trial.arm)
+        needed_bytes = None if compilation.program is None else compilation.program.memory_bytes
+        text = compilation.trouble
+        if needed_bytes is None and not compilation.is_out_of_memory:
+            text = text or "the dump does not show the program's memory"
+        memory = CompiledMemory(
+            needed_bytes=needed_bytes,
+            limit_bytes=limit_bytes,
+            is_refused=compilation.is_out_of_memory,
+            said=text,
+        )
+        return _result_events(trial, memory)
+
+    return compile_next
 
 
 def spec_for(resolved: ResolvedSweep, cell: Cell, profile: Profile) -> LaunchSpec:
@@ -102,46 +128,6 @@ def spec_for(resolved: ResolvedSweep, cell: Cell, profile: Profile) -> LaunchSpe
         stage="compile-check",
     )
     return resolved.sweep.launcher.launch(trial, cell)
-
-
-def compile_next(
-    resolved: ResolvedSweep,
-    check: CompileCheck,
-    pending: Sequence[Trial],
-    *,
-    cells: Mapping[str, Cell],
-    stage: str,
-    folder: Path,
-) -> tuple[Event, ...]:
-    """Compile the first pending trial of a stage; return its events, () if there is none.
-
-    If a cell cannot be compiled, nothing is raised: the result of the trial says why. The keys of
-    `cells` are their digests.
-    """
-    trial = next((trial for trial in pending if trial.stage == stage), None)
-    if trial is None:
-        return ()
-    if check.memory_limit_gib is None:
-        text = "the memory of a device is not known; set CompileCheck(memory_limit_gib=...)"
-        return _result_events(trial, CompiledMemory(said=text))
-    try:
-        spec = spec_for(resolved, cells[trial.cell_digest], BASELINE)
-    except ConfigError as error:
-        return _result_events(trial, CompiledMemory(said=str(error)))
-    with TemporaryDirectory(prefix="compiling-", dir=folder) as scratch:
-        compilation = compiled(spec, Path(scratch) / trial.arm)
-    program = compilation.program
-    needed_bytes = None if program is None else program.memory_bytes
-    text = compilation.trouble
-    if needed_bytes is None and not compilation.is_out_of_memory:
-        text = text or "the dump does not show the program's memory"
-    memory = CompiledMemory(
-        needed_bytes=needed_bytes,
-        limit_bytes=int(check.memory_limit_gib * 2**30),
-        is_refused=compilation.is_out_of_memory,
-        said=text,
-    )
-    return _result_events(trial, memory)
 
 
 def _result_events(trial: Trial, memory: CompiledMemory) -> tuple[Event, ...]:

@@ -79,10 +79,10 @@ class CompileCheck:
     One step of the sweep's own trainer is compiled on this machine, for this machine's device.
 
     Attributes:
-        memory_limit_gib: memory of one device in GiB; None if unknown.
+        memory_limit_gib: memory of one device in GiB.
     """
 
-    memory_limit_gib: float | None = None
+    memory_limit_gib: float
 
 
 class Sweep(SettingsGroup):

@@ -17,7 +17,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE
 from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec, Trial
 from pytest_xlatune.prepare import compile_check as compiling
-from pytest_xlatune.prepare.compile_check import Compiled, compile_next, compiled
+from pytest_xlatune.prepare.compile_check import Compiled, compiled, step_for
 from pytest_xlatune.sweep.declaration import CompileCheck
 from tests.helpers.hlo_programs import program
 
@@ -27,7 +27,9 @@ OF_SIZE = {
     size: Cell(model_tag="m", parallelism=AXES, per_device_batch_size=float(size))
     for size in (8, 16)
 }
-CELLS = {cell.digest: cell for cell in OF_SIZE.values()}
+STUDY: Any = SimpleNamespace(
+    policy=SimpleNamespace(compiled_stage="compiled"), cells=tuple(OF_SIZE.values())
+)
 
 
 def trial(size: int, stage: str = "compiled") -> Trial:
@@ -47,7 +49,6 @@ class Machine:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.site = folder, SimpleNamespace(executor="local")
-        self.limit_gib: float | None = 10
         self.made: list[str] = []
         self.answers: dict[str, Compiled] = {}
         monkeypatch.setattr(compiling, "compiled", self._compiled)
@@ -60,11 +61,11 @@ class Machine:
     def answered(self, *pending: Trial) -> tuple[Event, ...]:
         argv = (sys.executable, "/train/step.py", "{per_device_batch_size}")
         sweep = SimpleNamespace(launcher=CommandLauncher(argv=argv), site=self.site)
-        resolved: Any = SimpleNamespace(sweep=sweep)
-        check = CompileCheck(memory_limit_gib=self.limit_gib)
-        return compile_next(
-            resolved, check, pending, cells=CELLS, stage="compiled", folder=self.folder
-        )
+        check = CompileCheck(memory_limit_gib=10)
+        resolved: Any = SimpleNamespace(sweep=sweep, compile_check=check)
+        step = step_for(resolved, STUDY, self.folder)
+        assert step is not None
+        return step(pending)
 
     def memory(self, size: int) -> CompiledMemory:
         events = self.answered(trial(size))
@@ -102,9 +103,7 @@ def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(machine:
 
 
 def test_where_none_can_answer_it_says_why_and_starts_nothing(machine: Machine) -> None:
-    machine.limit_gib = None
-    assert "CompileCheck(memory_limit_gib=...)" in machine.memory(8).said
-    machine.limit_gib, machine.site.executor = 10, "slurm"
+    machine.site.executor = "slurm"
     assert "the trials find the ceiling" in machine.memory(8).said
     assert machine.made == []
 

@@ -66,7 +66,8 @@ DOUBTFUL = replace(
         profile("g", env={"HSA_ENABLE_SDMA": "0", "NCCL_ALGO": "Ring"}),
     ),
 )
-GATE = replace(DECLARED, gate=Gate(), design=DesignSettings(), compile_check=CompileCheck())
+COMPILED = CompileCheck(memory_limit_gib=1)
+GATE = replace(DECLARED, gate=Gate(), design=DesignSettings(), compile_check=COMPILED)
 NODES = {"nodelist": ("node001", "node002")}
 CONTAINER = {
     **LOCAL,

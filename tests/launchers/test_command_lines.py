@@ -1,46 +1,56 @@
-"""The command and MaxText launchers: words, environment and files, every byte as it was given."""
+"""Launchers of programs and containers: words, environment and files, to the byte."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
+import json
+import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_xlatune.executors import payload
+from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.checkout import CheckoutLauncher
+from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
 from pytest_xlatune.launchers.command import PROFILE_FILE, CommandLauncher
-from pytest_xlatune.launchers.container import ContainerLauncher
+from pytest_xlatune.launchers.container import ENTRY_FILE, ENV_FILE, HOST_FILE, ContainerLauncher
 from pytest_xlatune.model.cell import Protocol
+from pytest_xlatune.model.channels import DUMP_FOLDER
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
+    BASELINE,
+    OPTIONS_FOLDER,
     Flag,
     Profile,
     append_flags,
     effective_values,
+    format_flags,
     parse_flags,
     profile,
 )
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.prepare.lint import Target
+from pytest_xlatune.sweep.settings import check_folders
+from tests.helpers import golden
 from tests.helpers.examples import tried
-from tests.helpers.probes import PROBE, make_cell, make_trial, maxtext, probe, run
+from tests.helpers.payloads import PATH
+from tests.helpers.probes import PROBE, make_cell, make_trial, maxtext, maxtext_slurm, probe, run
 
 
 def test_descriptions_tell_launchers_apart() -> None:
     launchers: list[Launcher] = [
-        maxtext(),
-        maxtext(axis_prefix={"PP": "ici"}),
-        maxtext(env_files=("/a.sh", "/b.sh")),
-        maxtext(env_files=("/b.sh", "/a.sh")),
-        maxtext(inherit=("PATH",)),
-        probe(),
-        ContainerLauncher(inner=probe()),
-        ContainerLauncher(inner=probe(), runtime="podman"),
+        *(maxtext(env_files=files) for files in ((), ("/a.sh", "/b.sh"), ("/b.sh", "/a.sh"))),
+        *(maxtext(axis_prefix={"PP": "ici"}), maxtext(inherit=("PATH",)), probe()),
+        *(ContainerLauncher(inner=probe(), runtime=name) for name in ("docker", "podman")),
     ]
     assert len({launcher.describe() for launcher in launchers}) == len(launchers)
 
@@ -75,24 +85,15 @@ def test_the_whole_maxtext_command() -> None:
     assert script.argv[:3] == ("python3", "/repo/train.py", "/cfg/tiny.gpu.yml")
 
 
-ICI = {"PP": "ici", "FSDP": "ici"}
-
-
 @pytest.mark.parametrize(
     ("parallelism", "prefix", "expected"),
     [
-        pytest.param("FSDP=8", {}, {"dcn_fsdp": 8, "dcn_pipeline": 1}, id="takes PP back"),
-        pytest.param("TP=8", {}, {"ici_tensor": 8}, id="tensor lies inside a slice"),
-        pytest.param("DP=8", {}, {"dcn_data": 8, "dcn_fsdp": 1, "dcn_pipeline": 1}, id="both back"),
-        pytest.param(
-            "FSDP=4,TP=2", {}, {"dcn_fsdp": 4, "ici_tensor": 2, "dcn_pipeline": 1},
-            id="a hybrid over both networks",
-        ),
-        pytest.param(
-            "FSDP=4", ICI, {"ici_fsdp": 4, "ici_pipeline": 1}, id="and holds for what is taken back"
-        ),
+        ("FSDP=8", {}, {"dcn_fsdp": 8, "dcn_pipeline": 1}),
+        ("DP=8", {}, {"dcn_data": 8, "dcn_fsdp": 1, "dcn_pipeline": 1}),
+        ("TP=8", {}, {"ici_tensor": 8}),
+        ("FSDP=4", {"PP": "ici", "FSDP": "ici"}, {"ici_fsdp": 4, "ici_pipeline": 1}),
     ],
-)  # fmt: skip
+)
 def test_parallelism_becomes_overrides(
     parallelism: str, prefix: Mapping[str, str], expected: Mapping[str, int]
 ) -> None:
@@ -177,11 +178,8 @@ def test_another_directory_leaves_the_outputs_in_the_folder(tmp_path: Path) -> N
 KEPT = Protocol(autotune_cache="/shared/tuned")
 
 
-def test_an_evidence_trial_compiles_anew_and_kernels_are_pinned_where_the_protocol_says_so() -> (
-    None
-):
-    deployed, cache = {"XLA_FLAGS": "--xla_a=1"}, {"jax_cache_dir": "/cache"}
-    plain = make_cell(deployed=deployed, overrides=cache)
+def test_an_evidence_trial_compiles_anew_and_a_protocol_pins_kernels() -> None:
+    plain = make_cell(deployed={"XLA_FLAGS": "--xla_a=1"}, overrides={"jax_cache_dir": "/cache"})
     spec = maxtext().launch(make_trial(plain, dump=True), plain)
     assert effective_values(parse_flags(spec.env["XLA_FLAGS"])) == {
         "xla_a": "1",
@@ -193,8 +191,7 @@ def test_an_evidence_trial_compiles_anew_and_kernels_are_pinned_where_the_protoc
     assert keys_of(spec)["jax_cache_dir"] == ""
 
     cell = make_cell(protocol=KEPT)
-    trial = msgspec.structs.replace(make_trial(cell), protocol=KEPT)
-    spec = maxtext().launch(trial, cell)
+    spec = maxtext().launch(make_trial(cell, autotune_cache="/shared/tuned"), cell)
     assert spec.env["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] == "none", "kernels are pinned"
     assert spec.folders == (f"/shared/tuned/{cell.digest}",), "made before the start"
 
@@ -246,32 +243,296 @@ CHECKOUT = f"{TRAINER}/.git/xlatune/{CODE}"
 OF_COMMIT = make_cell(
     code=CODE, deployed={"PYTHONPATH": f"{TRAINER}/src:/shared/trainer2:/mnt/shared/trainer"}
 )
-INNER = CommandLauncher(
-    argv=(f"{TRAINER}/.venv/bin/python", f"{TRAINER}/train.py", f"--data={TRAINER}/data"),
-    cwd=TRAINER,
-    env_files=(f"{TRAINER}/env.sh",),
-)
-OF_COMMITS = CheckoutLauncher(repository=f"{TRAINER}/", inner=INNER)
+
+
+def of_commits(trainer: str = TRAINER) -> CheckoutLauncher:
+    python, script, data = f"{trainer}/.venv/bin/python", f"{trainer}/train.py", f"{trainer}/data"
+    inner = CommandLauncher(
+        argv=(python, script, f"--data={data}"), cwd=trainer, env_files=(f"{trainer}/env.sh",)
+    )
+    return CheckoutLauncher(repository=f"{trainer}/", inner=inner)
 
 
 def test_paths_of_the_repository_become_the_commits() -> None:
-    spec = OF_COMMITS.launch(make_trial(OF_COMMIT), OF_COMMIT)
+    launcher = of_commits()
+    spec = launcher.launch(make_trial(OF_COMMIT), OF_COMMIT)
     data = f"--data={CHECKOUT}/data"
     assert spec.argv[-3:] == (f"{TRAINER}/.venv/bin/python", f"{CHECKOUT}/train.py", data)
     assert f"cd -- {CHECKOUT} " in spec.argv[4]
     assert f". {CHECKOUT}/env.sh" in spec.argv[4]
     assert spec.env["PYTHONPATH"] == f"{CHECKOUT}/src:/shared/trainer2:/mnt/shared/trainer"
-    assert f"{CHECKOUT}/train.py" in OF_COMMITS.files(OF_COMMIT)
-    assert OF_COMMITS.env_files_of(OF_COMMIT) == (f"{CHECKOUT}/env.sh",)
+    assert f"{CHECKOUT}/train.py" in launcher.files(OF_COMMIT)
+    assert launcher.env_files_of(OF_COMMIT) == (f"{CHECKOUT}/env.sh",)
 
 
 def test_clones_at_other_paths_are_one_cell_and_commits_are_not() -> None:
-    elsewhere = dataclasses.replace(
-        INNER,
-        argv=tuple(word.replace("/shared/", "/builds/7/") for word in INNER.argv),
-        cwd="/builds/7/trainer",
-        env_files=("/builds/7/trainer/env.sh",),
-    )
-    clone = CheckoutLauncher(repository="/builds/7/trainer", inner=elsewhere)
-    assert clone.describe() == OF_COMMITS.describe()
+    assert of_commits("/builds/7/trainer").describe() == of_commits().describe()
     assert msgspec.structs.replace(OF_COMMIT, code="4" + CODE[1:]).digest != OF_COMMIT.digest
+
+
+# --- containers -----------------------------------------------------------------------------------
+
+GOLDEN = Path(__file__).parents[1] / "data" / "containers"
+SHA = "sha256:" + "0123456789abcdef" * 4
+NAMED = f"rocm/jax-training:maxtext-v26.4@{SHA}"
+SQSH = f"/shared/images/jax.sqsh@{SHA}"
+PROFILE = profile("overlap-2", "--xla_a=2 --xla_b=X,Y", env={"NCCL_IB_HCA": "^mlx5_0:1,mlx5_1"})
+
+
+def container(**changes: Any) -> ContainerLauncher:
+    inner = maxtext(
+        python="/opt/venv/bin/python",
+        config="configs/{model_tag}.gpu.yml",
+        cwd="/workspace/maxtext",
+        env_files=("/opt/train_env.sh", "/shared/env/{model_tag}.env.sh"),
+    )
+    values: dict[str, Any] = {"inner": inner, "mounts": ("/shared",)}
+    return ContainerLauncher(**values | changes)
+
+
+SITES: dict[str, tuple[ContainerLauncher, str]] = {
+    "docker-nvidia": (container(gpus="nvidia", args=("--shm-size=256g",)), NAMED),
+    "docker-amd": (
+        container(
+            gpus="amd",
+            mounts=("/shared", "/scratch/my data:/data:ro"),
+            program="sudo -n docker",
+            args=("--device=/dev/infiniband", "--ulimit=memlock=-1"),
+        ),
+        NAMED,
+    ),
+    "podman-nvidia": (container(runtime="podman", gpus="nvidia"), SHA),
+    "pyxis-nvidia": (container(runtime="pyxis", gpus="nvidia"), SQSH),
+    "pyxis-amd": (container(runtime="pyxis", gpus="amd", mounts=("/shared:/shared:ro",)), SQSH),
+}
+
+
+def rendered(launcher: ContainerLauncher, image: str) -> str:
+    cell = make_cell(
+        image=image,
+        model_tag="m",
+        per_device_batch_size=None,
+        deployed={"HF_HOME": "/shared/hf", "XLA_FLAGS": "--xla_deployed=1"},
+    )
+    spec = launcher.launch(make_trial(cell, PROFILE), cell)
+    parts = [
+        f"# {launcher.describe()}\n# inherits: {' '.join(spec.inherit)}\n{shlex.join(spec.argv)}\n",
+        *(f"\n# ==> {name}\n{text}" for name, text in sorted(spec.files.items())),
+        "\n# ==> looked for on every node\n",
+        *(f"{each}\n" for each in launcher.files(cell)),
+    ]
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_the_command_is_as_recorded_and_shows_no_value_of_the_environment(name: str) -> None:
+    launcher, image = SITES[name]
+    golden.check(GOLDEN / f"{name}.txt", rendered(launcher, image))
+    assert launcher.interpreter == "", "what is inside is asked inside"
+    secret = "hunter2,with a blank"
+    cell = make_cell(image=image, deployed={"SOME_TOKEN": secret})
+    spec = launcher.launch(make_trial(cell, PROFILE), cell)
+    for text in spec.files.values():
+        subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert spec.env == {}
+    assert "hunter2" not in "".join(spec.argv) + spec.files[HOST_FILE] + spec.files[ENTRY_FILE]
+    assert f"export SOME_TOKEN='{secret}'" in spec.files[ENV_FILE]
+
+
+def test_the_folder_of_autotuning_is_the_mounts() -> None:
+    cell = make_cell(image=NAMED, protocol=KEPT)
+    trial = make_trial(cell, PROFILE, autotune_cache="/shared/tuned")
+    spec = container(mounts=("/data:/shared",)).launch(trial, cell)
+    assert spec.folders == (f"/data/tuned/{cell.digest}",), "the payload makes it outside"
+    assert f"_cache_dir=/shared/tuned/{cell.digest}" in "".join(spec.files.values())
+
+
+# --- any sign in a folder, or in the value of a flag ----------------------------------------------
+
+# of a folder, and of the value of a flag
+SIGNS = {
+    "both quotes": 'it\'s "both"',
+    "a backslash before a quote": 'a\\"b \\\\"',
+    "a dollar": "$HOME `id` $(id) ${x}",
+    "a newline": "two\nlines",
+    "blanks": "  a\tb ",
+    "what bash puts in place of a match": "& a&b \\&",
+    "what would be another flag": "x' --xla_b=2 '",
+}
+# a work directory with a quote or a backslash is refused
+FOLDERS = {name: word for name, word in SIGNS.items() if not {'"', "\\"} & {*word}}
+RUN = "import sys; from pytest_xlatune.executors.payload import run; run(*sys.argv[1:])"
+
+
+def flags_in(line: str) -> dict[str, str]:
+    """The flags of a line of the probe."""
+    return effective_values(parse_flags(json.loads(line)[0]["XLA_FLAGS"]))
+
+
+def seen(folder: Path) -> dict[str, str]:
+    """Run the spec in a folder as the payload does; return the flags as its program reads them."""
+    run = [sys.executable, "-c", RUN, str(folder)]
+    subprocess.run(run, env={**os.environ, "SLURM_PROCID": "0"}, check=False, timeout=120)
+    outcome = (folder / payload.name_of("outcome")).read_text(encoding="utf-8")
+    assert json.loads(outcome)["state"] == "completed"
+    return flags_in((folder / payload.log_name()).read_text(encoding="utf-8").splitlines()[-1])
+
+
+@pytest.mark.parametrize("sign", FOLDERS)
+def test_the_folder_and_the_profile_arrive_with_and_without_a_shell(
+    tmp_path: Path, sign: str
+) -> None:
+    word = SIGNS[sign]
+    top = tmp_path / word
+    top.mkdir()
+    sourced = top / f"{word}.env.sh"
+    sourced.write_text('export XLA_FLAGS="$XLA_FLAGS --xla_file=1"\n', encoding="utf-8")
+    mine = Profile(id="p", flags=(Flag(name="xla_a", value=word), Flag(name="xla_last", value="9")))
+    deployed = {"XLA_FLAGS": format_flags([Flag(name="xla_deployed", value=word)]), **PATH}
+    cell = make_cell(deployed=deployed)
+    ways = {
+        "plain": (probe(), OPTIONS_FOLDER, False),
+        "shell": (probe(env_files=(str(sourced),), cwd=str(top)), OPTIONS_FOLDER, False),
+        "evidence": (probe(env_files=(str(sourced),), cwd=str(top)), DUMP_FOLDER, True),
+    }
+    for name, (launcher, dumps, dump) in ways.items():
+        folder = top / name
+        spec = launcher.launch(make_trial(cell, mine, dump=dump), cell)
+        write_spec(folder, spec)
+        flags = seen(folder)
+        assert flags["xla_dump_to"] == f"{folder}/{dumps}", name
+        assert (flags["xla_a"], flags["xla_deployed"]) == (word, word), name
+        assert flags["xla_last"] == "9", name
+        assert ("xla_file" in flags) == (name != "plain")
+
+
+@pytest.mark.parametrize("sign", FOLDERS)
+def test_the_folder_of_a_job_of_maxtext_slurm_arrives(tmp_path: Path, sign: str) -> None:
+    launcher, cell = maxtext_slurm(), make_cell()
+    mine = Profile(id="p", flags=(Flag(name="xla_a", value=SIGNS[sign]),))
+    script = tmp_path / "model.env.sh"
+    files = launcher.launch(make_trial(cell, mine), cell).files
+    script.write_text(files[PROFILE_FILE], encoding="utf-8")
+    told = subprocess.run(
+        ["bash", "-euc", f'. {shlex.quote(str(script))}; exec "$@"', "bash", sys.executable, "-c",
+         PROBE],
+        env={**PATH, "OUTPUT_PATH": f"/outputs/{SIGNS[sign]}", "XLA_FLAGS": "--xla_image=1"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    flags = flags_in(told.stdout)
+    assert flags["xla_dump_to"] == f"/outputs/{SIGNS[sign]}/{OPTIONS_FOLDER}"
+    assert (flags["xla_image"], flags["xla_a"]) == ("1", SIGNS[sign])
+
+
+def test_a_work_directory_that_no_list_of_files_can_hold_is_refused(tmp_path: Path) -> None:
+    for name in ("two\nlines", "\udcff", 'a "b"', "a\\b"):
+        with pytest.raises(ConfigError, match=r"--xlatune-workdir: .* name another folder") as told:
+            check_folders([("--xlatune-workdir", tmp_path / name)])
+        assert str(told.value).isprintable()
+    check_folders([("--xlatune-workdir", tmp_path / "a person's größe $x")])
+
+
+@pytest.mark.jax
+def test_xla_itself_reads_every_sign_back() -> None:
+    """One interpreter, one text a sign; `debug_options` hold the value byte for byte."""
+    texts = [
+        format_flags([Flag(name="xla_dump_to", value=word), Flag(name="xla_dump_hlo_as_text")])
+        for word in SIGNS.values()
+    ]
+    answers = Target(python=sys.executable, environ=os.environ)(texts)
+    for word, answer in zip(SIGNS.values(), answers, strict=True):
+        assert answer.options is not None, answer
+        assert answer.options["xla_dump_to"] == word
+        assert answer.options["xla_dump_hlo_as_text"] == "true"
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+Make = Callable[..., Launcher]
+checkout = functools.partial(CheckoutLauncher, inner=probe())
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (probe, {"argv": ("t", "{step}")}, r"unknown placeholder 'step'.*did you mean 'steps'"),
+        (probe, {"argv": ("t", "{steps!r}")}, "unknown placeholder 'steps!r'"),
+        (probe, {"argv": ("t", "a}")}, "write {{ and }}"),
+        (probe, {"argv": ("t", "x{overrides}")}, "must be a separate argument"),
+        (probe, {"argv": ()}, "argv is empty"),
+        (maxtext, {"module": "train.py"}, "script 'train.py' is relative"),
+        (maxtext, {"env_files": ("x.env.sh",)}, "env file 'x.env.sh' is relative"),
+        (maxtext, {"axis_prefix": {"PP": "lan"}}, "unknown prefix 'lan'"),
+        (maxtext, {"axis_prefix": {"QQ": "ici"}}, "unknown axis 'QQ'"),
+        (maxtext, {"inherit": ("XLA_*",)}, "`inherit` passes XLA_FLAGS on"),
+        (maxtext_slurm, {"sbatch": ("-N", "8")}, r"sbatch='-N 8' names no nodes"),
+        (maxtext_slurm, {"sbatch": ("-w", "n1", "--", "a=1")}, "sbatch holds `--`"),
+        (maxtext_slurm, {"checkout": "maxtext"}, "checkout 'maxtext' is relative"),
+        (checkout, {"repository": "trainer"}, "trainer"),
+        (checkout, {"repository": "/shared/$HOME"}, "HOME"),
+        (container, {"runtime": "dokcer"}, "unknown runtime 'dokcer' in .*mean 'docker'"),
+        (container, {"mounts": ("data",)}, "mount 'data': expected"),
+        (container, {"mounts": ("/a,b",)}, "without commas"),
+        (container, {"program": "sudo 'docker"}, "program .* No closing quotation"),
+        (container, {"inner": container()}, "is a container too"),
+    ],
+)
+def test_misuse_is_refused_at_construction(
+    make: Make, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(**changes)
+
+
+CACHES = {"image": NAMED, "protocol": KEPT}
+RELATIVE = CommandLauncher(argv=("python3", "-u", "train.py", "{steps}"))
+JOB = maxtext_slurm()
+EXPORTED = "_env_NCCL_PROTO is exported after .* NCCL_PROTO"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "of", "cell", "message"),
+    [
+        (RELATIVE, BASELINE, {}, r"script 'train\.py' is relative"),
+        (probe(argv=("t", "{max_target_length}")), BASELINE, {"max_target_length": None},
+         r"Cell\(max_target_length=\.\.\.\)"),
+        (probe(argv=("t",)), profile("p", overrides={"a": "2"}), {}, "override 'a' would be lost"),
+        (probe(), BASELINE, {"deployed": {"XLA_FLAGS": "--xla_a=1 xla_b=2"}},
+         r"the deployed XLA_FLAGS.*silently drops"),
+        (maxtext(), BASELINE, {"overrides": {"steps": "99"}},
+         r"cell 'tiny-1b .*steps=99.*Protocol\(steps"),
+        (maxtext(), profile("p", overrides={"dcn_fsdp_parallelism": "4"}), {},
+         "profile 'p' overrides dcn_fsdp.* the cell's parallelism"),
+        (JOB, BASELINE, {"deployed": {"NCCL_ALGO": "Ring"}}, r"put it into .*tiny-1b\.env\.sh"),
+        (JOB, BASELINE, {"overrides": {"_env_XLA_FLAGS": "--a=1"}},
+         "_env_XLA_FLAGS is exported after"),
+        (JOB, profile("p", env={"NCCL_PROTO": "LL"}), {"overrides": {"_env_NCCL_PROTO": "S"}},
+         EXPORTED),
+        (JOB, BASELINE, {"overrides": {"_env_X": "a b"}}, "_env_X='a b' cannot be a passthrough"),
+        (JOB, BASELINE, {"overrides": {"base_output_directory": "/x"}}, "to the job's folder"),
+        (container(), BASELINE, {"image": "rocm/jax:26.4"}, "no name with a digest.*RepoDigests"),
+        (container(), BASELINE, {"image": SQSH}, "no name with a digest"),
+        (container(runtime="pyxis"), BASELINE, {"image": f"jax.sqsh@{SHA}"}, "absolute path"),
+        (container(mounts=("/data",)), BASELINE, CACHES,
+         r"autotune_cache /shared/tuned/.* is in no mount"),
+        (of_commits(), BASELINE, {"code": f"{CODE}+uncommitted"}, "needs a commit"),
+    ],
+)  # fmt: skip
+def test_what_would_be_lost_or_change_the_measurement_is_refused(
+    launcher: Launcher, of: Profile, cell: dict[str, Any], message: str
+) -> None:
+    made = make_cell(**cell)
+    trial = make_trial(made, of, autotune_cache=made.protocol.autotune_cache)
+    with pytest.raises(ConfigError, match=message):
+        launcher.launch(trial, made)
+
+
+def test_an_interpreter_takes_the_place_of_the_launchers_that_name_one() -> None:
+    in_checkout = CheckoutLauncher(repository="/work", inner=maxtext())
+    assert with_python(in_checkout, "/opt/new/python").interpreter == "/opt/new/python"
+    assert with_python(probe(), "/opt/python").interpreter == "/opt/python"
+    by_cell = LauncherByCell(inner=maxtext(), others={"new": maxtext(python="new")})
+    assert by_cell.launcher_of(make_cell(launcher="new")).interpreter == "new"
+    assert by_cell.launcher_of(make_cell()) == maxtext()
+    with pytest.raises(ConfigError, match="names no interpreter"):
+        with_python(CommandLauncher(argv=("train.sh",)), "/opt/new/python")

@@ -100,28 +100,25 @@ POLITE = "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 0.2; done"
 
 
 @pytest.mark.parametrize(
-    ("script", "by"),
-    [
-        pytest.param(POLITE, "cancel", id="polite"),
-        pytest.param(STUBBORN, "cancel", id="stubborn", marks=programs),
-        pytest.param(STUBBORN, "the shell around it", id="its shell is killed"),
-    ],
+    ("script", "is_cancelled"),
+    [(POLITE, True), pytest.param(STUBBORN, True, marks=programs), (STUBBORN, False)],
+    ids=["polite", "stubborn", "its shell is killed"],
 )
 def test_a_trial_that_ends_early_leaves_no_container(
-    submit: Callable[..., Attempt], script: str, by: str
+    submit: Callable[..., Attempt], script: str, *, is_cancelled: bool
 ) -> None:
     attempt = submit("sleeps", "bash", "-c", script)
     until(lambda: "up" in attempt.log.splitlines())
     started = read_started(attempt.folder)
     assert started is not None
     assert attempt.containers
-    if by == "cancel":
+    if is_cancelled:
         LocalExecutor().cancel([attempt.submission], root=attempt.root)
         assert attempt.end().state is State.CANCELLED
         assert "heard" in attempt.log.splitlines()
     else:
         os.kill(started.pid, signal.SIGKILL)
     until(lambda: not attempt.containers)
-    if by == "cancel":
+    if is_cancelled:
         name = f"name=xlt-{attempt.folder.parent.name}-sleeps-0"
         assert podman("ps", "--format", "{{.Names}}", "--filter", name).stdout == b""

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_xlatune.executors.folder import with_worker, write_spec
 from pytest_xlatune.launchers import Launcher
-from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.launchers.command import FOLDER, CommandLauncher
 from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.launchers.rotated import SITE_FILE, SPEC_FILE, VARIABLE, WORKER_FILE, Rotates
-from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import maxtext_slurm_job
+from tests.helpers.probes import make_cell
 from tests.helpers.turned import rotation_trial, spec_of
 
 SPEC = spec_of(("fast", {"xla_fast": "1"}))
@@ -28,46 +30,43 @@ WORKER = f"{WORKER_FILE} {SPEC_FILE} --".split()
 MAXTEXT = MaxTextLauncher(config="/cfg/tiny.yml", python="/venv/bin/python", module="maxtext.train")
 
 
-def cell_of(launcher: Launcher, **more: object) -> Cell:
-    known = {
-        "deployed": {"XLA_FLAGS": "--xla_deployed=1"},
-        "protocol": Protocol(steps=20, deadline_s=100),
-        "launcher": launcher.describe(),
-    }
-    return Cell(
-        model_tag="tiny",
-        parallelism=Parallelism.parse("FSDP=4"),
-        **{**known, **more},  # type: ignore[arg-type]
+def launched(launcher: Launcher, **changes: Any) -> LaunchSpec:
+    cell = make_cell(
+        **{
+            "deployed": {"XLA_FLAGS": "--xla_deployed=1"},
+            "protocol": Protocol(steps=20, deadline_s=100),
+            **changes,
+        }
     )
-
-
-def launched(launcher: Launcher, **of_cell: object) -> LaunchSpec:
-    cell = cell_of(launcher, **of_cell)
     return launcher.launch(rotation_trial(cell, SPEC), cell)
 
 
-def command(*argv: str, **more: object) -> CommandLauncher:
-    return CommandLauncher(argv=argv, **more)  # type: ignore[arg-type]
+def command(*argv: str, **more: Any) -> CommandLauncher:
+    return CommandLauncher(argv=argv, **more)
 
 
 PYTHON = "/venv/bin/python"
 
 
 @pytest.mark.parametrize(
-    ("launcher", "head"),
+    ("launcher", "words"),
     [
         (command("python3", "/t.py", "a"), ["python3", *WORKER, "/t.py", "a"]),
         (command(PYTHON, "-X", "dev", "-m", "t"), [PYTHON, "-X", "dev", *WORKER, "-m", "t"]),
         (MAXTEXT, [PYTHON, *WORKER, "-m", "maxtext.train", "/cfg/tiny.yml"]),
+        (ContainerLauncher(inner=MAXTEXT), [PYTHON, *WORKER, "-m", "maxtext.train"]),
     ],
-    ids=["a script", "a module", "MaxText"],
+    ids=["a script", "a module", "MaxText", "inside a container"],
 )
 def test_the_worker_stands_in_front_of_what_python_runs(
-    launcher: Launcher, head: list[str]
+    launcher: Launcher, words: list[str]
 ) -> None:
     assert launcher.rotates is Rotates.PYTHON
-    spec = launched(launcher)
-    assert list(spec.argv[: len(head)]) == head
+    spec = launched(launcher, image=IMAGE)
+    at = spec.argv.index(words[0])
+    argv = [word.removeprefix(f"{FOLDER}/") for word in spec.argv[at:]]
+    assert argv[: len(words)] == words
+    assert {SPEC_FILE, WORKER_FILE} <= spec.files.keys()
     assert SITE_FILE not in spec.files
     assert not {VARIABLE, "PYTHONPATH"} & spec.env.keys()
 
@@ -86,42 +85,17 @@ def test_what_starts_python_later_gets_it_by_two_variables(launcher: CommandLaun
 
 @pytest.mark.parametrize("inherits", [True, False], ids=["of the node", "of an env file"])
 def test_a_shell_puts_ours_in_front_of_what_is_there(tmp_path: Path, inherits: bool) -> None:
-    shows = 'printf "%s|%s|%s" "$PYTHONPATH" "$XLATUNE_ROTATION" "$XLA_FLAGS"'
     env_file = tmp_path / "deployed.sh"
     env_file.write_text("export PYTHONPATH=/deployed\n", encoding="utf-8")
-    launcher = command("bash", "-c", shows)
-    if inherits:
-        launcher = dataclasses.replace(launcher, inherit=("PATH", "PYTHON*"))
-    else:
-        launcher = dataclasses.replace(launcher, env_files=(str(env_file),))
-    spec = launched(launcher)
+    shows = "import os; print(os.environ['PYTHONPATH'], os.environ['XLATUNE_ROTATION'])"
+    changes = {"inherit": ("PATH", "PYTHON*")} if inherits else {"env_files": (str(env_file),)}
+    spec = launched(command(sys.executable, "-c", shows, **changes))
     for name, text in spec.files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     node = {"PATH": os.environ["PATH"]} | ({"PYTHONPATH": "/deployed"} if inherits else {})
-    done = subprocess.run(
-        spec.argv,
-        env={**node, **spec.env},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    path, spec_at, flags = done.stdout.split("|", 2)
-    assert path == f"{tmp_path}/xlatune_site:/deployed"
-    assert spec_at == f"{tmp_path}/rotation.json"
-    assert flags.endswith("--xla_deployed=1")
-
-
-def test_a_container_starts_the_worker_inside() -> None:
-    launcher = ContainerLauncher(inner=MAXTEXT, runtime="podman")
-    assert launcher.rotates is Rotates.PYTHON
-    spec = launched(launcher, image=IMAGE)
-    at = next(at for at, word in enumerate(spec.argv) if word == "/venv/bin/python")
-    worker = spec.argv[at + 1 : at + 5]
-    assert [each.rpartition("/")[2] for each in worker] == [*WORKER, "-m"]
-    assert SPEC_FILE in spec.files
-    assert WORKER_FILE in spec.files
+    told = subprocess.check_output(spec.argv, env={**node, **spec.env}, cwd=tmp_path, text=True)
+    assert told.split() == [f"{tmp_path}/xlatune_site:/deployed", f"{tmp_path}/rotation.json"]
 
 
 def test_a_rotation_runs_no_program_that_was_compiled_before(tmp_path: Path) -> None:
@@ -148,19 +122,15 @@ def test_maxtext_slurm_writes_it_into_the_output_folder(
     lines = maxtext_slurm_job._rotation_lines()
     out = tmp_path / "out"
     shows = f'{lines}printf "%s|%s" "$PYTHONPATH" "$XLATUNE_ROTATION"'
-    run = ["bash", "-euc", shows]
     env = {"PATH": os.environ["PATH"], "HOSTNAME": "n1"}
     asked = {**env, "OUTPUT_PATH": str(out), "PYTHONPATH": "/own"}
-    done = subprocess.run(run, env=asked, capture_output=True, text=True, check=True)
+    told = subprocess.check_output(["bash", "-euc", shows], env=asked, text=True)
     turns = out / "xlatune_rotation"
-    assert done.stdout == f"{turns}/xlatune_site:/own|{turns}/rotation.json"
+    assert told == f"{turns}/xlatune_site:/own|{turns}/rotation.json"
     assert json.loads((turns / SPEC_FILE).read_text(encoding="utf-8")) == SPEC.to_json()
     worker = (turns / SITE_FILE).read_text(encoding="utf-8")
     assert worker.rstrip() == spec.files[SITE_FILE].rstrip()
     assert sorted(each.name for each in turns.iterdir()) == ["rotation.json", "xlatune_site"]
     # outside of the container nothing is set
-    done = subprocess.run(
-        ["bash", "-c", f'{lines}printf "%s" "${{PYTHONPATH-none}}"'],
-        env=env, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == "none"
+    shows = f'{lines}printf "%s" "${{PYTHONPATH-none}}"'
+    assert subprocess.check_output(["bash", "-c", shows], env=env, text=True) == "none"

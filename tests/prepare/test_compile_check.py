@@ -1,7 +1,9 @@
-"""Cells that are compiled alone: the memory that each needs is the result of its trial."""
+"""What compiling a step says: the memory of a cell, and which profiles change the program."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,38 +12,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_xlatune.evidence.hlo import Program
+from pytest_xlatune.evidence.hlo import Program, read_hlo
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import Event, TrialEnded
-from pytest_xlatune.model.cell import Cell, Parallelism
-from pytest_xlatune.model.profile import BASELINE
-from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec, Trial
+from pytest_xlatune.model.profile import BASELINE_ID, profile
+from pytest_xlatune.model.trial import CompiledMemory, LaunchSpec
 from pytest_xlatune.prepare import compile_check as compiling
-from pytest_xlatune.prepare.compile_check import Compiled, compiled, step_for
+from pytest_xlatune.prepare.compile_check import CompileClass, Compiled, compiled, judged, step_for
 from pytest_xlatune.sweep.declaration import CompileCheck
-from tests.helpers.hlo_programs import program
+from tests.helpers.history import trial_of
+from tests.helpers.hlo_programs import program, text
+from tests.helpers.probes import make_cell
 
 GIB = 1 << 30
-AXES = Parallelism.parse("FSDP=1")
-OF_SIZE = {
-    size: Cell(model_tag="m", parallelism=AXES, per_device_batch_size=float(size))
-    for size in (8, 16)
-}
+OF_SIZE = {size: make_cell(per_device_batch_size=float(size)) for size in (8, 16)}
 STUDY: Any = SimpleNamespace(
     policy=SimpleNamespace(compiled_stage="compiled"), cells=tuple(OF_SIZE.values())
 )
-
-
-def trial(size: int, stage: str = "compiled") -> Trial:
-    cell = OF_SIZE[size]
-    return Trial(
-        arm=f"pdbs-{size}",
-        cell_digest=cell.digest,
-        profile=BASELINE,
-        protocol=cell.protocol,
-        study="batch",
-        stage=stage,
-    )
 
 
 class Machine:
@@ -56,23 +43,23 @@ class Machine:
     def _compiled(self, spec: LaunchSpec, folder: Path) -> Compiled:
         size = spec.argv[-1]
         self.made.append(size)
-        return self.answers.get(size, Compiled(program=needing(int(float(size) * GIB))))
+        return self.answers.get(size, Compiled(program=needing(int(size) * GIB)))
 
-    def answered(self, *pending: Trial) -> tuple[Event, ...]:
+    def answered(self, size: int, stage: str = "compiled") -> tuple[Event, ...]:
         argv = (sys.executable, "/train/step.py", "{per_device_batch_size}")
         sweep = SimpleNamespace(launcher=CommandLauncher(argv=argv), site=self.site)
         check = CompileCheck(memory_limit_gib=10)
         resolved: Any = SimpleNamespace(sweep=sweep, compile_check=check)
         step = step_for(resolved, STUDY, self.folder)
         assert step is not None
-        return step(pending)
+        return step([trial_of(OF_SIZE[size], study="batch", stage=stage)])
 
     def memory(self, size: int) -> CompiledMemory:
-        events = self.answered(trial(size))
-        (result,) = (event.result for event in events if isinstance(event, TrialEnded))
-        assert result.memory is not None
-        assert not result.job_ids
-        return result.memory
+        _, ended = self.answered(size)
+        assert isinstance(ended, TrialEnded)
+        assert ended.result.memory is not None
+        assert not ended.result.job_ids
+        return ended.result.memory
 
 
 def needing(memory_bytes: int | None) -> Program:
@@ -91,7 +78,7 @@ def test_each_cell_is_answered_with_what_it_needs(machine: Machine) -> None:
     assert machine.memory(16).fits is False
     assert machine.made == ["8", "16"]
     assert not list(machine.folder.glob("compiling-*")), "no dump is left lying about"
-    assert machine.answered(trial(8, stage="probe")) == ()
+    assert machine.answered(8, stage="probe") == ()
 
 
 def test_a_step_that_had_no_memory_does_not_fit_whatever_it_compiled_to(machine: Machine) -> None:
@@ -133,3 +120,54 @@ def test_what_a_step_of_the_trainer_tells(
     assert compilation.program is None
     assert compilation.is_out_of_memory is is_out_of_memory
     assert trouble in compilation.trouble
+
+
+GATHER = "xla_gpu_all_gather_combine_threshold_bytes"
+PRIORITY = "xla_gpu_enable_highest_priority_async_stream"
+
+
+@functools.cache
+def kept(name: str) -> Program:
+    return read_hlo(text("0.12.0", name).splitlines(keepends=True), name)
+
+
+def made(name: str, options: dict[str, str] | None = None, *, trouble: str = "") -> Compiled:
+    program = msgspec.structs.replace(kept(name), options=options)
+    return Compiled(program=program, trouble=trouble)
+
+
+FIRST = (profile("first", f"--{GATHER}=1"), made("fsdp-ag", {GATHER: "1"}))
+# name, flags and variables of the profile, what it came to; its class, whose program, the reason
+Row = tuple[str, str, dict[str, str], Compiled, CompileClass, str, str]
+SAME, COMPILES = CompileClass.SAME, CompileClass.COMPILES
+ROWS: list[Row] = [
+    ("a control", f"--{GATHER}=1", {}, made("fsdp", {GATHER: "1"}),
+     SAME, BASELINE_ID, "no setting"),
+    ("a flag of the run time", f"--{PRIORITY}=false", {}, made("fsdp", {PRIORITY: "false"}),
+     SAME, BASELINE_ID, f"--{PRIORITY} may act"),
+    ("a flag in no table", "--xla_new=1", {}, made("fsdp", {"xla_new": "1"}),
+     SAME, BASELINE_ID, "--xla_new may act"),
+    ("a twin but for a variable", f"--{GATHER}=2", {"NCCL_PROTO": "LL"},
+     made("fsdp-ag", {GATHER: "2"}), SAME, "first", "NCCL_PROTO may act"),
+    ("another schedule", "--xla_x=1", {}, made("fsdp-ov", {"xla_x": "1"}),
+     COMPILES, "", "other schedule"),
+    ("it failed after it", "", {}, made("fsdp-ov", {}, trouble="no file"),
+     COMPILES, "", "; then: no"),
+    ("it failed before its step", "", {}, dataclasses.replace(made("fsdp", {}, trouble="no luck"),
+     program=msgspec.structs.replace(kept("fsdp"), module="jit_init")),
+     CompileClass.FAILED, "", "no luck"),
+    ("a flag that is refused", "", {}, Compiled(trouble="Unknown flag"),
+     CompileClass.FAILED, "", "Unknown flag"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in ROWS])
+def test_each_profile_has_its_class_and_reason(row: Row) -> None:
+    _, flags, env, found, cls, of, reason = row
+    asked = profile("p", flags, env=env)
+    deployed = made("fsdp", {}).program
+    assert deployed is not None
+    first, second = judged(deployed, [FIRST, (asked, found)])
+    assert (first.cls, "2 of 64 MiB" in first.reason) == (COMPILES, True)
+    assert (second.profile, second.cls, second.same_as) == ("p", cls, of)
+    assert reason in second.reason

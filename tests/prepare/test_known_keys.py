@@ -11,10 +11,8 @@ import pytest
 
 from pytest_xlatune import (
     BatchSize,
-    Cell,
     CellSettings,
     CompileCheck,
-    Parallelism,
     Profile,
     SiteSettings,
     Sweep,
@@ -24,14 +22,11 @@ from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.prepare.preflight import Preflight, check_keys
 from pytest_xlatune.tasks.runs import run_preflight
+from tests.helpers.probes import make_cell
 
 BASE = """\
-run_name: ""
-base_output_directory: ""
 steps: 150_001 # of a whole run
-dataset_type: tfds
 per_device_batch_size: 12.0
-metrics_file: ""
 remat_policy: 'full'
 logical_axis_rules: [
                       ['batch', 'data'],
@@ -58,7 +53,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "maxtext" / "__init__.py").write_text("raise RuntimeError\n")
     (configs / "base.yml").write_text(BASE)
     (configs / "types.py").write_text(TYPES)
-    (tmp_path / "tiny.gpu.yml").write_text('base_config: "base.yml"\nremat_policy: minimal\n')
+    (tmp_path / "tiny-1b.gpu.yml").write_text('base_config: "base.yml"\nremat_policy: minimal\n')
     return tmp_path
 
 
@@ -72,37 +67,22 @@ def maxtext(checkout: Path, **changes: Any) -> MaxTextLauncher:
 def look(
     checkout: Path, *profiles: Profile, overrides: dict[str, str] | None = None, **launcher: str
 ) -> Preflight:
-    cell = Cell(
-        model_tag="tiny",
-        parallelism=Parallelism.parse("FSDP=2"),
-        per_device_batch_size=4,
-        overrides=overrides or {},
-    )
+    cell = make_cell("FSDP=2", overrides=overrides or {})
     return check_keys(maxtext(checkout, **launcher), cell, profiles, environ=os.environ)
 
 
-def test_keys_of_the_base_and_fields_of_the_types_are_known(checkout: Path) -> None:
-    found = look(
-        checkout,
-        profile("remat", overrides={"remat_policy": "minimal"}),
-        overrides={"emb_dim": "64", "lora.rank": "4"},
-    )
-    assert found == Preflight()
-
-
 def test_every_unknown_key_is_named_at_once_with_its_place_and_the_nearest(checkout: Path) -> None:
+    """Keys of the base, and fields of the types, are known."""
     found = look(
         checkout,
+        profile("known", overrides={"remat_policy": "minimal"}),
         profile("typo", overrides={"remat_polisy": "full"}),
-        profile("flag-only", "--xla_no_key_at_all=1"),
-        overrides={"not_a_field": "3"},
+        overrides={"not_a_field": "3", "emb_dim": "64", "lora.rank": "4"},
     )
-    base = checkout / "maxtext" / "configs" / "base.yml"
-    lacks = f"(maxtext does not have it: {base})"
-    of_cell = "in cell 'tiny FSDP=2 pdbs=4',"
+    lacks = f"(maxtext does not have it: {checkout / 'maxtext' / 'configs' / 'base.yml'})"
     of_profile = "in profile 'typo', remat_polisy=full; did you mean 'remat_policy'?"
     assert found.faults == (
-        f"unknown key 'not_a_field' {of_cell} not_a_field=3. {lacks}",
+        f"unknown key 'not_a_field' in cell 'tiny-1b FSDP=2 pdbs=7', not_a_field=3. {lacks}",
         f"unknown key 'remat_polisy' {of_profile} {lacks}",
     )
 
@@ -126,7 +106,7 @@ def test_an_old_release_accepts_what_the_configuration_and_its_parents_declare(
     (configs / "types.py").unlink()
     (configs / "gpu").mkdir()
     (configs / "gpu" / "common.yml").write_text("of_parent: 1\n")
-    (checkout / "tiny.gpu.yml").write_text('base_config: "gpu/common.yml"\nof_file: 1\n')
+    (checkout / "tiny-1b.gpu.yml").write_text('base_config: "gpu/common.yml"\nof_file: 1\n')
     overrides = {"of_parent": "2", "of_file": "2", "of_none": "2"}
     (fault,) = look(checkout, overrides=overrides).faults
     assert fault.startswith("unknown key 'of_none'")
@@ -135,7 +115,7 @@ def test_an_old_release_accepts_what_the_configuration_and_its_parents_declare(
 def test_a_key_that_a_study_varies_is_held_against_the_release_too(checkout: Path) -> None:
     sweep = Sweep(
         name="s",
-        cell=CellSettings(model_tag="tiny", parallelism="FSDP=2", per_device_batch_size=4),
+        cell=CellSettings(model_tag="tiny-1b", parallelism="FSDP=2", per_device_batch_size=4),
         launcher=maxtext(checkout),
         site=SiteSettings(executor="local"),
         study=BatchSize(sizes=(4, 8), by="remat_polcy", by_values=("full", "none")),
@@ -149,9 +129,7 @@ def test_a_key_that_a_study_varies_is_held_against_the_release_too(checkout: Pat
 
 def test_other_trainers_have_no_keys_to_look_at(checkout: Path) -> None:
     assert look(checkout, module="train.py", overrides={"nonsense": "1"}) == Preflight()
-    cell = Cell(model_tag="t", parallelism=Parallelism.parse("FSDP=2"))
-    # what is in an image is not looked for here
-    inner = MaxTextLauncher(config="/configs/tiny.gpu.yml", module="maxtext.trainers.train")
-    inside = check_keys(ContainerLauncher(inner=inner, runtime="podman"), cell, (), environ={})
-    assert inside.faults == ()
-    assert "maxtext is in an image" in " ".join(inside.notes)
+    inside = ContainerLauncher(inner=maxtext(checkout), runtime="podman")
+    found = check_keys(inside, make_cell(), (), environ={})
+    assert found.faults == ()
+    assert "maxtext is in an image" in " ".join(found.notes)

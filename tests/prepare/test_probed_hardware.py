@@ -39,47 +39,33 @@ def machine(root: Path, **files: str) -> Path:
 NVRM = "NVRM version: NVIDIA UNIX"
 OPEN = f"{NVRM} Open Kernel Module for x86_64  555.42.06  Release Build  (abuild@host)\n"
 OLD = f"{NVRM} x86_64 Kernel Module 390.48 Thu Mar 22 00:42:57\n"
-
-
-def test_the_driver_of_nvidia(tmp_path: Path) -> None:
-    gpus = {f"proc/driver/nvidia/gpus/0000:{bus:02x}:00.0/information": H100 for bus in range(8)}
-    for text, version in ((OPEN, "555.42.06"), (OLD, "390.48")):
-        found = node_facts(machine(tmp_path, **{"proc/driver/nvidia/version": text}, **gpus))
-        assert found["driver"] == f"NVIDIA {version}"
-        assert found["GPUs"] == "8 x NVIDIA H100 80GB HBM3"
-
-
-def test_the_driver_of_amd_counts_devices_and_no_processor(tmp_path: Path) -> None:
-    nodes = "sys/class/kfd/kfd/topology/nodes"
-    root = machine(
-        tmp_path,
-        **{
-            "sys/module/amdgpu/version": "6.12.12\n",
-            f"{nodes}/0/properties": CPU_OF_KFD,
-            f"{nodes}/1/properties": kfd(90402),
-            f"{nodes}/2/properties": kfd(90402),
-            f"{nodes}/4/properties": kfd(90010),
-        },
-    )
-    found = node_facts(root)
-    assert found["driver"] == "amdgpu 6.12.12"
-    assert found["GPUs"] == "1 x gfx90a, 2 x gfx942"
-
-
-PACKAGES = {
-    "jax-cuda12-plugin": "0.10.2",
-    "jax-rocm7-pjrt": "0.8.0",
-    "nvidia-nccl-cu12": "2.27.3",
-    "libtpu": "0.0.17",
-    "transformer-engine-jax": "2.4.0+3cd6870",
+NVIDIA = "proc/driver/nvidia"
+KFD = "sys/class/kfd/kfd/topology/nodes"
+BUSES = {f"{NVIDIA}/gpus/0000:{bus:02x}:00.0/information": H100 for bus in range(8)}
+AMD = {
+    "sys/module/amdgpu/version": "6.12.12\n",
+    f"{KFD}/0/properties": CPU_OF_KFD,
+    **{f"{KFD}/{at}/properties": kfd(version) for at, version in ((1, 90402), (4, 90010))},
 }
-CUDA = """\
-{
-   "cuda" : {
-      "version" : "12.8.1"
-   }
-}
-"""
+
+
+@pytest.mark.parametrize(
+    ("files", "driver", "gpus"),
+    [
+        ({f"{NVIDIA}/version": OPEN, **BUSES}, "NVIDIA 555.42.06", "8 x NVIDIA H100 80GB HBM3"),
+        ({f"{NVIDIA}/version": OLD, **BUSES}, "NVIDIA 390.48", "8 x NVIDIA H100 80GB HBM3"),
+        (AMD, "amdgpu 6.12.12", "1 x gfx90a, 1 x gfx942"),
+    ],
+)
+def test_the_driver_and_its_devices(
+    tmp_path: Path, files: dict[str, str], driver: str, gpus: str
+) -> None:
+    found = node_facts(machine(tmp_path, **files))
+    assert (found["driver"], found["GPUs"]) == (driver, gpus)
+
+
+PACKAGES = {"jax-cuda12-plugin": "0.10.2", "nvidia-nccl-cu12": "2.27.3", "libtpu": "0.0.17"}
+CUDA = '{"cuda" : {"version" : "12.8.1"}}'
 
 
 def test_cuda_rocm_and_the_packages_of_both(

@@ -51,44 +51,38 @@ def test_the_node_list_is_split_in_its_order() -> None:
     assert own.finalist_count(slots=8) == layout.finalists
 
 
+GATE = replace(DECLARED, profiles=DECLARED.profiles[:1], gate=Gate())
+
+
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("declared", "said", "message"),
     [
-        pytest.param(
-            {"nodelist": SIXTEEN[:15]},
-            r"15 nodes cannot be split into 8 equal slots; leave out 7 nodes, or "
-            r"ask for 3 or 5 or 15 slots",
-            id="a list that cannot be split",
-        ),
-        pytest.param({"nodelist": None}, r"nodes of all slots", id="no node list"),
-        pytest.param({"nodes": 16}, r"16 nodes .*2 for each of 8", id="of all nodes"),
-        pytest.param({"executor": "local"}, r"this machine, which is one slot", id="this machine"),
+        (DECLARED, {"nodelist": SIXTEEN[:15]},
+         "cannot be split into 8 equal slots; leave out 7 nodes, or ask for 3 or 5 or 15 slots"),
+        (DECLARED, {"nodelist": None}, "nodes of all slots"),
+        (DECLARED, {"nodes": 16}, "16 nodes .*2 for each of 8"),
+        (DECLARED, {"executor": "local"}, "this machine, which is one slot"),
+        (GATE, {}, "gate has no slots.*leave them out"),
     ],
 )  # fmt: skip
-def test_slots_that_cannot_be_are_one_message(said: dict[str, Any], message: str) -> None:
+def test_slots_that_cannot_be_are_one_message(
+    declared: Sweep, said: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=rf"(?s)sweep 's'.*{message}"):
-        resolved(**said)
-
-
-def test_a_gate_has_no_slots() -> None:
-    gate = replace(DECLARED, profiles=DECLARED.profiles[:1], gate=Gate())
-    with pytest.raises(ConfigError, match=r"gate has no slots.*leave them out"):
-        resolved(gate)
-
-
-def planned(resolved: ResolvedSweep, workdir: Path) -> str:
-    plan = plan_of(resolved, resolved.tuning(), workdir=workdir, shows_all=True)
-    return "\n".join(terminal(plan))
+        resolved(declared, **said)
 
 
 def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:
-    text = planned(resolved(), tmp_path)
-    step = planned(resolved(executor="allocation"), tmp_path)
+    def shown(executor: str) -> str:
+        found = resolved(executor=executor)
+        plan = plan_of(found, found.tuning(), workdir=tmp_path, shows_all=True)
+        return "\n".join(terminal(plan))
+
+    text, step = shown("slurm"), shown("allocation")
     for words in (
         "65 jobs to run, each on 2 nodes",
         "at most 7 h 30 min on 8 slots side by side",  # ten trials of 45 min
         "nodes: node[001-002]; node[003-004]; ",
-        "differ in the trial's name and its nodes only",
     ):
         assert words in " ".join(text.split())
     assert "#SBATCH --nodelist='node[001-002]'" in text

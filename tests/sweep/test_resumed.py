@@ -19,7 +19,6 @@ from tests.helpers.history import study
     ("status", "block", "rotates"),
     [
         pytest.param(TrialStatus.PLANNED, 0, False, id="a job of its screen is planned"),
-        pytest.param(TrialStatus.RUNNING, 0, False, id="a job of its screen runs"),
         pytest.param(TrialStatus.MEASURED, 1, False, id="jobs of its blocks decide already"),
         pytest.param(TrialStatus.MEASURED, 0, True, id="its jobs are over: others may rotate"),
     ],
@@ -51,7 +50,6 @@ def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
 
 def test_the_study_of_a_campaign_is_that_of_its_ledger() -> None:
     own = study(3, seed=7)
-    assert study_of(own.name, own.to_json()) is not own
     put_in_use(own, own.to_json())
     assert study_of(own.name, json.loads(json.dumps(own.to_json()))) is own
 

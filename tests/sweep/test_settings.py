@@ -18,46 +18,40 @@ from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import OPTIONS, CellSettings, RunSettings, SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import resolve_options
+from tests.helpers.probes import maxtext
 
 SHA = "sha256:" + "ab" * 32
 FILE = f"""\
 model = "llama3.1-405b"
 nodelist = ["node001", "node002"]
 budget = 40
-pdbs = 7
 image = "rocm/jax:26.4@{SHA}"
 workdir = "work"
 max-target-length = 8192
-
 [slurm]
 account = "me"
 qos = "high"
-
 [launcher]
 python = "/opt/venv/bin/python"
-cwd = "/opt/maxtext"
 env-files = ["site/train.env.sh", "/opt/{{model_tag}}.env.sh"]
 axis-prefix = {{ PP = "ici" }}
-
 [container]
 runtime = "podman"
 mounts = ["/opt"]
 program = "sudo podman"
-
 [deployed]
 NCCL_DEBUG = "WARN"
 THREADS = 4
-
 [overrides]
 scan_layers = true
-
 """
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / ".git").mkdir()
-    (tmp_path / "xlatune.toml").write_text(FILE, encoding="utf-8")
+    # as an editor writes it that marks its encoding
+    (tmp_path / "xlatune.toml").write_text(FILE, encoding="utf-8-sig")
     return tmp_path
 
 
@@ -85,8 +79,7 @@ def test_paths_are_relative_to_the_file(root: Path) -> None:
     below = root / "deep" / "er"
     below.mkdir(parents=True)
     options = resolve(below)
-    assert options.workdir == root / "work"
-    assert options.reports == below / "reports"
+    assert (options.workdir, options.reports) == (root / "work", below / "reports")
     assert options.for_sweeps.values["launcher"]["env-files"] == [
         str(root / "site/train.env.sh"),
         "/opt/{model_tag}.env.sh",
@@ -108,22 +101,20 @@ def test_the_search_ends_with_the_repository(root: Path) -> None:
     ("text", "message"),
     [
         ('modle = "m"', r"unknown setting 'modle' in xlatune.toml; did you mean 'model'\?"),
-        ("model = ", r"xlatune.toml is not valid TOML: Invalid value \(at line 1"),
-        ("[sweeps.pp8]", r"unknown setting 'sweeps'"),
+        ("model = 'ü'", "xlatune.toml is not valid TOML: .*utf-8"),
+        ("model = ", r"xlatune.toml is not valid TOML: Invalid value \(at "),
         ("nodes = 0", r"xlatune.toml: nodes: found '0', expected a whole number above 0"),
         ('executor = "slrum"', "unknown value 'slrum' in xlatune.toml: executor; did you mean"),
         ('slurm = "x"', r"slurm: found 'x', expected a table: \[slurm\]"),
         ("[deployed]\nA = {}", r"xlatune.toml \[deployed\]: A: found \{\}"),
-        ('nodelist = "n[1"', "n\\[1"),
         ('model = "a b"', r"xlatune.toml: model: .*'a b': expected"),
         ('notify-url = "slack://x"', "unknown setting 'notify-url'.*'notify-file'"),
         ("nodelist = []", r"nodelist: found \[\], which names no node"),
-        ("seed = 1.5", "seed: found '1.5', expected a whole number$"),
         ("node-health = \"sh -c 'open\"", "node-health: found .*expected a command line"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: str) -> None:
-    (root / "xlatune.toml").write_text(text + "\n", encoding="utf-8")
+    (root / "xlatune.toml").write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=message):
         resolve(root)
 
@@ -132,7 +123,6 @@ def test_what_is_wrong_is_said_with_its_place(root: Path, text: str, message: st
     ("key", "text", "message"),
     [
         ("nodes", "0", r"--xlatune-nodes: found '0'.*a whole number above 0"),
-        ("pdbs", "nan", r"--xlatune-pdbs: found 'nan'.*a number above 0"),
         ("slurm", "account", r"--xlatune-slurm: found 'account'.*key=value,key=value"),
         ("negative", "pass", r"unknown value 'pass' in --xlatune-negative"),
     ],
@@ -171,15 +161,6 @@ def test_an_unknown_keyword_is_told_where_it_belongs(
         group(**{keyword: 1})
 
 
-def test_a_file_of_an_editor_that_marks_its_encoding_is_read(root: Path) -> None:
-    file = root / "xlatune.toml"
-    file.write_text("budget = 12\n", encoding="utf-8-sig")
-    assert resolve(root).for_sweeps.values["budget"] == 12
-    file.write_bytes(b"model = \xff\n")
-    with pytest.raises(ConfigError, match="is not valid TOML"):
-        resolve(root)
-
-
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     texts = {"executor": "local", "negative": "xfail", "log-level": "debug", "access": "group"}
     texts |= {"parallelism": "PP=3", "step-pattern": "torchtitan", "rotate": "off"}
@@ -196,15 +177,15 @@ def test_every_option_can_be_set_in_the_file(root: Path) -> None:
 
 def test_who_says_the_node_slot_last_says_all_of_it(root: Path) -> None:
     number, names = {"nodes": "4"}, {"nodelist": "n[1-2]"}
+    eight = sweep(site=SiteSettings(resources=Resources(nodes=8)))
     above = resolve(root, line=number, environ=names).for_sweeps
-    site = sweep("other").resolve(above).sweep.site
-    assert (site.resources.nodes, site.nodelist) == (4, None)
-    made = sweep(site=SiteSettings(resources=Resources(nodes=8)))
-    site = resolved(root, made, **names).sweep.site
-    assert (site.resources.nodes, site.nodelist) == (2, ("n1", "n2"))
-    line = {**number, **names}
+    for site, nodes, nodelist in (
+        (sweep().resolve(above).sweep.site, 4, None),
+        (resolved(root, eight, **names).sweep.site, 2, ("n1", "n2")),
+    ):
+        assert (site.resources.nodes, site.nodelist) == (nodes, nodelist)
     with pytest.raises(ConfigError, match=r"4 nodes were .* names 2"):
-        resolved(root, sweep(), **line)
+        resolved(root, sweep(), **number, **names)
 
 
 def test_a_table_adds_up_over_all_places(root: Path) -> None:
@@ -214,23 +195,16 @@ def test_a_table_adds_up_over_all_places(root: Path) -> None:
         environ={"slurm": "qos=b,reservation=r"},
         ini={"slurm": "qos=c,mem=1"},
     ).for_sweeps
-    assert said.values["slurm"] == {
-        "account": "me",
-        "qos": "a=b",
-        "x": "y",
-        "reservation": "r",
-        "mem": "1",
-    }
+    merged = {"account": "me", "qos": "a=b", "x": "y", "reservation": "r", "mem": "1"}
+    assert said.values["slurm"] == merged
 
 
 # --- what a sweep makes of it ---------------------------------------------------------------------
 
 
-def sweep(name: str = "pp8", **changes: Any) -> Sweep:
+def sweep(**changes: Any) -> Sweep:
     values: dict[str, Any] = {
-        "launcher": MaxTextLauncher(
-            config="configs/base.yml", cwd="/workspace/maxtext", env_files=("/first.env.sh",)
-        ),
+        "launcher": maxtext(cwd="/workspace/maxtext", env_files=("/first.env.sh",)),
         "profiles": (profile("a", "--xla_a=1"),),
         "cell": CellSettings(
             parallelism="PP=8",
@@ -238,7 +212,7 @@ def sweep(name: str = "pp8", **changes: Any) -> Sweep:
             deployed={"NCCL_DEBUG": "INFO"},
         ),
     }
-    return Sweep(name=name, **values | changes)
+    return Sweep(name="pp8", **values | changes)
 
 
 def resolved(root: Path, made: Sweep, **line: str) -> ResolvedSweep:
@@ -249,18 +223,15 @@ def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> 
     found = resolved(root, sweep(), launcher="module=train.py,env-files=/last.env.sh")
     cell = found.cell
     assert (cell.model_tag, cell.image) == ("llama3.1-405b", f"rocm/jax:26.4@{SHA}")
-    assert (cell.max_target_length, cell.per_device_batch_size) == (8192, 7.0)
-    assert cell.overrides["hardware"] == "cpu"
-    assert cell.overrides["model_name"] == "{model_tag}"
+    assert cell.max_target_length == 8192
+    assert cell.overrides.items() >= {"hardware": "cpu", "model_name": "{model_tag}"}.items()
     assert cell.deployed == {"NCCL_DEBUG": "WARN", "THREADS": "4"}
     outer = found.sweep.launcher
     assert isinstance(outer, ContainerLauncher)
     assert (outer.runtime, outer.mounts, outer.program) == ("podman", ("/opt",), "sudo podman")
     inner = outer.inner
     assert isinstance(inner, MaxTextLauncher)
-    assert (inner.python, inner.cwd, inner.module) == (
-        *("/opt/venv/bin/python", "/opt/maxtext", "train.py"),
-    )
+    assert (inner.python, inner.module) == ("/opt/venv/bin/python", "train.py")
     assert inner.axis_prefix == {"PP": "ici"}
     assert inner.env_files == ("/first.env.sh", "/last.env.sh"), "the site's come last"
     found.check()

@@ -20,15 +20,13 @@ from pytest_xlatune.model.result import (
     RotationResult,
     State,
     Submission,
-    TrialResult,
-    TrialStatus,
 )
 from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.lines import in_columns, live_line
 from pytest_xlatune.tasks.live import LiveLines
 from tests.helpers import scripted
-from tests.helpers.finished import score
+from tests.helpers.history import measured
 from tests.helpers.scripted import (
     OK,
     STEPS,
@@ -146,9 +144,7 @@ def test_a_look_that_finds_no_turns_says_that_profiles_are_jobs() -> None:
     trial = rotation_trial(scripted.CELL, spec_of(copies=1, rounds=3))
     reason = say("no step")
     for rotation, why in ((RotationResult(reason=reason), "no step"), (None, ABSENT)):
-        result = TrialResult(
-            trial=trial, status=TrialStatus.MEASURED, score=score(0.0), rotation=rotation
-        )
+        result = replace(measured(trial, 6.9), rotation=rotation)
         line = live_line(result, verdict=None, progress="1 of 30 to 50 jobs")
         assert f"profiles cannot take turns here, so each is a job: {why} |" in line
 

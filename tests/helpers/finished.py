@@ -1,11 +1,10 @@
-"""A finished sweep, written down by hand; one that has begun, and one of another parallelism."""
+"""Measured cells: a finished sweep, one that has begun, and one of another parallelism."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,29 +12,28 @@ from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism, Protocol
 from pytest_xlatune.model.explanation import EvidenceFact, Explanation
-from pytest_xlatune.model.message import Message, say, verbatim
-from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, profile
+from pytest_xlatune.model.message import verbatim
+from pytest_xlatune.model.profile import BASELINE, Profile, profile
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Finding,
     Outcome,
-    Score,
     State,
     TrialResult,
     TrialStatus,
-    TuningRecord,
     Verdict,
     VerdictKind,
 )
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.measured_cell import MeasuredCell
-from tests.helpers.history import trial_of
+from pytest_xlatune.studies.tuning import TuningStudy
+from tests.helpers.history import history, measured, noise, trial_of
 
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 TGS = 962.2  # of the baseline
 BLOCKS = 4
-METHOD = verbatim("Dunnett, K=4, 4 blocks of 4+2")
 
 CELL = Cell(
     model_tag="deepseek3-671b",
@@ -74,13 +72,17 @@ PROFILES = (
     profile("tree", env={"NCCL_ALGO": "Tree"}),
 )
 BY_ID = {each.id: each for each in (BASELINE, *PROFILES)}
-# what the first nine gain in the screen, and four of them when they are confirmed
-SCREEN = (0.041, 0.018, 0.015, 0.013, 0.012, 0.004, -0.006, -0.021, -0.03)
-CONFIRMED: Mapping[str, tuple[str, float, str]] = {
-    "overlap-2": ("FASTER", 0.034, "faster: +2.2 % to +4.6 % (95 %)"),
-    "ll128": ("EQUIVALENT", 0.0002, "no relevant difference: between -1.0 % and +1.0 %"),
-    "async-priority": ("INCONCLUSIVE", 0.009, "cannot tell: between -0.1 % and +1.9 %"),
-    "double-buffering": ("SLOWER", -0.0413, "slower: -3.1 % at best"),
+# what they gain when they are measured once, and when they are confirmed
+GAINS = {
+    "overlap-2": (0.036, 0.034),
+    "async-priority": (0.02, 0.009),
+    "ll128": (0.02, 0.0002),
+    "double-buffering": (0.02, -0.0413),
+    "cp-decomposer-1g": (0.004, 0.0),
+    "channels-8": (0.003, 0.0),
+    "overlap-4": (-0.006, 0.0),
+    "baseline-no-env": (-0.021, 0.0),
+    "microbatches-16": (-0.03, 0.0),
 }
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB | rank 3"
 UNKNOWN = "F parse_flags_from_env.cc: Unknown flag: --xla_gpu_enable_async_collective_permute=true"
@@ -101,128 +103,55 @@ DROPPED: Mapping[str, tuple[str, Finding]] = {
 }
 
 
-LOST = "node002 went down"  # what became of the last one
-
-
-def score(delta: float, *, loss: float = 10.5) -> Score:
-    tgs = TGS * (1 + delta)
-    return Score(
-        value=math.log(tgs), tgs=tgs, step_s=7 * 4096 / tgs, n_steps=10, window=(5, 14), loss=loss
-    )
-
-
-def trial_result(
-    jobs: Iterator[int],
-    name: str,
-    delta: float | None,
-    stage: str = "wave1",
+def measured_cell(
+    cell: Cell,
+    profiles: tuple[Profile, ...],
+    gains: Mapping[str, tuple[float, float]],
     *,
-    block: int = 0,
-    position: int = 0,
-    attempts: int = 1,
-    **changes: Any,
-) -> TrialResult:
-    protocol = Protocol(metric="none", dump=True) if stage == "evidence" else Protocol()
-    place = {"stage": stage, "block": block, "position": position}
-    values: dict[str, Any] = {
-        "trial": trial_of(CELL, BY_ID[name], protocol=protocol, **place),
-        "status": TrialStatus.MEASURED,
-        "score": None if delta is None else score(delta),
-        "job_ids": tuple(str(next(jobs)) for _ in range(attempts)),
-        "outcome": Outcome(state=State.COMPLETED, exit_code=0, nodes=CELL.nodelist),
-    }
-    return TrialResult(**values | changes)
+    first_job: int,
+    **design: Any,
+) -> MeasuredCell:
+    """Return a sweep that has run to its end; `gains` are those of the screen and of blocks."""
+    jobs = itertools.count(first_job)
 
-
-def results() -> Iterator[TrialResult]:
-    # the numbers of the jobs cross 9999 -> 10000: they are sorted as numbers
-    ran = functools.partial(trial_result, itertools.count(9990))
-    for at, (profile_, delta) in enumerate(zip(PROFILES, SCREEN, strict=False)):
-        if at % 2 == 0:
-            yield ran(BASELINE_ID, 0.0, position=at // 2)
-        yield ran(profile_.id, delta, attempts=2 if profile_.id == "ll128" else 1)
-    for name, (reason, finding) in DROPPED.items():
-        is_nan = name == "fast-math"
-        yield ran(
-            name,
-            None,
-            score=score(0.002, loss=math.nan) if is_nan else None,
-            status=TrialStatus.DROPPED,
-            reason=verbatim(reason),
-            findings=(finding,),
-            outcome=Outcome(
-                state=State.COMPLETED if is_nan else State.FAILED, exit_code=int(not is_nan)
-            ),
+    def run(trial: Trial) -> TrialResult:
+        name = trial.arm
+        delta = gains.get(name, (0.0, 0.0))[trial.stage == "confirm"]
+        value = math.log(TGS * (1 + delta)) + noise(trial, 0.0065, seed=2)
+        attempts = 2 if name == "ll128" and trial.is_screened else 1
+        ran = replace(
+            measured(trial, value, loss=math.nan if name == "fast-math" else 10.5),
+            job_ids=tuple(str(next(jobs)) for _ in range(attempts)),
+            outcome=Outcome(state=State.COMPLETED, exit_code=0, nodes=cell.nodelist),
         )
-    yield ran(
-        "tree",
-        None,
-        status=TrialStatus.UNMEASURED,
-        reason=verbatim(LOST),
-        outcome=Outcome(state=State.NODE_FAIL, signal=9),
+        if name == "tree":
+            outcome = Outcome(state=State.NODE_FAIL, signal=9)
+            why, lost = verbatim("node002 went down"), TrialStatus.UNMEASURED
+            return replace(ran, score=None, status=lost, reason=why, outcome=outcome)
+        if name not in DROPPED:
+            return ran
+        reason, finding = DROPPED[name]
+        dropped = {"status": TrialStatus.DROPPED, "reason": verbatim(reason)}
+        if name != "fast-math":
+            dropped |= {"score": None, "outcome": Outcome(state=State.FAILED, exit_code=1)}
+        return replace(ran, findings=(finding,), **dropped)
+
+    study = TuningStudy(cell=cell, profiles=profiles, blocks=BLOCKS, budget=60, **design)
+    done = history(run, of=study)
+    protocol = Protocol(metric="none", dump=True)
+    of_evidence = trial_of(cell, stage="evidence", protocol=protocol)
+    return MeasuredCell(
+        conclusion=study.decide(done).conclusion,
+        cells=(cell,),
+        profiles=profiles,
+        history=(done[0], run(of_evidence), *done[1:]),
+        written_s=NOW.timestamp(),
     )
-    yield ran(BASELINE_ID, 0.0, "evidence")
-    for block in range(1, BLOCKS + 1):
-        for position in (0, 1):
-            yield ran(BASELINE_ID, 0.0, "confirm", block=block, position=position)
-        for name, (_, delta, _) in CONFIRMED.items():
-            yield ran(name, delta, "confirm", block=block)
 
 
-HISTORY = [*results()]
-
-
-def jobs_of(name: str) -> tuple[str, ...]:
-    scored = (each for each in HISTORY if each.trial.stage != "evidence")
-    return tuple(job for each in scored if each.trial.profile.id == name for job in each.job_ids)
-
-
-def verdict(name: str, kind: str, delta: float | None, *reasons: Message) -> Verdict:
-    jobs = jobs_of(name)
-    values: dict[str, Any] = {"arm": name, "kind": VerdictKind(kind), "delta": delta}
-    if delta is not None:
-        values |= {"tgs": score(delta).tgs, "step_s": score(delta).step_s, "n": 1}
-        if name in CONFIRMED:
-            interval = (delta - 0.0118, delta + 0.0118)
-            values |= {"n": BLOCKS, "ci95": interval, "mde80": 0.0129, "method": METHOD}
-            jobs = jobs[-BLOCKS:]  # the screen's job carries no verdict
-    return Verdict(**values, can_run=name not in DROPPED, reasons=reasons, job_ids=jobs)
-
-
-def verdicts() -> Iterator[Verdict]:
-    for name, (kind, delta, why) in CONFIRMED.items():
-        yield verdict(name, kind, delta, verbatim(why))
-    for profile_, delta in zip(PROFILES, SCREEN, strict=False):
-        if profile_.id not in CONFIRMED:
-            yield verdict(profile_.id, "SCREENED", delta)
-    for name, (reason, _) in DROPPED.items():
-        yield verdict(name, "INVALID", None, verbatim(reason))
-    lost = say("it could not be measured: {why}", why=verbatim(LOST))
-    yield verdict("tree", "INVALID", None, lost)
-
-
-CONCLUSION = Conclusion(
-    verdicts=tuple(verdicts()),
-    reference=Verdict(
-        arm=BASELINE_ID,
-        kind=VerdictKind.EQUIVALENT,
-        n=13,
-        tgs=TGS,
-        step_s=score(0.0).step_s,
-        job_ids=jobs_of(BASELINE_ID),
-    ),
-    record=TuningRecord(finalists=tuple(CONFIRMED), bound=0.0498, mde80=0.0129, sigma=0.0058),
-    alpha=0.04,
-    complete=True,
-    notes=(verbatim("1 trial was retried for its status; none for its value."),),
-)
-FINISHED = MeasuredCell(
-    conclusion=CONCLUSION,
-    cells=(CELL,),
-    profiles=PROFILES,
-    history=tuple(HISTORY),
-    written_s=NOW.timestamp(),
-)
+# the numbers of the jobs cross 9999 -> 10000: they are sorted as numbers
+FINISHED = measured_cell(CELL, PROFILES, GAINS, first_job=9970, screen_baselines=5, finalists=4)
+HISTORY, CONCLUSION = [*FINISHED.history], FINISHED.conclusion
 
 # nothing is known yet, and what is optional is missing
 BARE = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=4"))
@@ -302,35 +231,14 @@ def other_parallelism() -> MeasuredCell:
     winner = profile("overlap-off", f"{OVERLAP}=1", env={"NCCL_ALGO": "Ring,Tree"})
     turned = replace(BY_ID["overlap-2"], id="overlap-two")
     once = replace(BY_ID["double-buffering"], id="unrolled")
-    verdicts = (
-        ("overlap-off", "FASTER", 0.116, 20011, 4),
-        ("overlap-two", "SLOWER", -0.045, 20021, 4),
-        ("unrolled", "SCREENED", 0.002, 20031, 1),
-    )
-    conclusion = Conclusion(
-        verdicts=tuple(
-            Verdict(
-                arm=arm,
-                kind=VerdictKind(kind),
-                delta=delta,
-                ci95=None if n == 1 else (delta - 0.01, delta + 0.01),
-                n=n,
-                tgs=score(delta).tgs,
-                step_s=score(delta).step_s,
-                job_ids=tuple(str(first + at) for at in range(n)),
-            )
-            for arm, kind, delta, first, n in verdicts
-        ),
-        reference=replace(CONCLUSION.baseline, job_ids=("20001", "20002")),
-        record=TuningRecord(finalists=("overlap-off", "overlap-two"), bound=0.13, sigma=0.006),
-        complete=True,
-    )
+    gains = {"overlap-off": (0.05, 0.045), "overlap-two": (0.02, -0.045)}
+    found = measured_cell(cell, (winner, turned, once), gains, first_job=20001, finalists=2)
     return replace(
         COVERED,
         sweep="fsdp8",
         cell_digest=cell.digest,
         cells=(Cell.from_json(cell.to_json()),),
-        profiles=(winner, turned, once),
-        conclusion=conclusion,
+        profiles=found.profiles,
+        conclusion=found.conclusion,
         history=(),
     )

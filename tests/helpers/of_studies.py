@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,10 +12,22 @@ from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Study
 from tests.helpers import cells
-from tests.helpers.cells import Run, machine
+from tests.helpers.cells import PAIRED, Run, machine
+
+WORLDS: Mapping[str, Callable[[], tuple[Study, Run]]] = {
+    "batch": lambda: (cells.batch(start=8), cells.sizes(ceiling=12, best=6)),
+    "pairs-of-sizes": lambda: (
+        cells.batch(sigma=0.002, compiles=True, **PAIRED),
+        cells.paired(c=0.8),
+    ),
+    "nodes": lambda: (cells.nodes(12), machine({"node003": -0.08, "node007": -0.03})),
+    "network": lambda: (cells.network(8), machine({"node004": -0.06})),
+    "commits": lambda: (cells.commits(17), machine(level=cells.changing(7, -0.05))),
+}
 
 
-def subject(study: Study, run: Run) -> MeasuredCell:
+def subject(name: str) -> MeasuredCell:
+    study, run = WORLDS[name]()
     ended = cells.drive(study, run)
     return MeasuredCell(
         conclusion=ended.conclusion,
@@ -23,28 +35,6 @@ def subject(study: Study, run: Run) -> MeasuredCell:
         history=ended.history,
         written_s=datetime(2026, 11, 23, tzinfo=UTC).timestamp(),
     )
-
-
-def batch() -> MeasuredCell:
-    return subject(cells.batch(start=8), cells.sizes(ceiling=12, best=6))
-
-
-def pairs_of_sizes() -> MeasuredCell:
-    study = cells.batch(sigma=0.002, compiles=True, **cells.PAIRED)
-    return subject(study, cells.paired(c=0.8))
-
-
-def nodes(count: int = 12, name: str = "node{:03}") -> MeasuredCell:
-    names = tuple(name.format(at + 1) for at in range(count))
-    return subject(cells.nodes(count, names=names), machine({names[2]: -0.08, names[6]: -0.03}))
-
-
-def network(count: int = 8) -> MeasuredCell:
-    return subject(cells.network(count), machine({"node004": -0.06}))
-
-
-def commit(count: int = 17, first: int = 7) -> MeasuredCell:
-    return subject(cells.commits(count), machine(level=cells.changing(first, -0.05)))
 
 
 def scored_with(results: Sequence[TrialResult], **changes: Any) -> tuple[TrialResult, ...]:

@@ -25,7 +25,7 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
 from tests.helpers.examples import tried
 from tests.helpers.finished import BEGUN_SUBJECT, CELL, FINISHED
-from tests.helpers.of_studies import batch, network
+from tests.helpers.of_studies import subject as subject_of
 from tests.helpers.scripted import FakeExecutor, campaign, run
 
 
@@ -56,7 +56,9 @@ def repr_of(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-@pytest.mark.parametrize("subject", [FINISHED, BEGUN_SUBJECT, batch(), network()])
+@pytest.mark.parametrize(
+    "subject", [FINISHED, BEGUN_SUBJECT, subject_of("batch"), subject_of("network")]
+)
 def test_every_figure_is_that_of_the_json_report(subject: MeasuredCell) -> None:
     board = json.loads(leaderboard_json(subject))
     conclusion = board["conclusion"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import in_columns, live_line, paragraph, progress_text, words
-from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
 from tests.helpers import golden, of_studies
@@ -73,9 +73,9 @@ def in_terminal(width: int) -> str:
     return "\n".join(terminal(leaderboard(FINISHED), width=width)) + "\n"
 
 
-def study(made: Callable[[], MeasuredCell]) -> str:
+def study(name: str) -> str:
     """The document of a study of cells whose jobs print what they use."""
-    subject = made()
+    subject = of_studies.subject(name)
     record: Any = subject.conclusion.record
     conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=500.0))
     history = of_studies.scored_with(subject.history, tflops=200.0, memory_gb=71.3)
@@ -97,11 +97,7 @@ ARTEFACTS: Mapping[str, Callable[[], str]] = {
     "tuning-two.md": lambda: markdown(tuning([other_parallelism(), COVERED])),
     "tuning-two.patch": lambda: patch_of([other_parallelism(), COVERED]).text,
     "tuning-stopped.md": lambda: markdown(tuning([STOPPED])),
-    "nodes.md": lambda: study(of_studies.nodes),
-    "network.md": lambda: study(of_studies.network),
-    "batch.md": lambda: study(of_studies.batch),
-    "pairs-of-sizes.md": lambda: study(of_studies.pairs_of_sizes),
-    "commits.md": lambda: study(of_studies.commit),
+    **{f"{name}.md": partial(study, name) for name in of_studies.WORLDS},
     "live-lines.txt": live_lines,
     "paragraphs.txt": all_paragraphs,
 }

@@ -141,8 +141,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "hostile": html(leaderboard(planted), planted),
         "live": live.replace('http-equiv="refresh"', ""),  # it stays while it is looked at
     }
-    studies = (of_studies.batch(), of_studies.nodes(), of_studies.network(), of_studies.commit())
-    for name, subject in zip(DRAWN, studies, strict=True):
+    for name in DRAWN:
+        subject = of_studies.subject(name)
         made[name] = html(cell_document(subject), subject)
     folder = tmp_path_factory.mktemp("pages")
     for name, page in made.items():
@@ -150,7 +150,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: (folder / name).with_suffix(".html") for name in made}
 
 
-DRAWN = ("batch", "nodes", "matrix", "commits")
+DRAWN = ("batch", "nodes", "network", "commits")
 FORESTS = ("example", "finished")
 
 
@@ -161,7 +161,7 @@ def names(now: str, later: str) -> pytest.MarkDecorator:
 
 
 # those of `make test`: a forest, several cells, a matrix
-@names("example nodes matrix live", "finished begun hostile batch commits")
+@names("example nodes network live", "finished begun hostile batch commits")
 def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
     shown: Browser, pages: dict[str, Path], name: str
 ) -> None:
@@ -178,7 +178,7 @@ def test_nothing_is_cut_off_or_lies_over_another_and_nothing_complains(
             assert shown.ask("tall()") == []
 
 
-@names("example batch", "nodes matrix commits live")
+@names("example batch", "nodes network commits live")
 def test_every_text_can_be_read(shown: Browser, pages: dict[str, Path], name: str) -> None:
     for scheme in ("light", "dark"):
         shown.open(pages[name], width=1280, scheme=scheme)

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.evidence.hlo import read_hlo
 from pytest_xlatune.evidence.hlo.dump import read_debug_options, read_memory_report
 from pytest_xlatune.evidence.trace import parse_families
@@ -42,11 +44,12 @@ from pytest_xlatune.model.cell import Parallelism, Protocol
 from pytest_xlatune.model.errors import ParseError, XlatuneError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.metric import BUSBW
-from pytest_xlatune.model.profile import parse_flags
+from pytest_xlatune.model.profile import Profile, parse_flags
 from pytest_xlatune.model.record import read_json
 from pytest_xlatune.model.result import Outcome, TrialResult
 from pytest_xlatune.report.measured_cell import read_cells
 from pytest_xlatune.stats.score import score
+from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.sweep.settings import read_settings
 from pytest_xlatune.tasks.import_table import read_table
 from pytest_xlatune.tasks.read_logs import protocol_of, score_with
@@ -70,6 +73,15 @@ class Reader:
 
 def text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
+
+
+def flags(data: bytes) -> None:
+    """Read flags, and hold a profile with them against the rules of the catalog."""
+    known = parse_flags(text(data))
+    value = str(known[0].value) if known else ""
+    env = {"NCCL_BUFFSIZE": f"{value}M", "NCCL_MAX_NCHANNELS": value}
+    check((Profile(id="other"), Profile(id="these", flags=known, env=env)), Context())
+    wave_order(f"wave{value}")
 
 
 def of_text(read: Callable[[str], object]) -> Callable[[bytes], object]:
@@ -193,6 +205,12 @@ def log_samples() -> Iterator[bytes]:
     )
 
 
+def flag_samples() -> Iterator[bytes]:
+    yield b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d"
+    for name in ("all_gather_combine_threshold_bytes", "graph_level", "autotune_level"):
+        yield f"--xla_gpu_{name}=8".encode()
+
+
 def metric_sample() -> bytes:
     figures = {
         "learning/loss": 7.1,
@@ -206,7 +224,7 @@ def metric_sample() -> bytes:
 
 def slurm_samples() -> Iterator[bytes]:
     for row in (
-        "88|COMPLETED|node[001-004]|1768201689|1768201789|None|/w|x",
+        "88|FAILED|1:0|node[001-004]|1768201689|1768201789|None|x|/w",
         "88|CANCELLED by 0|None assigned|Unknown|Unknown|Priority||",
         "n1|idle|batch*|none|8/0/0/8|2026-01-12T07:08:09|root",
     ):
@@ -255,6 +273,6 @@ def readers() -> tuple[Reader, ...]:
         Reader("Slurm", tuple(slurm_samples()), slurm, share=2),
         Reader("records", (outcome,), records),
         Reader("known cells", cells, of_text(partial(read_cells, where="fuzz")), share=0.5),
-        Reader("flags", (b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",), of_text(parse_flags)),
+        Reader("flags", tuple(flag_samples()), flags),
         Reader("parallelism", (b"PP=2,FSDP=4",), of_text(Parallelism.parse), share=0.5),
     )

@@ -1,4 +1,4 @@
-"""One attempt: what pins the nodes, what a queue that does not move asks for, who helps a retry."""
+"""One attempt: what its queue asks for, who helps a retry, when it is ended, who is the cause."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign._follow import Follower
 from pytest_xlatune.campaign.attempts import Attempts, compile_patience
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
 from pytest_xlatune.executors import Resumed
@@ -27,6 +29,8 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.logs.triage import primary
+from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -38,6 +42,7 @@ from pytest_xlatune.tasks.cell_report import read_cell_report
 from tests.helpers import scripted
 from tests.helpers.scripted import on
 from tests.helpers.tables import rows
+from tests.helpers.turned import line
 
 NODES = ("node001", "node002")
 CELL = on(*NODES)
@@ -165,10 +170,6 @@ RUNS = Outcome(state=State.RUNNING)
             "never-starts (PENDING (PartitionTimeLimit): change what a job asks for"),
         "nodes that are away are told before a limit that may be none": (
             (DEAD,), [(UNCLEAR, 0, "node-drain")], "node002 is down: bad nic"),
-        "a node that has just come back is looked at first": (
-            (BACK, FIT, FIT, FIT, FIT),
-            [(UNCLEAR, 0, "epoch"), (UNCLEAR, 61, ""), (UNCLEAR, 123, ""),
-             (UNCLEAR, 123, "never-starts")], "change what a job asks for"),
     },
 )  # fmt: skip
 def test_what_a_queue_that_does_not_move_asks_for(
@@ -228,22 +229,6 @@ def test_a_fatal_line_is_in_the_ledger_before_the_job_is_ended(tmp_path: Path) -
     assert only(AttemptEnded, events).findings[0].cls == "gpu-hardware"
 
 
-def looked(rank: int, **said: Any) -> str:
-    process = {
-        "pid": 9, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
-        "threads": 9, "call": "futex", "channel": "", "on": "",
-        "stacks": [["/u/train.py:4 main"]], **said,
-    }  # fmt: skip
-    node = {"node": NODES[rank], "rank": rank, "at_s": 1e9, "quiet_s": 0.0}
-    return json.dumps({**node, "processes": [process]})
-
-
-BEHIND_RANK = (
-    "rank 1 on node002 is behind: waits for 10.0.0.9:443 in train.py:4 main; 1 other rank "
-    "waiting in train.py:4 main"
-)
-
-
 @rows("answers", {"both ranks have told what they do": True, "a node does not answer": False})
 def test_a_job_that_hangs_is_ended_once(tmp_path: Path, answers: bool) -> None:
     case = Case(tmp_path)
@@ -253,29 +238,22 @@ def test_a_job_that_hangs_is_ended_once(tmp_path: Path, answers: bool) -> None:
     cut = only(AttemptCutShort, case.running(for_s=601))
     assert case.running() == ()
     assert (case.folder / "hung").exists()
-    (case.folder / "hang.json").write_text(looked(0))
+    look = {"node": NODES[0], "rank": 0, "at_s": 1e9, "quiet_s": 0.0, "processes": []}
+    (case.folder / "hang.json").write_text(json.dumps(look))
     for for_s in (0, 89):
         assert case.running(for_s=for_s) == ()
         assert case.site.cancelled == []
     if answers:
-        (case.folder / "hang.1.json").write_text(looked(1, call="recvfrom", on="10.0.0.9:443"))
+        (case.folder / "hang.1.json").write_text(json.dumps({**look, "rank": 1}))
     assert case.running(for_s=0 if answers else 2) == ()
     assert case.site.cancelled == ["7"]
     another_process = Case(tmp_path)
     another_process.write(cut)
-    events = another_process.look(CUT)
-    decided = only(Decided, events)
+    decided = only(Decided, another_process.look(CUT))
     assert (decided.next, decided.cls) == ("retry", "hang-init")
     assert "601 s without a step" in sentence(decided.why), "it knows that the end was ours"
-    if not answers:
-        assert "rank 1 is behind: its node" in sentence(decided.proof)
-        return
-    proof = f"slurm: CANCELLED by 0; no step, before-memstats; {BEHIND_RANK}"
-    assert sentence(decided.proof) == proof
-    findings = {each.cls: each for each in only(AttemptEnded, events).findings}
-    behind = findings["rank-behind"]
-    assert (behind.action, behind.source) == ("none", "node002")
-    assert sentence(behind.why) == BEHIND_RANK
+    assert "slurm: CANCELLED by 0; no step, before-memstats" in sentence(decided.proof)
+    assert ("its node did not answer" in sentence(decided.proof)) is not answers
 
 
 def test_the_first_program_of_a_cell_may_compile_as_long_as_its_job_may(tmp_path: Path) -> None:
@@ -287,3 +265,139 @@ def test_the_first_program_of_a_cell_may_compile_as_long_as_its_job_may(tmp_path
     # a later one of the cell twice as long as those before, and the usual patience at least
     assert compile_patience(known.state, trial, Patience()) == 1.0
     assert compile_patience(nothing, trial, Patience(compiling_s=3)) == 1.0, "the site's word"
+
+
+PATIENCE = Patience(before_memstats_s=600, compiling_s=1800, training_s=500, after_fatal_s=60)
+MEMSTATS = "Memstats: After params initialized:"
+CHECK = "F0112 07:08:09.2 77 gemm.cc:14] Check failed: dims.size() == 1 (0 vs. 1)"
+OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
+RAISED = "jax.errors.JaxRuntimeError: INTERNAL: Failed to compile jit_train_step"
+DYING = "F0112 07:08:09.2 77 client.h:80] UNAVAILABLE: stopped sending heartbeats"
+NO_GRAIN = "ModuleNotFoundError: No module named 'grain'"
+GLOO = "jax.errors.JaxRuntimeError: UNKNOWN: Gloo all-reduce failed: Connection reset by peer"
+OWN = "Traceback (most recent call last):\nKeyError: 'batch'"
+
+
+def steps(first: int, end: int, step_s: float = 0.5) -> list[str]:
+    return [f"completed step: {n}, seconds: {step_s:.3f}, loss: 7.100" for n in range(first, end)]
+
+
+class Logs:
+    def __init__(self, root: Path) -> None:
+        self.folder = root / JOB.folder
+        self.folder.mkdir(parents=True)
+        self.follower = Follower(root, patience=PATIENCE)
+
+    def say(self, *lines: str, rank: int = 0) -> None:
+        with (self.folder / f"log.{rank}.txt").open("a", encoding="utf-8") as log:
+            log.writelines(f"{line}\n" for line in lines)
+
+    def look(self, at_s: float, *, rotates: bool = False) -> AttemptCutShort | None:
+        return self.follower.reason_to_end(JOB, Protocol(), ticks_s=at_s, rotates=rotates)
+
+    def ends_between(self, patient_s: float, late_s: float) -> AttemptCutShort:
+        """Look twice; the attempt is ended at the second look."""
+        assert self.look(patient_s) is None
+        found = self.look(late_s)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Logs:
+    return Logs(tmp_path)
+
+
+@rows(
+    "lines, limit_s",
+    {
+        "before Memstats, without a log": ([], 600),
+        "compiling": ([MEMSTATS], 1800),
+        "training": ([MEMSTATS, *steps(0, 2)], 500),
+        # what a program may survive: a line by which nothing is ended sooner
+        "a failed try": (
+            [MEMSTATS, "W0112 07:08:09.2 77 autotuner.cc:9] RESOURCE_EXHAUSTED: 9 bytes"],
+            1800),
+        "an exception": ([MEMSTATS, "Traceback (most recent call last):", NO_GRAIN], 1800),
+    },
+)  # fmt: skip
+def test_a_hang_is_no_step_for_longer_than_the_phase_allows(
+    case: Logs, lines: list[str], limit_s: float
+) -> None:
+    case.say(*lines)
+    assert case.look(1000.0) is None
+    case.say("NCCL INFO Channel 00/02 : 0 1", "still busy")
+    found = case.ends_between(1000.0 + limit_s, 1001.0 + limit_s)
+    assert found == AttemptCutShort(trial_id=TRIAL.id, attempt=1, still_s=1 + limit_s)
+
+
+@rows("event, limit_s", {"compiling": ("compile", 1800), "in a turn": ("turn", 500)})
+def test_a_rotation_has_the_patience_of_what_its_journal_says(
+    case: Logs, event: str, limit_s: float
+) -> None:
+    case.say(MEMSTATS, *steps(0, 3))
+    said = line("found", name="f") + line(event, program="fast", first_call=3)
+    (case.folder / "rotation.0.jsonl").write_text(said, encoding="utf-8")
+    looks = [case.look(at_s, rotates=True) for at_s in (0, limit_s, limit_s + 1)]
+    assert [each is not None for each in looks] == [False, False, True]
+
+
+@pytest.mark.parametrize("fatal", [HANG, CHECK, OOM, RAISED, DYING])
+@pytest.mark.parametrize("phase", [[], [MEMSTATS, *steps(0, 9)]], ids=len)
+def test_a_fatal_line_ends_a_trial_that_stands_still_after_it(
+    case: Logs, fatal: str, phase: list[str]
+) -> None:
+    case.say(*phase)
+    case.look(0)
+    case.say(fatal, "and words that mean nothing")
+    assert case.look(400) is None, "the grace begins with the line"
+    case.say("more words")
+    found = case.ends_between(460, 461)
+    assert found.fatal is not None
+    assert (found.fatal.text, found.fatal.line) == (fatal, len(phase) + 1)
+
+
+@rows("more, is_refuted", {"steps that go on": (1, True), "two that were under way": (0, False)})
+def test_steps_that_go_on_refute_a_fatal_line(case: Logs, more: int, *, is_refuted: bool) -> None:
+    case.say(MEMSTATS, *steps(0, 5), OOM)
+    case.look(0)
+    case.say(*steps(5, 7))
+    assert case.look(30) is None
+    case.say(*steps(7, 7 + more))
+    if is_refuted:
+        assert case.look(90) is None, "the grace begins anew with each step"
+        assert case.ends_between(590, 591).fatal is None, "a later pause is as any other"
+        return
+    assert case.ends_between(90, 91).fatal is not None
+
+
+def test_a_fatal_line_may_be_another_ranks(case: Logs) -> None:
+    case.say(MEMSTATS, *steps(0, 5))
+    case.say(MEMSTATS, *steps(0, 9), HANG, rank=3)
+    case.look(0)
+    found = case.ends_between(60, 61)
+    assert found.fatal is not None
+    assert (found.fatal.cls, found.fatal.source) == ("gpu-hardware", "log.3.txt")
+    case.say(*steps(5, 8))
+    assert case.look(62) is None
+    assert case.look(560) is None, "rank 0 went on for three steps"
+    assert case.follower.finish(JOB, Protocol()).report.last_step == 7, "steps are of rank 0"
+
+
+@rows(
+    "ranks, named",
+    {
+        "one that raised": ([GLOO, OWN], "python-exception log.1.txt"),
+        "rank 0 raised": ([OWN, GLOO], "python-exception "),
+        "one that raised for that": ([GLOO, f"{GLOO}\n{OWN}"], "peer-lost "),
+        "a cause is a cause": ([GLOO, OWN, OOM], "oom-gpu log.2.txt"),
+    },
+)  # fmt: skip
+def test_the_rank_that_failed_by_itself_names_the_failure(
+    case: Logs, ranks: list[str], named: str
+) -> None:
+    for rank, text in enumerate(ranks):
+        case.say(MEMSTATS, text, rank=rank)
+    cause = primary(case.follower.finish(JOB, Protocol()).report.findings)
+    assert cause is not None
+    assert f"{cause.cls} {cause.source}" == named

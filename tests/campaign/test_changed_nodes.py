@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
-from pytest_xlatune.evidence.hlo.dump import keep_options, seen_devices
 from pytest_xlatune.executors import Request, Resumed
-from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, profile
 from pytest_xlatune.model.result import Conclusion, Outcome, State
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.run_record import record_of_study
@@ -157,10 +152,7 @@ def only(which: str, device: str, *, attempts: int = 99) -> Where:
     )
 
 
-@rows(
-    "device, shown", {"a CPU": ("cpu", "cpu"), "another GPU": ("sm_8.0_gpu", "cuda sm_8.0"),
-                      },
-)  # fmt: skip
+@rows("device, shown", {"a CPU": ("cpu", "cpu"), "another GPU": ("sm_8.0_gpu", "cuda sm_8.0")})
 def test_a_profile_that_runs_elsewhere_has_no_score(
     device: str, shown: str, tmp_path: Path
 ) -> None:
@@ -195,8 +187,8 @@ def test_no_run_is_refused_without_evidence(where: Where, is_other: bool, tmp_pa
     assert ("other-device" in findings) is is_other
 
 
-def telling(nodes: tuple[NodeEnvironment, ...]) -> Callable[[str], tuple[NodeEnvironment, ...]]:
-    return lambda _: nodes
+def of_one_node(gpus: str, _: str) -> Sequence[NodeEnvironment]:
+    return [NodeEnvironment(name="n1", node={"GPUs": gpus})]
 
 
 def test_a_node_whose_gpus_were_replaced_begins_anew(tmp_path: Path) -> None:
@@ -207,58 +199,11 @@ def test_a_node_whose_gpus_were_replaced_begins_anew(tmp_path: Path) -> None:
         ("second", "8 x B200", "sm_10.0_gpu", more),
     ):
         executor = Somewhere(lambda *_, device=device: device)
-        nodes = (NodeEnvironment(name="n1", node={"GPUs": gpus}),)
-        executor.tells = telling(nodes)
+        executor.tells = partial(of_one_node, gpus)
         made = scripted.campaign(tmp_path, executor, session=session, profiles=profiles)
         scripted.run(made)
         assert executor.submitted
     assert not [each for each in made.view().state.decisions if each.cls == "other-device"]
-
-
-TRIAL = Trial(
-    cell_digest=scripted.CELL.digest,
-    profile=scripted.PROFILES[0],
-    protocol=scripted.CELL.protocol,
-    study="tuning",
-    stage="a",
-)
-REAL = """
-import jax, jax.numpy as jnp
-@jax.jit
-def train_step(x):
-    return jnp.sin(x) @ x
-for n in range(12):
-    train_step(jnp.ones((8, 8)))
-    print(f"completed step: {n}, seconds: 0.5, TFLOP/s/device: 0.1, "
-          "Tokens/s/device: 1024.0, total_weights: 512, loss: 7.1")
-"""
-
-
-@pytest.mark.jax
-def test_real_jax_tells_where_it_ran_and_a_gpu_beside_it_refuses_that(tmp_path: Path) -> None:
-    launched = CommandLauncher(argv=("trainer", "{steps}")).launch(TRIAL, scripted.CELL)
-    asked = launched.first_env["XLA_FLAGS"].partition(" --xla_deployed")[0]
-    flags = asked.replace("{xlatune.folder}", str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", REAL],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        check=True,
-        capture_output=True,
-        timeout=240,
-    )
-    devices = seen_devices(tmp_path / OPTIONS_FOLDER)
-    assert {*devices.values()} == {"cpu"}
-    keep_options(tmp_path / OPTIONS_FOLDER)
-    assert seen_devices(tmp_path / OPTIONS_FOLDER) == devices, "it is assessed again to the same"
-
-    def assessed(beside: Mapping[str, str]) -> tuple[str, bool]:
-        report, ran_on = read_log([done.stdout]), {"baseline": beside}
-        found = assess(TRIAL, scripted.CELL, scripted.OK, report, devices=devices, ran_on=ran_on)
-        return found.decision.cls, found.score is not None
-
-    assert assessed(dict.fromkeys(devices, "cuda sm_9.0")) == ("other-device", False)
-    assert assessed(devices) == ("", True)
-    assert assessed({"module jit_of_another": "cuda sm_9.0"}) == ("", True)
 
 
 @rows(
@@ -275,7 +220,8 @@ def test_real_jax_tells_where_it_ran_and_a_gpu_beside_it_refuses_that(tmp_path: 
 def test_a_log_alone_tells_the_devices_of_jax(head: str, devices: dict[str, str]) -> None:
     report = read_log([f"{head}\n{scripted.log()}".encode()])
     beside = {"baseline": {"log:Devices": "cuda"}}
-    found = assess(TRIAL, scripted.CELL, scripted.OK, report, ran_on=beside)
+    trial = scripted.CellsStudy(cells=(scripted.CELL,)).trial(scripted.CELL, 0)
+    found = assess(trial, scripted.CELL, scripted.OK, report, ran_on=beside)
     assert found.devices == devices
     is_refused = devices == {"log:Devices": "cpu"}
     assert (found.score is None) is is_refused

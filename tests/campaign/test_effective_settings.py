@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from pytest_xlatune.campaign._follow import options_of_dump
 from pytest_xlatune.campaign.assess import Assessment
@@ -21,7 +20,6 @@ from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, profile
 from pytest_xlatune.model.trial import Trial
 from tests.helpers.assessed import assess
@@ -162,43 +160,3 @@ def test_a_user_who_dumps_is_left_alone(tmp_path: Path) -> None:
     assert [str(each.effect) for each in found.settings] == ["asked", "asked"]
     log = (tmp_path / "an attempt" / payload.log_name()).read_text(encoding="utf-8")
     assert "XLA_FLAGS=--xla_dump_to=/mine --xla_a=1\n" in log
-
-
-by_file = rows("has_file", {"composed here": False, "by bash on the node": True})
-
-
-def env_files(folder: Path, *, has_file: bool) -> tuple[str, ...]:
-    path = folder / "env.sh"
-    path.write_text("export XLA_FLAGS=--xla_cpu_enable_fast_math=false\n")
-    return (str(path),) if has_file else ()
-
-
-@by_xla
-@by_file
-def test_the_folder_of_autotuning_is_made_and_its_flag_is_in_effect(
-    has_file: bool, xla: str, tmp_path: Path
-) -> None:
-    protocol = replace(PROTOCOL, autotune_cache=str(tmp_path / "shared" / "tuned"))
-    files = env_files(tmp_path, has_file=has_file)
-    found = ran(LEVEL, tmp_path, xla, protocol=protocol, env_files=files)
-    assert found.decision.next == "accept"
-    settings = {each.name: each for each in found.settings}
-    pin = settings["xla_gpu_per_fusion_autotune_cache_dir"]
-    assert (pin.effect, pin.is_deployed) == ("in effect", True)
-    assert settings["xla_backend_optimization_level"].effect == "in effect"
-    (made,) = (tmp_path / "shared" / "tuned").iterdir()
-    assert made.is_dir()
-    assert pin.asked == str(made)
-
-
-@rows(
-    "said, why",
-    {
-        "a folder that no node finds": ({"autotune_cache": "tuned"}, "expected an absolute path"),
-    },
-)
-def test_a_folder_that_would_tell_arms_apart_wrongly_is_refused(
-    said: dict[str, str], why: str
-) -> None:
-    with pytest.raises(ConfigError, match=why):
-        Protocol(**said)  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign.jobs import cancel_unwaited
+from pytest_xlatune.cli import main
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Request
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger
 from pytest_xlatune.ledger.driver_lock import DriverLock
@@ -26,7 +27,10 @@ from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.tasks.reports import publish
+from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
 from tests.helpers.scripted import (
     CELL,
     KILLED,
@@ -38,6 +42,7 @@ from tests.helpers.scripted import (
     failing,
     log,
     on,
+    ordinary,
     run,
 )
 from tests.helpers.second_looks import BESIDE_THE_LAB
@@ -65,17 +70,12 @@ def state_of(folder: Path) -> LedgerState:
     return replay(Ledger(folder / LEDGER).refresh())
 
 
-def is_faster(made: Campaign) -> bool:
-    verdict = made.conclude().verdict("fast")
-    return verdict is not None and verdict.kind == "FASTER"
-
-
 def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) -> None:
     executor = FakeExecutor()
     first = campaign(tmp_path, executor)
     run(first)
     conclusion = first.conclude()
-    assert is_faster(first)
+    assert {each.arm: each.kind for each in conclusion.verdicts}["fast"] == "FASTER"
     assert conclusion.complete
     submitted = executor.submitted
     assert len(submitted) == len({*submitted}) == 2 + 2 + 3 * 3
@@ -90,32 +90,6 @@ def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) ->
         campaign(tmp_path, executor, session="third", cell=moved)
 
 
-@pytest.mark.parametrize("last", ["cancel", "poll"])
-def test_killed_between_our_cancel_and_writing_it_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
-) -> None:
-    executor = held()
-    folder = campaign(tmp_path, executor).folder
-    campaign(tmp_path, executor).turn()
-    real = getattr(executor, last)
-
-    def gone(*args: object, **named: object) -> None:
-        real(*args, **named)
-        raise GoneError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(executor, last, gone)
-        with pytest.raises(GoneError):
-            cancel_unwaited(folder, executors=lambda _: executor)
-    assert len(executor.cancelled) == 1
-    executor.holds = False
-    # the next session does not take it for a user's cancel: it measures all
-    second = campaign(tmp_path, executor, session="second")
-    run(second)
-    assert [each.next for each in state_of(folder).decisions] == ["interrupted"]
-    assert second.conclude().complete
-
-
 class Losing(FakeExecutor):
     """Its jobs are lost when a process has ended them."""
 
@@ -124,18 +98,34 @@ class Losing(FakeExecutor):
         return replace(found, state=State.LOST) if found.state is State.CANCELLED else found
 
 
-def test_a_trial_that_was_let_go_and_lost_is_measured_once(tmp_path: Path) -> None:
-    executor = held(Losing())
+@pytest.mark.parametrize(
+    ("kind", "last"), [(FakeExecutor, "cancel"), (FakeExecutor, "poll"), (Losing, "")]
+)
+def test_killed_between_our_cancel_and_writing_it_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[FakeExecutor], last: str
+) -> None:
+    executor = held(kind())
     first = campaign(tmp_path, executor)
     first.turn()
-    assert len(cancel_unwaited(first.folder, executors=lambda _: executor)) == 1
-    assert len(state_of(first.folder).decisions) == 1
-    assert not cancel_unwaited(first.folder, executors=lambda _: executor)
+
+    def gone(*args: object, **named: object) -> None:
+        real(*args, **named)
+        raise GoneError
+
+    with monkeypatch.context() as patched:
+        if last:
+            real = getattr(executor, last)
+            patched.setattr(executor, last, gone)
+        with pytest.raises(GoneError) if last else nullcontext():
+            assert len(cancel_unwaited(first.folder, executors=lambda _: executor)) == 1
+    assert len(executor.cancelled) == 1
     executor.holds = False
+    # the next session does not take it for a user's cancel: it measures all, and each once
     second = campaign(tmp_path, executor, session="second")
     run(second)
     assert {each.status for each in second.view().history} == {"measured"}
     assert len(executor.submitted) == len({*executor.submitted}) + 1
+    assert second.conclude().complete
 
 
 def test_no_process_ends_a_job_or_moves_a_ledger_that_another_session_waits_for(
@@ -341,24 +331,10 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from pytest_xlatune.ledger.driver_lock import DriverLock
-turns = DriverLock(Path(sys.argv[1]))
-with getattr(turns, sys.argv[2])(**({"wait_s": 60} if sys.argv[2] == "mine" else {})) as given:
-    print("holding", given, flush=True)
+with DriverLock(Path(sys.argv[1])).next():
+    print("holding", flush=True)
     time.sleep(600)
 """
-
-
-@contextmanager
-def other(folder: Path, what: str) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lock in this way, until it is killed."""
-    argv = [sys.executable, "-c", HOLD, str(folder), what]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("holding")
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def is_mine(folder: Path) -> bool:
@@ -366,37 +342,90 @@ def is_mine(folder: Path) -> bool:
         return found
 
 
-def test_a_turn_is_given_once_and_to_another_when_its_process_was_killed(
+def test_a_turn_is_given_once_and_to_another_when_its_process_was_killed_or_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence_s = 3600.0  # however long this machine takes to get here, it was a moment
     monkeypatch.setattr("pytest_xlatune.ledger.driver_lock.SILENCE_S", silence_s)
-    with other(tmp_path, "next"):
+    beat = tmp_path / "turn.beat"
+    argv = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("holding")
         assert not is_mine(tmp_path)
-    assert not is_mine(tmp_path)
-    old_s = time.time() - silence_s - 1
-    os.utime(tmp_path / "turn.beat", (old_s, old_s))
-    assert is_mine(tmp_path)
-
-
-def test_who_stops_waiting_hands_over_and_a_clock_that_jumps_back_stops_none(
-    tmp_path: Path,
-) -> None:
-    turns, beat = DriverLock(tmp_path), tmp_path / "turn.beat"
-    with turns.waiting(), turns.next() as found:
-        assert found
-    assert beat.read_text(encoding="utf-8") == "0\n"
-    beat.write_text("1\n", encoding="utf-8")
-    future_s = time.time() + 3600
-    os.utime(beat, (future_s, future_s))
-    assert is_mine(tmp_path)
-
-
-def test_mine_waits_and_then_says_who_is_in_the_way(tmp_path: Path) -> None:
-    turns = DriverLock(tmp_path)
-    with other(tmp_path, "mine") as process:
-        with pytest.raises(LedgerError, match="in use by"), turns.mine(wait_s=0.2):
+        with pytest.raises(LedgerError, match="in use by"), DriverLock(tmp_path).mine(wait_s=0.2):
             pass
         process.kill()
-        with turns.mine(wait_s=60):
-            pass
+    assert not is_mine(tmp_path), "it drove a moment ago"
+    for shift_s in (-silence_s - 1, 3600):  # killed long ago; a clock that was set back since
+        beat.write_text("1\n", encoding="utf-8")
+        at_s = time.time() + shift_s
+        os.utime(beat, (at_s, at_s))
+        assert is_mine(tmp_path)
+    turns = DriverLock(tmp_path)
+    with turns.waiting(), turns.next() as found:
+        assert found
+    assert beat.read_text(encoding="utf-8") == "0\n", "who stops waiting hands over"
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Path:
+    """Run a whole pretend sweep; the folder of its ledger."""
+    each = campaign(tmp_path, FakeExecutor())
+    run(each)
+    return tmp_path / "pretend" / "cell"
+
+
+def test_a_ledger_concludes_to_what_its_reports_say(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(swept, tmp_path / "reports")
+    published = (tmp_path / "reports" / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
+    for path in (swept, swept / LEDGER):
+        assert main(["report", str(path), "--json"]) == 0
+        assert capsys.readouterr().out == published
+    assert main(["report", str(swept), "--no-files"]) == 0
+    assert "FASTER" in capsys.readouterr().out
+    copy = tmp_path / "elsewhere.jsonl"
+    copy.write_bytes((swept / LEDGER).read_bytes())
+    main(["report", str(copy), "--json"])
+    assert capsys.readouterr().out == published
+
+
+@rows(
+    "name, words",
+    {
+        "nothing": ("gone", "gone does not exist"),
+        "an empty file": ("empty.jsonl", "is no ledger of a sweep: it is empty"),
+        "the work directory": (".", "name one of the cells below it"),
+    },
+)
+def test_what_is_no_ledger_is_refused_and_says_what_to_name(
+    swept: Path, tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.jsonl").touch()
+    assert main(["report", str(tmp_path / name)]) == 3
+    said = capsys.readouterr().err
+    assert words in said
+    assert (str(swept) in said) is (name in (".", "pretend"))
+
+
+def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
+    """One job of each slot has a score, and a second one of the first."""
+    limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")
+
+    def script(trial_id: str, attempt: int) -> tuple[str, Outcome]:
+        if int(trial_id.partition("calibration.")[2].partition("-")[0]) < 7:
+            return ordinary(trial_id, attempt)
+        return log(steps=2), limit
+
+    slots = tuple((f"node{at}",) for at in range(6))
+    cell = replace(CELL, nodelist=slots[0])
+    study = CalibrationStudy(cell=cell, jobs=12, slots=slots)
+    executor = FakeExecutor(script)
+    made = campaign_of(tmp_path / "pretend" / "cell", executor, study, session="later")
+    made.open()
+    run(made)
+    with pytest.raises(NotCalibrated, match=r"7 jobs .* 8 are needed"):
+        calibrate(made, lambda: None)

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_xlatune.cli import main
-from pytest_xlatune.executors import payload
 from pytest_xlatune.ledger import (
     EVENTS,
     LEDGER,
@@ -55,20 +54,18 @@ from tests.helpers.stories import STORY
 from tests.helpers.tables import rows
 
 MARK = "the hostile value"
-# as they stand in a text of JSON; the last three are none of ours
+# as they stand in a text of JSON; the last two come out of no reader of JSON
 HOSTILE = {
     "null": "null",
     "a text": '"nan"',
     "a list": "[]",
     "a negative number": "-1",
     "a number beyond all floats": "1e999",
+    "NaN": "NaN",
     "an integer of 5,000 digits": "9" * 5000,
     "100,000 brackets": "[" * 100_000,
-    "NaN": "NaN",
-    "Infinity": "-Infinity",
 }
-
-UNREAD = ("100,000 brackets", "an integer of 5,000 digits")  # comes out of no reader of JSON
+UNREAD = [*HOSTILE][-2:]
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -99,7 +96,7 @@ def test_each_place_of_each_line_may_hold_anything(hostile: str) -> None:
     assert refused
     assert [each for each in refused if not each.startswith("ledger.jsonl:1: ")] == []
     assert max(map(len, refused)) < 1000
-    if hostile in (*UNREAD, "NaN", "Infinity"):
+    if hostile in (*UNREAD, "NaN"):
         assert not read
 
 
@@ -219,8 +216,7 @@ def test_each_event_comes_back_equal_from_its_line(
 
 def test_a_name_that_is_no_text_is_written_so_that_it_can_be_read() -> None:
     line = _line(Noted(text=os.fsdecode(b"run-\xff")), 1.0)
-    read = _entry(line, number=1, path=Path("ledger.jsonl"))
-    assert read.event == Noted(text="run-?")
+    assert _entry(line, number=1, path=Path("ledger.jsonl")).event == Noted(text="run-?")
 
 
 NOTED = '{"schema":4,"at":1.0,"event":"noted","text":%s}\n'
@@ -239,10 +235,7 @@ DEEP = NOTED % ('"a","why":{"text":"b","values":' + '{"c":' * 10_000)
         "NaN": (NOTED % "NaN", "unreadable line"),
         "foreign": (WHOLE.replace("noted", "sung"), "sung: no event"),
         "zeros of a file system": ("\0" * 99 + "\n", "unreadable line"),
-        **{
-            f"a time of {at}": (WHOLE.replace("1.0", at), "")
-            for at in ("NaN", "-1", "1e999", "1e15", '"1.0"', "9" * 30)
-        },
+        **{f"a time of {at}": (WHOLE.replace("1.0", at), "") for at in ("NaN", "-1", "1e999")},
     },
 )
 def test_a_damaged_line_is_refused_with_its_place(line: str, said: str) -> None:
@@ -254,10 +247,8 @@ def test_a_damaged_line_is_refused_with_its_place(line: str, said: str) -> None:
 SUBMITTED = {"trial_id": "t", "attempt": 1, "executor": "local", "job_id": "1.1", "folder": "s/t.1"}
 OPENED: dict[str, Any] = {"cells": [], "study": "tuning", "sweep": "quickstart"}
 EVIDENCE: dict[str, Any] = {"trial_id": "t", "dump": "d", "captures": ["c"]}
-UP = {"up": "../../..", "up after a folder": "s/../../t.1", "absolute": "/etc", "a NUL": "s/\0"}
 
 
-@rows("path", UP)
 @rows(
     "record, good, field",
     {
@@ -269,44 +260,26 @@ UP = {"up": "../../..", "up after a folder": "s/../../t.1", "absolute": "/etc", 
     },
 )
 def test_a_path_of_a_record_lies_below_its_ledger(
-    record: Any, good: dict[str, Any], field: str, path: str
+    record: Any, good: dict[str, Any], field: str
 ) -> None:
     record.from_json(good)
-    with pytest.raises(LedgerError, match=rf"leads out of the ledger.*{field}"):
-        record.from_json({**good, field: [path] if field == "captures" else path})
-
-
-def test_an_attempt_has_a_folder_and_its_job_s_id_is_no_option_of_scancel() -> None:
-    with pytest.raises(LedgerError, match=r"leads out of the ledger.*folder`"):
-        Submission.from_json({**SUBMITTED, "folder": ""})
+    for path in ("../../..", "s/../../t.1", "/etc", "s/\0", *([""] * (field == "folder"))):
+        with pytest.raises(LedgerError, match=rf"leads out of the ledger.*{field}"):
+            record.from_json({**good, field: [path] if field == "captures" else path})
     with pytest.raises(LedgerError, match=r"no name of a job - at `.*job_id`"):
         Submission.from_json({**SUBMITTED, "job_id": "--user=me"})
 
 
-@pytest.mark.parametrize("command", ["jobs", "report"])
 def test_a_ledger_that_leads_elsewhere_is_told_and_not_followed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "work" / "sweep" / "cell" / LEDGER
     Ledger(path).append(AttemptSubmitted(submission=Submission.from_json(SUBMITTED)), at_s=1.0)
     path.write_text(path.read_text().replace('"s/t.1"', '"../../.."'))
-    assert main([command, "--workdir", str(tmp_path / "work")]) == Exit.INTERNAL
-    said = capsys.readouterr()
-    assert "a path that leads out" in said.out + said.err
-
-
-def test_a_spec_s_file_lies_in_its_attempt_and_goes_through_no_link(tmp_path: Path) -> None:
-    attempt, other = tmp_path / "attempt", tmp_path / "other"
-    attempt.mkdir()
-    other.mkdir()
-    (attempt / "configs").symlink_to(other)
-    with payload.Folder(attempt) as folder:
-        for name in ("../a", "/tmp/a", "a/../../b"):
-            with pytest.raises(ValueError, match="leads out of"):
-                payload._write_file(folder, name, "text")
-        with pytest.raises(PermissionError, match="is a link"):
-            payload._write_file(folder, "configs/a.yml", "text")
-    assert list(other.iterdir()) == []
+    for command in ("jobs", "report"):
+        assert main([command, "--workdir", str(tmp_path / "work")]) == Exit.INTERNAL
+        said = capsys.readouterr()
+        assert "a path that leads out" in said.out + said.err
 
 
 def test_captures_and_a_dump_behind_a_link_are_told_and_not_read(tmp_path: Path) -> None:

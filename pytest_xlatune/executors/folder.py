@@ -37,7 +37,6 @@ from pytest_xlatune.workers import probe_environment
 DEVICES = "devices"  # the last word of a probe that asks JAX for the devices
 _JOURNALS = JOURNAL.replace(RANK, "*")  # a pattern of the journals of all ranks of a rotation
 _OUR_PROGRAMS = (payload.PROBE, *WORKERS)  # the names of the programs of `workers` in a spec
-_PARTS = 4  # folders below the work directory: sweep, cell, session, attempt
 _MOST_BYTES = 1 << 24  # the largest file that is read back; ours have some kilobytes
 _QUIET_S = 60.0  # a log that has not grown for this long may be that of a rank that hangs
 
@@ -315,14 +314,6 @@ def _exit_text(outcome: Outcome) -> str:
     if outcome.signal:
         return f"signal {outcome.signal}"
     return f"exit {outcome.exit_code}" if outcome.exit_code is not None else str(outcome.state)
-
-
-def is_same_attempt(first: Path, second: Path) -> bool:
-    """Return whether two paths name the same attempt.
-
-    Hosts may mount the work directory at different paths, so only the folders below it count.
-    """
-    return first.parts[-_PARTS:] == second.parts[-_PARTS:]
 
 
 def log_files(folder: Path) -> Mapping[int, Path]:

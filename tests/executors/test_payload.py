@@ -1,4 +1,4 @@
-"""The payload: the exact environment, an outcome however it ends, and nothing left behind."""
+"""The payload: an outcome however it ends, what it leaves behind, and what is read of that."""
 
 from __future__ import annotations
 
@@ -8,22 +8,37 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from signal import Signals
+from typing import Any
 
 import pytest
 
+from pytest_xlatune import secure_files
+from pytest_xlatune.executors import folder as folders
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import (
+    ask_what_hangs,
     node_findings,
+    read_claim,
+    read_environments,
+    read_outcomes,
+    read_spec,
+    read_standstill,
+    read_started,
     with_probe,
     write_spec,
 )
-from pytest_xlatune.model.result import State
+from pytest_xlatune.executors.slurm.allocation import ENDED, STEP, AllocationExecutor
+from pytest_xlatune.logs.standstill import Doing, Standstill
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers import probe_environment
 from pytest_xlatune.workers.probe_environment import code_digest
 from tests.helpers.payloads import PATH, Start, is_gone, outcome, python, trainer
+from tests.helpers.played import Scripted
 from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S, until
 
@@ -59,25 +74,17 @@ def test_however_the_trainer_ends_there_is_an_outcome(
         write_spec(tmp_path, spec)
     command = [sys.executable, payload.__file__, str(tmp_path)]
     assert subprocess.run(command, check=False).returncode in (0, code)
-    found = outcome(tmp_path)
-    assert found.state is (State.COMPLETED if code == 0 else State.FAILED)
-    assert (found.exit_code, found.signal) == (code, signal)
-    is_refused = spec is None or bool(spec.files)
+    found, is_refused = outcome(tmp_path), spec is None or bool(spec.files)
+    assert (found.state, found.exit_code, found.signal) == (State.FAILED, code, signal)
     assert found.is_started is (reason == "" or is_refused)
     assert reason in found.reason
     assert (found.start_s is None) is is_refused
-    assert found.end_s is not None
-    assert before_s <= (found.start_s or before_s) <= found.end_s <= time.time()
-    assert len(found.nodes) == 1
+    assert before_s <= (found.start_s or before_s) <= (found.end_s or 0.0) <= time.time()
 
 
 def test_the_environment_is_what_the_spec_says(tmp_path: Path, start: Start) -> None:
-    spec = LaunchSpec(
-        argv=("env", "-0"),
-        env=AWKWARD,
-        inherit=("PATH", "SITE_*", "ABSENT"),
-    )
-    write_spec(tmp_path, spec)
+    inherit = ("PATH", "SITE_*", "ABSENT")
+    write_spec(tmp_path, LaunchSpec(argv=("env", "-0"), env=AWKWARD, inherit=inherit))
     ours = {"SITE_A": "1, 2", "GONE": "g", "SECRET_TOKEN": "s3cret", "SITEX": "x"}
     start(tmp_path, environ=ours).wait(LIMIT_S)
     lines = (tmp_path / "log.0.txt").read_bytes().removesuffix(b"\0").split(b"\0")
@@ -249,30 +256,197 @@ def test_a_trainer_that_saves_and_exits_0_on_sigterm_was_still_cancelled(
     code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); print(flush=True)"
     write_spec(tmp_path, LaunchSpec(argv=python(f"{code}; time.sleep(300)")))
     running = start(tmp_path)
-    log = tmp_path / "log.0.txt"
-    until(lambda: log.exists() and log.stat().st_size)
+    trainer(tmp_path)
+    until(lambda: (tmp_path / "log.0.txt").stat().st_size)
     running.terminate()
     running.wait(LIMIT_S)
     assert (outcome(tmp_path).state, outcome(tmp_path).exit_code) == (State.CANCELLED, 0)
 
 
-def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
+PLAIN = {"PATH": "/usr/bin:/bin"}
+READS = """
+import os
+def wait_for_data():
+    open("ready", "w").close()
+    os.read(os.pipe()[0], 1)
+wait_for_data()
+"""
+
+
+def hung(folder: Path, start: Start, *argv: str, **said: str) -> Standstill:
+    """Run a trainer, ask what it does once it is ready, and return the answer."""
+    write_spec(folder, LaunchSpec(argv=argv, env={**PLAIN, **said}, deadline_s=300))
+    running = start(folder, grace_s=0.3, late_signal_s=0.1)
+    until((folder / "ready").exists)
+    until((folder / "started.json").exists)
+    assert not ask_what_hangs(folder)
+    until(lambda: ask_what_hangs(folder))
+    running.terminate()
+    running.wait()
+    found = read_standstill(folder, steps={0: 7}, is_sure=True)
+    assert found is not None
+    return found
+
+
+def test_a_python_process_below_a_shell_tells_its_stacks_and_what_it_reads(
     tmp_path: Path, start: Start
 ) -> None:
-    lock = str(tmp_path / "lock")
-    family(tmp_path / "first", deaf=DEAF)
-    running = start(tmp_path / "first", lock=lock)
-    first, *children = relatives(tmp_path / "first")
-    with subprocess.Popen(["sleep", "300"], start_new_session=True) as not_ours:
-        running.kill()
-        until(lambda: is_gone(first))
-        assert not any(map(is_gone, children))
-        # a zombie whose new parent is slow to reap it does not run
-        near, far = children
-        argv = ("sh", "-c", f"grep -s '^State:.[^Z]' /proc/{near}/status /proc/{far}/status; :")
-        write_spec(tmp_path / "second", LaunchSpec(argv=argv, env=PATH))
-        start(tmp_path / "second", lock=lock).wait(LIMIT_S)
-        assert not_ours.poll() is None
-        not_ours.kill()
-    assert outcome(tmp_path / "second").state is State.COMPLETED
-    assert (tmp_path / "second" / "log.0.txt").read_text() == ""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    # the site's own customization is run as before
+    (theirs / "sitecustomize.py").write_text("import builtins; builtins.OF_THE_SITE = 1")
+    (tmp_path / "train.py").write_text(f"OF_THE_SITE\n{READS}")
+    argv = ("bash", "-c", f"{sys.executable} train.py; true")
+    found = hung(tmp_path, start, *argv, XLATUNE_STACKS="always", PYTHONPATH=str(theirs))
+    (stand,) = found.stands
+    assert (stand.doing, stand.at, stand.step) == (Doing.READS, "train.py:6 wait_for_data", 7)
+    assert stand.on.startswith("pipe:[")
+    assert found.behind == (), "one rank is behind none"
+    look = json.loads((tmp_path / "hang.json").read_text())
+    assert [bool(each["stacks"]) for each in look["processes"]] == [False, True]
+    assert outcome(tmp_path).state == "cancelled"
+    # what the trainer prints is the trainer's: bash may say that its child was ended before it
+    assert (tmp_path / "log.0.txt").read_text() in ("", "Terminated\n")
+
+
+CATCHES = "import signal\nsignal.signal(47, lambda *_: open('caught', 'w').close())\n"
+
+
+def test_without_the_hook_the_kernel_still_tells(tmp_path: Path, start: Start) -> None:
+    """A program that may start a container; a process that catches the signal is sent none."""
+    (tmp_path / "train.py").write_text(CATCHES + READS)
+    (stand,) = hung(tmp_path, start, "sh", "-c", f"{sys.executable} train.py; true").stands
+    # of two processes without stacks and threads it is the one that began last
+    assert (stand.doing, stand.at) == (Doing.READS, "")
+    assert outcome(tmp_path).signal == 15, "no signal of ours has ended it"
+    assert not (tmp_path / "caught").exists()
+
+
+RANKS = """
+import os, time
+if os.environ["RANK"] == "2": os._exit(3)
+open("ready" + os.environ["RANK"], "w").close()
+time.sleep(300)
+"""
+LAUNCH = """
+import os, subprocess, sys, time
+of = lambda n: {**os.environ, "RANK": str(n), "WORLD_SIZE": "4"}
+ranks = [subprocess.Popen([sys.executable, "train.py"], env=of(n)) for n in range(4)]
+while not all(os.path.exists(f"ready{n}") for n in (0, 1, 3)): time.sleep(0.05)
+open("ready", "w").close()
+time.sleep(300)
+"""
+
+
+def test_of_one_payload_s_ranks_the_one_that_died_is_behind(tmp_path: Path, start: Start) -> None:
+    """Its launcher waits for none of them: the dead one stays a zombie."""
+    (tmp_path / "train.py").write_text(RANKS)
+    (tmp_path / "launch.py").write_text(LAUNCH)
+    found = hung(tmp_path, start, sys.executable, "launch.py")
+    assert found.behind == (2,)
+    assert "its program has ended" in sentence(found.why)
+    doing = [each.doing for each in sorted(found.stands, key=lambda each: each.rank)]
+    assert doing == [Doing.SLEEPS, Doing.SLEEPS, Doing.GONE, Doing.SLEEPS]
+
+
+def test_a_deadline_says_nothing_of_ranks_whose_logs_went_on(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "train.py").write_text("import time\nprint('x', flush=True)\ntime.sleep(300)\n")
+    write_spec(tmp_path, LaunchSpec(argv=(sys.executable, "train.py"), deadline_s=2))
+    start(tmp_path, grace_s=0.3).wait()
+    assert outcome(tmp_path).state == "timeout"
+    assert (tmp_path / "hang.json").exists()
+    assert read_standstill(tmp_path, steps={}) is None
+
+
+GOOD = {"state": "completed", "exit_code": 0, "signal": None, "nodes": ["n1"], "start_s": 1.0,
+        "end_s": 2.0, "reason": ""}  # fmt: skip
+PROCESS = {"host": "h", "boot_id": "b", "pid": 4711, "start_ticks": 7, "at_s": 1.0}
+
+
+def good(**changed: Any) -> str:
+    return json.dumps({**GOOD, **changed})
+
+
+Damage = Callable[[Path], object] | str  # what is done to a file, or its text
+DAMAGES: dict[str, Damage] = {
+    "empty": "",
+    "torn": '{"state": "compl',
+    "no JSON": lambda path: path.write_bytes(bytes(range(256))),
+    "a list": "[1, 2]",
+    "100,000 brackets": "[" * 100_000,
+    "an integer of 5,000 digits": '{"exit_code": ' + "9" * 5000 + "}",
+    "nodes of another kind": good(nodes={"n1": 1}),
+    "an end of the year 30 million": good(end_s=1e15),
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path.name),
+}
+
+
+def put(path: Path, damage: Damage) -> None:
+    if isinstance(damage, str):
+        path.write_text(damage, encoding="utf-8")
+    else:
+        damage(path)
+
+
+@rows("damage", DAMAGES)
+def test_an_outcome_that_cannot_be_read_is_a_failure_and_is_kept(
+    tmp_path: Path, damage: Damage
+) -> None:
+    path = tmp_path / "outcome.json"
+    put(path, damage)
+    put(tmp_path / "outcome.1.json", good())
+    found = read_outcomes(tmp_path)
+    assert found[1].state is State.COMPLETED
+    assert (found[0].state, found[0].is_unreadable) == (State.FAILED, True)
+    assert str(path) in found[0].reason
+    assert Outcome.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
+
+
+def test_a_file_that_is_too_long_or_may_not_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "outcome.json", good() + " " * 64)
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "_MOST_BYTES", 64)
+        assert read_outcomes(tmp_path)[0].is_unreadable
+    error: OSError = PermissionError(13, "Permission denied")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(secure_files.Folder, "open", refuse)
+    assert "outcome.json: Permission denied" in read_outcomes(tmp_path)[0].reason
+    error = OSError(116, "Stale file handle")  # which is waited for
+    with pytest.raises(OSError, match="Stale"):
+        read_outcomes(tmp_path)
+
+
+@rows(
+    "damage",
+    {
+        **DAMAGES,
+        "no process": json.dumps({**PROCESS, "pid": -1}),
+        "no time of ours": json.dumps({**PROCESS, "at_s": 1e300}),
+        "no file": lambda _: None,
+    },
+)
+def test_no_other_file_of_an_attempt_ends_a_session(tmp_path: Path, damage: Damage) -> None:
+    """`step.json` says in which allocation a step is, `ended.json` how its srun ended."""
+    folder = tmp_path / "run" / "a.1"
+    folder.mkdir(parents=True)
+    for name in ("claimed", "started", "environment", "spec"):
+        put(folder / f"{name}.json", damage)
+    for name in (STEP, ENDED):
+        put(folder / name, damage)
+    assert (read_claim(folder), read_started(folder), read_spec(folder)) == (None, None, None)
+    assert read_environments(folder) == ()
+    payload.forget_secrets(folder)
+    step = Submission(
+        trial_id="a", attempt=1, executor="allocation", job_id="step-1", folder="run/a.1"
+    )
+    executor = AllocationExecutor(environ={}, run=Scripted())
+    executor.cancel([step], root=tmp_path)
+    found = executor.poll([step], root=tmp_path)["step-1"]
+    assert (found.state, found.is_unreadable) == (State.FAILED, True)
+    assert (folder / payload.CANCEL).exists()

@@ -1,9 +1,12 @@
-"""A submission to Slurm: what its script has, what is refused, and an sbatch that tells nothing."""
+"""A submission to Slurm: its script, its login, and an sbatch that tells nothing."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,8 +62,6 @@ def test_options_for_srun_reach_srun_and_a_site_may_log_in_itself(folder: Path) 
 @rows(
     "changed, message",
     {
-        "a space in the name": ({"job_name": "a b"}, "job name 'a b': expected"),
-        "a line break in the comment": ({"comment": "a\nb"}, "job comment"),
         "pins": (with_options(nodelist="n1"), "'nodelist' is set by"),
         "secrets": (with_options(export="ALL"), "'export' is 'ALL', expected NONE"),
         "counts that differ": ({"resources": Resources(nodes=3)}, "3 nodes .* 2"),
@@ -165,3 +166,84 @@ def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(
         with pytest.raises(SchedulerDown, match="of another session"):
             executor().submit(SPEC, request_of(folder))
     assert not list((folder / "submitit").glob("*submission*"))
+
+
+PROFILE = """\
+echo 'Welcome; you have mail'
+echo complaint >&2
+(sleep 60; touch ~/slept) &
+export FROM_PROFILE='one
+two' SLURM_JOB_ID=profile PATH="$PATH:/site/bin"
+cd /
+umask 0
+"""
+TELL = "import json, os; u = os.umask(0); print(json.dumps([u, os.getcwd(), dict(os.environ)]))"
+GIVEN = {"SLURM_JOB_ID": "31", "SLURM_JWT": "hush-hush", "GIVEN": "a\nb"}
+
+
+def start(folder: Path, shell: str, profile: str, last: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that logs ada in, and ends with a line, as Slurm would start it."""
+    home, getent, script = (
+        folder / "home of ada",
+        folder / "bin" / "getent",
+        folder / "slurm script",
+    )
+    home.mkdir()
+    getent.parent.mkdir()
+    for name in (".bash_profile", ".profile", ".zprofile"):
+        (home / name).write_text(profile)
+    passwd = f"ada:x:4711:4711:Ada, Countess:{home}:{shell}"
+    getent.write_text(f"#!/bin/sh\necho '{passwd}'\n")
+    script.write_text(f"#!/bin/bash\n. '{LOGIN}'\n{last}\n")
+    for path in (getent, script):
+        path.chmod(0o755)
+    of_submitter = {"HOME": "/theirs", "LD_LIBRARY_PATH": "/theirs", "USER": "submitter"}
+    return subprocess.run(
+        [script],
+        env={"PATH": f"{getent.parent}:{os.environ['PATH']}", **of_submitter, **GIVEN},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        umask=0o027,
+        timeout=240,
+    )
+
+
+@pytest.mark.parametrize("name", ["bash", "dash", "zsh"])
+def test_a_job_has_the_environment_of_a_login(tmp_path: Path, name: str) -> None:
+    shell = shutil.which(name)
+    if shell is None:
+        pytest.skip(f"no {name} is installed")
+    done = start(tmp_path, shell, PROFILE, f"{sys.executable} -c '{TELL}'")
+    assert done.returncode == 0, done.stderr
+    umask, cwd, environ = json.loads(done.stdout)
+    home = tmp_path / "home of ada"
+    assert environ["FROM_PROFILE"] == "one\ntwo"
+    assert environ["PATH"].endswith(":/site/bin")
+    names = ("HOME", "USER", "LOGNAME", "SHELL")
+    assert [environ[name] for name in names] == [str(home), "ada", "ada", shell]
+    assert environ["SLURM_JOB_ID"] == "31", "Slurm's word counts before the profile's"
+    assert environ["GIVEN"] == "a\nb"
+    assert not {"XLATUNE_LOGIN", "SLURM_JWT"} & environ.keys()
+    assert environ.get("LD_LIBRARY_PATH") != "/theirs"
+    assert (umask, cwd) == (0o027, str(tmp_path)), "it changes nothing but the environment"
+    assert not (home / "slept").exists(), "what a profile leaves running"
+
+
+IN_THE_MIDDLE = "env() { exit 1; }; printf '\\0xlatune begin\\0A=1\\0'; exit 0"
+
+
+@rows(
+    "shell, profile",
+    {
+        "a profile that ends in the middle": ("/bin/bash", IN_THE_MIDDLE),
+        "an account without a shell": ("/bin/false", ""),
+        "a shell that is not there": ("/no/such/shell", ""),
+    },
+)
+def test_without_a_login_no_trial_starts(tmp_path: Path, shell: str, profile: str) -> None:
+    done = start(tmp_path, shell, profile, "echo started")
+    assert done.returncode == 1
+    assert "started" not in done.stdout
+    assert f"the login shell {shell} of ada gave no environment" in done.stderr

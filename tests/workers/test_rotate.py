@@ -133,33 +133,16 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "JAX_PLATFORMS": "cpu", **more}
 
 
-def run_plain(trainer: Path, *, env: Mapping[str, str] = {}) -> Rotated:
-    return _ended([sys.executable, str(trainer), "11"], trainer.parent, environment(**env))
-
-
 def run_rotated(
-    trainer: Path,
-    spec: RotationSpec,
-    *,
-    steps: int = 11,
-    is_customized: bool = False,
-    env: Mapping[str, str] = {},
+    trainer: Path, spec: RotationSpec, *, steps: int = 11, env: Mapping[str, str] | None = None
 ) -> Rotated:
-    """Run a trainer below the worker; with `is_customized` as the interpreter's sitecustomize."""
-    folder = trainer.parent
-    path = folder / "rotation.json"
+    """Run a trainer below the worker; with `env` as the interpreter's sitecustomize."""
+    path = trainer.parent / "rotation.json"
     path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
-    command = [sys.executable, str(ROTATE), str(path), "--", str(trainer), str(steps)]
-    env = dict(env)
-    if is_customized:
-        custom = folder / "hook"
-        custom.mkdir(exist_ok=True)
-        (custom / "sitecustomize.py").write_bytes(ROTATE.read_bytes())
-        behind = env.get("PYTHONPATH", "")
-        env["PYTHONPATH"] = f"{custom}:{behind}" if behind else str(custom)
-        env["XLATUNE_ROTATION"] = str(path)
-        command = [sys.executable, str(trainer), str(steps)]
-    return _ended(command, folder, environment(**env))
+    command = [sys.executable, str(trainer), str(steps)]
+    if env is None:
+        command[1:1] = [str(ROTATE), str(path), "--"]
+    return _ended(command, trainer.parent, environment(**(env or {})))
 
 
 def _ended(command: list[str], folder: Path, env: Mapping[str, str]) -> Rotated:
@@ -194,7 +177,8 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[str]]:
     """What the trainer says without a rotation, for the two scales of its step."""
     texts = {}
     for is_scaled, kind in ((False, "called"), (True, "partial")):
-        plain = run_plain(write_trainer(tmp_path_factory.mktemp("plain"), kind))
+        trainer = write_trainer(tmp_path_factory.mktemp("plain"), kind)
+        plain = _ended([sys.executable, str(trainer), "11"], trainer.parent, environment())
         assert plain.status == 0, plain.said
         texts[is_scaled] = plain.losses
     return texts
@@ -235,7 +219,7 @@ MADE_ANEW = """
 jitted = []
 def step(state, batch):
     if number % 5 == 0:
-        def anew(state, batch): return train_step(state, batch, SCALE)
+        def anew(state, batch): return train_step(state, batch, 1.0 + number)
         anew.__name__ = "train_step"
         jitted.append(jax.jit(anew, donate_argnums=0))
     return jitted[-1](state, batch)
@@ -306,6 +290,10 @@ SEVERAL = "several programs: <lambda>, applied"
             id="without a name the function with the state is the step",
         ),
         pytest.param(
+            MADE_ANEW, "", {}, 0, [(BASELINE_ID, 2, 3)], {"calls": 5}, marks=PROGRAMS,
+            id="another program of the same name is the trainer's own",
+        ),
+        pytest.param(
             OUTSIDE, "", ANY, 0, [], {"trouble": SEVERAL, "found": ""}, marks=PROGRAMS,
             id="a loss that is differentiated outside of any program",
         ),
@@ -338,35 +326,24 @@ def test_a_trainer_runs_on_whatever_becomes_of_its_rotation(
 
 
 @PROGRAMS
-def test_another_program_of_the_same_name_is_the_trainers_own(tmp_path: Path) -> None:
-    trainer = write_trainer(tmp_path, MADE_ANEW.replace("SCALE", "1.0 + number"))
-    rotated = run_rotated(trainer, spec_of(SLOWER, COPY))
-    assert (rotated.status, rotated.read.calls) == (0, 5)
-    assert rotated.losses[4:] == run_plain(trainer).losses[4:], "no stale program ran"
-
-
-@PROGRAMS
 def test_a_sitecustomize_lets_the_next_one_run(tmp_path: Path) -> None:
-    behind = tmp_path / "behind"
+    hook, behind = tmp_path / "hook", tmp_path / "behind"
+    hook.mkdir()
     behind.mkdir()
+    (hook / "sitecustomize.py").write_bytes(ROTATE.read_bytes())
     (behind / "sitecustomize.py").write_text("print('the next one')\n", encoding="utf-8")
     shows = "import sitecustomize as s; print(s.__file__)"
     trainer = write_trainer(tmp_path, "called", before=shows)
-    env = {"PYTHONPATH": str(behind)}
-    rotated = run_rotated(trainer, spec_of(SLOWER, COPY), is_customized=True, env=env)
+    spec, path = spec_of(SLOWER, COPY), f"{hook}:{behind}"
+    env = {"PYTHONPATH": path, "XLATUNE_ROTATION": str(tmp_path / "rotation.json")}
+    rotated = run_rotated(trainer, spec, env=env)
     assert (rotated.status, rotated.turns) == (0, TURNS), rotated.said
     assert rotated.said.splitlines()[:2] == ["the next one", f"{behind}/sitecustomize.py"]
-
-
-@PROGRAMS
-def test_a_sitecustomize_without_a_rotation_does_nothing(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_bytes(ROTATE.read_bytes())
-    gone = {"XLATUNE_ROTATION": str(tmp_path / "gone.json")}
-    env = environment(PYTHONPATH=str(tmp_path), **gone)
-    argv = [sys.executable, "-c", "print('runs')"]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout == "runs\n"
-    assert "gone.json is no rotation" in done.stderr
+    # without a rotation it does nothing
+    trainer.write_text("print('runs')\n", encoding="utf-8")
+    rotated = run_rotated(trainer, spec, env={**env, "XLATUNE_ROTATION": str(tmp_path / "gone")})
+    assert "gone is no rotation" in rotated.said
+    assert rotated.said.endswith("runs\n")
 
 
 def test_a_journal_that_cannot_be_written_costs_the_rotation_and_not_the_trainer(

@@ -14,8 +14,7 @@ import logging
 import math
 import re
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,14 @@ from pytest_xlatune.executors import (
 from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.slurm import _script as script
 from pytest_xlatune.executors.slurm._commands import (
-    Run,
     Trouble,
     parse_sacct,
     parse_scontrol,
     parse_squeue,
-    run_command,
     sacct,
     squeue,
 )
-from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller, reused_id_outcome
+from pytest_xlatune.executors.slurm._poller import reused_id_outcome
 from pytest_xlatune.executors.slurm._script import SBATCH_LOCK, SCRIPTS, SLURM_LOGS_IN, site_options
 from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
@@ -57,32 +54,15 @@ _NOT_THERE = (126, 127)  # a shell's exit codes if a program is missing or canno
 LOGIN = Path(__file__).with_name("login.sh")
 _SACCT_SINCE = "now-14days"  # how far back sacct looks for a job that was accepted
 
-# a job name that every Slurm command prints unchanged:  xl-overlap-2-3f9c
-_JOB_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 # files that are only in the folder of an accepted job:  4711_begun    4711_submission.sh
 _ACCEPTED = re.compile(r"(\d+)_(?:begun|submission\.sh)")
 
 
 class SlurmExecutor(OnSlurm):
-    """An `Executor` on a Slurm cluster: each trial is a job.
-
-    Args:
-        run, sleep: the outside world, for tests.
-        round_s: see `Poller`.
-    """
+    """An `Executor` on a Slurm cluster: each trial is a job."""
 
     name = "slurm"
     has_queue = True
-
-    def __init__(
-        self,
-        *,
-        run: Run = run_command,
-        sleep: Callable[[float], None] = time.sleep,
-        round_s: float = ROUND_S,
-    ) -> None:
-        super().__init__(run=run, sleep=sleep)
-        self._poller = Poller(run=run, round_s=round_s)
 
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Call sbatch, repeatedly for half a minute if a refusal may pass.
@@ -120,23 +100,20 @@ class SlurmExecutor(OnSlurm):
         self, folder: Path, request: Request, arguments: Mapping[str, Any], digest: str
     ) -> str:
         name, where = request.job_name, compress(request.nodelist) or "any node"
-        waits = iter(RETRY_AFTER_S)
-        while (
-            reply := script.submit(folder, arguments, digest=digest)
-        ).trouble is not Trouble.NONE:
-            if reply.is_late:
-                break  # the campaign reports it, and its next call looks for the job first
+        for wait_s in (*RETRY_AFTER_S, None):
+            reply = script.submit(folder, arguments, digest=digest)
+            if reply.trouble is Trouble.NONE or reply.is_late:
+                break  # if it is late, the next call of `submit` looks for the job first
             # At a limit on jobs nothing is repeated here, because for these 30 s no job would be
             # polled, and a trial that runs on would be cancelled.
             is_repeated = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
-            wait_s = next(waits, None) if is_repeated else None
-            if wait_s is not None:
+            if is_repeated and wait_s is not None:
                 _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
                 self._sleep(wait_s)
             is_surely_refused = reply.trouble is Trouble.FULL or reply.code in _NOT_THERE
             if not is_surely_refused and (job_id := self.find(request)):
                 return job_id
-            if wait_s is None:
+            if not is_repeated:
                 break
         secure_files.restrict_modes(folder / SCRIPTS)
         if reply.trouble is Trouble.NONE:
@@ -175,8 +152,7 @@ class SlurmExecutor(OnSlurm):
             raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.error}")
         jobs = parse_squeue(answer.out)
         if answer.out.strip() and not jobs:
-            text = " ".join(answer.out.split())
-            raise SchedulerDown(f"squeue does not say whether {job_name} runs: {text!r:.80}")
+            raise SchedulerDown(f"squeue does not say whether {job_name} runs: {answer.out!r:.80}")
         answer = self._run(sacct("-S", _SACCT_SINCE, f"--name={job_name}"))
         if not answer.code:
             jobs = parse_sacct(answer.out) | jobs
@@ -209,17 +185,18 @@ class SlurmExecutor(OnSlurm):
                 start its trainer, because the mark in its folder forbids it.
             SubmissionError: scancel refused.
         """
-        if not submissions:
-            return
+        ours = []
         for submission in submissions:
+            job_id, folder = submission.job_id, root / submission.folder
             # on a full disk the mark cannot be written, but the job must still be ended
             with contextlib.suppress(OSError):
-                (root / submission.folder / payload.CANCEL).touch()
-        ours = [
-            submission.job_id
-            for submission in submissions
-            if self._is_ours(submission, root / submission.folder)
-        ]
+                (folder / payload.CANCEL).touch()
+            answer = self._run(["scontrol", "show", "job", "-o", job_id])
+            job = parse_scontrol(answer.out).get(job_id)
+            if job is None or job.is_in(folder):
+                ours.append(job_id)
+            else:  # the controller has used the number again
+                _log.warning("job %s is now another job, in %s; it goes on", job_id, job.folder)
         if not ours:
             return
         _log.info("Slurm is asked to cancel %s", ", ".join(ours))
@@ -228,28 +205,10 @@ class SlurmExecutor(OnSlurm):
             kind = SchedulerDown if answer.trouble is Trouble.AWAY else SubmissionError
             raise kind(f"scancel: {answer.error}")
 
-    def _is_ours(self, submission: Submission, folder: Path) -> bool:
-        """Return whether a job id still means our job: a controller may have used it again."""
-        job_id = submission.job_id
-        known = parse_scontrol(self._run(["scontrol", "show", "job", "-o", job_id]).out)
-        job = known.get(job_id)
-        if job is None or job.is_in(folder):
-            return True
-        _log.warning("job %s is now another job, in %s; it is not cancelled", job_id, job.folder)
-        return False
-
 
 def arguments_of(request: Request) -> dict[str, Any]:
     """Return submitit's parameters for a trial."""
-    folder, job_name, comment = request.folder.resolve(), request.job_name, request.comment
-    nodelist, resources = request.nodelist, request.resources
-    if not _JOB_NAME.fullmatch(job_name):
-        raise ConfigError(
-            f"job name {job_name!r}: expected 1 to 200 letters, digits and . _ - "
-            "(with other characters, the output of Slurm's commands cannot be read)"
-        )
-    if not comment or not comment.isprintable():
-        raise ConfigError(f"job comment {comment!r}: expected printable text to find the job by")
+    folder, nodelist, resources = request.folder.resolve(), request.nodelist, request.resources
     nodes = resources.nodes or len(nodelist) or 1
     if nodelist and nodes != len(nodelist):
         raise ConfigError(
@@ -260,8 +219,8 @@ def arguments_of(request: Request) -> dict[str, Any]:
     scripts = shlex.quote(str(folder / SCRIPTS))
     login = [] if options.get("export") == SLURM_LOGS_IN else [f". {shlex.quote(str(LOGIN))}"]
     arguments = {
-        "job_name": job_name,
-        "comment": comment,
+        "job_name": request.job_name,
+        "comment": request.comment,
         "nodes": nodes,
         "ntasks_per_node": resources.tasks_per_node,
         "exclusive": True,

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from pytest_xlatune.executors.folder import is_same_attempt
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.result import Outcome, State
@@ -193,6 +192,7 @@ def unneeded_names(environ: Mapping[str, str]) -> list[str]:
     return sorted({*environ, *_SET_BY_READLINE} - _NEEDED)
 
 
+_PARTS = 4  # folders below the work directory: sweep, cell, session, attempt
 SEPARATOR = "\x1f"  # between columns; no name, comment or path contains it
 _SQUEUE_FIELDS = ("%i", "%T", "%N", "%S", "%e", "%r", "%Z")
 SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir",
@@ -263,8 +263,11 @@ class SlurmJob:
     folder: str = ""  # its working directory; "" if the command does not print it
 
     def is_in(self, folder: Path) -> bool:
-        """Return whether it may be the job of a folder; a job with a reused id is not."""
-        return not self.folder or is_same_attempt(Path(self.folder), folder)
+        """Return whether it may be the job of a folder; a job with a reused id is not.
+
+        Hosts may mount the work directory at different paths, so only the folders below it count.
+        """
+        return not self.folder or Path(self.folder).parts[-_PARTS:] == folder.parts[-_PARTS:]
 
 
 def squeue(*which: str) -> list[str]:

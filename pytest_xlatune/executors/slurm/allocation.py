@@ -22,8 +22,9 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -31,7 +32,6 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
-    read_claim,
     read_json_file,
     read_outcomes,
     read_started,
@@ -41,16 +41,12 @@ from pytest_xlatune.executors.folder import (
 from pytest_xlatune.executors.slurm import LOGIN, SHOWN_DIGEST, arguments_of
 from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
-    Run,
     SlurmJob,
     Trouble,
     parse_scontrol,
-    run_command,
     unneeded_names,
 )
 from pytest_xlatune.executors.slurm._poller import (
-    ROUND_S,
-    Poller,
     all_ranks_completed,
     ended,
     script_output,
@@ -128,26 +124,18 @@ class AllocationExecutor(OnSlurm):
 
     Args:
         environ: the variables that name the allocation around this session.
-        run, sleep: the outside world, for tests.
-        round_s: see `Poller`.
+        **outside: see `OnSlurm`.
     """
 
     name = "allocation"
     holds_nodes = True
 
-    def __init__(
-        self,
-        *,
-        environ: Mapping[str, str] = os.environ,
-        run: Run = run_command,
-        sleep: Callable[[float], None] = time.sleep,
-        round_s: float = ROUND_S,
-    ) -> None:
-        super().__init__(run=run, sleep=sleep)
+    def __init__(self, *, environ: Mapping[str, str] = os.environ, **outside: Any) -> None:
+        super().__init__(**outside)
         self._environ = environ
         # A poller tells our jobs by the working directory, but that of an allocation is the user's.
         # So any job with the id is taken for it; another user's job has no step of ours.
-        self._poller = Poller(run=run, round_s=round_s, is_ours=lambda *_: True)
+        self._poller.is_ours = lambda *_: True
 
     # -- the contract -----------------------------------------------------------------------------
 
@@ -165,7 +153,7 @@ class AllocationExecutor(OnSlurm):
         with contextlib.suppress(LedgerError):
             if (known := _read_step(folder)) is not None:
                 return known.job_id
-        step_words(request)  # raises if an option or the name is not allowed
+        arguments_of(request)  # raises if an option is not allowed
         faults, lacking = self._allocation(request.nodelist, request.resources.time_limit_s)
         if faults:
             raise AllocationOver(
@@ -300,11 +288,6 @@ class AllocationExecutor(OnSlurm):
             )
         return faults, lacking
 
-    def busy_note(self, nodelist: Sequence[str]) -> str:
-        """Return "", because no other user's job runs on the nodes of the allocation."""
-        del nodelist
-        return ""
-
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
         """Return the command of the step."""
         title = f"`{trial_id}` as a step of the allocation around this session"
@@ -353,12 +336,8 @@ def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGES
     """Return the srun command of an attempt.
 
     `allocation` is an allocation's id; "" means the one around the shell that runs the command.
-
-    Raises:
-        ConfigError: the harness reserves an option of the resources.
     """
     folder, resources, nodes = request.folder.resolve(), request.resources, request.nodelist
-    arguments_of(request)  # raises if an option or the name is not allowed
     _, srun = site_options(resources.options)
     count = len(nodes) or resources.nodes or 1
     return [
@@ -422,17 +401,13 @@ def _can_run_steps(allocation: Outcome) -> bool:
 
 def _running_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
     """Return the outcome of a step that is not over; `polled` is that of the allocation."""
-    started, claim = read_started(folder), read_claim(folder)
-    if started is None:
-        reason = "starting" if claim is None else "its payload has started"
-        return Outcome(state=State.PENDING, reason=reason, allocation=step.allocation)
-    ranks = read_outcomes(folder)
-    reason = "its ranks have ended; the step has not" if 0 in ranks else polled.reason
+    if (started := read_started(folder)) is None:
+        return Outcome(state=State.PENDING, reason="starting", allocation=step.allocation)
     return Outcome(
         state=State.RUNNING,
         nodes=step.nodes or polled.nodes,
         start_s=started.at_s,
-        reason=reason,
+        reason=polled.reason,
         is_suspended=polled.is_suspended,
         allocation=step.allocation,
     )
@@ -449,14 +424,8 @@ def _ended(
     signal: int | None = None,
 ) -> Outcome:
     """Return the outcome of a step that is over, completed by what its ranks wrote."""
-    outcome = Outcome(
-        state=state,
-        reason=reason,
-        start_s=step.process.at_s,
-        end_s=end_s,
-        exit_code=exit_code,
-        signal=signal,
-    )
+    outcome = Outcome(state=state, reason=reason, exit_code=exit_code, signal=signal)
+    outcome = msgspec.structs.replace(outcome, start_s=step.process.at_s, end_s=end_s)
     merged = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
     return msgspec.structs.replace(merged, allocation=step.allocation)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, ProbeResult, Resumed
 from pytest_xlatune.executors.slurm._commands import SEPARATOR, Run, run_command
+from pytest_xlatune.executors.slurm._poller import ROUND_S, Poller
 from pytest_xlatune.executors.slurm._script import site_options
 from pytest_xlatune.model.hosts import compress
 
@@ -133,6 +134,7 @@ class OnSlurm(Executor):
 
     Args:
         run, sleep: the outside world, for tests.
+        round_s: see `Poller`.
     """
 
     names_nodes = True
@@ -140,10 +142,15 @@ class OnSlurm(Executor):
     max_in_flight = 0  # Slurm orders trials that share nodes
 
     def __init__(
-        self, *, run: Run = run_command, sleep: Callable[[float], None] = time.sleep
+        self,
+        *,
+        run: Run = run_command,
+        sleep: Callable[[float], None] = time.sleep,
+        round_s: float = ROUND_S,
     ) -> None:
         self._run = run
         self._sleep = sleep
+        self._poller = Poller(run=run, round_s=round_s)
 
     @property
     def _allocation_id(self) -> str:
@@ -219,6 +226,8 @@ class OnSlurm(Executor):
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Return a note on other users' jobs on the nodes; "" if no trial has to wait for one."""
+        if self._allocation_id:
+            return ""  # nobody else's job runs on its nodes
         columns = ("%i", "%u", "%j", "%N")
         which = ["-t", "running,completing", "-w", ",".join(nodelist)]
         answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(columns)])

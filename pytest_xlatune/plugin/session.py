@@ -33,7 +33,7 @@ from pytest_xlatune.sweep.deployed import context_of
 from pytest_xlatune.sweep.earlier import read_calibration, recorded_trials
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.runs import Runs, run_preflight, site_of
+from pytest_xlatune.tasks.runs import Runs, run_preflight
 
 
 @dataclass(slots=True, kw_only=True)
@@ -241,8 +241,9 @@ class Session:
         while True:
             state = campaign.view().state
             is_busy = bool(state.trials)
-            site = site_of(resolved, campaign.folder, is_first=False, is_busy=is_busy)
-            checked = preflight.check_site(site)
+            checked = preflight.check_site(
+                resolved, campaign.folder, is_first=False, is_busy=is_busy
+            )
             # If another process of the session has begun meanwhile, the site is checked again.
             if is_busy or not campaign.view().state.trials:
                 break

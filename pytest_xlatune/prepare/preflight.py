@@ -21,8 +21,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from pytest_xlatune import secure_files
-from pytest_xlatune.executors import Executor
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
@@ -30,8 +31,8 @@ from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import read_json
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.report.bubble import config_of, pipeline_of, stages_of
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 _KEYS_WORKER = Path(__file__).parents[1] / "workers" / "maxtext_keys.py"
 
@@ -75,50 +76,58 @@ def merged(preflights: Iterable[Preflight]) -> Preflight:
     return Preflight(faults=tuple(faults), notes=tuple(notes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """The site on which a campaign will run.
+def check_site(
+    resolved: ResolvedSweep,
+    folder: Path,
+    *,
+    cell: Cell | None = None,
+    is_first: bool,
+    is_busy: bool,
+) -> Preflight:
+    """Return everything that is wrong where the trials of a sweep will run.
 
-    Attributes:
-        cell: the cell of the trials.
-        launcher: the launcher of the trials.
-        resources: what is requested from the scheduler.
-        executor: the executor of the trials.
+    Args:
+        resolved: the sweep.
         folder: the folder of the campaign; it need not exist.
+        cell: the cell of the trials; None is the sweep's, on the nodes of all slots.
         is_first: whether no trial of the cell has run.
         is_busy: whether trials of the cell may be running.
-        judges_nodes: whether a node that takes no job is a result of the study, and no fault.
     """
-
-    cell: Cell
-    launcher: Launcher
-    resources: Resources
-    executor: Executor
-    folder: Path
-    is_first: bool = True
-    is_busy: bool = False
-    judges_nodes: bool = False
-
-
-def check_site(site: Site) -> Preflight:
-    """Return everything that is wrong with a site."""
-    faults = [*_folder_faults(site.folder), *_leftovers(site.launcher.env_files_of(site.cell))]
-    paths = dict.fromkeys((*site.launcher.files(site.cell), image_file(site.cell)))
+    site, launcher = resolved.sweep.site, resolved.sweep.launcher
+    cell = cell or msgspec.structs.replace(resolved.cell, nodelist=resolved.nodelist)
+    executor, nodes = site.chosen_executor, cell.nodelist
+    faults = [*_folder_faults(folder), *_leftovers(launcher.env_files_of(cell))]
+    paths = dict.fromkeys((*launcher.files(cell), image_file(cell)))
     needed = [path for path in paths if path]
-    faults += site.executor.faults(nodelist=site.cell.nodelist, resources=site.resources)
-    if site.executor.is_here:
+    faults += executor.faults(nodelist=nodes, resources=site.resources)
+    if executor.is_here:
         return Preflight(faults=(*faults, *_absent(needed)))
-    nodes, partition = site.cell.nodelist, site.resources.options.get("partition", "")
-    node_faults = site.executor.node_faults(nodes, partition=partition) if nodes else ()
+    partition = site.resources.options.get("partition", "")
+    node_faults = executor.node_faults(nodes, partition=partition) if nodes else ()
     # A busy node is no fault, because a sweep may wait in the queue over night.
-    busy = "" if site.is_busy or not nodes else site.executor.busy_note(nodes)
+    busy = "" if is_busy or not nodes else executor.busy_note(nodes)
     notes = [busy] if busy else []
-    if site.judges_nodes and node_faults:
+    # a node that takes no job may be a result of the study; once a sweep on several slots has
+    # begun, a missing node of one slot does not stop other slots
+    judges_nodes = (resolved.slots and not is_first) or resolved.sweep.traits.cell_nodes > 0
+    if judges_nodes and node_faults:
         return Preflight(faults=(*faults, *_absent(needed)), notes=(*notes, *node_faults))
-    if site.is_first and nodes and not faults and not node_faults:
-        faults_there, notes_there = _ask_nodes(site, needed)
-        faults, notes = [*faults, *faults_there], [*notes, *notes_there]
-    elif site.is_first:
+    if is_first and nodes and not faults and not node_faults:
+        marker = folder / f"preflight.{os.getpid()}"
+        marker.touch()
+        try:
+            sight = executor.probe(
+                [str(marker), *needed], nodelist=nodes, options=site.resources.options
+            )
+        finally:
+            marker.unlink()
+        if sight.why_not:
+            why = f"the nodes could not be asked whether they see the files: {sight.why_not}"
+            notes += [why, *_absent(needed)]
+        for path, blind_nodes in sight.unseen.items():
+            target = f"the work directory {folder}" if path == str(marker) else path
+            faults.append(f"{', '.join(blind_nodes)} cannot see {target}")
+    elif is_first:
         # a file that this machine does not have may exist on the nodes
         notes += [f"the nodes were not asked, and here {fault}" for fault in _absent(needed)]
     return Preflight(faults=(*faults, *node_faults), notes=tuple(notes))
@@ -160,28 +169,6 @@ def _leftovers(env_files: Iterable[str]) -> Iterator[str]:
 
 def _absent(paths: Iterable[str]) -> list[str]:
     return [f"{path} does not exist on this machine" for path in paths if not Path(path).exists()]
-
-
-def _ask_nodes(site: Site, needed: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return faults and notes on the files and the work directory on the nodes."""
-    marker = site.folder / f"preflight.{os.getpid()}"
-    marker.touch()
-    try:
-        sight = site.executor.probe(
-            [str(marker), *needed],
-            nodelist=site.cell.nodelist,
-            options=site.resources.options,
-        )
-    finally:
-        marker.unlink()
-    if sight.why_not:
-        why = f"the nodes could not be asked whether they see the files: {sight.why_not}"
-        return [], [why, *_absent(needed)]
-    faults = []
-    for path, nodes in sight.unseen.items():
-        target = f"the work directory {site.folder}" if path == str(marker) else path
-        faults.append(f"{', '.join(nodes)} cannot see {target}")
-    return faults, []
 
 
 def check_shape(

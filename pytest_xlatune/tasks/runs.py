@@ -9,7 +9,6 @@ does not know pytest. The caller may pass a function that repairs nodes.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import sys
@@ -54,24 +53,6 @@ from pytest_xlatune.tasks.cost import measured_elsewhere
 from pytest_xlatune.tasks.recorded import Recorded
 
 
-def site_of(
-    resolved: ResolvedSweep, folder: Path, *, is_first: bool, is_busy: bool
-) -> preflight.Site:
-    """Return what the preflight checks: where the trials of a sweep run, and their folder."""
-    # once a sweep on several slots has begun, a missing node of one slot does not stop other slots
-    judges_nodes = bool(resolved.slots) and not is_first
-    return preflight.Site(
-        cell=msgspec.structs.replace(resolved.cell, nodelist=resolved.nodelist),
-        launcher=resolved.sweep.launcher,
-        resources=resolved.sweep.site.resources,
-        executor=resolved.sweep.site.chosen_executor,
-        folder=folder,
-        is_first=is_first,
-        is_busy=is_busy,
-        judges_nodes=judges_nodes or resolved.sweep.traits.cell_nodes > 0,
-    )
-
-
 def run_preflight(
     resolved: ResolvedSweep,
     folder: Path,
@@ -84,12 +65,11 @@ def run_preflight(
 
     The site is checked for each of `cells`; None stands for all cells that are measured first.
     """
-    site = site_of(resolved, folder, is_first=is_first, is_busy=is_busy)
-    if resolved.slots:
-        cells = (site.cell,)
-    elif cells is None:
-        cells = resolved.first_cells
-    looks = [preflight.check_site(dataclasses.replace(site, cell=cell)) for cell in cells]
+    chosen = cells if cells is not None else resolved.first_cells
+    looks = [
+        preflight.check_site(resolved, folder, cell=cell, is_first=is_first, is_busy=is_busy)
+        for cell in ((None,) if resolved.slots else chosen)
+    ]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     # overrides that a study varies are not in `resolved.cell`, only in the cells of the study
     overrides = {

@@ -8,28 +8,30 @@ from pathlib import Path
 
 import pytest
 
+from pytest_xlatune import CellSettings, SiteSettings, Sweep
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.prepare import preflight
 from pytest_xlatune.prepare.lint import check_flags, check_rules
-from pytest_xlatune.prepare.preflight import Preflight, Site, check_site
+from pytest_xlatune.prepare.preflight import Preflight, check_site
 from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
 
+KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
 
-def site(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> Site:
-    return Site(
-        cell=Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=4"), image=image),
+
+def checked(folder: Path, *, image: str = "", env_files: tuple[str, ...] = ()) -> Preflight:
+    sweep = Sweep(
+        name="s",
         launcher=CommandLauncher(argv=(sys.executable, "/no/train.py"), env_files=env_files),
-        resources=Resources(),
-        executor=LocalExecutor(),
-        folder=folder / "work",
+        profiles=(KNOWN,),
+        cell=CellSettings(model_tag="m", parallelism="FSDP=4", image=image),
+        site=SiteSettings(executor="local"),
     )
+    return check_site(sweep.resolve(), folder / "work", is_first=True, is_busy=False)
 
 
 def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +39,7 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     clean.write_text("# TUNE_PROFILE is no more\nexport A=1\n")
     dirty.write_text("export A=1\nTUNE_PROFILE=overlap-2\n")
     monkeypatch.setattr(preflight, "MIN_FREE_BYTES", 1 << 62)
-    found = check_site(site(tmp_path, image="/no/image.sif", env_files=(str(clean), str(dirty))))
+    found = checked(tmp_path, image="/no/image.sif", env_files=(str(clean), str(dirty)))
     with pytest.raises(ConfigError, match="nothing was submitted") as error:
         found.raise_faults("sweep 's'")
     message = str(error.value)
@@ -51,12 +53,11 @@ def test_everything_wrong_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_folder_that_cannot_be_written_is_a_fault(tmp_path: Path) -> None:
     (tmp_path / "work").write_text("a file in its place")
-    faults = check_site(site(tmp_path)).faults
+    faults = checked(tmp_path).faults
     assert any("cannot be written" in fault for fault in faults)
     Preflight(notes=("a note",)).raise_faults("sweep 's'")
 
 
-KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
 UNKNOWN = profile("unknown", "--xla_cpu_enable_warp_drive=true")
 BAD_VALUE = profile("bad-value", "--xla_cpu_enable_fast_math=maybe")
 THRESHOLD = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024")

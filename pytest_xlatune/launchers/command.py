@@ -185,7 +185,6 @@ class ProgramLauncher(Launcher):
         trial: Trial,
         cell: Cell,
         metrics_file: str = "",
-        interpreter: str = "",
         program: str = "",
     ) -> LaunchSpec:
         """Return the spec that runs `argv` with the trial's environment.
@@ -195,8 +194,7 @@ class ProgramLauncher(Launcher):
             trial: the trial.
             cell: the cell of the trial.
             metrics_file: see `LaunchSpec`.
-            interpreter: the trainer's Python; "" if unknown.
-            program: the script or module that it runs; "" if unknown.
+            program: the script or module that the interpreter runs; "" if unknown.
 
         Raises:
             ConfigError: XLA would stop before the end of the deployed XLA_FLAGS, and so never reach
@@ -204,7 +202,7 @@ class ProgramLauncher(Launcher):
         """
         deployed = cell.deployed.get("XLA_FLAGS", "")
         parse_flags(deployed, where="the deployed XLA_FLAGS")
-        probe_argv = (interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
+        probe_argv = (self.interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
         is_evidence, first_env = trial.protocol.dump, dict[str, str]()
         flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
         env = cache_env(trial) | trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
@@ -213,15 +211,14 @@ class ProgramLauncher(Launcher):
             argv, worker = rotated.with_worker(
                 argv,
                 trial.rotation.as_run,
-                interpreter=interpreter,
+                interpreter=self.interpreter,
                 program=program,
                 folder=FOLDER,
             )
         loads_worker = rotated.SITE_FILE in worker
-        needs_shell = loads_worker and rotated.needs_shell(self.inherit)
-        if self.env_files or self.cwd or self.in_shell or needs_shell:
+        if self.env_files or self.cwd or self.in_shell or loads_worker:
             witness = witness_script() if shows_settings(trial) else ""
-            loads = rotated.worker_exports("xlatune_folder") if loads_worker else ""
+            loads = rotated.WORKER_EXPORTS if loads_worker else ""
             script = _profile_script(trial, flags, env) + loads + witness
             command, files = self._in_wrapper(argv, cell), {PROFILE_FILE: script}
             probe = self._in_wrapper(probe_argv, cell)
@@ -232,8 +229,6 @@ class ProgramLauncher(Launcher):
             command, files = tuple(map(_relative, argv)), {}
             probe = tuple(map(_relative, probe_argv))
             composed = on_top(cell.deployed, env)
-            if loads_worker:
-                composed |= rotated.worker_variables(composed, folder=_FOLDER_WORD)
             if flags:
                 composed["XLA_FLAGS"] = _relative(append_flags(deployed, flags))
             first_env = self._witness_env(composed) if shows_settings(trial) else {}
@@ -457,7 +452,6 @@ class CommandLauncher(ProgramLauncher):
             trial=trial,
             cell=cell,
             metrics_file=metrics_file,
-            interpreter=self.interpreter,
             program=_program(argv) if self.interpreter else "",
         )
 

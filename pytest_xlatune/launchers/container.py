@@ -430,7 +430,7 @@ _KINDS: Mapping[type, tuple[Any, str]] = {
 def configured(
     launcher: Launcher, settings: Mapping[str, Any], container: Mapping[str, Any], *, where: str
 ) -> Launcher:
-    """Return the launcher with settings applied; the same object if there are none.
+    """Return the launcher with settings applied.
 
     A key is an attribute of the launcher, with - for _. A site's value replaces the sweep file's.
     Only its `env-files` come after the sweep file's: these say how processes find each other, the
@@ -446,28 +446,22 @@ def configured(
         ConfigError: this launcher has no such attribute, or the value has a wrong type.
     """
     if isinstance(launcher, CheckoutLauncher):
-        changed = configured(launcher.inner, settings, container, where=where)
-        if changed is launcher.inner:
-            return launcher
-        return dataclasses.replace(launcher, inner=changed)
+        inner = configured(launcher.inner, settings, container, where=where)
+        return dataclasses.replace(launcher, inner=inner)
     outer = launcher if isinstance(launcher, ContainerLauncher) else None
-    former = outer.inner if outer else launcher
-    inner: Launcher = _with_settings(former, settings, f"{where}, launcher")
+    inner = _with_settings(outer.inner if outer else launcher, settings, f"{where}, launcher")
     # the command line gives a list
     is_removed = container.get("runtime") in (_NO_CONTAINER, [_NO_CONTAINER])
     if is_removed or not (outer or container):
         return inner
-    if outer is None:
-        outer = ContainerLauncher(inner=inner)
-    elif inner is not former:
-        outer = dataclasses.replace(outer, inner=inner)
-    return cast("Launcher", _with_settings(outer, container, f"{where}, container"))
+    changed = dataclasses.replace(outer, inner=inner) if outer else ContainerLauncher(inner=inner)
+    return _with_settings(changed, container, f"{where}, container")
 
 
-def _with_settings(launcher: Any, settings: Mapping[str, Any], where: str) -> Any:
+def _with_settings(launcher: Any, settings: Mapping[str, Any], where: str) -> Launcher:
     """Return a launcher with settings applied; `where` names their place, for messages."""
     if not settings:
-        return launcher
+        return cast("Launcher", launcher)
     if not dataclasses.is_dataclass(launcher) or isinstance(launcher, type):
         raise ConfigError(
             f"{where}: {type(launcher).__name__} is no dataclass, so it has no settings; take the "
@@ -486,7 +480,7 @@ def _with_settings(launcher: Any, settings: Mapping[str, Any], where: str) -> An
         before = getattr(launcher, name)
         converted = _converted(before, value, f"{where}: {key}")
         values[name] = (*before, *converted) if name == _APPENDED_SETTING else converted
-    return dataclasses.replace(launcher, **values)
+    return cast("Launcher", dataclasses.replace(launcher, **values))
 
 
 def _converted(before: object, value: Any, what: str) -> Any:

@@ -213,7 +213,6 @@ class MaxTextLauncher(ProgramLauncher):
             trial=trial,
             cell=cell,
             metrics_file=metrics_file_of(cell),
-            interpreter=self.python,
             program=self.module,
         )
 

@@ -15,9 +15,8 @@ folder of PYTHONPATH; it then runs the `sitecustomize` that it hides.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -30,9 +29,13 @@ SITE_FILE = f"{SITE_FOLDER}/sitecustomize.py"  # has the same text
 WORKERS = (WORKER_FILE, SITE_FILE)
 # the variable with the path of the spec, for a worker that is loaded as `sitecustomize`
 VARIABLE = "XLATUNE_ROTATION"
-_PATH = "PYTHONPATH"
 # turns JAX's cache off, which would return the program that an earlier rotation compiled
 COMPILE_ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+# bash lines that load the worker into every Python
+WORKER_EXPORTS = f"""\
+export PYTHONPATH="$xlatune_folder/{SITE_FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}"
+export {VARIABLE}="$xlatune_folder/{SPEC_FILE}"
+"""
 
 
 class Rotates(StrEnum):
@@ -69,22 +72,3 @@ def files_of(spec: RotationSpec, *, worker: str) -> dict[str, str]:
     """Return the files of an attempt: the spec, and a file for the worker's text, still empty."""
     text = msgspec.json.format(json.dumps(spec.to_json()), indent=1)
     return {SPEC_FILE: f"{text}\n", worker: ""}
-
-
-def worker_variables(env: Mapping[str, str], *, folder: str) -> dict[str, str]:
-    """Return the variables that load the worker into every Python; they extend those of `env`."""
-    path = ":".join(filter(None, (f"{folder}/{SITE_FOLDER}", env.get(_PATH, ""))))
-    return {_PATH: path, VARIABLE: f"{folder}/{SPEC_FILE}"}
-
-
-def worker_exports(variable: str) -> str:
-    """Return bash lines that set the same variables; `variable` is the one with the folder."""
-    return (
-        f'export {_PATH}="${variable}/{SITE_FOLDER}${{{_PATH}:+:${_PATH}}}"\n'
-        f'export {VARIABLE}="${variable}/{SPEC_FILE}"\n'
-    )
-
-
-def needs_shell(inherit: Sequence[str]) -> bool:
-    """Return whether PYTHONPATH is inherited from the node, where only a shell can extend it."""
-    return any(fnmatchcase(_PATH, pattern) for pattern in inherit)

@@ -71,25 +71,17 @@ def test_the_worker_stands_in_front_of_what_python_runs(
     assert not {VARIABLE, "PYTHONPATH"} & spec.env.keys()
 
 
-@pytest.mark.parametrize(
-    "launcher", [command("bash", "/train.sh"), command("python3", "-c", "import train")]
-)
-def test_what_starts_python_later_gets_it_by_two_variables(launcher: CommandLauncher) -> None:
-    spec = launched(launcher, deployed={"PYTHONPATH": "/src"})
-    assert spec.argv == launcher.argv
-    assert spec.env["PYTHONPATH"] == "{xlatune.folder}/xlatune_site:/src"
-    assert spec.env[VARIABLE] == "{xlatune.folder}/rotation.json"
-    assert WORKER_FILE not in spec.files
-    assert set(spec.files) >= {SPEC_FILE, SITE_FILE}
-
-
 @pytest.mark.parametrize("inherits", [True, False], ids=["of the node", "of an env file"])
 def test_a_shell_puts_ours_in_front_of_what_is_there(tmp_path: Path, inherits: bool) -> None:
     env_file = tmp_path / "deployed.sh"
     env_file.write_text("export PYTHONPATH=/deployed\n", encoding="utf-8")
     shows = "import os; print(os.environ['PYTHONPATH'], os.environ['XLATUNE_ROTATION'])"
     changes = {"inherit": ("PATH", "PYTHON*")} if inherits else {"env_files": (str(env_file),)}
-    spec = launched(command(sys.executable, "-c", shows, **changes))
+    launcher = command("env", sys.executable, "-c", shows, **changes)
+    assert launcher.rotates is Rotates.WRAPPED
+    spec = launched(launcher)
+    assert set(spec.files) >= {SPEC_FILE, SITE_FILE}
+    assert WORKER_FILE not in spec.files
     for name, text in spec.files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")

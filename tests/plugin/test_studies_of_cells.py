@@ -162,13 +162,15 @@ def test_the_slow_one_of_nine_commits_is_found(folder: Folder, write: Write) -> 
 # this machine stands for Slurm, too, and answers for its nodes
 AS_SLURM = f"""\
 {EVERY_NODE}
+from pytest_xlatune.executors import ProbeResult
 from pytest_xlatune.executors.slurm.nodes import OnSlurm
-from pytest_xlatune.prepare import preflight
 from pytest_xlatune.tasks import runs
 
 runs.class_named = lambda *_, **__: LocalExecutor
 OnSlurm.node_faults, OnSlurm.busy_note = (lambda *_, **__: ()), (lambda *_: "")
-preflight._ask_nodes = lambda site, *_: ([], [f"looked at {{','.join(site.cell.nodelist)}}"])
+OnSlurm.probe = lambda _, __, nodelist, options: ProbeResult(
+    unseen={{}}, why_not=f"on {{','.join(nodelist)}}"
+)
 """
 TWO = (*NODES, "--xlatune-slots", "2")
 
@@ -176,7 +178,7 @@ TWO = (*NODES, "--xlatune-slots", "2")
 def test_a_sweep_runs_on_two_node_slots_and_says_so(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("node_faults", "busy_note"):
+    for name in ("node_faults", "busy_note", "probe"):
         monkeypatch.setattr(OnSlurm, name, getattr(OnSlurm, name))  # put back behind the test
     folder.put("conftest.py", AS_SLURM)
     names = ("fast", "same", "third", "fourth")
@@ -186,7 +188,8 @@ def test_a_sweep_runs_on_two_node_slots_and_says_so(
     folder.edit("test_sweep.py", slurm, ("FSDP=4", "FSDP=2"), ("blocks=3", "blocks=4"))
     done = folder.run(*TWO)
     done.assert_outcomes(passed=1 + 4 + 2)
-    done.stdout.fnmatch_lines(["*looked at node001,node002,node003,node004*"])
+    nodes = "*node001,node002,node003,node004*"
+    done.stdout.fnmatch_lines(["*whether they see the files*", nodes])
     blocks: dict[int, set[str]] = {}
     for result in folder.results:
         blocks.setdefault(result["trial"]["block"], set()).add(result["trial"]["cell_digest"])

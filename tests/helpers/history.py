@@ -181,7 +181,3 @@ def verdict(conclusion: Conclusion, profile_id: str) -> Verdict:
     found = conclusion.verdict(profile_id)
     assert found is not None
     return found
-
-
-def names(trials: Sequence[Trial]) -> list[str]:
-    return [f"{trial.profile.id}.{trial.position}" for trial in trials]

@@ -280,9 +280,9 @@ def test_swapping_the_sides_inverts_the_ratio(noise: list[float], effect: float)
     if isinstance(one, Comparison) and isinstance(other, Comparison):
         assert one.estimate == pytest.approx(-other.estimate, abs=1e-9)
         assert one.ci95 == pytest.approx((-other.ci95[1], -other.ci95[0]), abs=1e-9)
-        mirror = {VerdictKind.FASTER: VerdictKind.SLOWER, VerdictKind.SLOWER: VerdictKind.FASTER}
         kinds = {decide(one), decide(other)}
-        assert kinds == {*mirror} or not kinds & {*mirror}
+        changes = {VerdictKind.FASTER, VerdictKind.SLOWER}
+        assert kinds == changes or not kinds & changes
 
 
 def test_straggler_p_is_fishers() -> None:
@@ -440,13 +440,12 @@ def test_dunnett_leaves_alpha_by_scipys_densities(df: int, alpha: float) -> None
 PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
     (17, 65, {}, 8, (5, 5, 4, 3, 3, 3), 63),
     *((25, budget, {}, 0, widths, 0) for budget, widths in (
-        (36, (2, 2, 2)), (50, (5, 3, 3, 3)), (60, (6, 4, 3, 3, 3)), (65, (6, 4, 3, 3, 3)))),
+        (36, (2, 2, 2)), (50, (5, 3, 3, 3)), (65, (6, 4, 3, 3, 3)))),
     *((40, budget, {}, 0, widths, 0) for budget, widths in ((36, ()), (50, (2, 2, 2)))),
     # where one run tells too little the best of the screen run twice, and blocks follow
     (8, 25, {}, 0, (4, 3, 3), 25),
     (25, 70, {}, 0, (6, 4, 3, 3, 3, 3), 62),
     (25, 71, {}, 8, (5, 5, 4, 3, 3, 3), 71),
-    (25, 100, {}, 16, (6, 5, 5, 3, 3, 3, 3, 3, 3), 96),
     (25, 150, {}, 25, (12, 8, 6, 5, 4, *[3] * 10), 148),
     (12, 90, {}, 0, (6, 4, *[3] * 10), 79),
     # so they do where there are slots for all blocks; each slot but one of eight has a baseline

@@ -173,32 +173,23 @@ def test_time_and_tokens_are_those_of_the_window() -> None:
     assert "Tokens/s/device" in refused(altered(steady(), tgs=None), tokens=None)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "expected"),
-    [
+def test_window() -> None:
+    for protocol, expected in (
         # capture, write-back and the step after are out
         (Protocol(profiler="xplane", skip_first_steps=10, steps=25), [9, *range(15, 25)]),
         # an evaluation and two after it are out
         (Protocol(eval_interval=5, steps=20), [7, 8, 12, 13, 17, 18]),
-    ],
-)
-def test_window(protocol: Protocol, expected: Sequence[int]) -> None:
-    window = window_steps(protocol)
-    assert ([*window], len(window), window[-2]) == (expected, len(expected), expected[-2])
-    assert [step for step in range(200) if step in window] == list(expected)
+    ):
+        window = window_steps(protocol)
+        assert ([*window], len(window), window[-2]) == (expected, len(expected), expected[-2])
+        assert [step for step in range(200) if step in window] == expected
 
 
-@pytest.mark.parametrize(
-    ("steps", "protocol", "words"),
-    [
-        ([], PLAIN, "no step"),
-        (steady(10), PLAIN, "5 usable steps"),
-        (steady(), Protocol(profiler="xplane"), "profiler takes steps 10-14"),
-        (altered(steady(), tgs=math.nan, step_s=0.0), PLAIN, "0 usable steps"),
-    ],
-)
-def test_why_there_is_no_score(steps: list[StepRecord], protocol: Protocol, words: str) -> None:
-    assert words in refused(steps, protocol)
+def test_why_there_is_no_score() -> None:
+    assert "no step" in refused([])
+    assert "5 usable steps" in refused(steady(10))
+    assert "profiler takes steps 10-14" in refused(steady(), Protocol(profiler="xplane"))
+    assert "0 usable steps" in refused(altered(steady(), tgs=math.nan, step_s=0.0))
 
 
 noisy = st.lists(st.floats(27.0, 31.0), min_size=15, max_size=15)
@@ -244,21 +235,16 @@ def test_another_figure_than_tgs_is_scored() -> None:
     assert Score.from_json(found.to_json()) == found
 
 
-@pytest.mark.parametrize(
-    ("steps", "logged", "reason"),
-    [
+def test_a_job_without_its_figure_says_why() -> None:
+    for steps, logged, reason in (
         ([], Logged(), "no line prints `# Avg bus bandwidth"),
         ([], Logged(value=0.0), "bus bandwidth is 0: only"),
         ([], Logged(value=1.0, problem=verbatim("corrupt")), "corrupt"),
         (job([1.0, math.nan], loss=math.nan), Logged(), "loss is not finite"),
-    ],
-)
-def test_a_job_without_its_figure_says_why(
-    steps: list[StepRecord], logged: Logged, reason: str
-) -> None:
-    found = of_collectives(steps, logged)
-    assert isinstance(found, NoScore)
-    assert reason in sentence(found.reason)
+    ):
+        found = of_collectives(steps, logged)
+        assert isinstance(found, NoScore)
+        assert reason in sentence(found.reason)
 
 
 @pytest.mark.parametrize("count", [4_097, 20_001])

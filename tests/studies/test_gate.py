@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 
@@ -221,6 +222,11 @@ def test_a_calibration_measures_the_baseline_alone() -> None:
     assert "36 jobs" in sentence(conclusion.notes[0])
     assert conclusion.complete
     assert study.decide(every[:3]).conclusion.noise.sigma is None
+    # each slot has two jobs or more
+    nodes = tuple((f"n{at}",) for at in range(8))
+    study = CalibrationStudy(cell=replace(CELL, nodelist=nodes[0]), jobs=12, slots=nodes)
+    assert [cell.nodelist for cell in study.cells] == list(nodes[:6])
+    assert {*Counter(trial.cell_digest for trial in study.decide(()).due).values()} == {2}
     # a sweep does not take them for its own baselines
     sweep = TuningStudy(cell=CELL, profiles=(NEW,))
     assert sweep.decide(every).due == sweep.decide([]).due

@@ -21,7 +21,6 @@ from pytest_xlatune.model.result import Score, TrialResult, VerdictKind
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.noise import estimate_noise
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.benchmarks import load
 from tests.helpers.history import changed, lost, verdict
@@ -198,14 +197,6 @@ def test_every_demand_on_the_engine_is_met_by_a_figure_of_the_page() -> None:
     for _, sweeps, _, useless, harmful, gain, count, _ in rows.values():
         assert (int(sweeps), int(count) <= recipes.PLAIN.budget) == (1000, True)
         assert (first(useless) <= 8, first(harmful) <= 2, first(gain) >= 90) == (True, True, True)
-
-
-def test_a_calibration_deals_its_jobs_to_slots_of_two_jobs_or_more() -> None:
-    nodes = tuple((f"n{at}",) for at in range(8))
-    cell = simulated.World(name="any", node_slots=2).cell()
-    study = CalibrationStudy(cell=replace(cell, nodelist=nodes[0]), jobs=12, slots=nodes)
-    assert [cell.nodelist for cell in study.cells] == list(nodes[:6])
-    assert {*Counter(trial.cell_digest for trial in study.decide(()).due).values()} == {2}
 
 
 def test_three_winners_of_2_percent_are_found_in_50_jobs() -> None:

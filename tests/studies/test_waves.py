@@ -510,6 +510,11 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     (told,) = with_values(found.notes, "wave", "tried", "points")
     assert (told.values["tried"], told.values["points"]) == (36, len(RULES.points_by_id))
     assert TuningStudy.from_json(sweep.to_json()) == sweep
+    named = RULES.find("arctb-1g+ewldb-true")
+    assert named is not None
+    assert [str(each) for each in named.flags] == [f"--{AR}={1 << 30}", f"--{SWITCH}=true"]
+    assert RULES.find("arctb-3m") is None
+    assert (len(RULES.points_by_id), len(RULES.singles)) == (count_points((7, 7, 2)), 16)
 
 
 MANY = {f"xla_f{at}": tuple(map(str, range(31))) for at in range(8)}
@@ -540,17 +545,6 @@ def test_rules_that_nothing_can_come_of(make: Callable[[], object], said: str) -
         make()
 
 
-def test_values_and_names() -> None:
-    assert list(RULES.points_by_id)[:2] == ["arctb-16m", "arctb-32m"]
-    found = RULES.find("arctb-1g+ewldb-true")
-    assert found is not None
-    assert (found.id, found.wave) == ("arctb-1g+ewldb-true", "wave4")
-    assert [str(each) for each in found.flags] == [f"--{AR}={1 << 30}", f"--{SWITCH}=true"]
-    assert RULES.find("arctb-3m") is None
-    assert len(RULES.points_by_id) == count_points((7, 7, 2))
-    assert len(RULES.singles) == 16
-
-
 def test_a_search_needs_jobs_behind_its_rounds_and_none_for_its_candidates() -> None:
     assert isinstance(searching(0, budget=12).layout, Refusal)
     assert isinstance(searching(0, budget=26).layout, Plan)
@@ -559,15 +553,12 @@ def test_a_search_needs_jobs_behind_its_rounds_and_none_for_its_candidates() -> 
     assert isinstance(searching(6, derived=(replace(RULES, slots=90),)).layout, Plan)
 
 
-def test_profiles_that_stay_jobs_are_ranked_beside_candidates() -> None:
+def test_profiles_that_stay_jobs_are_ranked_beside_candidates_and_alone_without_a_step() -> None:
     sweep = searching(profiles=(NCCL, *searching().profiles[:5]))
     found = sweep.decide(history(Hidden({"channels": 0.05}), of=sweep)).conclusion
     assert found.winner
     assert found.winner.arm == "channels"
     assert {*found.tuning.finalists} & {*RULES.points_by_id}
-
-
-def test_where_no_step_is_found_nothing_is_searched() -> None:
     sweep = searching(derived=(RULES, Stacks(wave="wave5", slots=2)))
     done = history(Hidden(finds=False), of=sweep)
     assert (asked(done), sweep.decide(done).conclusion.complete) == ([], True)

@@ -23,7 +23,7 @@ from pytest_xlatune.stats.noise import estimate_noise
 from pytest_xlatune.stats.score import score
 from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.benchmarks import load
-from tests.helpers.history import changed, lost, verdict
+from tests.helpers.history import arm, changed, lost, verdict
 from tests.helpers.words import with_values
 
 simulated: Any = load("simcluster")
@@ -248,27 +248,21 @@ def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finali
     assert study.outlook(history).left == 8 + 25
     before = study.decide(history).conclusion
     first = {each.trial.arm: each.trial.cell_digest for each in history}
-    ranked = [each.arm for each in before.verdicts]
-    assert {each.arm for each in again} == set(ranked[:8])
+    best = [each.arm for each in before.verdicts][:8]
+    assert {each.arm for each in again} == {*best}
     assert len(slots(again)) == 8
     assert sum(first[each.arm] == each.cell_digest for each in again) <= 1
     assert before.tuning.finalists == ()
-    after = cluster.run(again)
+    after = {each.trial.arm: each for each in cluster.run(again)}
     once = {each.arm: each.delta for each in before.verdicts}
-    twice = study.decide([*history, *after]).conclusion.verdicts
-    moved = {each.arm for each in twice if each.delta != once[each.arm]}
-    assert moved == {each.arm for each in again}, "they move no line of the screen"
+    twice = study.decide([*history, *after.values()]).conclusion.verdicts
+    assert {each.arm for each in twice if each.delta != once[each.arm]} == {*best}
     # the worst of the eight is far ahead in its second run
-    lifted = changed(
-        lambda trial: next(each for each in after if each.trial == trial),
-        lambda trial: trial.arm == ranked[7],
-        value=lambda score: score.value + 0.2,
-    )
+    lifted = changed(lambda e: after[e.arm], arm(best[7]), value=lambda score: score.value + 0.2)
     found = study.decide([*history, *map(lifted, again)]).conclusion
-    assert ranked[7] == found.tuning.finalists[0]
-    assert len(found.tuning.finalists) == 4
-    assert set(found.tuning.finalists) <= set(ranked[:8])
-    told = verdict(found, ranked[7])
+    assert found.tuning.finalists[0] == best[7]
+    assert len({*found.tuning.finalists} & {*best}) == len(found.tuning.finalists) == 4
+    told = verdict(found, best[7])
     assert (told.kind, told.n) == (VerdictKind.SCREENED, 2)
 
 

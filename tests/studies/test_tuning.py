@@ -854,9 +854,7 @@ def test_25_profiles_in_25_jobs() -> None:
     assert "turns prove nothing" in ranked.reasons[0].text
     assert ranked.delta == pytest.approx(-0.1, abs=0.01)
     assert found.tuning.bound is None, "what only took turns is not ruled out"
-    assert best.tgs == pytest.approx((found.baseline.tgs or 0) * (1 + (best.delta or 0)))
-    for words in ("25 profiles took turns", "2 rotations"):
-        assert words in sentence(found.notes[0])
+    assert "25 profiles took turns" in sentence(found.notes[0])
     assert Conclusion.from_json(found.to_json()) == found
     # a budget buys blocks
     jobs = [history(run, of=turning(budget=each)) for each in (25, 30, 50)]

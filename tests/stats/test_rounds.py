@@ -114,16 +114,12 @@ def turns(
     found = []
     for at, (before, name) in enumerate(zip(["", *order[:-1]], order, strict=True)):
         gain = effects.get(name, 0.0) + drawn.gauss(0, noise) + (left or {}).get(before, 0.0)
-        found.append(
-            MeasuredTurn(
-                program=name,
-                before=before,
-                round=at // len(names),
-                first_step=4 * at,
-                steps=2,
-                log_step_s=0.5 - gain - drift * at / len(order),
-            )
-        )
+        cost = 0.5 - gain - drift * at / len(order)
+        turn = MeasuredTurn(
+            program=name, before=before, round=at // len(names), first_step=4 * at, steps=2,
+            log_step_s=cost,
+        )  # fmt: skip
+        found.append(turn)
     return found
 
 

@@ -135,19 +135,17 @@ GATHER = "xla_gpu_enable_pipelined_all_gather"
 @pytest.mark.parametrize(
     ("flags", "options", "lost"),
     [
-        pytest.param("--xla_gpu_autotune_level=0", {"xla_gpu_autotune_level": "0"}, False,
-                     id="dumped as asked"),
-        pytest.param("--xla_gpu_autotune_level=0", {}, True, id="at its default: it was lost"),
-        pytest.param("--xla_gpu_autotune_level=4", {}, False, id="the default itself"),
-        pytest.param("--xla_disable_hlo_passes=fusion",
-                     {"xla_disable_hlo_passes": "algsimp,fusion"}, False,
-                     id="added to what is deployed"),
-        pytest.param(f"--{GATHER}=false", {"xla_gpu_pipeline_all_gather": ON}, True,
-                     id="under its newer name, and the other way"),
-        pytest.param("--xla_gpu_enable_command_buffer=+CONDITIONAL", {}, False,
-                     id="a list that is edited is not judged"),
+        ("--xla_gpu_autotune_level=0", {"xla_gpu_autotune_level": "0"}, False),
+        ("--xla_gpu_autotune_level=0", {}, True),  # it stands at its default: it was lost
+        ("--xla_gpu_autotune_level=4", {}, False),  # which is the default
+        # a list is added to what is deployed, and one that is edited is not judged
+        ("--xla_disable_hlo_passes=fusion", {"xla_disable_hlo_passes": "algsimp,fusion"}, False),
+        ("--xla_gpu_enable_command_buffer=+CONDITIONAL", {}, False),
+        # under its newer name, and the other way
+        (f"--{GATHER}=true", {"xla_gpu_pipeline_all_gather": ON}, False),
+        (f"--{GATHER}=false", {"xla_gpu_pipeline_all_gather": ON}, True),
     ],
-)  # fmt: skip
+)
 def test_a_dump_contradicts_what_was_asked_for(
     flags: str, options: dict[str, str], *, lost: bool
 ) -> None:

@@ -115,11 +115,10 @@ def turns(
     for at, (before, name) in enumerate(zip(["", *order[:-1]], order, strict=True)):
         gain = effects.get(name, 0.0) + drawn.gauss(0, noise) + (left or {}).get(before, 0.0)
         cost = 0.5 - gain - drift * at / len(order)
-        turn = MeasuredTurn(
-            program=name, before=before, round=at // len(names), first_step=4 * at, steps=2,
-            log_step_s=cost,
-        )  # fmt: skip
-        found.append(turn)
+        turn = {"program": name, "before": before, "round": at // len(names)}
+        found.append(
+            MeasuredTurn.from_json(turn | {"first_step": 4 * at, "steps": 2, "log_step_s": cost})
+        )
     return found
 
 

@@ -269,25 +269,6 @@ def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baseli
     assert old.decide(later).conclusion.verdicts == old.decide(done).conclusion.verdicts
 
 
-def test_waves_run_one_by_one_come_to_the_same_as_all_at_once() -> None:
-    profiles = (*knobs(6), *(replace(p, id=f"w3-{p.id}", wave="wave3") for p in knobs(6)))
-    run = cluster({"p2": 0.03, "w3-p4": 0.04})
-
-    whole = TuningStudy(cell=CELL, profiles=profiles)
-    alone = [
-        replace(whole, confirm=False, selected=frozenset(p.id for p in profiles if p.wave == wave))
-        for wave in ("wave3", "wave2")
-    ]
-    done = history(run, of=alone[0])
-    explored = alone[0].decide(done).conclusion
-    assert (explored.tuning.finalists, explored.complete, explored.alpha) == ((), True, 0.0)
-    assert verdict(explored, "w3-p4").kind is VerdictKind.SCREENED
-    done = history(run, of=whole, after=history(run, of=alone[1], after=done))
-    at_once = history(run, of=whole)
-    assert whole.decide(done).conclusion == whole.decide(at_once).conclusion
-    assert {r.trial.id for r in done} == {r.trial.id for r in at_once}
-
-
 # --- what comes late --------------------------------------------------------------------------
 
 
@@ -476,6 +457,15 @@ def in_later_epoch(**other: Any) -> Answer:
     )
 
 
+TURNING: dict[str, Any] = {"rotation": RotationRule(), "sigma_prior": None}
+FEW_TURN = {**TURNING, "count": 12}
+
+
+def dropped_in(stage: str) -> Answer:
+    drops, runs = Machine(fails=lambda _: True), Machine({"p3": 0.04})
+    return lambda e: replace(drops(e), status=TrialStatus.DROPPED) if e.stage == stage else runs(e)
+
+
 @pytest.mark.parametrize(
     ("changes", "run", "expected"),
     [
@@ -558,6 +548,32 @@ def in_later_epoch(**other: Any) -> Answer:
         row("blocks ran at another time than the screen, 8 % slower", {},
             lambda e: measured(e, 6.9 - 0.08 * (e.block > 0) + 0.03 * (e.arm == "p3")
                                + noise(e, 0.003)), kinds={"p3": "FASTER"}),
+        # rotations rank, and jobs in the deployed form decide
+        row("fast in turns alone", FEW_TURN, Machine({"p3": 0.05}, deployed={"p3": 0.0}),
+            kinds={"p3": "EQUIVALENT"}, likely_slower=[]),
+        row("faster deployed", FEW_TURN, Machine({"p3": 0.05}, deployed={"p3": 0.15}),
+            kinds={"p3": "FASTER"}),
+        row("another loss deployed", FEW_TURN, Machine({"p3": 0.05}, losses={"p3": 7.0}),
+            kinds={"p3": "INVALID"}),
+        row("its jobs are lost", FEW_TURN,
+            Machine({"p3": 0.05}, fails=lambda e: e.block > 0 and e.arm == "p3"),
+            kinds={"p3": "INVALID"}),
+        row("slow in turns, which is never called slower", FEW_TURN,
+            Machine({f"p{at}": -0.05 for at in range(12)}), rest={VerdictKind.SCREENED},
+            likely_slower=[]),
+        row("programs that are left out say why, and an equal text is no equal program", FEW_TURN,
+            Machine({"p3": 0.04}, refused=["p4"], large=["p5"], died_of=["p6"], same=["p7"]),
+            kinds={"p3": "FASTER"}, cannot_run=["p4", "p5", "p6"], never=["p4", "p5", "p6"],
+            why={"p4": "No such compile option", "p5": "it needs", "p6": "died of it"}),
+        # where the trainer cannot rotate all profiles are jobs
+        row("no step is found", TURNING, Machine({"p3": 0.04}, finds=False), rotations=1,
+            kinds={"p3": "FASTER"}, notes=["programs cannot take turns: no call of"]),
+        row("the look is dropped", TURNING, dropped_in(LOOK_STAGE), rotations=1,
+            kinds={"p3": "FASTER"}, notes=["programs cannot take turns: a GPU's memory"]),
+        row("the first rotation is dropped", TURNING, dropped_in(TURNS), rotations=2,
+            kinds={"p3": "FASTER"}, notes=["the first rotation measured nothing"]),
+        row("43 jobs would confirm as stated, and there are 29",
+            {**TURNING, "finalists": 3, "blocks": 3, "budget": 30}, Machine(finds=False)),
         # where no figure can be made, none is: it never fails open
         row("no baseline was scored", {}, failing(cluster({"p7": 0.05}), arm(BASE)), rest=OPEN),
         row("one baseline was scored", {},
@@ -590,6 +606,7 @@ def test_worlds(changes: dict[str, Any], run: Answer, expected: dict[str, Any]) 
         "likely_slower": [each.arm for each in found.verdicts if each.is_likely_slower],
         "stop": {each["arm"]: round(100 * each["change"]) for each in stop_rule},
         "moved": found.tuning.moved is not None,
+        "rotations": sum(each.trial.rotation is not None for each in done),
         "unseen": [each.values["arms"] for each in with_values(found.notes, "arms")],
     }
     assert {name: fact for name, fact in facts.items() if expected.get(name, fact) != fact} == {}
@@ -862,81 +879,6 @@ def test_25_profiles_in_25_jobs() -> None:
     assert [max(block for _, block in stages(each)) for each in jobs] == [4, 5, 8]
 
 
-@pytest.mark.parametrize(
-    ("machine", "kind"),
-    [
-        pytest.param(Machine({"p3": 0.05}, deployed={"p3": 0.0}), "EQUIVALENT",
-                     id="fast in turns alone"),
-        pytest.param(Machine({"p3": 0.05}, deployed={"p3": 0.15}), "FASTER", id="more deployed"),
-        pytest.param(Machine({"p3": 0.05}, losses={"p3": 7.0}), "INVALID",
-                     id="another loss deployed"),
-        pytest.param(Machine({"p3": 0.05}, fails=lambda e: e.block > 0 and e.arm == "p3"),
-                     "INVALID", id="its jobs are lost"),
-        pytest.param(Machine({f"p{at}": -0.05 for at in range(12)}), "SCREENED",
-                     id="slow in turns, which is never called slower"),
-    ],
-)  # fmt: skip
-def test_what_jobs_say_of_the_deployed_form_is_the_verdict(machine: Machine, kind: str) -> None:
-    sweep = turning(12)
-    conclusion = sweep.decide(history(machine, of=sweep)).conclusion
-    assert str(verdict(conclusion, "p3").kind) == kind
-    assert conclusion.complete
-    assert (conclusion.tuning.recipe is not None) is (kind == "FASTER")
-    for each in conclusion.verdicts:
-        assert each.kind is not VerdictKind.SLOWER
-        assert not each.is_likely_slower, "turns claim nothing"
-        assert all(map(sentence, each.reasons))
-
-
-def test_programs_that_are_left_out_say_why() -> None:
-    machine = Machine({"p3": 0.04}, refused=["p4"], large=["p5"], died_of=["p6"], same=["p7"])
-    sweep = turning(12)
-    done = history(paced(machine, step_s=0.1, compile_s=4.0), of=sweep)
-    second = [each.trial for each in done if each.trial.stage == TURNS][1]
-    found = sweep.decide(done).conclusion
-    left_out = {"p4": "No such compile option", "p5": "it needs", "p6": "died of it"}
-    for name, why in left_out.items():
-        each = verdict(found, name)
-        assert (each.kind, each.can_run) == (VerdictKind.INVALID, False)
-        assert why in sentence(each.reasons[0])
-    assert not left_out.keys() & {*programs(second)}, "it dies of nothing twice"
-    assert not left_out.keys() & {*found.tuning.finalists}
-    assert verdict(found, "p7").kind is not VerdictKind.INVALID, "an equal text is no equal program"
-    assert verdict(found, "p3").kind is VerdictKind.FASTER
-
-
-def dropped_in(stage: str) -> Callable[[Trial], TrialResult]:
-    drops, runs = Machine(fails=lambda _: True), Machine({"p3": 0.04})
-    return lambda e: replace(drops(e), status=TrialStatus.DROPPED) if e.stage == stage else runs(e)
-
-
-@pytest.mark.parametrize(
-    ("run", "spent", "said"),
-    [
-        (Machine({"p3": 0.04}, finds=False), 1, "programs cannot take turns: no call of"),
-        (dropped_in(LOOK_STAGE), 1, "programs cannot take turns: a GPU's memory"),
-        (dropped_in(TURNS), 2, "the first rotation measured nothing"),
-    ],
-    ids=["no step is found", "the look is dropped", "the first rotation is dropped"],
-)
-def test_where_the_trainer_cannot_rotate_all_profiles_are_jobs(
-    run: Callable[[Trial], TrialResult], spent: int, said: str
-) -> None:
-    sweep = turning()
-    done = history(run, of=sweep)
-    assert sum(each.trial.rotation is not None for each in done) == spent
-    assert len(done) <= sweep.budget
-    found = sweep.decide(done).conclusion
-    assert (found.complete, found.alpha) == (True, 0.05)
-    assert verdict(found, "p3").kind is VerdictKind.FASTER
-    assert said in sentence(found.notes[0])
-    assert sweep.answer(done, REFERENCE).state is Answered.YES
-    # 43 jobs would screen 25 profiles each by its own and confirm as stated; there are 29
-    stated = turning(25, finalists=3, blocks=3, budget=30)
-    assert stated.outlook(()).lines, "a plan compares it with one of jobs"
-    assert len(history(run, of=stated)) <= 30
-
-
 @pytest.mark.parametrize("stage", [LOOK_STAGE, TURNS])
 def test_what_could_not_be_measured_turns_no_profile_into_a_job(stage: str) -> None:
     """A cancel, a node, a full disk: the sweep has stopped, and the next session tries it again."""
@@ -1001,23 +943,16 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
     assert study(25).outlook(()).work is None, "ordinary jobs are alike"
 
 
-@pytest.mark.parametrize(
-    ("pace", "rotates"),
-    [
-        (None, True),  # guessed from the limit
-        (JobPace(start_s=60, step_s=1, compile_s=5, jobs=2), True),
-        (JobPace(start_s=60, step_s=1, compile_s=600, jobs=2), False),
-    ],
-)
-def test_a_sweep_that_must_save_rotates_where_that_takes_less_time(
-    pace: JobPace | None, *, rotates: bool
-) -> None:
-    sweep = turning(rotation=replace(USUAL, must_save=True, pace=pace))
-    assert sweep.rotates is rotates
-    assert ("the plan takes 25 jobs" in sentence(sweep.outlook(()).lines[0])) is not rotates
-    # a session goes on with the pace that it began with
-    later = turning(rotation=replace(USUAL, must_save=True))
-    assert as_begun(later, sweep.to_json()).rotates is rotates
+def test_a_sweep_that_must_save_rotates_where_that_takes_less_time() -> None:
+    slow, quick = (JobPace(start_s=60, step_s=1, compile_s=each, jobs=2) for each in (600, 5))
+    for pace, rotates in ((None, True), (quick, True), (slow, False)):
+        sweep = turning(rotation=replace(USUAL, must_save=True, pace=pace))
+        assert sweep.rotates is rotates
+        told = sentence(sweep.outlook(()).lines[0])
+        assert ("the plan takes 25 jobs" in told) is not rotates
+        # a session goes on with the pace that it began with
+        later = turning(rotation=replace(USUAL, must_save=True))
+        assert as_begun(later, sweep.to_json()).rotates is rotates
 
 
 def test_the_pace_of_a_job_is_that_of_what_ran() -> None:

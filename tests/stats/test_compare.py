@@ -438,14 +438,12 @@ PLANS: list[tuple[int, int, dict[str, int], int, tuple[int, ...], int]] = [
     (25, 70, {}, 0, (6, 4, 3, 3, 3, 3), 62),
     (25, 71, {}, 8, (5, 5, 4, 3, 3, 3), 71),
     (25, 150, {}, 25, (12, 8, 6, 5, 4, *[3] * 10), 148),
-    (12, 90, {}, 0, (6, 4, *[3] * 10), 79),
     # so they do where there are slots for all blocks; each slot but one of eight has a baseline
     (25, 65, {"slots": 8}, 8, (4,) * 5, 7 + 25 + 8 + 25),
     (25, 64, {"slots": 8}, 0, (6,) * 4, 7 + 25 + 4 * 8),
     (25, 90, {"slots": 5}, 8, (4,) * 5, 5 + 25 + 8 + 25),
     # behind rotations
     (25, 50, {"turned": 25, "rotations": 3}, 0, (6, 4, *[3] * 6), 47),
-    (60, 25, {"turned": 60, "rotations": 3}, 0, (5, 3, 3, 3), 25),
     (2, 20, {"turned": 2, "rotations": 3}, 0, (2,) * 4, 19),
     (25, 10, {"turned": 25, "rotations": 3}, 0, (), 0),
 ]  # fmt: skip

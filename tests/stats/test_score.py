@@ -61,13 +61,6 @@ def refused(*given: Any, **tokens: Any) -> str:
     return sentence(found.reason)
 
 
-def test_a_healthy_job_scores_steps_5_to_14() -> None:
-    found = scored(steady())
-    assert (found.window, found.n_steps, found.dropped, found.flags) == ((5, 14), 10, (), ())
-    assert found.step_s == pytest.approx(TOKENS / (found.tgs or 0))
-    assert (found.value, found.loss) == pytest.approx((math.log(found.tgs or 0), 8.6))
-
-
 def rough(by: float = 0.01, **off: float) -> list[StepRecord]:
     """Steps of 28.8 s, `by` less and `by` more in turn; `s7=0.04` makes step 7 4 % longer."""
     logs = [by * (at % 3 - 1) for at in range(15)]
@@ -91,6 +84,7 @@ EARLY = Protocol(profiler="xplane", skip_first_steps=4)  # its window is 9 to 14
 @pytest.mark.parametrize(
     ("steps", "window", "dropped", "stragglers"),
     [
+        (steady(), (5, 14), (), 0),
         (steady(s9=36.0), (5, 14), (9,), 1),
         (steady(s9=20.0), (5, 14), (9,), 0),  # a fast step is no straggler
         (steady(s5=33.0, s6=30.0), (7, 14), (), 0),  # a cold start is guarded
@@ -109,6 +103,7 @@ def test_screen_and_guard(
     found = scored(steps, FEW)
     assert (found.window, found.dropped, found.stragglers) == (window, dropped, stragglers)
     assert ("stragglers" in found.flags) == (stragglers > 0)
+    assert (found.tgs or 0) * (found.step_s or 0) == pytest.approx(TOKENS)
     usable = {each.step for each in steps if window[0] <= each.step <= window[1]}
     assert found.n_steps == len(usable) - len(dropped)
 

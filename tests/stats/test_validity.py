@@ -45,6 +45,7 @@ def whole(**values: str) -> Witnesses:
         pytest.param(OVERLAP, Witnesses(flags=f"--{SCHEDULER}=true", options=Options(
                      values={SCHEDULER: "false"}, is_whole=True)), "in effect",
                      id="a dump is a stronger witness than the environment"),
+        pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Ring"}), "asked", id="the environment"),
         pytest.param(RINGS, Witnesses(nccl={"NCCL_ALGO": "ring"}), "in effect", id="NCCL says so"),
         pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Tree"}), "contradicted", id="overwritten"),
         pytest.param(RINGS, Witnesses(env={"NCCL_ALGO": "Ring"}, nccl={"NCCL_ALGO": "Tree"}),

@@ -18,10 +18,8 @@ from msgspec.structs import replace
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Score, TrialResult, VerdictKind
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.noise import estimate_noise
 from pytest_xlatune.stats.score import score
-from pytest_xlatune.studies.tuning import TuningStudy
 from tests.helpers.benchmarks import load
 from tests.helpers.history import arm, changed, lost, verdict
 from tests.helpers.words import with_values
@@ -213,15 +211,6 @@ EIGHT = World(name="eight slots", effects=(0.05,), node_slots=8, budget=65)
 DEAD = FailureClass.NODE_DRAIN
 
 
-def second_runs() -> tuple[TuningStudy, Any, list[TrialResult], Sequence[Trial]]:
-    """Run until they are proposed; return the study, its cluster, what ran, and they."""
-    study, cluster = simulated.study_of(EIGHT, 3), Cluster(EIGHT, 3)
-    history: list[TrialResult] = []
-    while (trials := study.decide(history).due)[0].stage != "again":
-        history += cluster.run(trials)
-    return study, cluster, history, trials
-
-
 def slots(trials: Any) -> set[str]:
     return {each.cell_digest for each in trials}
 
@@ -244,7 +233,10 @@ def test_slots_have_a_baseline_each_and_a_fair_share_of_the_screen() -> None:
 
 
 def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finalists() -> None:
-    study, cluster, history, again = second_runs()
+    study, cluster = simulated.study_of(EIGHT, 3), Cluster(EIGHT, 3)
+    history: list[TrialResult] = []
+    while (again := study.decide(history).due)[0].stage != "again":
+        history += cluster.run(again)
     assert study.outlook(history).left == 8 + 25
     before = study.decide(history).conclusion
     first = {each.trial.arm: each.trial.cell_digest for each in history}
@@ -264,11 +256,8 @@ def test_the_best_of_the_screen_run_once_more_on_other_slots_and_give_the_finali
     assert len({*found.tuning.finalists} & {*best}) == len(found.tuning.finalists) == 4
     told = verdict(found, best[7])
     assert (told.kind, told.n) == (VerdictKind.SCREENED, 2)
-
-
-def test_a_profile_that_joins_amid_second_runs_costs_no_leader_its_own_and_no_budget() -> None:
-    _, cluster, history, again = second_runs()
-    history += cluster.run([each for each in again if each.arm != "p000"][:4])
+    # a profile that joins amid second runs costs no leader its own, and no budget
+    history += [after[each.arm] for each in again if each.arm != "p000"][:4]
     more = simulated.study_of(dataclasses.replace(EIGHT, profiles=27), 3)
     while trials := more.decide(history).due:
         history += cluster.run(trials)

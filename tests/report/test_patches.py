@@ -62,19 +62,11 @@ def deployed(folder: Path, text: str, recipe: Profile) -> str:
     return (root / ENV).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("recipe", [BOTH, ODD], ids=lambda recipe: recipe.id)
-@rows(
-    "text",
-    {
-        "a file as usual": DEPLOYED,
-        "no such file yet": "",
-        "a secret near by": "export HF_TOKEN=hush-hush\nexport XLA_FLAGS=--xla_a=1\n: a\n",
-    },
-)
-def test_git_applies_it_and_the_shell_then_deploys_what_was_measured(
-    tmp_path: Path, text: str, recipe: Profile
-) -> None:
-    deployed(tmp_path, text, recipe)
+def test_git_applies_it_and_the_shell_then_deploys_what_was_measured(tmp_path: Path) -> None:
+    near = "export HF_TOKEN=hush-hush\nexport XLA_FLAGS=--xla_a=1\n: a\n"
+    for at, text in enumerate((DEPLOYED, near, "")):  # a file as usual, a secret near by, no file
+        for recipe in (BOTH, ODD):
+            deployed(tmp_path / f"{at}{recipe.id}", text, recipe)
 
 
 CHANGED, TAKEN_OUT, APPENDED = (
@@ -170,9 +162,8 @@ def test_a_key_of_the_trainer_is_changed_where_it_has_a_single_value(tmp_path: P
 
 
 def test_a_recipe_for_a_file_that_has_changed_is_not_deployed() -> None:
-    old = covered(AG, written_s=1.0)
-    new = covered(OVERLAP, parallelism="PP=8", text=DEPLOYED + "export MORE=1\n", written_s=2.0)
-    made = patch_of([old, new])
+    old, text = covered(AG, written_s=1.0), f"{DEPLOYED}export MORE=1\n"
+    made = patch_of([old, covered(OVERLAP, parallelism="PP=8", text=text, written_s=2.0)])
     assert "--xla_o=2" in made.text
     assert "has changed since" in made.missing[old.cell_digest]
     assert diff(DeployedFile(path="../out.env.sh", text="a\n"), "b\n") is None
@@ -242,33 +233,27 @@ def test_a_setting_is_a_patch_of_the_file_that_has_it(
 FSDP = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
 
 
-def test_another_parallelism_extends_and_the_same_cell_takes_its_place() -> None:
-    fsdp, pp = covered(AG), covered(OVERLAP, parallelism="PP=8")
-    cells = extended(extended((), fsdp), pp)
+def test_another_parallelism_extends_and_a_cell_that_is_measured_anew_keeps_what_it_was() -> None:
+    first, pp = covered(AG), covered(OVERLAP, parallelism="PP=8")
+    cells = extended(extended((), first), pp)
     assert [cell.label for cell in cells] == ["FSDP=8", "PP=8"]
-    later = replace(fsdp, written_s=2e9)
+    later = replace(first, written_s=2e9)
     assert extended(cells, later) == (later, pp)
     assert read_cells(write_cells(cells), where="d.json") == cells
     for text in ("{", '{"schema": 99, "cells": []}'):
         with pytest.raises(Exception, match=r"d\.json.*move it aside"):
             read_cells(text, where="d.json")
-
-
-def test_a_cell_that_is_measured_anew_keeps_what_it_was() -> None:
-    first = covered(AG)
-    deployed = replace(first.cell, deployed={"XLA_FLAGS": "--xla_ag=1"})
-    again = replace(first, cell_digest="another", cells=(deployed,))
-    (only,) = extended((first,), again)
-    (earlier,) = only.earlier
-    assert earlier.cell_digest == first.cell_digest
-    assert only.deploys(earlier), "what was recommended is what is deployed now"
-    changed = replace(first.cell, deployed={"XLA_FLAGS": "--xla_ag=2"})
-    assert not extended((first,), replace(again, cells=(changed,)))[0].deploys(earlier)
+    for flags, is_deployed in (("--xla_ag=1", True), ("--xla_ag=2", False)):
+        cell = replace(first.cell, deployed={"XLA_FLAGS": flags})
+        (anew,) = extended((first,), replace(first, cell_digest="another", cells=(cell,)))
+        (earlier,) = anew.earlier
+        assert earlier.cell_digest == first.cell_digest
+        assert anew.deploys(earlier) is is_deployed
     # the same cell with new jobs is another measurement, with its old jobs and more it is not
     before = replace(first, history=tuple(HISTORY[:2]))
-    (goes_on,) = extended((before,), replace(first, history=tuple(HISTORY[:3])))
-    assert goes_on.earlier == ()
-    assert len(extended((before,), replace(first, history=(HISTORY[5],)))[0].earlier) == 1
+    for history, count in ((HISTORY[:3], 0), (HISTORY[5:6], 1)):
+        (anew,) = extended((before,), replace(first, history=tuple(history)))
+        assert len(anew.earlier) == count
 
 
 def test_the_files_that_deploy_a_cell_are_named_inside_their_repository(tmp_path: Path) -> None:
@@ -281,19 +266,13 @@ def test_the_files_that_deploy_a_cell_are_named_inside_their_repository(tmp_path
     assert "export API_KEY=(hidden)" in env.text
     new_file = str(root / "configs/new.env.sh")
     assert deployed_files(launcher, FSDP, env_file=new_file, root=tmp_path)[0].is_new
-
-
-def test_a_file_that_names_the_image_is_none_that_recipes_go_into(tmp_path: Path) -> None:
-    root = repository(tmp_path, {ENV: DEPLOYED, "configs/tiny.gpu.yml": "a: 1\n"})
-    launcher = MaxTextSlurmLauncher(checkout=str(root), sbatch=("-w", "n1"))
-
-    def shells() -> list[str]:
-        files = deployed_files(launcher, FSDP, env_file="", root=tmp_path)
-        return [file.path for file in files if file.is_shell]
-
-    assert shells() == [ENV], "one that is not there is no new file"
-    (root / "container_env.sh").write_text("DOCKER_IMAGE=rocm/jax:1\n", encoding="utf-8")
-    assert shells() == [ENV, "container_env.sh"]
+    # a file that names the image is none that recipes go into
+    (root / "configs/tiny.gpu.yml").write_text("a: 1\n", encoding="utf-8")
+    slurm = MaxTextSlurmLauncher(checkout=str(root), sbatch=("-w", "n1"))
+    for paths in ([ENV], [ENV, "container_env.sh"]):
+        files = deployed_files(slurm, FSDP, env_file="", root=tmp_path)
+        assert [file.path for file in files if file.is_shell] == paths
+        (root / "container_env.sh").write_text("DOCKER_IMAGE=rocm/jax:1\n", encoding="utf-8")
 
 
 def test_a_trainers_configuration_that_changed_is_refused() -> None:
@@ -349,19 +328,11 @@ def test_one_line_changes() -> None:
     assert with_value("k: '1'  \r\nb: 2\r\n", "k", "3") == "k: 3  \r\nb: 2\r\n"
 
 
-@rows(
-    "text",
-    {
-        "a list": "k: [1]\n",
-        "a text of several lines": "k: |\n  a\n",
-        "a key that stands twice": "k: 1\nk: 2\n",
-        "a value that another key refers to": "k: &it 1\nother: *it\n",
-        "no YAML": "{% if x %}\nk: 1\n",
-        "a table in one line": "{a: 1}\n",
-    },
-)
-def test_what_has_no_single_value_is_left_alone(text: str) -> None:
-    assert with_value(text, "k", "3") is None
+def test_what_has_no_single_value_is_left_alone() -> None:
+    # lists, a text of several lines, a key that stands twice or is referred to, no YAML, a table
+    several = ("k: [1]\n", "k: |\n  a\n", "k: 1\nk: 2\n", "k: &it 1\nother: *it\n")
+    for text in (*several, "{% if x %}\nk: 1\n", "{a: 1}\n"):
+        assert with_value(text, "k", "3") is None
 
 
 CHARACTERS = st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_characters="\ufeff")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,12 @@ from typing import Any
 import pytest
 
 import pytest_xlatune
-from pytest_xlatune import (
-    CellSettings,
-    CommandLauncher,
-    Protocol,
-    SiteSettings,
-    Sweep,
-    profile,
-)
+from pytest_xlatune import CellSettings, CommandLauncher, Protocol, SiteSettings, Sweep, profile
 from pytest_xlatune.cli import complain, main
 from pytest_xlatune.executors import QueueFull, SchedulerDown
 from pytest_xlatune.launchers.container import ContainerLauncher, configured
 from pytest_xlatune.launchers.maxtext_slurm import MaxTextSlurmLauncher
 from pytest_xlatune.model import errors
-from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, LedgerError, SubmissionError, XlatuneError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.redact import HIDDEN, hide_quoted, keep_secret
@@ -68,15 +59,12 @@ def file_with(text: str) -> Callable[[Path], object]:
 
 MISTAKES: dict[str, Callable[[Path], object]] = {
     "a placeholder in the word after an option": lambda _: launcher("--password", f"{{{HUSH}}}"),
-    "a placeholder inside a secret": lambda _: launcher("--api-key", f"a{{{HUSH}}}b"),
     "a stray brace in a header": lambda _: launcher("--header", f"X-Api-Key: {HUSH}{{"),
     "overrides beside a secret": lambda _: launcher(f"--token={HUSH}{{overrides}}"),
     "an argument that is no text": lambda _: xl.CommandLauncher(argv=("t", "--token", HUSH, 5)),
     "arguments in one text": lambda _: sweep(launcher=xl.CommandLauncher(argv=f"t --token {HUSH}")),
     "another keyword": lambda _: xl.CommandLauncher(argv=("t",), HF_TOKEN=HUSH),
-    "an env file that is relative": lambda _: CommandLauncher(
-        argv=("t",), env_files=(f"a?token={HUSH}",)
-    ),
+    "a relative env file": lambda _: CommandLauncher(argv=("t",), env_files=(f"a?token={HUSH}",)),
     "a mount": lambda _: ContainerLauncher(inner=launcher(), mounts=(f"https://u:{HUSH}@x",)),
     "a runtime": lambda _: ContainerLauncher(inner=launcher(), runtime=f"--password={HUSH}"),
     "settings of a container": lambda _: configured(
@@ -87,17 +75,14 @@ MISTAKES: dict[str, Callable[[Path], object]] = {
         checkout="/x", sbatch=("--comment", f"SITE_TOKEN={HUSH}")
     ),
     "a number": lambda _: profile("p", env={"HF_TOKEN": 31415926535}),  # type: ignore[dict-item]
-    "a list": lambda _: profile("p", env={"HF_TOKEN": [HUSH]}),  # type: ignore[dict-item]
     "a name of a profile": lambda _: profile("A B", env={"HF_TOKEN": HUSH}),
     "no name of a variable": lambda _: profile("p", env={"HF TOKEN": HUSH, "A_KEY": "x" + HUSH}),
     "variables as one text": lambda _: declared(env=f"HF_TOKEN={HUSH}"),
-    "overrides as a text": lambda _: declared(overrides=f"api_key={HUSH}"),
     "deployed pairs": lambda _: swept(deployed=[("HF_TOKEN", HUSH), ("A_KEY", "x" + HUSH)]),
     "a variable with a NUL": lambda _: profile("p", env={"HF_TOKEN": f"{HUSH}\0"}),
     "flags that end early": lambda _: profile("p", f"--xla_a=1 HF_TOKEN={HUSH}"),
     "a flag of a channel": lambda _: profile("p", f"--xla_tpu_x='--token {HUSH}'"),
     "deployed values of another kind": lambda _: swept(deployed={"HF_TOKEN": (HUSH,)}),
-    "overrides of another kind": lambda _: swept(overrides=[{"api_key": HUSH}]),
     "a keyword that is misspelt": lambda _: xl.CellSettings(depolyed={"HF_TOKEN": HUSH}),
     "a parallelism with a secret": lambda _: swept(parallelism=f"HF_TOKEN={HUSH}").resolve(),
     "a command with a secret": lambda _: SiteSettings(node_health=f"look --token {HUSH}"),
@@ -107,10 +92,8 @@ MISTAKES: dict[str, Callable[[Path], object]] = {
         site=SiteSettings(resources=xl.Resources(options=f"--comment=SITE_TOKEN={HUSH}"))
     ),
     "a file's table": file_with(f'[deployed]\nHF_TOKEN = ["{HUSH}"]\n'),
-    "a file's value": file_with(f'deployed = "HF_TOKEN={HUSH}"\n'),
     "a file's nodes": file_with(f'nodelist = "https://me:{HUSH}@x"\n'),
     "a record": lambda _: Profile.from_json({"id": 5, "env": {"HF_TOKEN": [HUSH]}}),
-    "a record that is none": lambda _: Cell.from_json([{"HF_TOKEN": HUSH}]),
 }
 
 
@@ -150,38 +133,26 @@ def test_what_a_command_complains_of_is_hidden(
     assert f"unrecognized arguments: --password={HIDDEN}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_what_messages_say_of_a_secrets_name() -> None:
+    for text, shown in (
         ("--token=abcdef", "--token=(hidden)"),
         ("('--token', 'abc def')", "('--token', '(hidden)')"),
         ("deployed['HF_TOKEN'] is 'abc def' (str)", "deployed['HF_TOKEN'] is '(hidden)' (str)"),
-        (
-            "HF_TOKEN: found ['abcdef'], expected text",
-            "HF_TOKEN: found ['(hidden)'], expected text",
-        ),
-        ("HF_TOKEN is missing", "HF_TOKEN is missing"),
-        ("Key: cuda:local_topology", "Key: cuda:local_topology"),
-        ("token: 1024", "token: 1024"),
-        ("the option --token, which", "the option --token, which"),
-        (
-            "Failed to open /etc/munge/munge.key: Permission denied",
-            "Failed to open /etc/munge/munge.key: Permission denied",
-        ),
+        ("HF_TOKEN: found ['abcdef'], expected", "HF_TOKEN: found ['(hidden)'], expected"),
         ("/etc/app/password: hunter22", "/etc/app/password: (hidden)"),
         ("/run/x.token=abcdef", "/run/x.token=(hidden)"),
-    ],
-)
-def test_what_messages_say_of_a_secrets_name(text: str, shown: str) -> None:
-    assert hide_quoted(text) == shown
+    ):
+        assert hide_quoted(text) == shown
+    for text in (
+        *("HF_TOKEN is missing", "Key: cuda:local_topology", "token: 1024"),
+        *("the option --token, which", "Failed to open /etc/munge/munge.key: Permission denied"),
+    ):
+        assert hide_quoted(text) == text
 
 
 def test_a_message_keeps_its_other_words() -> None:
     for cls in (ConfigError, LedgerError, SubmissionError, SchedulerDown, QueueFull):
         said = "profile 'fast': the key 'a.b' is unknown; did you mean 'a.c'? Known: a.c, tokens"
         assert str(cls(said)) == said
-    with pytest.raises(
-        ConfigError, match=r"unknown placeholder 'stepz' in the command's arg.*'\{s"
-    ):
+    with pytest.raises(ConfigError, match=r"unknown placeholder 'stepz' in the command's arg"):
         launcher("{stepz}")
-    assert sys.exception() is None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.guests.cvs.launcher import deployed_of
 from pytest_xlatune.guests.cvs.reading import read_cvs_file
 from pytest_xlatune.guests.cvs.source import leaves_of
 from pytest_xlatune.guests.cvs.values import CvsFile
@@ -116,25 +117,21 @@ def test_a_file_is_shown_or_refused(
     assert bool(out) != bool(err), "a file that is refused shows nothing else"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        pytest.param('{\n "a": 1\n "b": 2\n}', "line 3, column 2", id="a missing comma"),
-        pytest.param("[1]", "is an object", id="a list"),
-        pytest.param('{"config": {"training_steps": NaN}, "model_params": {}}',
-                     "NaN is not a number", id="NaN"),
-        pytest.param('{"a": ' * 50 + "1" + "}" * 50, "of few levels", id="objects"),
-        pytest.param('{"config": ' + "9" * 5000 + "}", "cannot be read", id="digits"),
-    ],
-)  # fmt: skip
 def test_no_json_of_cvs_ends_in_one_message(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.json"
-    path.write_text(text)
-    assert main(["cvs", "show", str(path)]) == 2
-    out, err = capsys.readouterr()
-    assert (out, said in err, str(path) in err) == ("", True, True)
+    for text, said in (
+        ('{\n "a": 1\n "b": 2\n}', "line 3, column 2"),
+        ("[1]", "is an object"),
+        ('{"config": {"training_steps": NaN}, "model_params": {}}', "NaN is not a number"),
+        ('{"a": ' * 50 + "1" + "}" * 50, "of few levels"),
+        ('{"config": ' + "9" * 5000 + "}", "cannot be read"),
+    ):
+        path.write_text(text)
+        assert main(["cvs", "show", str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert (out, said in err, str(path) in err) == ("", True, True), said
 
 
 @pytest.mark.parametrize("name", ["1", "1 multi", "4", "4 single"])
@@ -154,6 +151,10 @@ def test_flags_environment_and_keys_are_those_of_the_generation(tmp_path: Path) 
     assert found.env["NVTE_CK_BWD_V3"] == found.env["NVTE_CK_USES_BWD_V3"] == "1"
     assert "NNODES" not in found.env
     assert found.env["MINE"] == "7"
+    devices = ("--device=/dev/dri", "--device=/dev/kfd")
+    assert found.container.args == (*devices, "--shm-size=256g", "--privileged")
+    # the token by its path alone
+    assert deployed_of(found, cell)["HF_TOKEN_PATH"].endswith("/.hf_token")
     assert "base_emb_dim" not in cell.maxtext, "generation 1 writes it where nothing reads it"
     assert cell.maxtext["packing"] is True
     listed = {"config/nccl_ib_hca": GONE, "config/nccl_ib_hca_list": "mlx5_0"}
@@ -190,22 +191,20 @@ def test_a_cluster_file_says_the_nodes_and_the_user(tmp_path: Path) -> None:
             read_with(node_dict=nodes)
 
 
-@pytest.mark.parametrize(
-    ("entry", "said"),
-    [
+def test_thresholds_stand_in_the_file_that_is_named(tmp_path: Path) -> None:
+    for entry, said in (
         ({"kind": "min", "value": "380"}, "at least 380"),
-        ({"kind": "within", "value": 3, "tolerance_pct": 1}, "unknown kind of threshold 'within'"),
+        ({"kind": "within", "value": 3}, "unknown kind of threshold 'within'"),
         ({"kind": "min", "value": "3 ms"}, "value is '3 ms', expected a number"),
-        (3, "BS=2,PRECISION=BF16,SL=8192.training.final_loss is 3, expected an object"),
-    ],
-)
-def test_thresholds_stand_in_the_file_that_is_named(tmp_path: Path, entry: Any, said: str) -> None:
-    write(tmp_path, "tiny_threshold.json", {BF16: {"training.final_loss": entry}, "_c": {"a": 1}})
-    try:
-        found = read(tmp_path).cells[0].thresholds["final_loss"].words
-    except ConfigError as error:
-        found = str(error)
-    assert said in found
+        (3, f"{BF16}.training.final_loss is 3, expected an object"),
+    ):
+        data = {BF16: {"training.final_loss": entry}, "_c": {"a": 1}}
+        write(tmp_path, "tiny_threshold.json", data)
+        try:
+            found = read(tmp_path).cells[0].thresholds["final_loss"].words
+        except ConfigError as error:
+            found = str(error)
+        assert said in found
 
 
 def test_thresholds_that_are_not_below_the_folder_are_a_note(tmp_path: Path) -> None:

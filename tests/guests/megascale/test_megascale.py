@@ -103,7 +103,7 @@ def wrong(case: Case, digest: Digest, dress: str) -> list[str]:
     return [f"{what}: {is_} for {should}" for what, is_, should in found if is_ != should]
 
 
-# what libtpu calls each fault; where its versions differ, by the layout
+# what libtpu calls each fault, by the layout
 _SAME = {
     "alike": "UNKNOWN_CAUSE",
     "two-groups": "UNKNOWN_CAUSE",
@@ -194,6 +194,10 @@ Fingerprint: bb22
 Launch ID: 194
 3:12(fusion.2): job-a/1:h-1
 """
+ROWS = (
+    ("jit_loss_and_grad", "aa11", 193, 9, 777, "all-reduce.5"),
+    ("jit_optimizer_apply", "bb22", 194, 3, 12, "fusion.2"),
+)
 OLDEST = f"""\
 {PREFIX}Megascale detects a hang that is likely caused by bad TPU chips on the following hosts. \
 Please remove the hosts from the fleet and restart the workload.
@@ -236,16 +240,10 @@ def test_the_layouts_of_the_documents_are_read() -> None:
         assert digest.layout == "0.0.24"
         assert digest.cause == "DIFFERENT_MODULE"
         assert [str(each) for each in digest.culprits] == ["job-a/0:h-0", "job-a/1:h-1"]
-        rows = [
-            (program.module, program.fingerprint, launch.launch_id, state.tag, state.pc, state.hlo)
-            for launch in digest.launches
-            for program in launch.programs
-            for state in launch.states
-        ]
-        assert rows == [
-            ("jit_loss_and_grad", "aa11", 193, 9, 777, "all-reduce.5"),
-            ("jit_optimizer_apply", "bb22", 194, 3, 12, "fusion.2"),
-        ]
+        for launch, row in zip(digest.launches, ROWS, strict=True):
+            [program], [state] = launch.programs, launch.states
+            found = (program.module, program.fingerprint, launch.launch_id, state.tag, state.pc)
+            assert (*found, state.hlo) == row
         assert any("behind, at launch 193" in each for each in digest.notes)
     [oldest] = read(OLDEST).digests
     assert (oldest.layout, oldest.cause) == ("0.0.11", "BAD_TPU_CHIP")
@@ -274,25 +272,6 @@ def test_a_decoy_names_nothing_and_is_no_finding(text: str) -> None:
     assert [each.links for each in read(text).digests] in ([], [()])
 
 
-FINGERPRINT = f"""\
-{PREFIX}Megascale detects a hang that is likely caused by inconsistent HLO module compilation \
-across workers.
-{PREFIX}  Example hosts that have different HLO fingerprints: t/0:h-0, t/1:h-1
-{PREFIX}  Full error digest:
-{PREFIX}    Potential cause: Fingerprint mismatch
-{PREFIX}    Potential culprit workers: t/0:h-0, t/1:h-1
-{PREFIX}    TPU states:
-      Launch ID: 0
-      Module: jit_0 Fingerprint: f0
-        Sample worker: t/0:h-0@0:0
-      Tag:PC breakdown:
-        9:777(all-reduce.5@): t/0:h-0@0:0
-      Launch ID: 1
-      Module: jit_1 Fingerprint: f1
-        Sample worker: t/1:h-1@0:0
-      Tag:PC breakdown:
-        9:777(all-reduce.5@): t/1:h-1@0:0
-"""
 SPARSE = f"""\
 {PREFIX}Megascale detects a hang that is likely caused by bad TPU sparse core chips on the \
 following hosts. Please remove the hosts
@@ -311,7 +290,9 @@ following hosts. Please remove the hosts
 
 
 def test_different_modules_may_be_the_launch_order_and_sparse_cores_are_read() -> None:
-    for text, is_noted in ((FINGERPRINT, True), (FINGERPRINT.replace("jit_1", "jit_0"), False)):
+    mismatch = DOCUMENT.replace("Different module", "Fingerprint mismatch")
+    same = mismatch.replace("jit_optimizer_apply", "jit_loss_and_grad")
+    for text, is_noted in ((mismatch, True), (same, False)):
         [digest] = read(text).digests
         assert (digest.cause, len(digest.culprits)) == ("FINGERPRINT_MISMATCH", 2)
         assert any("launch order" in each for each in digest.notes) is is_noted

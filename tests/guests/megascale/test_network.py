@@ -207,17 +207,6 @@ def test_what_was_planted_is_found_and_nothing_else(number: int, tmp_path: Path)
         assert found(document) == {"one_pair"}
 
 
-def test_a_trace_without_messages_has_figures_of_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = shown(tmp_path, Made())
-    assert document["latency_us"] == dict.fromkeys(("p50", "p95", "p99", "max"))
-    assert document["pairs"] == document["bursts"] == []
-    assert not found(document)
-    assert main(["network", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("no traffic")
-
-
 def test_late_buffers_are_told_from_early_ones_and_from_those_of_other_lines(
     tmp_path: Path,
 ) -> None:
@@ -276,9 +265,15 @@ def test_slack_and_stall_of_each_rendezvous(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_no_trace_is_one_message(
+def test_a_trace_without_messages_has_figures_of_none_and_what_is_no_trace_is_one_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    document = shown(tmp_path, Made())
+    assert document["latency_us"] == dict.fromkeys(("p50", "p95", "p99", "max"))
+    assert document["pairs"] == document["bursts"] == []
+    assert not found(document)
+    assert main(["network", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("no traffic")
     bad = tmp_path / "a.xplane.pb"
     whole = Made(messages=traffic(random.Random(1), count=9)).data()
     for data in (b"", b"no trace at all", whole[:-7]):
@@ -291,14 +286,12 @@ def test_a_file_that_is_no_trace_is_one_message(
 def test_text_shows_symptoms_in_order_and_the_rows_of_the_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "a.xplane.pb"
-    path.write_bytes(Made(messages=traffic(random.Random(2), count=300)).data())
-    assert main(["network", str(path)]) == 0
+    document = shown(tmp_path, Made(messages=traffic(random.Random(2), count=300)))
+    assert main(["network", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    order = ("buffers", "copies", "latency_tail", "bandwidth", "slack", "one_host", "one_pair")
-    assert [line.split()[1] for line in out.splitlines()[:7]] == list(order)
-    document = shown(tmp_path)
-    assert f"p50 {document['latency_us']['p50']}, " in out
     lines = [line.split()[:6] for line in out.splitlines()]
+    order = "buffers copies latency_tail bandwidth slack one_host one_pair"
+    assert " ".join(line[1] for line in lines[:7]) == order
+    assert f"p50 {document['latency_us']['p50']}, " in out
     slowest = max(document["pairs"], key=lambda row: row["p50_us"])
     assert [str(each) for each in slowest.values()][:6] in lines

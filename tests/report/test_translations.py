@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pytest_xlatune import report
 from pytest_xlatune.model.message import Message, MessageCode, at_most, coded, say, sentence
 from pytest_xlatune.model.result import State, VerdictKind
-from pytest_xlatune.report.language import ENGLISH, Language, Translator
+from pytest_xlatune.report.language import Language, Translator
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
@@ -118,12 +118,6 @@ def test_the_catalog_has_the_texts_of_the_code_translated_and_compiled(tmp_path:
         # a field is written in another way, or less often, where the language has no plural
         parts = [{*re.findall(r"\{\w+|`[^`]*`", each)} for each in (msgid, translation)]
         assert parts[0] == parts[1], msgid
-
-
-def test_counted_nouns_follow_the_language() -> None:
-    nouns = ("{n} job", "{n} jobs")
-    assert [ENGLISH.count(n, *nouns) for n in (1, 3)] == ["1 job", "3 jobs"]
-    assert CHINESE.count(3, *nouns) == "3 个作业"
 
 
 # what stays in Latin letters: names of programs, files, figures and verdicts, and what tables name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ from msgspec.structs import replace
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import verbatim
+from pytest_xlatune.model.metric import BUSBW, Figure
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.report.exports import FORMATS, Exported, export_of, exported
 from pytest_xlatune.report.leaderboard import leaderboard_json
-from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
 from tests.helpers.examples import tried
-from tests.helpers.finished import BEGUN_SUBJECT, CELL, FINISHED
-from tests.helpers.of_studies import subject as subject_of
+from tests.helpers.finished import CELL, FINISHED
 from tests.helpers.scripted import FakeExecutor, campaign, run
+
+GITHUB = ".github-benchmark.json"
 
 
 def texts(report: Exported) -> dict[str, str]:
@@ -56,40 +58,17 @@ def repr_of(value: float | None) -> str:
     return "" if value is None else repr(value)
 
 
-@pytest.mark.parametrize(
-    "subject", [FINISHED, BEGUN_SUBJECT, subject_of("batch"), subject_of("network")]
-)
-def test_every_figure_is_that_of_the_json_report(subject: MeasuredCell) -> None:
-    board = json.loads(leaderboard_json(subject))
-    conclusion = board["conclusion"]
-    lines = [*conclusion["verdicts"], *filter(None, [conclusion["reference"]])]
-    verdicts = {verdict["arm"]: verdict for verdict in lines}
-    measured = {
-        arm: verdict["figure"]["value"] if verdict.get("figure") else verdict["tgs"]
-        for arm, verdict in verdicts.items()
-        if verdict.get("figure") or verdict["tgs"] is not None
-    }
-    found = texts(exported(leaderboard_json(subject), sweep="pp8", study="tuning"))
-    github = {each["name"]: each["value"] for each in check_github(found[".github-benchmark.json"])}
-    assert github == {f"{subject.cell.label}: {arm}": value for arm, value in measured.items()}
-    rows = csv_rows(found[".arms.csv"])
-    assert {row["arm"] for row in rows} == set(verdicts)
-    for row in rows:
-        verdict = verdicts[row["arm"]]
-        assert None not in row, "no field too many"
-        assert row["verdict"] == verdict["kind"]
-        assert row["figure"] == repr_of(measured.get(row["arm"]))
-        assert row["delta"] == repr_of(verdict["delta"])
-        low, high = verdict["ci95"] or (None, None)
-        assert (row["ci95_low"], row["ci95_high"]) == (repr_of(low), repr_of(high))
-    for row, trial in zip(csv_rows(found[".trials.csv"]), board["trials"], strict=True):
-        assert row["trial"] == trial["id"]
-        assert row["status"] == trial["status"]
-        assert row["job_ids"].split() == trial["job_ids"]
-        if subject is FINISHED:
-            assert row["figure"] == repr_of(trial["score"] and trial["score"]["tgs"])
-            assert row["cell_digest"] == CELL.digest
+def test_each_trial_is_a_row_of_a_table() -> None:
+    report = exported(leaderboard_json(FINISHED), sweep="pp8", study="tuning")
+    found = texts(report)
     assert "do-not-print-me" not in str(found)
+    for row, (trial_id, result) in zip(csv_rows(found[".trials.csv"]), report.trials, strict=True):
+        assert (row["trial"], row["status"]) == (trial_id, result.status)
+        assert row["figure"] == repr_of(result.score.tgs if result.score else None)
+        assert row["job_ids"].split() == [*result.job_ids]
+    github = {entry["name"]: entry["value"] for entry in check_github(found[GITHUB])}
+    tgs = {f"{CELL.label}: {verdict.arm}": verdict.tgs for verdict in report.arms if verdict.tgs}
+    assert github == tgs
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -109,7 +88,8 @@ def test_names_and_texts_may_hold_any_character(
     ends = (value, value) if value is not None else None
     one = Verdict(arm="", kind=VerdictKind.SCREENED, n=1, delta=value, ci95=ends, tgs=1.5)
     one = replace(one, reasons=(verbatim(text),), job_ids=(text,))
-    verdicts = tuple(replace(one, arm=arm) for arm in arms)
+    figure = Figure(metric=BUSBW, value=90.0)
+    verdicts = tuple(replace(one, arm=arm, figure=figure) for arm in arms)
     report = replace(
         exported(leaderboard_json(FINISHED), sweep="pp8", study="tuning"),
         sweep=text,
@@ -121,24 +101,30 @@ def test_names_and_texts_may_hold_any_character(
         written.encode()
     rows = csv_rows(found[".arms.csv"])
     assert [printable(row["arm"]) for row in rows] == [*map(printable, arms)]
-    kept = {printable(row[name]) for row in rows for name in ("reasons", "sweep")}
-    assert kept == {printable(text)}
-    check_github(found[".github-benchmark.json"])
+    for row in rows:
+        assert {printable(row["reasons"]), printable(row["sweep"])} == {printable(text)}
+        assert {row["delta"], row["ci95_low"], row["ci95_high"]} == {repr_of(value)}
+        assert (row["verdict"], row["figure"], row["n"]) == ("SCREENED", "90.0", "1")
+    for entry in check_github(found[GITHUB]):
+        assert (entry["value"], entry["unit"]) == (90.0, "GB/s")
 
 
-def test_files_lie_beside_the_report(tmp_path: Path) -> None:
+def test_files_lie_beside_the_report_and_without_a_client_nothing_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = campaign(tmp_path, FakeExecutor())
     run(held)
     reports = tmp_path / "reports"
-    argv = ["report", str(held.folder), "--reports", str(reports)]
-    assert main(argv) == 0
-    before = {path.name for path in (reports / "pretend").iterdir()}
-    assert main([*argv, "--export", "csv,github-benchmark"]) == 0
+    argv = ["report", str(held.folder), "--reports", str(reports), "--export"]
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+        assert main([*argv, name]) == 2
+        assert f"install pytest-xlatune[{name}]" in capsys.readouterr().err
+        assert not reports.exists()
+    assert main([*argv, "csv,github-benchmark"]) == 0
     text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
-    expected = texts(exported(text, sweep="pretend", study="tuning"))
-    added = {path.name: path for path in (reports / "pretend").iterdir() if path.name not in before}
-    read = {name: path.read_bytes().decode() for name, path in added.items()}
-    assert read == {f"leaderboard{suffix}": written for suffix, written in expected.items()}
+    for suffix, written in texts(exported(text, sweep="pretend", study="tuning")).items():
+        assert (reports / "pretend" / f"leaderboard{suffix}").read_bytes().decode() == written
 
 
 def test_formats_are_a_list_of_known_ones() -> None:

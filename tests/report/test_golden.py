@@ -38,7 +38,7 @@ def live_lines() -> str:
     """One line for each kind of landing."""
     planned = [TrialResult(trial=each.trial, status=TrialStatus.PLANNED) for each in HISTORY]
     lines = []
-    for at in (0, 1, 14, 17, 18, len(HISTORY) - 1):
+    for at in (0, 10, 14, 17, 18, len(HISTORY) - 1):
         done = HISTORY[: at + 1]
         left = len(HISTORY) - len(done)
         progress = progress_text([*done, *planned[at + 1 :]], left=(left, left), trial_s=190.0)

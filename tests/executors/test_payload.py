@@ -450,3 +450,25 @@ def test_no_other_file_of_an_attempt_ends_a_session(tmp_path: Path, damage: Dama
     found = executor.poll([step], root=tmp_path)["step-1"]
     assert (found.state, found.is_unreadable) == (State.FAILED, True)
     assert (folder / payload.CANCEL).exists()
+
+
+def test_the_next_trial_ends_what_a_killed_payload_left_before_it_starts(
+    tmp_path: Path, start: Start
+) -> None:
+    lock = str(tmp_path / "lock")
+    family(tmp_path / "first", deaf=DEAF)
+    running = start(tmp_path / "first", lock=lock)
+    first, *children = relatives(tmp_path / "first")
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as not_ours:
+        running.kill()
+        until(lambda: is_gone(first))
+        assert not any(map(is_gone, children))
+        # a zombie whose new parent is slow to reap it does not run
+        near, far = children
+        argv = ("sh", "-c", f"grep -s '^State:.[^Z]' /proc/{near}/status /proc/{far}/status; :")
+        write_spec(tmp_path / "second", LaunchSpec(argv=argv, env=PATH))
+        start(tmp_path / "second", lock=lock).wait(LIMIT_S)
+        assert not_ours.poll() is None
+        not_ours.kill()
+    assert outcome(tmp_path / "second").state is State.COMPLETED
+    assert (tmp_path / "second" / "log.0.txt").read_text() == ""

@@ -22,6 +22,7 @@ from pytest_xlatune.guests.megascale.digest import (
     digest_json,
 )
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
+from pytest_xlatune.guests.megascale.environment import check, settings_of_this_host
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.text import counted
@@ -33,14 +34,21 @@ _MOST_HOSTS = 6  # the most hosts in a row
 def add_megascale(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument(
-        "logs", nargs="+", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
+        "logs", nargs="*", type=Path, metavar="LOG", help="logs, or folders of them; gzip too"
+    )
+    parser.add_argument(
+        "--check-env", action="store_true", help="check the settings of this host instead"
     )
     add_json(parser)
     parser.set_defaults(run=run_megascale)
 
 
 def run_megascale(arguments: argparse.Namespace) -> int:
-    """Show what logs say about Megascale."""
+    """Show what logs say about Megascale, or check the settings of this host."""
+    if arguments.check_env:
+        return _check_environment()
+    if not arguments.logs:
+        raise ConfigError("no log: name the logs of a job, a folder of them, or --check-env")
     reports: dict[Path, MegascaleReport] = {}
     exit_code = 0
     paths = list(files_of(arguments.logs))
@@ -71,6 +79,17 @@ def run_megascale(arguments: argparse.Namespace) -> int:
     if not lines:
         show([f"no Megascale digest in {counted(len(reports), 'file')}"])
     return exit_code
+
+
+def _check_environment() -> int:
+    """Show whether the settings of this host are as advised; return 1 if one of them is not."""
+    items = list(check(settings_of_this_host()))
+    for item in items:
+        judgement = {True: "good", False: "CHANGE", None: "-"}[item.is_good]
+        show([f"{judgement:7}{item.name} = {item.value or 'not seen'}"])
+        if item.is_good is not True:
+            show([f"{'':7}advised: {item.advice}", f"{'':7}source: {item.source}"])
+    return 1 if any(item.is_good is False for item in items) else 0
 
 
 def files_of(paths: Iterable[Path]) -> Iterator[Path]:

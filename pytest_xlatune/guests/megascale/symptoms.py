@@ -78,7 +78,7 @@ def judge(network: Mapping[str, Any], *, link_gbit_s: float) -> tuple[Judgement,
             f"{tail} of {n} messages, without those of slow pairs, took more than 10 times the "
             "median of their size, and 10 ms more; a tail is more than 0.1 % of the messages"
             f"{doubt}",
-            "check the TCP settings of the hosts",
+            "check the TCP settings of the hosts: `xlatune megascale --check-env`",
         ),
         Judgement(
             "bandwidth",

@@ -12,6 +12,7 @@ import pytest
 from pytest_xlatune.campaign.playbook import Facts, decide
 from pytest_xlatune.cli import main
 from pytest_xlatune.guests.megascale.digest import Cause, causes
+from pytest_xlatune.guests.megascale.environment import check, settings_of_this_host
 from pytest_xlatune.logs import LogReader, read_log
 from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.resources import Next
@@ -63,6 +64,41 @@ def test_a_folder_of_logs_is_one_document(
     assert "more than three digests" in said
     assert f"  {CHIP}: 4 digests\n" in said
     assert "more than three digests" not in shown(log)
+
+
+GOOD = {
+    "proc/sys/net/ipv4/tcp_slow_start_after_idle": "0",
+    "proc/sys/net/core/default_qdisc": "fq",
+    "proc/sys/net/ipv4/tcp_rmem": "4096 41943040 314572800",
+    "proc/sys/net/ipv4/tcp_rto_min_us": "5000",
+    "sys/module/tcp_cubic/parameters/hystart_detect": "2",
+    "sys/class/net/eth0/mtu": "8896",
+    "sys/class/net/lo/mtu": "65536",
+}
+BAD = {
+    "tcp_slow_start_after_idle": "1",
+    "default_qdisc": "fq_codel",
+    "tcp_rmem": "4096 131072 6291456",
+    "tcp_rto_min_us": "200000",
+    "hystart_detect": "3",
+    "mtu": "1460",
+}
+
+
+def test_each_setting_of_a_host_is_judged_by_its_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, text in GOOD.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    found = {item.name: item.is_good for item in check(settings_of_this_host(tmp_path))}
+    names = ("mtu.eth0", *(name for name in BAD if name != "mtu"))
+    assert found == dict.fromkeys(names, True)
+    assert {item.name: item.is_good for item in check(BAD)} == dict.fromkeys(BAD, False)
+    assert {item.is_good for item in check(dict.fromkeys(BAD, ""))} == {None}
+    assert main(["megascale", "--check-env"]) in (0, 1)
+    assert "source: " in capsys.readouterr().out
+    assert main(["megascale"]) == 2
 
 
 @pytest.mark.parametrize("version", ["0.0.40", "0.0.52"])

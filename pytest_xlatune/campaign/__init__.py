@@ -197,8 +197,8 @@ class Campaign:
         self._driver = DriverLock(self.folder)
         self._packing = Packing(self._run)
         # when scheduler and file system fell silent, on the monotonic clock; None if they answer
-        self._scheduler_silent_since_s: float | None = None
-        self._files_away_since_s: float | None = None
+        self._silent_since_s: float | None = None
+        self._away_since_s: float | None = None
         self._is_silence_noted = False  # whether people were notified that the scheduler is away
         self._last_written = Now()
         self._forget()
@@ -469,7 +469,7 @@ class Campaign:
         except (LedgerError, OSError) as error:
             self._wait_for_files(error)
         else:
-            self._files_away_since_s = None
+            self._away_since_s = None
 
     def _take_turn(self) -> None:
         began_s = self._run.clock.ticks()
@@ -491,10 +491,10 @@ class Campaign:
         now_s = self._run.clock.ticks()
         if not isinstance(cause, OSError) or cause.errno not in _AWAY_ERRORS:
             raise error
-        if self._files_away_since_s is None:
-            self._files_away_since_s = now_s
+        if self._away_since_s is None:
+            self._away_since_s = now_s
             _LOG.warning("the work directory cannot be reached; the campaign waits: %s", error)
-        elif now_s - self._files_away_since_s > _AWAY_PATIENCE_S:
+        elif now_s - self._away_since_s > _AWAY_PATIENCE_S:
             raise error
         time.sleep(TURN_S)
 
@@ -510,7 +510,7 @@ class Campaign:
 
         `error` is None if it answers. `since_s` is when the turn began in which it did not.
         """
-        is_first = self._scheduler_silent_since_s is None
+        is_first = self._silent_since_s is None
         if error is None and is_first:
             return
         why = say("the scheduler answers again")
@@ -519,8 +519,8 @@ class Campaign:
             why = say(text, error=str(error))
         if error is None or is_first:
             _LOG.warning("%s", sentence(why))
-        since_s = self._scheduler_silent_since_s or since_s
-        self._scheduler_silent_since_s = None if error is None else since_s
+        since_s = self._silent_since_s or since_s
+        self._silent_since_s = None if error is None else since_s
         is_long = self._run.clock.ticks() - since_s >= _NOTIFY_AFTER_S
         if self._is_silence_noted if error is None else is_long and not self._is_silence_noted:
             self._is_silence_noted = error is not None

@@ -66,24 +66,14 @@ _Place = tuple[int, Phase, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """What an ended attempt left in its folder, as far as it could be read.
-
-    Attributes:
-        report: what its logs say.
-        metrics: the unrounded steps of MaxText's metrics file; () if there is none.
-        logged: the figures of the protocol's metric that are not in step records; None if they
-            were not read.
-        journal: what the worker of a rotation wrote; None if there is none.
-        options: the options that XLA dumped; None if it dumped none.
-        devices: module of XLA's dump -> the device for which it was compiled.
-    """
+    """What an ended attempt left in its folder, as far as it could be read."""
 
     report: LogReport
-    metrics: tuple[StepRecord, ...] = ()
-    logged: Logged | None = None
-    journal: RotationRead | None = None
-    options: Options | None = None
-    devices: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[StepRecord, ...] = ()  # the unrounded steps of MaxText's metrics file
+    logged: Logged | None = None  # the figures of the protocol's metric that are in no step record
+    journal: RotationRead | None = None  # what the worker of a rotation wrote
+    options: Options | None = None  # the options that XLA dumped
+    devices: Mapping[str, str] = field(default_factory=dict)  # module of XLA's dump -> its device
 
     @property
     def steps(self) -> Sequence[StepRecord]:
@@ -99,33 +89,22 @@ class Leftovers:
 class EndedAttempt:
     """All that is known of an attempt that is over: its trial, its end and its files.
 
-    Attributes:
-        outcome: how it ended, according to the scheduler and the payload.
-        left: what it left in its folder.
-        number: the number of the attempt.
-        cut: why we ended it; None if we did not.
-        blamed: the programs that earlier attempts of a rotation died of; () for other trials.
-        dumps_options: whether XLA was asked to dump its options.
-        exempt: patterns of settings that the sweep declares as impossible to observe.
-        ran_on: arm -> line or file that shows a device -> the device, for the trials that the
-            attempt is compared with.
-        executor: the name of its executor.
-        log: the log to show to a person; None if there is none.
-        facts: other facts for the rules of the playbook.
+    `ran_on` has the trials that it is compared with: arm -> line or file that shows a device -> the
+    device.
     """
 
     trial: Trial
     cell: Cell
-    outcome: Outcome
+    outcome: Outcome  # according to the scheduler and the payload
     left: Leftovers
     number: int = 1
-    cut: AttemptCutShort | None = None
-    blamed: Sequence[Blamed] = ()
-    dumps_options: bool = False
-    exempt: Sequence[str] = ()
+    cut: AttemptCutShort | None = None  # why we ended it; None if we did not
+    blamed: Sequence[Blamed] = ()  # the programs that earlier attempts of a rotation died of
+    dumps_options: bool = False  # whether XLA was asked to dump its options
+    exempt: Sequence[str] = ()  # patterns of settings that the sweep declares impossible to observe
     ran_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    executor: str = ""
-    log: Path | None = None
+    executor: str = ""  # the name of its executor
+    log: Path | None = None  # the log to show to a person; None if there is none
     facts: Facts = field(default_factory=Facts)
 
 

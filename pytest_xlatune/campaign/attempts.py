@@ -181,8 +181,10 @@ class Attempts:
                 "writable, with free space"
             ) from error
         except (SubmissionError, ConfigError) as error:
-            if isinstance(error, QueueFull) and self._waits_for_room(state):
-                return self._note_full_queue(error)
+            if isinstance(error, QueueFull):
+                waiting = self._wait_for_room(state, error)
+                if waiting is not None:
+                    return waiting
             return self._refused_events(state, trial, request, number, str(error))
         self._full_since_s = None
         submission = Submission(
@@ -196,16 +198,17 @@ class Attempts:
         _LOG.info("submitted %s, attempt %d, as job %s (%s)", trial.id, number, job_id, nodes)
         return (AttemptSubmitted(submission=submission),)
 
-    def _waits_for_room(self, state: LedgerState) -> bool:
-        """Return whether to wait for a limit on jobs, which counts other jobs of the user too."""
+    def _wait_for_room(self, state: LedgerState, error: QueueFull) -> tuple[Event, ...] | None:
+        """Wait for a limit on jobs, which counts other jobs of the user too, and note it once.
+
+        None means that we have waited for too long.
+        """
         now_s = self._run.clock.ticks()
         self._full_until_s = now_s + _FULL_S
         if state.in_flight() or self._full_since_s is None:
             self._full_since_s = now_s
-        return now_s - self._full_since_s < _FULL_PATIENCE_S
-
-    def _note_full_queue(self, error: QueueFull) -> tuple[Event, ...]:
-        """Note once a session that the limit on jobs is filled, by our jobs or by other jobs."""
+        if now_s - self._full_since_s >= _FULL_PATIENCE_S:
+            return None
         if self._is_full_noted:
             return ()
         self._is_full_noted = True
@@ -304,9 +307,8 @@ class Attempts:
             else:
                 busy |= {*nodes} or {""}
         stuck = {nodes: job for nodes, job in waiting.items() if busy.isdisjoint(nodes or ("",))}
-        now_s, queued, never = (
-            self._run.clock.ticks(), self._queued_since_s, self._never_starts_since_s,
-        )  # fmt: skip
+        now_s = self._run.clock.ticks()
+        queued, never = self._queued_since_s, self._never_starts_since_s
         self._queued_since_s = {nodes: queued.get(nodes, now_s) for nodes in stuck}
         self._never_starts_since_s = {
             nodes: never.get(nodes, now_s)

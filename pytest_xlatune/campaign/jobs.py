@@ -63,13 +63,12 @@ def end_jobs(
 
     Arguments, result and errors are those of `cancel_unwaited`.
     """
-    ledger, ended, errors = Ledger(folder / LEDGER), list[Submission](), list[LedgerError]()
-    state = _state_of(folder)
-    for name, submissions in by_executor(state.in_flight()).items():
+    ledger, ended, missing = Ledger(folder / LEDGER), list[Submission](), list[LedgerError]()
+    for name, submissions in by_executor(_state_of(folder).in_flight()).items():
         try:
             executor = (executors or partial(executor_in, folder))(name)
         except LedgerError as error:
-            errors.append(error)
+            missing.append(error)
             continue
         # Recorded first, so that a process that finds these jobs ended knows who ended them. If
         # the record cannot be written, the jobs go on.
@@ -84,8 +83,8 @@ def end_jobs(
                 ended.append(submission)
                 forget_secrets(folder / submission.folder)
                 ledger.append(*interrupted_events(submission, outcome), at_s=time.time())
-    if errors:
-        raise errors[0]
+    if missing:
+        raise missing[0]
     return tuple(ended)
 
 

@@ -110,20 +110,13 @@ def is_from_outside(cls: str) -> bool:
 
 
 class Ruling(Decided, frozen=True, kw_only=True):
-    """A decision after an attempt; `as_event` returns the event that records it.
+    """A decision after an attempt; `as_event` returns the event that records it."""
 
-    Attributes:
-        trial_id, attempt: empty; only the event names the attempt.
-        backoff_s: seconds before the next attempt.
-        before: what must be done before the next attempt.
-        is_of_node: whether a node is the reason, not the program.
-    """
-
-    trial_id: str = ""
+    trial_id: str = ""  # only the event names the attempt
     attempt: int = 0
-    backoff_s: float = 0.0
-    before: Action = Action.NONE
-    is_of_node: bool = False
+    backoff_s: float = 0.0  # seconds before the next attempt
+    before: Action = Action.NONE  # what must be done before the next attempt
+    is_of_node: bool = False  # whether a node is the reason, not the program
 
     def as_event(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
         """Return the event that records this ruling for an attempt.
@@ -139,28 +132,19 @@ class Ruling(Decided, frozen=True, kw_only=True):
 class Facts:
     """What the rules need to know of an attempt besides its outcome and its finding.
 
-    Attributes:
-        earlier: the classes of the earlier attempts of its trial that were retried, in order.
-        policy: the rules of the site.
-        is_reference: whether the attempt belongs to the reference.
-        reference_runs: whether a trial of the reference was measured, or there is no reference.
-        blamed: the program of a rotation that the attempt died of; None if there is none.
-        has_enough_turns: whether a rotation that a time limit ended has enough turns for a score.
-        is_first_rotation: whether it is rotation 0, of the baseline alone, or rotation 1; all later
-            rotations depend on these.
-        ends_with_nodes: whether the study goes on without a trial whose nodes fail.
-        nodes: the nodes of the trial.
+    The first rotations are rotation 0, of the baseline alone, and rotation 1; all later ones depend
+    on these.
     """
 
-    earlier: Sequence[str] = ()
-    policy: RetryPolicy = field(default_factory=RetryPolicy)
-    is_reference: bool = False
-    reference_runs: bool = True
-    blamed: Blamed | None = None
-    has_enough_turns: bool = False
+    earlier: Sequence[str] = ()  # classes of its trial's attempts that were retried, in order
+    policy: RetryPolicy = field(default_factory=RetryPolicy)  # the rules of the site
+    is_reference: bool = False  # whether the attempt belongs to the reference
+    reference_runs: bool = True  # a trial of the reference was measured, or there is no reference
+    blamed: Blamed | None = None  # the program of a rotation that the attempt died of
+    has_enough_turns: bool = False  # for a score of a rotation that a time limit ended
     is_first_rotation: bool = False
-    ends_with_nodes: bool = False
-    nodes: tuple[str, ...] = ()
+    ends_with_nodes: bool = False  # whether the study goes on without a trial whose nodes fail
+    nodes: tuple[str, ...] = ()  # the nodes of the trial
 
 
 _NO_FACTS = Facts()

@@ -39,33 +39,20 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The clocks of a campaign.
+    """The clocks of a campaign, in seconds."""
 
-    Attributes:
-        now: the wall clock, in seconds since 1970; it may jump.
-        ticks: a monotonic clock in seconds, for durations; it never jumps.
-    """
-
-    now: Callable[[], float] = time.time
-    ticks: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time  # the wall clock, since 1970; it may jump
+    ticks: Callable[[], float] = time.monotonic  # for durations; it never jumps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRun:
-    """A sweep as one campaign runs it.
+    """A sweep as one campaign runs it."""
 
-    Attributes:
-        resolved: the sweep with the options of the user.
-        executor: the executor that submits the trials.
-        folder: the work directory, which holds the ledger and the folders of the attempts.
-        cells: every cell that a trial of the study may name, by digest.
-        clock: the clocks; tests pass their own.
-    """
-
-    resolved: ResolvedSweep
-    executor: Executor
-    folder: Path
-    cells: Mapping[str, Cell]
+    resolved: ResolvedSweep  # the sweep with the options of the user
+    executor: Executor  # submits the trials
+    folder: Path  # holds the ledger and the folders of the attempts
+    cells: Mapping[str, Cell]  # every cell that a trial of the study may name, by digest
     clock: Clock = field(default_factory=Clock)
 
     @property
@@ -207,15 +194,10 @@ class Packing:
 
 @dataclass(slots=True, kw_only=True)
 class Spending:
-    """The cost of a sweep so far, from the events of its ledger in order.
+    """The cost of a sweep so far, from the events of its ledger in order."""
 
-    Attributes:
-        nodes: number of nodes of a trial whose outcome names none.
-        node_s: sum over the ended attempts of their seconds times their nodes.
-    """
-
-    nodes: int = 1
-    node_s: float = 0.0
+    nodes: int = 1  # of a trial whose outcome names none
+    node_s: float = 0.0  # sum over the ended attempts of their seconds times their nodes
     _at_s: float = 0.0  # time of the last event
     # intervals in which ended trials were with the scheduler
     _busy_s: list[tuple[float, float]] = field(default_factory=list)

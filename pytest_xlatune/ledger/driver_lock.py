@@ -13,6 +13,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pytest_xlatune import locks, secure_files
@@ -31,7 +32,6 @@ class DriverLock:
         # the file with the id of the driving process, which is written in each turn
         self._driver_file = folder / "turn.beat"
         self._is_registered = False  # whether this process is registered as waiting
-        self._has_driven = False  # whether it has taken a turn in the present wait
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
@@ -46,7 +46,6 @@ class DriverLock:
             if is_ours:
                 with errors_explained(self._folder, what="used"):
                     self._write_driver(os.getpid())
-                self._has_driven = True
             yield is_ours
 
     @contextlib.contextmanager
@@ -79,11 +78,10 @@ class DriverLock:
             with self.registered():
                 yield
         finally:
-            if self._has_driven and self._driver() == os.getpid():
+            if self._driver() == os.getpid():
                 # so that other processes can drive at once
                 with contextlib.suppress(OSError):
                     self._write_driver(_NONE)
-            self._has_driven = False
 
     @contextlib.contextmanager
     def registered(self) -> Iterator[None]:
@@ -105,31 +103,25 @@ class DriverLock:
             self._is_registered = False
             os.close(waiters)
 
-    @contextlib.contextmanager
-    def none_waits(self, *, patience_s: float = 3.0) -> Iterator[bool]:
-        """Yield whether no process waits, and keep others from registering inside the context.
+    def none_waits(self, *, patience_s: float = 3.0) -> AbstractContextManager[bool]:
+        """Return whether no process waits, and keep others from registering inside the context.
 
         Processes of our own session that are about to end get `patience_s` seconds for that.
         """
-        with self._held("waiters.lock", wait_s=patience_s) as is_alone:
-            yield is_alone
+        return self._held("waiters.lock", wait_s=patience_s)
 
     def _is_driven_by_other(self) -> bool:
-        driver = self._driver()
-        if driver in (_NONE, os.getpid()):
+        if self._driver() in (_NONE, os.getpid()):
             return False
-        try:
-            age_s = time.time() - self._driver_file.stat().st_mtime
-        except OSError:
-            return False
-        # After a clock was set back, the age is negative, and must not count as young for ever.
-        return 0 <= age_s < SILENCE_S
+        with contextlib.suppress(OSError):
+            # After a clock was set back, the age is negative, and must not count as young for ever.
+            return 0 <= time.time() - self._driver_file.stat().st_mtime < SILENCE_S
+        return False
 
     def _driver(self) -> int:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             return int(secure_files.read_bytes(self._driver_file))
-        except (OSError, ValueError):
-            return _NONE
+        return _NONE
 
     def _write_driver(self, driver: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

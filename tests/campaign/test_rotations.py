@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pytest_xlatune.campaign.rotating import MOST_BLAMED
+from pytest_xlatune.campaign.assess import MOST_BLAMED
 from pytest_xlatune.executors import Request
 from pytest_xlatune.launchers.rotated import SPEC_FILE
 from pytest_xlatune.ledger.state import LedgerState

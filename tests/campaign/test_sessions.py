@@ -51,8 +51,8 @@ from tests.helpers.tables import rows
 
 @pytest.fixture(autouse=True)
 def look_shortly_whether_another_session_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = DriverLock.none_waits.__wrapped__  # type: ignore[attr-defined]
-    monkeypatch.setitem(looks.__kwdefaults__, "patience_s", 0.1)
+    waits = DriverLock.none_waits
+    monkeypatch.setattr(DriverLock, "none_waits", lambda lock: waits(lock, patience_s=0.1))
 
 
 class GoneError(BaseException):

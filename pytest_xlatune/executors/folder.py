@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -221,14 +221,29 @@ def _program(name: str) -> str:
     return Path(probe_environment.__file__).with_name(name).read_text(encoding="utf-8")
 
 
+class NodeHealth(Record, frozen=True, kw_only=True):
+    """What the site's command reported about a node: `health.json`."""
+
+    name: str  # of the node
+    problem: str  # why the command failed; "" if it succeeded
+    lines: tuple[str, ...]
+
+
+_R = TypeVar("_R", bound=Record)
+
+
+def _records(folder: Path, pattern: str, kind: type[_R]) -> list[_R]:
+    """Return the records of an attempt's nodes; an unreadable one must not cost the trial."""
+    records = []
+    for path in sorted(folder.glob(pattern)):
+        with contextlib.suppress(LedgerError, OSError):
+            records.append(kind.from_json(read_json_file(path)))
+    return records
+
+
 def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
     """Return the environments of the nodes that the attempt ran on; () if it reported none."""
-    environments = []
-    for path in sorted(folder.glob("environment*.json")):
-        try:
-            environments.append(NodeEnvironment.from_json(read_json_file(path)))
-        except (LedgerError, OSError):  # a node's fault must not cost the trial
-            continue
+    environments = _records(folder, "environment*.json", NodeEnvironment)
     return tuple(sorted(environments, key=lambda environment: environment.name))
 
 
@@ -244,24 +259,21 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
     command succeeded, all the remaining lines are findings too; if it failed, the last of them
     says why. The `source` of a finding is the node.
     """
-    spec, paths = read_spec(folder), sorted(folder.glob("health*.json"))
+    spec = read_spec(folder)
     if spec is None or not spec.node_health:
         return ()
     texts: list[tuple[FailureClass, str, str]] = []
-    for path in paths:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # costs no trial
-            health = read_json(secure_files.read_bytes(path))
-            node, problem = str(health["name"]), str(health["problem"])
-            lines = [str(line) for line in health["lines"]]
-            hard = [line[len(_HARD) :].strip() for line in lines if line.lower().startswith(_HARD)]
-            soft = [line for line in lines if not line.lower().startswith(_HARD)]
-            if problem:
-                why = ": ".join((problem, *soft[-1:]))
-                texts.append((FailureClass.NODE_UNASKED, node, why))
-                soft = []
-            texts += [(FailureClass.NODE_FAULT, node, line) for line in hard[:_MOST_LINES]]
-            texts += [(FailureClass.NODE_SAID, node, line) for line in soft[:_MOST_LINES]]
-    if not paths:
+    for health in _records(folder, "health*.json", NodeHealth):
+        is_hard = {line: line.lower().startswith(_HARD) for line in health.lines}
+        hard = [line[len(_HARD) :].strip() for line in health.lines if is_hard[line]]
+        soft = [line for line in health.lines if not is_hard[line]]
+        if health.problem:
+            why = ": ".join((health.problem, *soft[-1:]))
+            texts.append((FailureClass.NODE_UNASKED, health.name, why))
+            soft = []
+        texts += [(FailureClass.NODE_FAULT, health.name, line) for line in hard[:_MOST_LINES]]
+        texts += [(FailureClass.NODE_SAID, health.name, line) for line in soft[:_MOST_LINES]]
+    if not any(folder.glob("health*.json")):
         why = "the command was not run: the job was ended, or its launcher runs it elsewhere"
         texts.append((FailureClass.NODE_UNASKED, "", why))
     return tuple(
@@ -293,27 +305,17 @@ def read_standstill(
     `steps` is the last step of each rank. `is_sure` says that the attempt certainly hung, for
     example because its deadline ended it; otherwise its logs must have been quiet for `_QUIET_S`.
     """
-    hang_looks = []
-    for path in sorted(folder.glob("hang*.json")):
-        with contextlib.suppress(LedgerError, OSError):  # a node's fault must not cost the trial
-            hang_looks.append(HangLook.from_json(read_json_file(path)))
+    hang_looks = _records(folder, "hang*.json", HangLook)
     if not is_sure and not all(hang_look.quiet_s >= _QUIET_S for hang_look in hang_looks):
         return None
     first_look_s = min((hang_look.at_s for hang_look in hang_looks), default=0.0)
     ended = {
-        rank: _exit_text(outcome)
+        rank: f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
         for rank, outcome in read_outcomes(folder).items()
         if outcome.end_s is not None and outcome.end_s < first_look_s
     }
     ranks = {*_by_rank(folder.glob("started*.json"))}
     return standstill(hang_looks, steps=steps, ended=ended, ranks=ranks)
-
-
-def _exit_text(outcome: Outcome) -> str:
-    """Return how a rank ended, in two words: `signal 9`, `exit 1`."""
-    if outcome.signal:
-        return f"signal {outcome.signal}"
-    return f"exit {outcome.exit_code}" if outcome.exit_code is not None else str(outcome.state)
 
 
 def log_files(folder: Path) -> Mapping[int, Path]:
@@ -330,11 +332,7 @@ def journals(folder: Path) -> tuple[str, ...]:
 
 def journal_bytes(folder: Path) -> int:
     """Return how many bytes the processes of a rotation have written; 0 before they begin."""
-    written = 0
-    for path in folder.glob(_JOURNALS):
-        with contextlib.suppress(OSError):
-            written += path.lstat().st_size
-    return written
+    return sum(path.lstat().st_size for path in folder.glob(_JOURNALS))
 
 
 def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:

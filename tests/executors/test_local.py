@@ -127,9 +127,7 @@ def sh(script: str, **said: Any) -> LaunchSpec:
 
 
 @rows("code, state", {"exit 0": (0, State.COMPLETED), "exit 5": (5, State.FAILED)})
-def test_a_trial_runs_once_and_its_outcome_is_seen(
-    machine: Machine, code: int, state: State
-) -> None:
+def test_a_trial_runs_once(machine: Machine, code: int, state: State) -> None:
     spec = sh(f"echo run >> runs; echo done; exit {code}")
     job = machine.submit("a", spec)
     assert machine.submit("a", spec) == job
@@ -143,9 +141,7 @@ def test_a_trial_runs_once_and_its_outcome_is_seen(
     assert not (machine.root / "a" / payload.CANCEL).exists()
 
 
-def test_a_secret_of_the_submitter_is_in_no_file_and_in_no_process_of_the_job(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_secret_of_the_submitter(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
     job = machine.submit("a", SLEEP)
     claim, trainer = machine.running(job)
@@ -164,9 +160,7 @@ def test_what_needs_another_machine_is_refused(
     assert not (machine.root / "a").exists()
 
 
-def test_a_submission_that_fails_says_why(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_submission(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = machine.root / "python"
     broken.write_text("#!/bin/sh\necho no interpreter here\nexit 9\n")
     broken.chmod(0o755)
@@ -205,9 +199,7 @@ def test_a_killed_payload_is_lost_and_its_trainer_dead(machine: Machine) -> None
         "on another machine": ({"host": "elsewhere"}, State.RUNNING),
     },
 )
-def test_a_payload_is_known_by_more_than_its_process_id(
-    tmp_path: Path, change: dict[str, object], state: State
-) -> None:
+def test_an_id_used_again(tmp_path: Path, change: dict[str, object], state: State) -> None:
     folder, found = tmp_path / "a", Machine(tmp_path)
     folder.mkdir()
     mine = Submission(trial_id="t", attempt=1, executor="local", job_id="1.7", folder="a")
@@ -240,9 +232,7 @@ def test_of_two_sessions_that_submit_and_are_killed_one_job_comes(machine: Machi
     assert machine.final(job).exit_code == 4
 
 
-def test_cancelled_before_its_claim_it_does_not_wait_for_the_machine(
-    folder: Path, start: Start, tmp_path: Path
-) -> None:
+def test_cancelled_while_it_waits(folder: Path, start: Start, tmp_path: Path) -> None:
     with (tmp_path / "lock").open("a") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
         write_spec(folder, LaunchSpec(argv=("touch", "ran"), env=PATH))

@@ -177,7 +177,7 @@ BY_GROUP = "may be written by group"
         "root's, and a group may write in it": ("root", "team", 0o2770, BY_GROUP),
     },
 )
-def test_who_made_a_folder_on_the_way_says_whether_a_session_begins(
+def test_who_made_a_folder_on_the_way(
     people: People, owner: str, group: str, mode: int, words: str
 ) -> None:
     project = people.root / "project"
@@ -218,9 +218,7 @@ WORDS = {"a folder in its place": "{folder} belongs to user {ben}", "a link": "i
 
 
 @rows("way", {way: way for way in WORDS})
-def test_an_attempt_that_a_colleague_could_change_runs_nothing_as_us(
-    people: People, way: str
-) -> None:
+def test_a_changed_attempt_runs_nothing_as_us(people: People, way: str) -> None:
     """The project was closed when the job was submitted, and is open while the job waits."""
     project = people.project(mode=0o2755)
     cell = people.ann.does(opened(project))
@@ -250,9 +248,7 @@ def test_an_attempt_that_a_colleague_could_change_runs_nothing_as_us(
 
 
 @pytest.mark.parametrize("has_secret", [False, True], ids=["spec.json", "secrets.json"])
-def test_a_job_runs_what_was_submitted_and_nothing_else(
-    tmp_path: Path, *, has_secret: bool
-) -> None:
+def test_a_job_runs_what_was_submitted(tmp_path: Path, *, has_secret: bool) -> None:
     """Not even what this user's own other program wrote into its folder since."""
     folder, at = tmp_path / "t.1", tmp_path / "said"
     spec = LaunchSpec(argv=("sh", "-c", f"echo $API_KEY >> {at}"), env={**PATH, "API_KEY": "k-1"})
@@ -338,9 +334,7 @@ def test_another_s_repository_above_ours_runs_nothing(
 
 @pytest.mark.parametrize("kind", ["a file", "a link", "open to all"])
 @pytest.mark.parametrize("way", [*WAYS, *OWN])
-def test_another_s_settings_above_ours_are_not_read_and_that_is_said(
-    people: People, way: str, kind: str
-) -> None:
+def test_another_s_settings_above_ours_are_not_read(people: People, way: str, kind: str) -> None:
     inside, who = above(people, way)
     path = inside.parent / "xlatune.toml"
 
@@ -366,9 +360,7 @@ def test_another_s_settings_above_ours_are_not_read_and_that_is_said(
 # -- a stranger at the machine's lock --------------------------------------------------------------
 
 
-def test_a_runtime_folder_that_a_stranger_made_is_refused(
-    people: People, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stranger_s_runtime_folder(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LOCK_VARIABLE, raising=False)
     monkeypatch.setenv("TMPDIR", "/var/tmp")
     place = Path(f"/tmp/xlatune-{people.ann.uid}")
@@ -385,9 +377,7 @@ def test_a_runtime_folder_that_a_stranger_made_is_refused(
     place.rmdir()
 
 
-def test_a_stranger_s_link_at_the_place_of_the_machine_s_lock_is_not_followed(
-    people: People,
-) -> None:
+def test_a_stranger_s_link_as_the_machine_s_lock_is_not_followed(people: People) -> None:
     cell = people.ann.does(opened(people.project(mode=0o755)))
     folder, digest, said = submitted(people, cell)
     kept, shared = people.root / "diary", people.root / "shared"
@@ -407,9 +397,7 @@ def test_a_stranger_s_link_at_the_place_of_the_machine_s_lock_is_not_followed(
 
 @rows("access, readers", {"all": ("all", "ben stranger"), "group": ("group", "ben"),
                           "owner": ("owner", "")})  # fmt: skip
-def test_others_may_read_what_is_open_to_them_and_write_nothing(
-    people: People, access: str, readers: str
-) -> None:
+def test_others_read_what_is_open_to_them(people: People, access: str, readers: str) -> None:
     project, note = people.project(mode=0o2755), Noted(text="it began")
     cell = people.ann.does(opened(project, access), umask=0o077)
     people.ann.does(lambda: Ledger(cell / LEDGER).append(note, at_s=1.0), umask=0o077)
@@ -424,9 +412,7 @@ def test_others_may_read_what_is_open_to_them_and_write_nothing(
         assert said.startswith(f"LedgerError: {cell} belongs to user {people.ann.name}")
 
 
-def test_a_link_in_a_work_directory_opens_no_other_folder_of_ours_to_the_group(
-    people: People,
-) -> None:
+def test_a_link_in_a_work_directory_opens_no_other_folder_to_the_group(people: People) -> None:
     project, private = people.project(mode=0o2755), people.root / "private"
     people.ann.does(opened(project, "group"))
     private.mkdir(mode=0o700)

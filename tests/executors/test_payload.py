@@ -159,9 +159,7 @@ def test_a_pipe_among_the_files_of_a_trainer_is_not_waited_for(tmp_path: Path) -
     assert probe_environment.repositories([str(tmp_path), trainer]) == {}
 
 
-def test_what_a_trial_runs_on_is_asked_before_its_trainer_edits_anything(
-    tmp_path: Path, start: Start
-) -> None:
+def test_the_code_is_read_before_its_trainer_edits_it(tmp_path: Path, start: Start) -> None:
     trainer = str(tmp_path / "train.py")
     (tmp_path / "train.py").write_text("import model; open('model.py', 'w').write('x = 2')")
     (tmp_path / "model.py").write_text("x = 1")
@@ -250,9 +248,7 @@ def test_what_a_trainer_started_ends_with_it(
         assert (found.end_s or 0.0) - (found.start_s or 0.0) >= 5
 
 
-def test_a_trainer_that_saves_and_exits_0_on_sigterm_was_still_cancelled(
-    tmp_path: Path, start: Start
-) -> None:
+def test_a_trainer_that_exits_0_on_sigterm_was_cancelled(tmp_path: Path, start: Start) -> None:
     code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); print(flush=True)"
     write_spec(tmp_path, LaunchSpec(argv=python(f"{code}; time.sleep(300)")))
     running = start(tmp_path)
@@ -288,9 +284,7 @@ def hung(folder: Path, start: Start, *argv: str, **said: str) -> Standstill:
     return found
 
 
-def test_a_python_process_below_a_shell_tells_its_stacks_and_what_it_reads(
-    tmp_path: Path, start: Start
-) -> None:
+def test_the_stacks_of_python_below_a_shell(tmp_path: Path, start: Start) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     # the site's own customization is run as before
@@ -390,9 +384,7 @@ def put(path: Path, damage: Damage) -> None:
 
 
 @rows("damage", DAMAGES)
-def test_an_outcome_that_cannot_be_read_is_a_failure_and_is_kept(
-    tmp_path: Path, damage: Damage
-) -> None:
+def test_an_outcome_that_cannot_be_read_has_failed(tmp_path: Path, damage: Damage) -> None:
     path = tmp_path / "outcome.json"
     put(path, damage)
     put(tmp_path / "outcome.1.json", good())
@@ -403,9 +395,7 @@ def test_an_outcome_that_cannot_be_read_is_a_failure_and_is_kept(
     assert Outcome.from_json(json.loads(json.dumps(found[0].to_json()))) == found[0]
 
 
-def test_a_file_that_is_too_long_or_may_not_be_read_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "outcome.json", good() + " " * 64)
     with monkeypatch.context() as patched:
         patched.setattr(folders, "_MOST_BYTES", 64)

@@ -87,9 +87,7 @@ def test_one_request_of_the_controller_serves_all_jobs_and_all_askers(tmp_path: 
     assert slurm.asked[0][slurm.asked[0].index("-u") + 1] == getpass.getuser()
 
 
-def test_what_runs_is_asked_for_by_its_number_and_the_queue_behind_it_now_and_then(
-    polled: Polled,
-) -> None:
+def test_the_queue_behind_what_runs_is_asked_for_now_and_then(polled: Polled) -> None:
     """Slurm may have thousands of jobs of others: what we ask for does not grow with them."""
     waits = scontrol("PENDING", reason="Priority").replace("JobId=31", "JobId=32")
     state, asked = "RUNNING", list[str]()
@@ -117,9 +115,7 @@ def test_what_runs_is_asked_for_by_its_number_and_the_queue_behind_it_now_and_th
         "an error of its own": Reply(code=1, err="scontrol: fatal: read_slurm.conf: garbage"),
     },
 )
-def test_answers_without_a_word_of_our_jobs_are_a_scheduler_that_is_down(
-    polled: Polled, said: Reply
-) -> None:
+def test_answers_without_our_jobs_are_a_scheduler_that_is_down(polled: Polled, said: Reply) -> None:
     polled.says(scontrol=[RUNS, *[said] * 290, RUNS], squeue=said, sacct=said)
     assert polled.look().state is State.RUNNING
     for _ in range(290):
@@ -172,9 +168,7 @@ def test_what_the_controller_lost_is_lost_whatever_stays_open_in_the_books(polle
             Reply(code=0, out=row("RUNNING", JobID="32").replace("t1/1", "t2/1")), State.PENDING),
     },
 )  # fmt: skip
-def test_one_job_is_lost_sooner_where_others_of_ours_are_known(
-    polled: Polled, in_books: Reply, last: State
-) -> None:
+def test_one_job_of_several_is_lost(polled: Polled, in_books: Reply, last: State) -> None:
     known = {"scontrol": RUNS, "sacct": in_books}
     polled.slurm = lambda argv: UNKNOWN if argv[-1] == "32" else known[argv[0]]
     states = [polled.both(after_s=31) for _ in range(4)]
@@ -247,9 +241,7 @@ def claims(folder: Path, *, at_s: int, ranks: int = 2) -> None:
         os.utime(claim, (at_s, at_s))
 
 
-def test_the_end_of_the_first_start_that_slurm_takes_for_the_second_s_is_requeued(
-    polled: Polled,
-) -> None:
+def test_the_end_of_the_first_of_two_starts_is_requeued(polled: Polled) -> None:
     """Released at once, a job was FAILED before its script began again: `exit-code`, exit 1."""
     answers = [scontrol("FAILED", code="1:0"), *[scontrol("PENDING", reason="BeginTime")] * 2]
 
@@ -349,7 +341,7 @@ def standing_step(
         "away": ("", 290, "node002", SchedulerDown("does not show allocation 31: ")),
     },
 )  # fmt: skip
-def test_an_allocation_takes_a_trial_while_it_runs_has_its_nodes_and_the_time(
+def test_what_an_allocation_takes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
@@ -427,9 +419,7 @@ def ended(code: int, end_s: float = 96.0) -> dict[str, float]:
             {"end": ended(1, 60.0), "rank": BEGUN}, CANCELLED, "failed: .*srun ended with 1"),
     },
 )  # fmt: skip
-def test_where_a_step_stands(
-    tmp_path: Path, known: dict[str, Any], slurm: str, expected: str
-) -> None:
+def test_steps(tmp_path: Path, known: dict[str, Any], slurm: str, expected: str) -> None:
     step = standing_step(tmp_path / "run", **known)
     steps, said = (LISTED, ENDLESS) if slurm == LISTED else ("", slurm)
     found = executor(said, steps=steps).poll([step], root=tmp_path)["step-1"]
@@ -441,7 +431,7 @@ def test_where_a_step_stands(
 
 
 @rows("code, expected", {"killed": (137, ("failed", 9)), "well": (0, ("completed", None))})
-def test_a_step_that_ends_while_slurm_is_asked_is_told_by_its_end(
+def test_a_step_that_ends_while_slurm_is_asked(
     tmp_path: Path, code: int, expected: tuple[str, int | None]
 ) -> None:
     step = standing_step(tmp_path / "run", rank=BEGUN if code else OK)

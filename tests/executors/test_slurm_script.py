@@ -26,8 +26,11 @@ from tests.helpers.payloads import is_gone
 from tests.helpers.played import ARGUMENTS, NO_ACCOUNTING, Scripted, row
 from tests.helpers.tables import rows
 from tests.helpers.waiting import until
+from tests.slurm.faults import FAULTS
+from tests.slurm.sample import SAMPLE
 
 RECORD = Path(__file__).parents[1] / "data" / "slurm" / "script.sh"
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(pytest_xlatune.__file__).parent
 
 
@@ -67,9 +70,7 @@ def test_options_for_srun_reach_srun_and_a_site_may_log_in_itself(folder: Path) 
         "counts that differ": ({"resources": Resources(nodes=3)}, "3 nodes .* 2"),
     },
 )
-def test_what_cannot_be_submitted_is_refused(
-    folder: Path, changed: dict[str, Any], message: str
-) -> None:
+def test_refused_options(folder: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         script_of(folder, **changed)
 
@@ -96,7 +97,7 @@ def put_sbatch(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Path
     return wrapper.parent
 
 
-def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_trains_later(
+def test_an_sbatch_without_a_word(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_sbatch(tmp_path, monkeypatch, "exit 0\n")
@@ -111,7 +112,7 @@ def test_an_sbatch_that_says_nothing_and_takes_nothing_is_told_and_nothing_train
     assert taken.submit(SPEC, request_of(other, "c")) == "31", "it was seen to be taken"
 
 
-def test_an_sbatch_that_hangs_is_ended_with_what_it_started_and_told(
+def test_an_sbatch_that_hangs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_commands, "COMMAND_TIMEOUT_S", 0.5)
@@ -140,9 +141,7 @@ def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path:
         executor(squeue=Reply(code=0, out="\001\377 garbage")).find(request_of(ours, "c"))
 
 
-def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_environment_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS")
     for name in (*kept, "SLURM_TIME_FORMAT", "LC_ALL", "SQUEUE_FORMAT", "SLURM_JOB_ID"):
         monkeypatch.setenv(name, "ours")
@@ -156,9 +155,13 @@ def test_a_command_of_slurms_finds_its_cluster_and_prints_what_is_read(
     assert (late.is_late, late.out) == (True, "")
 
 
-def test_an_sbatch_that_never_ends_is_a_scheduler_that_is_away(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_test_that_make_slurm_faults_and_the_sample_name_is_there() -> None:
+    for name in (*FAULTS, *(f"tests/slurm/{name}" for name in SAMPLE)):
+        path, _, test = name.partition("[")[0].partition("::")
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), name
+
+
+def test_an_sbatch_of_another_session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_xlatune.executors.slurm._SBATCH_OVER_S", 0.1)
     (folder / "submitit").mkdir()
     with (folder / "submitit" / "sbatch.lock").open("a") as held:

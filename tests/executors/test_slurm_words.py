@@ -256,9 +256,7 @@ class Nodes:
         "one that Slurm has given up": (["down*"], "n2 is down*, it does not respond", []),
     },
 )
-def test_a_node_that_does_not_respond_is_asked_again(
-    states: list[str], fault: str, slept_s: list[int]
-) -> None:
+def test_silent_nodes(states: list[str], fault: str, slept_s: list[int]) -> None:
     nodes = Nodes(*states)
     faults = nodes.executor.node_faults(["n1", "n2"])
     assert faults == ((f"{fault}, expected idle",) if fault else ())
@@ -274,9 +272,7 @@ def test_a_node_that_does_not_respond_is_asked_again(
         "a silent one is left to Slurm": ("idle*", (), 0, 0),
     },
 )
-def test_nodes_are_resumed_twice_at_most(
-    state: str, resumed: tuple[str, ...], updates: int, faults: int
-) -> None:
+def test_resumed_nodes(state: str, resumed: tuple[str, ...], updates: int, faults: int) -> None:
     nodes = Nodes(state)
     done = nodes.executor.resume(["n1", "n2"])
     assert (done.nodes, len(done.faults)) == (resumed, faults)
@@ -309,9 +305,7 @@ NO_NODES = "srun: error: Unable to allocate resources"
         "no nodes to look from": (Reply(code=1, err=NO_NODES), {}, NO_NODES),
     },
 )
-def test_the_nodes_say_what_they_see(
-    answer: Reply, unseen: dict[str, tuple[str, ...]], why_not: str
-) -> None:
+def test_what_nodes_see(answer: Reply, unseen: dict[str, tuple[str, ...]], why_not: str) -> None:
     slurm = Scripted(srun=answer)
     options = {"partition": "p", "srun.x": "1"}
     sight = SlurmExecutor(run=slurm).probe(["/a/b"], nodelist=["n1", "n2"], options=options)

@@ -121,19 +121,17 @@ FAULTS: dict[str, tuple[str, str]] = {
     "test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on":
         ("allocation: no time is left", "the sweep ends and says so; another goes on"),
     # with a played Slurm, where the lab would take a quarter of an hour or cannot do it
-    f"{_E}slurm_poller.py::test_answers_without_a_word_of_our_jobs_are_a_scheduler_that_is_down":
+    f"{_E}slurm_poller.py::test_answers_without_our_jobs_are_a_scheduler_that_is_down":
         ("blind for so many seconds", "down, then known"),
-    f"{_E}slurm_poller.py::test_a_controller_that_is_away_is_waited_out_and_nothing_is_lost":
-        ("controller away for 14 min", "waited out"),
     f"{_E}slurm_poller.py::test_a_controller_that_stays_away_ends_the_wait":
-        ("controller away for longer", "gives up, jobs run on"),
-    f"{_E}slurm_poller.py::test_a_job_is_not_lost_while_its_log_grows":
+        ("controller away for 14 min, and for longer", "waited out; gives up, jobs run on"),
+    f"{_E}slurm_poller.py::test_empty_rounds_in_a_row_are_lost_unless_the_log_grows":
         ("unknown, but its log grows", "not lost"),
-    f"{_E}slurm_nodes.py::test_a_silent_node_is_waited_for_by_slurm_and_neither_resumed_nor_a_fault":
+    f"{_E}slurm_words.py::test_resumed_nodes[a silent one is left to Slurm]":
         ("silent after a restart", "no RESUME, no epoch"),
-    f"{_C}refused.py::test_a_limit_that_others_hold_is_waited_out_for_a_while":
+    f"{_C}trouble.py::test_a_limit_that_others_hold_is_waited_out_for_a_while":
         ("limit held by other jobs", "waited out"),
-    f"{_C}refused.py::test_a_work_directory_that_is_away_is_waited_for":
+    f"{_C}trouble.py::test_a_work_directory_that_is_away_is_waited_for":
         ("work directory away", "waited for"),
     f"{_S}trials.py::test_an_sbatch_that_outlives_its_session_is_waited_for":
         ("sbatch outlives its session", "waited for"),

@@ -191,9 +191,7 @@ def numbers(losses: list[str]) -> list[float]:
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind == "called" else PROGRAMS) for kind in STEPS]
 )
-def test_a_step_of_each_kind_takes_turns(
-    kind: str, losses: dict[bool, list[str]], tmp_path: Path
-) -> None:
+def test_each_kind_of_step(kind: str, losses: dict[bool, list[str]], tmp_path: Path) -> None:
     rotated = run_rotated(write_trainer(tmp_path, kind), spec_of(SLOWER, COPY))
     read = rotated.read
     assert (rotated.status, read.trouble, read.refused) == (0, "", {}), rotated.said
@@ -346,9 +344,7 @@ def test_a_sitecustomize_lets_the_next_one_run(tmp_path: Path) -> None:
     assert rotated.said.endswith("runs\n")
 
 
-def test_a_journal_that_cannot_be_written_costs_the_rotation_and_not_the_trainer(
-    tmp_path: Path,
-) -> None:
+def test_a_journal_that_cannot_be_written_costs_only_the_rotation(tmp_path: Path) -> None:
     trainer = write_trainer(tmp_path, "called")
     (tmp_path / "rotation.0.jsonl").symlink_to(tmp_path / "elsewhere")
     rotated = run_rotated(trainer, spec_of(COPY))

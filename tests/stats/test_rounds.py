@@ -114,11 +114,9 @@ def turns(
     found = []
     for at, (before, name) in enumerate(zip(["", *order[:-1]], order, strict=True)):
         gain = effects.get(name, 0.0) + drawn.gauss(0, noise) + (left or {}).get(before, 0.0)
-        cost = 0.5 - gain - drift * at / len(order)
-        turn = {"program": name, "before": before, "round": at // len(names)}
-        found.append(
-            MeasuredTurn.from_json(turn | {"first_step": 4 * at, "steps": 2, "log_step_s": cost})
-        )
+        turn = {"program": name, "before": before, "round": at // len(names), "steps": 2}
+        turn |= {"first_step": 4 * at, "log_step_s": 0.5 - gain - drift * at / len(order)}
+        found.append(MeasuredTurn.from_json(turn))
     return found
 
 

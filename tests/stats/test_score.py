@@ -204,21 +204,17 @@ def test_a_score_lies_between_its_fastest_and_slowest_step(seconds: list[float])
         assert found.n_steps >= PLAIN.min_steps
 
 
-def of_collectives(steps: list[StepRecord], logged: Logged) -> Score | NoScore:
-    protocol = Protocol(metric="busbw")
-    return score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
+def test_another_figure_than_tgs_is_scored_and_a_job_without_it_says_why() -> None:
+    def of_collectives(steps: list[StepRecord], logged: Logged) -> Score | NoScore:
+        protocol = Protocol(metric="busbw")
+        return score(steps, protocol=protocol, tokens_per_device_step=None, logged=logged)
 
-
-def test_another_figure_than_tgs_is_scored() -> None:
     found = of_collectives([], Logged(value=4.0))
     assert isinstance(found, Score)
     assert found.figure
     assert (found.figure.value, found.value) == pytest.approx((4.0, math.log(4.0)))
     assert (found.n_steps, found.tgs, found.timings) == (1, None, ())
     assert Score.from_json(found.to_json()) == found
-
-
-def test_a_job_without_its_figure_says_why() -> None:
     for steps, logged, reason in (
         ([], Logged(), "no line prints `# Avg bus bandwidth"),
         ([], Logged(value=0.0), "bus bandwidth is 0: only"),
@@ -313,6 +309,6 @@ def test_a_job_that_has_too_few_steps_there_says_so() -> None:
     assert isinstance(gone, NoScore)
     assert "were not kept" in sentence(gone.reason)
     # settling is the first half against the second
-    times = [30.0] * 5 + [30.3] * 5 + [30.0] * 5
-    assert first_half_excess(scored(job(times)), PLAIN) == pytest.approx(math.log(1.01))
-    assert first_half_excess(replace(scored(job(times)), timings=()), PLAIN) is None
+    found = scored(job([30.0] * 5 + [30.3] * 5 + [30.0] * 5))
+    assert first_half_excess(found, PLAIN) == pytest.approx(math.log(1.01))
+    assert first_half_excess(replace(found, timings=()), PLAIN) is None

@@ -644,6 +644,12 @@ def test_it_finds_the_ceiling_and_the_best_below_it() -> None:
     assert len(set(map(frozenset, blocks))) == 1, "complete blocks"
     assert 2 <= len(blocks[0]) <= 4
     assert len(set(map(tuple, blocks))) > 1, "each block has an order of its own"
+    # where no compiler answers it goes on as without one
+    silent = asking(sizes(ceiling=21, best=12), lambda _: None, said="no target")
+    asked = drive(batch(start=8, compiles=True), silent)
+    assert len(asked.history) - len(asked.jobs) == 1, "it is asked once"
+    assert [each.trial.id for each in asked.jobs] == [each.trial.id for each in ended.history]
+    assert "looked for the ceiling: no target" in asked.notes
 
 
 def test_a_size_that_ran_above_one_that_did_not_fit_is_not_recommended() -> None:
@@ -689,15 +695,6 @@ def test_a_compiler_is_asked_before_any_job_and_no_job_is_out_of_memory(ceiling:
     assert max(probed(ended)) == min(ceiling, 32)
     assert (ended.record.largest, ended.record.unfit) == (str(min(ceiling, 32)), "")
     assert ended.summary[-1].endswith("no larger one may be tried")
-
-
-def test_where_no_compiler_answers_it_goes_on_as_without_one() -> None:
-    run = sizes(ceiling=21, best=12)
-    before = drive(batch(start=8), run).history
-    ended = drive(batch(start=8, compiles=True), asking(run, lambda _: None, said="no target"))
-    assert len(ended.history) - len(ended.jobs) == 1, "it is asked once"
-    assert [each.trial.id for each in ended.jobs] == [each.trial.id for each in before]
-    assert "looked for the ceiling: no target" in ended.notes
 
 
 def test_a_second_key_is_a_list_of_cells() -> None:

@@ -304,13 +304,12 @@ def test_an_arm_that_is_lost_on_two_slots_kills_neither_and_without_a_slot_nothi
     due = study.decide([]).due
     first = next(each for each in due if not each.is_baseline)
     history = [lost(first, DEAD)]
-    assert first.cell_digest not in slots(study.decide(history).due)
-    again = next(each for each in study.decide(history).due if each.arm == first.arm)
-    assert again.cell_digest != first.cell_digest
+    proposed = study.decide(history).due
+    assert first.cell_digest not in slots(proposed)
+    again = next(each for each in proposed if each.arm == first.arm)
     history.append(lost(again, DEAD))
     proposed = study.decide(history).due
     assert first.arm not in {each.arm for each in proposed}
     assert {first.cell_digest, again.cell_digest} <= slots(proposed)
     firsts = {each.cell_digest: each for each in due}
-    assert len(firsts) == 8
     assert study.decide([lost(each, DEAD) for each in firsts.values()]).due == ()

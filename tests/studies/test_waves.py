@@ -72,13 +72,9 @@ BEST = "overlap-2+ag-1g+double"
 
 
 def study(**changes: Any) -> TuningStudy:
-    values: dict[str, Any] = {
-        "cell": CELL,
-        "profiles": SINGLES,
-        "derived": (Stacks(slots=4), Around(slots=3, ladders=LADDER)),
-        "budget": 60,
-    } | changes
-    return TuningStudy(**values)
+    rules = (Stacks(slots=4), Around(slots=3, ladders=LADDER))
+    values: dict[str, Any] = {"cell": CELL, "profiles": SINGLES, "derived": rules, "budget": 60}
+    return TuningStudy(**values | changes)
 
 
 def one_by_one(sweep: TuningStudy, run: Answer, **how: Any) -> list[TrialResult]:

@@ -200,14 +200,6 @@ def test_what_a_gate_refuses(make: Callable[[], object], message: str) -> None:
         make()
 
 
-def test_a_declared_study_is_read_back() -> None:
-    for study in (STUDY, CalibrationStudy(cell=CELL), TuningStudy(cell=CELL, profiles=(NEW,))):
-        assert study_of(study.name, study.to_json()) == study
-        assert all_selected(study) == study
-    with pytest.raises(LedgerError, match="another version"):
-        study_of("phase-of-the-moon", STUDY.to_json())
-
-
 def test_a_calibration_measures_the_baseline_alone() -> None:
     study = CalibrationStudy(cell=CELL, jobs=12)
     trials = study.decide([]).due
@@ -225,6 +217,11 @@ def test_a_calibration_measures_the_baseline_alone() -> None:
     study = CalibrationStudy(cell=replace(CELL, nodelist=nodes[0]), jobs=12, slots=nodes)
     assert [cell.nodelist for cell in study.cells] == list(nodes[:6])
     assert {*Counter(trial.cell_digest for trial in study.decide(()).due).values()} == {2}
-    # a sweep does not take them for its own baselines
+    # a declared study is read back
+    for each in (STUDY, study, TuningStudy(cell=CELL, profiles=(NEW,))):
+        assert study_of(each.name, each.to_json()) == all_selected(each) == each
+    with pytest.raises(LedgerError, match="another version"):
+        study_of("phase-of-the-moon", STUDY.to_json())
+    # a sweep does not take its jobs for baselines of its own
     sweep = TuningStudy(cell=CELL, profiles=(NEW,))
     assert sweep.decide(every).due == sweep.decide([]).due

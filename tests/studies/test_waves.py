@@ -398,14 +398,6 @@ def test_the_baseline_is_run_for_evidence_before_the_wave_and_not_in_its_budget(
     assert cut == "wave2: cut at 3 slots: ag-1g, ag-2g, unheard-of, ragged-off"
 
 
-def test_without_a_record_the_declared_order_is_run() -> None:
-    sweep = ordered()
-    lost = evidence(None, status=TrialStatus.DROPPED, is_read=False, reason="out of memory")
-    due = sweep.decide([lost]).due
-    assert {"ag-1g", "ag-2g", "permute-8g"} < {each.profile.id for each in due}
-    assert any(f"evidence run {RUN.id}: out of memory" in e for e in notes_of(sweep, [lost]))
-
-
 def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> None:
     ours = rule(pgle=True, aims=AIMS | {"pgle-profile": ("communication",)})
     path = "/shared/s/cell/baseline-deployed-e.1/pgle.pbtxt"
@@ -424,6 +416,14 @@ def test_the_trace_of_the_evidence_run_is_one_more_candidate_by_one_word() -> No
     alone = ordered(by_trace, Stacks(slots=1), selected=frozenset({"stack-1"}))
     for sweep in (ordered(by_trace), alone):
         assert sweep.decide(()).due == sweep.outlook(()).ahead[:1] == (sweep.evidence_trial,)
+
+
+def test_without_a_record_the_declared_order_is_run() -> None:
+    sweep = ordered()
+    lost = evidence(None, status=TrialStatus.DROPPED, is_read=False, reason="out of memory")
+    due = {each.profile.id for each in sweep.decide([lost]).due}
+    assert {"ag-1g", "ag-2g", "permute-8g"} < due
+    assert any(f"evidence run {RUN.id}: out of memory" in e for e in notes_of(sweep, [lost]))
 
 
 def test_what_does_nothing_to_the_program_takes_no_slot() -> None:

@@ -1,4 +1,4 @@
-"""The command line: what it prints and in which forms, its help, and how it refuses."""
+"""The command line: what it prints, its help, how it refuses, and commands of others."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
 from pytest_xlatune.cli.show import Output, present
 from pytest_xlatune.model.errors import Exit
-from pytest_xlatune.report.document import Table, Text, brief, columns, lines, literal
+from pytest_xlatune.report.document import brief, lines
 from tests.cli.conftest import Run
 from tests.helpers import scripted
+from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
+from tests.helpers.captures import node
+from tests.helpers.guests import install, whole
+from tests.helpers.hlo_programs import write_dump
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 LAUNCHER = "python=/opt/venv/bin/python,config=/opt/maxtext/configs/base.yml"
@@ -42,9 +46,8 @@ def test_steps_as_json(log: Path, tmp_path: Path, run: Run) -> None:
     document = json.loads(out)
     assert (status, document["schema"]) == (0, 1)
     (entry,) = document["logs"]
-    assert entry["steps"][3] == {
-        "step": 3, "seconds": 0.5, "tgs": 1024.0, "tflops": 1.5, "mfu": None, "loss": 7.1,
-    }  # fmt: skip
+    step = {"step": 3, "seconds": 0.5, "tgs": 1024.0, "tflops": 1.5, "mfu": None, "loss": 7.1}
+    assert entry["steps"][3] == step
     assert entry["score"]["tgs"] == pytest.approx(1024)
     assert entry["score"]["window"] == [5, 14]
     assert (entry["status"], entry["no_score_reason"]) == ("ok", None)
@@ -55,6 +58,9 @@ def test_steps_as_json(log: Path, tmp_path: Path, run: Run) -> None:
     (entry,) = json.loads(run("steps", "--json", path)[1])["logs"]
     assert (entry["steps"][0]["loss"], entry["score"]) == ("nan", None)
     assert entry["findings"][0]["class"] == "numerical-failure"
+    status, out, err = run("steps", "--json", tmp_path / "gone.log", log)
+    assert (status, "gone.log cannot be read: No such file" in err) == (2, True)
+    assert [Path(each["path"]).name for each in json.loads(out)["logs"]] == ["job.log"]
 
 
 def test_steps_and_triage_as_text(log: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +69,7 @@ def test_steps_and_triage_as_text(log: Path, run: Run, monkeypatch: pytest.Monke
     with log.open("a", encoding="utf-8") as file:
         file.write("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB\n")
     status, out, _ = run("triage", log)
-    assert status == 1
-    assert "oom-gpu" in out
+    assert (status, "oom-gpu" in out) == (1, True)
     # a trial is named by its folder
     folder = log.parent / "fast-wave2.0-ac98cfcf49.1"
     folder.mkdir()
@@ -74,18 +79,6 @@ def test_steps_and_triage_as_text(log: Path, run: Run, monkeypatch: pytest.Monke
     # an output that was closed from the start, as Python has it under `>&-`, is no trouble
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["steps", str(folder)]) == 0
-
-
-def test_what_is_no_log_is_named_and_the_others_are_still_read(
-    log: Path, tmp_path: Path, run: Run
-) -> None:
-    other = tmp_path / "picture.png"
-    other.write_bytes(bytes(range(256)) * 40)
-    status, out, err = run("steps", "--json", other, tmp_path / "gone.log", log)
-    assert status == 2
-    assert [Path(each["path"]).name for each in json.loads(out)["logs"]] == ["job.log"]
-    assert "picture.png is not the log" in err
-    assert "gone.log cannot be read: No such file" in err
 
 
 def test_numpy_starts_no_threads_and_jobs_inherit_nothing() -> None:
@@ -103,16 +96,10 @@ def test_numpy_starts_no_threads_and_jobs_inherit_nothing() -> None:
 def written_to(output: int, *given: str) -> tuple[str, int]:
     """What a process of the command says on stderr, and its exit code; closes the output."""
     code = "import sys; from pytest_xlatune.cli import main; sys.exit(main(sys.argv[1:]))"
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    argv, stderr = [sys.executable, "-c", code, *given], subprocess.PIPE
     with os.fdopen(output, "w") as file:
-        ended = subprocess.run(
-            [sys.executable, "-c", code, *given],
-            stdout=file,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            env=buffered,
-        )
+        ended = subprocess.run(argv, stdout=file, stderr=stderr, text=True, check=False, env=env)
     return ended.stderr, ended.returncode
 
 
@@ -209,13 +196,6 @@ def test_a_help_has_examples_that_the_command_takes(name: str, run: Run) -> None
         parser_of(name).parse_args([name, *words])
 
 
-def test_a_misspelt_variable_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLATUNE_WORKDIRR", "elsewhere")
-    status, out, err = run("hlo", ".")
-    assert (status, out) == (2, "")
-    assert "XLATUNE_WORKDIRR" in err
-
-
 @pytest.mark.parametrize(
     ("argv", "status", "words"),
     [
@@ -225,39 +205,34 @@ def test_a_misspelt_variable_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) 
         ("jobs --workdir nowhere", 2, ("name another --workdir",)),
         ("jobs pretend", 2, ("unknown sweep 'pretend'",)),
         ("--version", 0, (f"xlatune {__version__}\n",)),
+        ("XLATUNE_WORKDIRR=x hlo .", 2, ("XLATUNE_WORKDIRR",)),
+        ("flags lint --python /no/such/python --xla_a=1", 2, ("not on this machine",)),
+        ("flags lint --python p --jaxlib 0.8.3 --xla_a=1", 2, ("one of the two",)),
+        ("flags lint --deployed '--xla_a=1 b' --xla_a=1", 2, ("--deployed: 'b' does not begin",)),
+        ("flags list --device nope --axis DP", 2, ("unknown device 'nope'",)),
+        ("flags show xla_gpu_autotune_lvl", 2, ("did you mean",)),
     ],
 )
-def test_a_command_ends_with(argv: str, status: int, words: tuple[str, ...], run: Run) -> None:
-    sweep = SWEEPS / "test_quickstart.py"
-    ended, out, err = run(*(sweep if word == "SWEEP" else word for word in argv.split()))
+def test_a_command_ends_with(
+    argv: str, status: int, words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"SWEEP": str(SWEEPS / "test_quickstart.py")}
+    given = [named.get(word, word) for word in shlex.split(argv)]
+    if given[0].startswith("XLATUNE_"):
+        monkeypatch.setenv(*given.pop(0).split("="))
+    ended, out, err = run(*given)
     assert ended == status
     assert [each for each in words if each not in (err if status else out)] == []
+    assert bool(out) is not bool(status)
 
 
-LONG = "a kernel's name " + "x" * 90
-TABLE = Table(
-    columns=columns("kernel", "family", ">ms"),
-    rows=((literal(LONG), "gemm", "6.000"), ("copy", "", "-12.500")),
-    compact=True,
-)
-QUICK = brief("Where time went", lines("  as it `stands`", "2"), TABLE, Text(text="a `word`"))
-VALUES = {"schema": 1, "ms": [6.0, -12.5]}
-FOUND = Output(documents=(QUICK,), json=lambda: VALUES)
-Said = pytest.CaptureFixture[str]
-
-
-def test_each_form_has_the_same_figures(capsys: Said) -> None:
-    assert present(FOUND, argparse.Namespace(json=False)) == 0
-    text = capsys.readouterr().out
-    assert all(figure in text for figure in ("6.000", "-12.500"))
-    assert present(FOUND, argparse.Namespace(json=True)) == 0
-    assert json.loads(capsys.readouterr().out) == VALUES
-
-
-def test_a_problem_goes_to_stderr_and_decides_the_status(capsys: Said) -> None:
+def test_a_problem_goes_to_stderr_and_decides_the_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = brief("Where time went", lines("  as it `stands`", "2"))
     for output, status, said in (
-        (Output(documents=(QUICK,), status=10), 10, ""),
-        (Output(documents=(QUICK,), status=10, problems=("gone.log",)), 2, "gone.log"),
+        (Output(documents=(table,), status=10), 10, ""),
+        (Output(documents=(table,), status=10, problems=("gone.log",)), 2, "gone.log"),
         (Output(notes=("a copy",), problem_status=Exit.INTERNAL), 0, "a copy"),
         (Output(problems=("unknown cell",)), 2, "unknown cell"),
     ):
@@ -268,20 +243,219 @@ def test_a_problem_goes_to_stderr_and_decides_the_status(capsys: Said) -> None:
 
 
 def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     made = scripted.campaign(tmp_path, scripted.FakeExecutor())
     scripted.run(made)
     monkeypatch.chdir(tmp_path)
     folder, gone = str(made.folder), str(tmp_path / "gone")
-    assert main(["report", folder, "--no-files"]) == 0
-    assert "FASTER" in capsys.readouterr().out
-    assert main(["report", folder, folder, "--json"]) == 0
-    assert [report["schema"] for report in json.loads(capsys.readouterr().out)] == [3, 3]
-    assert main(["report", folder, gone, "--json"]) == 3
-    said = capsys.readouterr()
-    assert len(json.loads(said.out)) == 1, "a list where several were named"
-    assert "gone does not exist" in said.err
+    assert "FASTER" in run("report", folder, "--no-files")[1]
+    status, out, _ = run("report", folder, folder, "--json")
+    assert (status, [report["schema"] for report in json.loads(out)]) == (0, [3, 3])
+    status, out, err = run("report", folder, gone, "--json")
+    assert (status, len(json.loads(out))) == (3, 1), "a list where several were named"
+    assert "gone does not exist" in err
     assert not (tmp_path / "reports").exists()
-    assert main(["report", folder, gone, folder]) == 3
+    assert run("report", folder, gone, folder)[0] == 3
     assert (tmp_path / "reports" / "pretend-tuning.md").exists()
+
+
+(ENTRY, COMMAND), PROJECT = whole("a command")
+
+
+def test_it_is_listed_beside_ours_and_runs_as_ours_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    group = "pytest_xlatune.commands"
+    # one that cannot be loaded, and a name of ours
+    more = {"broken": "their_absence:COMMAND", "steps": "xlatune_words:COMMAND"}
+    names = {group: {**PROJECT["entry-points"][group], **more}}
+    modules = {"xlatune_words": ENTRY, "xlatune_words_command": COMMAND}
+    monkeypatch.syspath_prepend(install(tmp_path / "there", "their-words", names, modules))
+    for module in modules:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def helped(*words: str) -> str:
+        status, out, _ = run(*words, "--help")
+        assert status == 0
+        return " ".join(out.split())
+
+    assert "score of logs" in helped("steps")
+    assert "xlatune_words" not in sys.modules, "no other distribution can take a name of ours"
+    assert "words count the words of a file, 100 % of them" in helped()
+    assert "xlatune_words_command" not in sys.modules, "its own module is not loaded for that"
+    (tmp_path / "notes.txt").write_text("one two three")
+    assert run("words", "notes.txt") == (0, "3 words\n", "")
+    status, _, err = run("words", "none.txt")
+    assert (status, "xlatune: none.txt: no such file" in err) == (2, True)
+    assert "examples: xlatune words notes.txt" in helped("words")
+    why = "their_absence:COMMAND of their-words 1.2 cannot be loaded: ModuleNotFound"
+    status, _, err = run("broken")
+    assert (status, why in err) == (2, True)
+    assert why in helped(), "the others are there"
+
+
+ROOT = Path(__file__).parents[2]
+OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("list", ("--xla_gpu_all_gather_combine_threshold_bytes = 268435456",)),
+        # of an axis it is what a wave would take
+        ("list --axis pp --jaxlib 0.10.2 --device sm_90",
+         ("left out: pipeline-ag: --xla_gpu_pipeline_all_gather is accepted since",)),
+        ("show --xla_gpu_collective_inflation_factor NCCL_BUFFSIZE",
+         ("collective-inflation: --xla_gpu_collective_inflation_factor (blocked)",
+          "recipes write 16M")),
+        # a flag that only the releases know
+        ("show xla_gpu_graph_min_graph_size", ("not in the catalog",)),
+        ("show ag channels",
+         ("seen in:  NCCL_DEBUG=INFO", "accepted since jaxlib 0.4.30 or before")),
+    ],
+)  # fmt: skip
+def test_list_and_show(run: Run, argv: str, words: tuple[str, ...]) -> None:
+    code, out, _ = run("flags", *argv.split())
+    assert code == 0
+    assert [each for each in words if each not in out] == []
+
+
+@pytest.mark.jax
+def test_lint_of_words(run: Run) -> None:
+    assert run("flags", "lint", "--xla_gpu_enable_triton_gemm=false")[0] == 0
+    code, out, _ = run(
+        "flags", "lint", "--json", "--xla_gpu_no_such=1 --xla_disable_hlo_passes=x",
+        "NCCL_BUFFSIZE=16M", "--deployed", "--xla_disable_hlo_passes=y",
+    )  # fmt: skip
+    assert code == 1
+    document = json.loads(out)
+    rules = [objection["rule"] for objection in document["objections"]]
+    assert rules == ["plain-integer", "unknown-flag", "adds-up"]
+    assert document["jaxlib"]
+
+
+@pytest.mark.usefixtures("xla")
+def test_lint_of_a_sweep_file(run: Run) -> None:
+    sweep = ROOT / "sweeps" / "test_quickstart.py"
+    code, out, _ = run("flags", "lint", sweep, "--python", sys.executable)
+    assert code == 1
+    assert "profile warp-drive: unknown to this XLA: --xla_cpu_enable_warp_drive" in out
+
+
+MEGASCALE = "--megascale_abort_on_hangs=true"
+# words of the command -> rules that object, whether the tables know the release
+WITHOUT_XLA: dict[str, tuple[str, list[str], bool]] = {
+    "a release that was probed": (
+        "--jaxlib 0.6.2 --xla_gpu_pipeline_all_gather=on", ["unknown-flag"], True),
+    "a release between one that lacks it and one that has it": (
+        f"--jaxlib 0.4.34 {OVERLAP}=2", [], False),
+    "a release of later": (
+        "--jaxlib 99.0 --xla_gpu_no_such=1 --deployed --xla_gpu_autotune_level=0", [], False),
+    "a bare flag of libtpu": (f"{MEGASCALE} --device v6e --jaxlib 0.10.2", ["tpu-flag"], True),
+    "a flag of libtpu in its variable": (
+        f"LIBTPU_INIT_ARGS={MEGASCALE} --jaxlib 0.4.35", [], True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "rules", "is_probed"), WITHOUT_XLA.values(), ids=WITHOUT_XLA)
+def test_lint_without_an_xla(run: Run, argv: str, rules: list[str], *, is_probed: bool) -> None:
+    code, out, _ = run("flags", "lint", "--json", *shlex.split(argv))
+    document = json.loads(out)
+    assert [objection["rule"] for objection in document["objections"]] == rules
+    assert code == bool(rules)
+    (said,) = document["unchecked"]
+    assert ("other releases than jaxlib" not in said) is is_probed
+
+
+def captured(folder: Path, unit: int) -> Path:
+    """A folder with the capture of a node with four devices, steps 5, 6 and 7."""
+    folder.mkdir()
+    (folder / "n1.xplane.pb").write_bytes(node(gpus=4, unit=unit).data())
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return captured(tmp_path / "base", 10**6)
+
+
+# --- hlo ------------------------------------------------------------------------------------------
+
+
+def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
+    run: Run, tmp_path: Path
+) -> None:
+    code, out, err = run("hlo", write_dump(tmp_path / "dump", "fsdp-ov"))
+    assert (code, err) == (0, "")
+    assert "4 x all-gather: 32 MiB, asynchronous" in out
+    assert "option xla_gpu_enable_latency_hiding_scheduler=true" in out
+    dumps = [write_dump(tmp_path / name, name) for name in ("fsdp", "fsdp-ag")]
+    code, out, _ = run("hlo", *dumps)
+    assert code == 0
+    assert "all-gathers in the loop: 4 of 32 MiB -> 2 of 64 MiB" in out
+    code, out, _ = run("hlo", *dumps, "--json")
+    document = json.loads(out)
+    assert (code, document["difference"]["change"]) == (0, "other program")
+
+
+@pytest.mark.parametrize("bad", ["/dev", "/dev/zero"], ids=["no dump", "a device"])
+def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
+    run: Run, tmp_path: Path, bad: str
+) -> None:
+    good = write_dump(tmp_path / "good", "fsdp-ov")
+    for argv in ((bad,), (good, bad)):
+        code, out, err = run("hlo", *argv)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"{bad}: no " in err
+        assert ("jit_train_step for sm_9.0" in out) is (good in argv)
+
+
+# --- drill ----------------------------------------------------------------------------------------
+
+
+def test_a_trace_reconciles_and_two_variants_are_compared(
+    run: Run, base: Path, tmp_path: Path
+) -> None:
+    code, out, err = run("drill", base, "--json", "--steps", 3)
+    assert (code, err) == (0, "")
+    (drill,) = json.loads(out)["variants"]
+    assert (drill["steps"], len(drill["gpus"])) == ([5, 6, 7], 4)
+    total = sum(step["sum_ps"] for gpu in drill["gpus"] for step in gpu["steps"])
+    assert sum(row["sum_ps"] for row in drill["families"]) == total
+    assert sum(row["sum_ps"] for row in drill["kernels"]) == total
+    faster = captured(tmp_path / "faster", 9 * 10**5)
+    argv = ["--steps", 3, base, "--", faster, "--step-time", 0.5, "--step-time", 0.4]
+    code, out, err = run("drill", *argv)
+    assert (code, err) == (0, "")
+    assert "step - total kernel" in out
+    assert json.loads(run("drill", *argv, "--json")[1])["sentences"]
+    for options, message in (
+        (("--gpus", 16), "4 devices with kernels in 1 capture, 16 expected"),
+        (("--step-time", 1, "--step-time", 2), "2 times for 1 variant;"),
+        (("--families", "/nope.json"), "/nope.json: no JSON file"),
+    ):
+        code, out, err = run("drill", base, *options)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+
+
+@pytest.mark.parametrize("name", ["n2.xplane.pb", "n2.trace.json.gz"], ids=["cut", "foreign"])
+def test_a_bad_capture_is_named_and_the_others_are_still_read(
+    run: Run, base: Path, name: str
+) -> None:
+    good = base / "n1.xplane.pb"
+    data = good.read_bytes()
+    (base / name).write_bytes(data[: len(data) // 2] if "xplane" in name else b"no gzip at all")
+    for argv in ((base,), ("/gone", base), (base, "--", "/gone")):
+        code, out, err = run("drill", *argv)
+        assert (code, "steps 5, 6, 7" in out) == (2, True)
+        assert f"{name}: " in err
+        assert ("/gone: no such file" in err) is ("/gone" in argv)
+        assert "no capture among" not in err
+    good.unlink()
+    code, out, err = run("drill", base)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{name}: " in err

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from pytest_xlatune.cli import main
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.write_sweep import KINDS, STUDIES, answers, read_command
+from tests.cli.conftest import Run
 from tests.helpers.log_lines import step, text_of
 from tests.helpers.sessions import run_inside
 
@@ -23,44 +25,45 @@ OPTIONS = {
     "maxtext": ("--config", "/opt/configs/tiny.yml", "--python", "/opt/venv/bin/python"),
     "maxtext-slurm": ("--checkout", "/opt/maxtext-slurm"),
 }
+PATH = Path("test_a.py")
 
 
-class Initiated:
+class Initiated(NamedTuple):
     """What `xlatune init test_a.py ...` ended with, said and wrote into the folder."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], *argv: str) -> None:
-        self.status = main(["init", "test_a.py", *argv])
-        self.out, self.err = capsys.readouterr()
-        self.path = Path("test_a.py")
-        self.text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+    status: int
+    out: str
+    err: str
+    text: str
 
 
 Init = Callable[..., Initiated]
 
 
 @pytest.fixture
-def init(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Init:
+def init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Init:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO())
-    return lambda *argv: Initiated(capsys, *argv)
+
+    def call(*argv: str) -> Initiated:
+        ended = run("init", PATH, *argv)
+        return Initiated(*ended, PATH.read_text(encoding="utf-8") if PATH.exists() else "")
+
+    return call
 
 
 @pytest.mark.parametrize("nodes", ["", "node[001-008]"], ids=["this machine", "nodes"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_written_file_is_collected_and_planned(
-    *, kind: str, nodes: str, loaded: None, pytester: pytest.Pytester, init: Init,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    *, kind: str, nodes: str, loaded: None, pytester: pytest.Pytester, init: Init, run: Run
+) -> None:
     if kind == "maxtext-slurm":
         nodes = "node[001-008]"
     argv = ["--kind", kind, *OPTIONS[kind], *CELL, "--flags", FLAGS, "--nodelist", nodes]
     assert init(*argv).status == 0
     assert "exists" in init(*argv).err, "nothing is overwritten"
-    assert main(["plan", "test_a.py"]) == 0
-    assert "--xla_gpu_enable_nccl_user_buffers" in capsys.readouterr().out
-    done = run_inside(pytester, "--collect-only", "-q", "test_a.py")
+    assert "--xla_gpu_enable_nccl_user_buffers" in run("plan", PATH)[1]
+    done = run_inside(pytester, "--collect-only", "-q", str(PATH))
     assert done.ret == 0
     done.stdout.fnmatch_lines(["*::test_wave2[[]enable-nccl-user-buffers]"])
 
@@ -77,21 +80,20 @@ def test_a_study_of_ones_own_trainer_is_written_and_planned(study: str, init: In
     made = init(*argv)
     assert made.status == 0
     assert ("--xlatune-commits main..HEAD" in made.out) == (study == "commits")
-    assert type(load_sweep(made.path).declared).__name__ == STUDIES[study][0]
+    assert type(load_sweep(PATH).declared).__name__ == STUDIES[study][0]
 
 
 def test_a_python_without_jax_is_refused_for_a_trainer_that_imports_it(
     tmp_path: Path, init: Init
 ) -> None:
-    python = tmp_path / "bin" / "python3"
-    python.parent.mkdir()
+    python = tmp_path / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
     python.chmod(0o700)
-    made = init("--command", f"{python} /t {{steps}}", *CELL, "--nodelist", "")
-    assert f"note: {python} has no JAX" in made.out, "it may not need it"
+    cell = (*CELL, "--nodelist", "")
+    assert f"note: {python} has no JAX" in init("--command", f"{python} /t {{steps}}", *cell).out
+    PATH.unlink()
     Path("train.py").write_text("def f():\n    from jax.sharding import Mesh\n", encoding="utf-8")
-    Path(made.path).unlink()
-    refused = init("--command", f"{python} train.py {{steps}}", *CELL, "--nodelist", "")
+    refused = init("--command", f"{python} train.py {{steps}}", *cell)
     assert (refused.status, refused.text) == (2, "")
     assert f"{python} has no JAX, and train.py imports it" in refused.err
 
@@ -121,41 +123,34 @@ def test_the_env_file_that_a_recipe_changes_is_the_launchers(
     (tmp_path / "job.env.sh").write_text("export A=1\n", encoding="utf-8")
     argv = ["--kind", kind, *OPTIONS[kind], *CELL, "--nodelist", "n1", "--env-file"]
     assert init(*argv, "none.env.sh").status == 2
-    sweep = load_sweep(init(*argv, "job.env.sh").path)
+    assert init(*argv, "job.env.sh").status == 0
+    sweep = load_sweep(PATH)
     files = sweep.launcher.env_files_of(sweep.resolve(UserOptions()).cell)
     assert files == (str(tmp_path / "job.env.sh"),)
 
 
 EIGEN = "--xla_cpu_multi_thread_eigen"
+IDS = [f"profile('{name}', '--xla_" for name in ("a-1", "a-2", "b", "c-a-b-c")]
+# options -> what the file has, what is told of it
+WRITTEN = {
+    "an id has the value of its flag": (
+        "--flags '--xla_a=1 --xla_a=2 --xla_b --xla_c=/A/b_c'", IDS, ""),
+    "a flag that no release has is told": (
+        "--flags --xla_cpu_multi_thread_eigne=false", ["multi-thread-eigne-false"],
+        f"--xla_cpu_multi_thread_eigne; did you mean {EIGEN}?"),
+    "a program that is not here": (
+        "--command 'pyhton /t {steps}'", ["'pyhton'"], "has no program pyhton"),
+    "a program that nodes may have": (
+        "--command 'pyhton /t {steps}' --nodelist node001", ["'pyhton'"], ""),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "written", "told"),
-    [
-        pytest.param(
-            ("--flags", "--xla_a=1 --xla_a=2 --xla_b --xla_c=/A/b_c"),
-            [f"profile('{name}', '--xla_" for name in ("a-1", "a-2", "b", "c-a-b-c")], "",
-            id="an id has the value of its flag",
-        ),
-        pytest.param(
-            ("--flags", "--xla_cpu_multi_thread_eigne=false"), ["multi-thread-eigne-false"],
-            f"--xla_cpu_multi_thread_eigne; did you mean {EIGEN}?",
-            id="a flag that no release has is told",
-        ),
-        pytest.param(
-            ("--command", "pyhton /t {steps}"), ["'pyhton'"],
-            "has no program pyhton", id="a program that is not here",
-        ),
-        pytest.param(
-            ("--command", "pyhton /t {steps}", "--nodelist", "node001"), ["'pyhton'"], "",
-            id="a program that nodes may have",
-        ),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "written", "told"), WRITTEN.values(), ids=WRITTEN)
 def test_what_the_file_says_and_what_is_told_of_it(
-    options: tuple[str, ...], written: list[str], told: str, init: Init
+    options: str, written: list[str], told: str, init: Init
 ) -> None:
-    made = init("--command", f"{sys.executable} /t {{steps}}", *CELL, "--nodelist", "", *options)
+    command = f"{sys.executable} /t {{steps}}"
+    made = init("--command", command, *CELL, "--nodelist", "", *shlex.split(options))
     assert [words for words in written if words not in made.text] == []
     assert made.out.count("note: ") == bool(told)
     assert told in made.out
@@ -214,37 +209,25 @@ def test_what_the_options_leave_out_is_asked(
     assert all(kind in asked[0] for kind in KINDS)
 
 
-WHOLE = ("--model", "m", "--parallelism", "DP=4")
+REFUSED = {
+    "--model m": "--command, --parallelism: an answer is needed",
+    "--command 't{steps}' --parallelism FDSP=4": "did you mean 'FSDP'",
+    "--command 't{steps}' --flags=xla_a=1": "does not begin",
+    "--command 'cd /x&&t{steps}'": "needs a shell",
+    "--command 'A_TOKEN=x t{steps}'": "into `deployed` of",
+    "--command 'python3 a.py {steps}' --nodelist ''": "a.py is no file in",
+}
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (("--model", "m"), "--command, --parallelism: an answer is needed"),
-        (("--command", "t{steps}", *WHOLE, "--parallelism", "FDSP=4"), "did you mean 'FSDP'"),
-        (("--command", "t{steps}", *WHOLE, "--flags=xla_a=1"), "does not begin"),
-        (("--command", "cd /x&&t{steps}", *WHOLE), "needs a shell"),
-        (("--command", "A_TOKEN=x t{steps}", *WHOLE), "into `deployed` of"),
-        (("--command", "python3 a.py {steps}", *WHOLE, "--nodelist", ""), "a.py is no file in"),
-    ],
-)
-def test_bad_input_is_one_message_and_writes_nothing(
-    argv: tuple[str, ...], message: str, init: Init
-) -> None:
-    refused = init(*argv)
+@pytest.mark.parametrize("options", REFUSED)
+def test_bad_input_is_one_message_and_writes_nothing(options: str, init: Init, run: Run) -> None:
+    cell = CELL if "--command" in options else []
+    refused = init(*cell, *shlex.split(options))
     assert (refused.status, refused.text) == (2, "")
-    assert message in refused.err
-    assert main(["init", "a.py"]) == 2, "pytest would not collect it"
+    assert REFUSED[options] in refused.err
+    assert run("init", "a.py")[0] == 2, "pytest would not collect it"
 
 
-GIVEN = (
-    "--kind",
-    "trainer",
-    "--command",
-    "/bin/true --steps={steps} {overrides}",
-    "--flags",
-    "--xla_gpu_a=true",
-)
 CONFIG = [
     "XLA_FLAGS=--xla_gpu_autotune_level=0",
     "Config param model_name: llama3-8b",
@@ -259,18 +242,19 @@ TITAN = "[titan] 2026-05-18 16:04:46,338 - root - INFO - step: {0:2}  loss:  3.2
 def test_what_a_log_tells_is_not_asked(init: Init) -> None:
     def of_log(lines: list[str], *more: str) -> Initiated:
         Path("job.log").write_bytes(text_of(lines))
-        return init("--log", "job.log", *GIVEN, *more)
+        given = ("--kind", "trainer", *OPTIONS["trainer"], "--flags", "--xla_gpu_a=true")
+        return init("--log", "job.log", *given, *more)
 
     assert "not the log of" in " ".join(of_log(["hello"]).err.split())
     refused = of_log([*map(step, range(15))])
     assert "--model, --parallelism" in refused.err, "what the log leaves out is named"
-    made = of_log([*CONFIG, *map(step, range(15))])
-    cell = load_sweep(made.path).cell
+    assert of_log([*CONFIG, *map(step, range(15))]).status == 0
+    cell = load_sweep(PATH).cell
     assert (cell.model_tag, cell.parallelism) == ("llama3-8b", "PP=2,FSDP=8")
     assert dict(cell.deployed) == {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
     assert (cell.per_device_batch_size, cell.max_target_length) == (4, 2048)
     assert cell.step_pattern == ""
-    made.path.unlink()
-    made = of_log([TITAN.format(at) for at in range(1, 16)], *CELL)
-    cell = load_sweep(made.path).cell
+    PATH.unlink()
+    assert of_log([TITAN.format(at) for at in range(1, 16)], *CELL).status == 0
+    cell = load_sweep(PATH).cell
     assert (cell.model_tag, cell.step_pattern) == ("tiny", "torchtitan")

@@ -129,6 +129,28 @@ def test_finalist(measure, finalist):
 HEAD = SWEEP_FILE.partition("\n\n@pytest.mark")[0]
 STANDARD = f"{HEAD}\n\ntests = standard_tests(SWEEP)\n"
 
+CHECKOUTS = """\
+HERE, TRAINER = Path(__file__).parent, str(Path(__file__).parent / "trainer")
+
+def of_checkouts(argv):
+    inner = CommandLauncher(argv=(argv[0], "train.py", *argv[2:]), cwd=TRAINER)
+    return CheckoutLauncher(repository=TRAINER, inner=inner)
+
+SWEEP = """
+
+
+def declaring(what: str, text: str = STANDARD, *, commits: bool = False) -> str:
+    """A sweep file with a study or a gate in place of profiles; of the commits of a repository."""
+    design = text[text.index("    design=") : text.index("\n)\n") + 1]
+    text = text.replace("profiles=(\n        PROFILES\n    )", what).replace(design, "")
+    if commits:
+        text = text.replace("SWEEP = ", CHECKOUTS, 1)
+        text = text.replace("launcher=CommandLauncher", "launcher=of_checkouts")
+    return text
+
+
+# of a trainer whose commits differ in a file beside it
+OF_ITS_COMMIT = TRAINER.replace("speed = 1000.0\n", "from speed import SPEED as speed\n")
 PROFILES = """\
         profile("fast", "--xla_fast=1"),
         profile("same", "--xla_other=1"),

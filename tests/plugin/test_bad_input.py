@@ -10,7 +10,7 @@ import pytest
 from pytest_xlatune.model.errors import Exit
 from tests.helpers.repositories import Repository
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
-from tests.plugin.conftest import HEAD, STANDARD, SWEEP_FILE, Folder
+from tests.plugin.conftest import HEAD, STANDARD, SWEEP_FILE, Folder, declaring
 
 SLURM = ("--xlatune-executor=slurm",)
 AXES = '        model_tag="pretend",\n        parallelism="FSDP=4",\n'
@@ -20,21 +20,7 @@ def wave2(new: str) -> tuple[str, str]:
     return "@pytest.mark.wave2", new
 
 
-def study(text: str) -> str:
-    """A sweep file of a study of cells."""
-    return STANDARD.replace("profiles=(\n        PROFILES\n    )", f"study={text}")
-
-
-def commits() -> str:
-    """A sweep file of a study of the commits of a trainer's repository."""
-    text = study("Commits()")
-    launcher = text[text.index("    launcher=") : text.index("    study=")]
-    inner = 'CommandLauncher(argv=("python3", "train.py", "{steps}"), cwd=TRAINER)'
-    of_commits = f"    launcher=CheckoutLauncher(repository=TRAINER, inner={inner}),\n"
-    trainer = 'TRAINER = str(Path(__file__).parent / "trainer")\nSWEEP = '
-    return text.replace(launcher, of_commits).replace("SWEEP = ", trainer, 1)
-
-
+COMMITS = declaring("study=Commits()", commits=True)
 SECOND = "from msgspec.structs import replace\nOTHER = replace(SWEEP, name='other')\n"
 # id -> (sweep file or its change, options, what the message says)
 Case = tuple[str | tuple[str, str], tuple[str, ...], str]
@@ -75,15 +61,15 @@ MISTAKES: dict[str, Case] = {
         f"{STANDARD}{SECOND}more = standard_tests(OTHER)\n", (), "*a module has one sweep*"),
     "standard tests of no sweep": (
         f"{HEAD}\ntests = standard_tests(None)\n", (), "*standard_tests(None): expected a Sweep*"),
-    "a check of nodes without nodes": (study("Nodes()"), (), "*compares nodes*"),
+    "a check of nodes without nodes": (declaring("study=Nodes()"), (), "*compares nodes*"),
     "nodes that no check has found": (
-        study("Nodes()"), ("--xlatune-nodelist=@healthy",),
+        declaring("study=Nodes()"), ("--xlatune-nodelist=@healthy",),
         "*'@healthy', but *healthy.nodes cannot be read*"),
-    "commits without a range": (commits(), (), "*(--xlatune-commits main..HEAD)*"),
+    "commits without a range": (COMMITS, (), "*(--xlatune-commits main..HEAD)*"),
     "one commit by two names": (
-        commits(), ("--xlatune-commits", "main,HEAD"), "*names one commit twice*"),
+        COMMITS, ("--xlatune-commits", "main,HEAD"), "*names one commit twice*"),
     "a batch size that is not passed on": (
-        study("BatchSize(start=4)"), (), "*launcher does not pass per_device_batch_size*"),
+        declaring("study=BatchSize(start=4)"), (), "*does not pass per_device_batch_size*"),
 }  # fmt: skip
 # one that every worker finds when it collects, and one that ends the run before there are any
 TWO_WORKERS = ("a duplicate profile id", "a wave of -m that does not exist")

@@ -18,97 +18,47 @@ from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
 from tests.helpers.words import in_words
 from tests.plugin.conftest import SWEEP_FILE, Folder
 
-QUICKSTART = Path(__file__).parents[2] / "sweeps" / "quickstart"
-REAL = f"""\
-import sys
-import pytest
-from pytest_xlatune import *
-
-SWEEP = Sweep(
-    name="pretend",
-    cell=CellSettings(
-        model_tag="tiny",
-        parallelism="FSDP=2",
-        deployed={{"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}},
-        overrides={{
-            "base_emb_dim": "32", "base_num_decoder_layers": "2", "base_mlp_dim": "64",
-            "head_dim": "8", "vocab_size": "64",
-        }},
-        per_device_batch_size=2,
-        max_target_length=16,
-        devices=2,
-        # slow steps of a busy machine are spared
-        protocol=Protocol(steps=60, min_steps=5, skip_first_steps=3, profiler_steps=2),
-    ),
-    launcher=MaxTextLauncher(
-        python=sys.executable,
-        module={str(QUICKSTART / "train.py")!r},
-        config={str(QUICKSTART / "configs" / "quickstart.yml")!r},
-        axis_prefix={{"FSDP": "ici", "PP": "ici"}},
-    ),
-    profiles=(profile("unfused", "--xla_disable_hlo_passes=fusion"),),
-    site=SiteSettings(executor="local"),
-    design=DesignSettings(screen_baselines=1, budget=40),
-)
-
-
-@pytest.mark.wave1
-def test_baseline(baseline_deployed):
-    assert baseline_deployed.n
-
-
-@pytest.mark.wave1_5(profiles=["baseline-deployed", "unfused"])
-def test_why(evidence, profile):
-    seen = evidence(profile)
-    assert seen.dump and seen.captures, seen.problems
-    print(*seen.facts, sep="\\n")
-"""
+SWEEPS = Path(__file__).parents[2] / "sweeps"
 
 
 @pytest.mark.jax
 def test_real_jax_leaves_evidence_and_the_record_of_what_it_ran_on(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder.write(text=REAL)
-    chosen = ("-m", "wave1 or wave1_5")
-    done = folder.run_apart(*chosen, "-s", "--xlatune-yes")
-    done.assert_outcomes(passed=3)
-    program = "*jit_train_step for cpu: * instructions, * collectives*"
-    step = "*2 devices, ? steps: a step spans * ms: compute *"
-    done.stdout.fnmatch_lines(["*baseline-deployed (job *) ran with*", program, step])
-    recorded = folder.events("evidence-recorded")
-    cell = next(folder.path.glob(".xlatune/pretend/*/ledger.jsonl")).parent
-    dumps = [str(cell / event["dump"]) for event in recorded]
-    captures = [[str(cell / path) for path in event["captures"]] for event in recorded]
-    assert all(Path(path).exists() for path in [*dumps, *captures[0], *captures[1]])
-    assert [event["problems"] for event in recorded] == [[], []]
-    assert [result["score"] is None for result in folder.results] == [False, True, True]
+    done = folder.pytester.runpytest_subprocess(
+        *("-p", "xlatune", str(SWEEPS / "test_quickstart.py"), f"--rootdir={folder.path}"),
+        *("-k", "test_baseline or test_evidence", "--xlatune-rotate=off", "--xlatune-yes"),
+        timeout=240,
+    )
+    done.assert_outcomes(passed=2, deselected=12)
+    (recorded,) = folder.events("evidence-recorded", sweep="quickstart")
+    cell = next(folder.path.glob(".xlatune/quickstart/*/ledger.jsonl")).parent
+    assert recorded["problems"] == []
+    program, step = recorded["facts"]
+    assert re.match(r"jit_train_step for cpu: \d+ instructions, \d+ collectives", program)
+    assert re.match(r"2 devices, \d steps: a step spans .* ms: compute ", step)
     capsys.readouterr()  # what pytester printed
-    assert main(["hlo", *dumps, "--json"]) == 0
-    assert '"change": "other program"' in capsys.readouterr().out
-    assert main(["drill", *captures[0], "--", *captures[1]]) == 0
-    assert "a step takes" in capsys.readouterr().out
+    assert main(["hlo", str(cell / recorded["dump"])]) == 0
+    assert "jit_train_step for cpu" in capsys.readouterr().out
+    assert main(["drill", *(str(cell / path) for path in recorded["captures"])]) == 0
 
-    told = folder.json("reports/pretend/leaderboard.json")["record"]
+    told = folder.json("reports/quickstart/leaderboard.json")["record"]
     (node,) = told["nodes"]
     assert node["packages"].keys() >= {"python", "jax", "jaxlib", "numpy"}
-    assert node["packages"]["python"] == platform.python_version()
     assert node["devices"]["devices"] == "2 x cpu", "as many as the cell's flag forces"
-    assert node["node"]["kernel"] == platform.release()
-    assert (node["problems"], list(node["code"])) == ([], [str(QUICKSTART)])
-    argv = ["git", "-C", str(QUICKSTART), "rev-parse", "HEAD"]
+    assert (node["problems"], list(node["code"])) == ([], [str(SWEEPS / "quickstart")])
+    argv = ["git", "-C", str(SWEEPS), "rev-parse", "HEAD"]
     head = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
     assert [text[:40] for text in node["repositories"].values()] == [head]
-    assert told["commands"][0].endswith(" -s --xlatune-yes")
+    assert told["commands"][0].endswith(" --xlatune-rotate=off --xlatune-yes")
     assert told["seed"] == 0
     assert 0 < told["node_hours"] * 3600 < told["ended_s"] - told["started_s"]
-    (seen,) = folder.events("environment-seen")  # the other trials told the same
-    assert seen["nodes"][0]["packages"] == node["packages"]
-    provenance = folder.read("reports/pretend/leaderboard.md").rpartition("\n## ")[2]
+    assert len(folder.events("environment-seen", sweep="quickstart")) == 1, "both told the same"
     jax, kernel = f"jax {node['packages']['jax']}", f"kernel {platform.release()}"
     words = (jax, "devices 2 x cpu", kernel, head, "Random seed of the", "node-hours", "Command: ")
-    for document in (provenance, folder.read("reports/tiny-tuning.md")):
-        assert [word for word in words if word not in document] == []
+    for name in ("quickstart/leaderboard.md", "quickstart-tuning.md"):
+        text = folder.read(f"reports/{name}")
+        assert [word for word in words if word not in text] == []
 
 
 # test_baseline of the plain sweep file: the standard one asks a real XLA, which knows no such flag

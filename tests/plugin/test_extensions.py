@@ -1,4 +1,4 @@
-"""A study and an executor of other distributions, that of extend.md, run a sweep by their names."""
+"""What others bring: a study, an executor, settings and step lines of a site, fixtures."""
 
 from __future__ import annotations
 
@@ -113,3 +113,141 @@ def test_a_sweep_runs_by_an_executor_that_the_package_does_not_know(
     jobs = shown("jobs")
     monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.endswith("site")])
     assert shown("jobs") == jobs
+
+
+SETTINGS = """\
+model = "from-the-file"
+budget = 30
+
+[launcher]
+env-files = ["site.env.sh"]
+
+[deployed]
+XLA_FLAGS = "--xla_slow=1"
+
+"""
+
+
+def test_the_file_is_the_sweeps_site(folder: Folder) -> None:
+    folder.put("xlatune.toml", SETTINGS)
+    folder.put("site.env.sh", 'export XLA_FLAGS="$XLA_FLAGS --xla_of_the_site=1"\n')
+    plan = folder.run("--xlatune-plan")
+    plan.stdout.fnmatch_lines(["from-the-file FSDP=4: plan"])
+    run = folder.run("-m", "wave1")
+    run.assert_outcomes(passed=1)
+    (log, *_) = sorted(folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt"))
+    assert "XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log.read_text()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md").read_text(encoding="utf-8")
+LINE = "    completed step: 7, seconds: 0.5120, Tokens/s/device: 1000.0, loss: 7.103\n"
+TRAINER = """\
+import os, sys
+print("XLA_FLAGS=" + os.environ["XLA_FLAGS"])
+for step in range(int(sys.argv[1].removeprefix("--steps="))):
+    print(LINE.replace("7", str(step), 1), flush=True)
+"""
+
+
+def test_the_example_of_trainer_md_runs_with_and_without_a_rate(folder: Folder) -> None:
+    assert LINE in PAGE
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    folder.put("test_sweep.py", code)
+    for rate in (" Tokens/s/device: 1000.0,", ""):
+        line = LINE.replace(" Tokens/s/device: 1000.0,", rate).strip()
+        folder.put("train.py", f"LINE = {line!r}\n{TRAINER}")
+        folder.run("-k", "ring", "--xlatune-fresh").assert_outcomes(passed=1)
+        report = folder.read("reports/mine/leaderboard.md")
+        assert "| `ring` | `NCCL_ALGO=Ring` | 1000.0 |" in report
+        assert "not checked" not in report
+
+
+OWN_FORM = """\
+    print(f"it {step} took {512e3 / speed:.4f} ms ({speed:.3f} tok/s a device), loss 7.1")
+"""
+
+
+def test_a_trainer_with_a_step_line_of_its_own_is_swept(folder: Folder) -> None:
+    head = folder.read("trainer.py").partition('    print(f"completed step: {step}')[0]
+    folder.put("trainer.py", f"{head}{OWN_FORM}")
+    folder.run("-m", "wave1").stdout.fnmatch_lines(["*no step line*step_pattern*"])
+    own = r"it (?P<step>\d+) took (?P<ms>[\d.]+) ms \((?P<tgs>[\d.]+) tok/s a device"
+    folder.put("xlatune.toml", f"step-pattern = '{own}'\n")
+    run = folder.run("-m", "wave1 or wave2", "--xlatune-fresh")
+    run.assert_outcomes(passed=3, xfailed=1)
+
+
+CRASHES = """\
+        profile("crash", env={"MARK": "MARK_FILE"}),
+        profile("same", "--xla_other=1"),
+"""
+SIZED = '        profile("sized", env={"NCCL_BUFFSIZE": "16M"}),\n'
+
+
+def fixture(name: str, value: str, *asked: str) -> str:
+    """A conftest with one fixture."""
+    return f"""\
+import pytest
+from pytest_xlatune import Preflight, RetryPolicy
+
+@pytest.fixture(scope="module")
+def {name}({", ".join(asked)}):
+    return {value}
+"""
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_retry_policy_of_the_project_decides(folder: Folder, attempts: int) -> None:
+    mark = str(folder.path / "mark")  # the first attempt dies, the second one would not
+    folder.write(profiles=CRASHES.replace("MARK_FILE", mark))
+    folder.put("conftest.py", fixture("retry_policy", f"RetryPolicy(max_attempts={attempts})"))
+    folder.run("-k", "crash")
+    assert len([trial for trial in folder.submitted if trial.startswith("crash-")]) == attempts
+
+
+def test_the_projects_look_adds_to_ours_or_takes_its_place(folder: Folder) -> None:
+    fault = 'Preflight(faults=(*preflight.faults, "the fabric is in maintenance"))'
+    folder.put("conftest.py", fixture("preflight", fault, "preflight"))
+    refused = folder.run("-m", "wave2")
+    refused.assert_outcomes(errors=3)
+    refused.stdout.fnmatch_lines(["*nothing was submitted:*"])
+    assert "the fabric is in maintenance" in refused.stdout.str()
+    assert folder.submitted == []
+    note = 'Preflight(notes=("the fabric was tested",))'
+    folder.put("conftest.py", fixture("preflight", note, "preflight"))
+    folder.run("-m", "wave1").assert_outcomes(passed=1, deselected=5)
+    assert "the fabric was tested" in [event["text"] for event in folder.events("noted")]
+    # a rule of the catalog forbids this profile, and the project knows better
+    folder.write(profiles=f'        profile("fast", "--xla_fast=1"),\n{SIZED}')
+    folder.put("conftest.py", "")
+    assert folder.run("-k", "sized").ret != 0
+    assert not [trial for trial in folder.submitted if trial.startswith("sized")]
+    folder.put("conftest.py", fixture("preflight", "Preflight()"))
+    folder.run("-k", "sized").assert_outcomes(passed=1, deselected=4)
+
+
+def test_nodes_of_the_project_are_the_cells(folder: Folder) -> None:
+    # this machine is neither node: the executor says so, and nothing runs
+    for nodes, message in (
+        ('("n1", "n2")', "*found nodes n1, n2*"),
+        ('("n1", "other")', "*another cell: nodelist was*"),
+    ):
+        folder.put("conftest.py", fixture("pinned_nodes", nodes))
+        refused = folder.run("-m", "wave1")
+        refused.assert_outcomes(errors=1, deselected=5)
+        refused.stdout.fnmatch_lines([message])
+    (opened, *_) = folder.events("campaign-opened")
+    assert [cell["nodelist"] for cell in opened["cells"]] == [["n1", "n2"]]
+
+
+def test_a_verdict_has_its_figures(folder: Folder) -> None:
+    test = """
+
+
+def test_figures(measure):
+    fast = measure("fast")
+    assert (fast.n, fast.ci95, fast.verdict.arm, len(fast.jobs)) == (1, None, "fast", 1)
+    assert fast.tgs > 1000 and fast.delta > 0.05
+"""
+    folder.edit("test_sweep.py", ("", test))
+    folder.run("-k", "figures or test_flag").assert_outcomes(passed=3, xfailed=1, deselected=3)

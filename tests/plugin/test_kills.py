@@ -1,19 +1,101 @@
-"""Killing anything at any moment loses no trial and measures none twice."""
+"""A session as a process: its statuses, its terminal, `watch` beside it, and what kills it."""
 
 from __future__ import annotations
 
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from pytest_xlatune.cli import main
+from pytest_xlatune.cli.running import ending_jobs
 from pytest_xlatune.launchers.command import PROBE_FILE
+from pytest_xlatune.model.errors import Exit, help_lines, of_command
+from pytest_xlatune.model.result import Verdict, VerdictKind
+from pytest_xlatune.sweep.groups import BRIEF_HELP, OPTIONS, SWITCHES
+from pytest_xlatune.tasks.answers import Measured
+from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.waiting import LIMIT_S, until
 from tests.plugin.conftest import Folder
+
+COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
+
+
+OURS = re.compile(r"(?m)^  (?:--xlatune-([a-z-]+)|--(no-xlatune)|xlatune_(\w+) \()")
+
+
+def test_help_has_the_statuses_and_the_daily_options_and_says_where_all_are(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    of_the_command = capsys.readouterr().out
+    for status in Exit:
+        line = f"{of_command(status):>5}  {status.meaning}"
+        assert (line in of_the_command) is (status is not Exit.NOTHING_SELECTED)
+    brief = folder.run("--help").stdout.str()
+    assert "\n".join(help_lines()) in brief
+    assert {match[1] for match in OURS.finditer(brief)} - {None} == set(BRIEF_HELP)
+    assert "12 for daily use; `pytest -v --help` lists all" in " ".join(brief.split())
+    whole = OURS.finditer(folder.run("-v", "--help").stdout.str())
+    assert len({match[0] for match in whole}) == 2 * len(OPTIONS) + len(SWITCHES)
+
+
+def test_a_claim_says_whether_it_is_refuted_or_open() -> None:
+    for claimed, ci95, ends in (
+        ("faster", (-0.01, 0.02), Exit.CANNOT_TELL),  # the interval holds zero
+        ("faster_by", (-0.05, 0.02), Exit.CANNOT_TELL),  # a gain is possible
+        ("faster_by", (-0.05, 0.005), Exit.NEGATIVE),  # the gain is excluded
+    ):
+        verdict = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, delta=0.0, ci95=ci95, n=4)
+        measured = Measured(verdict)
+        claim = getattr(measured, claimed)
+        assert not (claim if claimed == "faster" else claim(0.01))
+        assert measured.exit is ends
+
+
+def test_ctrl_c_is_status_130_on_the_command_line(folder: Folder) -> None:
+    """The trials of the sweep wait for a file, so one is surely at it."""
+    hold = folder.put("hold", "")
+    folder.edit("test_sweep.py", ('deployed={"XLA', f'deployed={{"HOLD": "{hold}", "XLA'))
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"],
+        cwd=folder.path, env={**os.environ, "HOLD": str(hold), "PYTHONUNBUFFERED": "1"},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as running:  # fmt: skip
+        try:
+            until(lambda: folder.events("attempt-submitted"))
+        finally:
+            running.send_signal(signal.SIGINT)
+        shown, _ = running.communicate()
+    assert running.returncode == 130, shown
+    assert "Traceback" not in shown
+    assert "no other session waits" in shown
+    assert "xlatune: ended " in shown
+
+
+def test_a_second_ctrl_c_leaves_the_jobs_of_a_command_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(folder: Path) -> tuple[()]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pytest_xlatune.cli.running.cancel_unwaited", interrupted)
+    with pytest.raises(KeyboardInterrupt), ending_jobs(tmp_path):
+        raise KeyboardInterrupt
+    said = capsys.readouterr()
+    assert "Ctrl-C again leaves them running" in said.err
+    assert "jobs that still run are left running; run again to continue" in said.out
+
 
 # they run as long as the file HOLD is there
 PROFILES = """\
@@ -101,3 +183,125 @@ def test_a_session_that_ends_early_is_gone_on_with(
     go_on(*SCREEN, *(args if "-n2" in args else ())).assert_outcomes(passed=3)
     assert [result["status"] for result in folder.results] == ["measured"] * SCREENED
     assert ends or len(folder.submitted) == SCREENED
+
+
+LEFT = pytest.mark.part("sweeps")
+SWEEP = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"]
+WATCH = [sys.executable, "-c", "import sys; from pytest_xlatune.cli import main; sys.exit(main())"]
+# the trainer waits before its last step until what it printed was seen, a minute at most
+HELD = r"fast \(job [0-9.]+\) step 10/12"
+LOOP = 'for step in range(int(keys.get("steps", sys.argv[1]))):\n'
+SLOW = """\
+    for _ in range(3000 if "--xla_fast" in flags and step == 11 else 0):
+        if not os.path.exists("SEEN"):
+            time.sleep(0.02)
+"""
+
+
+# what moves no cursor:  ESC[32m   ESC[?25l   ESC[2K is read by `screen`
+STYLE = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?[0-9]+[hl]|\x1b\][^\x07]*\x07")
+
+
+class Terminal:
+    """A process whose input and output are a pseudo-terminal of 80 columns."""
+
+    def __init__(self, argv: Sequence[str], *, cwd: Path) -> None:
+        ours, its = pty.openpty()
+        termios.tcsetwinsize(its, (30, 80))
+        named = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
+        self.process = subprocess.Popen(
+            argv, cwd=cwd, env={**os.environ, **named}, stdin=its, stdout=its, stderr=its,
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(its)
+        self._ours, self.said = ours, b""
+
+    def read_until(self, is_enough: Callable[[str], object] = lambda _: False) -> str:
+        """Read what it writes until that is enough, or the process has ended; return all of it."""
+        until = time.monotonic() + 120.0
+        while time.monotonic() < until and not is_enough(self.text):
+            if not select.select([self._ours], [], [], 0.2)[0]:
+                if self.process.poll() is not None:
+                    break
+                continue
+            try:
+                self.said += os.read(self._ours, 65536)
+            except OSError:  # the other end is closed
+                break
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """All that was written, without colours."""
+        return STYLE.sub("", self.said.decode("utf-8", "replace"))
+
+    def close(self) -> int:
+        try:
+            return self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            os.close(self._ours)
+
+
+def screen(text: str) -> list[str]:
+    """The lines as they are left on the screen: what was rewritten is gone."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [re.split(r"\r|\x1b\[2K", line)[-1] for line in lines]
+
+
+@pytest.fixture
+def slow(folder: Folder) -> Folder:
+    seen = str(folder.path / "seen")
+    folder.edit("trainer.py", (LOOP, LOOP + SLOW.replace("SEEN", seen)))
+    return folder
+
+
+def written(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), pytest.param(("-n2",), marks=BESIDE_THE_LAB), pytest.param(("-v",), marks=LEFT)],
+    ids=["alone", "two", "-v"],
+)
+def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
+    slow: Folder,
+    options: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = Terminal([*SWEEP, *options], cwd=slow.path)
+    session.read_until(lambda text: re.search(HELD, text))
+    watch = Terminal([*WATCH, "watch"], cwd=slow.path)
+    text = watch.read_until(lambda text: re.search(HELD, text))
+    assert "pretend" in text
+    shown = len(watch.said)
+    watch.read_until(lambda _: len(watch.said) > shown)
+    assert len(watch.said) > shown, "it is drawn again"
+    watch.process.send_signal(signal.SIGINT)
+    watch.read_until()
+    assert watch.close() == 0
+    assert "Traceback" not in watch.text
+    assert b"\x1b[?1049l" in watch.said, "the screen from before is back"
+
+    slow.put("seen", "")
+    text = session.read_until()
+    assert session.close() == 0, text
+    assert text.count("\x1b[2K") > 2, "a line was rewritten"
+    left = screen(text)
+    assert not [line for line in left if "step 10/12" in line or " started" in line]
+    assert not [line for line in left if "submitted" in line], "the line shows it"
+    assert len([line for line in left if "TGS" in line and "(job" in line]) == 3, "landed ones"
+    assert any("1 passed" in line for line in left)
+    assert all(len(line) <= 80 for line in left if "| " in line or "(job" in line)
+
+    before = written(slow.path / ".xlatune")
+    monkeypatch.chdir(slow.path)
+    for argv in (["watch"], ["watch", "pretend", "--once"]):
+        assert main(argv) == 0
+        out = capsys.readouterr().out
+        assert all(len(line) <= 80 for line in out.splitlines())
+        assert "fast" in out
+        assert "of 14 jobs" in out
+    assert written(slow.path / ".xlatune") == before, "it looks on and changes nothing"

@@ -1,4 +1,4 @@
-"""A sweep as a pytest run: the outcomes, the ledger, the reports, with and without workers."""
+"""A sweep as a pytest run: the plan, the outcomes, the ledger, the reports."""
 
 from __future__ import annotations
 
@@ -12,12 +12,205 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_xlatune.cli import main
+from pytest_xlatune.model.errors import Exit
+from pytest_xlatune.tasks.cost import Cost, measured_elsewhere
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS
-from tests.plugin.conftest import Folder
+from tests.plugin.conftest import STANDARD, Folder
+
+
+def cost(**changes: Any) -> Cost:
+    values: dict[str, Any] = {"jobs": 38, "measured": 12, "nodes": 8, "trial_s": 1680.0}
+    return Cost(**{**values, **changes})
+
+
+def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
+    known = cost(known=12, queue_s=720.0)
+    assert known.node_hours == pytest.approx(38 * 8 * 1680 / 3600)
+    jobs, hours, wall = known.lines
+    assert jobs.startswith("38 jobs to run, each on 8 nodes; 12 trials")
+    assert re.match("about 142 node-hours: .* 28 min, .* of 12", hours)
+    assert re.search("about 17 h 44 min one after.*waited 12 min", wall)
+    assert "at most 142 node-hours" in cost(measured=0).lines[1]
+    (none,) = cost(jobs=0).lines
+    assert none.startswith("0 jobs to run, each on 8 nodes; 12 trials")
+    assert cost(trial_s=None).node_hours_text == "unknown node-hours"
+    assert cost(nodes=3.75, measured=0).lines[0] == "38 jobs to run, on 3.8 nodes each on average"
+    assert "2 h 20 min in 5 waves, jobs on other nodes" in cost(known=12, rounds=5).lines[2]
+
+
+def test_a_plan_takes_what_trials_have_taken_and_the_noise_that_they_have_shown(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planned() -> str:
+        capsys.readouterr()
+        assert main(["plan", "test_sweep.py"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    monkeypatch.chdir(folder.path)
+    folder.run("-m", "wave2").assert_outcomes(passed=2, xfailed=1)
+    plan = planned()
+    assert re.search(r"\d+ jobs to run, each on 1 node; 5 trials measured", plan)
+    assert re.search(r"about 0.\d node-hours: .* \d+ s, .* of \d+ here", plan)
+    assert "a job noise of" not in plan, "single runs show none"
+    folder.run()
+    assert "a job noise of " in planned()
+
+
+def test_a_budget_that_can_only_rank_is_refused(folder: Folder) -> None:
+    text = folder.read("test_sweep.py")
+    design = text[text.index("        screen_baselines") : text.index("    ),\n)\n")]
+    finalist = ("def test_finalist", "def not_test_finalist")
+    folder.edit("test_sweep.py", (design, "        budget=8,\n"), finalist)
+    refused = folder.run("-m", "wave2")
+    assert refused.ret == Exit.USAGE
+    refused.stdout.fnmatch_lines(["*only rank *: 8 jobs screen 3 profiles*"])
+    assert not folder.submitted
+    folder.run("--xlatune-plan").stdout.fnmatch_lines(["*ranking only*"])
+    folder.run("-m", "wave2", "--xlatune-yes").assert_outcomes(passed=2, xfailed=1)
+
+
+def test_trials_measured_from_another_folder_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    above, cell = tmp_path, Path("pretend/cell")  # few folders lie in it, unlike in pytest's own
+    project = above / "project"
+    kept, below = project / ".xlatune", project / "sweeps"
+    (kept / cell).mkdir(parents=True)
+    (kept / cell / "ledger.jsonl").write_text("{}\n")
+    below.mkdir()
+    for here, workdir in ((below, below / ".xlatune"), (above, project / "x/.xlatune")):
+        monkeypatch.chdir(here)
+        (note,) = measured_elsewhere(cell, workdir)
+        assert f"--xlatune-workdir={kept}" in note
+    monkeypatch.chdir(project)
+    assert measured_elsewhere(cell, kept) == ()
+    assert measured_elsewhere(Path("pretend/other"), below / ".xlatune") == ()
+
+
+PROFILES = """\
+        profile("idle", "--xla_idle=1"),
+        profile("more", overrides={"num_pipeline_microbatches": "16"}, wave="wave5"),
+"""
+WAVES = """\
+    no_env=NoEnv(defaults={"xla_deployed": "0"}),
+    derived=(
+        Stacks(wave="wave3", slots=3),
+        Around(wave="wave4", slots=3, ladders={"xla_width": ("1", "2", "4", "8")}),
+    ),
+    config_tags={"dense": {"mode": "dense"}, "long": {"mode": "long"}},
+    site="""
+OVERRIDES = 'overrides={"mode": "plain", "num_pipeline_repeats": "1"},\n        protocol='
+
+
+@pytest.fixture
+def waves(folder: Folder) -> Folder:
+    folder.write(profiles=PROFILES, text=STANDARD)
+    folder.edit(
+        "test_sweep.py",
+        ("FSDP=4", "PP=4"),
+        ("    site=", WAVES),
+        ("protocol=", OVERRIDES),
+        ('"{trial}")', '"{trial}", "{overrides}")'),
+        ("budget=40", "budget=60"),
+    )
+    return folder
+
+
+def test_slots_are_planned_and_skipped_where_they_stay_empty(waves: Folder) -> None:
+    waves.run("--xlatune-plan").stdout.fnmatch_lines(
+        [
+            "*wave3: 3 slots for stacks of 2 or 3*",
+            "*wave4: 3 slots for values beside*xla_width*",
+            "*Pipeline bubble*",
+            "*more * 4 * 16 * 1 * 15.8 % * +47.4*",
+        ]
+    )
+    assert not waves.submitted
+    done = waves.run("-m", "wave3 or wave4", "-rs")
+    done.assert_outcomes(skipped=6)
+    done.stdout.fnmatch_lines(["*SKIPPED*stack-1 stayed empty*"])
+
+
+TWO = """\
+        profile("early", "--xla_early=1", wave="wave1"),
+        profile("fast", "--xla_fast=1"),
+"""
+
+
+def collected(folder: Folder, *options: str) -> list[str]:
+    lines = folder.run("--collect-only", "-q", *options).outlines
+    return [line.partition("::")[2] for line in lines if "::" in line]
+
+
+def test_each_wave_is_a_test_that_names_wave_and_profile(folder: Folder) -> None:
+    folder.write(profiles=TWO, text=STANDARD)
+    finalists = ["test_finalist[finalist-1]", "test_finalist[finalist-2]"]
+    plain = ["test_baseline", "test_wave1[early]", "test_wave2[fast]", *finalists]
+    assert collected(folder) == plain
+    assert collected(folder, "-m", "wave1") == ["test_baseline", "test_wave1[early]"]
+    assert collected(folder, "-k", "fast") == ["test_wave2[fast]"]
+    declared = WAVES.replace("slots=3", "slots=1").replace(', "long": {"mode": "long"}', "")
+    folder.edit(
+        "test_sweep.py",
+        ("    site=", declared),
+        ('"{trial}")', '"{trial}", "{overrides}")'),
+        ("tests(SWEEP)", "tests(SWEEP, evidence=True)"),
+    )
+    assert collected(folder) == [
+        *("test_baseline", "test_without_env", "test_wave1[early]", "test_evidence"),
+        *("test_wave2[fast]", "test_wave3_derived[stack-1]", "test_wave4_derived[around-1]"),
+        *(*finalists, "test_why_the_winner_wins", "test_elsewhere[dense]"),
+    ]
+    assert collected(folder, "-m", "wave1_5") == ["test_evidence"]
+
+
+WAITS = """\
+import time
+from pytest_xlatune.plugin.fixtures import untimed
+def test_waits(request):
+    with untimed(request.config):
+        time.sleep(0.8)
+
+def test_works_too_long(request):
+    with untimed(request.config):
+        time.sleep(0.1)
+    time.sleep(5)
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("-o", "timeout_func_only=true")], ids=["all", "func only"])
+def test_waiting_does_not_count_against_a_limit_of_a_test(
+    pytester: pytest.Pytester, more: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(WAITS)
+    done = pytester.runpytest_subprocess("-p", "xlatune", "-o", "timeout=0.4", *more)
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*Timeout (>0.4s) from pytest-timeout*"])
+
+
+def test_a_sweep_without_the_plugin_is_left_out_in_a_line(folder: Folder) -> None:
+    folder.put("test_other.py", "def test_one(): pass\n")
+    argv = ("-p", "no:xlatune", "test_sweep.py", "test_other.py")
+    done = folder.pytester.runpytest_subprocess(*argv)
+    assert done.parseoutcomes()["passed"] == 1
+    assert "errors" not in done.parseoutcomes()
+    done.stdout.fnmatch_lines(["xlatune: the plugin is off*test_sweep.py*"])
+
+
+def test_an_expression_that_selects_nothing_names_the_tests(folder: Folder) -> None:
+    done = folder.run("-k", "fsat")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    done.stdout.fnmatch_lines(["xlatune: no test of a sweep is selected; known: *fast*"])
+    folder.put("test_other.py", "def test_nothing(): pass\n")
+    done = folder.run("-k", "nothing", "test_sweep.py", "test_other.py")
+    assert done.ret == 0
+    assert "no test of a sweep" not in done.stdout.str()
+
 
 SCREEN, BLOCKS = 2 + 3, 3 * 3
 LEFT = pytest.mark.part("sweeps")

@@ -1,4 +1,4 @@
-"""Evidence of dumps and captures: found by the names that people type, and why a winner wins."""
+"""What the ledger explains: why a winner wins, and the record of a run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pytest_xlatune.ledger import (
     TrialEnded,
     TrialPlanned,
 )
-from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.result import Conclusion, TrialResult, TrialStatus, Verdict, VerdictKind
@@ -26,9 +26,10 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.tuning_document import why
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.artifacts import explain
+from pytest_xlatune.tasks.run_record import record_of, record_of_study
 from tests.helpers.hlo_programs import write_dump
+from tests.helpers.scripted import CELL, CellsStudy, Cluster, campaign, on, run
 
-CELL = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
 WINNER = profile("ag-1g", "--xla_gpu_all_gather_combine_threshold_bytes=1073741824")
 
 
@@ -138,3 +139,53 @@ def test_what_the_evidence_explains(
     if dumps or waits_us:
         missing = "the ledger does not have a trace of each side"
         assert (missing in found.problems) == (waits_us is None)
+
+
+def ran(folder: Path, study: CellsStudy, node: NodeEnvironment) -> LedgerState:
+    """A trial of 360 s of each cell, whose nodes tell this of themselves."""
+    cluster = Cluster()
+    cluster.took_s = 360.0
+    cluster.tells = lambda trial: (replace(node, name=trial.rpartition("-round")[0]),)
+    made = campaign(folder, cluster, study)
+    run(made, cluster)
+    return made.view().state
+
+
+def test_a_study_of_several_nodes_counts_the_hours_and_the_dates_of_all(tmp_path: Path) -> None:
+    study = CellsStudy(cells=(on("node001"), on("node002")))
+    state = ran(tmp_path, study, NodeEnvironment(name=""))
+    record = record_of_study(state, study)
+    assert record.node_hours == pytest.approx(0.2), "360 s of each node"
+    assert record.started_s is not None
+    assert record.ended_s is not None
+    assert 360 <= record.ended_s - record.started_s < 720
+    hours = [record_of(state, study, cell).node_hours for cell in study.cells]
+    assert hours == pytest.approx([0.1, 0.1])
+
+
+GPU = {"platform": "gpu"}
+CACHE = "xla_gpu_per_fusion_autotune_cache_dir"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told", "autotuning"),
+    [
+        pytest.param("", {"devices": GPU}, "not pinned", id="a GPU"),
+        pytest.param("--xla_gpu_autotune_level=0", {"devices": GPU}, "off", id="switched off"),
+        pytest.param(
+            f"--{CACHE}=/shared", {"devices": GPU}, f"pinned (--{CACHE})", id="pinned by a folder"
+        ),
+        pytest.param(
+            "", {"node": {"GPUs": "8 x gfx942"}}, "not pinned", id="a GPU that its driver shows"
+        ),
+        pytest.param("", {"devices": {"platform": "cpu"}}, "", id="a CPU, which tunes none"),
+    ],
+)
+def test_autotuning_is_recorded(
+    tmp_path: Path, flags: str, told: dict[str, dict[str, str]], autotuning: str
+) -> None:
+    study = CellsStudy(cells=(replace(CELL, deployed={"XLA_FLAGS": flags}),))
+    state = ran(tmp_path, study, NodeEnvironment(name="", **told))  # type: ignore[arg-type]
+    found = record_of_study(state, study).autotuning
+    assert found.startswith(autotuning)
+    assert bool(found) == bool(autotuning)

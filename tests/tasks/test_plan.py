@@ -9,18 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
-from pytest_xlatune.model.profile import BASELINE, NO_ENV_ID, profile
+from pytest_xlatune.model.cell import Cell, Parallelism
+from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.prepare.preflight import check_shape
 from pytest_xlatune.report.bubble import (
     LAYERS,
-    LAYERS_PER_STAGE,
     MICROBATCHES,
     REPEATS,
     Pipeline,
     bubbles,
-    config_of,
     pipeline_of,
 )
 from pytest_xlatune.report.document import Document
@@ -115,20 +113,6 @@ def flagship(**changes: Any) -> ResolvedSweep:
     return load_sweep(SWEEPS / "test_pp8.py").resolve(UserOptions(values=values))
 
 
-def test_all_declared_profiles_stand_in_the_plan_of_a_sweep_with_derived_waves(
-    tmp_path: Path,
-) -> None:
-    resolved = flagship()
-    text = markdown(plan_of(resolved, resolved.study(), workdir=tmp_path))
-    trials, _, commands = text.partition("## Trials")[2].partition("## Commands")
-    for each in resolved.sweep.profiles:
-        rows = [line for line in trials.splitlines() if f"| `{each.id}-{each.wave}." in line]
-        assert len(rows) == (2 if each.id == NO_ENV_ID else 1), "wave 1 spends two pairs"
-        assert f"`{each.id}`" in commands
-        # of the waves behind the stacks nothing is known yet but these
-        assert (f"{each.wave}, later |" in rows[0]) == (each.wave != "wave1"), rows
-
-
 def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
     study = TuningStudy(cell=CELL, profiles=SINGLES[:9], budget=50)
     assert isinstance(study.layout, Plan)
@@ -204,22 +188,6 @@ def test_the_shape_follows_from_the_cell_or_says_why_not(name: str) -> None:
     if "model_name" in overrides and found.repeats is not None:
         # the file that all models share says less than the model's name
         assert pipeline_of(cell(axes, **overrides), BASELINE, {LAYERS[1]: "16"}) == found
-
-
-def test_a_profile_wins_over_the_cell_and_the_cell_over_the_file() -> None:
-    text = (
-        "# x\nbase_num_decoder_layers: 32  # all\nnum_pipeline_microbatches: '16'\n"
-        "outer:\n  nested: 1\nnum_layers_per_pipeline_stage: 4\n"
-    )
-    files = (
-        DeployedFile(path="a.env.sh", text="num_pipeline_repeats: 9"),
-        DeployedFile(path="m.yml", text=text, is_shell=False),
-    )
-    config = config_of(files)
-    assert config == {LAYERS[1]: "32", MICROBATCHES: "16", LAYERS_PER_STAGE: "4"}
-    more = profile("more", overrides={MICROBATCHES: "32"})
-    assert pipeline_of(cell(), BASELINE, config) == shape(8, 16, 1)
-    assert pipeline_of(cell(**{LAYERS_PER_STAGE: "2"}), more, config) == shape(8, 32, 2)
 
 
 def test_a_plan_predicts_the_change_where_a_profile_shapes_the_pipeline() -> None:

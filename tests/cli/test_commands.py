@@ -351,7 +351,7 @@ WITHOUT_XLA: dict[str, tuple[str, list[str], bool]] = {
     "a release that was probed": (
         "--jaxlib 0.6.2 --xla_gpu_pipeline_all_gather=on", ["unknown-flag"], True),
     "a release between one that lacks it and one that has it": (
-        f"--jaxlib 0.4.34 {OVERLAP}=2", [], False),
+        f"--jaxlib 0.4.34 '{OVERLAP}=2 --xla_gpu_enable_latency_hiding_scheduler=true'", [], False),
     "a release of later": (
         "--jaxlib 99.0 --xla_gpu_no_such=1 --deployed --xla_gpu_autotune_level=0", [], False),
     "a bare flag of libtpu": (f"{MEGASCALE} --device v6e --jaxlib 0.10.2", ["tpu-flag"], True),

@@ -45,15 +45,17 @@ Ask = Callable[[Sequence[str]], Sequence[ParsedText]]
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """What `examine` found.
+    """What `examine`, or `prepare.lint`, found.
 
     Attributes:
         objections: those to the deployed settings first, then in the order of the profiles.
-        unchecked: a sentence for each flag for which XLA shows no option.
+        unchecked: a sentence for each flag for which XLA shows no option, or on what was not asked.
+        jaxlib: the release of the XLA that was asked, or of the table that was used; "" if unknown.
     """
 
     objections: tuple[Objection, ...] = ()
     unchecked: tuple[str, ...] = ()
+    jaxlib: str = ""
 
 
 def examine(

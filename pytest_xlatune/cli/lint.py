@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_xlatune.catalog.context import deployed_context
+from pytest_xlatune.catalog.effect import Examined
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.prepare.lint import Linted
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
@@ -49,7 +49,7 @@ def run_lint(arguments: argparse.Namespace) -> Output:
     )
 
 
-def _objections(linted: Linted, count: int) -> Iterator[str]:
+def _objections(linted: Examined, count: int) -> Iterator[str]:
     """Yield the objections, what was not checked, and a line with the counts."""
     yield from (f"{objection.level}: {objection}" for objection in linted.objections)
     yield from (f"unchecked: {unchecked}" for unchecked in linted.unchecked)

@@ -20,13 +20,13 @@ from typing import Any
 import msgspec
 
 from pytest_xlatune.catalog.context import Context, Level, Objection
-from pytest_xlatune.catalog.effect import ParsedText, examine
+from pytest_xlatune.catalog.effect import Examined, ParsedText, examine
 from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.model.channels import LIBTPU, overridden
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
-from pytest_xlatune.model.record import Record, read_json
+from pytest_xlatune.model.record import read_json
 from pytest_xlatune.prepare.preflight import Preflight
 
 _WORKER = Path(__file__).parents[1] / "workers" / "xla_lint.py"
@@ -58,21 +58,7 @@ _REFUSED = _DROPPED | {"refused"}
 COSTLY = frozenset({"near-miss", "twin"})
 
 
-class Linted(Record, frozen=True, kw_only=True):
-    """The result of linting.
-
-    Attributes:
-        objections: those to the deployed settings first, then in the order of the profiles.
-        unchecked: one sentence for each setting that could not be checked.
-        jaxlib: the release of the XLA that was asked, or of the table that was used; "" if unknown.
-    """
-
-    objections: tuple[Objection, ...] = ()
-    unchecked: tuple[str, ...] = ()
-    jaxlib: str = ""
-
-
-def lint(profiles: Sequence[Profile], context: Context, target: Target | None = None) -> Linted:
+def lint(profiles: Sequence[Profile], context: Context, target: Target | None = None) -> Examined:
     """Return all objections to profiles, and to the deployed settings below them.
 
     `target` is the XLA that reads the flags; with None only the catalog's tables are used.
@@ -84,7 +70,9 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
         why = "no XLA was asked: names and defaults are those of the catalog's tables"
         if context.jaxlib and not history().is_probed(context.jaxlib):
             why += f", which know other releases than jaxlib {context.jaxlib}"
-        return Linted(objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib)
+        return Examined(
+            objections=check(profiles, context), unchecked=(why,), jaxlib=context.jaxlib
+        )
     examined = examine(profiles, context.deployed, target, env=context.env)
     with_release = msgspec.structs.replace(context, jaxlib=target.jaxlib)
     objections = [
@@ -93,11 +81,7 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
     objections += (*examined.objections, *_channels(profiles))
     order = {profile.id: at for at, profile in enumerate(profiles)}
     objections.sort(key=lambda objection: order.get(objection.profile, -1))
-    return Linted(
-        objections=tuple(objections),
-        unchecked=examined.unchecked,
-        jaxlib=target.jaxlib,
-    )
+    return msgspec.structs.replace(examined, objections=tuple(objections), jaxlib=target.jaxlib)
 
 
 def _channels(profiles: Sequence[Profile]) -> Iterator[Objection]:

@@ -15,17 +15,18 @@ from pytest_xlatune.catalog.context import (
     Objection,
     text_profile,
 )
+from pytest_xlatune.catalog.effect import Examined
 from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
-from pytest_xlatune.prepare.lint import Linted, Target, lint
+from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.sweep.deployed import context_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 
 def lint_words(
     words: Sequence[str], context: Context, *, python: str = ""
-) -> tuple[Linted, tuple[Profile, ...]]:
+) -> tuple[Examined, tuple[Profile, ...]]:
     """Lint the profile that words make, and return it too, unless a word has bad syntax.
 
     Args:
@@ -38,13 +39,13 @@ def lint_words(
         profiles = (text_profile(words),)
     except ConfigError as error:
         fault = Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
-        return Linted(objections=(fault,)), ()
+        return Examined(objections=(fault,)), ()
     return _linted(profiles, context, python=python or sys.executable), profiles
 
 
 def lint_sweep(
     resolved: ResolvedSweep, requested: Context, *, python: str = ""
-) -> tuple[Linted, tuple[Profile, ...]]:
+) -> tuple[Examined, tuple[Profile, ...]]:
     """Lint the profiles of a sweep, and return them too.
 
     The context is that of the sweep's cell, with the settings of `requested` on top.
@@ -62,6 +63,6 @@ def lint_sweep(
     return _linted(profiles, context, python=python), profiles
 
 
-def _linted(profiles: Sequence[Profile], context: Context, *, python: str) -> Linted:
+def _linted(profiles: Sequence[Profile], context: Context, *, python: str) -> Examined:
     is_asked = python and not context.jaxlib
     return lint(profiles, context, Target(python=python, environ=os.environ) if is_asked else None)

@@ -6,7 +6,6 @@ A calibration is only used for planning, and only for the same cell. This module
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -43,16 +42,6 @@ class Calibration(Record, frozen=True, kw_only=True):
     outlook: Message
     written: str
     schema: int = SCHEMA
-
-    def check(self) -> None:
-        """Raise LedgerError for a noise that jobs cannot have.
-
-        Raises:
-            LedgerError: the noise is negative or not finite; the message has the value.
-        """
-        sigma = self.noise.sigma_job
-        if not 0 <= sigma < math.inf:
-            raise LedgerError(f"noise.sigma_job is {sigma}, expected a fraction")
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -133,7 +122,6 @@ def read_calibration(folder: Path, cell: Cell) -> Calibration | None:
     try:
         data = read_json(secure_files.read_bytes(path), is_strict=True)
         calibration = Calibration.from_json(data)
-        calibration.check()
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LedgerError) as error:

@@ -102,19 +102,10 @@ def resolve_options(
     )
 
 
-def nodes_in(path: Path) -> tuple[str, ...]:
-    """Return the nodes in a `.nodes` file: lines with host lists, and comments that begin with #.
-
-    Raises:
-        ConfigError: a host list is malformed.
-        OSError, ValueError: the file cannot be read.
-    """
-    lines = secure_files.read_bytes(path.parent.resolve() / path.name).decode().splitlines()
-    return expand(",".join(line.strip() for line in lines if line.strip() and line[0] != "#"))
-
-
 def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
     """Return the options with each node list `@NAME` replaced by the nodes in its file.
+
+    Its lines are host lists, and comments that begin with #.
 
     Raises:
         ConfigError: no study wrote such a list.
@@ -124,7 +115,9 @@ def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
         return user_options
     path = workdir / f"{nodes[0][1:]}.nodes"
     try:
-        nodelist = nodes_in(path)
+        text = secure_files.read_bytes(path.parent.resolve() / path.name).decode()
+        hosts = [line.strip() for line in text.splitlines() if line.strip() and line[0] != "#"]
+        nodelist = expand(",".join(hosts))
     except (OSError, ValueError):
         raise ConfigError(
             f"nodelist: found {nodes[0]!r}, but {path} cannot be read; a study of nodes "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from pytest_xlatune.sweep.declaration import CompileCheck
 from tests.helpers.history import trial_of
 from tests.helpers.hlo_programs import program, text
 from tests.helpers.probes import make_cell
+from tests.helpers.tables import rows
 
 GIB = 1 << 30
 OF_SIZE = {size: make_cell(per_device_batch_size=float(size)) for size in (8, 16)}
@@ -95,30 +95,26 @@ def test_where_none_can_answer_it_says_why_and_starts_nothing(machine: Machine) 
     assert machine.made == []
 
 
-@pytest.mark.parametrize(
-    ("trainer", "trouble", "is_out_of_memory"),
-    [
-        pytest.param(
-            "print('E0112 07:08:09.1 77 a.cc:234] RESOURCE_EXHAUSTED: Out of memory while trying "
-            "to allocate 9 bytes'); raise SystemExit(1)",
-            "RESOURCE_EXHAUSTED", True, id="it ended for want of memory",
-        ),
-        pytest.param("import os; os.kill(os.getpid(), 9)", "nothing", False, id="it was killed"),
-        pytest.param("print('done')", "xla_dump", False, id="it dumped no program"),
-    ],
-)  # fmt: skip
+NO_MEMORY = "print('E0112 07:08:09.1 77 a.cc:234] RESOURCE_EXHAUSTED: Out of memory while trying "
+NO_MEMORY += "to allocate 9 bytes'); raise SystemExit(1)"
+
+
+@rows(
+    "trainer, trouble, has_no_memory",
+    {
+        "it ended for want of memory": (NO_MEMORY, "RESOURCE_EXHAUSTED", True),
+        "it was killed": ("import os; os.kill(os.getpid(), 9)", "nothing", False),
+        "it dumped no program": ("print('done')", "xla_dump", False),
+    },
+)
 def test_what_a_step_of_the_trainer_tells(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    trainer: str,
-    trouble: str,
-    is_out_of_memory: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trainer: str, trouble: str, has_no_memory: bool
 ) -> None:
     monkeypatch.setenv("XLATUNE_MACHINE_LOCK", str(tmp_path / "lock"))
     spec = LaunchSpec(argv=(sys.executable, "-c", trainer), inherit=("PATH",), deadline_s=60)
     compilation = compiled(spec, tmp_path / "step")
     assert compilation.program is None
-    assert compilation.is_out_of_memory is is_out_of_memory
+    assert compilation.is_out_of_memory is has_no_memory
     assert trouble in compilation.trouble
 
 
@@ -137,37 +133,35 @@ def made(name: str, options: dict[str, str] | None = None, *, trouble: str = "")
 
 
 FIRST = (profile("first", f"--{GATHER}=1"), made("fsdp-ag", {GATHER: "1"}))
-# name, flags and variables of the profile, what it came to; its class, whose program, the reason
-Row = tuple[str, str, dict[str, str], Compiled, CompileClass, str, str]
-SAME, COMPILES = CompileClass.SAME, CompileClass.COMPILES
-ROWS: list[Row] = [
-    ("a control", f"--{GATHER}=1", {}, made("fsdp", {GATHER: "1"}),
-     SAME, BASELINE_ID, "no setting"),
-    ("a flag of the run time", f"--{PRIORITY}=false", {}, made("fsdp", {PRIORITY: "false"}),
-     SAME, BASELINE_ID, f"--{PRIORITY} may act"),
-    ("a flag in no table", "--xla_new=1", {}, made("fsdp", {"xla_new": "1"}),
-     SAME, BASELINE_ID, "--xla_new may act"),
-    ("a twin but for a variable", f"--{GATHER}=2", {"NCCL_PROTO": "LL"},
-     made("fsdp-ag", {GATHER: "2"}), SAME, "first", "NCCL_PROTO may act"),
-    ("another schedule", "--xla_x=1", {}, made("fsdp-ov", {"xla_x": "1"}),
-     COMPILES, "", "other schedule"),
-    ("it failed after it", "", {}, made("fsdp-ov", {}, trouble="no file"),
-     COMPILES, "", "; then: no"),
-    ("it failed before its step", "", {}, dataclasses.replace(made("fsdp", {}, trouble="no luck"),
-     program=msgspec.structs.replace(kept("fsdp"), module="jit_init")),
-     CompileClass.FAILED, "", "no luck"),
-    ("a flag that is refused", "", {}, Compiled(trouble="Unknown flag"),
-     CompileClass.FAILED, "", "Unknown flag"),
-]  # fmt: skip
+SAME, COMPILES, FAILED = CompileClass.SAME, CompileClass.COMPILES, CompileClass.FAILED
+EARLIER = msgspec.structs.replace(kept("fsdp"), module="jit_init")
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row[0]) for row in ROWS])
-def test_each_profile_has_its_class_and_reason(row: Row) -> None:
-    _, flags, env, found, cls, of, reason = row
-    asked = profile("p", flags, env=env)
+@rows(
+    "row",  # flags and variables of a profile, what it came to; its class, whose program, why
+    {
+        "a control": (f"--{GATHER}=1", {}, made("fsdp", {GATHER: "1"}),
+                      SAME, BASELINE_ID, "no setting"),
+        "a flag of the run time": (f"--{PRIORITY}=false", {}, made("fsdp", {PRIORITY: "false"}),
+                                   SAME, BASELINE_ID, f"--{PRIORITY} may act"),
+        "a twin but for a variable": (f"--{GATHER}=2", {"NCCL_PROTO": "LL"},
+                                      made("fsdp-ag", {GATHER: "2"}),
+                                      SAME, "first", "NCCL_PROTO may act"),
+        "another schedule": ("--xla_x=1", {}, made("fsdp-ov", {"xla_x": "1"}),
+                             COMPILES, "", "other schedule"),
+        "it failed after it": ("", {}, made("fsdp-ov", {}, trouble="no file"),
+                               COMPILES, "", "; then: no"),
+        "it failed before its step": ("", {}, Compiled(program=EARLIER, trouble="no luck"),
+                                      FAILED, "", "no luck"),
+        "a flag that is refused": ("", {}, Compiled(trouble="Unknown flag"),
+                                   FAILED, "", "Unknown flag"),
+    },
+)  # fmt: skip
+def test_each_profile_has_its_class_and_reason(row: tuple[Any, ...]) -> None:
+    flags, env, compilation, cls, same_as, reason = row
     deployed = made("fsdp", {}).program
     assert deployed is not None
-    first, second = judged(deployed, [FIRST, (asked, found)])
+    first, second = judged(deployed, [FIRST, (profile("p", flags, env=env), compilation)])
     assert (first.cls, "2 of 64 MiB" in first.reason) == (COMPILES, True)
-    assert (second.profile, second.cls, second.same_as) == ("p", cls, of)
+    assert (second.profile, second.cls, second.same_as) == ("p", cls, same_as)
     assert reason in second.reason

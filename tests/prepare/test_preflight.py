@@ -11,7 +11,6 @@ import pytest
 from pytest_xlatune import CellSettings, SiteSettings, Sweep
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile, parse_flags, profile
 from pytest_xlatune.prepare import preflight
@@ -19,6 +18,7 @@ from pytest_xlatune.prepare.lint import check_flags, check_rules
 from pytest_xlatune.prepare.preflight import Preflight, check_site
 from pytest_xlatune.sweep.deployed import context_of
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
+from tests.helpers.probes import make_cell, probe
 
 KNOWN = profile("known", "--xla_cpu_multi_thread_eigen=false")
 
@@ -64,10 +64,6 @@ THRESHOLD = profile("t", "--xla_gpu_collective_permute_decomposer_threshold=1024
 BLOCKED = profile("inflated", "--xla_gpu_collective_inflation_factor=0")
 
 
-def cell(**deployed: str) -> Cell:
-    return Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=4"), deployed=deployed)
-
-
 @pytest.mark.usefixtures("xla")
 @pytest.mark.parametrize(
     ("profiles", "deployed", "faults", "notes"),
@@ -78,9 +74,7 @@ def cell(**deployed: str) -> Cell:
             id="a bad value hides no unknown one",
         ),
         pytest.param([UNKNOWN], "", 2, (), id="that none is known is a fault"),
-        pytest.param(
-            [KNOWN], "--xla_bogus=1", 1, (), id="an unknown one that is deployed is a fault"
-        ),
+        pytest.param([KNOWN], "--xla_bogus=1", 1, (), id="an unknown deployed one is a fault"),
         pytest.param([KNOWN, BLOCKED], "", 1, (), id="a blocked one is a fault, though known"),
     ],
 )  # fmt: skip
@@ -120,8 +114,8 @@ def test_an_env_file_that_only_the_nodes_can_read_makes_an_absent_partner_a_note
     env_file = tmp_path / "node.env.sh"
     env_file.write_text("test -e /dev/kfd.absent\n")
     launcher = CommandLauncher(argv=("/bin/true",), env_files=(str(env_file),))
-    found = check_rules([THRESHOLD, BLOCKED], context_of(cell(), launcher))
+    found = check_rules([THRESHOLD, BLOCKED], context_of(make_cell(), launcher))
     assert [fault.partition(":")[0] for fault in found.faults] == ["profile inflated"]
     assert "[partner]" in found.notes[0]
     with pytest.raises(ConfigError, match="silently drops"):
-        context_of(cell(XLA_FLAGS="--xla_a=1 , --xla_b=2"), CommandLauncher(argv=("/bin/true",)))
+        context_of(make_cell(deployed={"XLA_FLAGS": "--xla_a=1 , --xla_b=2"}), probe())

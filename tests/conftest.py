@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib.util
 import os
 import secrets
-import shutil
 import signal
 import sys
 from collections.abc import Generator, Iterator
@@ -195,29 +193,9 @@ def loaded() -> None:
     load_everything()
 
 
-def _missing(why: str) -> None:
-    if os.environ.get("CI") and os.geteuid() == 0:
-        pytest.fail(f"CI runs containers and does not skip them, but {why}")
-    pytest.skip(f"no container to test with: {why}")
-
-
 @pytest.fixture(scope="session")
 def podman_site() -> Iterator[PodmanSite]:
-    from tests.helpers.containers import WAYS, NoImageError, PodmanSite, made_image, podman
+    from tests.helpers.containers import made_site
 
-    if shutil.which("podman") is None:
-        _missing("podman is not installed (Debian's packages podman and runc)")
-    with contextlib.ExitStack() as kept:
-        try:
-            image = kept.enter_context(made_image("ENV XLA_FLAGS=--xla_from_image=1"))
-        except NoImageError as error:
-            _missing(f"podman makes no image: {error}")
-        said = ""
-        for program, args in WAYS:
-            words = [*program.split()[1:], "run", "--rm", "--network=host", "-v/usr:/usr:ro", *args]
-            done = podman(*words, image.partition("@")[0], "true")
-            if done.returncode == 0:
-                yield PodmanSite(image=image, program=program, args=args)
-                return
-            said += f"{program}: {done.stderr.decode()[-200:]} "
-        _missing(f"podman runs nothing here: {said}")
+    with made_site() as site:
+        yield site

@@ -122,16 +122,10 @@ def history(
     one_by_one: bool = False,
     stop: str = "",
 ) -> list[TrialResult]:
-    """Return what a study has measured when nothing is due any more.
+    """Return what a study has measured when nothing is due any more, or a wave that is to `stop` it.
 
-    Args:
-        effects: of the profiles, or a machine that answers each trial.
-        noise: standard deviation of a score.
-        of: the study.
-        seed: of the noise.
-        after: what was measured before.
-        one_by_one: a trial at a time, as on one node list; else all that are due.
-        stop: the wave before which it ends.
+    `effects` are those of profiles, or a machine that answers each trial; `after` was measured
+    before. `one_by_one` runs a trial at a time, as one node list does, else all that are due.
     """
     run = effects if callable(effects) else cluster(effects, noise, seed=seed)
     done = list(after)

@@ -13,12 +13,8 @@ from pytest_xlatune.catalog.entries import history
 _VALUES = {"xla_cpu_use_fusion_emitters": "false", "xla_cpu_parallel_codegen_split_count": "1"}
 
 
-def names() -> tuple[str, ...]:
-    """The flags that the installed XLA accepts, without dashes."""
-    jaxlib = version("jaxlib")
-    return tuple(name for name in _VALUES if history().is_accepted(name, jaxlib))
-
-
 def flags() -> str:
-    """The same as they stand in XLA_FLAGS."""
-    return " ".join(f"--{name}={_VALUES[name]}" for name in names())
+    """Return those that the installed XLA accepts, as they stand in XLA_FLAGS."""
+    known, jaxlib = history(), version("jaxlib")
+    accepted = (name for name in _VALUES if known.is_accepted(name, jaxlib))
+    return " ".join(f"--{name}={_VALUES[name]}" for name in accepted)

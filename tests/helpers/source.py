@@ -13,10 +13,5 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(tree_of(path)))
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

@@ -41,37 +41,6 @@ LEFT_OUT = (
     "need; a sweep is named, as in `pytest sweeps/test_quickstart.py`"
 )
 
-
-def load_profile() -> None:
-    """A property holds on a busy machine too. New examples are tried in every run, those of one
-    number; HYPOTHESIS_PROFILE=same tries the same ones every time.
-    """
-    from hypothesis import HealthCheck, settings
-
-    settings.register_profile(
-        "new",
-        deadline=None,
-        derandomize=False,
-        max_examples=100,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-    settings.register_profile("same", settings.get_profile("new"), derandomize=True)
-    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "new"))
-
-
-def load_fewer_examples() -> None:
-    """Try a third of the examples: `make test-slurm` tries all, on the worker beside the lab."""
-    from hypothesis import settings
-
-    settings.register_profile("fewer", settings(), max_examples=settings().max_examples // 3)
-    settings.load_profile("fewer")
-
-
-if HAS_HYPOTHESIS:
-    load_profile()
-
-
 # what `make test-all` runs besides `make test`, in three parts of at most a quarter of an hour each
 PARTS = ("slurm", "sweeps", "programs")
 DEAREST = (
@@ -137,15 +106,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # hypothesis reads its options in the same hook
 def pytest_configure(config: pytest.Config) -> None:
+    """Try new examples in every run, those of one number, also on a busy machine.
+
+    `make test` tries a third of them; `make test-slurm` tries all, on the worker beside the lab.
+    """
     config.addinivalue_line("markers", "timeout(seconds): a limit, where pytest-timeout is there")
     if not HAS_HYPOTHESIS:
         return
-    from hypothesis import settings
+    from hypothesis import HealthCheck, settings
 
-    if config.option.part == "test":
-        load_fewer_examples()
+    settings.register_profile(
+        "ours",
+        deadline=None,
+        derandomize=False,  # not in CI either
+        max_examples=33 if config.option.part == "test" else 100,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("ours")
     # xdist gives its workers the options of the session that starts them
-    if config.option.hypothesis_seed is None and not settings().derandomize:
+    if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(secrets.randbelow(2**32))
 
 
@@ -153,8 +133,6 @@ def pytest_report_header(config: pytest.Config) -> str:
     if not HAS_HYPOTHESIS:
         return LEFT_OUT
     seed = config.option.hypothesis_seed
-    if seed is None:
-        return "hypothesis: the same examples as every time"
     return f"hypothesis seed: {seed}, repeat with --hypothesis-seed={seed}"
 
 

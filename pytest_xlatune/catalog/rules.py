@@ -512,7 +512,7 @@ def _canonical(flag: str, value: str) -> object:
     number = to_integer(value)
     if number is not None:
         return number
-    return f"{float(value)}" if is_number(value) else value.lower()
+    return f"{float(value.strip())}" if is_number(value) else value.lower()
 
 
 def _aborts(case: Case) -> Iterator[str]:

@@ -50,6 +50,7 @@ _RUN = b"x" * 70_000
         pytest.param("Slurm", b"Reason=None", b" " * 50_000 + b"X" * 5, id="a long gap"),
         pytest.param("Slurm", b"1:0", LONG + b":" + LONG, id="an exit code"),
         pytest.param("flags", b"=8", b"=" + LONG, id="a value"),
+        pytest.param("flags", b"=8", b"=1.5\x1e", id="a blank that only strip() removes"),
         pytest.param("trace.json", b"/device:GPU:0", b"/device:GPU:" + b"9" * 4999, id="a number"),
         pytest.param("ledger", b'"attempt-intended"', b'["n1"]', id="an event that is a list"),
     ],

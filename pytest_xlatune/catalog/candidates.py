@@ -12,18 +12,15 @@ from dataclasses import dataclass
 
 from pytest_xlatune.catalog.context import GPU_VENDORS, Context, Level, vendor_of
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load
-from pytest_xlatune.catalog.rules import is_idle, objections
-from pytest_xlatune.model.channels import CHANNELS, normalized, on_top
+from pytest_xlatune.catalog.rules import is_idle, objections, settings_key
+from pytest_xlatune.model.channels import CHANNELS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
-    ALIASES,
     Profile,
     by_channel,
-    effective_values,
     parse_flags,
 )
-from pytest_xlatune.model.record import Record, digest
-from pytest_xlatune.model.text import same_value
+from pytest_xlatune.model.record import Record
 
 _SWITCH = 1  # largest value of a setting with only 0 (off) and 1 (on), which has no neighbours
 
@@ -81,7 +78,7 @@ def candidates(axis: str, context: Context, *, wave: str = "wave2") -> Candidate
     """
     chosen: list[Profile] = []
     left_out: list[LeftOut] = []
-    first_with: dict[str, str] = {}
+    first_with: dict[object, str] = {}  # settings -> the first profile with them
     entries = load().of_axis(axis)
     for entry in entries:
         if entry.status is not Status.CANDIDATE:
@@ -89,7 +86,10 @@ def candidates(axis: str, context: Context, *, wave: str = "wave2") -> Candidate
         for profile in entry.profiles:
             if profile.wave != wave:
                 continue
-            why = _why_not(entry, profile, context) or _why_same(profile, context, first_with)
+            why = _why_not(entry, profile, context)
+            if not why:
+                first = first_with.setdefault(settings_key(profile, context), profile.id)
+                why = "" if first == profile.id else f"the same settings as {first}"
             if why:
                 left_out.append(LeftOut(profile=profile.id, why=why))
             else:
@@ -151,23 +151,6 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
         if objection.level is Level.FAULT or objection.rule in _DECIDE
     )
     return next(reasons, "")
-
-
-def _why_same(profile: Profile, context: Context, first_with: dict[str, str]) -> str:
-    """Return which earlier profile has the same settings in effect; "" if none has.
-
-    `first_with` is digest of settings -> id of the first profile with them; it is updated.
-    """
-    values = effective_values((*context.deployed, *profile.flags))
-    settings = {ALIASES.get(name, name): value.lower() for name, value in values.items()}
-    for name in ALIASES.keys() & values.keys():
-        # the value that a switch of the older name sets under the newer name
-        is_on = same_value(values[name], "true", kind="bool")
-        settings[ALIASES[name]] = "on" if is_on else "default"
-    env = normalized(on_top(context.env, profile.env))
-    key = digest({"flags": settings, "env": env, "keys": profile.overrides})
-    first = first_with.setdefault(key, profile.id)
-    return "" if first == profile.id else f"the same settings as {first}"
 
 
 def _control(entries: tuple[CatalogEntry, ...], context: Context) -> list[Profile]:

@@ -44,6 +44,7 @@ from pytest_xlatune.model.channels import (
     channel_of,
     complaint,
     flags_in,
+    normalized,
     on_top,
     settings_in,
 )
@@ -490,21 +491,25 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
     for profile in profiles:
         if profile.is_baseline:
             continue
-        flags = {
-            ALIASES.get(name, name): _canonical(name, value)
-            for name, value in values_of(profile.flags).items()
-        }
-        env, keys = settings_in(profile.env, "").items(), profile.overrides.items()
-        key = (frozenset(flags.items()), frozenset(env), frozenset(keys))
-        first = first_with.setdefault(key, profile.id)
+        first = first_with.setdefault(settings_key(profile, Context()), profile.id)
         if first != profile.id and not is_control(profile):
             text = f"the same settings as {first}: one is measured twice"
             yield Objection(rule="twin", level=Level.NOTE, profile=profile.id, text=text)
 
 
+def settings_key(profile: Profile, context: Context) -> object:
+    """Return one key for all profiles of the same settings in effect, in any order and spelling."""
+    values = values_of((*context.deployed, *profile.flags))
+    flags = {ALIASES.get(name, name): _canonical(name, value) for name, value in values.items()}
+    env = normalized(on_top(context.env, profile.env))
+    return frozenset(flags.items()), frozenset(env.items()), frozenset(profile.overrides.items())
+
+
 def _canonical(flag: str, value: str) -> object:
     """Return one value for all spellings of a flag's value: `1` and `true`, `8` and `08`."""
     kind = history().kind(flag)
+    if flag in ALIASES:  # the value that a switch of the older name sets under the newer name
+        return "on" if same_value(value, "true", kind="bool") else "default"
     if kind == "string":
         return value
     if kind == "bool":

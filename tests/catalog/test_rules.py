@@ -208,19 +208,26 @@ def test_a_program_of_which_only_the_collectives_are_named() -> None:
     assert not why_not(settings(f"{P2P} {THRESHOLD}"), permutes)
 
 
+TPU = "LIBTPU_INIT_ARGS"
+
+
+def of_libtpu(text: str) -> Profile:
+    return Profile(id="p", env={TPU: text})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (profile("p", env={"NCCL_MAX_NCHANELS": "8"}), "did you mean NCCL_MAX_NCHANNELS?"),
-        (profile("p", "--NCCL_PROTO=LL"), "as in env={'NCCL_PROTO': ...}"),
+        (settings("NCCL_MAX_NCHANELS=8"), "did you mean NCCL_MAX_NCHANNELS?"),
+        (settings("--NCCL_PROTO=LL"), "as in env={'NCCL_PROTO': ...}"),
         (profile("p", overrides={"remat_polcy": "full"}), "did you mean remat_policy?"),
-        (
-            profile("p", "--xla_gpu_enable_latency_hiding_schedular=true"),
-            "did you mean --xla_gpu_enable_latency_hiding_scheduler?",
-        ),
+        (settings("--xla_gpu_autotune_levle=2"), "did you mean --xla_gpu_autotune_level?"),
+        (of_libtpu("--xla_tpu_rwb_fusion='true'"), "quotes are part"),
+        (of_libtpu("--xla_tpu_a=true xla_tpu_rwb_fusion=false"), "fusion=false' has no dashes"),
+        (of_libtpu("--xla_gpu_autotune_level=0"), "libtpu refuses it"),
     ],
 )
-def test_a_near_miss_is_told_with_the_name_it_may_have_meant(given: Profile, words: str) -> None:
+def test_an_objection_says_what_to_write(given: Profile, words: str) -> None:
     assert any(words in each.text for each in check([given], Context()))
 
 
@@ -232,9 +239,8 @@ P2P_TOO = "--xla_gpu_enable_pipelined_p2p=1"
     [
         ([f"{LEVEL}=2 {P2P}", f"{P2P_TOO} {LEVEL}=2", f"{P2P_TOO} {LEVEL}=3"], [1]),
         ([f"{LEVEL}={each}" for each in ("1024", "+1024", "1024.0", "1000", "01000")], [1, 4]),
-        ([f"{LEVEL}={each}" for each in ("8", "7", "8", "08")], [2, 3]),
     ],
-    ids=["in another order and spelling", "spellings of a number", "among many"],
+    ids=["in another order and spelling", "spellings of a number"],
 )
 def test_a_twin_is_told(texts: list[str], twins: list[int]) -> None:
     profiles = [profile(f"p{at}", text) for at, text in enumerate(texts)]
@@ -364,7 +370,6 @@ def test_a_refused_flag_that_is_deployed_is_a_fault_and_hides_nothing() -> None:
     assert "--no_such" in found.objections[0].text
 
 
-TPU = "LIBTPU_INIT_ARGS"
 VMEM = profile("vmem", "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_gpu_autotune_level=0")
 # what libtpu 0.0.52 prints with TPU_STDERR_LOG_LEVEL=0 and TPU_MIN_LOG_LEVEL=0
 LOG = b"""\
@@ -423,20 +428,6 @@ def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
     own = replace(VMEM, flags=())
     (found,) = judge_settings(own, Witnesses(read=read, expects_readers=True))
     assert found.effect is effect
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("--xla_tpu_rwb_fusion='true'", "quotes are part"),
-        ("--xla_tpu_rwb_fusion=true xla_tpu_dot_dot_fusion=false", "fusion=false' has no dashes"),
-        ("--xla_gpu_autotune_level=0", "libtpu refuses it"),
-    ],
-)
-def test_what_libtpu_would_misread_is_a_fault(text: str, words: str) -> None:
-    (found,) = check([Profile(id="a", env={TPU: text})], Context())
-    assert found.rule == "channel"
-    assert words in found.text
 
 
 def test_a_flag_of_libtpu_that_a_later_one_puts_out_of_effect_is_named(

@@ -24,8 +24,13 @@ import re
 
 from msgspec.structs import replace
 
-from pytest_xlatune.guests.megascale._builder import KEY, DigestBuilder
-from pytest_xlatune.guests.megascale._lines import TextLine, texts_of_line, without_prefix
+from pytest_xlatune.guests.megascale._builder import (
+    KEY,
+    DigestBuilder,
+    TextLine,
+    texts_of_line,
+    without_prefix,
+)
 from pytest_xlatune.guests.megascale.digest import (
     Digest,
     MegascaleReport,

@@ -195,7 +195,7 @@ def test_settings_are_those_of_rank_0_and_the_last_word() -> None:
         *("0: XLA_FLAGS=--xla_a=1", " 0: XLA_FLAGS=--xla_a=1 --xla_b='x y'"),
         *("0: (A pid=7) JAX_PLATFORMS=cpu", "XLA_PYTHON_CLIENT_MEM_FRACTION=.93", "PATH=/usr/bin"),
         "the variable NCCL_IB_HCA=mlx5 is not a line of printenv",
-        *("Config param run_name: a: b", ABSL + "Config param steps: 15", "the last"),
+        *("Config param run_name: a: b", ABSL + "Config param steps: 15"),
     ]
     report = read_every_way(text_of(lines))
     assert report.xla_flags == "--xla_a=1 --xla_b='x y'"
@@ -206,9 +206,13 @@ def test_settings_are_those_of_rank_0_and_the_last_word() -> None:
         "XLA_PYTHON_CLIENT_MEM_FRACTION": ".93",
     }
     assert report.config == {"run_name": "a: b", "steps": "15"}
-    assert report.tail[-1] == "the last"
     assert read_log([text_of([step(0)])]).xla_flags is None
     assert read_log([b"XLA_FLAGS=\n"]).xla_flags == ""
+
+
+def test_the_tail_is_what_is_neither_step_nor_harmless() -> None:
+    lines = ["first", step(0), "n1 NCCL INFO bye", "strange end", ""]
+    assert read_log([text_of(lines)]).tail == ("first", "strange end")
 
 
 def test_identical_findings_are_counted_and_their_number_is_bounded() -> None:

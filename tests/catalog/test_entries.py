@@ -9,7 +9,9 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.candidates import candidates, ladders_of, profiles_for
 from pytest_xlatune.catalog.context import Context, vendor_of
-from pytest_xlatune.catalog.entries import Status, history, load, names_of, probed_libtpu
+from pytest_xlatune.catalog.entries import ANY, Status, history, load, names_of, probed_libtpu
+from pytest_xlatune.model.cell import Axis
+from pytest_xlatune.model.channels import PARTS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import APPENDING, check_unique, parse_flags
 from pytest_xlatune.sweep.deployed import defaults_of
@@ -20,8 +22,11 @@ TPU = "LIBTPU_INIT_ARGS"
 def test_entries_are_whole() -> None:
     entries = load().entries
     check_unique([each for entry in entries for each in entry.profiles], where="the catalog")
+    assert len({entry.slug for entry in entries}) == len(entries)
     for entry in entries:
-        assert all((entry.mechanism, entry.source)), entry.slug
+        assert all((entry.mechanism, entry.source, entry.axes)), entry.slug
+        assert {*entry.axes} <= {ANY, *Axis.__members__}, entry.slug
+        assert {*entry.aims} <= {*PARTS}, entry.slug
         is_tried = entry.status in (Status.CANDIDATE, Status.CONTROL)
         assert is_tried or not entry.values, f"{entry.slug} is {entry.status} and has values"
         assert (entry.status is Status.CONTROL) == entry.slug.startswith("control-"), entry.slug

@@ -122,7 +122,7 @@ def history(
     one_by_one: bool = False,
     stop: str = "",
 ) -> list[TrialResult]:
-    """Return what a study has measured when nothing is due any more, or a wave that is to `stop` it.
+    """Return what a study has measured when nothing is due any more, or a wave is to `stop` it.
 
     `effects` are those of profiles, or a machine that answers each trial; `after` was measured
     before. `one_by_one` runs a trial at a time, as one node list does, else all that are due.

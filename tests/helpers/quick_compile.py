@@ -13,8 +13,12 @@ from pytest_xlatune.catalog.entries import history
 _VALUES = {"xla_cpu_use_fusion_emitters": "false", "xla_cpu_parallel_codegen_split_count": "1"}
 
 
-def flags() -> str:
-    """Return those that the installed XLA accepts, as they stand in XLA_FLAGS."""
+def names() -> tuple[str, ...]:
+    """Return the flags that the installed XLA accepts, without dashes."""
     known, jaxlib = history(), version("jaxlib")
-    accepted = (name for name in _VALUES if known.is_accepted(name, jaxlib))
-    return " ".join(f"--{name}={_VALUES[name]}" for name in accepted)
+    return tuple(name for name in _VALUES if known.is_accepted(name, jaxlib))
+
+
+def flags() -> str:
+    """Return the same as they stand in XLA_FLAGS."""
+    return " ".join(f"--{name}={_VALUES[name]}" for name in names())

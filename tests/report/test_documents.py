@@ -11,7 +11,6 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
 from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import (
@@ -31,9 +30,9 @@ from pytest_xlatune.report.lines import ending_text, paragraph, stop_message
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from pytest_xlatune.studies.node_check import Nodes
 from tests.helpers import golden, history, of_studies
 from tests.helpers.finished import CONCLUSION, COVERED, ENV_FILE, FINISHED, HISTORY, PROFILES
+from tests.helpers.tables import rows
 from tests.helpers.tuned import Machine, mixed
 
 
@@ -179,19 +178,8 @@ def test_a_sweep_without_a_winner_never_rules_out_a_gain_that_is_a_loss() -> Non
     assert ending_text(ENGLISH, over, stopped="").endswith(words)
 
 
-def test_a_peak_that_is_no_figure_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"peak_tflops is 0\.0, expected a positive number"):
-        Nodes(peak_tflops=0.0)
-
-
 GAIN = Verdict(
-    arm="overlap-2",
-    kind=VerdictKind.FASTER,
-    delta=0.03,
-    ci95=(0.021, 0.039),
-    n=4,
-    mde80=0.013,
-    method=verbatim("Dunnett, K=3"),
+    arm="overlap-2", kind=VerdictKind.FASTER, delta=0.03, ci95=(0.021, 0.039), n=4, mde80=0.013
 )
 LEVEL = replace(GAIN, kind=VerdictKind.EQUIVALENT, delta=0.001, ci95=(-0.006, 0.008))
 WIDE = replace(GAIN, kind=VerdictKind.INCONCLUSIVE, delta=0.004, ci95=(-0.015, 0.024))
@@ -200,15 +188,15 @@ ONCE = Verdict(arm="overlap-2", kind=VerdictKind.SCREENED, delta=0.09, n=1)
 BROKEN = Verdict(arm="overlap-2", kind=VerdictKind.INVALID, reasons=(verbatim("out of memory"),))
 
 
-@pytest.mark.parametrize(
-    ("claim", "expected"),
-    [
-        pytest.param(faster, (True, False, False), id="faster"),
-        pytest.param(lambda v: faster_by(v, 0.02), (True, False, False), id="faster by 2 %"),
-        pytest.param(lambda v: faster_by(v, 0.025), (False, False, False), id="faster by 2.5 %"),
-        pytest.param(no_regression, (True, True, False), id="no regression"),
-    ],
-)
+CLAIMS: dict[str, tuple[Callable[[Verdict], Claim], tuple[bool, ...]]] = {
+    "faster": (faster, (True, False, False)),
+    "faster by 2 %": (lambda v: faster_by(v, 0.02), (True, False, False)),
+    "faster by 2.5 %": (lambda v: faster_by(v, 0.025), (False, False, False)),
+    "no regression": (no_regression, (True, True, False)),
+}
+
+
+@rows("claim, expected", CLAIMS)
 def test_a_claim_holds_only_of_a_verdict_that_shows_it(
     claim: Callable[[Verdict], Claim], expected: tuple[bool, ...]
 ) -> None:
@@ -235,9 +223,7 @@ def test_a_gate_says_first_what_it_decides() -> None:
     # a loss is a loss, whatever caused it
     for verdict in (LOSS, replace(LOSS, effect=Effect.ASKED, unproved=("NCCL_ALGO",))):
         assert no_regression(verdict).text.startswith("regression: ")
-
-
-def test_settings_that_nothing_shows_in_effect_support_no_claim() -> None:
+    # settings that nothing shows in effect support no claim
     assert not ASKED.wins
     for claim in (faster(ASKED), faster_by(ASKED, 0.01)):
         assert (bool(claim), claim.is_undecided) == (False, True)

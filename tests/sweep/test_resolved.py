@@ -1,7 +1,9 @@
-"""Node slots as a user asks for them: what is refused and what is planned."""
+"""A resolved sweep: node slots as a user asks for them, and how a sweep goes on that began."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand, parts
 from pytest_xlatune.model.profile import profile
+from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, SiteSettings, UserOptions
+from pytest_xlatune.sweep.registry import put_in_use, study_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.plan import plan_of
+from tests.helpers.history import study
 
 DECLARED = Sweep(
     name="s",
@@ -98,3 +103,44 @@ def test_the_nodes_of_an_allocation_around_the_session_are_split(
     monkeypatch.setenv("SLURM_JOB_NODELIST", "node[001-004]")
     found = resolved(nodelist=None, slots=2, executor="allocation")
     assert found.slots == (("node001", "node002"), ("node003", "node004"))
+
+
+@pytest.mark.parametrize(
+    ("status", "block", "rotates"),
+    [
+        pytest.param(TrialStatus.PLANNED, 0, False, id="a job of its screen is planned"),
+        pytest.param(TrialStatus.MEASURED, 1, False, id="jobs of its blocks decide already"),
+        pytest.param(TrialStatus.MEASURED, 0, True, id="its jobs are over: others may rotate"),
+    ],
+)
+def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
+    status: TrialStatus, block: int, *, rotates: bool
+) -> None:
+    """A pace that is known by now made the rest of it a rotation, with one baseline left out."""
+    python = CommandLauncher(argv=(sys.executable, "train.py"))
+    sweep = replace(DECLARED, launcher=python, design=DesignSettings())
+    found = resolved(sweep, nodelist=None, slots=1, executor="local")
+    jobs = replace(found.tuning(), rotation=None).decide(()).due
+    first, second = [trial for trial in jobs if not trial.is_baseline][:2]
+    score = Score(value=6.0, tgs=400.0, step_s=0.1, n_steps=10, window=(5, 14))
+    over = Outcome(state=State.COMPLETED, start_s=0.0, end_s=2.0)
+    earlier = (
+        TrialResult(trial=first, status=TrialStatus.MEASURED, score=score, outcome=over),
+        TrialResult(trial=replace(second, block=block), status=status),
+    )
+    assert found.tuning().rotates
+    assert found.tuning(earlier=earlier).rotates is rotates
+
+
+def test_the_study_of_a_campaign_is_that_of_its_ledger() -> None:
+    own = study(3, seed=7)
+    put_in_use(own, own.to_json())
+    assert study_of(own.name, json.loads(json.dumps(own.to_json()))) is own
+
+
+def test_one_with_a_secret_that_no_ledger_has_is_not() -> None:
+    own = study(profiles=(profile("token", env={"MY_TOKEN": "hunter2-long-and-secret"}),), seed=7)
+    put_in_use(own, own.to_json())
+    found = study_of(own.name, own.to_json())
+    assert found is not own
+    assert "hunter2" not in repr(found)

@@ -349,21 +349,15 @@ class Sweep(SettingsGroup):
         }
         cell = Cell(**fields)
         nodes_per_cell = self.traits.cell_nodes
-        if nodes_per_cell and not nodelist:
-            raise ConfigError(
-                f"sweep {self.name!r} compares nodes, so it needs their names (--xlatune-nodelist "
-                "'node[001-008]')"
-            )
         _refuse_unfit(cell, nodes_per_cell or nodes, what=f"sweep {self.name!r}")
         study_commits = None if self.declared is None else self.declared.commits
         compared = declared.commits or study_commits or ""
         launcher, cell, others = _with_commits(self, launcher, cell, compared)
-        ranks_cells = self.traits.aim is Aim.RANKS
-        if (ranks_cells or others) and executor.names_nodes and not nodelist:
-            example = "" if ranks_cells else f", and {next(iter(others))!r} is one"
+        compares_cells = bool(others) or self.traits.aim is Aim.RANKS
+        if not nodelist and (nodes_per_cell or (compares_cells and executor.names_nodes)):
             raise ConfigError(
-                f"sweep {self.name!r} compares cells{example}: the scheduler might give each cell "
-                "different nodes; name the nodes of all (--xlatune-nodelist 'node[001-008]')"
+                f"sweep {self.name!r} compares cells, so it needs the names of all nodes "
+                "(--xlatune-nodelist 'node[001-008]'): the scheduler might give each cell others"
             )
         cell = with_sourced(cell, launcher)
         restored = self.no_env.profile(launcher, cell) if self.no_env else None

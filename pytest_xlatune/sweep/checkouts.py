@@ -58,13 +58,23 @@ def with_folder(launcher: CheckoutLauncher) -> CheckoutLauncher:
     return dataclasses.replace(launcher, folder=launcher.folder or f"{common}/xlatune")
 
 
-def hash_of(launcher: CheckoutLauncher, commit: str, *, where: str) -> str:
+def _that_checks_out(launcher: Launcher, where: str) -> CheckoutLauncher:
+    if not isinstance(launcher, CheckoutLauncher):
+        raise ConfigError(
+            f"{where} names commits, which needs a launcher that starts the trainer from a commit; "
+            "write launcher=CheckoutLauncher(repository=..., inner=...)"
+        )
+    return launcher
+
+
+def hash_of(launcher: Launcher, commit: str, *, where: str) -> str:
     """Return the hash of a commit, given as hash, branch, tag or e.g. `HEAD~1`.
 
     Raises:
-        ConfigError: there is no such commit, or it is HEAD and the repository's files were changed.
+        ConfigError: there is no such commit, or it is HEAD and the repository's files were changed,
+            or the launcher does not start commits.
     """
-    repository = launcher.repository
+    repository = _that_checks_out(launcher, where).repository
     if not commit:
         raise ConfigError(
             f"{where} names no commit, and its launcher checks out commits of {repository}; name "
@@ -100,11 +110,7 @@ def commits_of(
         ConfigError: there is no such commit or range, it has HEAD and the repository's files were
             changed, or the launcher does not start commits.
     """
-    if not isinstance(launcher, CheckoutLauncher):
-        raise ConfigError(
-            f"{where} compares commits, which needs a launcher that starts the trainer from a "
-            "commit; write launcher=CheckoutLauncher(repository=..., inner=...)"
-        )
+    launcher = _that_checks_out(launcher, where)
     if not text:
         raise ConfigError(
             f"{where} compares commits, so it needs their names (--xlatune-commits main..HEAD)"

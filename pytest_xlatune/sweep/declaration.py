@@ -493,11 +493,6 @@ def _with_commits(
     for candidate in sweep.candidates:
         candidate_cell, where = cell, f"{what}, candidate {candidate.profile.id!r}"
         if candidate.code:
-            if not isinstance(launcher, CheckoutLauncher):
-                raise ConfigError(
-                    f"{where}: code={candidate.code!r} needs a launcher that starts the trainer "
-                    "from a commit; write launcher=CheckoutLauncher(repository=..., inner=...)"
-                )
             candidate_cell = replace(
                 candidate_cell, code=hash_of(launcher, candidate.code, where=where)
             )

@@ -61,7 +61,7 @@ MISTAKES: dict[str, Case] = {
         f"{STANDARD}{SECOND}more = standard_tests(OTHER)\n", (), "*a module has one sweep*"),
     "standard tests of no sweep": (
         f"{HEAD}\ntests = standard_tests(None)\n", (), "*standard_tests(None): expected a Sweep*"),
-    "a check of nodes without nodes": (declaring("study=Nodes()"), (), "*compares nodes*"),
+    "a check of nodes without nodes": (declaring("study=Nodes()"), (), "*compares cells*"),
     "nodes that no check has found": (
         declaring("study=Nodes()"), ("--xlatune-nodelist=@healthy",),
         "*'@healthy', but *healthy.nodes cannot be read*"),

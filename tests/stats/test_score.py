@@ -226,7 +226,7 @@ def test_another_figure_than_tgs_is_scored_and_a_job_without_it_says_why() -> No
         assert reason in sentence(found.reason)
 
 
-@pytest.mark.parametrize("count", [4_097, 20_001])
+@pytest.mark.parametrize("count", [4_097, 5_000, 20_001])
 def test_the_median_of_many_is_the_one_that_sorting_finds(count: int) -> None:
     values = [at * 7919 % 10_007 / 7 for at in range(count)]
     assert middle_of(values) == median(values)

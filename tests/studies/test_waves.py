@@ -553,3 +553,7 @@ def test_profiles_that_stay_jobs_are_ranked_beside_candidates_and_alone_without_
     sweep = searching(derived=(RULES, Stacks(wave="wave5", slots=2)))
     done = history(Hidden(finds=False), of=sweep)
     assert (asked(done), sweep.decide(done).conclusion.complete) == ([], True)
+    # a stack of a later wave may hold what was found
+    done = history(Hidden({"p3": 0.03}), of=sweep)
+    assert [len(each) for each in asked(done)][:3] == [12, 12, 12]
+    assert any("p3" in name and "ctb-" in name for name in slots_of(sweep, done).values())

@@ -68,16 +68,12 @@ def run(
     return done, found
 
 
-def one_node() -> Any:
-    data = first()
-    data["config"]["nnodes"] = "1"
-    return data
-
-
 def test_generation_1_passes_by_the_mean_although_a_step_is_slow(
     pytester: pytest.Pytester, folder: Path
 ) -> None:
-    write(folder, "gen1.json", one_node())
+    data = first()
+    data["config"]["nnodes"] = "1"
+    write(folder, "gen1.json", data)
     script = f"scripts={folder / 'train.py'}"
     done, _ = run(pytester, "gen1.json", launcher=script)
     done.assert_outcomes(passed=4)

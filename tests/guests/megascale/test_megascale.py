@@ -68,7 +68,7 @@ def wrong(case: Case, digest: Digest, dress: str) -> list[str]:
     """What of a digest differs from the truth of its case."""
     version, truth = case["version"], {tuple(each) for each in case["truth"]}
     found: list[tuple[str, Any, Any]] = [
-        ("cause", digest.cause, VERDICTS[case["fault"]][version]),
+        ("cause", digest.cause, cause_of(case["fault"], version)),
     ]
     if digest.states or version != "0.0.40":  # else nothing tells it
         found.append(("layout", digest.layout, version))
@@ -103,8 +103,8 @@ def wrong(case: Case, digest: Digest, dress: str) -> list[str]:
     return [f"{what}: {is_} for {should}" for what, is_, should in found if is_ != should]
 
 
-# what libtpu calls each fault, by the layout
-_SAME = {
+# what libtpu calls each fault
+CAUSES = {
     "alike": "UNKNOWN_CAUSE",
     "two-groups": "UNKNOWN_CAUSE",
     "bad-chip": "BAD_TPU_CHIP",
@@ -116,11 +116,12 @@ _SAME = {
     "not-queued": "PROGRAM_NOT_QUEUED",
     "cancelled": "UNKNOWN_CAUSE",
     "silent": "UNKNOWN_CAUSE",
+    "order": "LAUNCHES_ORDER_INCONSISTENT",
 }
-VERDICTS: dict[str, dict[str, str]] = {
-    **{fault: dict.fromkeys(("0.0.40", "0.0.52"), cause) for fault, cause in _SAME.items()},
-    "order": {"0.0.40": "UNKNOWN_CAUSE", "0.0.52": "LAUNCHES_ORDER_INCONSISTENT"},
-}
+
+
+def cause_of(fault: str, version: str) -> str:
+    return "UNKNOWN_CAUSE" if (fault, version) == ("order", "0.0.40") else CAUSES[fault]
 
 
 def states(case: Case) -> dict[tuple[Any, ...], tuple[int, set[str]]]:

@@ -17,7 +17,7 @@ from pytest_xlatune.logs import LogReader, read_log
 from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Outcome, State
-from tests.guests.megascale.test_megascale import PREFIX, VERDICTS, messages
+from tests.guests.megascale.test_megascale import CAUSES, PREFIX, messages
 from tests.helpers.digests import STEP, recorded
 
 CASES = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
@@ -66,36 +66,28 @@ def test_a_folder_of_logs_is_one_document(
     assert "more than three digests" not in shown(log)
 
 
-GOOD = {
-    "proc/sys/net/ipv4/tcp_slow_start_after_idle": "0",
-    "proc/sys/net/core/default_qdisc": "fq",
-    "proc/sys/net/ipv4/tcp_rmem": "4096 41943040 314572800",
-    "proc/sys/net/ipv4/tcp_rto_min_us": "5000",
-    "sys/module/tcp_cubic/parameters/hystart_detect": "2",
-    "sys/class/net/eth0/mtu": "8896",
-    "sys/class/net/lo/mtu": "65536",
-}
-BAD = {
-    "tcp_slow_start_after_idle": "1",
-    "default_qdisc": "fq_codel",
-    "tcp_rmem": "4096 131072 6291456",
-    "tcp_rto_min_us": "200000",
-    "hystart_detect": "3",
-    "mtu": "1460",
+# file -> a good value, a bad one
+SETTINGS = {
+    "proc/sys/net/ipv4/tcp_slow_start_after_idle": ("0", "1"),
+    "proc/sys/net/core/default_qdisc": ("fq", "fq_codel"),
+    "proc/sys/net/ipv4/tcp_rmem": ("4096 41943040 314572800", "4096 131072 6291456"),
+    "proc/sys/net/ipv4/tcp_rto_min_us": ("5000", "200000"),
+    "sys/module/tcp_cubic/parameters/hystart_detect": ("2", "3"),
+    "sys/class/net/eth0/mtu": ("8896", "1460"),
 }
 
 
 def test_each_setting_of_a_host_is_judged_by_its_advice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path, text in GOOD.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(f"{text}\n")
-    found = {item.name: item.is_good for item in check(settings_of_this_host(tmp_path))}
-    names = ("mtu.eth0", *(name for name in BAD if name != "mtu"))
-    assert found == dict.fromkeys(names, True)
-    assert {item.name: item.is_good for item in check(BAD)} == dict.fromkeys(BAD, False)
-    assert {item.is_good for item in check(dict.fromkeys(BAD, ""))} == {None}
+    for at, is_good in enumerate((True, False)):
+        for path, values in SETTINGS.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(f"{values[at]}\n")
+        items = [*check(settings_of_this_host(tmp_path))]
+        assert {item.name for item in items} > {"mtu.eth0", "default_qdisc"}
+        assert [item.is_good for item in items] == [is_good] * len(SETTINGS)
+    assert {item.is_good for item in check(settings_of_this_host(tmp_path / "no"))} == {None}
     assert main(["megascale", "--check-env"]) in (0, 1)
     assert "source: " in capsys.readouterr().out
     assert main(["megascale"]) == 2
@@ -151,7 +143,7 @@ def test_a_digest_is_the_finding_of_a_trial(fault: str) -> None:
     case = CASES[fault]
     found = primary(read_log([f"{STEP}\n{case['text']}".encode()]).findings)
     assert found is not None
-    (cls, *_) = AFTER_ONE_AND_TWO[VERDICTS[fault]["0.0.52"]]
+    (cls, *_) = AFTER_ONE_AND_TWO[CAUSES[fault]]
     # an error of a worker is of its link
     assert found.cls == ("network-link" if fault == "unrecoverable" else cls)
     job, task, host = case["truth"][0]

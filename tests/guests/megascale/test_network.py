@@ -163,23 +163,20 @@ def test_figures_are_those_that_are_worked_out_by_hand(is_text: bool, tmp_path: 
     assert document["latency_us"] == {"p50": 1000, "p95": 2000, "p99": 2000, "max": 2000}
     assert document["sizes"] == {"500": 1, "1000": 1, "3000": 1, "8000": 1}
     # lines of workers begin up to 52 ns after the first one
-    for burst, start, end, *counts in (
-        (0, 9000, 10_500, 3, 4500, 3), (1, 28_000, 30_000, 1, 8000, 1),
-    ):  # fmt: skip
-        found_in = document["bursts"][burst]
-        assert (found_in["start_us"], found_in["end_us"]) == pytest.approx((start, end), abs=0.1)
-        assert [found_in[each] for each in ("messages", "bytes", "max_in_flight")] == counts
+    columns = ("start_us", "end_us", "messages", "bytes", "max_in_flight")
+    bursts = [tuple(burst[name] for name in columns) for burst in document["bursts"]]
+    assert bursts[0] == pytest.approx((9000, 10_500, 3, 4500, 3), abs=0.1)
+    assert bursts[1] == pytest.approx((28_000, 30_000, 1, 8000, 1), abs=0.1)
     assert document["pending"] == {"max_messages": 3, "max_bytes": 8000}
     assert document["throughput_gbit_s"]["peak"] == pytest.approx(0.032, rel=1e-4)
     # bytes, and of the millisecond with the most: 4000, 2500 and 250 bytes
     hosts = {each["host"]: each for each in document["hosts"]}
-    for host, way, size, peak in (
-        ("0-0", "tx", 4000, 0.020), ("0-0", "rx", 8000, 0.032), ("0-1", "tx", 500, 0.002),
-        ("0-1", "rx", 0, 0.0), ("1-0", "rx", 4000, 0.020), ("1-0", "tx", 8000, 0.032),
-        ("1-1", "rx", 500, 0.002), ("1-1", "tx", 0, 0.0),
+    for host, *figures in (
+        ("0-0", 4000, 0.020, 8000, 0.032), ("0-1", 500, 0.002, 0, 0.0),
+        ("1-0", 8000, 0.032, 4000, 0.020), ("1-1", 0, 0.0, 500, 0.002),
     ):  # fmt: skip
-        assert hosts[host][f"{way}_bytes"] == size, (host, way)
-        assert hosts[host][f"{way}_peak_gbit_s"] == pytest.approx(peak, rel=1e-3), (host, way)
+        names = ("tx_bytes", "tx_peak_gbit_s", "rx_bytes", "rx_peak_gbit_s")
+        assert [hosts[host][each] for each in names] == pytest.approx(figures, rel=1e-3), host
     assert {tuple(each.values())[:6] for each in document["pairs"]} == {
         ("0-0", "1-0", 2, 4000, 1000, 1000),
         ("0-1", "1-1", 1, 500, 400, 400),

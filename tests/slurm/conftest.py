@@ -1,4 +1,4 @@
-"""The lab for the tests: one per machine, the first test process starts it, one test at a time."""
+"""The lab for the tests: a session has it to itself, and starts it where nobody has."""
 
 from __future__ import annotations
 
@@ -39,36 +39,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def lab_in_use(one_at_a_time: FileLock) -> Iterator[ModuleType]:
-    """A lab that is up; the last test process to leave stops it, unless a person started it."""
+def lab_in_use() -> Iterator[ModuleType]:
+    """A lab that is up, and this session's alone; it stays up where a person has started it."""
     require()
-    guard = FileLock(f"{lab.FOLDER}.lock")
-    me = lab.FOLDER / lab.USERS / str(os.getpid())
-    # in the middle of another process's test the lab may look dead, and must not be started afresh
-    with one_at_a_time, guard:
-        is_up = lab.is_up()
-        started_by_tests = me.parent.exists() or not is_up
-        before = lab.has_accounting()
-        others = [user.name for user in me.parent.iterdir()] if me.parent.exists() else []
-        if not is_up or (started_by_tests and not lab.is_configured_so()):
-            lab.start()
+    with FileLock(f"{lab.FOLDER}.lock"):
+        was_up, had_accounting = lab.is_up(), lab.has_accounting()
+        if was_up and lab.is_configured_so():
+            lab.mend()
         else:
-            lab.mend()  # of a process that was killed in the middle of a test
-        if started_by_tests:
-            lab.note_users([me.name, *others])
-    yield lab
-    with one_at_a_time, guard:
-        if me.exists():
-            me.unlink()
-            if not any(Path("/proc", user.name).exists() for user in me.parent.iterdir()):
-                lab.stop()
-        elif lab.has_accounting() != before:  # a person's
-            lab.restart(accounting=before)
-
-
-@pytest.fixture(scope="session")
-def one_at_a_time() -> FileLock:
-    return FileLock(f"{lab.FOLDER}.test.lock")
+            lab.start()
+        yield lab
+        if not was_up:
+            lab.stop()
+        elif lab.has_accounting() != had_accounting:
+            lab.start(accounting=had_accounting)
 
 
 @pytest.fixture(scope="session")
@@ -78,21 +62,17 @@ def accounting(lab_in_use: ModuleType) -> None:
 
 
 @pytest.fixture(name="lab")
-def lab_to_oneself(
-    request: pytest.FixtureRequest,
-    lab_in_use: ModuleType,
-    one_at_a_time: FileLock,
-    monkeypatch: pytest.MonkeyPatch,
+def mended_lab(
+    request: pytest.FixtureRequest, lab_in_use: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ModuleType]:
-    """The lab to oneself, all nodes idle; whatever a test did to it is mended afterwards."""
+    """The lab, all nodes idle; whatever a test did to it is mended afterwards."""
     wants_accounting = "accounting" in request.fixturenames
-    with one_at_a_time:
-        if lab_in_use.has_accounting() != wants_accounting:
-            lab_in_use.restart(accounting=wants_accounting)
-        for name, value in lab_in_use.environment().items():
-            monkeypatch.setenv(name, value)
-        yield lab_in_use
-        lab_in_use.mend()
+    if lab_in_use.has_accounting() != wants_accounting:
+        lab_in_use.start(accounting=wants_accounting)
+    for name, value in lab_in_use.environment().items():
+        monkeypatch.setenv(name, value)
+    yield lab_in_use
+    lab_in_use.mend()
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
+
+from tabulate import tabulate
 
 ROOT = Path(__file__).parents[2]
 _S, _E, _C, _P = (
@@ -155,39 +156,35 @@ def main(argv: list[str]) -> int:
         subprocess.run([sys.executable, "-m", "pytest", *words, *FAULTS], cwd=ROOT, check=False)
         if not junit.exists():
             return 1
-        rows = list(_rows(ET.parse(junit).getroot()))
+        rows = [_row(case) for case in ET.parse(junit).getroot().iter("testcase")]
     bad = [row for row in rows if row[2] != "as expected" or {row[3], row[4]} - {"0", "-"}]
-    _show([("fault", "expected", "seen", "lost", "doubled", "s"), *rows])
-    sys.stdout.write(f"\n{len(rows)} faults, {len(bad)} not as expected\n")
+    head = ("fault", "expected", "seen", "lost", "doubled", "s")
+    sys.stdout.write(tabulate(rows, head, tablefmt="plain", maxcolwidths=60, disable_numparse=True))
+    sys.stdout.write(f"\n\n{len(rows)} faults, {len(bad)} not as expected\n")
     return 1 if bad or not rows else 0
 
 
-def _rows(junit: ET.Element) -> Iterator[tuple[str, ...]]:
-    for case in junit.iter("testcase"):
-        test, _, which = case.get("name", "").partition("[")
-        if case.get("file") is None:  # pytest's own entry of an interrupt
-            yield "the rest of the table", "run", "interrupted", "-", "-", "-"
-            continue
-        place, name = f"{case.get('file')}::", case.get("name", "")
-        if place + name in FAULTS:  # a case of a test with its own entry
-            test, which = name, ""
-        fault, expected = FAULTS[place + test]
-        which = which.rstrip("]")
-        what = f"{fault} ({which})" if which else fault
-        trouble = next((each for each in case if each.tag in ("failure", "error", "skipped")), None)
-        seen = "as expected"
-        if trouble is not None:
-            seen = f"{trouble.tag}: {(trouble.get('message') or '').splitlines()[0]}"
-        counted = {each.get("name"): each.get("value", "-") for each in case.iter("property")}
-        took = f"{float(case.get('time', 0)):.0f}"
-        yield what, expected, seen, counted.get("lost", "-"), counted.get("doubled", "-"), took
-
-
-def _show(rows: list[tuple[str, ...]]) -> None:
-    widths = [min(max(len(row[i]) for row in rows), 60) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell[:width].ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+def _row(case: ET.Element) -> tuple[str, ...]:
+    if case.get("file") is None:  # pytest's own entry of an interrupt
+        return "the rest of the table", "run", "interrupted", "-", "-", "-"
+    name = f"{case.get('file')}::{case.get('name')}"
+    test, _, which = name.partition("[")
+    if name in FAULTS:  # a case of a test with its own entry
+        test, which = name, ""
+    fault, expected = FAULTS[test]
+    trouble = next((each for each in case if each.tag in ("failure", "error", "skipped")), None)
+    seen = "as expected"
+    if trouble is not None:
+        seen = f"{trouble.tag}: {(trouble.get('message') or '').splitlines()[0]}"
+    counted = {each.get("name"): each.get("value", "-") for each in case.iter("property")}
+    return (
+        f"{fault} ({which.rstrip(']')})" if which else fault,
+        expected,
+        seen,
+        counted.get("lost", "-"),
+        counted.get("doubled", "-"),
+        f"{float(case.get('time', 0)):.0f}",
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
     python tests/slurm/lab.py install [--accounting]   Debian's packages, by apt-get (for CI)
     python tests/slurm/lab.py start [--accounting]     munge, slurmctld, four slurmd
     python tests/slurm/lab.py env                      what to `eval` to talk to it
-    python tests/slurm/lab.py status
     python tests/slurm/lab.py stop                     every process of it, and its folder
 
 It needs root and Debian's packages slurm-wlm and munge (with accounting: slurmdbd and
@@ -25,7 +24,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 FOLDER = Path("/tmp/xlatune-slurm-lab")
@@ -36,20 +35,12 @@ PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun")
 ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 PACKAGES = ("slurm-wlm", "munge")
 ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
-# not of the lab, but of tests that start trials in containers
-CONTAINER_PACKAGES = ("podman", "runc")
-# msgfmt, for the test of the translations
-GETTEXT_PACKAGES = ("gettext",)
-# for the tests of the HTML pages
-CHROMIUM_PACKAGES = ("chromium", "fonts-dejavu-core")
-MIN_JOB_AGE_S = 10
+# of other tests: containers, msgfmt for the translations, a browser for the HTML pages
+OTHER_PACKAGES = ("podman", "runc", "gettext", "chromium", "fonts-dejavu-core")
 # for a test that kills a slurmd; the others are patient with a busy machine
 QUICK_TO_SEE_A_DEAD_NODE = {"SlurmdTimeout": 5}
 MEMORY_CGROUP = Path("/sys/fs/cgroup/memory/cgroup.procs")
 CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
-USERS = "users"
-TEMPLATE = "slurm.conf.template"  # what the lab's own configuration was made from
-UNCHANGED = "slurm.conf.unchanged"  # its configuration, while a test has another
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
@@ -91,9 +82,33 @@ def is_up() -> bool:
 
 
 def is_configured_so() -> bool:
-    """Whether the running lab was started from the configuration that lies beside this file."""
-    kept = FOLDER / TEMPLATE
-    return kept.exists() and kept.read_text(encoding="utf-8") == _template("slurm.conf")
+    """Whether the lab is as the files beside this one say, and no test has changed it."""
+    return CONF.read_text() == _configuration(accounting=has_accounting())
+
+
+def _configuration(*, accounting: bool, memory: bool = False) -> str:
+    text = _filled(
+        "slurm.conf",
+        nodes=f"node[001-{len(NODES):03d}]",
+        slurmd=f"[{PORTS['slurmd']}-{PORTS['slurmd'] + len(NODES) - 1}]",
+        storage="accounting_storage/" + ("slurmdbd" if accounting else "none"),
+        task="task/cgroup" if memory else "task/none",
+        consumed="CR_Core_Memory" if memory else "CR_Core",
+    )
+    if accounting:
+        text += (
+            "AccountingStorageHost=127.0.0.1\n"
+            f"AccountingStoragePort={PORTS['slurmdbd']}\n"
+            f"AccountingStoragePass={FOLDER}/munge/socket\n"  # what else would be a password
+            "AccountingStorageEnforce=limits\n"
+        )
+    return text
+
+
+def _filled(name: str, **facts: str) -> str:
+    host = socket.gethostname().split(".", maxsplit=1)[0]
+    template = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return template.format(**{**PORTS, "folder": FOLDER, "host": host, **facts})
 
 
 def has_accounting() -> bool:
@@ -114,32 +129,13 @@ def start(*, accounting: bool = False, memory: bool = False) -> None:
     for name in ("munge", "state", "run", "log", *(f"spool.{node}" for node in NODES)):
         (FOLDER / name).mkdir(parents=True, mode=0o755)
     _make_home()
-    host = socket.gethostname().split(".", maxsplit=1)[0]
-    facts = {
-        "folder": FOLDER,
-        "host": host,
-        "nodes": f"node[001-{len(NODES):03d}]",
-        "min_job_age": MIN_JOB_AGE_S,
-        **PORTS,
-        "slurmd": f"[{PORTS['slurmd']}-{PORTS['slurmd'] + len(NODES) - 1}]",
-        "storage": "accounting_storage/" + ("slurmdbd" if accounting else "none"),
-        "task": "task/cgroup" if memory else "task/none",
-        "consumed": "CR_Core_Memory" if memory else "CR_Core",
-    }
     CONF.with_name("cgroup.conf").write_text(CGROUP_CONF)
-    (FOLDER / TEMPLATE).write_text(_template("slurm.conf"), encoding="utf-8")
-    storage = (
-        "AccountingStorageHost=127.0.0.1\n"
-        f"AccountingStoragePort={PORTS['slurmdbd']}\n"
-        f"AccountingStoragePass={FOLDER}/munge/socket\n"  # what else would be a password
-        "AccountingStorageEnforce=limits\n"
-    )
-    CONF.write_text(_template("slurm.conf").format(**facts) + (storage if accounting else ""))
+    CONF.write_text(_configuration(accounting=accounting, memory=memory))
     _resolve_names(present=True)
     _start_munge()
     if accounting:
         dbd = FOLDER / "slurmdbd.conf"
-        dbd.write_text(_template("slurmdbd.conf").format(**facts))
+        dbd.write_text(_filled("slurmdbd.conf"))
         dbd.chmod(0o600)
         _start_accounting()
     start_controller()
@@ -158,20 +154,9 @@ def _make_home() -> None:
     getent.chmod(0o755)
 
 
-def restart(*, accounting: bool, memory: bool = False) -> None:
-    """Start the lab afresh, with slurmdbd or without; who uses it stays noted."""
-    users = FOLDER / USERS
-    names = [user.name for user in users.iterdir()] if users.exists() else None
-    start(accounting=accounting, memory=memory)
-    if names is not None:
-        note_users(names)
-
-
 def change(**values: object) -> None:
     """Change the lab's configuration until it is mended, e.g. SlurmdTimeout=5."""
     text = CONF.read_text()
-    if not (FOLDER / UNCHANGED).exists():
-        (FOLDER / UNCHANGED).write_text(text)
     for name, value in values.items():
         text, count = re.subn(rf"(?m)^{name}=.*$", f"{name}={value}", text)
         assert count == 1, f"slurm.conf sets {name} {count} times"
@@ -181,13 +166,6 @@ def change(**values: object) -> None:
 def _configure(text: str) -> None:
     CONF.write_text(text)
     _call("scontrol", "reconfigure")
-
-
-def note_users(names: Iterable[str]) -> None:
-    """Note the test processes, by id, that use a lab that tests started."""
-    (FOLDER / USERS).mkdir(exist_ok=True)
-    for name in names:
-        (FOLDER / USERS / name).touch()
 
 
 def stop() -> None:
@@ -252,10 +230,7 @@ def restart_controller_without_state() -> None:
 
 
 def state_saved_at() -> float:
-    """Return when the controller last saved what it knows of jobs, in seconds since the epoch.
-
-    0 is before it has done so.
-    """
+    """Return when the controller last saved what it knows of jobs, 0 before it has done so."""
     saved = FOLDER / "state" / "job_state"
     return saved.stat().st_mtime if saved.exists() else 0.0
 
@@ -275,9 +250,8 @@ def mend() -> None:
         _start_slurmdbd()
     if _call("scontrol", "ping").returncode or not pid_of("slurmctld"):
         start_controller()
-    with contextlib.suppress(FileNotFoundError):
-        _configure((FOLDER / UNCHANGED).read_text())
-        (FOLDER / UNCHANGED).unlink()
+    if not is_configured_so():
+        _configure(_configuration(accounting=has_accounting()))
     _call("scancel", "--user=root")
     for node in NODES:
         if not pid_of(f"slurmd.{node}"):
@@ -307,22 +281,9 @@ def _kill(name: str) -> None:
 
 
 def _daemon(*argv: str) -> None:
-    done = subprocess.run(
-        argv,
-        env={**os.environ, **environment(), "PATH": PATH, "XLATUNE_LAB": str(FOLDER)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = _call(*argv)
     if done.returncode:
         raise LabError(f"{' '.join(argv)} ended with {done.returncode}: {done.stderr.strip()}")
-
-
-def _template(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _start_munge() -> None:
@@ -382,9 +343,11 @@ def _resolve_names(*, present: bool) -> None:
 
 
 def _call(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm's, or start a daemon, which leaves our pipes when it is up."""
     return subprocess.run(
         argv,
-        env={**os.environ, **environment(), "PATH": PATH},
+        env={**os.environ, **environment(), "PATH": PATH, "XLATUNE_LAB": str(FOLDER)},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
@@ -407,32 +370,16 @@ def _wait_for(what: str, ready: Callable[[], bool]) -> None:
 
 
 def _install(*, accounting: bool) -> None:
-    packages = (
-        PACKAGES
-        + CONTAINER_PACKAGES
-        + GETTEXT_PACKAGES
-        + CHROMIUM_PACKAGES
-        + (ACCOUNTING_PACKAGES if accounting else ())
-    )
+    packages = (*PACKAGES, *OTHER_PACKAGES, *(ACCOUNTING_PACKAGES if accounting else ()))
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-q"], check=True, env=env)
-    subprocess.run(
-        ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages],
-        check=True,
-        env=env,
-    )
-
-
-def _status() -> Iterator[str]:
-    yield f"{'up' if is_up() else 'down'}, {'with' if has_accounting() else 'without'} slurmdbd"
-    if CONF.exists():
-        yield _call("sinfo", "-N").stdout.rstrip()
-        yield _call("squeue").stdout.rstrip()
+    install = ("install", "-y", "--no-install-recommends", *packages)
+    for words in (("update",), install):
+        subprocess.run(["apt-get", "-q", *words], check=True, env=env)
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="A real Slurm of four nodes on this machine.")
-    parser.add_argument("command", choices=["install", "start", "stop", "status", "env"])
+    parser.add_argument("command", choices=["install", "start", "stop", "env"])
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and mariadb")
     given = parser.parse_args(argv)
     try:
@@ -442,10 +389,8 @@ def main(argv: list[str]) -> int:
             start(accounting=given.accounting)
         elif given.command == "stop":
             stop()
-        elif given.command == "env":
-            sys.stdout.writelines(f"export {k}={v}\n" for k, v in environment().items())
         else:
-            sys.stdout.writelines(f"{line}\n" for line in _status())
+            sys.stdout.writelines(f"export {k}={v}\n" for k, v in environment().items())
     except LabError as error:
         sys.stderr.write(f"lab: {error}\n")
         return 1

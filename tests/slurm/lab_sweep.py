@@ -39,6 +39,11 @@ TINY = {
     "head_dim": "8",
     "vocab_size": "64",
 }
+LAUNCHER = MaxTextLauncher(
+    python=sys.executable,
+    module=str(HERE / "train.py"),
+    config=str(HERE / "configs" / "quickstart.yml"),
+)
 
 SWEEP = Sweep(
     name="lab",
@@ -55,11 +60,7 @@ SWEEP = Sweep(
         overrides=TINY,
         protocol=Protocol(steps=30, deadline_s=240),
     ),
-    launcher=MaxTextLauncher(
-        python=sys.executable,
-        module=str(HERE / "train.py"),
-        config=str(HERE / "configs" / "quickstart.yml"),
-    ),
+    launcher=LAUNCHER,
     profiles=(
         profile("opt-level-1", "--xla_backend_optimization_level=1"),
         profile("warp-drive", "--xla_cpu_enable_warp_drive=true", note="no such flag"),
@@ -67,8 +68,6 @@ SWEEP = Sweep(
     site=SiteSettings(resources=Resources(time_limit_s=300)),
     design=DesignSettings(screen_baselines=2, finalists=1, blocks=4, block_baselines=1, budget=20),
 )
-
-
 tests = standard_tests(SWEEP)
 
 

@@ -103,7 +103,7 @@ SWEEP = Sweep(
     cell=CellSettings(
         model_tag="pretend",
         parallelism="FSDP=2",
-        deployed={"XLA_FLAGS": "--xla_deployed=1"},
+        deployed={"XLA_FLAGS": "--xla_deployed=1", **HELD},
         protocol=Protocol(steps=12),
     ),
     launcher=CommandLauncher(argv=(sys.executable, str(HERE / "trainer.py"))),
@@ -214,14 +214,6 @@ def slurm(*argv: str) -> str:
     return done.stdout
 
 
-def is_whole(outcome: Path) -> bool:
-    """Whether a payload says that its trainer ran to its end; a damaged file says nothing."""
-    try:
-        return bool(json.loads(outcome.read_text(encoding="utf-8"))["state"] == "completed")
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return False
-
-
 class Project:
     """A user's folder with one sweep in it, and what sessions of pytest left behind."""
 
@@ -278,11 +270,12 @@ class Project:
     def losses(self) -> tuple[int, int]:
         """How many trials ran to their end without a result in the ledger, and how many twice.
 
-        One that ended before our cancel reached it is not lost: the next session reads it.
+        One that ended before our cancel reached it is not lost: the next session reads it. On a
+        disk that was full the file of an end is empty.
         """
         whole: dict[tuple[str, str], int] = {}  # two sweeps of one cell have the same trials
         for path in self.path.glob("work/*/*/*/*/outcome.json"):
-            if is_whole(path):
+            if path.stat().st_size and json.loads(path.read_text())["state"] == "completed":
                 sweep = path.relative_to(self.path / "work").parts[0]
                 of = sweep, path.parent.name.rpartition(".")[0]
                 whole[of] = whole.get(of, 0) + 1
@@ -313,31 +306,27 @@ class Faults:
         self.path = project.path
         self.go = self.path / "go"
 
-    def write(self, declared: str, *, conftest: str = "", patience: str = "") -> None:
-        """Write the sweep with these profiles, the trainer beside it, and the site's conftest."""
+    def write(
+        self, declared: str, *, conftest: str = "", patience: str = "", held: bool = False
+    ) -> None:
+        """Write the sweep with these profiles, the trainer beside it, and the site's conftest.
+
+        `held`: every trial waits for `go`, so that others wait behind the first that runs.
+        """
         sweep = SWEEP.replace("PROFILES,", declared).replace("PATIENCE", patience)
+        sweep = sweep.replace("HELD", repr({"HOLD": str(self.go)} if held else {}))
         (self.path / "trainer.py").write_text(TRAINER)
         (self.path / "test_sweep.py").write_text(sweep)
         (self.path / "conftest.py").write_text(conftest)
 
-    def hold(self, **files: str) -> None:
-        """Make the victim wait for `go`."""
-        self.write(self.profiles(HOLD=str(self.go)), **files)
-
-    def start_held(self, *args: str, **files: str) -> subprocess.Popen[bytes]:
+    def start_held(
+        self, *args: str, slot: tuple[str, ...] = SLOT, **files: Any
+    ) -> subprocess.Popen[bytes]:
         """Start a session, and wait until the victim runs, which waits for `go`."""
-        self.hold(**files)
-        session = self.start(*args)
+        self.write(self.profiles(HOLD=str(self.go)), **files)
+        session = self.start(*args, slot=slot)
         self.victim()
         return session
-
-    def hold_all(self) -> None:
-        """Make every trial wait for `go`, so that others wait behind the first that runs."""
-        self.write(self.profiles())
-        path = self.path / "test_sweep.py"
-        deployed = '"--xla_deployed=1"'
-        held = f'{deployed}, "HOLD": {str(self.go)!r}'
-        path.write_text(path.read_text().replace(deployed, held))
 
     def start(self, *args: str, slot: tuple[str, ...] = SLOT) -> subprocess.Popen[bytes]:
         return self.project.start("test_sweep.py", *slot, *args)
@@ -382,22 +371,29 @@ class Faults:
         process.wait(240)
         return self.project.said
 
-    def assert_measured_once(self, *extra: str) -> None:
-        assert sorted(self.project.measured) == sorted(["after", "baseline-deployed", *extra])
+    def released(self, process: subprocess.Popen[bytes]) -> str:
+        """Let the trials that wait go on, and return what the session said in the end."""
+        self.go.touch()
+        return self.finished(process)
+
+    def assert_measured_once(self) -> None:
+        assert sorted(self.project.measured) == ["after", "baseline-deployed", "victim"]
+
+    def assert_complete(self, said: str) -> None:
+        assert "2 passed" in said, said
+        self.assert_measured_once()
 
     def assert_undisturbed(self, said: str) -> None:
         """Each trial was measured by the first job that was submitted for it."""
-        assert "2 passed" in said, said
+        self.assert_complete(said)
         assert self.decided() == []
-        self.assert_measured_once("victim")
         assert len(self.project.submitted) == TRIALS
 
     def assert_run_again(self, said: str, *, state: str, cls: str) -> None:
         """The victim's first attempt ended in a state, and the second one was measured."""
-        assert "2 passed" in said, said
+        self.assert_complete(said)
         assert self.states() == [state, "completed"]
         assert self.decided() == [("retry", cls)]
-        self.assert_measured_once("victim")
 
 
 def put_before(folder: Path, programs: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,9 +414,3 @@ def processes_with(word: str) -> list[Path]:
             if word.encode() in path.read_bytes().split(b"\0"):
                 found.append(path.parent)
     return found
-
-
-def rank_of(process: Path) -> str:
-    variables = (process / "environ").read_bytes().split(b"\0")
-    ranks = (each[13:] for each in variables if each.startswith(b"SLURM_PROCID="))
-    return next(ranks, b"").decode()

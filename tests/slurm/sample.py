@@ -5,7 +5,7 @@ A test that is a whole sweep, all waves or a study is marked `part("sweeps")`, t
 """
 
 SAMPLE = (
-    "test_slurm_trials.py::test_a_trial_runs_once_on_each_pinned_node[two pinned nodes]",
+    "test_slurm_trials.py::test_a_trial_runs_once_on_each_pinned_node_as_the_site_asks",
     "test_slurm_trials.py::test_flags_arrive_byte_for_byte_on_every_rank",
     "test_slurm_trials.py::test_no_secret_of_the_submitter_is_in_the_job",
     "test_slurm_trials.py::test_a_bad_node_name_is_refused_at_once",

@@ -48,12 +48,13 @@ def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
 ) -> None:
     limit = ("sacctmgr", "-i", "modify", "user", "root", "set")
     slurm(*limit, f"MaxSubmitJobs={at_most}")
-    faults.hold_all()  # else a short trial may end before the next one is submitted
+    faults.write(
+        faults.profiles(), held=True
+    )  # else a short trial may end before the next one is submitted
     try:
         session = faults.start()
         wait_until(lambda: bool(faults.project.events("noted")))
-        faults.go.touch()
-        said = faults.finished(session)
+        said = faults.released(session)
     finally:
         slurm(*limit, "MaxSubmitJobs=-1")
     assert "note: a limit on submitted jobs is reached; the next trial waits until a job" in said
@@ -63,8 +64,7 @@ def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
 def test_a_sweep_does_not_miss_slurmdbd(faults: Faults, lab: ModuleType) -> None:
     session = faults.start_held("-n2")
     os.kill(lab.pid_of("slurmdbd"), signal.SIGKILL)
-    faults.go.touch()
-    said = faults.finished(session)
+    said = faults.released(session)
     assert run_command(["sacct"]).code != 0
     faults.assert_undisturbed(said)
     assert faults.project.jobs == TRIALS

@@ -79,15 +79,11 @@ def begun(start: Start, root: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_it_ends_as_its_job_ends(start: Start, tmp_path: Path) -> None:
-    code, log, record = ended(start("echo $GREETING done on $SLICES"), tmp_path)
-    assert (code, record["state"]) == (0, "COMPLETED")
-    assert "it is done on 2\n" in log
-    assert "JobState=COMPLETED ExitCode=0:0 NodeList=node[001-002]" in log
-    code, log, record = ended(start("echo failing; exit 7"), tmp_path)
+def test_it_fails_as_its_job_fails(start: Start, tmp_path: Path) -> None:
+    code, log, record = ended(start("echo $GREETING failing on $SLICES; exit 7"), tmp_path)
     assert (code, record["state"]) == (7, "FAILED")
-    assert "failing\n" in log
-    assert "JobState=FAILED ExitCode=7:0" in log
+    assert "it is failing on 2\n" in log
+    assert "JobState=FAILED ExitCode=7:0 NodeList=node[001-002]" in log
 
 
 def test_a_signal_to_it_cancels_the_job(start: Start, tmp_path: Path) -> None:

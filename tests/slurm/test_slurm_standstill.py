@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
-
-from tests.helpers.tell_options import TELL_OPTIONS
 from tests.slurm.on_lab import TRIALS, Faults, declare, processes_with
 
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
@@ -58,43 +54,6 @@ def test_a_hang_ends_as_its_phase_says(faults: Faults) -> None:
     assert faults.states() == ["cancelled", "completed"]
     assert sorted(faults.project.measured) == ["baseline-deployed", "victim"]
     assert len(faults.project.submitted) == 1 + 3 + 1 + 2
-
-
-# rank 0 waits for rank 1, which reads from a pipe that nothing is written to
-ONE_BEHIND = f"import os, sys, threading\n{TELL_OPTIONS}"
-ONE_BEHIND += """
-rank = os.environ["SLURM_PROCID"]
-print("Show all environment variables:")
-print(f"XLA_FLAGS={os.environ['XLA_FLAGS']}", flush=True)
-stays = "STAYS" in os.environ and os.getcwd().endswith(".1")  # the first attempt
-def reads_a_shard():
-    os.read(os.pipe()[0], 1)
-for step in range(12):
-    if stays and step == 5:
-        if rank == "1":
-            reads_a_shard()
-        threading.Event().wait()
-    print(f"completed step: {step}, seconds: 0.512, TFLOP/s/device: 0.1, "
-          f"Tokens/s/device: 1000.{step}, total_weights: 512, loss: 7.1", flush=True)
-"""
-
-
-def test_the_page_names_the_rank_and_the_node_that_the_other_one_waits_for(faults: Faults) -> None:
-    patience = "before_memstats_s=60, compiling_s=60, training_s=5, after_fatal_s=1"
-    faults.write(declare(victim={"STAYS": "1"}, after={}), patience=patience)
-    (faults.path / "trainer.py").write_text(ONE_BEHIND)
-    said = faults.run()
-    assert "2 passed" in said, said
-    assert faults.decided() == [("retry", "hang-mid-training")]
-    assert faults.states() == ["cancelled", "completed"]
-    assert sorted(faults.project.measured) == ["after", "baseline-deployed", "victim"]
-    behind = (
-        "rank 1 on node002 is behind after step 4: waits for pipe:[N] in trainer.py:N "
-        "reads_a_shard; 1 other rank waiting in trainer.py:N <module>"
-    )
-    (page,) = (faults.path / "reports").rglob("leaderboard.html")
-    said = html.unescape(page.read_text(encoding="utf-8"))
-    assert behind in re.sub(r"(pipe:\[|trainer\.py:)\d+", r"\1N", said)
+    # what each rank did then is noted on its own node
     (folder,) = faults.path.glob("work/*/*/*/victim-*.1")
     assert sorted(each.name for each in folder.glob("hang*")) == ["hang.1.json", "hang.json"]
-    assert not processes_with(f"{faults.path}/trainer.py")

@@ -1,18 +1,30 @@
-"""Whole sweeps on the lab, as a user runs them: interrupted, resumed, with and without workers."""
+"""Whole sweeps and a rotation of real JAX on the lab: killed, resumed, with and without workers."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.executors.folder import journals
+from pytest_xlatune.executors.slurm import SlurmExecutor
+from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
+from pytest_xlatune.model.resources import Resources
+from pytest_xlatune.model.result import TrialStatus
+from pytest_xlatune.model.rotation import read_rotation
+from tests.helpers.scripted import campaign_of
+from tests.helpers.turned import COPY, RotationsStudy, spec_of
+from tests.slurm import lab_sweep
 from tests.slurm.on_lab import Project, Trials, wait_until
 
-LAB_SWEEP = str(Path(__file__).with_name("lab_sweep.py"))
+LAB_SWEEP = lab_sweep.__file__
 NODES = ("--xlatune-nodelist", "node[001-004]")
 SCREEN = ("-m", "wave1 or wave2")
 TRIALS = 4  # two baselines, two profiles; the unknown flag is dropped
@@ -41,26 +53,13 @@ def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
 
     said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, *NODES)
     assert "2 passed" in said, said
-    check_record(project.path / "reports" / "lab" / "leaderboard.json")
+    board = project.path / "reports" / "lab" / "leaderboard.json"
+    record = json.loads(board.read_text(encoding="utf-8"))["record"]
+    assert [each["name"] for each in record["nodes"]] == [f"node00{at}" for at in range(1, 5)]
+    assert record["changes"] == [], "neither a restart nor the order of answers is a change"
     said = project.run(LAB_SWEEP, "-n", "0", *SCREEN, "--xlatune-nodelist", "node[001-002]")
     assert "another cell: nodelist was" in said, said
     assert project.jobs == len(project.submitted) == TRIALS
-
-
-def check_record(board: Path) -> None:
-    """Four slurmd on one machine, each with a name, tell what their trainer ran on."""
-    record = json.loads(board.read_text(encoding="utf-8"))["record"]
-    assert [each["name"] for each in record["nodes"]] == [f"node00{at}" for at in range(1, 5)]
-    for node in record["nodes"]:
-        assert node["problems"] == []
-        assert node["node"]["kernel"] == platform.release()
-        assert node["packages"].keys() >= {"python", "jax", "jaxlib", "numpy"}
-        assert node["devices"]["devices"] == "1 x cpu", "of one process"
-        assert node["repositories"]
-        assert node["code"]
-    assert record["changes"] == [], "neither a restart nor the order of answers is a change"
-    assert len(record["commands"]) == 2
-    assert record["node_hours"] > 0
 
 
 def test_every_node_learns_its_coordinator(trials: Trials) -> None:
@@ -76,3 +75,68 @@ def test_every_node_learns_its_coordinator(trials: Trials) -> None:
     port = 61440 + int(done.job_id) % 4096
     said = [trials.log(done, rank).split() for rank in range(3)]
     assert said == [["node002", str(port), "3", str(rank)] for rank in range(3)]
+
+
+PAIR = ("node001", "node002")
+ROTATION = spec_of(
+    ("fusion-off", {"xla_disable_hlo_passes": "fusion"}),
+    ("warp", {"xla_cpu_enable_warp_drive": "true"}),
+    rounds=2,
+)
+ROTATING = Cell(
+    model_tag="quickstart",
+    parallelism=Parallelism.parse("DP=2"),
+    max_target_length=16,
+    nodelist=PAIR,
+    overrides=lab_sweep.TINY,
+    deployed={
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+    },
+    protocol=Protocol(steps=12, deadline_s=240),
+    launcher=lab_sweep.LAUNCHER.describe(),
+)
+
+
+@pytest.mark.jax
+def test_real_jax_takes_turns_over_two_nodes_though_its_session_is_killed(
+    lab: ModuleType, tmp_path: Path
+) -> None:
+    """Both processes agree which programs can run, and stay in step."""
+
+    def session(name: str) -> Campaign:
+        study = RotationsStudy(cell=ROTATING, specs=(ROTATION,))
+        site = {"resources": Resources(time_limit_s=300)}
+        launcher = lab_sweep.LAUNCHER
+        made = campaign_of(
+            tmp_path, SlurmExecutor(), study, session=name, launcher=launcher, site=site
+        )
+        made.open()
+        return made
+
+    def take_turns(campaign: Campaign, until: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + 240
+        while not until():
+            assert time.monotonic() < until_s, "it takes too long"
+            campaign.turn()
+            time.sleep(0.2)
+
+    def begins() -> bool:
+        return any('"turn"' in each.read_text() for each in tmp_path.glob("*/*/rotation.0.jsonl"))
+
+    take_turns(session("one"), begins)  # nothing of it is kept but its ledger
+    second = session("two")
+    take_turns(second, lambda: not second.view().pending)
+    (result,) = second.view().history
+    (attempt,) = (each.parent for each in tmp_path.glob("*/*/spec.json"))
+    logs = [(attempt / f"log.{rank}.txt").read_text() for rank in (0, 1)]
+    assert result.status is TrialStatus.MEASURED, (result, *logs)
+    assert result.outcome is not None
+    assert {*result.outcome.nodes} == {*PAIR}
+    assert result.rotation is not None
+    assert result.rotation.blamed == ()
+    one, two = map(read_rotation, journals(attempt))
+    assert one.found == two.found == "train_step"
+    assert one.turns == two.turns
+    assert {*one.refused} == {*two.refused} == {"warp"}
+    assert {each.program for each in one.turns} >= {"fusion-off", COPY}

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -35,42 +34,28 @@ def jobs_named(name: str) -> list[str]:
     return slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%i").split()
 
 
-@pytest.mark.parametrize(
-    "nodelist", [("node003", "node002"), ALL], ids=["two pinned nodes", "all four nodes"]
-)
-def test_a_trial_runs_once_on_each_pinned_node(trials: Trials, nodelist: Sequence[str]) -> None:
-    done = trials.submit("pin", "echo on $SLURMD_NODENAME", nodelist, spec={"inherit": ("SLURM*",)})
-    outcome = trials.end(done)
-    assert outcome.state is State.COMPLETED, outcome
-    assert outcome.exit_code == 0
-    assert set(outcome.nodes) == set(nodelist)
-    said = [trials.log(done, rank).strip() for rank in range(len(nodelist))]
-    assert sorted(said) == sorted(f"on {name}" for name in nodelist)
-    facts = job_facts(done.job_id)
-    assert facts["OverSubscribe"] == "NO"
-    assert facts["Requeue"] == "0"
-    assert facts["Restarts"] == "0"
-    assert facts["JobName"] == "xl-pin"
-    assert facts["Comment"] == trials.arguments("pin")["comment"]
-
-
-def test_the_dry_run_is_the_script_that_is_submitted(trials: Trials) -> None:
-    arguments = trials.arguments("dry", options={"partition": "half", "nice": "7"})
-    shown = trials.executor.preview("", Request(**arguments))[1]
-    done = trials.submit("dry", "true", options={"partition": "half", "nice": "7"})
-    script = trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh"
-    words = script.read_text().split()
-    assert shown == script.read_text().replace(words[-1], SHOWN_DIGEST)
-    assert re.fullmatch("[0-9a-f]{64}", words[-1]), "of the spec that the job is to run"
-    assert trials.end(done).state is State.COMPLETED
-
-
-def test_site_options_reach_slurm(trials: Trials) -> None:
+def test_a_trial_runs_once_on_each_pinned_node_as_the_site_asks(trials: Trials) -> None:
+    nodelist = ("node002", "node001")
     options = {"partition": "half", "nice": "7", "cpus_per_task": "2", "srun.cpu-bind": "none"}
-    done = trials.submit("site", "sleep 20", options=options)
-    trials.running(done)
-    facts = job_facts(done.job_id)
-    assert (facts["Partition"], facts["Nice"], facts["CPUs/Task"]) == ("half", "7", "2")
+    request = Request(**trials.arguments("pin", nodelist, options=options))
+    shown = trials.executor.preview("", request)[1]
+    tells = "echo on $SLURMD_NODENAME"
+    done = trials.submit("pin", tells, nodelist, spec={"inherit": ("SLURM*",)}, options=options)
+    outcome = trials.end(done)
+    assert (outcome.state, outcome.exit_code) == (State.COMPLETED, 0), outcome
+    assert set(outcome.nodes) == set(nodelist)
+    said = [trials.log(done, rank).strip() for rank in (0, 1)]
+    assert sorted(said) == ["on node001", "on node002"]
+    expected = {
+        "OverSubscribe": "NO", "Requeue": "0", "Restarts": "0", "JobName": "xl-pin",
+        "Comment": trials.arguments("pin")["comment"],
+        "Partition": "half", "Nice": "7", "CPUs/Task": "2",
+    }  # fmt: skip
+    assert job_facts(done.job_id).items() >= expected.items()
+    # what a dry run shows is the script that is submitted, but for the digest of its spec
+    script = (trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh").read_text()
+    assert re.fullmatch("[0-9a-f]{64}", digest := script.split()[-1])
+    assert shown == script.replace(digest, SHOWN_DIGEST)
 
 
 def test_no_secret_of_the_submitter_is_in_the_job(
@@ -169,15 +154,9 @@ def test_our_own_cancel_ends_a_running_and_a_waiting_job(
     assert trials.end(running).state is State.CANCELLED
     assert trials.end(waiting).state is State.CANCELLED
     assert not list(trials.folder(waiting).glob("log.*"))
-    done = [each.getMessage() for each in caplog.records if each.levelname == "INFO"]
-    assert done == [
-        f"xl-run is job {running.job_id} on node[001-002]",
-        f"xl-wait is job {waiting.job_id} on node[001-002]",
-        f"Slurm is asked to cancel {running.job_id}, {waiting.job_id}",
-    ]
-    asked = [each.getMessage() for each in caplog.records if each.levelname == "DEBUG"]
-    assert any(re.fullmatch(r"Slurm was asked by scancel in \d+\.\d\d s: answered", line)
-               for line in asked)  # fmt: skip
+    assert f"xl-run is job {running.job_id} on node[001-002]" in caplog.text
+    assert f"Slurm is asked to cancel {running.job_id}, {waiting.job_id}" in caplog.text
+    assert re.search(r"Slurm was asked by scancel in \d+\.\d\d s: answered", caplog.text)
     trials.executor.cancel([running, waiting], root=trials.root)  # once more does no harm
 
 
@@ -309,30 +288,3 @@ def test_an_sbatch_that_outlives_its_session_is_waited_for(
     assert waited_s, "it did not wait for the first"
     assert jobs_named("xl-outlived") == [done.job_id]
     assert trials.end(done).state is State.COMPLETED
-
-
-@pytest.mark.jax
-def test_jax_trains_over_two_nodes_as_one(trials: Trials) -> None:
-    """One process per node over gloo; JAX finds Slurm, and the nodes' names, by itself."""
-    trainer = Path(__file__).parents[2] / "sweeps" / "quickstart" / "train.py"
-    tiny = (
-        "steps=3 max_target_length=16 base_emb_dim=32 base_num_decoder_layers=2 base_mlp_dim=64 "
-        "head_dim=8 vocab_size=64 log_config=false"
-    )
-    devices = "--xla_force_host_platform_device_count=2"
-    done = trials.submit(
-        "jax",
-        f"{sys.executable} {trainer} hardware=gpu_multiprocess dcn_data_parallelism=2 {tiny}",
-        spec={
-            "env": {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": devices},
-            "inherit": ("PATH", "HOME", "SLURM_*"),
-        },
-    )
-    outcome = trials.end(done)
-    logs = [trials.log(done, rank) for rank in (0, 1)]
-    assert outcome.state is State.COMPLETED, (outcome, *logs)
-    for log in logs:
-        assert "completed step: 2" in log
-    losses = [re.findall(r"loss: (\S+)", log) for log in logs]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 3

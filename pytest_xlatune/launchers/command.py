@@ -74,9 +74,9 @@ _EVIDENCE_FLAGS = (
     Flag(name="xla_dump_hlo_as_text"),
     Flag(name="xla_dump_hlo_module_re", value="^(jit|pmap)_"),
 )
-# of a program from JAX's cache, XLA would dump no HLO before and after optimisation
-EVIDENCE_ENV = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-
+# Turns JAX's cache off: of a program from it, XLA would dump no HLO before and after optimisation,
+# and a rotation would get the program that an earlier one compiled.
+_COMPILE_ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 # keeps JAX from replacing the folder that a flag names for XLA's tuned kernels
 _KEEP_KERNEL_FOLDER = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
 
@@ -205,7 +205,7 @@ class ProgramLauncher(Launcher):
         probe_argv = (self.interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
         is_evidence, first_env = trial.protocol.dump, dict[str, str]()
         flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
-        env = cache_env(trial) | trial.profile.env | (EVIDENCE_ENV if is_evidence else {})
+        env = trial_env(trial)
         worker: dict[str, str] = {}
         if trial.rotation is not None:
             argv, worker = rotated.with_worker(
@@ -275,12 +275,10 @@ class ProgramLauncher(Launcher):
         return ("bash", "--norc", "--noprofile", "-c", script, "xlatune", *argv)
 
 
-def cache_env(trial: Trial) -> dict[str, str]:
-    """Return the variables that set where JAX caches programs and XLA its kernels."""
-    env = dict(_KEEP_KERNEL_FOLDER) if trial.pins else {}
-    if trial.rotation is not None:
-        env |= rotated.COMPILE_ANEW
-    return env
+def trial_env(trial: Trial) -> dict[str, str]:
+    """Return the profile's variables, and those that set where JAX and XLA cache programs."""
+    kept = _KEEP_KERNEL_FOLDER if trial.pins else {}
+    return {**kept, **trial.profile.env, **(_COMPILE_ANEW if trial.compiles_anew else {})}
 
 
 def check_absolute(path: str, kind: str) -> None:

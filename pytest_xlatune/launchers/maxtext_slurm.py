@@ -30,12 +30,11 @@ from dataclasses import dataclass, field
 
 from pytest_xlatune.launchers import Launcher, rotated
 from pytest_xlatune.launchers.command import (
-    EVIDENCE_ENV,
     PROFILE_FILE,
-    cache_env,
     check_absolute,
     for_model,
     shows_settings,
+    trial_env,
     witness_script,
 )
 from pytest_xlatune.launchers.maxtext import axis_prefix_text, check_axis_prefix, trial_keys
@@ -171,8 +170,7 @@ class MaxTextSlurmLauncher(Launcher):
             *([] if has_time else [f"--time={minutes}:{seconds:02}"]),
             *("--", *words[1:]),
         )
-        profile_env = {**cache_env(trial), **trial.profile.env}
-        env = {**variables, **profile_env, **(EVIDENCE_ENV if trial.protocol.dump else {})}
+        env = {**variables, **trial_env(trial)}
         exports = shell_exports((*trial.pins, *trial.profile.flags), env)
         exports += witness_script("OUTPUT_PATH") if shows_settings(trial) else ""
         head = f"\n# profile {trial.profile.id}, after all that is deployed\n"

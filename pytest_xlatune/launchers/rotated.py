@@ -29,8 +29,6 @@ SITE_FILE = f"{SITE_FOLDER}/sitecustomize.py"  # has the same text
 WORKERS = (WORKER_FILE, SITE_FILE)
 # the variable with the path of the spec, for a worker that is loaded as `sitecustomize`
 VARIABLE = "XLATUNE_ROTATION"
-# turns JAX's cache off, which would return the program that an earlier rotation compiled
-COMPILE_ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 # bash lines that load the worker into every Python
 WORKER_EXPORTS = f"""\
 export PYTHONPATH="$xlatune_folder/{SITE_FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}"

@@ -70,21 +70,10 @@ BEHIND = waiting("Priority")
 NEVER = waiting("PartitionTimeLimit", never_starts="ask for less time")
 
 
-class Site(scripted.FakeExecutor):
-    """Runs nothing, and says of its nodes what it is told to."""
+class Case(scripted.FakeExecutor):
+    """One campaign's attempts, one job in flight, a clock, and what a site says of its nodes."""
 
     name = "slurm"
-
-    def __init__(self, *answers: Resumed) -> None:
-        super().__init__()
-        self.answers = list(answers)
-
-    def resume(self, nodes: Sequence[str]) -> Resumed:
-        return self.answers.pop(0) if self.answers else DEAD
-
-
-class Case:
-    """One campaign's attempts with one job in flight, and a clock."""
 
     def __init__(
         self,
@@ -93,7 +82,8 @@ class Case:
         queue_limit_s: int = 0,
         recover: bool | None = None,
     ) -> None:
-        self.site, self.now_s, self.folder = Site(*answers), 0.0, folder / JOB.folder
+        super().__init__()
+        self.answers, self.now_s, self.folder = list(answers), 0.0, folder / JOB.folder
         sweep = Sweep(
             name="s",
             launcher=CommandLauncher(argv=("trainer",)),
@@ -102,7 +92,7 @@ class Case:
         )
         run = SweepRun(
             resolved=ResolvedSweep(sweep=sweep, cell=CELL),
-            executor=self.site,
+            executor=self,
             folder=folder,
             cells={CELL.digest: CELL},
             clock=Clock(now=lambda: 1e9, ticks=lambda: self.now_s),
@@ -116,6 +106,9 @@ class Case:
             AttemptIntended(trial_id=TRIAL.id, attempt=1, comment="c"),
             AttemptSubmitted(submission=JOB),
         )
+
+    def resume(self, nodes: Sequence[str]) -> Resumed:
+        return self.answers.pop(0) if self.answers else DEAD
 
     def write(self, *events: Event) -> None:
         entries = [LedgerEntry(number=1, at_s=self.now_s, event=event) for event in events]
@@ -198,6 +191,9 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     events = Case(tmp_path, answer, recover=recover).look(LOST_NODE)
     decided = only(Decided, events)
     assert only(AttemptEnded, events).outcome.state is State.NODE_FAIL
+    lost = Case(tmp_path)
+    lost.look(Outcome(state=State.LOST))
+    assert lost.cancelled == ["7"], "what its trainer started may still run"
     assert (decided.next, decided.cls) == (following, "node-fail")
     assert sentence(decided.proof) == "NODE_FAIL (NodeDown); no step, before-memstats"
     began = [sentence(each.why) for each in events if isinstance(each, EpochBegan)]
@@ -206,22 +202,16 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     assert ("node002 is down: bad nic" in sentence(decided.why)) is (following == "stop")
 
 
-def test_a_lost_job_is_cancelled(tmp_path: Path) -> None:
-    lost = Case(tmp_path)
-    lost.look(Outcome(state=State.LOST))
-    assert lost.site.cancelled == ["7"]
-
-
 def test_a_fatal_line_is_in_the_ledger_before_the_job_is_ended(tmp_path: Path) -> None:
     case = Case(tmp_path)
     assert case.running("error: RPC failed; HTTP 502", HANG) == ()
     (cut,) = case.running(for_s=61)
     assert isinstance(cut, AttemptCutShort)
     assert (cut.fatal and cut.fatal.text, cut.still_s) == (HANG, 61)
-    assert case.site.cancelled == []
+    assert case.cancelled == []
     for for_s, times in ((0, 1), (29, 1), (1, 2)):  # an end takes time
         assert case.running(for_s=for_s) == ()
-        assert case.site.cancelled == ["7"] * times
+        assert case.cancelled == ["7"] * times
     events = case.look(CUT)
     decided = only(Decided, events)
     # not the outage before it, nor that the job was cancelled
@@ -242,11 +232,11 @@ def test_a_job_that_hangs_is_ended_once(tmp_path: Path, answers: bool) -> None:
     (case.folder / "hang.json").write_text(json.dumps(look))
     for for_s in (0, 89):
         assert case.running(for_s=for_s) == ()
-        assert case.site.cancelled == []
+        assert case.cancelled == []
     if answers:
         (case.folder / "hang.1.json").write_text(json.dumps({**look, "rank": 1}))
     assert case.running(for_s=0 if answers else 2) == ()
-    assert case.site.cancelled == ["7"]
+    assert case.cancelled == ["7"]
     another_process = Case(tmp_path)
     another_process.write(cut)
     decided = only(Decided, another_process.look(CUT))

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.executors import Request, Resumed
-from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.message import sentence
@@ -28,7 +27,7 @@ OLD, NEW = ("node001", "node002"), ("node001", "node009")
 NODE_FAIL = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=OLD)
 
 
-def swept(folder: Path, change: int, *, fails: bool = False) -> Campaign:
+def swept(folder: Path, change: int, *, fails: bool) -> Campaign:
     """Run a sweep whose trials are all alike, and 20 % faster from trial number `change` on."""
     count = 0
 
@@ -78,39 +77,27 @@ def test_a_change_inside_a_block_parts_it_in_two(tmp_path: Path, *, fails: bool)
 OTHER = profile("other", "--xla_other=1", env={"LD_LIBRARY_PATH": "/opt/other"})
 
 
-def node(name: str, jaxlib: str = "0.9", kernel: str = "6.8") -> NodeEnvironment:
-    return NodeEnvironment(name=name, node={"kernel": kernel}, packages={"jaxlib": jaxlib})
+def node(name: str, jaxlib: str) -> NodeEnvironment:
+    return NodeEnvironment(name=name, node={"kernel": "6.8"}, packages={"jaxlib": jaxlib})
 
 
-# of a trial's number and its profile's name: what its nodes tell
-Tells = Callable[[int, str], Sequence[NodeEnvironment]]
-
-
-def silent_and_upgraded(number: int, _: str) -> Sequence[NodeEnvironment]:
-    later = node("n2", "0.10" if number > 3 else "0.9")
-    return [node("n1")] if number == 3 else [node("n1"), later]
-
-
-def of_other_libraries(_: int, name: str) -> Sequence[NodeEnvironment]:
-    return [node("n1", "0.11" if name == "other" else "0.9"), node("n2")]
-
-
-@rows(
-    "tells, changes",
-    {
-        "and may be upgraded meanwhile": (
-            silent_and_upgraded, ["on n2 changed: jaxlib 0.9 -> 0.10"]),
-        "a profile that asks for other libraries": (of_other_libraries, []),
-    },
-)  # fmt: skip
+@rows("is_upgraded", {"n2, after it was silent once": True, "never": False})
 def test_what_nodes_tell_begins_an_epoch_where_it_changed(
-    tmp_path: Path, tells: Tells, changes: list[str]
+    tmp_path: Path, *, is_upgraded: bool
 ) -> None:
     """A profile of other libraries would be alone in an epoch, and so would all after it."""
+
+    def tells(trial_id: str) -> Sequence[NodeEnvironment]:
+        number, is_other = len(executor.submitted) + 1, trial_id.startswith("other")
+        later = node("n2", "0.10" if is_upgraded and number > 3 else "0.9")
+        first = node("n1", "0.11" if is_other else "0.9")
+        return [first] if number == 3 else [first, later]
+
+    changes = ["on n2 changed: jaxlib 0.9 -> 0.10"] * is_upgraded
     executor = scripted.FakeExecutor(
         lambda *trial: (scripted.ordinary(*trial)[0], replace(scripted.OK, nodes=("n1", "n2")))
     )
-    executor.tells = lambda trial_id: tells(len(executor.submitted) + 1, trial_id.partition("-")[0])
+    executor.tells = tells
     made = scripted.campaign(tmp_path, executor, profiles=(*scripted.PROFILES, OTHER))
     scripted.run(made)
     record = record_of_study(made.view().state, made.study)
@@ -140,51 +127,40 @@ class Somewhere(scripted.FakeExecutor):
         return job_id
 
 
-def state_after(folder: Path, executor: Somewhere, **said: str) -> LedgerState:
-    made = scripted.campaign(folder, executor, **said)  # type: ignore[arg-type]
-    scripted.run(made)
-    return made.view().state
-
-
 def only(which: str, device: str, *, attempts: int = 99) -> Where:
     return lambda trial_id, attempt: (
         device if trial_id.startswith(which) and attempt <= attempts else GPU
     )
 
 
-@rows("device, shown", {"a CPU": ("cpu", "cpu"), "another GPU": ("sm_8.0_gpu", "cuda sm_8.0")})
-def test_a_profile_that_runs_elsewhere_has_no_score(
-    device: str, shown: str, tmp_path: Path
-) -> None:
-    state = state_after(tmp_path, Somewhere(only("fast", device)))
-    ran = [each.result for each in state.trials.values() if each.result.job_ids]
-    ended = {(each.trial.arm, each.status, each.score is None) for each in ran}
-    assert {each for each in ended if each[0] == "fast"} == {("fast", "dropped", True)}
-    assert ("same", "measured", False) in ended
-    why = next(each.reason for each in ran if each.trial.arm == "fast")
-    assert (
-        f"it ran on {shown} and baseline-deployed on cuda sm_9.0, as module "
-        "jit_convert_element_type shows"
-    ) in sentence(why)
-
-
 @rows(
-    "where, is_other",
+    "where, tries, has_score",
     {
-        "no dump at all": (lambda *_: "", False),
-        "a baseline whose dump is missing": (only("baseline", ""), False),
-        "the device as an older release writes it": (only("fast", "sm_9.0_gpu"), False),
-        "a profile that fell back once": (only("fast", "cpu", attempts=1), True),
+        "no dump at all": (lambda *_: "", 1, True),
+        "a baseline whose dump is missing": (only("baseline", ""), 1, True),
+        "the device as an older release writes it": (only("fast", "sm_9.0_gpu"), 1, True),
+        "a profile that fell back once": (only("fast", "cpu", attempts=1), 2, True),
+        "a profile that runs on another GPU": (only("fast", "sm_8.0_gpu"), 2, False),
     },
 )
-def test_no_run_is_refused_without_evidence(where: Where, is_other: bool, tmp_path: Path) -> None:
+def test_a_profile_that_runs_elsewhere_has_no_score(
+    where: Where, tries: int, has_score: bool, tmp_path: Path
+) -> None:
     executor = Somewhere(where)
-    state = state_after(tmp_path, executor)
-    assert (len(executor.submitted) > len({*executor.submitted})) is is_other
-    ran = [each.result for each in state.trials.values() if each.result.job_ids]
-    assert all(each.score is not None for each in ran)
-    findings = {finding.cls for each in ran for finding in each.findings}
-    assert ("other-device" in findings) is is_other
+    made = scripted.campaign(tmp_path, executor)
+    scripted.run(made)
+    results = [each.result for each in made.view().state.trials.values()]
+    fast = next(each for each in results if each.trial.arm == "fast")
+    assert executor.submitted.count(fast.trial.id) == tries
+    assert ("other-device" in {finding.cls for finding in fast.findings}) is (tries > 1)
+    assert (fast.status, fast.score is not None) == (
+        "measured" if has_score else "dropped",
+        has_score,
+    )
+    others = [each for each in results if each.trial.arm != "fast" and each.job_ids]
+    assert all(each.score is not None for each in others)
+    said = "it ran on cuda sm_8.0 and baseline-deployed on cuda sm_9.0, as module jit_convert_"
+    assert has_score or said in sentence(fast.reason)
 
 
 def of_one_node(gpus: str, _: str) -> Sequence[NodeEnvironment]:

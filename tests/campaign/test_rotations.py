@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -199,6 +198,13 @@ CHECKED = (ABORTED, CHECK)
             dying(*CHECKED, compiling="slow"), "slow compiling xla-check-fail", "measured"),
         "a process that raises, and another that is killed for it": (
             of_two_processes, "odd compiling xla-check-fail", "measured"),
+        "a kill while it compiles, which is one event": (
+            dying(KILLED, compiling="slow"), "", "measured"),
+        "two kills while the same program compiles": (
+            dying(KILLED, compiling="slow", times=2), "slow compiling killed", "measured"),
+        "a kill in a turn": (dying(KILLED, turns=TURN + 1), "", "measured"),
+        "two kills in turns of the same program": (
+            dying(KILLED, turns=TURN + 1, times=2), f"{OF_TURN} turn killed", "measured"),
         "a loss that a turn spoilt": (spoiling, "fast turn numerical-failure", "measured"),
         "a compiler that dies of the baseline": (
             dying(*CHECKED, compiling=BASELINE_ID, times=9), "", "dropped"),
@@ -225,18 +231,6 @@ def test_who_is_blamed_for_an_end(tmp_path: Path, play: Play, blamed: str, statu
     last = ran.executor.specs[-1]
     assert len(last.order) == len(SPEC.order)
     assert not {*ran.blamed} & {*ids(last.programs), *ran.changes}
-
-
-@rows("where", {"compiling": {"compiling": "slow"}, "in a turn": {"turns": TURN + 1}})
-def test_one_kill_is_no_fault_of_a_program_and_two_are(
-    tmp_path: Path, where: dict[str, Any]
-) -> None:
-    program = where.get("compiling", OF_TURN)
-    for times, blamed in ((1, []), (2, [program])):
-        ran = run(tmp_path / str(times), dying(KILLED, times=times, **where))
-        assert (ran.blamed, len(ran.executor.specs)) == (blamed, times + 1)
-        assert ran.result.status == "measured"
-        assert (program in ran.changes) is (times == 1)
 
 
 @pytest.mark.parametrize("guilty", ["fast", "odd"])

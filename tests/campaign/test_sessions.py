@@ -392,25 +392,6 @@ def test_a_ledger_concludes_to_what_its_reports_say(
     assert capsys.readouterr().out == published
 
 
-@rows(
-    "name, words",
-    {
-        "nothing": ("gone", "gone does not exist"),
-        "an empty file": ("empty.jsonl", "is no ledger of a sweep: it is empty"),
-        "the work directory": (".", "name one of the cells below it"),
-    },
-)
-def test_what_is_no_ledger_is_refused_and_says_what_to_name(
-    swept: Path, tmp_path: Path, name: str, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "empty.jsonl").touch()
-    assert main(["report", str(tmp_path / name)]) == 3
-    said = capsys.readouterr().err
-    assert words in said
-    assert (str(swept) in said) is (name in (".", "pretend"))
-
-
 def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
     """One job of each slot has a score, and a second one of the first."""
     limit = Outcome(state=State.TIMEOUT, reason="DUE TO TIME LIMIT")

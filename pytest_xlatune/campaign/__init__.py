@@ -65,7 +65,6 @@ from pytest_xlatune.model.result import (
     Conclusion,
     Finding,
     Outcome,
-    Submission,
     TrialResult,
     TrialStatus,
 )
@@ -238,7 +237,10 @@ class Campaign:
             opened = self.view().state.opened
             self._keep_secrets(self.view().history)
             self._refuse_other_cells()
-            self._refuse_changed_files()
+            where, launcher = str(self.folder), self._run.launcher
+            for cell in self._run.cells.values():
+                before, now = self._state.files, self._files
+                refuse_changed(before, now, launcher=launcher, cell=cell, where=where)
             declared_by_session = [
                 opening.declared
                 for opening in opened
@@ -357,11 +359,6 @@ class Campaign:
             if not fits:
                 return opened.cells
         return None
-
-    def _refuse_changed_files(self) -> None:
-        before, run, where = self._state.files, self._run, str(self.folder)
-        for cell in run.cells.values():
-            refuse_changed(before, self._files, launcher=run.launcher, cell=cell, where=where)
 
     def _propose(self) -> tuple[Trial, ...]:
         """Ask the study what to run next; raise before an impossible proposal is recorded."""
@@ -543,7 +540,10 @@ class Campaign:
         if not in_flight:
             self._write_now({})
             return
-        outcomes = self._poll(in_flight)
+        outcomes: dict[str, Outcome] = {}
+        # an earlier session may have used another executor
+        for name, submissions in by_executor(in_flight).items():
+            outcomes |= self._run.executor_of(name).poll(submissions, root=self.folder)
         self._write_now(outcomes)
         self._packing.note_running(outcomes)
         for submission in in_flight:
@@ -551,13 +551,6 @@ class Campaign:
             if outcome is not None:
                 self._write(*self._attempts.events_for(self._state, submission, outcome))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
-
-    def _poll(self, in_flight: Sequence[Submission]) -> Mapping[str, Outcome]:
-        """Ask each executor for its jobs; an earlier session may have used another executor."""
-        outcomes: dict[str, Outcome] = {}
-        for name, submissions in by_executor(in_flight).items():
-            outcomes |= self._run.executor_of(name).poll(submissions, root=self.folder)
-        return outcomes
 
     def _write_now(self, outcomes: Mapping[str, Outcome]) -> None:
         """Write the state of the jobs to a file for people, when it changes and at intervals."""
@@ -602,43 +595,36 @@ class Campaign:
         return bool(events)
 
     def _submit_due(self) -> None:
-        view = self.view()
+        """Submit what is due, or stop the sweep at a limit that is spent once no job is left."""
+        view, compiled_stage = self.view(), self.study.policy.compiled_stage
         if view.stopped is not None:
             return
+        pending = {trial.id: trial for trial in view.pending}
+        new = [trial for name, trial in pending.items() if name not in self._state.trials]
+        plan = [TrialPlanned(trial=trial) for trial in new]
         spent = self._spending.exhausted(self.resolved.sweep.limits)
         if spent is not None:
-            self._stop_at_limit(view, spent)
-            return
-        compiled_stage = self.study.policy.compiled_stage
-        runs = [
-            trial for trial in view.pending if not compiled_stage or trial.stage != compiled_stage
-        ]
-        for trial in self._packing.ready(view.state, runs):
-            self._record_plan(view)
-            self._write(self._attempts.intend(self._state, trial))
-            self._submit_intended()
-            # an attempt that was not submitted stays intended, and no other may overtake it
-            if self._state.stop is not None or self._state.intended:
-                return
-
-    def _record_plan(self, view: View) -> None:
-        ids = {trial.id: trial for trial in view.pending}
-        new = (trial for name, trial in ids.items() if name not in self._state.trials)
-        self._write(*(TrialPlanned(trial=trial) for trial in new))
-
-    def _stop_at_limit(self, view: View, spent: Message) -> None:
-        """Stop the sweep at a limit that is spent, when no job is in flight any more."""
-        if view.pending and not self._state.in_flight():
-            self._record_plan(view)
-            self._write(
-                Decided(
+            if pending and not self._state.in_flight():
+                stop = Decided(
                     trial_id=view.pending[0].id,
                     attempt=0,
                     next=Next.STOP,
                     cls=FailureClass.BUDGET,
                     found=spent,
                 )
-            )
+                self._write(*plan, stop)
+            return
+        runs = [
+            trial for trial in view.pending if not compiled_stage or trial.stage != compiled_stage
+        ]
+        for trial in self._packing.ready(view.state, runs):
+            self._write(*plan)
+            plan = []
+            self._write(self._attempts.intend(self._state, trial))
+            self._submit_intended()
+            # an attempt that was not submitted stays intended, and no other may overtake it
+            if self._state.stop is not None or self._state.intended:
+                return
 
     def _write(self, *events: Event) -> None:
         if events:

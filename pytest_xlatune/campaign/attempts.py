@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign._follow import EndedAttempt, Follower, Leftovers, unreadable_finding
-from pytest_xlatune.campaign.assess import STATUS, Assessment, assess, settings_events
+from pytest_xlatune.campaign.assess import STATUS, assess, settings_events
 from pytest_xlatune.campaign.epochs import compared_devices, epoch_events, is_device_probe_due
 from pytest_xlatune.campaign.jobs import interrupted_events
 from pytest_xlatune.campaign.playbook import Facts, Ruling, with_exceptions
@@ -464,8 +464,31 @@ class Attempts:
             decided = decision.as_event(trial_id, number, not_before_s=not_before_s)
             _LOG.info("%s, attempt %d: %s", trial_id, number, sentence(decided.why))
             events = (*events, decided)
-        if (status := STATUS.get(decision.next)) is not None:
-            events += self._trial_end_events(state, submission, attempt, assessment, status)
+        status, trial = STATUS.get(decision.next), attempt.trial
+        if status is not None:
+            epochs: tuple[Event, ...] = ()
+            # a trial that ran on another device shows nothing about its cell
+            if assessment.decision.cls != FailureClass.OTHER_DEVICE:
+                epochs = epoch_events(state, attempt, folder, is_scored=bool(assessment.score))
+            outcome, nodes = attempt.outcome, tuple(attempt.outcome.nodes) or attempt.facts.nodes
+            began = sum(isinstance(event, EpochBegan) for event in epochs)
+            before = state.trials[trial_id].result
+            result = replace(
+                before,
+                status=status,
+                score=assessment.score,
+                reason=assessment.why_none,
+                rotation=assessment.rotation,
+                findings=(*before.findings, *assessment.findings),
+                outcome=outcome,
+                job_ids=(*before.job_ids[:-1], outcome.job or submission.job_id),
+                epoch=state.epoch_of(trial.cell_digest, nodes) + began,
+                settings=assessment.settings,
+                devices=assessment.devices,
+            )
+            _LOG.info("%s is %s", trial_id, status)
+            ended = TrialEnded(result=result)
+            events = (*events, *epochs, ended, *settings_events(state, result))
         # the end comes last: an attempt without one in the ledger is assessed again
         return (*events, end)
 
@@ -510,38 +533,6 @@ class Attempts:
             log=folder / log_name(0),
             facts=facts,
         )
-
-    def _trial_end_events(
-        self,
-        state: LedgerState,
-        submission: Submission,
-        attempt: EndedAttempt,
-        assessment: Assessment,
-        status: TrialStatus,
-    ) -> tuple[Event, ...]:
-        trial, outcome = attempt.trial, attempt.outcome
-        before = state.trials[trial.id].result
-        epochs: tuple[Event, ...] = ()
-        # a trial that ran on another device shows nothing about its cell
-        if assessment.decision.cls != FailureClass.OTHER_DEVICE:
-            folder = self._run.folder / submission.folder
-            epochs = epoch_events(state, attempt, folder, is_scored=bool(assessment.score))
-        result = replace(
-            before,
-            status=status,
-            score=assessment.score,
-            reason=assessment.why_none,
-            rotation=assessment.rotation,
-            findings=(*before.findings, *assessment.findings),
-            outcome=outcome,
-            job_ids=(*before.job_ids[:-1], outcome.job or submission.job_id),
-            epoch=state.epoch_of(trial.cell_digest, tuple(outcome.nodes) or attempt.facts.nodes)
-            + sum(isinstance(event, EpochBegan) for event in epochs),
-            settings=assessment.settings,
-            devices=assessment.devices,
-        )
-        _LOG.info("%s is %s", trial.id, status)
-        return (*epochs, TrialEnded(result=result), *settings_events(state, result))
 
     def _prepare_retry(self, ruling: Ruling, facts: Facts) -> tuple[Ruling, tuple[Event, ...]]:
         """Do what a retry needs first, or call the site's hook; return ruling and events."""

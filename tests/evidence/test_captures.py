@@ -102,25 +102,23 @@ def test_a_bad_xplane_is_one_clear_message(
         read_xplane(data, "bad.pb")
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        pytest.param(b"", "empty", id="an empty file"),
-        pytest.param(trace_json(9, cut=True), "does not end", id="a cut list"),
-        pytest.param(trace_json(900)[:-60], "ended before", id="a cut file"),
-        pytest.param(b"\x1f\x8b\x08garbage", "EOFError", id="a broken gzip"),
-        pytest.param(b'{"a": 1}', 'no "traceEvents"', id="another JSON"),
-        pytest.param(b'{"traceEvents":[7,', "AttributeError", id="events that are no objects"),
-        pytest.param(b'{"traceEvents":[' + b"[" * 100_000, "Recursion", id="endless nesting"),
-        pytest.param(
-            b'{"traceEvents":[{"ph":"M","name":"process_name","pid":1,'
-            b'"args":{"name":"/device:GPU:0"}},{"ph":"M","name":"thread_name","pid":1,"tid":1,'
-            b'"args":{"name":"Stream"}},{"ph":"X","pid":1,"tid":1,"name":"k","ts":NaN,"dur":1}]}',
-            "a time of NaN",
-            id="a time that is no number",
-        ),
-    ],
-)
+METADATA = b"""{"traceEvents":[
+{"ph":"M","name":"process_name","pid":1,"args":{"name":"/device:GPU:0"}},
+{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":{"name":"Stream"}},"""
+BAD_JSON = {
+    "an empty file": (b"", "empty"),
+    "a cut list": (trace_json(9, cut=True), "does not end"),
+    "a cut file": (trace_json(900)[:-60], "ended before"),
+    "a broken gzip": (b"\x1f\x8b\x08garbage", "EOFError"),
+    "another JSON": (b'{"a": 1}', 'no "traceEvents"'),
+    "events that are no objects": (b'{"traceEvents":[7,', "AttributeError"),
+    "endless nesting": (b'{"traceEvents":[' + b"[" * 100_000, "Recursion"),
+    "a time that is no number": (
+        METADATA + b'{"ph":"X","pid":1,"tid":1,"name":"k","ts":NaN,"dur":1}]}', "a time of NaN"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "says"), BAD_JSON.values(), ids=BAD_JSON)
 def test_a_bad_trace_json_is_one_clear_message(data: bytes, says: str) -> None:
     with pytest.raises(ParseError, match=rf"^bad\.gz: .*({says})"):
         read_trace_json(data, "bad.gz")

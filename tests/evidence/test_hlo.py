@@ -121,30 +121,21 @@ def test_bytes_are_those_of_the_result(shape: str, size_bytes: int) -> None:
     assert found.size_bytes == size_bytes
 
 
-@pytest.mark.parametrize(
-    ("lines", "says"),
-    [
-        pytest.param("", "no 'HloModule' line", id="an empty file"),
-        pytest.param("HloModule m\n", "no ENTRY", id="only the header"),
-        pytest.param(f"HloModule m\n{entry(GATHER)[:-2]}\n", "ends inside %main", id="cut off"),
-        pytest.param(
-            "HloModule m\n" + body("a", loop("w", "b", 2)) + "\n" + body("b", loop("v", "a", 2))
-            + "\n" + entry(loop("u", "a", 2)) + "\n",
-            "in a ring", id="computations that call each other",
-        ),
-        pytest.param(
-            "HloModule m\n  " + "x" * (1 << 24) + "\n", "a line of", id="a line without end"
-        ),
-        pytest.param(
-            f"HloModule m\n{entry(GATHER)}\n".replace("f32[8,4]", f"f32[{'9' * 5000},4]"),
-            "an array of more than", id="a dimension of 5000 digits",
-        ),
-        pytest.param(
-            f"HloModule m\n{entry(GATHER)}\n".replace("f32[8,4]", f"f32[{'9' * 18},{'9' * 18}]"),
-            "an array of more than", id="an array larger than any memory",
-        ),
-    ],
-)  # fmt: skip
+MODULE = f"HloModule m\n{entry(GATHER)}\n"
+RING = (body("a", loop("w", "b", 2)), body("b", loop("v", "a", 2)), entry(loop("u", "a", 2)))
+BAD = {
+    "an empty file": ("", "no 'HloModule' line"),
+    "only the header": ("HloModule m\n", "no ENTRY"),
+    "cut off": (f"HloModule m\n{entry(GATHER)[:-2]}\n", "ends inside %main"),
+    "computations that call each other": ("\n".join(["HloModule m", *RING, ""]), "in a ring"),
+    "a line without end": (f"HloModule m\n  {'x' * (1 << 24)}\n", "a line of"),
+    "a dimension of 5000 digits": (MODULE.replace("8,4", "9" * 5000), "an array of more than"),
+    "an array larger than any memory": (
+        MODULE.replace("8,4", f"{'9' * 18},{'9' * 18}"), "an array of more than"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "says"), BAD.values(), ids=BAD)
 def test_bad_hlo_is_one_clear_message(lines: str, says: str) -> None:
     with pytest.raises(ParseError, match=f"^bad.txt: no readable HLO: .*{says}"):
         read(lines, "bad.txt")
@@ -394,9 +385,6 @@ def test_a_real_cpu_dump_and_its_text_have_the_same_facts(tmp_path: Path) -> Non
     assert not [name for name in dump.options or {} if "dump" in name]
 
 
-PROGRAM = f"HloModule m\n{entry(GATHER)}"
-
-
 STATE, BATCH = "f32[9,9]{1,0}, /*index=1*/bf16[99]{0}", "s32[4]{0}"
 MAKER, COPY = f"({BATCH})->({STATE})", f"({STATE})->({STATE})"
 EVALUATION, STEP = f"({STATE}, {BATCH})->f32[]", f"({STATE}, {BATCH})->({STATE}, f32[])"
@@ -451,8 +439,8 @@ Total bytes: 4096 (4.0KiB)
 def test_a_dump_of_libtpu_has_its_build_in_every_name(tmp_path: Path) -> None:
     step = "module_0000.jit_train_step.cl_1014260217"
     for name, content in {
-        f"{step}.after_optimizations.txt": PROGRAM,
-        f"{step}.after_optimizations_before_buffer_assignment.txt": PROGRAM * 2,
+        f"{step}.after_optimizations.txt": MODULE,
+        f"{step}.after_optimizations_before_buffer_assignment.txt": MODULE * 2,
         f"{step}.after_optimizations-memory-usage-report.txt": TPU_MEMORY,
         f"{step}.debug_options": "xla_a: 1",
     }.items():

@@ -19,7 +19,6 @@ from pytest_xlatune.guests.megascale.digest import (
     Digest,
     MegascaleReport,
     TpuState,
-    digest_json,
 )
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.guests.megascale.environment import check, settings_of_this_host
@@ -64,7 +63,7 @@ def run_megascale(arguments: argparse.Namespace) -> int:
         # one document for all logs of a job: all digests, and the first trigger
         triggers = (report.trigger for report in reports.values() if report.trigger)
         trigger = msgspec.to_builtins(next(triggers, None))
-        entries = [digest_json(digest) for digest in digests]
+        entries = msgspec.to_builtins(digests)
         show_json({"schema": SCHEMA, "digests": entries, "trigger": trigger})
         return exit_code
     lines: list[str] = []

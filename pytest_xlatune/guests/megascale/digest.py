@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.record import Json
 
 _FILE = Path(__file__).with_name("megascale.toml")
 
@@ -232,12 +231,6 @@ def class_of_message(text: str) -> FailureClass:
     if "halted" in lowered or "halt" in lowered.split():
         return FailureClass.TPU_CHIP
     return FailureClass.MXLA_ERROR
-
-
-def digest_json(digest: Digest) -> Json:
-    """Return the entry of the JSON document of `xlatune megascale`."""
-    entry: Json = msgspec.to_builtins(digest)
-    return entry
 
 
 def _launch_order(digest: Digest) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_xlatune.guests.megascale.digest import (
@@ -17,7 +18,6 @@ from pytest_xlatune.guests.megascale.digest import (
     FirstError,
     MegascaleReport,
     Trigger,
-    digest_json,
 )
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
 from pytest_xlatune.logs import read_log
@@ -324,7 +324,7 @@ def test_damaged_digests_raise_nothing_and_name_nothing_new() -> None:
             ends = [end for link in digest.links for end in (link.src, link.dst)]
             for each in (*digest.culprits, *ends):
                 assert str(each).encode() in noisy, (number, each)
-            digest_json(digest)
+            msgspec.to_builtins(digest)
 
 
 # sentences that are broken into lines

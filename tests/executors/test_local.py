@@ -79,11 +79,8 @@ class Machine:
         LocalExecutor().cancel(these, root=self.root)
 
     def final(self, of: Submission) -> Outcome:
-        def look() -> Outcome | None:
-            found = self.poll(of)
-            return found if found.state.is_final else None
-
-        return until(look)
+        until(lambda: self.poll(of).state.is_final)
+        return self.poll(of)
 
     def running(self, of: Submission) -> tuple[ProcessRecord, ProcessRecord]:
         """Wait for the trainer; return the payload and the trainer."""
@@ -109,10 +106,6 @@ def job_id_of(process: subprocess.Popen[bytes]) -> str:
     return process.stdout.readline().decode().strip()
 
 
-def log(machine: Machine, of: Submission) -> str:
-    return (machine.root / of.folder / "log.0.txt").read_text(encoding="utf-8")
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     made = Machine(tmp_path)
@@ -134,7 +127,7 @@ def test_a_trial_runs_once(machine: Machine, code: int, state: State) -> None:
     found = machine.final(job)
     assert (found.state, found.exit_code, found.nodes) == (state, code, (payload.boot()[0],))
     assert machine.submit("a", spec) == job
-    assert log(machine, job) == "done\n"
+    assert (machine.root / "a" / "log.0.txt").read_text() == "done\n"
     assert (machine.root / "a" / "runs").read_text() == "run\n"
     machine.cancel(job)
     assert machine.poll(job) == found, "a cancel of what is over changes nothing"

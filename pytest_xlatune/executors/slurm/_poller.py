@@ -260,11 +260,17 @@ def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome
 
     `was_requeued` says that the job had begun, and waited again when it was last asked for.
     """
-    ranks = list(read_outcomes(folder).values())
-    requeued = _requeued(job, folder, ranks, was_requeued=was_requeued)
-    if requeued is not None:
-        return requeued
-    outcome = job.outcome
+    ranks, outcome = list(read_outcomes(folder).values()), job.outcome
+    has_failed_rank = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks)
+    ended_by_script = outcome.state in (State.COMPLETED, State.FAILED)
+    has_completed = all_ranks_completed(folder, ranks)
+    # if the job ended before its second start, only `was_requeued` shows that it was requeued
+    has_begun_again = was_requeued or _has_begun_again(folder, job.job_id)
+    if ended_by_script and has_begun_again and not (has_failed_rank or has_completed):
+        # how the second start ended means nothing, only what the ranks of the first one wrote
+        merged = merge(replace(outcome, state=State.REQUEUED), ranks)
+        reason = f"{outcome.reason}; {_REQUEUED}"
+        return replace(merged, reason=reason, exit_code=None, signal=None)
     if outcome.state is State.FAILED:
         lines = script_output(folder, job.job_id)
         # Slurm reports a lack of memory for the step only; its job has FAILED with signal 9. A
@@ -280,7 +286,7 @@ def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome
     if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():
         # we cancelled the job, and it died of the signal before Slurm reported that
         outcome = replace(outcome, state=State.CANCELLED)
-    if outcome.state in _ENDED_BY_OTHERS and all_ranks_completed(folder, ranks):
+    if outcome.state in (State.CANCELLED, State.PREEMPTED) and has_completed:
         # the cancel came after the trainer's end, so the measurement counts
         return replace(outcome, state=State.COMPLETED)
     return outcome
@@ -297,16 +303,12 @@ def _outcome_by_ranks(folder: Path, job_id: str) -> Outcome | None:
     ranks = list(read_outcomes(folder).values())
     if not ranks:
         return None
+    state, reason = State.COMPLETED, "Slurm has forgotten the job"
     if _has_silent_rank(folder, ranks):
-        state, reason = State.FAILED, "Slurm has forgotten the job, and a rank wrote no outcome"
-    else:
-        state, reason = State.COMPLETED, "Slurm has forgotten the job"
-    job = SlurmJob(job_id=job_id, outcome=Outcome(state=state, reason=reason))
-    return _requeued(job, folder, ranks) or merge(job.outcome, ranks)
+        state, reason = State.FAILED, f"{reason}, and a rank wrote no outcome"
+    return ended(SlurmJob(job_id=job_id, outcome=Outcome(state=state, reason=reason)), folder)
 
 
-# states of a job that a person or Slurm ended, during its run or just after it
-_ENDED_BY_OTHERS = frozenset({State.CANCELLED, State.PREEMPTED})
 _REQUEUED = "put back into the queue after it had begun"
 
 
@@ -325,25 +327,6 @@ def _has_begun_again(folder: Path, job_id: str) -> bool:
         return claimed.st_mtime_ns < _begin_file(folder, job_id).stat().st_mtime_ns
     except FileNotFoundError:
         return False
-
-
-def _requeued(
-    job: SlurmJob, folder: Path, ranks: Sequence[Outcome], *, was_requeued: bool = False
-) -> Outcome | None:
-    """Return the outcome of an attempt whose job was requeued; None if it was not.
-
-    How the second start of such a job ended means nothing: only what the ranks of the first start
-    wrote counts.
-    """
-    has_failed_rank = any(outcome.state in (State.FAILED, State.TIMEOUT) for outcome in ranks)
-    ended_by_script = job.outcome.state in (State.COMPLETED, State.FAILED)
-    if not ended_by_script or has_failed_rank or all_ranks_completed(folder, ranks):
-        return None
-    # if the job ended before its second start, only `was_requeued` shows that it was requeued
-    if not was_requeued and not _has_begun_again(folder, job.job_id):
-        return None
-    merged = merge(replace(job.outcome, state=State.REQUEUED), ranks)
-    return replace(merged, reason=f"{job.outcome.reason}; {_REQUEUED}", exit_code=None, signal=None)
 
 
 def _has_silent_rank(folder: Path, ranks: Sequence[Outcome]) -> bool:

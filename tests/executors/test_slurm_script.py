@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import pytest_xlatune
 from pytest_xlatune.executors import Request, SchedulerDown, payload
 from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor, _commands
 from pytest_xlatune.executors.slurm._commands import Reply, run_command
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers import golden
 from tests.helpers.payloads import is_gone
@@ -31,16 +31,15 @@ from tests.slurm.sample import SAMPLE
 
 RECORD = Path(__file__).parents[1] / "data" / "slurm" / "script.sh"
 ROOT = Path(__file__).parents[2]
+OPTIONS = ARGUMENTS["resources"].options
 PACKAGE = Path(pytest_xlatune.__file__).parent
 
 
-def with_options(**options: str) -> dict[str, Any]:
+def script_of(folder: Path, *, nodes: int = 0, **options: str) -> str:
     named = {key.replace("__", "."): value for key, value in options.items()}
-    return {"resources": Resources(options=named)}
-
-
-def script_of(folder: Path, **changed: Any) -> str:
-    return SlurmExecutor().preview("", Request(folder=folder, **{**ARGUMENTS, **changed}))[1]
+    resources = replace(ARGUMENTS["resources"], nodes=nodes, options=named or OPTIONS)
+    request = Request(folder=folder, **{**ARGUMENTS, "resources": resources})
+    return SlurmExecutor().preview("", request)[1]
 
 
 def test_the_script_is_as_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +53,7 @@ def test_the_script_is_as_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_options_for_srun_reach_srun_and_a_site_may_log_in_itself(folder: Path) -> None:
     options = {"cpus_per_task": "8", "srun__mpi": "none", "srun__label": "", "export": "NONE"}
-    lines = script_of(folder, **with_options(**options)).splitlines()
+    lines = script_of(folder, **options).splitlines()
     assert "#SBATCH --cpus-per-task=8" in lines
     (srun,) = (line for line in lines if line.startswith("srun "))
     assert " --cpus-per-task=8 --mpi=none --label " in srun
@@ -65,9 +64,9 @@ def test_options_for_srun_reach_srun_and_a_site_may_log_in_itself(folder: Path) 
 @rows(
     "changed, message",
     {
-        "pins": (with_options(nodelist="n1"), "'nodelist' is set by"),
-        "secrets": (with_options(export="ALL"), "'export' is 'ALL', expected NONE"),
-        "counts that differ": ({"resources": Resources(nodes=3)}, "3 nodes .* 2"),
+        "pins": ({"nodelist": "n1"}, "'nodelist' is set by"),
+        "secrets": ({"export": "ALL"}, "'export' is 'ALL', expected NONE"),
+        "counts that differ": ({"nodes": 3}, "3 nodes .* 2"),
     },
 )
 def test_refused_options(folder: Path, changed: dict[str, Any], message: str) -> None:
@@ -78,8 +77,8 @@ def test_refused_options(folder: Path, changed: dict[str, Any], message: str) ->
 SPEC = LaunchSpec(argv=("true",), inherit=("PATH",))
 
 
-def request_of(folder: Path, comment: str = "xlatune:cell:t1:1") -> Request:
-    return Request(folder=folder, **{**ARGUMENTS, "comment": comment})
+def request_of(folder: Path) -> Request:
+    return Request(folder=folder, **ARGUMENTS)
 
 
 def executor(**changed: Reply | Sequence[Reply]) -> SlurmExecutor:
@@ -109,7 +108,7 @@ def test_an_sbatch_without_a_word(
     other = tmp_path / "taken" / "cell" / "session" / "t1.1"
     running = Reply(code=0, out=row("RUNNING", WorkDir=str(other)))
     taken = executor(sacct=[Reply(code=0), running])
-    assert taken.submit(SPEC, request_of(other, "c")) == "31", "it was seen to be taken"
+    assert taken.submit(SPEC, request_of(other)) == "31", "it was seen to be taken"
 
 
 def test_an_sbatch_that_hangs(
@@ -131,14 +130,13 @@ def test_an_sbatch_that_hangs(
 
 
 def test_the_baseline_of_another_sweep_on_the_same_cell_is_another_job(tmp_path: Path) -> None:
-    # one session, one trial id, so one comment: the folders differ
+    # one session and one trial: only the folders differ
     ours, theirs = (tmp_path / name / "cell" / "session" / "t1.1" for name in ("one", "two"))
     running = row("RUNNING", WorkDir=f"/seen/otherwise{theirs}")
     slurm = executor(sacct=Reply(code=0, out=running))
-    assert slurm.find(request_of(ours, "c")) == ""
-    assert slurm.find(request_of(theirs, "c")) == "31"
+    assert (slurm.find(request_of(ours)), slurm.find(request_of(theirs))) == ("", "31")
     with pytest.raises(SchedulerDown, match="squeue does not say whether"):
-        executor(squeue=Reply(code=0, out="\001\377 garbage")).find(request_of(ours, "c"))
+        executor(squeue=Reply(code=0, out="\001\377 garbage")).find(request_of(ours))
 
 
 def test_the_environment_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,38 +177,25 @@ def test_the_code_is_read_before_its_trainer_edits_it(tmp_path: Path, start: Sta
 
 # a trainer with a child in its group, and one that left it for a session of its own
 FAMILY = """
-import os, signal, sys, time
 {deaf}
-def child(name, leave):
-    if os.fork() == 0:
-        if leave:
-            os.setsid()
-            if os.fork():
-                os._exit(0)
-        open(name + ".part", "w").write(str(os.getpid()))
-        os.rename(name + ".part", name)
-        time.sleep(300)
-        os._exit(0)
-child("near", False)
-child("far", True)
-while not (os.path.exists("near") and os.path.exists("far")):
-    time.sleep(0.01)
+sleep 300 & echo $! >near
+setsid sh -c 'echo $$ >far; exec sleep 300' &
+until [ -s far ]; do sleep 0.05; done
 {then}
 """
-WAIT, DEAF = "time.sleep(300)", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+WAIT, DEAF = "wait", "trap '' TERM"
 
 
 def family(folder: Path, *, deaf: str = "", then: str = WAIT, deadline_s: int = 300) -> None:
-    argv = python(FAMILY.format(deaf=deaf, then=then))
-    write_spec(folder, LaunchSpec(argv=argv, deadline_s=deadline_s))
+    argv = ("sh", "-c", FAMILY.format(deaf=deaf, then=then))
+    write_spec(folder, LaunchSpec(argv=argv, env=PATH, deadline_s=deadline_s))
 
 
 def relatives(folder: Path) -> list[int]:
     """Wait for the trainer and its children; return their ids."""
-    files = [folder / "near", folder / "far"]
-    until(lambda: all(each.exists() for each in files))
-    # on a busy machine the trainer is told after its children run
-    return [trainer(folder).pid, *(int(each.read_text()) for each in files)]
+    pid, files = trainer(folder).pid, (folder / "near", folder / "far")
+    until(lambda: all(each.exists() and each.stat().st_size for each in files))
+    return [pid, *(int(each.read_text()) for each in files)]
 
 
 @rows(

@@ -35,7 +35,7 @@ OPTIONS = ARGUMENTS["resources"].options
 PACKAGE = Path(pytest_xlatune.__file__).parent
 
 
-def script_of(folder: Path, *, nodes: int = 0, **options: str) -> str:
+def script_of(folder: Path, *, nodes: int = 0, **options: Any) -> str:
     named = {key.replace("__", "."): value for key, value in options.items()}
     resources = replace(ARGUMENTS["resources"], nodes=nodes, options=named or OPTIONS)
     request = Request(folder=folder, **{**ARGUMENTS, "resources": resources})
@@ -52,8 +52,8 @@ def test_the_script_is_as_recorded(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_options_for_srun_reach_srun_and_a_site_may_log_in_itself(folder: Path) -> None:
-    options = {"cpus_per_task": "8", "srun__mpi": "none", "srun__label": "", "export": "NONE"}
-    lines = script_of(folder, **options).splitlines()
+    text = script_of(folder, cpus_per_task="8", srun__mpi="none", srun__label="", export="NONE")
+    lines = text.splitlines()
     assert "#SBATCH --cpus-per-task=8" in lines
     (srun,) = (line for line in lines if line.startswith("srun "))
     assert " --cpus-per-task=8 --mpi=none --label " in srun

@@ -60,8 +60,7 @@ STEPS: Mapping[str, str] = {
     ),
 }
 
-TRAINER = '''
-"""A trainer: {kind}."""
+TRAINER = """
 import os, sys, time
 import jax, jax.numpy as jnp
 {before}
@@ -80,8 +79,8 @@ batch = jnp.sin(jnp.arange(8 * 32, dtype=jnp.float32)).reshape(8, 32)
 for number in range(steps):
 {in_loop}
     state, loss = step(state, batch)
-    print("completed step:", number, "loss:", float(loss).hex(), flush=True)
-'''
+    print("completed step:", number, "loss:", float(loss), flush=True)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +92,9 @@ class Rotated:
     read: RotationRead
 
     @property
-    def losses(self) -> list[str]:
-        lines = [each for each in self.said.splitlines() if each.startswith("completed step:")]
-        return [each.rpartition(" ")[2] for each in lines]
+    def losses(self) -> list[float]:
+        words = (line.split() for line in self.said.splitlines())
+        return [float(word[-1]) for word in words if word[:2] == ["completed", "step:"]]
 
     @property
     def turns(self) -> list[tuple[str, int, int]]:
@@ -104,26 +103,19 @@ class Rotated:
 
 def spec_of(*programs: RotatedProgram, **said: Any) -> RotationSpec:
     """Return a spec over the baseline and these: by default each has a turn of three steps."""
-    every = (BASE, *programs)
+    order = tuple(range(len(programs) + 1))
     spec = RotationSpec(
-        programs=every,
-        order=tuple(range(len(every))),
-        turn_steps=3,
-        step_function="train_step",
+        programs=(BASE, *programs), order=order, turn_steps=3, step_function="train_step",
         first_step=2,
-    )
+    )  # fmt: skip
     return replace(spec, **said)
 
 
 def write_trainer(folder: Path, step: str, *, before: str = "", in_loop: str = "") -> Path:
     """Write a trainer whose step is one of `STEPS`, or a text."""
     path = folder / "trainer.py"
-    text = TRAINER.format(
-        kind=step if step in STEPS else "one more kind",
-        step=STEPS.get(step, step),
-        before=before,
-        in_loop=in_loop or "    pass",
-    )
+    loop = in_loop or "    pass"
+    text = TRAINER.format(step=STEPS.get(step, step), before=before, in_loop=loop)
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -147,16 +139,9 @@ def run_rotated(
 
 def _ended(command: list[str], folder: Path, env: Mapping[str, str]) -> Rotated:
     done = subprocess.run(
-        command,
-        cwd=folder,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+        command, cwd=folder, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False, timeout=300,
+    )  # fmt: skip
     return Rotated(status=done.returncode, said=done.stdout, read=journal_of(folder))
 
 
@@ -173,7 +158,7 @@ FAST = RotatedProgram(id="fast", options={"xla_cpu_enable_fast_math": "True"})
 
 
 @pytest.fixture(scope="module")
-def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[str]]:
+def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[float]]:
     """What the trainer says without a rotation, for the two scales of its step."""
     texts = {}
     for is_scaled, kind in ((False, "called"), (True, "partial")):
@@ -184,14 +169,10 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[str]]:
     return texts
 
 
-def numbers(losses: list[str]) -> list[float]:
-    return [float.fromhex(text) for text in losses]
-
-
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind == "called" else PROGRAMS) for kind in STEPS]
 )
-def test_each_kind_of_step(kind: str, losses: dict[bool, list[str]], tmp_path: Path) -> None:
+def test_each_kind_of_step(kind: str, losses: dict[bool, list[float]], tmp_path: Path) -> None:
     rotated = run_rotated(write_trainer(tmp_path, kind), spec_of(SLOWER, COPY))
     read = rotated.read
     assert (rotated.status, read.trouble, read.refused) == (0, "", {}), rotated.said
@@ -202,7 +183,7 @@ def test_each_kind_of_step(kind: str, losses: dict[bool, list[str]], tmp_path: P
     expected = losses[kind in ("partial", "static by name")]
     # the first steps are the trainer's own; later ones sum in another order
     assert rotated.losses[:2] == expected[:2]
-    assert numbers(rotated.losses) == pytest.approx(numbers(expected), rel=1e-4)
+    assert rotated.losses == pytest.approx(expected, rel=1e-4)
 
 
 # --- trainers that end or do something else: what is read of their rotations ----------------------

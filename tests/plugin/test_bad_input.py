@@ -66,6 +66,8 @@ MISTAKES: dict[str, Case] = {
         declaring("study=Nodes()"), ("--xlatune-nodelist=@healthy",),
         "*'@healthy', but *healthy.nodes cannot be read*"),
     "commits without a range": (COMMITS, (), "*(--xlatune-commits main..HEAD)*"),
+    "a range of no commit": (
+        COMMITS, ("--xlatune-commits", "main..HEAD"), "*is no range of 1 to 511*"),
     "one commit by two names": (
         COMMITS, ("--xlatune-commits", "main,HEAD"), "*names one commit twice*"),
     "a batch size that is not passed on": (

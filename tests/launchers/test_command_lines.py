@@ -83,8 +83,10 @@ def test_the_whole_maxtext_command() -> None:
         "metrics_file=metrics.jsonl",
     )
     assert (spec.metrics_file, spec.last_step, spec.cwd) == ("metrics.jsonl", 14, "")
-    script = maxtext(module="/repo/train.py").launch(trial, cell)
-    assert script.argv[:3] == ("python3", "/repo/train.py", "/cfg/tiny.gpu.yml")
+    assert maxtext(python="/mt/bin/python").files(cell) == ("/cfg/tiny.gpu.yml", "/mt/bin/python")
+    script = maxtext(module="/repo/train.py")
+    assert script.launch(trial, cell).argv[1:3] == ("/repo/train.py", "/cfg/tiny.gpu.yml")
+    assert script.files(cell) == ("/cfg/tiny.gpu.yml", "/repo/train.py")
 
 
 def test_parallelism_becomes_overrides() -> None:

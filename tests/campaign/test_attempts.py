@@ -347,20 +347,6 @@ def test_a_fatal_line_ends_a_trial_that_stands_still_after_it(
     assert (found.fatal.text, found.fatal.line) == (fatal, len(phase) + 1)
 
 
-@rows("more, is_refuted", {"steps that go on": (1, True), "two that were under way": (0, False)})
-def test_steps_that_go_on_refute_a_fatal_line(case: Logs, more: int, *, is_refuted: bool) -> None:
-    case.say(MEMSTATS, *steps(0, 5), OOM)
-    case.look(0)
-    case.say(*steps(5, 7))
-    assert case.look(30) is None
-    case.say(*steps(7, 7 + more))
-    if is_refuted:
-        assert case.look(90) is None, "the grace begins anew with each step"
-        assert case.ends_between(590, 591).fatal is None, "a later pause is as any other"
-        return
-    assert case.ends_between(90, 91).fatal is not None
-
-
 def test_a_fatal_line_may_be_another_ranks(case: Logs) -> None:
     case.say(MEMSTATS, *steps(0, 5))
     case.say(MEMSTATS, *steps(0, 9), HANG, rank=3)

@@ -233,33 +233,6 @@ def test_who_is_blamed_for_an_end(tmp_path: Path, play: Play, blamed: str, statu
     assert not {*ran.blamed} & {*ids(last.programs), *ran.changes}
 
 
-@pytest.mark.parametrize("guilty", ["fast", "odd"])
-@rows(
-    "said, outcome, late",
-    {
-        "an abort at its first step": (CHECK, ABORTED, 0),
-        "a NaN loss without its line": (NAN, RAISED, 3),
-    },
-)
-def test_the_profile_that_an_end_is_of_is_blamed_and_not_its_neighbour(
-    tmp_path: Path, guilty: str, said: str, outcome: Outcome, late: int
-) -> None:
-    """So many calls behind the first one of its turn, which another profile follows."""
-
-    def play(spec: RotationSpec, _: int) -> Told:
-        names = [spec.programs[index].id for index in spec.order]
-        turn = next((at for at, name in enumerate(names) if name == guilty), None)
-        if turn is None:
-            return whole(spec)
-        call = turn * spec.turn_steps + late
-        told = journal(spec, turns=call // spec.turn_steps + 1, is_over=False)
-        return step_lines(spec, until=spec.first_step + call) + said, outcome, (told,)
-
-    ran = run(tmp_path, play)
-    assert (ran.blamed, ran.result.status) == ([guilty], "measured")
-    assert {*ran.changes} == {*ids(SPEC.programs)} - {guilty}
-
-
 @rows("count, status", {"six of seven": (6, "measured"), "again and again": (20, "dropped")})
 def test_many_programs_may_die_but_not_without_end(tmp_path: Path, count: int, status: str) -> None:
     bad = [f"bad{at}" for at in range(count)]

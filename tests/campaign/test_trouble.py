@@ -92,9 +92,6 @@ def statuses(made: Campaign) -> list[str]:
     return [each.status for each in made.view().history]
 
 
-# ---- a trial that fails
-
-
 @rows(
     "text, outcome, words",
     {

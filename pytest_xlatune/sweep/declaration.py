@@ -15,6 +15,7 @@ import importlib.util
 import math
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from msgspec import field, structs
 from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.entry_points import LOG_FORMATS
+from pytest_xlatune.entry_points import LOG_FORMATS, EntryPointGroup
 from pytest_xlatune.executors import ALLOCATION, EXECUTORS, LOCAL, SLURM
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
@@ -63,9 +64,32 @@ from pytest_xlatune.sweep.groups import (
     SiteSettings,
     UserOptions,
 )
-from pytest_xlatune.sweep.launcher_files import launcher_file
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.sweep.resolved import ResolvedSweep
+
+LAUNCHER_FILES = EntryPointGroup("pytest_xlatune.launchers", kind="launcher")
+
+
+class LauncherFile(ABC):
+    """A trainer's own configuration file, which another distribution's launcher reads as a sweep.
+
+    An entry point of `pytest_xlatune.launchers` names a subclass; it is instantiated without
+    arguments.
+    """
+
+    @abstractmethod
+    def declared(self, path: Path, **given: Any) -> dict[str, Any]:
+        """Return the keywords of `Sweep` for a file: launcher, cell, study, ...
+
+        Args:
+            path: path of the file.
+            given: keywords for this kind of file, and keywords of `Sweep`, which replace what the
+                file says.
+
+        Raises:
+            ConfigError: the file is of another kind, or leaves out something that a sweep needs.
+        """
+
 
 # the name of a sweep or a config tag:  sparse-fp8
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -175,7 +199,8 @@ class Sweep(SettingsGroup):
             ConfigError: there is no such launcher, or it does not accept the file.
         """
         where = f"the sweep over {path}"
-        return cls(**launcher_file(launcher, where=where).declared(Path(path), **given))
+        file = LAUNCHER_FILES.load_as(launcher, LauncherFile, where=where)  # type: ignore[type-abstract]
+        return cls(**file.declared(Path(path), **given))
 
     def _add_candidates(self) -> None:
         """Add the candidates of a gate to the profiles, because tests are made of profiles."""

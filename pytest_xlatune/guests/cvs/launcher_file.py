@@ -21,8 +21,8 @@ from pytest_xlatune.launchers.container import ContainerLauncher
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.sweep.declaration import LauncherFile
 from pytest_xlatune.sweep.groups import CellSettings
-from pytest_xlatune.sweep.launcher_files import LauncherFile
 
 # metrics that every run records; those for which the file has a threshold are also judged
 _ALWAYS_RECORDED = (TOKENS, TFLOPS, "step_time_seconds", "final_loss")

@@ -72,7 +72,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         folder: the folder of the attempt.
         job_name: the name of the job, as the scheduler shows it.
-        comment: the comment of the job, by which the attempt is found again.
+        comment: the comment of the job, which names the attempt.
         nodelist: the nodes by name; () if the scheduler picks them.
         resources: what the job asks the scheduler for.
     """
@@ -180,9 +180,9 @@ class Executor(abc.ABC):
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Write `spec.json` into the folder, submit the payload and return the job id.
 
-        Submitting an attempt again is safe: if the folder or the scheduler already has a job with
-        its comment, the id of that job is returned and nothing is submitted. A process that finds
-        an intended attempt without a submission in the ledger therefore submits it.
+        Submitting an attempt again is safe: if it already has a job, the id of that job is returned
+        and nothing is submitted. A process that finds an intended attempt without a submission in
+        the ledger therefore submits it.
 
         Raises:
             SubmissionError: the attempt was refused for good, and nothing runs.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -15,9 +14,6 @@ import pytest
 from pytest_xlatune import __version__
 from pytest_xlatune.cli import COMMANDS, main
 from pytest_xlatune.cli import _parser as parser_of
-from pytest_xlatune.cli.show import Output, present
-from pytest_xlatune.model.errors import Exit
-from pytest_xlatune.report.document import brief, lines
 from tests.cli.conftest import Run
 from tests.helpers import scripted
 from tests.helpers.as_xla import xla  # noqa: F401 - a fixture
@@ -226,22 +222,6 @@ def test_a_command_ends_with(
     assert bool(out) is not bool(status)
 
 
-def test_a_problem_goes_to_stderr_and_decides_the_status(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    table = brief("Where time went", lines("  as it `stands`", "2"))
-    for output, status, said in (
-        (Output(documents=(table,), status=10), 10, ""),
-        (Output(documents=(table,), status=10, problems=("gone.log",)), 2, "gone.log"),
-        (Output(notes=("a copy",), problem_status=Exit.INTERNAL), 0, "a copy"),
-        (Output(problems=("unknown cell",)), 2, "unknown cell"),
-    ):
-        assert present(output, argparse.Namespace()) == status
-        out, err = capsys.readouterr()
-        assert bool(out) == bool(output.documents)
-        assert err == (f"xlatune: {said}\n" if said else "")
-
-
 def test_a_report_of_a_ledger_is_named_by_its_path_and_may_leave_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
@@ -323,20 +303,6 @@ def test_list_and_show(run: Run, argv: str, words: tuple[str, ...]) -> None:
     assert [each for each in words if each not in out] == []
 
 
-@pytest.mark.jax
-def test_lint_of_words(run: Run) -> None:
-    assert run("flags", "lint", "--xla_gpu_enable_triton_gemm=false")[0] == 0
-    code, out, _ = run(
-        "flags", "lint", "--json", "--xla_gpu_no_such=1 --xla_disable_hlo_passes=x",
-        "NCCL_BUFFSIZE=16M", "--deployed", "--xla_disable_hlo_passes=y",
-    )  # fmt: skip
-    assert code == 1
-    document = json.loads(out)
-    rules = [objection["rule"] for objection in document["objections"]]
-    assert rules == ["plain-integer", "unknown-flag", "adds-up"]
-    assert document["jaxlib"]
-
-
 @pytest.mark.usefixtures("xla")
 def test_lint_of_a_sweep_file(run: Run) -> None:
     sweep = ROOT / "sweeps" / "test_quickstart.py"
@@ -388,7 +354,8 @@ def base(tmp_path: Path) -> Path:
 def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
     run: Run, tmp_path: Path
 ) -> None:
-    code, out, err = run("hlo", write_dump(tmp_path / "dump", "fsdp-ov"))
+    good = write_dump(tmp_path / "dump", "fsdp-ov")
+    code, out, err = run("hlo", good)
     assert (code, err) == (0, "")
     assert "4 x all-gather: 32 MiB, asynchronous" in out
     assert "option xla_gpu_enable_latency_hiding_scheduler=true" in out
@@ -397,20 +364,13 @@ def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
     assert code == 0
     assert "all-gathers in the loop: 4 of 32 MiB -> 2 of 64 MiB" in out
     code, out, _ = run("hlo", *dumps, "--json")
-    document = json.loads(out)
-    assert (code, document["difference"]["change"]) == (0, "other program")
-
-
-@pytest.mark.parametrize("bad", ["/dev", "/dev/zero"], ids=["no dump", "a device"])
-def test_a_bad_dump_is_one_message_and_the_other_is_still_read(
-    run: Run, tmp_path: Path, bad: str
-) -> None:
-    good = write_dump(tmp_path / "good", "fsdp-ov")
-    for argv in ((bad,), (good, bad)):
-        code, out, err = run("hlo", *argv)
-        assert (code, err.count("\n")) == (2, 1)
-        assert f"{bad}: no " in err
-        assert ("jit_train_step for sm_9.0" in out) is (good in argv)
+    assert (code, json.loads(out)["difference"]["change"]) == (0, "other program")
+    for bad in ("/dev", "/dev/zero"):
+        for argv in ((bad,), (good, bad)):
+            code, out, err = run("hlo", *argv)
+            assert (code, err.count("\n")) == (2, 1)
+            assert f"{bad}: no " in err
+            assert ("jit_train_step for sm_9.0" in out) is (good in argv)
 
 
 # --- drill ----------------------------------------------------------------------------------------

@@ -118,22 +118,20 @@ def test_a_bad_table_is_refused_before_anything_is_written(table: str, message: 
 GOOD = "job,profile,flags,tgs,status\n1,baseline,,8000,ok\n2,a,--xla_a=1,8100.5,ok\n"
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        pytest.param(GOOD, id="commas"),
-        pytest.param(GOOD.replace(",", "\t"), id="tabs"),
-        pytest.param(GOOD.replace("job,profile,flags", '"Job ID","Name",xla_flags'), id="W&B"),
-        pytest.param(GOOD.replace(",ok", ",finished"), id="finished"),
-        pytest.param(GOOD.replace("\n", "\r\n") + ",,,,\r\n\r\n", id="a spreadsheet's end"),
-    ],
-)
+PROGRAMS = {
+    "commas": GOOD,
+    "tabs": GOOD.replace(",", "\t"),
+    "W&B": GOOD.replace("job,profile,flags", '"Job ID","Name",xla_flags'),
+    "finished": GOOD.replace(",ok", ",finished"),
+    "a spreadsheet's end": GOOD.replace("\n", "\r\n") + ",,,,\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("table", PROGRAMS.values(), ids=PROGRAMS)
 def test_columns_are_separated_and_called_as_programs_do(table: str) -> None:
     rows = read_table(table, where="t")
-    assert [(row.line, row.job, row.profile.id, row.tgs) for row in rows] == [
-        (2, "1", "baseline-deployed", 8000.0),
-        (3, "2", "a", 8100.5),
-    ]
+    read = [(row.line, row.job, row.profile.id, row.tgs) for row in rows]
+    assert read == [(2, "1", "baseline-deployed", 8000.0), (3, "2", "a", 8100.5)]
     assert rows[1].profile.shown_text == "--xla_a=1"
 
 

@@ -27,7 +27,6 @@ from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 from pytest_xlatune.tasks.reports import locked, publish
-from pytest_xlatune.tasks.watch import CellState, CellStatus, screen_lines
 from tests.helpers import scripted
 from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.waiting import LIMIT_S
@@ -96,23 +95,6 @@ def test_a_page_that_cannot_be_written_is_said_once_and_tried_again(
     sweep.reports.unlink()
     assert sweep.after(31.0) == ""
     assert sweep.path.exists()
-
-
-def test_every_cell_is_in_the_table_and_its_jobs_and_trouble_below() -> None:
-    job, why = "fast (job 7) step 3/12", "node-drain " * 20
-    running, stopped, done = CellState.RUNNING, CellState.STOPPED, CellState.COMPLETE
-    cells = [
-        CellStatus(sweep="pp8", label="m", state=running, progress="7 of 25 jobs", running=(job,)),
-        CellStatus(sweep="tp4", label="m", state=stopped, why=why),
-        CellStatus(sweep="fsdp", label="m", state=done, best="fast +3.4 %"),
-    ]
-    _, first, second, third, *rest = screen_lines(cells, 80)
-    assert "7 of 25 jobs" in first
-    assert "stopped" in second
-    assert "fast +3.4 %" in third
-    assert f"  {job}" in rest
-    assert not [line for line in rest if line.startswith("fsdp")], "the table has all of it"
-    assert sum("node-drain" in line for line in rest) > 1, "it is wrapped"
 
 
 SECRET = "hush-hush-token"

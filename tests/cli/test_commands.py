@@ -129,14 +129,12 @@ SWEEP = Sweep(
 IMPORTS = "from pytest_xlatune import CommandLauncher, Sweep, profile\n"
 
 
+FROM_OTHER = "if 1:\n    from other import *\n"
 BAD_FILES = {
     "no file": (None, "no such file"),
     "a trainer": ("open('ran', 'w').close()\n", "declares no SWEEP = Sweep("),
     "a bad profile": (f"{IMPORTS}SWEEP = profile('A')\n", "imported: ConfigError: profile id 'A'"),
-    "what may declare one is imported": (
-        "if 1:\n    from other import *\n",
-        "cannot be imported: ModuleNotFoundError",
-    ),
+    "what may declare one": (FROM_OTHER, "cannot be imported: ModuleNotFoundError"),
     "no model": (f'{IMPORTS}NAME = "x"{ONE_PROFILE}', "the model (--model)"),
 }
 

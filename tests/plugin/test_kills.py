@@ -27,9 +27,6 @@ from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.waiting import LIMIT_S, until
 from tests.plugin.conftest import Folder
 
-COMMAND = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
-
-
 OURS = re.compile(r"(?m)^  (?:--xlatune-([a-z-]+)|--(no-xlatune)|xlatune_(\w+) \()")
 
 
@@ -68,7 +65,7 @@ def test_ctrl_c_is_status_130_on_the_command_line(folder: Folder) -> None:
     hold = folder.put("hold", "")
     folder.edit("test_sweep.py", ('deployed={"XLA', f'deployed={{"HOLD": "{hold}", "XLA'))
     with subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"],
+        [*COMMAND, "calibrate", "test_sweep.py", "--jobs", "4"],
         cwd=folder.path, env={**os.environ, "HOLD": str(hold), "PYTHONUNBUFFERED": "1"},
         text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as running:  # fmt: skip
@@ -185,9 +182,12 @@ def test_a_session_that_ends_early_is_gone_on_with(
     assert ends or len(folder.submitted) == SCREENED
 
 
-LEFT = pytest.mark.part("sweeps")
 SWEEP = [sys.executable, "-m", "pytest", "-p", "xlatune", "test_sweep.py", "-k", "fast"]
-WATCH = [sys.executable, "-c", "import sys; from pytest_xlatune.cli import main; sys.exit(main())"]
+COMMAND = [
+    sys.executable,
+    "-c",
+    "import sys; from pytest_xlatune.cli import main; sys.exit(main())",
+]
 # the trainer waits before its last step until what it printed was seen, a minute at most
 HELD = r"fast \(job [0-9.]+\) step 10/12"
 LOOP = 'for step in range(int(keys.get("steps", sys.argv[1]))):\n'
@@ -256,14 +256,8 @@ def slow(folder: Folder) -> Folder:
     return folder
 
 
-def written(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize(
-    "options",
-    [(), pytest.param(("-n2",), marks=BESIDE_THE_LAB), pytest.param(("-v",), marks=LEFT)],
-    ids=["alone", "two", "-v"],
+    "options", [(), pytest.param(("-n2",), marks=BESIDE_THE_LAB)], ids=["alone", "two"]
 )
 def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
     slow: Folder,
@@ -273,7 +267,7 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
 ) -> None:
     session = Terminal([*SWEEP, *options], cwd=slow.path)
     session.read_until(lambda text: re.search(HELD, text))
-    watch = Terminal([*WATCH, "watch"], cwd=slow.path)
+    watch = Terminal([*COMMAND, "watch"], cwd=slow.path)
     text = watch.read_until(lambda text: re.search(HELD, text))
     assert "pretend" in text
     shown = len(watch.said)
@@ -296,12 +290,12 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
     assert any("1 passed" in line for line in left)
     assert all(len(line) <= 80 for line in left if "| " in line or "(job" in line)
 
-    before = written(slow.path / ".xlatune")
     monkeypatch.chdir(slow.path)
+    files = {path: path.read_bytes() for path in Path(".xlatune").rglob("*") if path.is_file()}
     for argv in (["watch"], ["watch", "pretend", "--once"]):
         assert main(argv) == 0
         out = capsys.readouterr().out
         assert all(len(line) <= 80 for line in out.splitlines())
         assert "fast" in out
         assert "of 14 jobs" in out
-    assert written(slow.path / ".xlatune") == before, "it looks on and changes nothing"
+    assert {path: path.read_bytes() for path in files} == files, "it looks on, changes nothing"

@@ -167,20 +167,16 @@ GPU = {"platform": "gpu"}
 CACHE = "xla_gpu_per_fusion_autotune_cache_dir"
 
 
-@pytest.mark.parametrize(
-    ("flags", "told", "autotuning"),
-    [
-        pytest.param("", {"devices": GPU}, "not pinned", id="a GPU"),
-        pytest.param("--xla_gpu_autotune_level=0", {"devices": GPU}, "off", id="switched off"),
-        pytest.param(
-            f"--{CACHE}=/shared", {"devices": GPU}, f"pinned (--{CACHE})", id="pinned by a folder"
-        ),
-        pytest.param(
-            "", {"node": {"GPUs": "8 x gfx942"}}, "not pinned", id="a GPU that its driver shows"
-        ),
-        pytest.param("", {"devices": {"platform": "cpu"}}, "", id="a CPU, which tunes none"),
-    ],
-)
+AUTOTUNED = {
+    "a GPU": ("", {"devices": GPU}, "not pinned"),
+    "switched off": ("--xla_gpu_autotune_level=0", {"devices": GPU}, "off"),
+    "pinned by a folder": (f"--{CACHE}=/shared", {"devices": GPU}, f"pinned (--{CACHE})"),
+    "a GPU that its driver shows": ("", {"node": {"GPUs": "8 x gfx942"}}, "not pinned"),
+    "a CPU, which tunes none": ("", {"devices": {"platform": "cpu"}}, ""),
+}
+
+
+@pytest.mark.parametrize(("flags", "told", "autotuning"), AUTOTUNED.values(), ids=AUTOTUNED)
 def test_autotuning_is_recorded(
     tmp_path: Path, flags: str, told: dict[str, dict[str, str]], autotuning: str
 ) -> None:

@@ -196,10 +196,16 @@ def test_what_the_options_leave_out_is_asked(
     folder = tmp_path / "my trainer"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    typed, asked = ["", "t {steps}", "", "", "DP=4", "", "--xla_a=1"], list[str]()
+    typed = iter(("", "t {steps}", "", "", "DP=4", "", "--xla_a=1"))
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        return next(typed)
+
     found = {"kind": "trainer", "command": "t {steps}", "env_file": "", "model": "my-trainer"}
     found |= {"parallelism": "DP=4", "nodelist": "", "flags": "--xla_a=1"}
-    assert answers({}, lambda prompt: asked.append(prompt) or typed.pop(0)) == found  # type: ignore[func-returns-value]
+    assert answers({}, answer) == found
     assert all(kind in asked[0] for kind in KINDS)
 
 

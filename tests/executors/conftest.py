@@ -39,10 +39,9 @@ def start() -> Iterator[Start]:
             lock: str = "",
             environ: Mapping[str, str] | None = None,
             grace_s: float = LIMIT_S,
-            late_signal_s: float = LIMIT_S,
         ) -> subprocess.Popen[bytes]:
             started = subprocess.Popen(
-                [sys.executable, "-c", RUN, str(folder), lock, str(grace_s), str(late_signal_s)],
+                [sys.executable, "-c", RUN, str(folder), lock, str(grace_s), str(LIMIT_S)],
                 env={**os.environ, **(environ or {})},
             )
             stack.enter_context(started)

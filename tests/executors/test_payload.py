@@ -259,7 +259,7 @@ wait_for_data()
 def hung(folder: Path, start: Start, *argv: str, **said: str) -> Standstill:
     """Run a trainer, ask what it does once it is ready, and return the answer."""
     write_spec(folder, LaunchSpec(argv=argv, env={**PLAIN, **said}, deadline_s=300))
-    running = start(folder, grace_s=0.3, late_signal_s=0.1)
+    running = start(folder, grace_s=0.3)
     until((folder / "ready").exists)
     until((folder / "started.json").exists)
     assert not ask_what_hangs(folder)

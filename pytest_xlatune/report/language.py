@@ -83,6 +83,6 @@ def plainly(message: Message | None, say: Translator = ENGLISH) -> str:
     return plain(sentence(message, say.text_of))
 
 
-def joined(messages: Iterable[Message], between: str = "; ", say: Translator = ENGLISH) -> str:
+def joined(messages: Iterable[Message]) -> str:
     """Return the sentences of several messages in one line of plain text."""
-    return between.join(plainly(message, say) for message in messages)
+    return "; ".join(map(plainly, messages))

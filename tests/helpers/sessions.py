@@ -1,4 +1,10 @@
-"""Sessions of pytest inside a test: a tenth of the CPU of a session in a process of its own."""
+"""Sessions of pytest inside a test: a tenth of the CPU of a session in a process of its own.
+
+`QuickExecutor` is the local executor but for one thing: a trial has run when `submit` returns. The
+payload runs in this process, and so does a trainer that is a plain Python file (a millisecond
+instead of half a second); every other program is one process. What kills or two sessions at once do
+is tried where they are the subject.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +12,163 @@ import ast
 import contextlib
 import functools
 import importlib
+import io
 import itertools
 import os
 import pkgutil
+import runpy
+import subprocess
 import sys
+import time
+import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import pytest
 from _pytest._code.source import Source, getstatementrange_ast
 
+from pytest_xlatune import secure_files
+from pytest_xlatune.executors import Request, payload
+from pytest_xlatune.executors.folder import DEVICES, write_spec
+from pytest_xlatune.executors.local import LocalExecutor
 from pytest_xlatune.model.result import StudyRecord
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.sweep.registry import KINDS
-from tests.helpers.quick_trials import QuickExecutor, git_but_once
+from pytest_xlatune.workers import probe_environment
 from tests.helpers.waiting import LIMIT_S
+
+_OURS, _git = Path(__file__).parents[2], probe_environment._git
+_git_once = functools.cache(_git)
+# a program with one of these words needs a process of its own
+NEEDS_A_PROCESS = (
+    *("jax", "runpy", "subprocess", "multiprocessing", "threading"),
+    *("signal.signal", "setsid", "setrlimit"),
+)
+
+
+# and so does a trainer that is told to wait, to kill itself, or where its modules are
+APART = {b"SLEEP_S", b"HOLD", b"MARK", b"PYTHONPATH"}
+
+
+class QuickExecutor(LocalExecutor):
+    """The local executor whose trials are over when they are submitted."""
+
+    beside = ""  # the trials of this profile run as ever, beside the session that looks at them
+
+    def submit(self, spec: LaunchSpec, request: Request) -> str:
+        folder, here = request.folder, {os.uname().nodename, "localhost"}
+        is_beside = self.beside and folder.name.startswith(f"{self.beside}-")
+        if is_beside or set(request.nodelist) - here or request.resources.nodes > 1:
+            return super().submit(spec, request)  # which refuses other nodes
+        job = folder / "job.txt"  # the payload of every trial has the process of this session
+        if not job.exists():
+            digest = write_spec(folder, spec)
+            secure_files.write_bytes(job, f"{os.getpid()}.{time.monotonic_ns()}".encode())
+            with mock.patch.multiple(payload, **QUICK), mock.patch("os.umask", return_value=0o22):
+                payload.run(str(folder), digest=digest)
+            secure_files.restrict_modes(folder)
+        return secure_files.read_text(job)
+
+
+def _start(
+    spec: Mapping[str, Any], at: payload._Attempt, *, log: str = "", **_: object
+) -> SimpleNamespace:
+    """Run a program of a trial to its end: the trainer, or one with a log of its own."""
+    folder = at.folder
+    # JAX is not asked for devices: that costs two seconds a cell in each session
+    argv = [os.fsdecode(payload.filled(word, at)) for word in spec["argv"] if word != DEVICES]
+    environment = payload.environment_of(spec, at)
+    cwd = Path(spec.get("cwd") or folder.path)
+    limit_s = payload.PROBE_S if log else spec["deadline_s"]
+    program = _in_this_process(argv, environment)
+    code, said = (
+        _run_here(program, argv, environment, cwd)
+        if program
+        else _run_apart(argv, environment, cwd, limit_s)
+    )
+    with (folder.path / (log or payload.log_name(at.rank))).open("ab") as written:
+        written.write(said)
+    # a program that was ended at its deadline has no code yet
+    ended = -9 if code is None else code
+    return SimpleNamespace(pid=os.getpid(), returncode=ended, poll=lambda: code)
+
+
+def _ended_by_itself(*_: object) -> None:
+    """Wait for no process, and leave none behind: `_start` has done both."""
+
+
+# what of the payload watches a process
+QUICK: dict[str, Any] = {
+    "_Stop": lambda: SimpleNamespace(reason="", wait=lambda _: None),
+    "_start": _start,
+    "_wait_for": _ended_by_itself,
+    "_end_everything": _ended_by_itself,
+    "_LATE_SIGNAL_S": 0.0,
+}
+
+
+def _in_this_process(
+    argv: list[str], environment: Mapping[bytes, bytes]
+) -> Callable[[], object] | None:
+    """Return the program that our own interpreter can run here, if it is one."""
+    scripts = [at for at, word in enumerate(argv) if word.endswith(".py")][:1]
+    if not scripts or argv[0] != sys.executable or environment.keys() & APART:
+        return None
+    script, words = argv[scripts[0]], argv[scripts[0] + 1 :]
+    if Path(script).name == payload.PROBE:
+        return lambda: probe_environment.main(words)
+    with contextlib.suppress(OSError):
+        text = Path(script).read_text(encoding="utf-8")
+        if scripts == [1] and not any(word in text for word in NEEDS_A_PROCESS):
+            return lambda: runpy.run_path(script, run_name="__main__")
+    return None
+
+
+def _run_apart(
+    argv: list[str], environment: Mapping[bytes, bytes], cwd: Path, deadline_s: float
+) -> tuple[int | None, bytes]:
+    try:
+        done = subprocess.run(
+            argv, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, check=False, timeout=deadline_s, start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        return None, late.stdout or b""
+    return done.returncode, done.stdout
+
+
+def _run_here(
+    program: Callable[[], object], argv: list[str], environment: Mapping[bytes, bytes], cwd: Path
+) -> tuple[int, bytes]:
+    said, code = io.StringIO(), 0
+    environ = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
+    with contextlib.ExitStack() as stack:
+        patched = stack.enter_context(pytest.MonkeyPatch.context())
+        stack.enter_context(mock.patch.dict(os.environ, environ, clear=True))
+        stack.enter_context(contextlib.redirect_stdout(said))
+        stack.enter_context(contextlib.redirect_stderr(said))
+        patched.setattr("sys.argv", argv[1:])
+        patched.setattr("sys.path", [str(Path(argv[1]).parent), *sys.path])
+        patched.chdir(cwd)
+        try:
+            program()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                said.write(f"{end.code}\n")
+        except Exception:  # noqa: BLE001 - of the program
+            said.write(traceback.format_exc())
+            code = 1
+    return code, said.getvalue().encode("utf-8", "surrogateescape")
+
+
+def git_but_once(top: Path, *words: str) -> str | None:
+    """Ask git as the probe does; our own repository stays as it is while the tests run."""
+    return (_git_once if top == _OURS else _git)(top, *words)
 
 
 def load_everything() -> None:

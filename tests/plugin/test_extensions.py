@@ -12,7 +12,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.executors import EXECUTORS
 from tests.helpers import toy
 from tests.helpers.guests import install, whole
-from tests.helpers.quick_trials import QuickExecutor
+from tests.helpers.sessions import QuickExecutor
 from tests.plugin.conftest import STANDARD, Folder
 
 DECLARED = """\

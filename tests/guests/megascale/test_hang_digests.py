@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.digests import recorded
-from tests.helpers.quick_trials import QuickExecutor
+from tests.helpers.sessions import QuickExecutor
 
 # prints MaxText's lines, after two steps the file DIGEST, and hangs or fails as END says
 TRAINER = """\

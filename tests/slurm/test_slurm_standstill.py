@@ -55,5 +55,5 @@ def test_a_hang_ends_as_its_phase_says(faults: Faults) -> None:
     assert sorted(faults.project.measured) == ["baseline-deployed", "victim"]
     assert len(faults.project.submitted) == 1 + 3 + 1 + 2
     # what each rank did then is noted on its own node
-    (folder,) = faults.path.glob("work/*/*/*/victim-*.1")
+    (folder,) = faults.path.glob("work/*/*/*/silent-*.1")
     assert sorted(each.name for each in folder.glob("hang*")) == ["hang.1.json", "hang.json"]

@@ -60,8 +60,8 @@ _STEPS_AFTER_FATAL = 3
 _REASON_CHARS = 200  # the most characters of an error's text in a finding
 
 
-# number of the start of rank 0's trainer, its phase, and its last step; None before the first step
-_Place = tuple[int, Phase, int | None]
+# number of the start of rank 0's trainer, its phase, and its last step; -1 before the first step
+_Place = tuple[int, Phase, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,8 @@ class _Watch:
 
     @property
     def place(self) -> _Place:
-        return self.reader.start, self.reader.phase, self.reader.last_step
+        last_step = self.reader.last_step
+        return self.reader.start, self.reader.phase, -1 if last_step is None else last_step
 
     def find_fatal(self) -> Finding | None:
         """Return rank 0's fatal line, or another rank's unless rank 0 has gone on since then."""
@@ -166,8 +167,10 @@ class _Watch:
             if tail.reader.fatal is None:
                 tail.fatal_at = None
                 continue
-            tail.fatal_at = tail.fatal_at or self.place
-            if not _has_gone_on(tail.fatal_at, self.place):
+            before, now = tail.fatal_at or self.place, self.place
+            tail.fatal_at = before
+            # after enough steps of rank 0, the line of another rank was not fatal
+            if before[:2] == now[:2] and now[2] - before[2] < _STEPS_AFTER_FATAL:
                 return replace(tail.reader.fatal, source=log_name(rank))
         return None
 
@@ -404,14 +407,3 @@ def _rank_behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Find
     if standstill is not None:
         cls = FailureClass.RANK_BEHIND
         yield Finding(cls=cls, action=Action.NONE, source=standstill.node, why=standstill.why)
-
-
-def _has_gone_on(before: _Place, now: _Place) -> bool:
-    """Return whether rank 0 went on for so long that another rank's fatal line was not fatal."""
-    *where_before, step_before = before
-    *where, step = now
-    if where_before != where:
-        return True
-    first = -1 if step_before is None else step_before
-    last = -1 if step is None else step
-    return last - first >= _STEPS_AFTER_FATAL

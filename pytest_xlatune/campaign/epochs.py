@@ -102,11 +102,10 @@ def _by_name(state: LedgerState, cell_digest: str) -> dict[str, NodeEnvironment]
 
 
 def _has_other_gpus(before: Mapping[str, NodeEnvironment], folder: Path) -> bool:
-    for now in read_environments(folder):
-        node_before = before[now.name].node if now.name in before else {}
-        if now.node and node_before and now.node.get("GPUs") != node_before.get("GPUs"):
-            return True
-    return False
+    nodes = (
+        (now.node, before[now.name].node) for now in read_environments(folder) if now.name in before
+    )
+    return any(now and old and now.get("GPUs") != old.get("GPUs") for now, old in nodes)
 
 
 def _environment_events(

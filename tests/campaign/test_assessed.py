@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_xlatune.campaign._follow import options_of_dump
-from pytest_xlatune.campaign.assess import STATUS, Assessment
+from pytest_xlatune.campaign.assess import STATUS, Assessment, settings_events
 from pytest_xlatune.campaign.playbook import (
     CLASS_RULES,
     Facts,
@@ -25,6 +25,8 @@ from pytest_xlatune.campaign.playbook import (
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
 from pytest_xlatune.launchers.command import CommandLauncher
+from pytest_xlatune.ledger import Decided
+from pytest_xlatune.ledger.state import LedgerState, TrialProgress
 from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.logs.grammar import parse_metrics
@@ -38,13 +40,17 @@ from pytest_xlatune.model.result import (
     Action,
     Blamed,
     BlamedAt,
+    Effect,
     Finding,
     Outcome,
+    SettingKind,
     State,
+    TrialSetting,
     TrialStatus,
 )
 from pytest_xlatune.model.trial import Trial
 from tests.helpers.assessed import assess
+from tests.helpers.history import measured
 from tests.helpers.scripted import log
 from tests.helpers.tables import rows
 from tests.helpers.tell_options import TELL_OPTIONS
@@ -296,6 +302,30 @@ def test_an_unknown_failure_is_tried_once_more_and_then_judged_by_the_reference(
     facts = (NOTHING, once, dataclasses.replace(once, reference_runs=False), mixed)
     ruled = [decide(FAILED, finding(cls), each).next for each in facts]
     assert ruled == [Next.RETRY, Next.DROP, Next.GIVE_UP, Next.GIVE_UP]
+
+
+@rows(
+    "effects, stops",
+    {
+        "two profiles are contradicted": (("contradicted", "contradicted"), "flags-not-effective"),
+        "one of three was in effect": (("in effect", "contradicted", "contradicted"), ""),
+        "one is": (("contradicted",), ""),
+        "nothing shows the flags of two": (("not seen", "not seen"), "flags-unverified"),
+        "a flag of another was seen": (("in effect", "not seen", "not seen"), ""),
+    },
+)
+def test_a_sweep_whose_settings_reach_no_program_stops(
+    effects: tuple[str, ...], stops: str
+) -> None:
+    results = []
+    for number, effect in enumerate(effects):
+        kind, flag = SettingKind.FLAG, f"xla_gpu_{number}"
+        setting = TrialSetting(name=flag, kind=kind, asked="1", effect=Effect(effect))
+        trial = trial_of(CELL, profile(f"arm{number}", f"--{flag}=1"))
+        results.append(replace(measured(trial, 6.9), settings=(setting,)))
+    trials = {each.trial.id: TrialProgress(trial=each.trial, ended=each) for each in results[:-1]}
+    events = settings_events(LedgerState(trials=trials), results[-1])
+    assert [each.cls for each in events if isinstance(each, Decided)] == [stops] * bool(stops)
 
 
 # ---- ways in which a setting is lost between us and the program, by real processes: the payload,

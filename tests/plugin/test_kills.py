@@ -20,9 +20,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.cli.running import ending_jobs
 from pytest_xlatune.launchers.command import PROBE_FILE
 from pytest_xlatune.model.errors import Exit, help_lines, of_command
-from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.sweep.groups import BRIEF_HELP, OPTIONS, SWITCHES
-from pytest_xlatune.tasks.answers import Measured
 from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.waiting import LIMIT_S, until
 from tests.plugin.conftest import Folder
@@ -45,19 +43,6 @@ def test_help_has_the_statuses_and_the_daily_options_and_says_where_all_are(
     assert "12 for daily use; `pytest -v --help` lists all" in " ".join(brief.split())
     whole = OURS.finditer(folder.run("-v", "--help").stdout.str())
     assert len({match[0] for match in whole}) == 2 * len(OPTIONS) + len(SWITCHES)
-
-
-def test_a_claim_says_whether_it_is_refuted_or_open() -> None:
-    for claimed, ci95, ends in (
-        ("faster", (-0.01, 0.02), Exit.CANNOT_TELL),  # the interval holds zero
-        ("faster_by", (-0.05, 0.02), Exit.CANNOT_TELL),  # a gain is possible
-        ("faster_by", (-0.05, 0.005), Exit.NEGATIVE),  # the gain is excluded
-    ):
-        verdict = Verdict(arm="a", kind=VerdictKind.INCONCLUSIVE, delta=0.0, ci95=ci95, n=4)
-        measured = Measured(verdict)
-        claim = getattr(measured, claimed)
-        assert not (claim if claimed == "faster" else claim(0.01))
-        assert measured.exit is ends
 
 
 def test_ctrl_c_is_status_130_on_the_command_line(folder: Folder) -> None:

@@ -1,4 +1,4 @@
-"""A plan tells what will be: scripts, every profile, how many jobs, bubbles, what cannot run."""
+"""A plan tells what will be: scripts, every profile, bubbles, what cannot run."""
 
 from __future__ import annotations
 
@@ -13,28 +13,18 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.prepare.preflight import check_shape
-from pytest_xlatune.report.bubble import (
-    LAYERS,
-    MICROBATCHES,
-    REPEATS,
-    Pipeline,
-    bubbles,
-    pipeline_of,
-)
+from pytest_xlatune.report import bubble
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.render import markdown, terminal
-from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import CompileCheck, Sweep, load_sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
-from pytest_xlatune.tasks.cost import cost_of
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import run_preflight
 from tests.helpers.scripted import FakeExecutor, campaign_of, run
 from tests.helpers.texts import DATA
-from tests.helpers.tuned import CELL, SINGLES
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 LOCAL = {"executor": "local"}
@@ -113,21 +103,6 @@ def flagship(**changes: Any) -> ResolvedSweep:
     return load_sweep(SWEEPS / "test_pp8.py").resolve(UserOptions(values=values))
 
 
-def test_a_plan_tells_the_jobs_as_planned_and_at_most() -> None:
-    study = TuningStudy(cell=CELL, profiles=SINGLES[:9], budget=50)
-    assert isinstance(study.layout, Plan)
-    fewest = study.layout.jobs
-    outlook = study.outlook(())
-    assert (outlook.left, outlook.at_most) == (fewest, 50)
-    assert fewest < 50
-    declared = replace(DECLARED, profiles=SINGLES[:9], design=DesignSettings())
-    declared = replace(declared, cell=CellSettings(model_tag="m", parallelism="PP=8"))
-    found = declared.resolve(UserOptions(values={"nodelist": ("node001", "node002")}))
-    cost = cost_of(found, found.study(), (), [])
-    assert (cost.jobs, cost.most) == (fewest, 50)
-    assert cost.node_hours == pytest.approx(50 * 2 * 0.75), "a person is asked about the most"
-
-
 def test_a_cell_whose_layers_do_not_divide_is_refused_before_it_begins(tmp_path: Path) -> None:
     def shaped(**layers: str) -> tuple[ResolvedSweep, tuple[str, ...]]:
         model = {"model_name": "deepseek3-671b", **layers}  # 58 layers in the pipeline
@@ -164,8 +139,10 @@ def cell(parallelism: str = "PP=8", **overrides: str) -> Cell:
     return Cell(model_tag="m", parallelism=Parallelism.parse(parallelism), overrides=overrides)
 
 
-def shape(stages: int, microbatches: int, repeats: int, delay: int = 1) -> Pipeline:
-    return Pipeline(stages=stages, microbatches=microbatches, repeats=repeats or None, delay=delay)
+def shape(stages: int, microbatches: int, repeats: int, delay: int = 1) -> bubble.Pipeline:
+    return bubble.Pipeline(
+        stages=stages, microbatches=microbatches, repeats=repeats or None, delay=delay
+    )
 
 
 CELLS = dict(
@@ -180,14 +157,15 @@ def test_the_shape_follows_from_the_cell_or_says_why_not(name: str) -> None:
     words, _, expected = CELLS[name].partition(" -> ")
     axes, *settings = words.split()
     overrides = dict(setting.split("=") for setting in settings)
-    found = pipeline_of(cell(axes, **overrides), BASELINE, {})
+    found = bubble.pipeline_of(cell(axes, **overrides), BASELINE, {})
     if found.refused:
         assert expected in found.refused
     else:
         assert found == shape(*map(int, expected.split()))
     if "model_name" in overrides and found.repeats is not None:
         # the file that all models share says less than the model's name
-        assert pipeline_of(cell(axes, **overrides), BASELINE, {LAYERS[1]: "16"}) == found
+        file = {bubble.LAYERS[1]: "16"}
+        assert bubble.pipeline_of(cell(axes, **overrides), BASELINE, file) == found
 
 
 def test_a_plan_predicts_the_change_where_a_profile_shapes_the_pipeline() -> None:
@@ -195,13 +173,13 @@ def test_a_plan_predicts_the_change_where_a_profile_shapes_the_pipeline() -> Non
     shapes = (shape(8, 8, 4), shape(1, 8, 1), shape(8, 16, 1, delay=2))
     assert [each.bubble for each in shapes] == pytest.approx([7 / 39, 0.0, 14 / 30])
     flag = profile("flag", "--xla_a=1")
-    more, odd = (profile(f"m-{n}", overrides={MICROBATCHES: n}) for n in ("16", "9"))
-    section = bubbles(cell(**{REPEATS: "1"}), (flag, more, odd))
+    more, odd = (profile(f"m-{n}", overrides={bubble.MICROBATCHES: n}) for n in ("16", "9"))
+    section = bubble.bubbles(cell(**{bubble.REPEATS: "1"}), (flag, more, odd))
     assert section is not None
     text = markdown(Document(title="t", header=(), sections=(section,)))
     assert f"| `baseline-deployed` | 8 | 8 | 1 | 46.7 % | {ABSENT} |" in text
     assert "| `m-16` | 8 | 16 | 1 | 30.4 % | +30.4 |" in text
     assert "9 microbatches are not a multiple of 8 stages" in text
     assert "flag" not in text
-    assert bubbles(cell(), [flag]) is None
-    assert bubbles(cell("FSDP=8"), [more]) is None
+    assert bubble.bubbles(cell(), [flag]) is None
+    assert bubble.bubbles(cell("FSDP=8"), [more]) is None

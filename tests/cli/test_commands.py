@@ -118,9 +118,6 @@ def test_an_output_that_cannot_be_written_is_one_message_and_no_traceback(
     assert "gr\\xf6\\xdfe.log" in shown.read_text(encoding="ascii")
 
 
-# --- sweep files ----------------------------------------------------------------------------------
-
-
 ONE_PROFILE = """
 SWEEP = Sweep(
     name=NAME, launcher=CommandLauncher(argv=("true",)), profiles=(profile("a", "--xla_a=1"),)
@@ -171,9 +168,6 @@ def test_a_study_is_what_pytest_runs_with_the_same_options(
     assert words[:7] == [sys.executable, sys.executable, "-m", "pytest", sweep, "-m", "nodes"]
     assert {"--xlatune-nodelist=node[001-004]", "--xlatune-pdbs=8", "--xlatune-plan"} <= {*words}
     assert "run it: xlatune study nodes" in run("study", "gate", sweep, *cell)[2]
-
-
-# --- help and options -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -275,7 +269,6 @@ def test_it_is_listed_beside_ours_and_runs_as_ours_do(
     assert why in helped(), "the others are there"
 
 
-ROOT = Path(__file__).parents[2]
 OVERLAP = "--xla_gpu_experimental_parallel_collective_overlap_limit"
 
 
@@ -303,7 +296,7 @@ def test_list_and_show(run: Run, argv: str, words: tuple[str, ...]) -> None:
 
 @pytest.mark.usefixtures("xla")
 def test_lint_of_a_sweep_file(run: Run) -> None:
-    sweep = ROOT / "sweeps" / "test_quickstart.py"
+    sweep = SWEEPS / "test_quickstart.py"
     code, out, _ = run("flags", "lint", sweep, "--python", sys.executable)
     assert code == 1
     assert "profile warp-drive: unknown to this XLA: --xla_cpu_enable_warp_drive" in out
@@ -346,9 +339,6 @@ def base(tmp_path: Path) -> Path:
     return captured(tmp_path / "base", 10**6)
 
 
-# --- hlo ------------------------------------------------------------------------------------------
-
-
 def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
     run: Run, tmp_path: Path
 ) -> None:
@@ -369,9 +359,6 @@ def test_dumps_of_a_gpu_are_read_with_the_files_beside_them_and_compared(
             assert (code, err.count("\n")) == (2, 1)
             assert f"{bad}: no " in err
             assert ("jit_train_step for sm_9.0" in out) is (good in argv)
-
-
-# --- drill ----------------------------------------------------------------------------------------
 
 
 def test_a_trace_reconciles_and_two_variants_are_compared(

@@ -20,14 +20,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol, secrets_in
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import say, sentence, verbatim
 from pytest_xlatune.model.profile import check_unique, profile
-from pytest_xlatune.model.redact import (
-    HIDDEN,
-    SHORTEST,
-    hide,
-    hide_assignments,
-    is_secret,
-    secrets_of,
-)
+from pytest_xlatune.model.redact import HIDDEN, hide, secrets_of
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
@@ -47,8 +40,8 @@ def test_names_that_speak_of_a_secret_and_others() -> None:
         "GOOGLE_CREDENTIALS REGISTRY_AUTH GITHUB_PAT MYSQL_PWD SLACK_WEBHOOK_URL SENTRY_DSN"
     )
     others = "NCCL_ALGO KEYBOARD TOKENIZERS_PARALLELISM tokenizer_path XLA_FLAGS PATH PWD OLDPWD"
-    assert [name for name in speak.split() if not is_secret(name)] == []
-    assert [name for name in others.split() if is_secret(name)] == []
+    assert [name for name in speak.split() if not redact.is_secret(name)] == []
+    assert [name for name in others.split() if redact.is_secret(name)] == []
 
 
 PROXY = "http://ada:hunter2hunter2@proxy.example:3128"
@@ -86,7 +79,7 @@ def test_what_is_secret_of_an_environment_and_what_is_shown_of_it(
     assert secrets_of(kept) == frozenset()
 
 
-@given(st.text(min_size=SHORTEST).filter(lambda value: value not in HIDDEN))
+@given(st.text(min_size=redact.SHORTEST).filter(lambda value: value not in HIDDEN))
 def test_a_value_is_found_as_it_is_in_json_and_in_a_shells_quotes(value: str) -> None:
     for text in (value, json.dumps({"a": value}), shlex.quote(value)):
         shown = hide(f"before {text} after", {value})
@@ -124,8 +117,8 @@ FILES, QUOTATIONS = (texts.rows("secrets.txt", part) for part in ("files", "quot
 
 @pytest.mark.parametrize(("text", "shown"), FILES.values(), ids=FILES)
 def test_the_value_of_a_secrets_name_is_hidden_in_a_file(text: str, shown: str) -> None:
-    assert hide_assignments(text) == shown
-    assert hide_assignments(shown) == shown
+    assert redact.hide_assignments(text) == shown
+    assert redact.hide_assignments(shown) == shown
 
 
 @pytest.mark.parametrize(("text", "shown"), QUOTATIONS.values(), ids=QUOTATIONS)

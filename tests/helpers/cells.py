@@ -1,10 +1,11 @@
-"""Studies whose arms are cells, and machines of made speeds to run them on."""
+"""Studies whose arms are cells, machines of made speeds to run them on, and what came of some."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from pytest_xlatune.model.result import (
     Verdict,
 )
 from pytest_xlatune.model.trial import CompiledMemory, Trial
+from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.studies import Study
 from pytest_xlatune.studies.batch_size import BatchSize, BatchStudy
 from pytest_xlatune.studies.commit_check import Commits, CommitStudy, Load
@@ -243,3 +245,33 @@ def drive(study: Study, run: Run) -> Ended:
     assert len({each.trial.id for each in history}) == len(history)
     assert len(ended.jobs) <= study.budget  # type: ignore[attr-defined]
     return ended
+
+
+WORLDS: Mapping[str, Callable[[], tuple[Study, Run]]] = {
+    "batch": lambda: (batch(start=8), sizes(ceiling=12, best=6)),
+    "pairs-of-sizes": lambda: (
+        batch(sigma=0.002, compiles=True, **PAIRED),
+        paired(c=0.8),
+    ),
+    "nodes": lambda: (nodes(12), machine({"node003": -0.08, "node007": -0.03})),
+    "network": lambda: (network(8), machine({"node004": -0.06})),
+    "commits": lambda: (commits(17), machine(level=changing(7, -0.05))),
+}
+
+
+def subject(name: str) -> MeasuredCell:
+    study, run = WORLDS[name]()
+    ended = drive(study, run)
+    return MeasuredCell(
+        conclusion=ended.conclusion,
+        cells=study.cells,
+        history=ended.history,
+        written_s=datetime(2026, 11, 23, tzinfo=UTC).timestamp(),
+    )
+
+
+def scored_with(results: Sequence[TrialResult], **changes: Any) -> tuple[TrialResult, ...]:
+    return tuple(
+        replace(result, score=replace(result.score, **changes)) if result.score else result
+        for result in results
+    )

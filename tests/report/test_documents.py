@@ -30,7 +30,7 @@ from pytest_xlatune.report.lines import ending_text, paragraph, stop_message
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
-from tests.helpers import golden, history, of_studies
+from tests.helpers import cells, golden, history
 from tests.helpers.finished import CONCLUSION, COVERED, ENV_FILE, FINISHED, HISTORY, PROFILES
 from tests.helpers.tables import rows
 from tests.helpers.tuned import Machine, mixed
@@ -106,7 +106,7 @@ def test_json_holds_the_records_themselves() -> None:
 @pytest.mark.parametrize("steps", [100, 101])
 def test_json_has_long_jobs_steps_of_baselines_alone_which_a_gate_scores_again(steps: int) -> None:
     timings = tuple((at, 28.5) for at in range(steps))
-    subject = replace(FINISHED, history=of_studies.scored_with(HISTORY, timings=timings))
+    subject = replace(FINISHED, history=cells.scored_with(HISTORY, timings=timings))
     scored = [each for each in json.loads(leaderboard_json(subject))["trials"] if each["score"]]
     assert {each["trial"]["arm"] for each in scored} > {BASELINE_ID}
     for each in scored:

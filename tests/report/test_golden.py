@@ -18,7 +18,7 @@ from pytest_xlatune.report.leaderboard import leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import in_columns, live_line, paragraph, progress_text, words
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
-from tests.helpers import golden, of_studies
+from tests.helpers import cells, golden
 from tests.helpers.finished import (
     BEGUN,
     BEGUN_SUBJECT,
@@ -58,10 +58,10 @@ def in_terminal(width: int) -> str:
 
 def study(name: str) -> str:
     """The document of a study of cells whose jobs print what they use."""
-    subject = of_studies.subject(name)
+    subject = cells.subject(name)
     record: Any = subject.conclusion.record
     conclusion = replace(subject.conclusion, record=replace(record, peak_tflops=500.0))
-    history = of_studies.scored_with(subject.history, tflops=200.0, memory_gb=71.3)
+    history = cells.scored_with(subject.history, tflops=200.0, memory_gb=71.3)
     subject = replace(subject, history=history, conclusion=conclusion)
     return markdown(cell_document(subject))
 
@@ -80,7 +80,7 @@ ARTEFACTS: Mapping[str, Callable[[], str]] = {
     "tuning-two.md": lambda: markdown(tuning([other_parallelism(), COVERED])),
     "tuning-two.patch": lambda: patch_of([other_parallelism(), COVERED]).text,
     "tuning-stopped.md": lambda: markdown(tuning([STOPPED])),
-    **{f"{name}.md": partial(study, name) for name in of_studies.WORLDS},
+    **{f"{name}.md": partial(study, name) for name in cells.WORLDS},
     "live-lines.txt": live_lines,
     "paragraphs.txt": all_paragraphs,
 }

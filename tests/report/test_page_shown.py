@@ -18,7 +18,7 @@ from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import read_cells
 from pytest_xlatune.report.page import Live, html
-from tests.helpers import of_studies
+from tests.helpers import cells
 from tests.helpers.finished import BEGUN_SUBJECT, FINISHED
 from tests.report.test_page import hostile
 
@@ -142,7 +142,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "live": live.replace('http-equiv="refresh"', ""),  # it stays while it is looked at
     }
     for name in DRAWN:
-        subject = of_studies.subject(name)
+        subject = cells.subject(name)
         made[name] = html(cell_document(subject), subject)
     folder = tmp_path_factory.mktemp("pages")
     for name, page in made.items():

@@ -45,7 +45,7 @@ from tests.helpers.captures import (
     session,
     trace_json,
 )
-from tests.helpers.examples import tried
+from tests.helpers.second_looks import tried
 from tests.helpers.waiting import until
 
 GPU = msg(2, b"/device:GPU:0")

@@ -25,8 +25,8 @@ from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.tasks.programs import program_document, programs_json
-from tests.helpers.examples import tried
 from tests.helpers.hlo_programs import GATHER, MIB, VERSIONS, body, entry, loop, made, program, text
+from tests.helpers.second_looks import tried
 
 
 def read(lines: str, source: str = "x.txt") -> Program:

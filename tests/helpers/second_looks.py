@@ -8,6 +8,7 @@ these: what a session with workers says as one without them does, and properties
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 BESIDE_THE_LAB = pytest.mark.part("slurm")
 # names of methods of a project's folder: the same run in this process, and with two workers
@@ -15,3 +16,8 @@ ALONE_AND_WITH_WORKERS = (
     pytest.param("run", id="alone"),
     pytest.param("run_with_workers", id="two workers", marks=BESIDE_THE_LAB),
 )
+
+
+def tried(most: int) -> int:
+    """Return the `max_examples` of a property: fewer where the profile says fewer than 100."""
+    return max(1, most * settings().max_examples // 100)

@@ -42,9 +42,9 @@ from pytest_xlatune.prepare.lint import Target
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.workers import maxtext_slurm_job
 from tests.helpers import golden
-from tests.helpers.examples import tried
 from tests.helpers.payloads import PATH
 from tests.helpers.probes import PROBE, make_cell, make_trial, maxtext, maxtext_slurm, probe, run
+from tests.helpers.second_looks import tried
 from tests.helpers.turned import rotation_trial, spec_of
 
 

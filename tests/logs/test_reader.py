@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from pytest_xlatune.logs import LogReader, LogReport, Phase, _course, read_log
 from pytest_xlatune.model.result import Action
-from tests.helpers.examples import tried
 from tests.helpers.log_lines import ABSL, read, read_every_way, step, text_of
+from tests.helpers.second_looks import tried
 
 
 def shapes() -> dict[str, tuple[str, dict[str, object]]]:

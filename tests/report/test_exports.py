@@ -24,9 +24,9 @@ from pytest_xlatune.report.exports import FORMATS, Exported, export_of, exported
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
-from tests.helpers.examples import tried
 from tests.helpers.finished import CELL, FINISHED
 from tests.helpers.scripted import FakeExecutor, campaign, run
+from tests.helpers.second_looks import tried
 
 GITHUB = ".github-benchmark.json"
 

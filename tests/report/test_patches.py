@@ -51,12 +51,11 @@ from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.deployed import deployed_env, deployed_files, refuse_changed
 from pytest_xlatune.tasks.reports import add_to_document
-from tests.helpers import texts
-from tests.helpers.examples import tried
 from tests.helpers.finished import HISTORY
 from tests.helpers.history import measured, trial_of
 from tests.helpers.repositories import Repository
-from tests.helpers.tables import rows
+from tests.helpers.second_looks import tried
+from tests.helpers.tables import recorded, rows
 
 ENV = "configs/tiny.env.sh"
 YML = "configs/tiny.yml"
@@ -154,7 +153,7 @@ def test_git_applies_it_and_the_shell_then_deploys_what_was_measured(tmp_path: P
 
 
 CHANGED, TAKEN_OUT, APPENDED = (
-    texts.rows("env_files.txt", part) for part in ("changed in place", "taken out", "appended to")
+    recorded("env_files.txt", part) for part in ("changed in place", "taken out", "appended to")
 )
 NO_ENV = profile(NO_ENV_ID, "--xla_a=3")
 

@@ -47,8 +47,8 @@ from tests.helpers.cells import (
     sizes,
     unfit,
 )
-from tests.helpers.examples import tried
 from tests.helpers.history import NOT_ACCUSED, knobs, measured
+from tests.helpers.second_looks import tried
 
 SLOWER, INVALID, OPEN = "SLOWER", "INVALID", "INCONCLUSIVE"
 HANG = FailureClass.HANG_INIT

@@ -52,7 +52,6 @@ from pytest_xlatune.studies.derived import Search, Stacks
 from pytest_xlatune.studies.trials import AGAIN, CONFIRM, LOOK_STAGE, TURNS, pace_of, place
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.cells import row
-from tests.helpers.examples import tried
 from tests.helpers.history import (
     CELL,
     Answer,
@@ -68,6 +67,7 @@ from tests.helpers.history import (
     study,
     verdict,
 )
+from tests.helpers.second_looks import tried
 from tests.helpers.tuned import NCCL, Machine, mixed, turning
 from tests.helpers.words import with_values
 

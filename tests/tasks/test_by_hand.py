@@ -25,9 +25,9 @@ from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.tasks.cell_report import CellReport, read_cell_report
 from pytest_xlatune.tasks.compare_logs import compare_sides
 from pytest_xlatune.tasks.import_table import import_table, read_table
-from tests.helpers import texts
-from tests.helpers.examples import tried
 from tests.helpers.history import verdict
+from tests.helpers.second_looks import tried
+from tests.helpers.tables import recorded
 
 
 def log(tgs: float, *, steps: int = 15, config: str = "", seed: int = 0, loss: str = "7.1") -> str:
@@ -283,7 +283,7 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
         assert no_ops or verdict(conclusion, "ag-1g").delta == pytest.approx(1267.5 / 1136.0 - 1)
 
 
-REFUSED = texts.rows("tables.txt", "refused")
+REFUSED = recorded("tables.txt", "refused")
 REFUSED |= {
     "a field of 140 kB": (
         f"job,profile,tgs\n1,baseline,{'9' * 140_000}\n",

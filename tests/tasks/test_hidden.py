@@ -26,7 +26,7 @@ from pytest_xlatune.model.result import Action, Finding, Outcome, State
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.study_documents import command_of
 from tests.helpers import secrets_planted as planted
-from tests.helpers import texts
+from tests.helpers.tables import recorded
 
 SECRET = "hush-hush'\"$hush"
 CELL = Cell(model_tag="m", parallelism=Parallelism.parse("FSDP=8"))
@@ -112,7 +112,7 @@ def test_a_value_inside_others_leaves_nothing() -> None:
     assert hide(f"bad line {'k' * 40}", redact.secrets_in_text(text)) == f"bad line {HIDDEN}"
 
 
-FILES, QUOTATIONS = (texts.rows("secrets.txt", part) for part in ("files", "quotations"))
+FILES, QUOTATIONS = (recorded("secrets.txt", part) for part in ("files", "quotations"))
 
 
 @pytest.mark.parametrize(("text", "shown"), FILES.values(), ids=FILES)

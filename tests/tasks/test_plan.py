@@ -24,7 +24,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.plan import plan_of
 from pytest_xlatune.tasks.runs import run_preflight
 from tests.helpers.scripted import FakeExecutor, campaign_of, run
-from tests.helpers.texts import DATA
+from tests.helpers.tables import DATA
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 LOCAL = {"executor": "local"}

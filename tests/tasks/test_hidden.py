@@ -132,6 +132,7 @@ def test_what_a_log_says_is_quoted_without_a_secret_that_is_not_declared(
     ("words", "shown"),
     [
         (("bash", "-c", "export HF_TOKEN=abcdef; train 5"), f"export HF_TOKEN={HIDDEN}; train 5"),
+        (("train", "--password", "abcdef"), HIDDEN),
         (("curl", "--header=X-Api-Key: abcdef"), f"--header=X-Api-Key: {HIDDEN}"),
         (("train", '--config={"api_key": "abcdef", "b": 1}'), f'{{"api_key": "{HIDDEN}", "b": 1}}'),
         (("train", "--data=https://h/x?token=abcdef&v=1"), f"https://h/x?token={HIDDEN}&v=1"),

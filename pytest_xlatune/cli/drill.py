@@ -7,13 +7,7 @@ import argparse
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
-from pytest_xlatune.tasks.drill import (
-    NAME,
-    drill_document,
-    drill_json,
-    drill_variants,
-    read_families,
-)
+from pytest_xlatune.tasks.drill import drill_document, drill_json, drill_variants, read_families
 
 
 def run_drill(arguments: argparse.Namespace) -> Output:
@@ -31,8 +25,7 @@ def run_drill(arguments: argparse.Namespace) -> Output:
         dumps=arguments.program,
         collectives=arguments.collectives,
     )
-    width = None if arguments.full_names else NAME
-    document = drill_document(drills, collectives, top=arguments.top, width=width)
+    document = drill_document(drills, collectives, top=arguments.top)
     rows = [communication.to_json() for communication in collectives]
     optional = {"collectives": rows} if rows else {}
     return Output(

@@ -118,9 +118,8 @@ def drill_document(
     collectives: Sequence[Communication] = (),
     *,
     top: int = TOP,
-    width: int | None = NAME,
 ) -> Document:
-    """Return the document of variants; `width` is the longest name of a kernel, None for no limit.
+    """Return the document of variants.
 
     Raises:
         ConfigError: two variants cannot be compared.
@@ -132,9 +131,9 @@ def drill_document(
         title, names = "Where the time of a step went", [""]
     elif len(others) > 1:
         names = [f"variant {place}" for place in range(1, len(others) + 2)]
-    sections = [*(_several(drills, names, top, width) if others else _one(first, top, width))]
+    sections = [*(_several(drills, names, top) if others else _one(first, top))]
     for name, communication in zip(names, collectives, strict=False):
-        blocks = _collectives(communication, name, top, width)
+        blocks = _collectives(communication, name, top)
         sections.append(section(", ".join(filter(None, ("Collectives", name))), *blocks))
     return Document(title=title, sections=tuple(sections), brief=True)
 
@@ -148,7 +147,7 @@ def _table(
     return Table(title=title, columns=columns(*titles), rows=shown, compact=True)
 
 
-def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
+def _one(drill: Drill, top: int) -> Iterator[Section]:
     span_s, total_ps = drill.seconds(drill.total.span_ps), drill.total.sum_ps
     of_groups = figures(drill)
     composed = of_groups[comparison.PART] | {"= span": span_s} | of_groups[comparison.TOTAL]
@@ -161,7 +160,7 @@ def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
     ):
         cells = [
             (
-                _short(row.name, width),
+                _short(row.name),
                 str(getattr(row, second)),
                 in_ms(drill.seconds(row.sum_ps)),
                 _share(row.sum_ps, total_ps),
@@ -177,7 +176,7 @@ def _one(drill: Drill, top: int, width: int | None) -> Iterator[Section]:
         ceiling = [(part, in_ms(share * span_s), f"{share:.1%}") for part, share in of_step]
         title = "Ceiling: the most that settings of a part can win"
         yield section(title, _table(("ceiling", "ms", "of span"), ceiling))
-    yield section("Remarks", lines(*_remarks(drill, width)))
+    yield section("Remarks", lines(*_remarks(drill)))
 
 
 def _head(drill: Drill) -> list[str]:
@@ -211,14 +210,14 @@ def _uneven_step(drill: Drill) -> str:
     return next(uneven, "the window cuts a step; see --json")
 
 
-def _remarks(drill: Drill, width: int | None) -> Iterator[str]:
+def _remarks(drill: Drill) -> Iterator[str]:
     remedies = {family.name: family.remedy for family in shipped_families()}
     total_ps = drill.total.sum_ps
     if drill.blockers:
         yield "kernels of the main stream, by the time that nothing runs beside them:"
     for row in drill.blockers[:3]:
         yield (
-            f"  {plain(_short(row.name, width))}: {in_ms(drill.seconds(row.alone_ps))} ms "
+            f"  {plain(_short(row.name))}: {in_ms(drill.seconds(row.alone_ps))} ms "
             f"alone, longest {row.longest_ps / _PS_OF_MS:.3f} ms"
         )
         if remedy := remedies.get(row.family):
@@ -241,9 +240,7 @@ def _remarks(drill: Drill, width: int | None) -> Iterator[str]:
         )
 
 
-def _several(
-    drills: Sequence[Drill], names: Sequence[str], top: int, width: int | None
-) -> Iterator[Section]:
+def _several(drills: Sequence[Drill], names: Sequence[str], top: int) -> Iterator[Section]:
     compared = compare_windows(*drills)
     wide = 1 + max(map(len, names))
     is_two = len(drills) == 2  # noqa: PLR2004
@@ -267,16 +264,14 @@ def _several(
     ):
         rows = []
         for figure in compared_figures:
-            cells = [_short(figure.name, width), in_ms(figure.seconds[0])]
+            cells = [_short(figure.name), in_ms(figure.seconds[0])]
             for variant, seconds in enumerate(figure.seconds[1:], 1):
                 cells += [in_ms(seconds), in_ms(figure.change_s(variant), "+")]
             rows.append(cells)
         yield section(title, _table((word, *head), rows))
 
 
-def _collectives(
-    communication: Communication, name: str, top: int, width: int | None
-) -> Iterator[Block]:
+def _collectives(communication: Communication, name: str, top: int) -> Iterator[Block]:
     """Yield the table of a variant's collectives, and those that the program does not have."""
     title = f"{f'{name}: ' if name else ''}collectives"
     if not communication.rows:
@@ -286,7 +281,7 @@ def _collectives(
             "algbw GB/s", "busbw GB/s")  # fmt: skip
     rows = [
         (
-            _short(row.name, width),
+            _short(row.name),
             row.kind or "-",
             _or_dash(row.size_bytes, "d"),
             _or_dash(row.ranks, "d"),
@@ -334,9 +329,9 @@ def _or_dash(value: float | None, form: str, factor: float = 1) -> str:
     return "-" if value is None else format(value * factor, form)
 
 
-def _short(name: str, width: int | None = NAME) -> str:
+def _short(name: str) -> str:
     """Return a name cut in its middle, because kernels of one library differ at their ends."""
-    if width is None or len(name) <= width:
+    if len(name) <= NAME:
         return name
-    kept = width - len(_CUT)
+    kept = NAME - len(_CUT)
     return name[: -(-kept * 2 // 3)] + _CUT + name[len(name) - kept // 3 :]

@@ -29,7 +29,7 @@ from pytest_xlatune.evidence.trace.comparison import SPAN, TOTAL, compare_window
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ConfigError, ParseError
 from pytest_xlatune.report.render import terminal
-from pytest_xlatune.tasks.drill import NAME, TOP, drill_document, drill_json
+from pytest_xlatune.tasks.drill import TOP, drill_document, drill_json
 from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers import golden
 from tests.helpers.captures import Space, lines_json, msg, node, num, reconciles
@@ -283,7 +283,7 @@ HIDDEN = {
 
 @pytest.mark.parametrize(("trace", "says"), HIDDEN.values(), ids=HIDDEN)
 def test_what_was_hidden_is_told(trace: Trace, says: str) -> None:
-    shown = terminal(drill_document([drill([trace])], width=None), width=1000)
+    shown = terminal(drill_document([drill([trace])]), width=1000)
     assert says in "\n".join(shown)
 
 
@@ -355,8 +355,8 @@ def hlo_lines(*programs: Program) -> list[str]:
     return terminal(program_document(*programs))
 
 
-def drill_lines(*drills: Drill, top: int = TOP, width: int | None = NAME) -> list[str]:
-    return terminal(drill_document(drills, top=top, width=width))
+def drill_lines(*drills: Drill, top: int = TOP) -> list[str]:
+    return terminal(drill_document(drills, top=top))
 
 
 def variant(scatter_us: int = 4000, *, devices: int = 2) -> Drill:
@@ -421,15 +421,14 @@ def test_three_variants_are_columns_with_their_change_against_the_first() -> Non
     assert [len(document[each]) for each in ("variants", "sentences")] == [3, 2]
 
 
-def test_names_are_cut_in_the_middle_unless_they_are_asked_for_in_full() -> None:
+def test_names_are_cut_in_the_middle() -> None:
     made = variant()
     ends = ["M64_N64_kd", "M64_N128_kd"]
     rows = [msgspec.structs.replace(made.kernels[0], name="Cijk_" + "A" * 99 + end) for end in ends]
     made = msgspec.structs.replace(made, kernels=tuple(rows))
-    cut, full = (drill_lines(made, width=width) for width in (56, None))
+    cut = drill_lines(made)
     assert sum(line.startswith("Cijk_A") and "M64_N" in line for line in cut) == 2
     assert not any(rows[0].name in line for line in cut)
-    assert any(line.startswith(rows[0].name) for line in full)
 
 
 def test_variants_of_different_yardsticks_are_refused() -> None:

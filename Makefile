@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test test-all test-slurm test-sweeps test-programs docs reference fuzz example maxtext maxtext-sweep maxtext-example study-examples slurm-lab slurm-lab-stop slurm-faults slurm-packages translations clean help
+.PHONY: sweep test test-all test-slurm test-sweeps test-programs docs reference fuzz example maxtext maxtext-sweep maxtext-example study-examples slurm-lab slurm-lab-stop slurm-faults slurm-flagships slurm-packages translations clean help
 
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
@@ -15,6 +15,7 @@ help:
 	@echo "make example   make the committed documents of reports/example again, the README's table and picture"
 	@echo "make study-examples   a study of commits and one of batch sizes of reports/example again, on this machine"
 	@echo "make slurm-faults   every fault of a table on that lab: expected, seen, trials lost, doubled"
+	@echo "make slurm-flagships   the flagship sweeps on that lab, each to its tuning document; FLAGSHIPS=hybrid is one"
 	@echo "make docs    the documents as a site, in .site"
 	@echo "make reference   the tables of docs/ that the code says itself"
 	@echo "make clean   remove .venv, .maxtext, .tox and caches; measured trials in .xlatune stay"
@@ -87,6 +88,12 @@ slurm-lab:
 # Every fault of the table, with what came of it; all are among the tests of make test-all.
 slurm-faults: $(VENV)/.faults
 	$(BIN)/python tests/slurm/faults.py
+
+# Each made small: a profile or two of every wave, with the quickstart's trainer on two nodes (FLAGSHIP_NODES=4:
+# on four).
+FLAGSHIPS ?= all
+slurm-flagships: $(VENV)/.faults
+	FLAGSHIPS=$(FLAGSHIPS) $(BIN)/python -m pytest tests/slurm/test_slurm_flagships.py -n 0 -v
 
 $(VENV)/.faults: $(VENV)/.made pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1'

@@ -231,6 +231,7 @@ class Campaign:
         """
         # another process may have the turn, in which it reads a trace or compiles a cell
         wait_s = _JOIN_WITH_COMPILE_S if self.compile_step is not None else _JOIN_S
+        keep_secret(hidden_values(self._run.launcher, self.study.cells, environ=os.environ))
         self._keep_secrets(())
         with self._driver.mine(wait_s=wait_s):
             notes = self._move_ledger_aside() if fresh and self._is_of_another_session() else ()
@@ -496,9 +497,9 @@ class Campaign:
         time.sleep(TURN_S)
 
     def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
-        profiles, cells = self.study.decide(history).profiles, self.study.cells
-        hidden = hidden_values(self._run.launcher, cells, environ=os.environ)
-        keep_secret(hidden.union(*(secrets_in(cell, profiles) for cell in cells)))
+        profiles = self.study.decide(history).profiles
+        for cell in self.study.cells:
+            keep_secret(secrets_in(cell, profiles))
 
     def _report_scheduler(
         self, error: SchedulerDown | None = None, *, since_s: float = 0.0

@@ -180,12 +180,14 @@ def spoiling(spec: RotationSpec, attempt: int) -> Told:
     return step_lines(spec, nan_from=first), OK, (journal(spec),)
 
 
-def of_two_processes(spec: RotationSpec, attempt: int) -> Told:
-    """One raises while it compiles, and another is killed for it."""
-    if attempt > 1:
-        return whole(spec)
-    killed, raised = (journal(spec, dies_compiling=name) for name in ("slow", "odd"))
-    return CHECK, ABORTED, (killed, raised + line("end", calls=4))
+def of_two_processes(first: str, second: str, tail: str = "") -> Play:
+    """Both die while they compile one of these, the second one after a line."""
+
+    def play(spec: RotationSpec, attempt: int) -> Told:
+        died, ended = (journal(spec, dies_compiling=name) for name in (first, second))
+        return whole(spec) if attempt > 1 else (CHECK, ABORTED, (died, ended + tail))
+
+    return play
 
 
 CHECKED = (ABORTED, CHECK)
@@ -197,7 +199,10 @@ CHECKED = (ABORTED, CHECK)
         "a compiler that aborts": (
             dying(*CHECKED, compiling="slow"), "slow compiling xla-check-fail", "measured"),
         "a process that raises, and another that is killed for it": (
-            of_two_processes, "odd compiling xla-check-fail", "measured"),
+            of_two_processes("slow", "odd", line("end", calls=4)),
+            "odd compiling xla-check-fail", "measured"),
+        "two processes that die, of which one is behind": (
+            of_two_processes("odd", "slow"), "slow compiling xla-check-fail", "measured"),
         "a kill while it compiles, which is one event": (
             dying(KILLED, compiling="slow"), "", "measured"),
         "two kills while the same program compiles": (

@@ -55,7 +55,6 @@ HANG = FailureClass.HANG_INIT
 LINK = "node002+node004"
 RACKS = {f"rack{at}": f"node[{8 * at + 1:03d}-{8 * at + 8:03d}]" for at in range(4)}
 UPLINK = {f"node{8 + a:03d}+node{24 + b:03d}": -0.06 for a in range(1, 9) for b in range(1, 9)}
-# the lists name node002 before node001
 MIXED = tuple(f"node{at:03d}" for at in (4, 2, 8, 6, 1, 3, 7, 5, *range(9, 17)))
 # racks of 4, 2, 3, 2 and 3 nodes: their fourth round took a pair that no cell stood for
 UNEVEN = {"a": "node[001-004]", "b": "node[005-006]", "c": "node[007-009]", "d": "node[010-011]",
@@ -518,7 +517,6 @@ def test_simulated_studies_keep_the_promised_rates() -> None:
     assert none["no change"] >= 28
 
 
-NOT_OF_SIZE = (FailureClass.CONFIG_ERROR, FailureClass.UNKNOWN_FLAG)
 SCATTERED = {(0, 1): -0.5, (0, 2): 0.0, (0, 4): 0.05, (1, 2): 0.07, (1, 4): 0.0, (2, 2): -0.11,
              (2, 4): 0.0}  # fmt: skip
 REMAT: dict[str, Any] = {"key": "remat_policy", "sizes": ("full", "minimal", "none")}
@@ -622,9 +620,8 @@ def test_worlds(study: dict[str, Any], run: Run, expected: dict[str, Any]) -> No
     assert expected.get("notes", "") in ended.notes
     assert expected.get("objection", "") in " ".join(map(sentence, record.objection))
     assert bool(record.objection) is ("objection" in expected)
-    if probes:
-        lost = [e for e in ended.jobs if e.status is TrialStatus.DROPPED]
-        gone = [size_in(e.trial) for e in lost if e.findings[0].cls not in NOT_OF_SIZE]
+    if probes and expected.get("objection") != "not the size":
+        gone = [size_in(e.trial) for e in ended.jobs if e.status is TrialStatus.DROPPED]
         assert sorted(gone, reverse=True) == gone, "no larger one after one that did not fit"
 
 
@@ -642,7 +639,6 @@ def test_it_finds_the_ceiling_and_the_best_below_it() -> None:
     assert (ended.kinds[found.arm], ended.conclusion.winner) == ("INCONCLUSIVE", None)
     blocks = [[e.trial.arm for e in ended.history if e.trial.block == at] for at in (1, 2, 3, 4)]
     assert len(set(map(frozenset, blocks))) == 1, "complete blocks"
-    assert 2 <= len(blocks[0]) <= 4
     assert len(set(map(tuple, blocks))) > 1, "each block has an order of its own"
     # where no compiler answers it goes on as without one
     silent = asking(sizes(ceiling=21, best=12), lambda _: None, said="no target")

@@ -816,9 +816,6 @@ def test_the_headline_has_a_star_only_for_what_is_shown_and_passes_over_nothing_
     assert verdicts != [WITHHELD] or "9 of its 40 steps are slow." in text
 
 
-REFERENCE = Question(about=Ask.REFERENCE, name=BASELINE_ID)
-
-
 def stages(done: Sequence[TrialResult]) -> list[tuple[str, int]]:
     return [(each.trial.stage, each.trial.block) for each in done]
 

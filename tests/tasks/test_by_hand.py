@@ -354,7 +354,6 @@ def test_the_command_imports_reports_and_refuses_the_same_table_twice(
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "reports" / "example" / "quickstart-tuning.json"
-# of the committed example
 SETTINGS = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=3"
 TO = ("--to", str(ROOT / "sweeps" / "test_quickstart.py"))
 Edit = Callable[[dict[str, Any]], object]

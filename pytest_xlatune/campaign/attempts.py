@@ -68,6 +68,8 @@ _Nodes = tuple[str, ...]  # the names of the nodes that a trial requests
 
 _ASK_AGAIN_S = 30.0  # seconds between two requests to end the same job
 _CHECK_NODES_S = 30.0  # seconds between two checks of the nodes of a waiting trial
+# if more node lists than these are refused with the same message, the nodes are not the reason
+_NODE_LISTS = 2
 # how long the scheduler must say that it never starts a job: it may say so for a moment while it
 # restarts, or while the site changes a limit
 _NEVER_STARTS_S = 60.0
@@ -224,9 +226,14 @@ class Attempts:
     ) -> tuple[Event, ...]:
         forget_secrets(request.folder)
         outcome = Outcome(state=State.FAILED, reason=reason)
-        # if other jobs are accepted, and this one names its nodes, they are the reason
-        others_run = bool(state.in_flight() or state.measured_on)
         names_nodes = bool(self._run.cell_of(trial, state).nodelist)
+        # if no job was accepted, and so many node lists were refused, the nodes are not the reason
+        refused = {request.nodelist} | {
+            decided.nodes
+            for decided in state.decisions
+            if (decided.cls, decided.detail) == (FailureClass.SUBMISSION_REFUSED, reason)
+        }
+        others_run = bool(state.in_flight() or state.measured_on)
         end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)
         ruling = Ruling(
             trial_id=trial.id,
@@ -235,7 +242,7 @@ class Attempts:
             cls=FailureClass.SUBMISSION_REFUSED,
             detail=reason,
             nodes=request.nodelist,
-            is_of_node=names_nodes and others_run,
+            is_of_node=names_nodes and (others_run or len(refused) <= _NODE_LISTS),
         )
         return (end, *self._cannot_start(state, ruling, outcome))
 

@@ -410,24 +410,25 @@ def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> N
 
 
 @rows(
-    "words, stops",
+    "words, at",
     {
-        "a node list, which is a verdict: the other nodes go on": ("invalid node: node002", False),
-        "what is not about the nodes": ("Invalid account: node001 node002 node003 node004", True),
+        "a node list, which is a verdict: the other nodes go on": ("invalid node: node002", 1),
+        "the first node list: the others go on": ("invalid node: node001", 0),
+        "what is not about the nodes": ("Invalid account: node001 node002 node003 node004", None),
     },
 )
-def test_a_refusal(tmp_path: Path, words: str, stops: bool) -> None:
+def test_a_refusal(tmp_path: Path, words: str, at: int | None) -> None:
     cluster = Strict(refuses=words)
     study = CellsStudy(cells=FOUR, repeats=9, on_node_failure=OnNodeFailure.VERDICT)
     made = campaign(tmp_path, cluster, study)
     run(made, cluster)
-    if stops:
+    if at is None:
         assert words in sentence(made.view().stopped)
         assert cluster.asked <= 4, "not once for each of 36 trials"
         return
     assert made.view().stopped is None
     for each in made.view().history:
-        is_refused = each.trial.cell_digest == FOUR[1].digest
+        is_refused = each.trial.cell_digest == FOUR[at].digest
         assert each.status == ("unmeasured" if is_refused else "measured")
         assert (words in sentence(each.reason)) is is_refused
 

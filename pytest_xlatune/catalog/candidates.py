@@ -26,9 +26,9 @@ _SWITCH = 1  # largest value of a setting with only 0 (off) and 1 (on), which ha
 
 
 def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
-    """Return setting -> its numbers in ascending order, for an axis's settings of several numbers.
+    """Return setting -> its numbers in ascending order, if an axis's entries try several numbers.
 
-    Settings for any axis are included. `PP=4,FSDP=2` means both axes.
+    Entries of the axis "any" are included. `PP=4,FSDP=2` means both axes.
 
     Raises:
         ConfigError: there is no such axis, or the parallelism is malformed.

@@ -49,7 +49,7 @@ class Examined(Record, frozen=True, kw_only=True):
 
     Attributes:
         objections: those to the deployed settings first, then in the order of the profiles.
-        unchecked: a sentence for each flag for which XLA shows no option, or on what was not asked.
+        unchecked: a sentence for each flag without an option in XLA, or that no XLA was asked.
         jaxlib: the release of the XLA that was asked, or of the table that was used; "" if unknown.
     """
 
@@ -65,12 +65,12 @@ def examine(
     *,
     env: Mapping[str, str] | None = None,
 ) -> Examined:
-    """Ask XLA about profiles, and about the deployed settings below them.
+    """Ask XLA about the deployed settings, and about profiles on top of them.
 
     A flag that XLA refuses is left out of the full texts, so that XLA parses the other flags.
 
     Args:
-        profiles: the profiles to examine; one without flags needs no XLA, but may be a twin.
+        profiles: the profiles to examine; one without flags needs no XLA, but may repeat another.
         deployed: the deployed flags, to which those of a profile are appended.
         ask: a function that has XLA parse each text in a separate process.
         env: the deployed variables; None means no variables.
@@ -83,7 +83,7 @@ def examine(
     parsed = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
     below = format_flags(parsed.accepted(deployed))
     texts = [append_flags(below, parsed.accepted(profile.flags)) for profile in profiles]
-    # without deployed flags, the text of a profile of one flag is that flag, which was parsed
+    # XLA has parsed the text of a profile of one flag already if there are no deployed flags
     answers = {"": default, **{str(flag): answer for flag, answer in parsed.alone.items()}}
     missing = [text for text in dict.fromkeys((below, *texts)) if text not in answers]
     if missing:

@@ -369,7 +369,7 @@ class Switch(Record, frozen=True, kw_only=True):
     Attributes:
         name: the variable's name.
         idle: a pattern of the names of the variables that then do nothing.
-        is_on: they do nothing at any integer but 0 (True), at 0 (False), or at `value` (None).
+        is_on: where they do nothing: at any integer but 0 (True), at 0 (False), at `value` (None).
         value: the word at which they do nothing, in small letters; "" if `is_on` decides.
     """
 

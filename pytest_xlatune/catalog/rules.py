@@ -124,14 +124,14 @@ def _overruled(case: Case) -> Iterator[str]:
 
 
 def is_idle(profile: Profile, context: Context) -> bool:
-    """Return whether the text of every setting is the deployed one or the default."""
+    """Return whether every setting of a profile has its deployed value or its default."""
     probed, before = history(), values_of(context.deployed)
     if not (profile.flags or profile.env) or profile.overrides:
         return False
     deployed_options = {ALIASES.get(name, name) for name in before}
     for name, value in values_of(profile.flags).items():
         known = before.get(name)
-        # the default holds unless deployed under the other name
+        # the default holds unless the flag is deployed under its other name
         if known is None and ALIASES.get(name, name) not in deployed_options:
             known = probed.default(name, context.jaxlib)
         if name in APPENDING or known is None:
@@ -221,10 +221,10 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
 def why_not(profile: Profile, context: Context) -> str:
     """Return why a derived profile is not worth a trial; "" if no rule objects.
 
-    A fault keeps it from running, like a declared profile. No user declared it, so it does not run
-    either if all its settings are deployed and no env file on a node may set more. The deployed
-    program is only used to check single flags and variables: together with another flag or key,
-    which makes another program, a flag may have an effect.
+    A fault keeps it from running, as it does a declared profile. Since no user declared it, it does
+    not run either if all its settings are deployed and no env file on a node may set more. The
+    collectives of the deployed program only count for a profile of at most one flag and no key:
+    more make another program, in which a flag may have an effect.
     """
     if len(values_of(profile.flags)) > 1 or profile.overrides:
         context = replace(context, collectives=None)
@@ -336,7 +336,7 @@ def _bad_value(case: Case) -> Iterator[str]:
 
 def _fits(value: str, bits: int) -> bool:
     digits = value.strip().lstrip("+-").lstrip("0")
-    if len(digits) > 19:  # noqa: PLR2004 - the digits of 2**63; Python refuses thousands of them
+    if len(digits) > 19:  # noqa: PLR2004 - 2**63 has 19 digits; `int` refuses thousands
         return False
     number = int(digits or 0) * (-1 if value.strip().startswith("-") else 1)
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
@@ -508,7 +508,7 @@ def settings_key(profile: Profile, context: Context) -> object:
 def _canonical(flag: str, value: str) -> object:
     """Return one value for all spellings of a flag's value: `1` and `true`, `8` and `08`."""
     kind = history().kind(flag)
-    if flag in ALIASES:  # the value that a switch of the older name sets under the newer name
+    if flag in ALIASES:  # an older name switches the newer one on, or leaves its default
         return "on" if same_value(value, "true", kind="bool") else "default"
     if kind == "string":
         return value
@@ -522,7 +522,7 @@ def _canonical(flag: str, value: str) -> object:
 
 def _aborts(case: Case) -> Iterator[str]:
     """Yield that NCCL_ALGO leaves NCCL no algorithm for a collective of the program."""
-    # a list of words, or one that is negated with ^, may leave an algorithm, and is not checked
+    # several words, or a word negated with ^, may leave an algorithm, so they are not checked
     unsupported = sorted({*(case.context.collectives or ())} & {"all-gather", "reduce-scatter"})
     if case.profile.env.get(_ALGO, "").lower() == "tree" and unsupported:
         yield (

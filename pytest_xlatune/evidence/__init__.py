@@ -92,5 +92,5 @@ def readers() -> dict[str, CaptureFacts]:
     Raises:
         ConfigError: one of them cannot be loaded.
     """
-    brought = EntryPointGroup("pytest_xlatune.captures", kind="reader of captures")
-    return {name: brought.load_as(name, CaptureFacts, where="evidence runs") for name in brought}
+    group = EntryPointGroup("pytest_xlatune.captures", kind="reader of captures")
+    return {name: group.load_as(name, CaptureFacts, where="evidence runs") for name in group}

@@ -1,4 +1,4 @@
-"""The protobuf wire format: single messages, or a million at once; and XLA's options.
+"""The protobuf wire format: single messages, or a million at once.
 
 Single messages are read by `fields`, and numbers of many messages at once by `Octets`. This module
 knows nothing of traces. It never trusts a length: malformed bytes raise `WireError`, a ValueError
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Part = tuple[int, int, int, int]  # part of a message: field number, wire type, begin, end
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5  # wire types
-PADDING = 48  # bytes after a range, so that 8 can be read at any cursor
+PADDING = 48  # bytes after a range, so that eight bytes can be read at any cursor
 
 _CONTINUE, _PAYLOAD, _ONES = 0x8080808080808080, 0x7F7F7F7F7F7F7F7F, 0x0101010101010101
 # the 7-bit groups of a varint are joined in three steps: 8 groups -> 4 of 14 -> 2 of 28 -> 56 bits

@@ -7,7 +7,7 @@ The lines are read once, and all but collectives, calls and loops are only hashe
 
     %all-gather-start = (in, out) all-gather-start(%x) ...            up to 0.10, and as_text()
     %all-gather-start = ((in), out) async-start(%x), calls=%comp      0.12, in the dump
-    %all-gather = out all-gather(%x), ... "is_sync":true              0.12 sync; CPU without config
+    %all-gather = out all-gather(%x), ... "is_sync":true              0.12; on a CPU no "is_sync"
     %recv = (out, u32[], token[]) recv(%token) ...                    a decomposed permute
 """
 
@@ -254,7 +254,7 @@ class _Module:
         # the parts alternate: text, name, text, name, ... text
         parts = _NAMED.split(text)
         for at in range(1, len(parts), 2):
-            # calls=%fused_add    but  dot(%param_0, %copy.1)
+            # `calls=%fused_add` names a computation, `dot(%param_0, %copy.1)` operations
             tables = (self._known, self._finished)
             first, then = reversed(tables) if parts[at - 1].endswith("=") else tables
             parts[at] = first.get(parts[at]) or then.get(parts[at], "")
@@ -360,7 +360,7 @@ def read_hlo(
 
 
 def _follow_calls(module: _Module) -> None:
-    """Set how often each computation runs, and in what; callers come after the computations."""
+    """Set how often each computation runs, and in what; a caller comes after what it calls."""
     inside = module.here.name if module.here else ""
     if not module.name or not module.entry or inside:
         missing = (

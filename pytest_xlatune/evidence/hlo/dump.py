@@ -19,7 +19,7 @@ from pytest_xlatune.model.errors import ConfigError, ParseError
 _NUMBERED = re.compile(r"module_(\d{1,9})\.(.*)")
 # in the first line of a program:  entry_computation_layout={(f32[8]{0}, s32[])->(f32[8]{0})},
 _SIGNATURE = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z_]+=|\n|$)")
-_PART = 0.25  # least share of its arguments that a step returns, as in `workers.rotate`
+_PART = 0.25  # least share of the largest state that a step has, as in `workers.rotate`
 _MOST_NAMES = 10  # modules that a message names
 _MAX_SMALL = 1 << 28  # most characters of a file beside a program; a 300 MB program has 1 << 25
 
@@ -125,7 +125,7 @@ def read_memory_report(text: str | None) -> int | None:
 
 
 def read_debug_options(text: str | None) -> dict[str, str] | None:
-    """Return the options of a program in a `*.debug_options` file, which are not at their default.
+    """Return the options in a program's `*.debug_options` file, which omits those at a default.
 
     A list has one line for each value; its values are joined by commas.
     """
@@ -146,7 +146,7 @@ def _options(text: str) -> dict[str, str]:
 # --xla_dump_hlo_module_re says: for every module on a GPU (jaxlib 0.6.2 to 0.11.2), and on a CPU
 # only with 0.10.2.
 _OPTIONS = ("*.config.pbtxt", "*/compile_options.textproto", "*.debug_options")
-_MOST_WITNESSES = 4  # files that are named for the devices of a dump
+_MOST_WITNESSES = 4  # most witnesses of the devices of a dump
 # the platform in a topology:  platform_name: "cuda"
 _PLATFORM = re.compile(r'^platform_name: "(\w{1,20})"', re.MULTILINE)
 

@@ -170,10 +170,10 @@ _ROUND, _BINARY = 100_000, 1 << 20
 def at_a_cap(count: int, what: str, remedy: str, *, is_round: bool = False) -> str | None:
     """Return why events may be missing, if their number is one at which writers stop.
 
-    A collector keeps 2 x 1024 x 1024 events of a kind, that of ROCm one more; half of that, and
-    its multiples, count. With `is_round`, numbers such as 300,000 count too: jaxlib ends trace.json
-    at 1,000,000 events (5,000,000 since mid-2026), and a viewer ends its file where its user asks.
-    One file in 80,000 has such a number by chance.
+    A collector keeps 2 x 1024 x 1024 events of a kind, and that of ROCm one more. So multiples of
+    1024 x 1024, and these plus one, count. With `is_round`, 300,000 and the like count too: jaxlib
+    ends trace.json at 1,000,000 events (5,000,000 since mid-2026), and a viewer ends its file where
+    its user asks. One file in 80,000 has such a number by chance.
     """
     is_binary = count >= _BINARY and count % _BINARY in (0, 1)
     if not is_binary and not (is_round and count >= _ROUND and count % _ROUND == 0):

@@ -540,7 +540,7 @@ def _ended_early(trace: Trace, devices: Sequence[Device], steps: Steps) -> Itera
 
 
 def _launched_in_vain(trace: Trace) -> int:
-    """Return how many launches stand behind the last one that has a kernel; 0 for a few.
+    """Return how many launches follow the last one that has a kernel; 0 if they are few.
 
     They tell nothing where earlier launches have no kernels either.
     """

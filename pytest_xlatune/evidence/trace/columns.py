@@ -39,8 +39,8 @@ _MAX_ID = 1 << 20  # a profiler counts the names of a plane from 0 or 1
 _LONG = 0x80  # from here on, a byte of a varint has another one after it
 _NOWHERE = 1 << 62  # the end of a field whose event is to be decoded alone
 
-# tags: an event of a line, and alike a stat of an event; the id in each of them; and the entries of
-# a plane's tables of events and of stats
+# TAG: of an event in a line, and of a stat in an event. ID: of the id in each of these. TABLES: of
+# the entries in a plane's tables of events and of stats.
 TAG, ID = 4 << 3 | LENGTH, 1 << 3 | VARINT
 TABLES = 4 << 3 | LENGTH, 5 << 3 | LENGTH
 _OFFSET, _DURATION = 2 << 3 | VARINT, 3 << 3 | VARINT  # of an event
@@ -291,7 +291,7 @@ class NameTable:
     def wanted(self, **columns: str) -> dict[str, int]:
         """Return column -> id of a name, for those names that the table has."""
         sizes = [len(name.encode()) for name in columns.values()]
-        has_size = np.append(np.isin(self._ends - self._begins, sizes), False)  # last for ABSENT
+        has_size = np.append(np.isin(self._ends - self._begins, sizes), False)  # at ABSENT: False
         ids = {self.name(ident): ident for ident in np.flatnonzero(has_size[self._row]).tolist()}
         return {column: ids[name] for column, name in columns.items() if name in ids}
 

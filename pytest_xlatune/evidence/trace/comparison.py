@@ -21,7 +21,7 @@ NOTEWORTHY = 0.005  # least change of a part, as a share of the span, that the s
 # the groups of figures
 PART, SPAN, TOTAL, FAMILY, KERNEL = "part", "span", "total", "family", "kernel"
 BETWEEN, PERIOD = "between steps", "period, start to start"
-OF_STEP = (BETWEEN, PERIOD)  # the totals of a step that no span holds
+OF_STEP = (BETWEEN, PERIOD)  # the totals that include time beyond the span of a step
 # the compared time, its name, and the beginning of the sentence about its change
 _STEP = (PERIOD, "the time from step to step", "a step takes")
 _SPAN = (SPAN, "the span of a step", "the span of a step is")

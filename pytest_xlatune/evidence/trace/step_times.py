@@ -25,7 +25,7 @@ import numpy as np
 from pytest_xlatune.evidence.trace import ABSENT, Columns, Device, Ints, Trace
 
 FITTING = 0.9  # the least share of kernel time in kernels that run equally often in each step
-_FEWEST, _MOST = 3, 64  # the number of steps for which the last is compared with the others
+_FEWEST, _MOST = 3, 64  # fewest and most steps with which the last of them is compared
 _LATE = np.iinfo(np.int64).max
 
 
@@ -134,10 +134,10 @@ def _inside(marks: Ints, time_ps: Ints) -> Ints:
 def _runs(kernels: Columns, steps: int | None, fitting: float) -> Ints | None:
     """Number the runs of a device's steps by counting equal kernels of equal operations.
 
-    A kernel in a loop of n rounds runs n times a step: of c runs, j is in step j // (c / steps). If
-    a smaller share of kernel time than `fitting` divides so, if no kernel runs once a step, or if
-    steps would interleave, the window cuts a step, or the program has none: return None. All other
-    kernels belong to the step whose first counted kernel precedes them.
+    A kernel in a loop of n rounds runs n times a step: of its c runs, run j is in step
+    j // (c / steps). All other kernels belong to the step whose first counted kernel precedes them.
+    None if the window cuts a step or the program has no steps: if c / steps is whole for less than
+    the share `fitting` of kernel time, if no kernel runs once a step, or if steps interleave.
     """
     order = np.argsort(kernels["start_ps"], kind="stable")
     start_ps, mine = kernels["start_ps"][order], np.flatnonzero(kernels["is_counted"][order])

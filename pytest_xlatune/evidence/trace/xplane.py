@@ -168,8 +168,8 @@ class Plane:
 
     name: str
     lines: list[Range]
-    event_names: Ints  # the position of each entry of a table
-    stat_names: Ints
+    event_names: Ints  # positions of the entries of its table of event names
+    stat_names: Ints  # the same for stats
 
 
 def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:

@@ -4,7 +4,7 @@
     patterns      step lines of other trainers
     line_classes  which lines are examined for what, and what they show
     signatures    one line -> failure class, by the table `signatures.toml`
-    figures       scored figures besides steps: a user's own field, bus bandwidth
+    figures       the scored figure that steps lack: bus bandwidth
     triage        report and outcome -> findings, and their root cause
     formats       formats that other distributions add
 
@@ -49,9 +49,9 @@ from pytest_xlatune.model.text import shortened
 __all__ = ["STEPS_THAT_REFUTE", "LogReader", "LogReport", "Phase", "read_log"]
 
 _LINE_BYTES = 1 << 16
-_WINDOW_BYTES = 1 << 16  # in a small window there is rarely a line worth reading
+_WINDOW_BYTES = 1 << 16  # so small that most windows have no line worth reading
 _TAIL_BYTES = 1 << 13
-# beginning of a log without steps that is tried against other trainers' formats
+# first bytes of a log without steps, in which the presets' step lines are sought
 _BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
 _MOST_OPENINGS = 4000
@@ -95,7 +95,7 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     devices: dict[str, str] = msgspec.field(default_factory=dict)
     # for an ended log without a step: the pattern that matches most of its first and last lines
     fits: str = ""
-    # operations of a scheduler's profile that XLA found in a program, the largest number of all
+    # most operations of a PGLE profile that XLA found in a program; None if not printed
     pgle_found: int | None = None
     pgle_unread: str = ""  # a file of such a profile that XLA could not read; "" if none
 
@@ -108,8 +108,8 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
 class LogReader:
     """Reads one log. Feed it bytes as they come; ask at any time.
 
-    `pattern` describes the step lines of a trainer other than MaxText, whose lines then are no
-    steps.
+    `pattern` describes the step lines of a trainer other than MaxText. With it, MaxText's lines are
+    no steps.
     """
 
     def __init__(self, pattern: StepPattern | None = None) -> None:
@@ -125,7 +125,7 @@ class LogReader:
         self._filter = LineFilter((*words, *self._step_words))
         self._course = Course()
         self._learner = PrefixLearner()
-        # None where each line of a step is read in full
+        # None if every step line must be read in full
         self._step_shapes = StepShapes(other_words) if pattern is None else None
         self._has_runs = False  # whether the block before had step lines of a known shape
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
@@ -156,7 +156,7 @@ class LogReader:
         of_blocks: dict[tuple[str, str, Action], Finding] = {}
         for finding, _ in self._block_findings():
             of_blocks.setdefault((finding.cls, finding.detail, finding.action), finding)
-        # at the end of a program, a block's finding comes before its consequences on the same line
+        # a block's finding comes before those of its first line, which are its consequences
         findings = (*of_blocks.values(), *self._course.findings.values())
         return tuple(sorted(findings, key=lambda finding: finding.line))
 
@@ -164,7 +164,7 @@ class LogReader:
     def fatal(self) -> Finding | None:
         """The first line after which the program cannot go on, unless it did.
 
-        Three further steps, a further phase or a new start refute it, and so does a format's block.
+        Three more steps, a later phase or a new start refute it. A format's block may be fatal too.
         """
         asking = (
             finding
@@ -343,7 +343,7 @@ class LogReader:
 
     def _read_hidden(self) -> None:
         """Read the settings that a prefix hid before it was learnt."""
-        # valid for lines without the prefix; now each line is read in full
+        # the shapes are those of lines without the prefix; now each line is read in full
         self._step_shapes = None
         for text in self._learner.hidden:
             origin, rest = self._learner.split(text)
@@ -416,7 +416,7 @@ class LogReader:
     def _block_findings(self) -> list[tuple[Finding, int]]:
         """Return the finding of each block, and how many steps were printed after it began.
 
-        That of an earlier start calls for no action, and has more steps than any start.
+        For an earlier start it calls for no action, and the number is above that of the last start.
         """
         start, findings = self._course.start, list[tuple[Finding, int]]()
         for block in itertools.chain.from_iterable(

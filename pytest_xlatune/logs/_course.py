@@ -46,7 +46,7 @@ class Phase(StrEnum):
     TRAINING = "training"  # after the first step line
 
 
-# name -> how preferred the origin is that printed the setting, and its value
+# name -> preference of the origin that printed the setting, and the value
 _Settings = dict[str, tuple[tuple[int, int], str]]
 
 
@@ -61,7 +61,7 @@ class Start(msgspec.Struct):
     steps: dict[int, StepRecord | StepRun] = msgspec.field(default_factory=dict)
     left_out: int = 0  # number of first steps that were dropped
     last: int = -1  # highest step id; only valid if `steps` is not empty
-    repeated: bool = False
+    repeated: bool = False  # whether a step id was printed twice
     is_configured_twice: bool = False
     count: int = 0  # number of steps, including dropped ones
     after_cancel: int = 0
@@ -165,7 +165,7 @@ class Course:
         self._add((record.step,), (record._replace(start=start.index),))
 
     def run(self, run: StepRun) -> bool:
-        """Add a run of step lines as its single lines; return False if these must be read."""
+        """Add a run of step lines at once; return False if its lines must be read one by one."""
         start, home = self.start, self.start.home
         origins = {rank: Origin("" if rank is None else str(rank)) for rank in {*run.ranks}}
         if home is None or not {home, *start.others}.issuperset(origins.values()):
@@ -193,7 +193,7 @@ class Course:
     def begin_if_configured_again(self, key: str, origin: Origin) -> None:
         """Begin a new start if a process in trouble prints its configuration again.
 
-        Without labels, several processes may print it; this shows if a key came twice.
+        Without labels, a key that comes twice before trouble means several processes: no new start.
         """
         start = self.start
         preference, _ = start.settings.get("config", {}).get(key, (None, ""))
@@ -219,7 +219,7 @@ class Course:
         return tuple(text for is_so, text in cases if is_so)
 
     def _add(self, steps: Sequence[int], records: Iterable[StepRecord | StepRun]) -> None:
-        """Add further steps with increasing ids, or one of any new id."""
+        """Add new steps: several with increasing ids, or one with any id."""
         start = self.start
         start.phase = Phase.TRAINING
         start.last = max(start.last, steps[-1]) if start.steps else steps[-1]
@@ -241,7 +241,7 @@ class Course:
         home = start.home
         if origin == home:
             return True
-        if origin in start.others:  # none of these is better than a later home
+        if origin in start.others:  # the home is as good as each of these, or better
             return False
         if home is not None:
             better = origin.preference < home.preference

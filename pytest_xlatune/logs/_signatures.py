@@ -19,8 +19,8 @@ from pytest_xlatune.model.text import shortened
 EVIDENCE_CHARS = 500
 _LEAST_TAKEN = 60  # characters; see `signatures.toml`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters around a word that a pattern sees
-# severities:  W0112 07:08:09.000001 77 lhs.cc:1]   2026-01-12 07:08:09.123456: F
-# external/xla/a.cc:1]
+# severities:  W0112 07:08:09.000001 77 lhs.cc:1]
+#   2026-01-12 07:08:09.123456: F external/xla/a.cc:1]
 # torch writes months without a leading zero:  [rank6]:[F429 14:03:49.385461578 a.cpp:1554]
 _SEVERITY = re.compile(r"\b([IWEF])\d{3,4} \d\d:\d\d:\d{2,15}\.\d|\d\d:\d\d:\d\d\.\d+: ([IWEF]) ")
 # source lines in a traceback are no evidence, because they have `{k}` in place of the key:

@@ -1,9 +1,9 @@
 """Log formats of other distributions: an entry point of `pytest_xlatune.log_formats`.
 
-It names a subclass of `LogFormat`. Every log is read by all of them in addition to our own reading:
-step lines of other trainers, and blocks of lines about a failure, which a reader of the format
-reads completely. A log without a format's words only costs the search for them. Pure: the caller
-passes the bytes.
+It names a subclass of `LogFormat`. Each format looks in every log, beside our own reading, for step
+lines of another trainer, and for blocks of lines about a failure, of which its reader gets every
+line. A log without a format's words only costs the search for them. Pure: the caller passes the
+bytes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class BlockFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockReader:
-    """Reads the blocks of one log that may contain something that its format knows."""
+    """Finds the blocks about failures in one log, for one format."""
 
     def feed(self, block: bytes, before: int) -> None:
         """Read complete lines; `before` is the number of lines before them.
 
-        The first block is the one that contains the first line with one of `words`.
+        The lines of the first call include the first line with one of `words`.
         """
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ _PREFIXES = (
         r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
         r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
     ),
-    # torchrun, a launcher's own:  [rank3]:     [default0]:
+    # labels of torchrun and other launchers:  [rank3]:     [default0]:
     r"\[(?:rank|default|trainer) ?(?P<rank>\d{1,9})\]:? ?",
 )
 _PREFIX = re.compile(
@@ -159,7 +159,7 @@ def _prefixes(text: str) -> tuple[int, slice, slice]:
     return at, rank, actor
 
 
-# numbers of digits are limited, because a step of 5,000 digits ended each run of its sweep
+# the number of digits is limited: a step of 5,000 digits in a log ended every run of that sweep
 # completed step: 14, seconds: 0.187, ...
 # completed profiler activation/deactivation step: 5, total_weights: 1024, loss: 7.401
 # completed 7, per-step scalar metrics {'learning/loss': 9.25, ...}
@@ -235,9 +235,10 @@ def step_layout(line: bytes) -> Layout | None:
     if match is None or match["step"] is None or match["profiler"] or match.end() < len(text):
         return None
     layout = _fields(match, text)
-    # any digits make these finite numbers; a line without a figure may be no step
+    # a line without a figure may be no step
     if actor != _NOWHERE or not layout or OTHER_LINE.search(text, at):
         return None
+    # with other digits these are finite numbers too
     if not all(_PLAIN_NUMBER.fullmatch(text[place]) for place in layout.values()):
         return None
     ranks = {} if rank == _NOWHERE else {"rank": rank}
@@ -326,7 +327,7 @@ class PrefixLearner:
     """
 
     def __init__(self) -> None:
-        self.hidden: list[str] = []  # earlier lines in which it may have hidden a setting
+        self.hidden: list[str] = []  # earlier lines in which the prefix may hide a setting
         self._prefix: re.Pattern[str] | None = None
         self._shapes: Counter[str] = Counter()
 

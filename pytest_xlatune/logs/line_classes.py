@@ -64,7 +64,7 @@ def _config(match: re.Match[str], line: LogLine, course: Course) -> bool:
 
 
 def _environment(match: re.Match[str], line: LogLine, course: Course) -> bool:
-    if match.start():  # a text that names a setting is none
+    if match.start():  # a text that only mentions a setting
         return False
     course.begin_if_trained(line.origin)
     return _put(match, line, course, kind="env")
@@ -92,7 +92,7 @@ def _memstats(_: re.Match[str], line: LogLine, course: Course) -> bool:
 
 
 def _end(match: re.Match[str], _: LogLine, course: Course, *, code: int | None) -> bool:
-    """The end of the job, as launcher or scheduler print it; None for a code in the line."""
+    """The end of the job, as launcher or scheduler print it; with None the line has the code."""
     exit_code = int(match[1]) if code is None else code
     course.start.exit_code = course.start.exit_code or exit_code
     return False
@@ -114,7 +114,7 @@ def _device(match: re.Match[str], line: LogLine, course: Course) -> bool:
 
 
 def _pgle(match: re.Match[str], _: LogLine, course: Course) -> bool:
-    """How many operations of a scheduler's profile XLA found, or a file that it could not read."""
+    """How many operations of a PGLE profile XLA found, or a file that it could not read."""
     start = course.start
     if match["found"]:
         start.pgle_found = max(int(match["found"]), start.pgle_found or 0)
@@ -176,7 +176,7 @@ _ENDS: tuple[tuple[str, str, int | None], ...] = (
 )
 
 
-# in this order
+# they are tried in this order
 FACTS: tuple[LineClass, ...] = (
     # Exception ignored in: <function Writer.__del__ at 0x7f>     Exception ignored in atexit
     # callback: ...     before Python 3.13:  Error in atexit._run_exitfuncs:     then a traceback,
@@ -214,8 +214,8 @@ FACTS: tuple[LineClass, ...] = (
         r"(?P<kind>cpu|gpu|cuda|rocm|tpu|PJRT C API|TFRT TPU)\b",
         _device,
     ),
-    # messages of XLA about a profile for its scheduler (profile_guided_latency_estimator.cc and
-    # gpu_hlo_schedule.cc of 0.10.2), for programs that lack operations, or if the file is missing
+    # XLA's messages if a program lacks operations of a PGLE profile, or if its file is missing
+    # (profile_guided_latency_estimator.cc and gpu_hlo_schedule.cc of 0.10.2)
     #   Found 100 instructions from the profile.
     #   Tried but failed to parse PGLE proto from text file '/shared/step.pbtxt'. Error message: ...
     #   PGLE profile file does not exist: /shared/step.pbtxt

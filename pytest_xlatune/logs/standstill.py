@@ -45,7 +45,7 @@ class SeenProcess(Record, frozen=True, kw_only=True):
     threads: int
     call: str  # system call of the main thread; "running" if it is in none
     channel: str  # where it waits in the kernel
-    on: str  # file or pipe of the call; `a socket`
+    on: str  # file or pipe of the call, or `a socket`; "" if none
     # Python's stacks, the main thread's first, the innermost frame first: `FILE:LINE NAME`
     stacks: tuple[tuple[str, ...], ...] = ()
 

@@ -132,14 +132,14 @@ def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding,
 
 
 def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
-    """Return the outcome; it is `cancelled` if the hang digest says that a person ended the job.
+    """Return the outcome; it is `cancelled` if a format's block says that a person ended the job.
 
     That only holds if we did not end it and no finding calls for an action, because a failing
     program also ends its other processes on purpose.
     """
-    is_alone = all(finding.action is Action.NONE for finding in report.findings)
+    is_quiet = all(finding.action is Action.NONE for finding in report.findings)
     is_term = outcome.signal in (None, _SIGTERM, _SIGINT)
-    if outcome.state is not State.FAILED or is_ours or not (is_alone and is_term):
+    if outcome.state is not State.FAILED or is_ours or not (is_quiet and is_term):
         return outcome
     return replace(outcome, state=State.CANCELLED) if report.is_cancelled else outcome
 
@@ -178,15 +178,15 @@ def primary(findings: Iterable[Finding]) -> Finding | None:
 
     Findings with an action come before those without, among which a time limit or a cancel comes
     first. A cause comes before its consequences and before generic messages; then the earliest line
-    counts. Among several logs, one with an exception of its own comes before those whose programs
-    only lost the other.
+    counts. Of several logs, one whose program raised an exception of its own comes before those
+    whose programs only lost another.
     """
     candidates = tuple(findings)
-    bereft = {finding.source for finding in candidates if _tier(finding) is Tier.CONSEQUENCE}
+    victims = {finding.source for finding in candidates if _tier(finding) is Tier.CONSEQUENCE}
 
     def rank(finding: Finding) -> tuple[bool, bool, Tier, bool, float]:
         is_quiet = finding.action is Action.NONE
-        is_own = _is_own(finding) and finding.source not in bereft
+        is_own = _is_own(finding) and finding.source not in victims
         tier = Tier.CONSEQUENCE if is_own else _tier(finding)
         is_no_end = is_quiet and finding.cls not in _ENDS
         return is_quiet, is_no_end, tier, not is_own, finding.line or math.inf

@@ -91,8 +91,8 @@ def fit_blocks(scores: Sequence[BlockScore], *, control: str) -> BlockFit | None
             return None, None
         own_variance, job_variance = variances
         rows = [at for at, score in enumerate(scores) if score.arm == arm]
-        # By so much the sum of squares is smaller in a fit without the rows of the arm. It follows
-        # from the fit with them.
+        # `removed` is how much smaller the sum of squares is in a fit without the rows of the arm.
+        # It follows from the fit with them.
         unexplained = np.eye(len(rows)) - design[rows] @ inverse @ design[rows].T
         removed = float(residual[rows] @ np.linalg.pinv(unexplained, rcond=1e-9) @ residual[rows])
         others_df = df - (len(rows) - 1)
@@ -231,7 +231,7 @@ def _control_weights(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Least squares line through (slot, score) of n baselines; a single baseline is a level."""
+    """Least squares line through (slot, score) of n baselines; a slot is a place in the queue."""
 
     level: float  # value of the line at `centre`
     slope: float  # change from one slot to the next; 0 with a single baseline and no other jobs

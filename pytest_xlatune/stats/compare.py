@@ -180,7 +180,7 @@ def winners(
     """
 
     def lower_end(arm: str, arms_left: int) -> float:
-        """Return the lower end of the arm's gain, which is simultaneous for so many arms."""
+        """Return the lower end of the arm's interval, simultaneous for `arms_left` arms."""
         comparison = comparisons[arm]
         critical = _simultaneous(
             fit.arms[arm], comparison.df, family=max(arms_left, 1), alpha=alpha

@@ -90,7 +90,7 @@ _USUAL_BUDGET = 65
 # So many jobs stay free for a last block of profiles that may still gain 2 %. Only jobs beyond
 # these enlarge the layout.
 _SPARE_JOBS = 8
-# up to this job noise, three runs show an effect and up to five arms may stay to the end
+# up to this job noise three runs show an effect, so that `_QUIET_LAYOUTS` are tried
 _QUIET = 0.004
 
 
@@ -332,8 +332,8 @@ USUAL_BLOCK_JOBS = _LAYOUTS[1].in_blocks  # jobs of the blocks after rotations i
 def _layouts_with_second_runs(profiles: int, *, slots: int) -> tuple[SweepLayout, ...]:
     """Return the layouts in which the best of the screen run twice, in the order to try them.
 
-    On one slot, the last two have as many second runs as fit, but at least eight. On several slots
-    all blocks run side by side.
+    On one slot, the last two `_LARGE_LAYOUTS` have as many second runs as fit, but at least eight.
+    On several slots all blocks run side by side.
     """
     if slots > 1:
         twice = _SLOT_LAYOUT_WITH_SECOND_RUNS

@@ -51,7 +51,7 @@ class JobPace(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWork:
-    """The work of jobs: steps of the trainer, and programs beyond the first of each job."""
+    """The work of jobs: steps of the trainer, and compilations beyond the first of each job."""
 
     jobs: int
     steps: int

@@ -60,7 +60,7 @@ UNSTEADY_ERRORS = 2.5 * 1.2533
 INVARIANT_TOLERANCE = 0.005  # TGS x seconds may differ so much from the tokens of a step
 PRINTED_RESOLUTION_S = 0.0005  # seconds are printed with three decimals
 
-# if there are more values than `_MANY`, a sample of this size narrows down the median first
+# if there are more values than `_MANY`, a sample of `_SAMPLE` narrows down the median first
 _MANY, _SAMPLE = 1 << 12, 1 << 9
 NO_TOKENS = say(
     "no step of the window tells Tokens/s/device, and the tokens of a step are not declared: set "
@@ -86,7 +86,7 @@ def score(
     Args:
         steps: records in any order, possibly with repeats, other ranks and earlier starts.
         protocol: the cell's protocol: window, profiler, evaluation, least number of steps.
-        tokens_per_device_step: TGS x seconds of a healthy step; None takes it from the steps.
+        tokens_per_device_step: TGS x seconds of a step, for a log without both; None if unknown.
         logged: the figure of the protocol's metric, if it is not in step records.
     """
     if not steps and protocol.needs_window:

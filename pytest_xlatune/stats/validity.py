@@ -61,8 +61,8 @@ class Witnesses:
         expects_options: whether the program was asked to dump its options and ran far enough to.
         expects_readers: whether NCCL, RCCL and the readers of other channels were asked to print
             what they read, and the program ran far enough for it.
-        pgle_found: number of operations of the scheduler's profile that XLA found in a program;
-            None if unknown.
+        pgle_found: most operations of the PGLE profile that XLA found in a program; None if
+            unknown.
         pgle_unread: the file of such a profile that XLA could not read; "" if none.
     """
 
@@ -315,7 +315,7 @@ def pgle_refused(file: str, operations: int | None, unread: str) -> Message | No
     """Return why XLA scheduled without the profile that it was given; None if nothing says so.
 
     Args:
-        file: the file that the profile names.
+        file: the file that the flag names.
         operations: how many of its operations XLA found, the largest number over all programs;
             None if unknown.
         unread: a file that XLA says it could not read; "" if none.

@@ -29,8 +29,8 @@ TAIL = 6  # a job's level is the median of so many last steps
 TOLERANCE = 0.005  # a step that is slower by no more than this, as a log ratio, is level
 MIN_JOBS = 12  # with fewer jobs the answer is noise
 LEVEL_STEPS = 3  # one step may be level by chance, so the steady state takes so many in a row
-# A step that is slower by no more standard errors of the pooled median is level too. Without this
-# limit, one of 105 steps of a noisy cell is slow by chance and moves the window.
+# A step that is slower by at most so many standard errors of the pooled median is level too.
+# Without this limit, one of 105 steps of a noisy cell is slow by chance and moves the window.
 ERRORS = 3.0
 # standard error of a median, in units of MAD over the square root of the number of jobs
 _MEDIAN_ERROR = 1.2533 * 1.4826

@@ -58,8 +58,8 @@ _PREFIXES = (
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
     r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
-    # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     only before a
-    # launcher's words; before a program's own lines such a text is learnt
+    # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     This holds before a
+    # launcher's words; before a program's own lines `PrefixLearner` learns such a text.
     (
         r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
         r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"

@@ -145,9 +145,9 @@ _LAYOUTS = (
 # on node slots all blocks begin at once, so they should be wide rather than many
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
 SECOND_RUNS = 8  # fewest profiles of the screen that run a second time
-# If there is a slot for each of these blocks, a round of second runs costs little time, and few
-# finalists make short blocks: eight slots need 10 rounds with second runs and 12 without, at 3 to 6
-# points more power.
+# If there is a slot for each of these blocks, second runs take the time of one job, and few
+# finalists make short blocks: eight slots take the time of 10 jobs with second runs and of 12
+# without, at 3 to 6 points more power.
 _SLOT_LAYOUT_WITH_SECOND_RUNS = SweepLayout(
     screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
 )

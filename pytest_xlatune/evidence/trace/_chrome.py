@@ -125,14 +125,14 @@ class _ChromeReader:
             self._is_kineto |= event.get("cat") in _KINETO
             self._complete(event, event.get("args", {}))
         elif kind == "M" and event["name"] == "process_name":
-            # by name: xprof numbers processes anew, so a number does not tell what is a GPU
+            # a GPU is known by this name, because xprof numbers processes anew
             self._processes[event["pid"]] = event["args"]["name"]
         elif kind == "M" and event["name"] == "thread_name":
             self._threads[event["pid"], event["tid"]] = event["args"]["name"]
 
     def _complete(self, event: dict[str, Any], args: dict[str, str]) -> None:
         line = event["pid"], event["tid"]
-        # not by event names: `EventWaiter` would pass for a kernel of aiter, and its host for a GPU
+        # event names do not show a GPU: the host's `EventWaiter` would pass for a kernel of aiter
         gpu = _GPU.search(self._processes.get(event["pid"], ""))
         device, launch = "", ""
         if gpu:

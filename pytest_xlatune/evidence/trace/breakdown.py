@@ -162,7 +162,7 @@ class Drill(Record, frozen=True, kw_only=True):
     backend: Backend
     launcher: str
     rule: StepRule
-    even: bool
+    even: bool  # whether all steps of a capture have equally many kernels
     steps: tuple[int, ...]
     divided_by: int  # number of steps in a sum; more than len(steps) with the rule `whole`
     gpus: tuple[Gpu, ...]
@@ -403,7 +403,7 @@ class _WindowSums:
         )
 
     def _check_steps(self) -> tuple[StepRule, tuple[int, ...]]:
-        """Return the steps that all captures have, and the weakest rule that found them."""
+        """Return the weakest rule that found steps, and the steps, which all captures share."""
         if self._sessions:
             latest_ns, latest = max((start, name) for name, (start, _) in self._sessions.items())
             earliest_ns, earliest = min((stop, name) for name, (_, stop) in self._sessions.items())

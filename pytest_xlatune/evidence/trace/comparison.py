@@ -46,7 +46,7 @@ class TraceComparison(Record, frozen=True, kw_only=True):
     consecutive steps.
 
     Attributes:
-        figures: of several variants, the families and kernels that changed most come first.
+        figures: the times; with several variants, families and kernels that changed most are first.
         sentences: for each variant but the first, what changed the time of a step.
         moved: for each variant but the first, the relative change of the time of a step; None if
             the first variant shows no time.

@@ -35,7 +35,7 @@ _READ = os.O_RDONLY | os.O_NONBLOCK  # does not block on a named pipe that anoth
 
 
 class NotOursError(PermissionError):
-    """A file or folder that another user could have written, or no plain file.
+    """A file or folder that another user could have written, or that is no plain file.
 
     The message says what to do.
     """
@@ -328,7 +328,7 @@ def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
     """Create and return the folder `name` below a work directory, with the mode for `access`.
 
     Missing parents are created too. Existing folders of ours get the mode, unless they are reached
-    through a link. An existing work directory is opened as far as necessary, but never closed.
+    through a link. An existing work directory only gets the rights that its mode lacks.
     """
     mode, folder = MODES[access], workdir / name
     make_folder(workdir, mode)
@@ -344,7 +344,7 @@ def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
 def _set_access(folder: Path, mode: int, *, is_top: bool) -> None:
     no_link = 0 if is_top else os.O_NOFOLLOW
     try:
-        # It is opened without links: else a link could have us open its target to all.
+        # Below the work directory no link is followed: its target would get the mode.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
     except OSError as error:
         if error.errno in NO_FILE:  # a link, or a folder that another user closed
@@ -406,12 +406,12 @@ def _may_be_roots(uid: int) -> bool:
 
 
 def why_not_ours(path: Path) -> str:
-    """Return why a file that was found, not named, may be another user's; "" if it is ours.
+    """Return why a file that the user did not name may be another user's; "" if it is ours.
 
     It checks the file, its folder, and the target of a link.
     """
     for found_path in (path, path.resolve()):
-        # In a user namespace root and strangers may share an id, which only a folder may have.
+        # In a user namespace root and strangers may share an id; then only a folder is accepted.
         if not is_trusted(uid := found_path.lstat().st_uid):
             return f"{found_path} belongs to user {_name_of(uid)}"
         for place in (found_path, found_path.parent):

@@ -496,7 +496,7 @@ class Ledger:
 
     def _is_complete(self, line: bytes, *, is_first: bool) -> bool:
         """Return whether a line is complete; raise LedgerError for a file that is no ledger."""
-        text = line.removesuffix(_TORN)  # if torn, perhaps only a part of the beginning
+        text = line.removesuffix(_TORN)  # a torn line may be shorter than `_BEGINNING`
         if is_first and not (text.startswith(_BEGINNING) or _BEGINNING.startswith(text)):
             raise UnreadableLedgerError(
                 f"{self.path} is not a ledger: expected it to begin with {_BEGINNING.decode()}, "
@@ -536,7 +536,7 @@ def errors_explained(path: Path, *, what: str) -> Iterator[None]:
 
 
 # Fields that contain names, or records that hide their own secrets. Secrets are not hidden in them,
-# because another value would be another trial, cell or environment.
+# because a changed value would mean another trial, cell or environment.
 _UNCHANGED = frozenset(
     {
         *("arm", "before", "captures", "cell_digest", "cells", "cls", "code"),

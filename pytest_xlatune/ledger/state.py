@@ -406,8 +406,8 @@ def _add_other(state: LedgerState, event: Event) -> None:
 def _open(state: LedgerState, event: CampaignOpened) -> None:
     """Open a session, which may retry trials that could not be measured in an earlier one.
 
-    It also compiles trials again that named no memory limit. The open trials get the time limit and
-    the step pattern of this session.
+    It also repeats compiled trials with an unknown memory limit. The open trials get the time limit
+    and the step pattern of this session.
     """
     if event.session not in {opening.session for opening in state.opened}:
         for trial_id, progress in state.trials.items():

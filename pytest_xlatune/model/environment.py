@@ -112,8 +112,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """What the figures of a study depend on besides its settings.
 
     Attributes:
-        nodes: the latest known environment of each node; with several cells, only the code that
-            they have in common.
+        nodes: the latest known environment of each node; with several cells, code and
+            repositories only where all agree.
         changes: what changed between two trials; each change began an epoch.
         image: the image of each cell with its digest; "" for none.
         commands: the command line of each session, the oldest first, without repeats.

@@ -57,8 +57,8 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     advice: str  # what a person can do about it, without a full stop
     action: Action | None = None  # None if the campaign decides it
     blame: tuple[Blame, ...] = ()  # () if it is the program's
-    tier: str = ""  # as of a line, for a class that follows from log and outcome together; else ""
-    digest: bool = False  # whether a hang digest of libtpu names it, which has several lines
+    tier: str = ""  # as in a [[signature]], for a class that log and outcome together show; else ""
+    digest: bool = False  # whether the lines of a hang digest of libtpu name it
 
 
 FAILURES = msgspec.convert(signatures()["class"], dict[str, FailureRow])

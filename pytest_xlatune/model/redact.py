@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 HIDDEN = "(hidden)"
-_Span = tuple[int, int, str]  # where what is hidden begins and ends in a text, and the secret
-_SHORT_LINE = 16  # characters; a line of a secret that is no longer is no secret by itself
+_Span = tuple[int, int, str]  # begin and end of a hidden part of a text, and the secret in it
+_SHORT_LINE = 16  # characters; only a longer line of a secret is a secret by itself
 # words that other programs write before values that are no secrets:
 # Key: cuda:local_topology  token: 1024
 _OTHER_MEANINGS = frozenset({"key", "token"})
@@ -164,7 +164,7 @@ def _without_assigned(text: str, *, skipped: frozenset[str] = frozenset()) -> st
 
 
 def _secret_parts(words: Iterable[str]) -> Iterator[int]:
-    """Yield for each word of a command where its part begins that is a secret: --token x  key=x."""
+    """Yield where the secret part of each word of a command begins: --token x  key=x."""
     is_value = False
     for word in words:
         name, equals, value = word.partition("=")

@@ -216,7 +216,7 @@ class RotationResult(Record, frozen=True, kw_only=True):
     def is_found(self) -> bool:
         """Whether the worker found the program of a step, so that programs can take turns.
 
-        The right program is called once in each step. The answer is also no if the log shows no
+        The right program is called once in each step, so the answer is no if the log shows no
         turns.
         """
         has_no_turns = self.reason is not None and self.reason.code is MessageCode.NO_TURNS

@@ -150,7 +150,7 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         """Return a spec in which this program has the first turn of all profiles.
 
         It changes places with the profile that had that turn. So the baseline runs before its first
-        turn, and other programs follow it than before.
+        turn, and other programs than before run after its turns.
         """
         at = next((at for at, listed in enumerate(self.programs) if listed.id == program), None)
         first = next((place for place in self.order if not self.programs[place].is_baseline), None)

@@ -88,7 +88,7 @@ def is_relative(value: str) -> bool:
 
 
 def _digits(text: str) -> str:
-    """Return the digits of an integer, so that large ones equal as floats differ; "" for others."""
+    """Return the digits of an integer, because large ones may be equal as floats; else ""."""
     if re.fullmatch(r"[-+]?\d+", text) is None:
         return ""
     digits = text.lstrip("-+").lstrip("0") or "0"

@@ -51,7 +51,7 @@ class ConfirmDesign(Record, frozen=True, kw_only=True, order=True):
     Attributes:
         look: 1 for the blocks that decide, another number for spare blocks.
         looks: how often the blocks are analysed: 1.
-        arms: number of finalists that enter the first block, aliases included.
+        arms: number of arms that enter the first block, the baseline's alias included.
         blocks: number of blocks that decide.
         baselines: number of reference trials in each block.
         widths: number of arms in each deciding block; () if each has `arms`.
@@ -113,7 +113,7 @@ class Rotation(Record, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps of one pass through the order, and of those before the first turn."""
+        """Number of steps before the first turn and in one pass through the order."""
         return self.spec.first_step + len(self.spec.order) * self.spec.turn_steps
 
 

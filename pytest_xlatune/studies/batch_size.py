@@ -95,8 +95,8 @@ START = 0.75  # first size, as a fraction of the ceiling by compiled memory
 ALMOST = 1.05  # within this ratio of the compiled ceiling, the ceiling itself is tried
 
 ALPHA = 0.05  # error rate of the blocks, over all comparisons
-# A size runs in blocks if its first run is behind the best one by less than the larger of so many
-# standard deviations and so much as a log ratio.
+# A size runs in blocks if its first run is behind the best one by less than the larger of two
+# limits: standard deviations, and a log ratio.
 CUT_SIGMAS, CUT_AT = 3.0, 0.01
 _MOST_LEADERS = 4  # at most so many sizes run in blocks
 BLOCKS_RUN = 4  # number of blocks
@@ -355,7 +355,7 @@ class _Lane:
         """The smallest index that is known or predicted not to fit; no size from it on is tried.
 
         If a job did not fit although its compiled memory does, compiled memory is not all that a
-        job needs. Then it is the index after the largest size that ran.
+        job needs. Then `end` is the index after the largest size that ran.
         """
         end = min((*self.unfit, self.top + 1))
         ran = [at for at in self.scores if at < end]
@@ -460,7 +460,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
             once more.
         unfit_probes: indices that did not fit outside blocks, and larger ones that ran.
         unfit: the same, with runs in blocks.
-        lost: index -> its last run, if that has no score for another reason.
+        lost: index -> its last run, if that has no score and neither hung nor lacked memory.
         memory: index -> its compiled memory.
         blocks: the trials of each block so far.
         leaders: indices that should run in blocks; () if one size leads by far.
@@ -518,7 +518,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
             if trial is not None:
                 usual_probes = len(self.study.cells) if self.study.asked.names_arms else 5
                 likely = max(usual_probes - len(self.probes) - 1, 0) + 2 * BLOCKS_RUN
-                allowed = self.study.budget - len(self.jobs) - 1  # without this trial, as above
+                allowed = self.study.budget - len(self.jobs) - 1  # this trial is left out too
                 self.stage_results([trial], later=max(min(likely, allowed), 0))
         self.leaders = self._leaders()
         remaining = self.study.budget - sum(not run.trial.block for run in self.jobs)
@@ -538,7 +538,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
             places = [at for at in places if self.study.ids[at] not in unfit]
 
     def _smaller(self, at: int, among: Iterable[int]) -> list[int]:
-        """Return the indices among these of smaller sizes in the lane of `at`."""
+        """Return those of the indices that are smaller sizes in the lane of `at`."""
         first = at - at % len(self.study.values)
         return [other for other in among if first <= other < at]
 

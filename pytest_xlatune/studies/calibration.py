@@ -37,8 +37,8 @@ class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     Attributes:
         cell: the cell whose noise is measured.
         jobs: how many jobs of the baseline run.
-        slots: the nodes of each node slot, the cell's own first; () means the cell's own only. So
-            many slots are used that each has two jobs or more.
+        slots: the nodes of each node slot, the cell's own first; () means the cell's own only. Only
+            slots that get two jobs or more are used.
     """
 
     traits: ClassVar[Traits] = Traits(about_cell=True)

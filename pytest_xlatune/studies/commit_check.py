@@ -89,7 +89,7 @@ FIRST, RANGE, NO_CHANGE, CANNOT_TELL = "FIRST", "RANGE", "NO CHANGE", "CANNOT TE
 # The ends are compared after four pairs and, if that does not decide, after eight. This is the
 # one-sided error rate of each comparison.
 ENDS_ALPHA = 0.005
-LEANS = 0.33  # if a loss of so many standard errors is not shown, four more pairs of the ends run
+LEANS = 0.33  # four more pairs of the ends run if a loss exceeds so many errors, but is not shown
 SURE = 0.95  # halving ends when one commit has this posterior
 JOBS_PER_DOUBLING = 6  # halving may take so many jobs each time the number of commits doubles
 _EXCLUDED, _CONFIRMED = 0.95, 0.975  # one-sided 95 %, and two-sided 95 %
@@ -753,7 +753,7 @@ class _CommitTable(_CommitProgress):
         newly_broken: index of a commit -> the models that ran at the commit before and break here,
             if these are so many that the other loads of the commit are not run.
         screen: the first trials that are run, in order.
-        before: place -> that of the same load at the nearest earlier commit that ran.
+        before: place -> place of the same load at the nearest earlier commit that ran.
         differences: place -> log ratio of its first run to the one at `before`.
         sigma: robust spread of these differences; None if there are too few.
         unlike: places whose difference exceeds the limits, the largest loss first, gains last.

@@ -223,7 +223,7 @@ def _confirmed(
         kind = VerdictKind.INCONCLUSIVE
         # the reason without this veto comes second
         reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
-    # the survivor veto names lost runs
+    # the survivor veto names lost runs itself
     if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
         reasons.append(base.lost.message)
     if base.arm in block_comparison.unlike:
@@ -541,7 +541,7 @@ def _late_note(decision: SweepDecision) -> Iterator[Message]:
         return  # the first block still takes finalists
     # with second runs, finalists are chosen from the profiles that have one
     chosen = ranked.again or finalists
-    # a finalist that turned out unable to run keeps its place
+    # nobody replaces a finalist that turned out unable to run
     places = len(ranked.again) or design.arms
     places -= sum(arm in ranked.past.dropped for arm in chosen)
     best = best_of(ranked, ranked.first, most=places)

@@ -49,8 +49,8 @@ from pytest_xlatune.model.text import to_integer
 from pytest_xlatune.model.written import Written
 from pytest_xlatune.stats.search import DEPLOYED, MOST_POINTS, Point, all_points, ask, count_points
 
-# The share of the time of kernels that settings may save, where they may save all of the exposed
-# communication. It is an assumption: communication can be hidden, but most kernels stay the same.
+# The share of the time of kernels that settings may save; of exposed communication they may save
+# all. It is an assumption: communication can be hidden, but most kernels stay the same.
 COMPUTE_SHARE = 0.1
 NO_AIM = say("an evidence run does not show what it acts on")
 

@@ -8,7 +8,7 @@ stand in the order in which they are used: `decide`, `rank`, `lay_out`, `second_
 This is the history of four profiles in 20 jobs, of which three enter the first of three blocks:
 
     screen     base  a  d  base  c  b  base          each profile once, in random order: this ranks
-    block 1    c  base  a  base  b                   d is the fourth, or the screen shows no gain
+    block 1    c  base  a  base  b                   d stays out: it is fourth, or shows no gain
     block 2    base  a  c  base                      b was cut: screen and block 1 rank it last
     block 3    a  base  base  c                      the blocks are complete and are compared once
 

@@ -149,8 +149,8 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         is_common: whether so many pairs fail that the nodes are not the cause.
         low: the nodes that are slow in the rounds, the slowest first.
         link: the slowest pair, which ran again beside its nodes with other partners; None if none.
-        link_loss: the loss of that pair against the mean of its nodes with other partners, because
-            the slower of these may be so by chance; None if it is unknown.
+        link_loss: the loss of that pair against the mean of its nodes with other partners, since
+            the slower of these may be slow by chance; None if unknown.
         end_losses: its loss against each of its nodes with another partner; () if unknown.
         failed_nodes: nodes that cannot communicate -> the results that show it.
         broken: pairs that fail although both nodes work with others.
@@ -282,7 +282,7 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
         self.stage_results(trials, later=later)
 
     def _medians(self) -> dict[int, float]:
-        """Return the median first run of the pairs inside racks (False) and across (True)."""
+        """Return the median score of first runs inside racks (False) and across (True)."""
         kinds = _grouped(self.values, self.study.is_across)
         return {kind: median(values) for kind, values in kinds.items()}
 
@@ -445,8 +445,8 @@ class _NetworkProgress(CellProgress["NetworkStudy"]):
     ) -> Slower | None:
         """Return the loss that differences of runs show; None if there are too few.
 
-        The noise includes that of first runs inside racks, by round, of pairs without excluded and
-        accused nodes, and without the slowest pair. For `family` and `jobs` see `slower`.
+        The noise also comes from first runs inside racks, by round; the slowest pair and pairs with
+        excluded or accused nodes do not count. For `family` and `jobs` see `slower`.
         """
         study, bad = self.study, {*excluded, *self.accused}
         healthy = {

@@ -89,8 +89,8 @@ _ENOUGH = 10  # with so many profiles, their spread shows the noise
 _ANOTHER_SESSION = 4.0  # a pause above so many median pauses begins another session
 
 
-# Variance of a program's change in a rotation, in units of a job's variance, that its turns cannot
-# show: what differs between programs of one process, and between the baseline's copies. It is an
+# The part of the variance of a program's change that the turns of a rotation cannot show, in units
+# of a job's variance: programs of one process differ, and so do the baseline's copies. It is an
 # assumption that this is half of a job's variance, and that all programs share the other half.
 _VARIANCE_BETWEEN_PROGRAMS = 0.5 * (1 + 1 / COPIES)
 

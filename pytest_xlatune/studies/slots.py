@@ -151,7 +151,7 @@ class Slots:
 
     @cached_property
     def _on_slots(self) -> Sequence[TrialResult]:
-        """The results on slots, those that are over first, without those that a dead slot owes."""
+        """The results on slots, those that are over first, without open ones of dead slots."""
         results = [
             result
             for result in self.history

@@ -147,8 +147,8 @@ class Orders:
         """Return complete blocks, each in its own random order.
 
         Baselines are drawn too: one that is always first, and therefore 0.5 % slower, makes 32.6 %
-        false winners. Blocks are not mirrored, because a drift whose period is two blocks would not
-        cancel, and makes 9.6 %.
+        false winners. Blocks are not mirrored, because that makes 9.6 %: a drift whose period is
+        two blocks would not cancel.
         """
         cells = [(arm, 0) for arm in arms] + [(BASELINE, at) for at in range(design.baselines)]
         return tuple(
@@ -330,8 +330,8 @@ class Place(NamedTuple):
     position: int
 
 
-# A late trial ran beside a block if it started at most so many median pauses between starts before
-# the first or after the last trial of the block.
+# A late trial ran beside a block if it started at most so many median pauses before its first
+# trial or after its last; a pause is the time between two starts.
 _BESIDE_PAUSES = 2.0
 
 
@@ -381,7 +381,7 @@ def _real_blocks(
             if block > key.block
             and min(block_starts) - margin <= start <= max(block_starts) + margin
         ]
-        # of two equally near blocks the first, because the order of a set differs between processes
+        # of equally near blocks the first is taken: the order of a set differs between processes
         nearest = min(
             overlapping, key=lambda block: (abs(middles[block] - start), block), default=None
         )

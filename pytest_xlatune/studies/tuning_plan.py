@@ -472,8 +472,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def runs_of(self, profile: Profile) -> int:
         """Return how many jobs of the screen, or how many turns of a rotation, a profile takes.
 
-        As jobs, the cell without its deployed flags has two: two pairs answer how much the flags
-        gain where the difference is large, without a block.
+        As jobs, the cell without its deployed flags takes two: if the difference is large, two
+        pairs show without a block how much the flags gain.
         """
         is_job = not (self.rotates and self.can_turn(profile))
         return 2 if is_job and profile.id == NO_ENV_ID else 1

@@ -266,8 +266,8 @@ def _left_out(rotation: RotationResult, program: str) -> Message | None:
 
 def _options(plan: TuningPlan, profile: Profile) -> Mapping[str, str]:
     """Return the compiler options of a profile in a rotation; {} if it cannot take turns."""
-    way = plan.turn_options(profile)
-    return {} if isinstance(way, Message) else way
+    options = plan.turn_options(profile)
+    return {} if isinstance(options, Message) else options
 
 
 def _profiles_of(

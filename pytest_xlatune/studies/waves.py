@@ -475,7 +475,7 @@ def _runs_in_wave(trial: Trial) -> bool:
 def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
     """Return the latest evidence of the baseline with shares of a step, or else the best there is.
 
-    Without shares it is the latest that was read, and else the evidence run if that failed.
+    If none has shares, it is the latest that was read; if none was read, the failed evidence run.
 
     Args:
         history: the results, including evidence trials.

@@ -211,7 +211,7 @@ def _check_sweep(sweep: Sweep | None, config: pytest.Config, options: RunSetting
             (("--xlatune-workdir", options.workdir), ("--xlatune-reports", options.reports))
         )
     resolved = sweep.resolve(options.for_sweeps)
-    # known before it has spent its jobs
+    # refused here, before the sweep spends its jobs
     if not (config.option.collectonly or options.yes) and (why := resolved.only_ranks):
         raise ConfigError(
             f"sweep {sweep.name!r} could only rank its profiles: {why}. Raise --xlatune-budget, "
@@ -267,8 +267,8 @@ def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, objec
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let `-m wave2` select only the profiles of wave 2 if a test function is for several waves.
 
-    Of its wave markers, a test keeps only that of its profile's wave. If it has no such marker,
-    because a marker lists a profile of another wave, it keeps all.
+    Of its wave markers, a test keeps only that of its profile's wave. It keeps all if none is of
+    that wave, because a marker's `profiles` may name others.
     """
     if sweep_of(getattr(item, "module", None)) is None:
         return

@@ -44,8 +44,8 @@ from pytest_xlatune.tasks.notify import Notifier
 from pytest_xlatune.tasks.reports import publish
 
 _LOOK_S = 1.0  # seconds between two looks at the ledgers
-_REPEAT_CHARS = 100  # most characters of a message that an earlier test has shown in full
-_NAMES_CHARS = 200  # most characters of the names of deselected tests
+_REPEAT_CHARS = 100  # a message that an earlier test has shown in full is cut to this length
+_NAMES_CHARS = 200  # the names of deselected tests are cut to this length
 _ERASED = "\r\x1b[2K"  # erases a terminal's line and puts the cursor at its beginning
 
 

@@ -132,7 +132,7 @@ def _overridden(request: pytest.FixtureRequest, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def baseline_deployed(request: pytest.FixtureRequest, campaign: Campaign) -> Measured:
-    """The baseline trials of the first waves that have at least two.
+    """All baseline trials of the selected waves, once these waves are over.
 
     A run that selects only a wave with a single baseline trial has only that one.
     """
@@ -176,7 +176,7 @@ def finalist(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
 
 @pytest.fixture
 def derived(request: pytest.FixtureRequest, campaign: Campaign) -> Profile:
-    """One of the profiles that a wave derives from earlier ones, after the wave."""
+    """One of the profiles that a wave derives from earlier waves, once it is over."""
     slot: Slot = request.param
     profile = guarded(request, lambda tick: awaiting.derived(campaign, slot, tick))
     if profile is None:
@@ -399,7 +399,7 @@ def pytest_runtest_makereport(
     results = item.stash.get(MEASURED_KEY, [])
     refused, is_standard = vars(error).get(REFUSED), CLAIM in vars(error)
     if refused is not None or (results and is_standard):
-        # captured log lines, which are beside the ledger too, would hide the verdict or reason
+        # captured log lines, also in a file beside the ledger, would hide the verdict or reason
         report.sections = [
             section for section in report.sections if "Captured log" not in section[0]
         ]

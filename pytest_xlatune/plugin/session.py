@@ -255,7 +255,7 @@ class Session:
         ]
         accepted = set[str]()  # ids of profiles whose flags XLA accepted in a trial
         planned = {progress.trial.arm for progress in state.trials.values()}
-        # A new profile may repeat another one, so all are checked.
+        # Measured profiles are exempt unless there is a new one, which may repeat one.
         if planned.issuperset(trial.arm for trial in campaign.view().pending):
             accepted = {
                 verdict.arm

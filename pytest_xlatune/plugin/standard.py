@@ -111,7 +111,7 @@ def baseline(
 
 
 def without_env(measure: Measure, baseline_no_env: Profile) -> None:
-    """The image alone; skipped if the defaults of the deployed flags are not known."""
+    """The cell without its deployed flags; skipped if their defaults are not known."""
     _not_slower(measure(baseline_no_env))
 
 

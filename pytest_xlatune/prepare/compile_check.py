@@ -1,7 +1,7 @@
 """Compile one step of a sweep's own trainer on this machine, for this machine's device.
 
-A study of batch sizes finds out so which sizes fit, before a job is queued. What was compiled for
-it is in the result of its trial, and is not compiled again. A plan compares the program of each
+So a study of batch sizes finds which sizes fit before a job is queued. The result of a trial keeps
+what was compiled for it, so it is not compiled again. A plan compares the program of each
 profile with those of the deployed cell and of the profiles before it, and stores nothing. Equal
 programs may still run differently, so settings that may act at run time are named.
 

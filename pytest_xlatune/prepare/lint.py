@@ -102,7 +102,7 @@ class Target:
 
     Attributes:
         python: the interpreter, a path or a name on PATH.
-        environ: the environment of this process; `_PASSED_ON` of its variables are passed on.
+        environ: the environment of this process; only its variables in `_PASSED_ON` are passed on.
         jaxlib: the release of jaxlib; "" before the first call.
     """
 
@@ -164,7 +164,7 @@ def _parsed_text(answer: Mapping[str, Any], names: Sequence[str]) -> ParsedText:
 
 
 def _options(text: str) -> dict[str, str]:
-    """Return the options in protobuf's text format; a list, and a map, has commas."""
+    """Return the options of a text in protobuf's format; commas join the parts of a list or map."""
     values: dict[str, list[str]] = {}
     for name, parts, value in _OPTION.findall(text):
         words = [_unescaped(part) for part in _PART.findall(parts)] if parts else []

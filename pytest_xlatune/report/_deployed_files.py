@@ -39,7 +39,7 @@ _EXPORT = re.compile(
 _OTHER_EXPORT = re.compile(
     r"""export[ ]+[A-Za-z_]\w*=(?:[A-Za-z0-9_.,:/+@%^={}$-]*|"[^"`\\(]*")(?:[ \t]+\#.*|[ \t]*)"""
 )
-# a line that does nothing without its flags:  export XLA_FLAGS="$XLA_FLAGS "
+# an export without flags, which does nothing:  export XLA_FLAGS="$XLA_FLAGS "
 _SETS_NOTHING = re.compile(
     r'export +XLA_FLAGS="(?:\$XLA_FLAGS|\$\{XLA_FLAGS:\+\$XLA_FLAGS \}) *"[ \t]*(?:#.*)?'
 )

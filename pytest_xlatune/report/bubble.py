@@ -2,8 +2,8 @@
 
 No XLA flag changes the bubble. The shape of the pipeline does: its stages, microbatches and
 repeats. This module derives the shape from settings as MaxText does, and says which shapes MaxText
-refuses. `pyconfig.py` has repeats and microbatches; `layers/pipeline.py` has M V iterations with
-work and d (S-1) in the bubble. Pure.
+refuses. `pyconfig.py` computes repeats and microbatches; `layers/pipeline.py` runs M V iterations
+with work and d (S-1) in the bubble (see `Pipeline`). Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DELAY = "pipeline_delay_activation_forwarding"
 LAYERS = ("num_decoder_layers", "base_num_decoder_layers")
 _SHAPING = frozenset({MICROBATCHES, LAYERS_PER_STAGE, REPEATS, PIPELINE_LAYERS, DELAY, *LAYERS})
 _MODEL = "model_name"
-# 1 by default; with another scale MaxText computes the number of layers
+# the model's scale, 1 by default; from another, MaxText computes the number of layers
 _SCALE = "global_parameter_scale"
 _UNSET = -1
 
@@ -84,7 +84,7 @@ def pipeline_of(cell: Cell, profile: Profile, config: Mapping[str, str]) -> Pipe
     settings = {**config, **model_layers, **overrides}
     in_pipeline = config.get(PIPELINE_LAYERS, str(_UNSET))
     if PIPELINE_LAYERS not in overrides and to_integer(in_pipeline) != _UNSET:
-        # the model's number of layers in the pipeline replaces only the default of this key
+        # a value in the configuration wins over the model's number of layers in the pipeline
         settings[PIPELINE_LAYERS] = in_pipeline
 
     def number(key: str, default: int = _UNSET) -> int:
@@ -148,7 +148,7 @@ def _models() -> dict[str, dict[str, int]]:
 def bubbles(
     cell: Cell, profiles: Sequence[Profile], *, files: Sequence[DeployedFile] = ()
 ) -> Section | None:
-    """Return the section of a plan; None if no profile changes the shape of a pipeline.
+    """Return a plan's section on bubbles; None if no profile changes the shape of a pipeline.
 
     `files` should have the trainer's configuration, if it is known.
     """

@@ -134,7 +134,7 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
 
 
 def _use_columns(subject: MeasuredCell) -> list[VerdictColumn]:
-    """Return those columns about the use of devices for which an arm has a figure."""
+    """Return the columns about the use of devices, except those without a figure."""
     uses = subject.uses
 
     def column(head: str, figure_of: Callable[[DeviceUse], float | None]) -> list[VerdictColumn]:

@@ -61,7 +61,7 @@ def faster_by(verdict: Verdict, margin: float) -> Claim:
 
 
 def no_regression(verdict: Verdict) -> Claim:
-    """Claim that a gate passes, so that its margin holds; an undecided gate does not pass."""
+    """Claim that a gate excludes a loss of its margin; an undecided gate does not."""
     if verdict.kind is VerdictKind.INVALID:
         return _claim(verdict, "no regression", holds=False, is_undecided=False)
     if verdict.unproved and verdict.kind is not VerdictKind.SLOWER:

@@ -1,8 +1,8 @@
 """Make the patch for `git apply` that deploys the recipe of each cell.
 
 A setting is changed in place if the env file has one plain assignment of it. Otherwise it is
-appended, because the last assignment counts. Lines with a guard are always appended. A key of the
-trainer's configuration is changed in place. If a recipe must not reach another cell, a guard reads
+appended, because the last assignment counts. A key of the trainer's configuration is changed in
+place. If a recipe must not reach another cell, its lines are always appended, in a guard that reads
 the parallelism or the configuration, and a comment says where the recipe is not verified. A line
 with a hidden secret cannot be context in the patch, because it would not match the file.
 """
@@ -104,7 +104,7 @@ def _why_not(
     latest: Mapping[str, DeployedFile],
     say: Translator,
 ) -> str:
-    """Return why files that other cells read too cannot deploy a recipe; "" if they can."""
+    """Return why the files of a cell cannot deploy its recipe; "" if they can."""
     if not all(conflict.guard for conflict in against):
         return say("no variable tells the conflicting cells apart")
     if (recipe.flags or recipe.env) and not any(file.is_shell for file in cell.files):
@@ -221,8 +221,8 @@ def _with_recipe(
         comment = _recipe_comment(cell, recipe, against)
         return _appended(text, comment + guarded_lines(recipe, against))
     shown = {name: value for name, value in recipe.env.items() if not is_secret(name)}
-    # A line is changed in place, because appending the opposite would leave the old line and the
-    # comment above it.
+    # Lines are changed in place: if the opposite value were appended, the old line and the comment
+    # above it would stay.
     is_default = recipe.id == NO_ENV_ID
     changed = with_settings(text, recipe.flags, shown, drops=is_default)
     secret = {name: value for name, value in recipe.env.items() if is_secret(name)}
@@ -262,7 +262,7 @@ def _set_keys(
     recipe: Profile,
     say: Translator,
 ) -> str:
-    """Set the recipe's keys in the text of `config` in `texts`; return why not, "" if done."""
+    """Set the recipe's keys in the entry of `config` in `texts`; return why that fails, or ""."""
     if config is None:
         return say("the sweep did not record the trainer's configuration file")
     overridden = [key for key in recipe.overrides if key in cell.cell.overrides]

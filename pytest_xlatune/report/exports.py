@@ -135,7 +135,7 @@ class ClientExport(Export):
 
     @abstractmethod
     def log(self, report: Exported, *, key: str) -> Json:
-        """Give the figures to the client; return where they are then. See `texts` for `key`."""
+        """Give the figures to the client; return where it keeps them. See `texts` for `key`."""
 
     def check(self) -> None:
         """Check that the client is installed and can be used."""

@@ -81,7 +81,7 @@ def conflicts(cell: MeasuredCell, cells: Sequence[MeasuredCell]) -> list[Conflic
         shared = _shared_part(cell, other)
         gate = _gate_on(cell, other)
         if other is cell or not shared or (gate is not None and not gate.holds):
-            continue  # the gate itself makes a conflict, below
+            continue  # a gate that does not hold makes a conflict, below
         verdict = gate.verdict if gate is not None else _verdict_on(shared, other)
         if _may_reach(shared, other, cells, verdict):
             continue
@@ -149,7 +149,7 @@ def _shared_part(cell: MeasuredCell, other: MeasuredCell) -> dict[Key, str]:
 
 
 def _gate_on(cell: MeasuredCell, other: MeasuredCell) -> OtherCell | None:
-    """Return what wave 6 found for the recipe in the other cell; None if it was not there."""
+    """Return what wave 6 found for the recipe in the other cell; None if it did not run there."""
     is_variant = (
         cell.cell.parallelism == other.cell.parallelism
         and cell.cell.batch_text == other.cell.batch_text
@@ -179,7 +179,7 @@ def _harmful_part(
 ) -> tuple[tuple[str, ...], Verdict | None]:
     """Return the names of a part of the settings that does harm in a cell, and the verdict on it.
 
-    With a flag that runs out of memory there, even the baseline of that cell would fail.
+    One flag is enough: if it runs out of memory, even that cell's baseline would fail.
     """
     for profile, verdict in _measured(cell):
         part = settings_of(profile)

@@ -119,8 +119,8 @@ _FIELD_NAMES = {  # field of a cell -> its name for people
 def history(past: Sequence[PastStudy], *, is_one_cell: bool = False) -> Document:
     """Return studies as a document with their cost, the oldest first.
 
-    `is_one_cell` says that all studies are of one cell, as a user names it. Then the document also
-    says how the cell of each study differs from that of the first study, because figures of
+    `is_one_cell` says that a user named one cell. The name stays if the cell changes, so the
+    document then also says how each study's cell differs from the first study's: figures of
     different cells do not compare.
     """
     ordered = by_date(past)

@@ -1,7 +1,7 @@
 """The leaderboard of a cell: how its sweep ended, its profiles in tables, and all its jobs.
 
-A winner is a profile that the statistics call FASTER, never the largest estimate. That nothing
-helps is a claim about all measured profiles at once: none gains more than M, the largest gain that
+A winner is a profile that the statistics call FASTER, never the largest estimate. The claim that
+nothing helps is about all measured profiles at once: none gains more than M, the largest gain that
 is not excluded. Confirmed and screened profiles never share a table: the best of many single runs
 is partly best by luck (winner's curse), so its delta does not compare with a confirmed one. The
 order in a table is that of the conclusion. This module computes no delta, interval or verdict.
@@ -195,7 +195,7 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
     `load` has the measured batch sizes if there are several, and is "" otherwise.
     """
     cell, conclusion = subject.cell, subject.conclusion
-    # a trial with `memory` only compiled on this machine, and is no job
+    # a result with `memory` is of a compilation on this machine, not of a job
     history = [result for result in subject.history if result.memory is None]
     protocol = cell.protocol
     length = cell.max_target_length
@@ -417,7 +417,7 @@ def _why_no_winner(verdict: Verdict, conclusion: Conclusion, say: Translator) ->
             "the recipe is the smallest set that is not shown to be slower than {largest}",
             largest=literal(recipe.largest),
         )
-    # The recipe starts from `recipe.largest`. A faster arm is a stack.
+    # A stack that gains more may not lead, because no block has its parts.
     return say(
         "the same blocks have no run without some of its settings, so any of these may do nothing"
     )
@@ -514,7 +514,7 @@ def profile_columns(
 
 
 def _result_columns(conclusion: Conclusion, say: Translator) -> tuple[VerdictColumn, ...]:
-    """Return the columns of a leaderboard after the settings."""
+    """Return the columns that follow the settings in a leaderboard."""
     base, metric = conclusion.baseline, conclusion.metric
 
     def without_reference(text_of: Callable[[Verdict], str]) -> Callable[[Verdict], str]:
@@ -546,7 +546,7 @@ def tables(
     is_short: bool = False,
     say: Translator = ENGLISH,
 ) -> Iterator[Block]:
-    """Yield the tables of verdicts that have rows; the first always has the reference.
+    """Yield the tables of verdicts, except empty ones; the first always has the reference.
 
     Args:
         subject: the facts of the cell.

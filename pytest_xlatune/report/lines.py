@@ -173,7 +173,7 @@ def progress_text(
         left: the jobs that are left, as planned and at most.
         trial_s: the seconds that each trial took so far; None if they are not known.
     """
-    # a trial with `memory` only compiled on this machine, and is no job
+    # a result with `memory` is of a compilation on this machine, not of a job
     history = [result for result in history if result.memory is None]
     running = sum(result.status is TrialStatus.RUNNING for result in history)
     over = sum(result.status.is_final for result in history)

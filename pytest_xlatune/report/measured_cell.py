@@ -53,7 +53,7 @@ _NO_LOSS = (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
 
 
 class OtherCell(Record, frozen=True, kw_only=True):
-    """The verdicts of wave 6 on the best two, in another configuration of the model.
+    """The verdicts of wave 6 on the two best profiles, in another configuration of the model.
 
     Attributes:
         config_tag: the name of that configuration.
@@ -92,8 +92,8 @@ class DeviceUse(Record, frozen=True, kw_only=True):
 
     Attributes:
         tflops: TFLOP/s, the mean over runs that print it; None if no run does.
-        mfu: percent of the peak that the user stated; without a stated peak, as the logs print it;
-            None if unknown.
+        mfu: percent of the peak that the user stated, or else the mean of what the logs print; None
+            if unknown.
         memory_gb: the largest memory of the compiled step in any run, in units of 2^30 bytes; None
             if no run prints it.
     """
@@ -129,8 +129,8 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         record: machine, software, time and commands of the trials; None for an imported table.
         slots: the digest of the cell on each node slot, and its nodes; () if there is only one.
         exposed: the parts of a step of the baseline, from an evidence run; None if there is none.
-        known: lines from other files of the cell: figures of a calibration that later plans use, or
-            how nodes that ran in pairs did alone.
+        known: lines from other files: the figures of the cell's calibration or, for pairs of nodes,
+            what a check of each node alone has shown.
     """
 
     conclusion: Conclusion

@@ -85,7 +85,7 @@ class Forest:
 
 
 class _Axis:
-    """An axis that turns changes, of which one is 0, into percent of the width."""
+    """An axis that turns changes into percent of the width; one must be 0."""
 
     def __init__(self, changes: Sequence[float]) -> None:
         low, high = min(changes), max(changes)
@@ -202,7 +202,7 @@ class Matrix:
 
 
 def pair_matrix(subject: MeasuredCell) -> Matrix | None:
-    """Return the matrix of the changes of all pairs; None without pairs, or of too many nodes.
+    """Return the matrix of the changes of all pairs; None without pairs, or with too many nodes.
 
     The table of the slowest pairs is in the document, whatever their number.
     """

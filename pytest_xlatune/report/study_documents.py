@@ -103,8 +103,8 @@ def _candidates(subject: MeasuredCell) -> Table:
 
 def _answer(verdict: Verdict) -> str:
     if verdict.kind is VerdictKind.INVALID:
-        has_run = "not comparable" if verdict.n else "not measured"
-        return has_run if verdict.can_run else "cannot run"
+        answer = "not comparable" if verdict.n else "not measured"
+        return answer if verdict.can_run else "cannot run"
     return _ANSWERS[verdict.kind]
 
 

@@ -192,8 +192,8 @@ def refuse_shadowed(launcher: Launcher, cell: Cell) -> None:
 def _reached_in_repository(launcher: CheckoutLauncher, word: str, *, cwd: str) -> Path | None:
     """Return the path in the repository that a word reaches under another name; else None.
 
-    Paths that begin with the repository's own name are replaced by the checkout's, and folders in
-    `launcher.keep` are meant to be shared.
+    Paths below the repository's own path, which the checkout's replaces, are allowed, and so are
+    folders in `launcher.keep`, which are shared.
     """
     path, top = Path(cwd or "/", word), Path(launcher.repository).resolve()
     is_replaced = path.is_relative_to(launcher.repository) and ".." not in path.parts

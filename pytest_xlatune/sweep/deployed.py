@@ -10,8 +10,8 @@ repository that contains the file, so that a patch applies there.
 A profile's text wins over the deployed one, so a flag is undone by appending its default. Defaults
 are the compiler's own: from the catalog for the target's jaxlib, or stated by the sweep; an unknown
 default is never guessed. Variables stay as they are deployed: a profile cannot remove a variable,
-each library decides whether an empty one counts as unset, and several describe the site (adapters,
-interfaces), so that another network would be measured.
+each library decides whether an empty one counts as unset, and without those that describe the site
+(adapters, interfaces) another network would be measured.
 """
 
 from __future__ import annotations
@@ -173,15 +173,15 @@ def refuse_changed(
 ) -> None:
     """Raise ConfigError if the trainer's configuration is not the one that was measured.
 
-    The text of an env file is compared only if its variables are unknown here, because a node
-    sources it; otherwise they are part of the cell.
+    The text of an env file is compared only if this machine cannot source the file; otherwise its
+    variables are part of the cell.
 
     Raises:
         ConfigError: the message names the file.
     """
     # Comments are not compared: the patch that a report recommends adds some.
-    is_sourced = bool(launcher.env_files_of(cell)) and not cell.sourced
-    known = {file.path: _meaning(file.text) for file in before if is_sourced or not file.is_shell}
+    is_unsourced = bool(launcher.env_files_of(cell)) and not cell.sourced
+    known = {file.path: _meaning(file.text) for file in before if is_unsourced or not file.is_shell}
     for file in now:
         if known.get(file.path, _meaning(file.text)) != _meaning(file.text):
             raise ConfigError(
@@ -282,7 +282,7 @@ def hidden_values(
     """Return the secrets that trials get besides those in their cells, as far as they are known.
 
     They are in env files, and in variables of this process that the launcher passes on. They are
-    needed to hide them in logs, where a library may quote a token in its exception.
+    hidden in logs, where a library may quote a token in its exception.
     """
     names = launcher.inside.inherit
     secrets = secrets_of(
@@ -320,7 +320,7 @@ def context_of(cell: Cell, launcher: Launcher) -> Context:
 
 
 def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
-    """Return flag -> default in a release, where it is known, in the spelling of the flag.
+    """Return flag -> default in a release, where it is known, spelled as XLA_FLAGS takes it.
 
     With "" as `jaxlib`, it returns the defaults that never changed. Defaults that no text can
     restore are left out.
@@ -341,7 +341,7 @@ def defaults_of(names: Iterable[str], jaxlib: str) -> dict[str, str]:
     return defaults
 
 
-# flags without which another cell would run, or none, e.g. with another number of CPU devices
+# flags without which no cell would run, or another one, e.g. on another number of CPU devices
 _CELL_FLAGS = frozenset({"xla_force_host_platform_device_count", "xla_gpu_cuda_data_dir"})
 
 

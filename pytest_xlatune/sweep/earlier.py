@@ -1,4 +1,4 @@
-"""What earlier sessions stored about a cell: its calibration, its trials, the jaxlib they ran.
+"""What earlier sessions stored about a cell: its calibration, its trials, the pace of its jobs.
 
 A calibration is only used for planning, and only for the same cell. This module measures nothing.
 """

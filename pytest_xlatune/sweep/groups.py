@@ -457,7 +457,7 @@ class SiteSettings(SettingsGroup):
 
     @property
     def chosen_executor(self) -> "Executor":
-        """The executor with the name `executor`; it is only asked about its kind.
+        """The executor that `executor` names, for questions about its class alone.
 
         Raises:
             ConfigError: there is no such executor, or it cannot be loaded.

@@ -10,22 +10,64 @@ is allowed. A found input is written to the folder of --keep. Exit status 1 wher
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
+import math
+import os
 import random
 import re
 import resource
 import secrets
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count, repeat
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from pytest_xlatune.model.errors import XlatuneError
-from tests.fuzz.readers import Reader, readers
+from msgspec.structs import replace
+
+from pytest_xlatune.catalog.context import Context
+from pytest_xlatune.catalog.rules import check
+from pytest_xlatune.evidence.hlo import read_hlo
+from pytest_xlatune.evidence.hlo.dump import read_debug_options, read_memory_report
+from pytest_xlatune.evidence.trace import parse_families
+from pytest_xlatune.evidence.trace._chrome import read_trace_json
+from pytest_xlatune.evidence.trace.breakdown import drill
+from pytest_xlatune.executors.slurm._commands import (
+    SEPARATOR,
+    parse_sacct,
+    parse_scontrol,
+    parse_squeue,
+)
+from pytest_xlatune.executors.slurm.nodes import parse_sinfo
+from pytest_xlatune.ledger import LEDGER, Ledger
+from pytest_xlatune.logs import LogReader, LogReport, read_log
+from pytest_xlatune.logs._signatures import table
+from pytest_xlatune.logs.figures import read_figures
+from pytest_xlatune.logs.grammar import parse_metrics
+from pytest_xlatune.logs.triage import diagnose, end_of, primary
+from pytest_xlatune.model.cell import Parallelism, Protocol
+from pytest_xlatune.model.errors import ParseError, XlatuneError
+from pytest_xlatune.model.hosts import expand
+from pytest_xlatune.model.metric import BUSBW
+from pytest_xlatune.model.profile import Profile, parse_flags
+from pytest_xlatune.model.record import read_json
+from pytest_xlatune.model.result import Outcome, TrialResult
+from pytest_xlatune.report.measured_cell import read_cells
+from pytest_xlatune.stats.score import score
+from pytest_xlatune.studies.trials import wave_order
+from pytest_xlatune.sweep.settings import read_settings
+from pytest_xlatune.tasks.import_table import read_table
+from pytest_xlatune.tasks.read_logs import protocol_of, score_with
+from tests.helpers.captures import node, read_xplane, reconciles, trace_json
 
 MOST_BYTES = 1 << 17
 MORE_MEMORY = 1 << 30  # address space beyond what the process has when it begins
@@ -160,8 +202,8 @@ def main() -> int:
     began_s = time.monotonic()
     counts, found = fuzz(said.number, inputs=inputs, seconds=said.seconds, only=said.only)
     took_s = time.monotonic() - began_s
-    for name, count in counts.most_common():
-        say(f"{count:9}  {name}")
+    for name, times in counts.most_common():
+        say(f"{times:9}  {name}")
     say(f"{counts.total()} inputs in {took_s:.0f} s, {len(found)} found")
     for each in found:
         said.keep.mkdir(parents=True, exist_ok=True)
@@ -169,6 +211,229 @@ def main() -> int:
         path.write_bytes(each.data)
         say(f"{each.reader}: {each.what} ({len(each.data)} bytes in {path})")
     return 1 if found else 0
+
+
+DATA = Path(__file__).parents[1] / "data"
+ROOT = Path(__file__).resolve().parents[2]
+# real captures, where a machine has them beside the project
+REAL = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "data" / "traces"))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reads a text: its name in reports, texts that it reads, and its share of all inputs."""
+
+    name: str
+    samples: tuple[bytes, ...]
+    read: Callable[[bytes], object]
+    share: float = 1.0
+
+
+def text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def flags(data: bytes) -> None:
+    """Read flags, and hold a profile with them against the rules of the catalog."""
+    known = parse_flags(text(data))
+    value = str(known[0].value) if known else ""
+    env = {"NCCL_BUFFSIZE": f"{value}M", "NCCL_MAX_NCHANNELS": value}
+    check((Profile(id="other"), Profile(id="these", flags=known, env=env)), Context())
+    wave_order(f"wave{value}")
+
+
+def of_text(read: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: read(text(data))
+
+
+def reported(data: bytes, sizes: Iterator[int], *, is_in_full: bool = False) -> LogReport:
+    """Read a log in chunks; in full, no line of a step is read by the shape of another."""
+    reader = LogReader()
+    if is_in_full:
+        reader._step_shapes = None
+    at = 0
+    while at < len(data):
+        size = next(sizes)
+        reader.feed(data[at : at + size])
+        at += size
+    reader.close()
+    return reader.report()
+
+
+def log(data: bytes) -> None:
+    """Read whole, line by line in full and in chunks to the same; judge and score it."""
+    whole = read_log([data])
+    rng = random.Random(len(data))
+    if repr(reported(data, repeat(1 << 20), is_in_full=True)) != repr(whole):
+        raise AssertionError("step lines read by their shape give another report")
+    if repr(reported(data, (rng.choice((9, 300, 5000, 40_000)) for _ in count()))) != repr(whole):
+        raise AssertionError("another chunking gives another report")
+    protocol = protocol_of(whole)
+    for each in (protocol, replace(protocol, metric="busbw")):
+        primary(diagnose(whole, end_of(whole), each))
+        score_with(whole, each)
+
+
+def metrics(data: bytes) -> None:
+    steps = parse_metrics(text(data))
+    score(steps, protocol=Protocol(), tokens_per_device_step=math.nan)
+
+
+def ledger(data: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        (Path(folder) / LEDGER).write_bytes(data)
+        Ledger(Path(folder) / LEDGER).refresh()
+
+
+def toml(data: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        (Path(folder) / "xlatune.toml").write_bytes(data)
+        read_settings(Path(folder) / "xlatune.toml", root=Path(folder))
+
+
+def hlo(data: bytes) -> None:
+    read_hlo(text(data).splitlines(keepends=True), "fuzz")
+
+
+def options(data: bytes) -> None:
+    for read in (read_debug_options, read_memory_report):
+        read(text(data))
+
+
+def records(data: bytes) -> None:
+    try:
+        value = read_json(data)
+    except ValueError:
+        raise ParseError("no JSON") from None
+    for kind in (Outcome, TrialResult):
+        try:
+            kind.from_json(value)
+        except XlatuneError:
+            continue
+    parse_families(value, where="fuzz")
+
+
+def slurm(data: bytes) -> None:
+    for parse in (parse_sacct, parse_squeue, parse_scontrol, parse_sinfo):
+        parse(text(data))
+
+
+SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+
+def log_samples() -> Iterator[bytes]:
+    labels = (
+        "",
+        " 0: I0112 07:08:09.123456 140001 metric_logger.py:226] ",
+        "(MaxTextTrainerActor pid=812, ip=10.0.0.7) ",
+    )
+    plain, labelled, of_ray = (
+        "".join(
+            f"{label}completed step: {each}, seconds: 28.9{each:02}, TFLOP/s/device: 261.25, "
+            f"MFU: 40.1%, Tokens/s/device: {990 + each}.5, total_weights: 458752, loss: 7.125\n"
+            for each in range(12)
+        )
+        for label in labels
+    )
+    config = (
+        "JOB_ID=88\nXLA_FLAGS=--xla_a=1 --xla_b='x y'\nNCCL_DEBUG=INFO\n"
+        "Config param steps: 15\nConfig param profiler: ProfilerType.XPLANE\n"
+        "Config param per_device_batch_size: 7.0\nConfig param max_target_length: 4096\n"
+        "Config param eval_interval: -1\nMemstats: After params initialized:\n"
+    )
+    known = [each.sample for each in table().signatures] + list(table().harmless)
+    ends = (
+        "Status:  FAILED (exit 143) - stage\n== Training FAILED (exit=143, 84s) ==\n"
+        "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-01-12T07:08 DUE TO TIME LIMIT ***\n"
+    )
+    yield (config + plain).encode()
+    yield (config + labelled + ends).encode()
+    yield (config * 2 + of_ray + "\n".join(known[::2])).encode()
+    yield ("\n".join(known) + "\n" + plain).encode()
+    yield "".join(
+        f"{rank}@gpu{rank + 17:03d}> {line}\n"
+        for line in (*config.splitlines(), *plain.splitlines(), *known[:3])
+        for rank in range(3)
+    ).encode()
+    yield (
+        b"[1,0]<stdout>: completed 7, per-step scalar metrics {'learning/loss': 9.25, "
+        b"'perf/step_time_seconds': Array(0.52, dtype=float32)}\r\x1b[36mx\x1b[0m\0\n"
+        b"[20260929 19:48:42][rank-0/16][INFO] completed profiler activation/deactivation step: 5, "
+        b"total_weights: 1024, loss: 7.4\n"
+    )
+
+
+def flag_samples() -> Iterator[bytes]:
+    yield b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d"
+    for name in ("all_gather_combine_threshold_bytes", "graph_level", "autotune_level"):
+        yield f"--xla_gpu_{name}=8".encode()
+
+
+def metric_sample() -> bytes:
+    figures = {
+        "learning/loss": 7.1,
+        "perf/step_time_seconds": 0.5,
+        "perf/per_device_tokens_per_sec": 1024.0,
+        "perf/per_device_tflops_per_sec": math.nan,
+    }
+    lines = (json.dumps({"step": float(step), **figures}) + "\n" for step in range(15))
+    return "".join(lines).encode()
+
+
+def slurm_samples() -> Iterator[bytes]:
+    for row in (
+        "88|FAILED|1:0|node[001-004]|1768201689|1768201789|None|x|/w",
+        "88|CANCELLED by 0|None assigned|Unknown|Unknown|Priority||",
+        "n1|idle|batch*|none|8/0/0/8|2026-01-12T07:08:09|root",
+    ):
+        yield row.replace("|", SEPARATOR).encode() * 2
+    yield (
+        b"JobId=88 JobName=x UserId=u(1) Reason=None JobState=RUNNING ExitCode=0:0 "
+        b"StartTime=1768201689 EndTime=Unknown NodeList=node[001-004] WorkDir=/w Comment=c\n"
+    )
+
+
+def readers() -> tuple[Reader, ...]:
+    """Return every reader; those of traces with real captures where they are at hand."""
+    programs = sorted((DATA / "evidence").rglob("*.txt.gz"))[:4]
+    beside = [*(DATA / "evidence").rglob("*.debug_options"), *(DATA / "evidence").rglob("*.txt")]
+    planes = sorted(REAL.glob("*gemm*.xplane.pb")) if REAL.is_dir() else []
+    ledgers = sorted((ROOT / "reports").rglob("*.json"))[:2]
+    event = (
+        b'{"schema":4,"at":1.0,"event":"nodes-pinned","cell_digest":"ab","nodes":["n1","n2"]}\n'
+        b'{"schema":4,"at":2.5,"event":"attempt-intended","trial_id":"t","attempt":1,'
+        b'"comment":"c"}\n'
+    )
+    outcome = b'{"state":"failed","exit_code":1,"signal":null,"nodes":["n1"],"start_s":1.5}'
+    plain = (
+        b"job,profile,flags,env,tgs,step_s,status\n1,baseline,,,990.5,28.9,ok\\n"
+        b'2,a,--xla_a=1,"NCCL_X=1 NCCL_Y=\'a b\'","1,001.5",25.24 s,ok\n3,b,,,,,oom\n'
+    )
+    tables = (plain, b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n")
+    settings = b'budget = 40\nnodelist = "node[001-008]"\n[slurm]\nqos = "m"\nalpha = [1, 2.5]\n'
+    cells = tuple(each.read_bytes()[:30_000] for each in ledgers) or (b"{}",)
+    hosts = (b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login")
+    figures = ((DATA / "nccl_tests.txt").read_bytes(), next(log_samples()))
+    captures = (node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1]))
+    events = (trace_json(40), gzip.decompress(trace_json(20)))
+    return (
+        Reader("log", tuple(log_samples()), log, share=6),
+        Reader("metrics file", (metric_sample(),), metrics, share=2),
+        Reader("figures", figures, lambda data: read_figures(data.splitlines(True), BUSBW)),
+        Reader("ledger", (event,), ledger),
+        Reader("settings", (settings,), toml),
+        Reader("table", tables, of_text(partial(read_table, where="fuzz")), share=2),
+        Reader("HLO", tuple(gzip.decompress(each.read_bytes())[:60_000] for each in programs), hlo),
+        Reader("beside HLO", tuple(each.read_bytes()[:20_000] for each in beside[:6]), options),
+        Reader("xplane", captures, lambda data: reconciles(drill([read_xplane(data, "fuzz")]))),
+        Reader("trace.json", events, lambda data: reconciles(drill([read_trace_json(data, "f")]))),
+        Reader("node list", hosts, of_text(expand), share=2),
+        Reader("Slurm", tuple(slurm_samples()), slurm, share=2),
+        Reader("records", (outcome,), records),
+        Reader("known cells", cells, of_text(partial(read_cells, where="fuzz")), share=0.5),
+        Reader("flags", tuple(flag_samples()), flags),
+        Reader("parallelism", (b"PP=2,FSDP=4",), of_text(Parallelism.parse), share=0.5),
+    )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fuzz.fuzz import fuzz, one
-from tests.fuzz.readers import Reader, readers
+from tests.fuzz.fuzz import Reader, fuzz, one, readers
 
 LONG = b"9" * 5000  # Python refuses to make an integer of it, with a ValueError
 

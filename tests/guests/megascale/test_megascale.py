@@ -1,28 +1,39 @@
-"""Digests that libtpu wrote are read as its reports were, in any dress; what only quotes is not."""
+"""Digests that libtpu wrote: read in any dress, shown, and what a trial makes of them."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from pytest_xlatune.campaign.playbook import Facts, decide
+from pytest_xlatune.cli import main
 from pytest_xlatune.guests.megascale.digest import (
+    Cause,
     Digest,
     FirstError,
     MegascaleReport,
     Trigger,
+    causes,
 )
 from pytest_xlatune.guests.megascale.digests import MegascaleReader
-from pytest_xlatune.logs import read_log
+from pytest_xlatune.guests.megascale.environment import check, settings_of_this_host
+from pytest_xlatune.logs import LogReader, read_log
+from pytest_xlatune.logs.triage import as_told, primary
 from pytest_xlatune.model.failure import FAILURES, FailureClass
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import Action, Outcome, State
 from tests.helpers.digests import STEP, recorded
+from tests.helpers.sessions import QuickExecutor
 
 DECOY = 'I0112 07:08:09.000001 77 notes.cc:5] grep for "Megascale detects a hang that is likely"'
 OTHER = "I0000 00:00:1795377644.564581   13901 transport.cc:77] peer t/9:h-9 is slow"
@@ -354,3 +365,191 @@ def test_a_digest_whose_sentences_are_broken_into_lines_is_read() -> None:
             (found,) = read(dressed).digests
             assert found.cause == cause
             assert [each.host for each in found.culprits] == hosts
+
+
+# prints MaxText's lines, after two steps the file DIGEST, and hangs or fails as END says
+TRAINER = """\
+import os, pathlib, sys, time
+print(f"XLA_FLAGS={os.environ['XLA_FLAGS']}", flush=True)
+for step in range(12):
+    if step == 2 and "DIGEST" in os.environ:
+        sys.stderr.write(pathlib.Path(os.environ["DIGEST"]).read_text())
+        sys.stderr.flush()
+        time.sleep(100 if os.environ["END"] == "hang" else 0)
+        sys.exit(1)
+    print(f"completed step: {step}, seconds: 0.512, TFLOP/s/device: 0.1, "
+          f"Tokens/s/device: 1000.{step}, total_weights: 512, loss: 7.1", flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["hang", "1"])
+def test_a_chip_stops_the_sweep_and_its_host_is_named(
+    folder: Any, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QuickExecutor, "beside", "fast" if end == "hang" else "")
+    (case,) = (e for e in recorded() if (e["fault"], e["version"]) == ("bad-chip", "0.0.52"))
+    (folder.path / "digest.txt").write_text(case["text"], encoding="utf-8")
+    env = {"DIGEST": str(folder.path / "digest.txt"), "END": end}
+    digest = f'        profile("fast", "--xla_fast=1", env={env!r}),\n'
+    folder.write(profiles=f'{digest}        profile("same", "--xla_same=1"),\n')
+    patient = "resources=Resources(patience=Patience(after_fatal_s=1))"
+    sweep = folder.read("test_sweep.py").replace(
+        'executor="local"', f'executor="local", unseen=("xla_*",), {patient}'
+    )
+    (folder.path / "test_sweep.py").write_text(sweep, encoding="utf-8")
+    (folder.path / "trainer.py").write_text(TRAINER, encoding="utf-8")
+    result = folder.run("-m", "wave2")
+    job, task, host = case["truth"][0]
+    decided = [each for each in folder.events("decided") if each["cls"]]
+    assert [(each["next"], each["cls"]) for each in decided] == [("stop", "tpu-chip")]
+    assert decided[0]["detail"] == f"leave out {job}/{task}:{host}"
+    assert f"leave out {job}/{task}:{host}" in result.stdout.str()
+    assert len(folder.events("attempt-cut-short")) == (end == "hang")
+
+
+OF_FAULT = {each["fault"]: each for each in recorded() if each["version"] == "0.0.52"}
+CHIP = "{}/{}:{}".format(*OF_FAULT["bad-chip"]["truth"][0])
+
+
+def test_a_folder_of_logs_is_one_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def shown(*words: str | Path, status: int = 0) -> str:
+        assert main(["megascale", *map(str, words)]) == status
+        out, err = capsys.readouterr()
+        return out + err
+
+    log, pod = tmp_path / "a.log", tmp_path / "pod-0"
+    pod.mkdir()
+    log.write_text(f"{STEP}\n{OF_FAULT['bad-chip']['text']}", encoding="utf-8")
+    (pod / "b.log.gz").write_bytes(gzip.compress(OF_FAULT["link"]["text"].encode()))
+    (pod / "c.log").write_text(f"{STEP}\n", encoding="utf-8")
+    document = json.loads(shown(tmp_path, "--json"))
+    assert [each["cause"] for each in document["digests"]] == ["BAD_TPU_CHIP", "NETWORKING_ISSUE"]
+    assert document["digests"][0]["line"] == 2
+    assert document["trigger"] is None
+    text = shown(tmp_path)
+    for words in (f"named by libtpu: {CHIP}", "broken link: ", "layout of libtpu 0.0.52"):
+        assert words in text
+    assert shown(pod / "c.log") == "no Megascale digest in 1 file\n"
+    (tmp_path / "empty").mkdir()
+    assert "the folder has no file" in shown(tmp_path / "empty", status=2)
+    assert "no such file" in shown(tmp_path / "nowhere", status=2)
+    # the error of each worker, with all its lines
+    log.write_text(OF_FAULT["unrecoverable"]["text"], encoding="utf-8")
+    text = shown(log)
+    for worker, message in messages(OF_FAULT["unrecoverable"]).items():
+        assert f"  {worker}: " + message.replace("\n", "\n      ") in text
+    # one digest proves no chip; copies of one in the logs of two pods are one
+    text = OF_FAULT["bad-chip"]["text"]
+    (launch,) = set(re.findall(r"Launch ID: (\d+)", text))
+    for number in range(4):
+        other = text.replace(f"Launch ID: {launch}", f"Launch ID: {int(launch) + number}")
+        (tmp_path / f"{number}.log").write_text(other, encoding="utf-8")
+    log.write_text(text, encoding="utf-8")
+    said = shown(tmp_path)
+    assert "more than three digests" in said
+    assert f"  {CHIP}: 4 digests\n" in said
+    assert "more than three digests" not in shown(log)
+
+
+# file -> a good value, a bad one
+SETTINGS = {
+    "proc/sys/net/ipv4/tcp_slow_start_after_idle": ("0", "1"),
+    "proc/sys/net/core/default_qdisc": ("fq", "fq_codel"),
+    "proc/sys/net/ipv4/tcp_rmem": ("4096 41943040 314572800", "4096 131072 6291456"),
+    "proc/sys/net/ipv4/tcp_rto_min_us": ("5000", "200000"),
+    "sys/module/tcp_cubic/parameters/hystart_detect": ("2", "3"),
+    "sys/class/net/eth0/mtu": ("8896", "1460"),
+}
+
+
+def test_each_setting_of_a_host_is_judged_by_its_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for at, is_good in enumerate((True, False)):
+        for path, values in SETTINGS.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(f"{values[at]}\n")
+        items = [*check(settings_of_this_host(tmp_path))]
+        assert {item.name for item in items} > {"mtu.eth0", "default_qdisc"}
+        assert [item.is_good for item in items] == [is_good] * len(SETTINGS)
+    assert {item.is_good for item in check(settings_of_this_host(tmp_path / "no"))} == {None}
+    assert main(["megascale", "--check-env"]) in (0, 1)
+    assert "source: " in capsys.readouterr().out
+    assert main(["megascale"]) == 2
+
+
+@pytest.mark.parametrize("version", ["0.0.40", "0.0.52"])
+def test_the_end_of_a_cancelled_job_stays_a_cancel(version: str) -> None:
+    [case] = [e for e in recorded() if (e["fault"], e["version"]) == ("cancelled", version)][:1]
+    report = read_log([case["text"].encode()])
+    assert [(each.cls, each.action) for each in report.findings] == [("cancelled", Action.NONE)]
+    failed = Outcome(state=State.FAILED, exit_code=1)
+    assert as_told(failed, report, is_ours=False).state is State.CANCELLED
+    # what we ended, and what failed by itself, is none
+    assert as_told(failed, report, is_ours=True) is failed
+    oom = "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory\n"
+    told = read_log([f"{oom}{case['text']}".encode()])
+    assert as_told(failed, told, is_ours=False) is failed
+
+
+def test_steps_after_a_digest_refute_it() -> None:
+    reader = LogReader()
+    reader.feed(f"{STEP}\n{OF_FAULT['bad-chip']['text']}".encode())
+    fatal = reader.fatal
+    assert fatal is not None
+    assert fatal.cls == "tpu-chip"
+    for step in (8, 9, 10):
+        reader.feed(f"{STEP.replace('step: 7', f'step: {step}')}\n".encode())
+    assert reader.fatal is None
+    assert reader.report().steps_after_trouble == 3
+    # another start of the program
+    reader.feed(f"{STEP.replace('step: 7', 'step: 0')}\n".encode())
+    [told] = reader.findings
+    assert told.action is Action.NONE
+
+
+AFTER_ONE_AND_TWO = {
+    "UNKNOWN_CAUSE": ("mxla-hang-unknown", Next.RETRY, Next.GIVE_UP),
+    "BAD_TPU_CHIP": ("tpu-chip", Next.STOP, Next.STOP),
+    "FINGERPRINT_MISMATCH": ("program-mismatch", Next.STOP, Next.STOP),
+    "DATA_INPUT_STALL": ("data-stall", Next.STOP, Next.STOP),
+    "UNRECOVERABLE_ERROR": ("mxla-error", Next.RETRY, Next.GIVE_UP),
+    "DIFFERENT_MODULE": ("program-divergence", Next.STOP, Next.STOP),
+    "NETWORKING_ISSUE": ("network-link", Next.RETRY, Next.STOP),
+    "BAD_SC_CHIP": ("tpu-chip", Next.STOP, Next.STOP),
+    "PROGRAM_NOT_QUEUED": ("host-stuck", Next.RETRY, Next.STOP),
+    "LAUNCHES_ORDER_INCONSISTENT": ("program-divergence", Next.STOP, Next.STOP),
+    "ICI_ERROR": ("ici-error", Next.STOP, Next.STOP),
+}
+
+
+@pytest.mark.parametrize("fault", ["bad-chip", "not-queued", "link", "star", "unrecoverable"])
+def test_a_digest_is_the_finding_of_a_trial(fault: str) -> None:
+    case = OF_FAULT[fault]
+    found = primary(read_log([f"{STEP}\n{case['text']}".encode()]).findings)
+    assert found is not None
+    (cls, *_) = AFTER_ONE_AND_TWO[CAUSES[fault]]
+    # an error of a worker is of its link
+    assert found.cls == ("network-link" if fault == "unrecoverable" else cls)
+    job, task, host = case["truth"][0]
+    assert f"{job}/{task}:{host}" in found.detail
+
+
+@pytest.mark.parametrize("cause", causes(), ids=lambda each: each.enum)
+def test_the_playbook_knows_every_cause(cause: Cause) -> None:
+    ended = Outcome(state=State.FAILED, exit_code=1)
+    for word in (cause.enum, *cause.words):
+        lines = (
+            "  Full error digest: ",
+            f"    Potential cause: {word}",
+            "    Potential culprit workers: train/3:host-3@(0,0,1):0",
+        )
+        report = read_log(["".join(f"{PREFIX}{each}\n" for each in lines).encode()])
+        [found] = report.findings
+        cls, first, second = AFTER_ONE_AND_TWO[cause.enum]
+        assert found.cls == cls
+        assert "train/3:host-3" in found.detail
+        assert decide(ended, found).next is first
+        assert decide(ended, found, Facts(earlier=(cls,))).next is second

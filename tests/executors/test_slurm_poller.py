@@ -110,7 +110,6 @@ def test_the_queue_behind_what_runs_is_asked_for_now_and_then(polled: Polled) ->
 @rows(
     "said",
     {
-        "nothing": Reply(code=0, out=""),
         "garbage": Reply(code=0, out="\x00garbage \ufffd\n" * 20),
         "an error of its own": Reply(code=1, err="scontrol: fatal: read_slurm.conf: garbage"),
     },

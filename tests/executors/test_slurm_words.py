@@ -48,7 +48,6 @@ def told(state: str, code: str = "0:0", *, reason: str = "None") -> dict[str, Sl
         "requeued after a failure": ("FAILED+REQUEUED", "pending"),
         "the node did not boot": ("BOOT_FAIL", "node-fail"),
         "suspended is not over": ("SUSPENDED", "running"),
-        "an unknown word is never an end": ("WHAT_IS_THIS", "running"),
         "no word is never an end": ("", "running"),
     },
 )
@@ -179,20 +178,16 @@ def test_merge(slurm: str, ranks: list[Outcome], expected: tuple[Any, ...]) -> N
     assert not merge(Outcome(state=State.FAILED), [refused]).is_started
 
 
-def sinfo(*lines: str) -> str:
-    return "\n".join(line.replace(" ", SEPARATOR) for line in lines)
-
-
 NODES = parse_sinfo(
-    sinfo(
-        "n1 idle lab 96 1000 gpu:8 none",
-        "n1 idle big 96 1000 gpu:8 none",
-        "n2 allocated lab 96 1000 gpu:8 none",
-        "n3 idle* lab 96 1000 gpu:8 gone",
-        "n4 idle lab 48 1000 gpu:8 none",
-        "n5 idle lab 96 500 gpu:4 none",
-        "n6 completing lab 96 1000 gpu:8 none",
-    )
+    """\
+n1 idle lab 96 1000 gpu:8 none
+n1 idle big 96 1000 gpu:8 none
+n2 allocated lab 96 1000 gpu:8 none
+n3 idle* lab 96 1000 gpu:8 gone
+n4 idle lab 48 1000 gpu:8 none
+n5 idle lab 96 500 gpu:4 none
+n6 completing lab 96 1000 gpu:8 none
+""".replace(" ", SEPARATOR)
 )
 
 

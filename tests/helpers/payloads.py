@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,10 +19,6 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 def is_gone(pid: int) -> bool:
     return payload.start_ticks(pid) is None
-
-
-def python(code: str) -> tuple[str, ...]:
-    return (sys.executable, "-S", "-c", code)
 
 
 def outcome(folder: Path) -> Outcome:

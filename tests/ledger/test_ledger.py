@@ -32,10 +32,12 @@ from pytest_xlatune.ledger import (
     AttemptLetGo,
     AttemptSubmitted,
     CampaignOpened,
+    Decided,
     Event,
     EvidenceRecorded,
     Ledger,
     LedgerEntry,
+    NodesPinned,
     Noted,
     TrialEnded,
     TrialPlanned,
@@ -45,9 +47,10 @@ from pytest_xlatune.ledger import (
 )
 from pytest_xlatune.ledger.now import NOW, Now, read_now
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, LedgerState, replay
-from pytest_xlatune.model.cell import Cell
+from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import Exit, LedgerError
 from pytest_xlatune.model.message import Message, verbatim
+from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.record import (
     AnyRelativePath,
     JobId,
@@ -58,15 +61,73 @@ from pytest_xlatune.model.record import (
     Time,
     Timings,
 )
-from pytest_xlatune.model.result import Outcome, State, Submission, TrialStatus
+from pytest_xlatune.model.resources import Next
+from pytest_xlatune.model.result import (
+    Action,
+    Finding,
+    Outcome,
+    Score,
+    State,
+    Submission,
+    TrialResult,
+    TrialStatus,
+)
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.tasks.artifacts import read_attempt
+from tests.helpers.history import trial_of
 from tests.helpers.probes import make_cell
 from tests.helpers.scripted import FakeExecutor, campaign, run
-from tests.helpers.stories import CELL, STORY, ended, intended, result, submission, trial
 from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S
 
+# one trial that fails and comes again, another that is planned
+CELL = Cell(model_tag="toy-1b", parallelism=Parallelism.parse("FSDP=2"), deployed={"A": "1,2 'x'"})
+
+
+def trial(position: int = 0) -> Trial:
+    return trial_of(CELL, profile("overlap", "--xla_a=true"), position=position)
+
+
+def submission(of: Trial, attempt: int = 1) -> Submission:
+    return Submission(
+        trial_id=of.id, attempt=attempt, executor="local", job_id=f"71{attempt}", folder="f"
+    )
+
+
+def result(of: Trial, status: TrialStatus = TrialStatus.MEASURED) -> TrialResult:
+    score = Score(value=4.6, tgs=99.5, step_s=0.25, n_steps=10, window=(5, 14))
+    return TrialResult(trial=of, status=status, score=score, job_ids=("711",))
+
+
+def intended(of: Trial, attempt: int = 1) -> AttemptIntended:
+    return AttemptIntended(trial_id=of.id, attempt=attempt, comment=f"{of.id}.{attempt}")
+
+
+def ended(of: Trial, attempt: int = 1, state: State = State.COMPLETED) -> AttemptEnded:
+    return AttemptEnded(trial_id=of.id, attempt=attempt, outcome=Outcome(state=state))
+
+
+OOM = Finding(cls="oom-gpu", action=Action.DROP, line=7, text="out of memory", detail="3 GiB")
+STORY: tuple[Event, ...] = (
+    CampaignOpened(cells=(CELL,), study="tuning", session="s1", versions={"pytest-xlatune": "0.1"}),
+    TrialPlanned(trial=trial(0)),
+    TrialPlanned(trial=trial(1)),
+    intended(trial(0)),
+    AttemptSubmitted(submission=submission(trial(0))),
+    AttemptEnded(
+        trial_id=trial(0).id,
+        attempt=1,
+        outcome=Outcome(state=State.NODE_FAIL, nodes=("node001",)),
+        findings=(OOM,),
+    ),
+    Decided(trial_id=trial(0).id, attempt=1, next=Next.RETRY, cls="node", evidence="node001 died"),
+    intended(trial(0), 2),
+    AttemptSubmitted(submission=submission(trial(0), 2)),
+    ended(trial(0), 2),
+    TrialEnded(result=result(trial(0))),
+    NodesPinned(cell_digest=CELL.digest, nodes=("node001", "node002")),
+    Noted(text="torn\nlines, \u2028 and ünïcode"),
+)
 LINE = b'{"schema":4,"at":1.0,"event":"noted","text":"fine"}\n'
 
 

@@ -412,7 +412,7 @@ class Campaign:
             try:
                 self._state = replay(new, onto=self._state)
             except UnreadableLedgerError as error:
-                # a part of a ledger is no state: whoever asks again reads it again, and is refused
+                # what was read is only a part: it is forgotten, and the next call reads all again
                 self.ledger = Ledger(self.ledger.path)
                 self._forget()
                 raise UnreadableLedgerError(f"{self.ledger.path}: {error}") from None
@@ -506,7 +506,7 @@ class Campaign:
     ) -> None:
         """Log once that the scheduler is away, or back; notify people after `_NOTIFY_AFTER_S`.
 
-        `error` is None if it answers. `since_s` is when the turn began in which it did not.
+        `error` is None if the scheduler answers; if not, the turn began at `since_s`.
         """
         is_first = self._silent_since_s is None
         if error is None and is_first:
@@ -520,7 +520,10 @@ class Campaign:
         since_s = self._silent_since_s or since_s
         self._silent_since_s = None if error is None else since_s
         is_long = self._run.clock.ticks() - since_s >= _NOTIFY_AFTER_S
-        if self._is_silence_noted if error is None else is_long and not self._is_silence_noted:
+        is_to_note = is_long and not self._is_silence_noted
+        if error is None:
+            is_to_note = self._is_silence_noted
+        if is_to_note:
             self._is_silence_noted = error is not None
             self._write(Noted(why=why))
 

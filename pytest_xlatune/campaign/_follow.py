@@ -89,8 +89,8 @@ class Leftovers:
 class EndedAttempt:
     """All that is known of an attempt that is over: its trial, its end and its files.
 
-    `ran_on` has the trials that it is compared with: arm -> line or file that shows a device -> the
-    device.
+    `ran_on` has the devices of the arms that it is compared with: arm -> {line or file -> the
+    device that it shows}.
     """
 
     trial: Trial
@@ -167,10 +167,12 @@ class _Watch:
             if tail.reader.fatal is None:
                 tail.fatal_at = None
                 continue
-            before, now = tail.fatal_at or self.place, self.place
-            tail.fatal_at = before
+            tail.fatal_at = tail.fatal_at or self.place
+            former_start, former_phase, former_step = tail.fatal_at
+            start, phase, step = self.place
             # after enough steps of rank 0, the line of another rank was not fatal
-            if before[:2] == now[:2] and now[2] - before[2] < _STEPS_AFTER_FATAL:
+            is_same_phase = (start, phase) == (former_start, former_phase)
+            if is_same_phase and step - former_step < _STEPS_AFTER_FATAL:
                 return replace(tail.reader.fatal, source=log_name(rank))
         return None
 
@@ -219,8 +221,9 @@ class Follower:
             watch.fatal, watch.fatal_since_s = fatal, ticks_s
         still_s = ticks_s - watch.progress_s
         fatal_limit_s = max(patience.after_fatal_s, _STEPS_AFTER_FATAL * watch.reader.last_step_s)
-        if fatal is None or min(still_s, ticks_s - watch.fatal_since_s) <= fatal_limit_s:
-            fatal = None
+        if fatal is not None and min(still_s, ticks_s - watch.fatal_since_s) <= fatal_limit_s:
+            fatal = None  # steps may still come
+        if fatal is None:
             limits_s = {
                 Phase.BEFORE_MEMSTATS: patience.before_memstats_s,
                 Phase.COMPILING: patience.compiling_s * compiling_factor,
@@ -372,16 +375,16 @@ def _combined_journal(folder: Path) -> RotationRead | None:
 
 def _progress(read: RotationRead) -> tuple[int, int]:
     """Return the progress of a process: its number of compilations, the first call of its turn."""
-    last_call = read.turns[-1].first_call if read.turns else 0
-    return len(read.compiled) + len(read.refused), last_call
+    turn_call = read.turns[-1].first_call if read.turns else 0
+    return len(read.compiled) + len(read.refused), turn_call
 
 
 def _findings_of_other_ranks(watch: _Watch) -> Iterator[Finding]:
     """Yield the findings of another rank's log if one of them is in no earlier rank's log.
 
-    Then all findings of that rank are yielded, because they show whether an exception is its own.
-    A log that cannot be read is a finding too. Only the log of rank 0, which has the steps, causes
-    a retry.
+    Then all findings of that rank are yielded, because they show whether its program raised an
+    exception itself. A log that cannot be read is a finding too. Only the log of rank 0, which has
+    the steps, causes a retry.
     """
     for rank, tail in sorted(watch.tails.items()):
         if tail.fault is not None:

@@ -107,7 +107,7 @@ STATUS = {
 class Assessment:
     """The result of assessing an ended attempt.
 
-    A trial that is not to be scored has no `score`, and one that is no rotation no `rotation`.
+    `score` is None for a trial that is not to be scored, and `rotation` if it is no rotation.
     """
 
     findings: tuple[Finding, ...]  # the root cause first
@@ -121,12 +121,13 @@ class Assessment:
     @property
     def why_none(self) -> Message | None:
         """Why nothing was measured; None if something was."""
-        if self.decision.next is Next.ACCEPT and (
-            self.score is not None
-            or (self.rotation is not None and self.rotation.score is not None)
-        ):
+        rotation = self.rotation
+        has_score = self.score is not None
+        if rotation is not None:
+            has_score = has_score or rotation.score is not None
+        if has_score and self.decision.next is Next.ACCEPT:
             return None
-        return self.decision.why or (self.rotation.reason if self.rotation is not None else None)
+        return self.decision.why or (rotation.reason if rotation is not None else None)
 
 
 def assess(attempt: EndedAttempt) -> Assessment:
@@ -148,7 +149,9 @@ def assess(attempt: EndedAttempt) -> Assessment:
         *_setting_findings(settings),
     )
     cause = _finding_of_fatal(fatal, findings) or primary(findings)
-    decision, measured_rotation, blamed = rule_decision(outcome, cause, facts), None, None
+    decision = rule_decision(outcome, cause, facts)
+    measured_rotation: RotationResult | None = None
+    blamed: Blamed | None = None
     case_facts = facts
     if rotation is not None:
         measured_rotation = rotation_result(attempt, rotation)
@@ -160,12 +163,13 @@ def assess(attempt: EndedAttempt) -> Assessment:
             has_enough_turns=has_enough_turns(measured_rotation, rotation),
             is_first_rotation=rotation.number <= 1,
         )
-    decision, attempt_score = with_exceptions(decision, case_facts), None
+    decision = with_exceptions(decision, case_facts)
+    attempt_score: Score | None = None
+    # profiler and dump change the time of a step, so an evidence run is never scored
     if decision.next is Next.ACCEPT and trial.protocol.is_scored:
         rejection = _other_device_finding(devices, attempt)
         if measured_rotation is not None and rejection is not None:
             measured_rotation = replace(measured_rotation, score=None, reason=rejection.why)
-        # profiler and dump change the time of a step, so an evidence run is never scored
         if rejection is None and (rotation is None or rotation.is_of_baseline):
             scoring = score(
                 left.steps,
@@ -279,8 +283,8 @@ def _with_log_path(decision: Ruling, attempt: EndedAttempt) -> Message | None:
 def _finding_of_fatal(fatal: Finding | None, findings: Sequence[Finding]) -> Finding | None:
     """Return the finding of the fatal line for which we ended an attempt, if an action follows.
 
-    None follows if the trainer logged its last step nevertheless. `fatal` is the finding in the
-    ledger; None if we ended the attempt for another reason, or not at all.
+    No action follows if the trainer logged its last step nevertheless. `fatal` is the finding in
+    the ledger; None if we ended the attempt for another reason, or not at all.
     """
     if fatal is None:
         return None
@@ -518,15 +522,10 @@ def findings_of(read: RotationRead | None) -> tuple[Finding, ...]:
     if read is None:
         return ()
     reasons = {
-        **{
-            name: say(PROGRAM_REFUSED, program=name, said=text)
-            for name, text in read.refused.items()
-        },
-        **{
-            name: say(PROGRAM_TOO_LARGE, program=name, gib=size / 2**30)
-            for name, size in read.left_out.items()
-        },
+        name: say(PROGRAM_REFUSED, program=name, said=text) for name, text in read.refused.items()
     }
+    for name, size in read.left_out.items():
+        reasons[name] = say(PROGRAM_TOO_LARGE, program=name, gib=size / 2**30)
     cls = FailureClass.PROGRAM_LEFT_OUT
     return tuple(
         Finding(cls=cls, action=Action.NONE, detail=name, why=why) for name, why in reasons.items()
@@ -609,7 +608,9 @@ def _program_of_end(
         return suspect, suspect == last.program
     is_early = call < last.first_call + _LATE_STEPS
     turn_calls = last.calls if raised is None else turn_steps
-    return (last.program if call < last.first_call + turn_calls else ""), is_early
+    if call >= last.first_call + turn_calls:
+        return "", is_early
+    return last.program, is_early
 
 
 def _program_of_loss(read: RotationRead, steps: Sequence[StepRecord]) -> str:

@@ -461,7 +461,7 @@ class Attempts:
             findings=assessment.findings,
             blamed=assessment.blamed,
         )
-        if state.trials[trial_id].ended is not None:  # a ledger that lost only this event
+        if state.trials[trial_id].ended is not None:  # the ledger has that end
             return (end,)
         decision, events = self._prepare_retry(assessment.decision, attempt.facts)
         if decision.next is Next.ACCEPT:
@@ -478,7 +478,7 @@ class Attempts:
             if assessment.decision.cls != FailureClass.OTHER_DEVICE:
                 epochs = epoch_events(state, attempt, folder, is_scored=bool(assessment.score))
             outcome, nodes = attempt.outcome, tuple(attempt.outcome.nodes) or attempt.facts.nodes
-            began = sum(isinstance(event, EpochBegan) for event in epochs)
+            epochs_begun = sum(isinstance(event, EpochBegan) for event in epochs)
             before = state.trials[trial_id].result
             result = replace(
                 before,
@@ -489,7 +489,7 @@ class Attempts:
                 findings=(*before.findings, *assessment.findings),
                 outcome=outcome,
                 job_ids=(*before.job_ids[:-1], outcome.job or submission.job_id),
-                epoch=state.epoch_of(trial.cell_digest, nodes) + began,
+                epoch=state.epoch_of(trial.cell_digest, nodes) + epochs_begun,
                 settings=assessment.settings,
                 devices=assessment.devices,
             )
@@ -509,20 +509,21 @@ class Attempts:
         is_compared = bool(self._reference) and trial.protocol.is_scored
         # an attempt that a program of a rotation ended counts against that program, not the trial
         uncounted = {number, *(blame.attempt for blame in progress.blamed)}
+        earlier = tuple(
+            decided.cls
+            for decided in state.decided_on(trial.id)
+            if decided.next is Next.RETRY and decided.attempt not in uncounted
+        )
+        is_reference_measured = any(
+            other.result.status is TrialStatus.MEASURED
+            for other in state.trials.values()
+            if other.trial.arm == self._reference
+        )
         facts = dataclasses.replace(
             self._facts,
-            earlier=tuple(
-                decided.cls
-                for decided in state.decided_on(trial.id)
-                if decided.next is Next.RETRY and decided.attempt not in uncounted
-            ),
+            earlier=earlier,
             is_reference=is_compared and trial.arm == self._reference,
-            reference_runs=not is_compared
-            or any(
-                other.result.status is TrialStatus.MEASURED
-                for other in state.trials.values()
-                if other.trial.arm == self._reference
-            ),
+            reference_runs=is_reference_measured or not is_compared,
             nodes=state.nodes_of(cell),
         )
         return EndedAttempt(

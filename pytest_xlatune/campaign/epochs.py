@@ -102,10 +102,20 @@ def _by_name(state: LedgerState, cell_digest: str) -> dict[str, NodeEnvironment]
 
 
 def _has_other_gpus(before: Mapping[str, NodeEnvironment], folder: Path) -> bool:
-    nodes = (
-        (now.node, before[now.name].node) for now in read_environments(folder) if now.name in before
-    )
-    return any(now and old and now.get("GPUs") != old.get("GPUs") for now, old in nodes)
+    for environment in read_environments(folder):
+        former = before.get(environment.name)
+        if former is None or not former.node or not environment.node:
+            continue
+        if environment.node.get("GPUs") != former.node.get("GPUs"):
+            return True
+    return False
+
+
+def _environment_of_cell(environment: NodeEnvironment, attempt: EndedAttempt) -> NodeEnvironment:
+    if not _CODE_VARIABLES.isdisjoint(attempt.trial.profile.env):
+        return replace(environment, packages={}, devices={}, code={})
+    packages = {**environment.packages, **attempt.left.report.libraries}
+    return replace(environment, packages=packages)
 
 
 def _environment_events(
@@ -114,12 +124,7 @@ def _environment_events(
     """Return the environment of a trial if it is new, and the epoch if the environment changed."""
     trial, digest = attempt.trial, attempt.trial.cell_digest
     environments = [
-        replace(environment, packages={}, devices={}, code={})
-        if not _CODE_VARIABLES.isdisjoint(trial.profile.env)
-        else replace(
-            environment, packages={**environment.packages, **attempt.left.report.libraries}
-        )
-        for environment in read_environments(folder)
+        _environment_of_cell(environment, attempt) for environment in read_environments(folder)
     ]
     if not environments:
         return ()
@@ -136,11 +141,12 @@ def _environment_events(
     if not is_whole and {environment.name: environment for environment in nodes} == before:
         return ()
     seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
-    differences = {
-        environment.name: found
+    compared = {
+        environment.name: changes(before[environment.name], environment)
         for environment in environments
-        if environment.name in before and (found := changes(before[environment.name], environment))
+        if environment.name in before
     }
+    differences = {name: found for name, found in compared.items() if found}
     if not differences:
         return (seen,)
     all_changes = [change for found in differences.values() for change in found]

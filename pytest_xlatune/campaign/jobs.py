@@ -64,9 +64,10 @@ def end_jobs(
     Arguments, result and errors are those of `cancel_unwaited`.
     """
     ledger, ended, missing = Ledger(folder / LEDGER), list[Submission](), list[LedgerError]()
+    executor_named = executors or partial(executor_in, folder)
     for name, submissions in by_executor(_state_of(folder).in_flight()).items():
         try:
-            executor = (executors or partial(executor_in, folder))(name)
+            executor = executor_named(name)
         except LedgerError as error:
             missing.append(error)
             continue

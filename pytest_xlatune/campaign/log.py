@@ -62,7 +62,7 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     handler.setLevel(least)
     handler.setFormatter(_Hiding(_FORM))
     before, was_passed_on = _ROOT.level, _ROOT.propagate
-    _ROOT.setLevel(min(least, before) if before else least)  # a level of 0 is none
+    _ROOT.setLevel(min(least, before) if before else least)  # 0: no level is set
     # other handlers, such as pytest's report of a failed test, hide no secrets
     _ROOT.propagate = False
     _ROOT.addHandler(handler)

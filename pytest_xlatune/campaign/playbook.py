@@ -247,7 +247,7 @@ def with_exceptions(ruling: Ruling, facts: Facts) -> Ruling:
 
 
 def _reference_failure(cls: str, then: Next, facts: Facts) -> Cannot | None:
-    """Return what the reference cannot do if no trial can be compared with it; else None.
+    """Return what the reference cannot do, so that nothing can be compared with it; else None.
 
     A failure without a known reason counts only if the reference has never run, because it would
     then end every profile too.

@@ -184,7 +184,8 @@ class Packing:
         if not nodes and run.picks_nodes(cell):
             return (f"the nodes of {cell.digest}",), 1
         # an allocation has no queue: Slurm starts waiting steps in an order that we cannot control
-        return nodes or _THIS_MACHINE, 1 if run.executor.holds_nodes else run.site.queue_depth
+        depth = 1 if run.executor.holds_nodes else run.site.queue_depth
+        return nodes or _THIS_MACHINE, depth
 
     def _backs_off(self, state: LedgerState, trial: Trial) -> bool:
         """Return whether a trial must still wait after the decision to retry it later."""
@@ -196,7 +197,7 @@ class Packing:
 class Spending:
     """The cost of a sweep so far, from the events of its ledger in order."""
 
-    nodes: int = 1  # of a trial whose outcome names none
+    nodes: int = 1  # number of nodes of a trial whose outcome names none
     node_s: float = 0.0  # sum over the ended attempts of their seconds times their nodes
     _at_s: float = 0.0  # time of the last event
     # intervals in which ended trials were with the scheduler

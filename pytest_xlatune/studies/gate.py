@@ -355,10 +355,10 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
         effect_veto(base),
     ]
     kind, why = _margin(gated, comparison)
-    told = [say(_CANNOT_TELL_FOR, why=doubt) for doubt in doubts if doubt is not None]
-    reasons = [why, *told]
-    if told and kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
-        kind, reasons = VerdictKind.INCONCLUSIVE, [*told, why]
+    objections = [say(_CANNOT_TELL_FOR, why=doubt) for doubt in doubts if doubt is not None]
+    reasons = [why, *objections]
+    if objections and kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
+        kind, reasons = VerdictKind.INCONCLUSIVE, [*objections, why]
     if base.arm in gated.block_comparison.unlike:
         reasons.append(unlike_warmup(gated.block_comparison.unlike[base.arm]))
     method = say(

@@ -137,7 +137,7 @@ class Slots:
         return tuple(replace(trial, cell_digest=slot_of[place(trial)]) for trial in trials)
 
     def place_blocks(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-        """Return the trials of blocks, each block on one slot: a new one where there are fewest."""
+        """Return the trials of blocks, each block on one slot; new blocks go where fewest are."""
         block_counts = Counter(self._blocks.values())
         slot_of = dict(self._blocks)
         open_slots = sorted(

@@ -184,7 +184,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def singles(self) -> tuple[Singles, ...]:
-        """The rules that an evidence run of the baseline, or the declared order, fills."""
+        """The rules whose slots an evidence run of the baseline, or the declared order, fills."""
         return rules_of_kind(Singles, self.derived)
 
     @property

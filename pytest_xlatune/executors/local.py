@@ -90,7 +90,10 @@ class LocalExecutor(Executor):
         }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
-        """End these jobs by SIGTERM; after a few seconds the payload kills the rest."""
+        """End these jobs by SIGTERM; after a few seconds the payload kills the rest.
+
+        A payload that is stopped is continued, because it would not see the signal.
+        """
         for submission in submissions:
             folder = root / submission.folder
             if _written_outcome(folder) is not None:
@@ -103,6 +106,7 @@ class LocalExecutor(Executor):
             if claim is not None and claim.is_alive:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(claim.pid, signal.SIGTERM)
+                    os.kill(claim.pid, signal.SIGCONT)
 
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
         """Return a fault if a trial asks for several ranks: only one process would be started."""

@@ -156,6 +156,15 @@ def test_a_trial_that_waits_for_the_machine_is_pending(machine: Machine) -> None
     assert not read_outcomes(machine.root / "a")
 
 
+def test_a_payload_that_is_stopped_is_cancelled(machine: Machine) -> None:
+    job = machine.submit("a", SLEEP)
+    claim, trainer = machine.running(job)
+    os.kill(claim.pid, signal.SIGSTOP)
+    machine.cancel(job)
+    assert machine.final(job).state is State.CANCELLED
+    assert not trainer.is_alive
+
+
 @rows(
     "change, state",
     {

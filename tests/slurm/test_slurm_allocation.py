@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.executors import AllocationOver, Executor
+from pytest_xlatune.executors.folder import read_claim
 from pytest_xlatune.executors.slurm import allocation
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.result import State, Submission
@@ -121,6 +122,9 @@ def test_a_cancel_ends_the_step_and_what_waits_never_begins(
     running = steps.timed("r", 300)
     steps.running(running)  # of steps that wait Slurm begins any first
     waiting, last = steps.timed("w"), steps.timed("l")
+    claim = read_claim(steps.folder(running))
+    assert claim is not None
+    os.kill(claim.pid, signal.SIGSTOP)
     steps.executor.cancel([running, waiting], root=steps.root)
     assert steps.end(waiting).state is steps.end(running).state is State.CANCELLED
     assert steps.end(last).state is State.COMPLETED

@@ -16,6 +16,7 @@ starts one step at a time there, and srun without `--overlap` waits while anothe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -209,6 +210,8 @@ class AllocationExecutor(OnSlurm):
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """End these steps by SIGTERM, which their payloads obey.
 
+        A payload that is stopped is continued, because it would not see the signal.
+
         Raises:
             SchedulerDown: the controller cannot be asked; a trial that has not begun will not
                 begin, because the mark in its folder forbids it.
@@ -228,9 +231,10 @@ class AllocationExecutor(OnSlurm):
         if answer.trouble is Trouble.AWAY:
             raise SchedulerDown(f"squeue does not name the steps of {step.allocation}")
         rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
-        for step_id in (row[0] for row in rows if row[1:] == [step.name]):
-            _log.info("Slurm is asked to cancel step %s", step_id)
-            answer = self._run(["scancel", "--signal=TERM", step_id])
+        steps = [row[0] for row in rows if row[1:] == [step.name]]
+        for step_id, number in itertools.product(steps, ("TERM", "CONT")):
+            _log.info("Slurm is asked to send SIG%s to step %s", number, step_id)
+            answer = self._run(["scancel", f"--signal={number}", step_id])
             if answer.trouble is Trouble.AWAY:
                 raise SchedulerDown(f"scancel: {answer.error}")
             # scancel refuses a step that has ended meanwhile, which is fine

@@ -44,7 +44,7 @@ def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-_DECIDE = frozenset({"no-op", "unknown-flag"})  # notes that exclude a candidate
+_EXCLUDING_RULES = frozenset({"no-op", "unknown-flag"})  # notes that exclude a candidate
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     reasons = (
         objection.text
         for objection in objections(profile, context)
-        if objection.level is Level.FAULT or objection.rule in _DECIDE
+        if objection.level is Level.FAULT or objection.rule in _EXCLUDING_RULES
     )
     return next(reasons, "")
 

@@ -420,7 +420,7 @@ class LogReader:
         """
         start, findings = self._course.start, list[tuple[Finding, int]]()
         for block in itertools.chain.from_iterable(
-            block_reader.told() for block_reader in self._block_readers.values()
+            block_reader.findings() for block_reader in self._block_readers.values()
         ):
             if block.line not in self._openings:
                 continue

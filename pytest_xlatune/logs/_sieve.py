@@ -25,7 +25,7 @@ _CACHED_SHAPES = 1 << 14
 _CACHED_LETTERS = 1 << 9  # longer shapes are not cached, so that the cache has at most 8 MiB
 # lines that their logger calls fatal are always kept:
 #   F0112 07:08:09.2 77 a.cc:14]     09.2: F external/x     [F429 14:03:49.3 a.cpp:1554]
-_LAST_WORD = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|: F ")
+_FATAL_LINE = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|: F ")
 
 # a table that replaces every digit by 0
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
@@ -54,7 +54,7 @@ class LineFilter:
     def may_hold(self, line: bytes) -> bool:
         """Return whether a line may contain one of the words; never False if it does."""
         shape = line.translate(_LOWER, _DELETED)
-        return bool(self._words.search(shape) or _LAST_WORD.search(line))
+        return bool(self._words.search(shape) or _FATAL_LINE.search(line))
 
     def lines(self, block: bytes) -> tuple[int, list[tuple[int, bytes]]]:
         """Return the number of lines in a block of complete lines, and the lines worth reading.
@@ -67,9 +67,9 @@ class LineFilter:
         fresh = {*shapes} - self._dull
         texts = block.split(b"\n")
         live = {shape for shape in fresh if self._words.search(shape)}
-        if len(live) < len(fresh) and _LAST_WORD.search(block):
+        if len(live) < len(fresh) and _FATAL_LINE.search(block):
             of_fatal = zip(shapes, texts, strict=True)
-            live |= {shape for shape, text in of_fatal if _LAST_WORD.search(text)} & fresh
+            live |= {shape for shape, text in of_fatal if _FATAL_LINE.search(text)} & fresh
         if len(self._dull) > _CACHED_SHAPES:
             self._dull.clear()
         self._dull.update(shape for shape in fresh - live if len(shape) <= _CACHED_LETTERS)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import msgspec
 
-from pytest_xlatune.entry_points import LOG_FORMATS as BROUGHT
+from pytest_xlatune.entry_points import LOG_FORMATS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass
 from pytest_xlatune.model.metric import StepRecord
@@ -44,7 +44,7 @@ class BlockReader:
     def close(self) -> None:
         """End an open block. Idempotent."""
 
-    def told(self) -> Sequence[BlockFinding]:
+    def findings(self) -> Sequence[BlockFinding]:
         """Return the findings of all blocks so far."""
         return ()
 
@@ -78,13 +78,13 @@ def formats() -> tuple[LogFormat, ...]:
         ConfigError: one of them cannot be loaded.
     """
     formats = []
-    for name in BROUGHT.names():
-        made = BROUGHT.load_as(name, LogFormat, where="the formats of logs")
+    for name in LOG_FORMATS.names():
+        made = LOG_FORMATS.load_as(name, LogFormat, where="the formats of logs")
         unfit = [word for word in made.words if len(_LETTERS.findall(word)) < LEAST_LETTERS]
         if unfit:
             raise ConfigError(
-                f"log format {name!r} of {BROUGHT.source(name)}: found words {made.words}. Lines "
-                "are first searched for these words, so each must be in lower case and have "
+                f"log format {name!r} of {LOG_FORMATS.source(name)}: found words {made.words}. "
+                "Lines are first searched for these words, so each must be in lower case and have "
                 f"{LEAST_LETTERS} letters of f to z (or _)"
             )
         formats.append(made)

@@ -47,7 +47,7 @@ _NO_STEP = (
     "for another form{}, see docs/how-to/trainer.md"
 )
 # classes that later steps do not refute: training went wrong, or ran on another device
-_STAND = (FailureClass.NUMERICAL_FAILURE, FailureClass.NO_GPU)
+_LASTING = (FailureClass.NUMERICAL_FAILURE, FailureClass.NO_GPU)
 _WITHOUT_REASON = (FailureClass.EXIT_CODE, FailureClass.UNKNOWN_DEATH)
 # what other ranks raise when one was killed: ConnectionResetError: [Errno 104] Connection reset by
 # peer      RuntimeError: collective failed
@@ -75,7 +75,7 @@ def diagnose(
     """
     complete = report.last_step is not None and report.last_step >= protocol.last_step
     measured = complete and report.steps_after_cancel == 0 and not outcome.is_unreadable
-    findings = _without_wanted(report)
+    findings = _relevant_findings(report)
     # JAX's preemption notifier ignores SIGTERM: 161 more steps were printed after a scancel. Slurm
     # also calls a preempted job cancelled.
     is_preempted = any(finding.cls == FailureClass.PREEMPTED for finding in findings)
@@ -85,7 +85,7 @@ def diagnose(
     if measured:
         # Trouble in the log did not prevent the steps, and the teardown of a complete run often
         # ends with exit 143.
-        findings = _quiet(findings, [finding for finding in findings if finding.cls in _STAND])
+        findings = _quiet(findings, [finding for finding in findings if finding.cls in _LASTING])
         if outcome.state.is_final and outcome.state is not State.COMPLETED:
             is_bad = any(finding.action is not Action.NONE for finding in findings)
             soft = () if is_bad else (_diagnosed(FailureClass.SOFT_SUCCESS, _how(outcome)),)
@@ -101,7 +101,7 @@ def _quiet(findings: Iterable[Finding], but: Container[Finding]) -> tuple[Findin
     )
 
 
-def _without_wanted(report: LogReport) -> tuple[Finding, ...]:
+def _relevant_findings(report: LogReport) -> tuple[Finding, ...]:
     """Return the findings; a missing GPU calls for no action if a CPU was asked for."""
     asked = (report.config.get("hardware"), report.asked.get("hardware"))
     named = (report.env.get(key, "") for key in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"))

@@ -43,5 +43,5 @@ class Stuck(BlockReader):
                     BlockFinding(cls=cls, line=self.begun, detail=detail, action=Action.RETRY)
                 )
 
-    def told(self):
+    def findings(self):
         return self.found

@@ -279,8 +279,8 @@ def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome
             reason = f"OUT_OF_MEMORY: {kills[0]:.300}"
             outcome = replace(outcome, state=State.OUT_OF_MEMORY, reason=reason)
         # left out because it says little:  srun: error: node001: task 0: Exited with exit code 2
-        elif not ranks and (told := [line for line in lines if not line.startswith("srun: ")]):
-            reason = f"{outcome.reason}; the payload did not run: {told[-1]:.300}"
+        elif not ranks and (words := [line for line in lines if not line.startswith("srun: ")]):
+            reason = f"{outcome.reason}; the payload did not run: {words[-1]:.300}"
             return replace(outcome, reason=reason)
     outcome = merge(outcome, ranks)
     if outcome.state is State.FAILED and outcome.signal and (folder / CANCEL).exists():

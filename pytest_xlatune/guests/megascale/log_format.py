@@ -45,7 +45,7 @@ class _Digests(BlockReader):
     def close(self) -> None:
         self._reader.close()
 
-    def told(self) -> Sequence[BlockFinding]:
+    def findings(self) -> Sequence[BlockFinding]:
         return [
             BlockFinding(cls=digest.cls, line=digest.line, detail=_detail(digest))
             for digest in self._reader.report().digests

@@ -22,8 +22,6 @@ TINY_KEYS: Data = {
     "ici_fsdp_parallelism": "8",
     "dcn_fsdp_parallelism": "-1",
     "remat_policy": "full",
-    "dataset_type": "synthetic",
-    "dtype": "bfloat16",
     "quantization": "",
     "per_device_batch_size": "2",
     "max_target_length": "8192",
@@ -43,14 +41,11 @@ FIRST_FLAGS: Data = {
 def first(*, multi: bool = False) -> Data:
     config: Data = {
         "container_image": "example/jax-training:v25.9",
-        "1__container_image": "another/one:v1",
         "nnodes": "<changeme> = number of nodes used",
         "coordinator_ip": "<changeme>" if multi else "localhost",
         "training_steps": "30",
-        "gpu_max_hw_queues": "2",
         "nvte_ck_bwd_v3": "1",
         "xla_python_client_mem_fraction": ".93",
-        "nccl_debug": "ERROR",
         "hf_token_file": "/shared/{user-id}/.hf_token",
         "shm_size": "256G",
         "_comments_data_cache_dir": "fill in <changeme> everywhere",
@@ -63,8 +58,6 @@ def first(*, multi: bool = False) -> Data:
     }
     if multi:
         config |= {
-            "nic_type": "thor2",
-            "_example_nccl_ib_hca": "bnxt_re0 <changeme>",
             "nccl_ib_hca_list": "<changeme>",
             "nccl_ib_hca": "<changeme>",
             "nccl_socket_ifname": "eno0 <changeme>",
@@ -102,14 +95,11 @@ def fourth(*, multi: bool = True) -> Data:
         "paths": {"shared_fs": "/shared/{user-id}", "models_dir": "{shared_fs}/models"},
         "container": {
             "lifetime": "per_run",
-            "name": "one",
             "image": "example/jax-training:v26.4 <changeme>",
-            "__ex_image": "another <changeme>",
             "runtime": {
                 "name": "docker",
                 "args": {
                     "network": "host",
-                    "ipc": "host",
                     "privileged": True,
                     "shm-size": "256G",
                     "ulimit": ["memlock=-1"],
@@ -120,7 +110,6 @@ def fourth(*, multi: bool = True) -> Data:
         },
         "gpu_name": "mi300x",
         "train_params": {
-            "hf_model_id": "none/none",
             "train_script_paths": ["src/MaxText/train.py", "MaxText/train.py"],
             "xla_flags": {"xla_gpu_autotune_level": "4"},
             "maxtext_config": {**maxtext, "model_name": "llama3.1-70b", "steps": 30},

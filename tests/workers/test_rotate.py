@@ -29,10 +29,6 @@ _KEPT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "COVERAGE_PROCESS_START")
 # each kind of a step, as trainers make it; `step(state, batch) -> state` is what the loop calls
 STEPS: Mapping[str, str] = {
     "called": "step = jax.jit(train_step, donate_argnums=0)",
-    "decorated": (  # an older jax.jit makes no decorator of its keywords alone
-        "try: step = jax.jit(donate_argnums=0)(train_step)\n"
-        "except TypeError: step = jax.jit(train_step, donate_argnums=0)"
-    ),
     "compiled": (
         "step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile("
         "{'xla_cpu_enable_fast_math': True})"
@@ -126,23 +122,23 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run_rotated(
-    trainer: Path, spec: RotationSpec, *, steps: int = 11, env: Mapping[str, str] | None = None
+    trainer: Path,
+    spec: RotationSpec | None,
+    *,
+    steps: int = 11,
+    env: Mapping[str, str] | None = None,
 ) -> Rotated:
-    """Run a trainer below the worker; with `env` as the interpreter's sitecustomize."""
+    """Run a trainer below the worker, or without one; with `env` as its sitecustomize."""
     path = trainer.parent / "rotation.json"
-    path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
     command = [sys.executable, str(trainer), str(steps)]
-    if env is None:
-        command[1:1] = [str(ROTATE), str(path), "--"]
-    return _ended(command, trainer.parent, environment(**(env or {})))
-
-
-def _ended(command: list[str], folder: Path, env: Mapping[str, str]) -> Rotated:
+    if spec is not None:
+        path.write_text(json.dumps(spec.to_json()), encoding="utf-8")
+        command[1:1] = [] if env else [str(ROTATE), str(path), "--"]
     done = subprocess.run(
-        command, cwd=folder, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False, timeout=300,
+        command, cwd=trainer.parent, env=environment(**(env or {})), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300,
     )  # fmt: skip
-    return Rotated(status=done.returncode, said=done.stdout, read=journal_of(folder))
+    return Rotated(status=done.returncode, said=done.stdout, read=journal_of(trainer.parent))
 
 
 def journal_of(folder: Path, rank: int = 0) -> RotationRead:
@@ -162,8 +158,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, list[float]]:
     """What the trainer says without a rotation, for the two scales of its step."""
     texts = {}
     for is_scaled, kind in ((False, "called"), (True, "partial")):
-        trainer = write_trainer(tmp_path_factory.mktemp("plain"), kind)
-        plain = _ended([sys.executable, str(trainer), "11"], trainer.parent, environment())
+        plain = run_rotated(write_trainer(tmp_path_factory.mktemp("plain"), kind), None)
         assert plain.status == 0, plain.said
         texts[is_scaled] = plain.losses
     return texts
@@ -238,68 +233,47 @@ PART = "inner = jax.jit(train_step)\nstep = jax.jit(lambda state, batch: inner(s
 # the call after the first ones is that of a short batch
 MOSTLY_LONG = "    batch = jnp.ones((3 if number % 4 == 2 else 8, 32))"
 ANY: dict[str, str] = {"step_function": ""}
-NO_TURN: dict[str, Any] = {"turns": (), "compiled": ()}
 SEVERAL = "several programs: <lambda>, applied"
 
 
+FULL_DISK = "the journal ends with the first line that a full disk did not take"
+# a trainer's step and loop, changes of the spec -> its status, turns, and what is read
+ENDS: dict[str, tuple[str, str, dict[str, Any], int, Any, dict[str, Any]]] = {
+    FULL_DISK: ("called", FULL, {"order": (0, 1, 2, 0)}, 0, TURNS[:1], {"calls": None}),
+    "a process that dies in a turn names it and the one before": (
+        "called", "    if number == 9: os._exit(3)", {}, 3, None,
+        {"suspects": ("opt-0",), "calls": None, "is_over": False}),
+    "programs are compiled for the arguments that come most often": (
+        "called", MOSTLY_LONG, {}, 0, [(BASELINE_ID, 3, 2), ("opt-0", 5, 3), (COPY.id, 8, 3)],
+        {"odd_calls": (6, 10)}),
+    "a call that raises is no step, and ends the turns that have begun": (
+        RAISED, "", {}, 0, [(BASELINE_ID, 2, 3), ("opt-0", 5, 1)],
+        {"raised_call": 6, "calls": 12}),
+    "without a name the function with the state is the step": (
+        BY_STATE, "", ANY, 0, TURNS, {"found": "step_of"}),
+    "another program of the same name is the trainer's own": (
+        MADE_ANEW, "", {}, 0, [(BASELINE_ID, 2, 3)], {"calls": 5}),
+    "a loss that is differentiated outside of any program": (
+        OUTSIDE, "", ANY, 0, [], {"trouble": SEVERAL, "found": ""}),
+    "a part of the step": (
+        PART, "", {}, 0, [],
+        {"turns": (), "compiled": (), "trouble": "was due; functions seen: train_step"}),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("step", "in_loop", "spec", "status", "turns", "read"),
-    [
-        pytest.param(
-            "called", FULL, {"order": (0, 1, 2, 0)}, 0, TURNS[:1], {"calls": None},
-            id="the journal ends with the first line that a full disk did not take",
-        ),
-        pytest.param(
-            "called", "    if number == 9: os._exit(3)", {}, 3, None,
-            {"suspects": ("opt-0",), "calls": None, "is_over": False}, marks=PROGRAMS,
-            id="a process that dies in a turn names it and the one before",
-        ),
-        pytest.param(
-            "called", MOSTLY_LONG, {}, 0, [(BASELINE_ID, 3, 2), ("opt-0", 5, 3), (COPY.id, 8, 3)],
-            {"odd_calls": (6, 10)}, marks=PROGRAMS,
-            id="programs are compiled for the arguments that come most often",
-        ),
-        pytest.param(
-            RAISED, "", {}, 0, [(BASELINE_ID, 2, 3), ("opt-0", 5, 1)],
-            {"raised_call": 6, "calls": 12}, marks=PROGRAMS,
-            id="a call that raises is no step, and ends the turns that have begun",
-        ),
-        pytest.param(
-            BY_STATE, "", ANY, 0, TURNS, {"found": "step_of"}, marks=PROGRAMS,
-            id="without a name the function with the state is the step",
-        ),
-        pytest.param(
-            MADE_ANEW, "", {}, 0, [(BASELINE_ID, 2, 3)], {"calls": 5}, marks=PROGRAMS,
-            id="another program of the same name is the trainer's own",
-        ),
-        pytest.param(
-            OUTSIDE, "", ANY, 0, [], {"trouble": SEVERAL, "found": ""}, marks=PROGRAMS,
-            id="a loss that is differentiated outside of any program",
-        ),
-        pytest.param(
-            PART, "", {}, 0, [], NO_TURN | {"trouble": "was due; functions seen: train_step"},
-            marks=PROGRAMS, id="a part of the step",
-        ),
-    ],
-)  # fmt: skip
-def test_a_trainer_runs_on_whatever_becomes_of_its_rotation(
-    *,
-    step: str,
-    in_loop: str,
-    spec: dict[str, Any],
-    status: int,
-    turns: list[tuple[str, int, int]] | None,
-    read: dict[str, Any],
-    tmp_path: Path,
-) -> None:
+    "name", [pytest.param(name, marks=() if name == FULL_DISK else PROGRAMS) for name in ENDS]
+)
+def test_a_trainer_runs_on_whatever_becomes_of_its_rotation(name: str, tmp_path: Path) -> None:
+    step, in_loop, spec, status, turns, read = ENDS[name]
     trainer = write_trainer(tmp_path, step, in_loop=in_loop)
     rotated = run_rotated(trainer, spec_of(SLOWER, COPY, **spec))
     assert rotated.status == status, rotated.said
     assert status or len(rotated.losses) == 11
     assert turns is None or rotated.turns == turns
     assert read.get("trouble", "") in rotated.read.trouble
-    for name, value in read.items():
-        assert name == "trouble" or getattr(rotated.read, name) == value
+    for field, value in read.items():
+        assert field == "trouble" or getattr(rotated.read, field) == value
     assert rotated.read.jax
     assert rotated.said.count("caught") == (2 if step is RAISED else 0)
 

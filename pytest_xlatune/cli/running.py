@@ -21,7 +21,7 @@ from pytest_xlatune.tasks.runs import Runs
 def trials_of(
     resolved: ResolvedSweep, options: RunSettings
 ) -> Iterator[tuple[Runs, Callable[[], None]]]:
-    """Yield what runs trials of a sweep, and a function to call often, which shows new results.
+    """Yield the `Runs` of a sweep, and a function that shows new results and is called often.
 
     After the block, the jobs that no process waits for are ended.
     """

@@ -161,7 +161,7 @@ class NotMeasured(XlatuneError):  # noqa: N818 - it is not an error of the harne
 
 
 def baseline(campaign: Campaign, tick: Tick) -> Measured:
-    """Return the baseline's verdict after the first selected wave, or after all trials of a gate.
+    """Return the baseline's verdict after all selected waves, or after all trials of a gate.
 
     Raises:
         NotMeasured: no baseline trial has a score.
@@ -198,7 +198,7 @@ def winners(
 ) -> list[Profile]:
     """Return at most `most` profiles that are proved faster, the recommended one first.
 
-    All blocks prove it; if this run does not confirm, the ledger does, and nothing is measured.
+    It waits for all blocks. If this run does not confirm, the ledger decides, without waiting.
     """
     about = Ask.BEST if is_confirming else Ask.PROVEN
     questions = (Question(about=about, number=number) for number in range(most))

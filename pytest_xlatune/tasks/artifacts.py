@@ -49,7 +49,7 @@ def read_new(state: LedgerState, folder: Path) -> tuple[EvidenceRecorded, ...]:
 
 
 def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
-    """Read the artifacts of an attempt; its folder is `attempt` below the ledger's."""
+    """Read the artifacts of an attempt, whose folder is `attempt`, in the ledger's `folder`."""
     problems: list[str] = []
     place, dump = folder / attempt, folder / attempt / DUMP_FOLDER
 
@@ -69,7 +69,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     if drill is not None:
         facts.append(drill_fact(drill))
         if profile := pgle_profile(drill, program):
-            # the path is a part of a trial's identity, so the file of another run has another path
+            # the path enters the id of a trial with this file, so each run has a path of its own
             pgle = str(place.absolute() / f"pgle{PGLE_SUFFIX}")
             write_bytes(Path(pgle), profile.encode())
     return EvidenceRecorded(
@@ -93,7 +93,7 @@ def _read(problems: list[str], read: Callable[[], _Value]) -> _Value | None:
 
 
 def _window(captures: Sequence[Path], steps: int | None, problems: list[str]) -> Drill:
-    """Drill captures of `steps` steps, or of as many as they have if that is another number."""
+    """Drill captures of `steps` steps; if they have another number of steps, use that one."""
     try:
         drill, left_out = read_window(captures, CaptureWindow(steps=steps))
     except ParseError:
@@ -189,7 +189,7 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
         facts=shown,
         is_identical=None if program is None else program.change is Change.IDENTICAL,
         moved=traces.moved[0] if traces else None,
-        # paths relative to the work directory, as for other readers
+        # paths relative to the work directory, like those of the facts
         problems=tuple(problem.replace(f"{folder.parent.parent}/", "") for problem in problems),
     )
 

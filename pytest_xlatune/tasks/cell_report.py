@@ -103,7 +103,7 @@ def _is_variant(other: Cell, cell: Cell) -> bool:
 
 
 def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
-    """Return id of a job -> the decision about it, and what explains it; accepted jobs have none.
+    """Return id of a job -> the decision about it, with its evidence; accepted jobs have none.
 
     These remarks add to the reasons of results: a result has only the reason of its last attempt,
     and a trial that will run again has no reason yet.
@@ -302,7 +302,7 @@ class CellReport:
             cell=replace(self.cell, nodelist=nodes),
             reason=sentence(stop.why),
             is_failure=stop.cls != FailureClass.BUDGET,
-            # nodes are not searched in the text of the message, because gpu12 contains gpu1
+            # a search for nodes in the text would find gpu1 in gpu12
             nodes=stop.nodes,
             evidence=sentence(stop.proof),
             recovery=(
@@ -408,7 +408,7 @@ def _ledger_at(path: Path) -> Path:
 
 
 def _single_node_checks(cell_report: CellReport) -> Iterator[str]:
-    """Yield, for a check of pairs of nodes, what the last check of each single node has shown."""
+    """For a check of pairs, yield what the last check of their single nodes has shown."""
     if cell_report.study.traits.cell_nodes <= 1 or not cell_report.conclusion.complete:
         return
     nodes = {name.lower() for cell in cell_report.cells for name in cell.nodelist}

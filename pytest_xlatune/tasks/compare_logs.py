@@ -331,7 +331,7 @@ def _why_not_counted(log: JobLog, name: str, seen: dict[bytes, tuple[str, Path]]
 
 
 def _entries(path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield each job's log and ""; for a sub-folder with no log or several, it and the reason."""
+    """Yield each log and ""; or a sub-folder without exactly one log, and why it is left out."""
     if path.is_file():
         yield path, ""
         return

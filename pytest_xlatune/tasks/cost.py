@@ -41,9 +41,9 @@ class Cost:
         known: number of jobs of this cell from which `trial_s` is computed; 1 if the user gave the
             time; 0 if `trial_s` is the limit or a guess.
         queue_s: mean seconds in the queue; None if no job has waited yet.
-        rounds: number of groups of planned jobs that run one after another; 0 if each is a job.
-        slots: number of node slots, on which the jobs of a group run side by side; 1 if the jobs
-            name their nodes.
+        rounds: number of groups of planned jobs that run one after another; 0 if all run that way.
+        slots: number of node slots, on which the jobs of a group run side by side; 1 without node
+            slots.
         at_most: the most jobs that may come; 0 if no more than planned.
         is_mixed: whether rotations are among the jobs; `trial_s` is then a mean over both kinds.
     """
@@ -81,7 +81,7 @@ class Cost:
 
     @property
     def _hedge(self) -> str:
-        """The word before a figure; a time limit bounds no rotation."""
+        """The word before a figure; "perhaps" for unmeasured rotations, which no limit bounds."""
         if self.known:
             return "about" if self.most == self.jobs else "at most about"
         return "perhaps" if self.is_mixed else "at most"
@@ -147,12 +147,12 @@ def cost_of(
     rounds = outlook.rounds if resolved.slots else 0
     if len(cells) > 1 and executor.names_nodes and not resolved.slots and nodelists:
         waves = waves_in(nodelists)
-        # of trials on the same nodes no two run at the same time
+        # two trials on the same nodes never run at the same time
         rounds = math.ceil(outlook.left * waves / len(nodelists)) if waves < len(nodelists) else 0
     waits_s = [attempt.wait_s for attempt in attempts if attempt.wait_s is not None]
     return Cost(
         jobs=outlook.left,
-        # trials with `memory` only compiled
+        # a trial that has `memory` was only compiled
         measured=sum(result.status.is_final and result.memory is None for result in history),
         nodes=study.traits.cell_nodes
         or (fmean(map(len, nodelists)) if nodelists else 0)

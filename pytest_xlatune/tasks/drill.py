@@ -43,7 +43,7 @@ from pytest_xlatune.report.document import (
 )
 
 SCHEMA = 1
-ALIKE = 0.01  # share of the median device's compute; a smaller difference makes no straggler
+ALIKE = 0.01  # devices whose compute differs by a smaller share of the median are alike
 TOP = 10  # rows in a table of kernels
 NAME = 56  # characters of a kernel's name; some names in Tensile and C++ have hundreds
 _CUT = "..."
@@ -75,7 +75,7 @@ def drill_variants(
 
     Raises:
         ConfigError: the arguments do not fit the variants.
-        ParseError: no variant has a readable capture with one window.
+        ParseError: no variant can be read; its captures have to be of one window.
     """
     for option, values in (("--program", dumps), ("--step-time", step_times_s)):
         if values and len(values) != len(variants):
@@ -84,14 +84,14 @@ def drill_variants(
                 "give it once for each, in their order, or not at all"
             )
     programs = [read_program(dump) for dump in dumps]
-    talks = collectives or bool(programs)
+    observes = collectives or bool(programs)
 
     def drilled(place: int) -> tuple[Drill, tuple[str, ...], Communication | None]:
         watch, program = Watch(), programs[place] if programs else None
         step_s = step_times_s[place] if step_times_s else None
-        here = replace(window, step_s=step_s, observe=watch if talks else None)
+        here = replace(window, step_s=step_s, observe=watch if observes else None)
         drill, left_out = read_window(variants[place], here)
-        return drill, left_out, communication_of(drill, program, watch) if talks else None
+        return drill, left_out, communication_of(drill, program, watch) if observes else None
 
     read, problems = read_each(drilled, range(len(variants)))
     # if a variant is missing, it is not known which program belongs to which of the others

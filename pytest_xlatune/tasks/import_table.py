@@ -96,7 +96,7 @@ class TableRow:
 
 
 def read_table(text: str, *, where: str, tokens: float | None = None) -> tuple[TableRow, ...]:
-    """Return the rows of a table; `tokens` per device and step make TGS of seconds, if known.
+    """Return the rows of a table; `tokens`, those of a device in a step, turn seconds into TGS.
 
     Raises:
         ConfigError: the table has faults; the message has a sentence for each.

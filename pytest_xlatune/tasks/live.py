@@ -51,8 +51,8 @@ class SweepProgress:
     Attributes:
         line: the text to show; "" if there is none.
         sweep: the name of the sweep.
-        is_passing: whether the line is about jobs in flight; a terminal whose status line shows
-            them omits it.
+        is_passing: whether the line is about jobs in flight; a terminal that shows them in its
+            status line omits it.
         result: the result of the trial that ended; None if the line is not about an ended trial.
         messages: the messages to people, one text each; () if there are none.
     """
@@ -160,8 +160,8 @@ class LiveLines:
         # `identity_of` the ledger when it was read to its end; () if there is more to read
         self._identity: tuple[int, ...] = ()
         self._cell_report: CellReport | None = None
-        self._broken: LedgerError | None = None  # raised by each later call too
-        self._opened: CampaignOpened | None = None  # by this session; None before
+        self._broken: LedgerError | None = None  # why replay failed; each later call raises it
+        self._opened: CampaignOpened | None = None  # the event of this session; None before it
         self._sessions: dict[str, _Session] = {}  # study -> its session
         self._pace = Pace()
 

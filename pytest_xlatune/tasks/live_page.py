@@ -17,7 +17,7 @@ from pytest_xlatune.tasks.reports import write_so_far
 
 _LOG = logging.getLogger("pytest_xlatune.tasks")
 _PAUSE_S = 30.0  # seconds between two writes; a write for a large ledger takes seconds
-# seconds after which it is written without news, so that a reader sees that the session is alive
+# seconds until the report is written without news, to show readers that the session is alive
 _RENEWED_S = 60.0
 
 

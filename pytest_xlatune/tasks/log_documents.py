@@ -60,7 +60,7 @@ def _figures(score: Score | NoScore) -> Iterator[str]:
 
 
 def _use(step: StepRecord, score: Score | NoScore) -> str:
-    """Return whether a step is in the score, or what else it is; "" outside of the window."""
+    """Return the kind of a special step, or how the score uses a step; "" outside the window."""
     if step.kind != "step":
         return step.kind
     if isinstance(score, NoScore) or not score.window[0] <= step.step <= score.window[1]:
@@ -99,7 +99,7 @@ def triage_document(log: JobLog) -> Document:
     for finding in ordered if log.health is not Health.HEALTHY else ():
         advice_of_class[finding.cls] = FailureClass(finding.cls).advice
     to_do = bullets(*(f"{cls}: {text}" for cls, text in advice_of_class.items() if text))
-    # foreign lines for a terminal, without escape sequences
+    # `plain` removes escape sequences, which lines of a log may have
     last_lines = next((each.text.splitlines() for each in ordered if "\n" in each.text), [])
     text = "\n".join(map(plain, last_lines))
     return Document(

@@ -92,9 +92,9 @@ def plan_of(
     compiles: bool = False,
     shows_all: bool = False,
 ) -> Document:
-    """Return the plan of a sweep as if nothing had run, and where its settings come from.
+    """Return the plan of a sweep.
 
-    The plan lists all trials and marks those that are measured in the ledger below `workdir`.
+    It lists all trials, as if none had run, and marks those that the ledger below `workdir` has.
 
     Args:
         resolved: the sweep.
@@ -116,7 +116,7 @@ def plan_of(
     recorded: tuple[TrialResult, ...] = ()
     if study.policy.reads_evidence:
         recorded = state.evidence()
-    compiled_stage = study.policy.compiled_stage  # "" if no stage only compiles
+    compiled_stage = study.policy.compiled_stage  # "" if every stage measures
     outlook = study.outlook(recorded)
     measuring = tuple(
         trial for trial in outlook.ahead if not compiled_stage or trial.stage != compiled_stage

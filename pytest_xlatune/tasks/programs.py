@@ -19,7 +19,7 @@ SCHEMA = 1
 def program_document(program: Program, other: Program | None = None) -> Document:
     """Return the document of a program's facts, or of the difference between two.
 
-    Each flag that the `*.debug_options` of the two dumps set differently is judged.
+    For each flag that differs in their `*.debug_options`, it says whether the flag acted.
     """
     if other is None:
         title = "What the compiler made of a program"
@@ -37,7 +37,7 @@ def _facts(program: Program) -> Iterator[str]:
     yield f"fingerprint before scheduling: {program.fingerprint or 'not written'}"
     if program.memory_bytes is not None:
         yield f"memory {size(program.memory_bytes)}"
-    # equal ones are counted, in the order of the program
+    # equal facts become one line with their number, in the order of the program
     of_kinds = (
         _collective(collective) for kind in KINDS for collective in program.collectives_of(kind)
     )

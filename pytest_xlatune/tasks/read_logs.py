@@ -35,7 +35,7 @@ RANK_0 = "log.0.txt"  # of several logs of one attempt, that of rank 0 is read
 # settings of MaxText whose product is the number of tokens of a device in a step
 TOKENS = ("per_device_batch_size", "max_target_length")
 SCHEMA = 1
-# names in JSON of the first fields of a step record, and fields of a finding and a score in it
+# the first fields of a step record by their names in JSON, then fields of findings and scores
 _STEP_KEYS = ("step", "seconds", "tgs", "tflops", "mfu", "loss")
 _FINDING_KEYS = ("action", "line", "text", "detail")
 _SCORE_KEYS = ("tgs", "step_s", "n_steps", "window", "dropped", "flags")
@@ -64,7 +64,7 @@ _NUMBER = re.compile(r"(?:slurm-)?(?P<number>\d+(?:_\d+)?)(?:-.*)?")
 def logs_in(folder: Path) -> list[list[tuple[int, Path]]]:
     """Return for each job in a folder its ranks with their logs; rank 0 if a name has no rank."""
     jobs: dict[str, list[tuple[int, Path]]] = {}
-    # a folder that may be entered and not listed still has the log that is named
+    # a user who may not list a folder can still name a log in it
     can_list = folder.is_dir() and os.access(folder, os.R_OK)
     for path in folder.iterdir() if can_list else ():
         if (name := _LOG_NAME.fullmatch(path.name)) is not None and path.is_file():
@@ -77,10 +77,11 @@ def logs_in(folder: Path) -> list[list[tuple[int, Path]]]:
 def logs_of(path: Path) -> list[Path]:
     """Return the logs that a path means: for each job, the log of its lowest rank.
 
-    A folder is that of one attempt, of one job of maxtext-slurm, or of several jobs. A job's number
-    means its log, or those of all tasks of an array (`outputs/123`). maxtext-slurm puts a folder
-    `<id>-<name>` beside the log `<id>-<name>.log`, and renames both when the job has ended, so only
-    the number of such a name counts. A path without any log means itself.
+    A path is a log, a folder of one attempt, of one job of maxtext-slurm or of several jobs, or a
+    job's number in a folder, as in `outputs/123`, which means its log or those of all tasks of an
+    array. maxtext-slurm puts a folder `<id>-<name>` beside the log `<id>-<name>.log`, and renames
+    both when the job has ended, so only the number of such a name counts. A path without any log
+    means itself.
     """
     if path == STDIN or path.is_file():
         return [path]
@@ -89,7 +90,7 @@ def logs_of(path: Path) -> list[Path]:
     inside = [logs[0][1] for logs in logs_in(path)]
     beside: list[Path] = []
     if (name := _NUMBER.fullmatch(path.name)) is not None:
-        is_of_job = re.compile(rf"(?:slurm-)?{name['number']}(?!\d)").match  # `123`: no `1234.out`
+        is_of_job = re.compile(rf"(?:slurm-)?{name['number']}(?!\d)").match  # 123 is not 1234
         beside = [logs[0][1] for logs in logs_in(path.parent) if is_of_job(logs[0][1].name)]
     return beside or inside or [path]
 
@@ -196,14 +197,14 @@ def read_one(
     if not (report.steps or report.findings or report.config or report.env or report.xla_flags):
         raise UnreadableLogError(path, _no_log(report, pattern))
     protocol, outcome = protocol_of(report), _outcome_of(path, report)
-    # If nothing says how many steps a job that was ended should have run, it should have run more.
+    # A job that was ended should have run more steps than it has, if nothing says how many.
     is_ended = outcome.state not in (State.COMPLETED, State.RUNNING)
     asked = replace(protocol, steps=protocol.steps + (is_ended and steps_wanted(report) is None))
     is_complete = report.last_step is not None and report.last_step >= asked.last_step
     findings = diagnose(report, outcome, asked)
     if is_complete:  # even if its steps are too few for a score
         findings = tuple(each for each in findings if each.cls != FailureClass.TOO_FEW_STEPS)
-    elif not outcome.state.is_final:  # it continued after what it printed
+    elif not outcome.state.is_final:  # the job went on after these findings
         quiet = (replace(finding, action=Action.NONE) for finding in findings)
         findings = (_unfinished(report, reader.end()), *quiet)
     computed = score_with(report, protocol, tokens=tokens)
@@ -262,7 +263,7 @@ def _outcome_of(path: Path, report: LogReport) -> Outcome:
 
 
 def _unfinished(report: LogReport, last_texts: list[str]) -> Finding:
-    """Return a finding with the last lines of a log that has no end, lines of steps among them."""
+    """Return a finding with the last lines, also those of steps, of a log that has no end."""
     where = "before its first step" if report.last_step is None else f"at step {report.last_step}"
     if (wanted := steps_wanted(report)) is not None:
         where += f" of {wanted}"
@@ -295,7 +296,7 @@ _NUMBERS = {
     "profiler_steps": "profiler_steps",
     "eval_interval": "eval_interval",
 }
-# what is not the name in the ways in which releases of MaxText print a profiler:
+# what releases of MaxText print around the name of a profiler:
 #   xplane    ProfilerType.NONE    <ProfilerType.NSYS: 'nsys'>    ""
 _NO_NAME = re.compile(r"<?ProfilerType\.|:.*|[\"' ]")
 
@@ -303,7 +304,7 @@ _NO_NAME = re.compile(r"<?ProfilerType\.|:.*|[\"' ]")
 def protocol_of(report: LogReport) -> Protocol:
     """Return the protocol in a log's configuration; its steps give what that lacks."""
     config, last, wanted = report.config, report.last_step, steps_wanted(report)
-    if report.goal_step is not None:  # ids of other trainers begin at 1, so this one has an id
+    if report.goal_step is not None:  # the id of the last step, because these ids begin at 1
         wanted = report.goal_step + 1
     profiler = _NO_NAME.sub("", config.get("profiler", "")).lower()
     numbers = {name: to_integer(config.get(key, "")) for key, name in _NUMBERS.items()}
@@ -342,7 +343,7 @@ def standstill_of(log: JobLog, pattern: StepPattern | None = None) -> Standstill
     last_steps = {rank: read_log(chunks_of(path, []), pattern).last_step for rank, path in ranks}
     steps = {rank: step for rank, step in last_steps.items() if step is not None}
     standstill = read_standstill(log.path.parent, steps=steps, is_sure=True)
-    # a log may quote anything
+    # a log may quote secrets
     return standstill and replace(standstill, why=standstill.why.changed(hide_quoted))
 
 

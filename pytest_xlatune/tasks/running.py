@@ -39,7 +39,7 @@ from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.text import rate
 from pytest_xlatune.model.trial import Trial
 
-_END_BYTES = 1 << 16  # of a log, which are read for its last step
+_END_BYTES = 1 << 16  # bytes at the end of a log that are read for its last step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Running:
 class Pace:
     """How fast the last session progresses: its time so far for each trial that has ended.
 
-    The time in a queue and trials side by side are in this figure.
+    The figure includes time in the queue; trials that run side by side make it smaller.
     """
 
     _session: str = ""  # id of the session; "" before the first one
@@ -155,7 +155,7 @@ def _running(state: LedgerState, submission: Submission, now: Now, folder: Path)
 
 
 def _speed(trial: Trial, log: LogReader) -> float | None:
-    """Return the median TGS of the steps of the window that the end of a log has."""
+    """Return the median TGS of the steps that are in the window and in the end of a log."""
     steps = log.report().steps
     shown = [
         tgs

@@ -26,7 +26,7 @@ from pytest_xlatune.tasks.files import UnreadableLogError
 from pytest_xlatune.tasks.read_logs import TOKENS, JobLog, logs_of, positive, read_one
 from pytest_xlatune.tasks.write_sweep import sweep_file
 
-_LIMIT_S = 600  # seconds of a trial before its sweep exists
+_LIMIT_S = 600  # the most seconds of the trial that `try_sweep` runs
 
 
 def suggest_sweep(path: Path) -> dict[str, str]:

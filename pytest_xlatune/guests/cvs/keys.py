@@ -18,7 +18,8 @@ USED, DIFFERENT, DROPPED = "used", "different", "dropped"
 IGNORED, COMMENT, UNKNOWN = "ignored", "comment", "unknown"
 CLASSES = (USED, DIFFERENT, DROPPED, IGNORED, COMMENT, UNKNOWN)
 
-# either what becomes of all that is below a key, `CLASS: text`; or the keys that may be below it
+# a use is `CLASS: text`, what becomes of all below a key, or the keys that may be below it, each
+# with its use
 Use = str | Mapping[str, Any]
 
 

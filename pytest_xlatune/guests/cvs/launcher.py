@@ -1,4 +1,4 @@
-"""Start the trainer of a CVS file: MaxText keys from its YAML, and the first of its scripts.
+"""Start the trainer of a CVS file: the first of its scripts that exists, with MaxText keys.
 
 CVS writes a YAML with `base_config: base.yml` and runs the first script that exists with it. This
 launcher does the same in the folder of the attempt. It passes the keys on the command line, which
@@ -109,6 +109,6 @@ def container_settings(container: Container, runtime: str) -> tuple[dict[str, An
     options = {"runtime": runtime, "mounts": container.mounts}
     if runtime in _WITH_ALL_OPTIONS:
         return {**options, "args": container.args}, []
-    # pyxis has mounts
+    # pyxis supports mounts, but no further options
     volumes = container.mounts if runtime == NO_CONTAINER else ()
     return options, [*(f"--volume={mount}" for mount in volumes), *container.args]

@@ -119,7 +119,7 @@ def given_values(words: Iterable[str]) -> dict[str, str]:
 
 
 def run_options(options: Mapping[str, Any]) -> tuple[int | None, str, bool]:
-    """Return the number of nodes and the runtime that options name, and if an image is lacking.
+    """Return the number of nodes and the runtime in options, and whether the image must be pinned.
 
     The number is None and the runtime "" if the options do not name them.
     """
@@ -197,7 +197,7 @@ def _cluster(path: FilePath) -> tuple[str, int | None]:
     return ("" if "{" in user else user), len(nodes)
 
 
-# keys of the files of other trainers, one of which has the objects of generation 1
+# keys of the files of other trainers; some of these files have the objects of generation 1
 _OTHER_TRAINERS = re.compile(
     r"megatron_root|training_iterations|master_address|torchtitan_root|\w+_parallel_degree"
 )
@@ -231,7 +231,7 @@ def _generation_of(data: Mapping[str, Json], path: FilePath) -> str:
 
 
 def _set_value(data: dict[str, Json], name: str, value: str, file: FilePath) -> None:
-    """Put a value of the user into the objects of a file; only its last key may be new.
+    """Put a value of the user into the objects of a file; only the last key of its path may be new.
 
     Raises:
         ConfigError: the file has no such path.
@@ -250,8 +250,8 @@ def _set_value(data: dict[str, Json], name: str, value: str, file: FilePath) -> 
     container: Any = data
     for key_or_index in path[:-1]:
         container = container[key_or_index]
-    has_key_like_it = isinstance(container, list if isinstance(path[-1], int) else dict)
-    if not has_key_like_it:
+    can_hold_key = isinstance(container, list if isinstance(path[-1], int) else dict)
+    if not can_hold_key:
         raise ConfigError(f"--cvs-set {name}: {path_text(path[:-1])} is no object and has no keys")
     container[path[-1]] = value
 
@@ -281,7 +281,8 @@ def _open_items(
         if lacks_digest:
             wanted = "the image with its digest, NAME@sha256:HEX; or give the run --xlatune-image"
         is_marked = any(has_change_mark(part) for part in (text, *leaf.path))
-        if unfilled or is_no_count or lacks_digest or is_marked:  # only a marked value has a sample
+        if unfilled or is_no_count or lacks_digest or is_marked:
+            # only a marked value has a sample
             sample = sample_of(text) if is_marked and not (is_no_count or unfilled) else ""
             open_items.append(OpenItem(path=leaf.name, sample=sample, wanted=wanted))
     return tuple(open_items)
@@ -662,7 +663,7 @@ def _thresholds_of(source: Source, folder: FilePath, name: str) -> dict[str, dic
                 raise ConfigError.unknown("kind of threshold", kind, valid=_KINDS, where=at)
             limit = None if kind == "info" else thresholds.number((*path, "value"), value)
             name = metric.removeprefix(PREFIX)
-            # the bound of max_ms is max, like that of the metric's name in milliseconds
+            # the bound of max_ms is max: the name of the metric says that it is in milliseconds
             bound = "" if limit is None else kind[:3]
             demand = Demand(metric=name, bound=bound, value=limit)
             cells.setdefault(cell, {})[name] = demand

@@ -51,7 +51,7 @@ from pytest_xlatune.studies.verdicts import (
 KIND = "thresholds"
 JOBS = 5  # the default number of jobs
 _BOUNDS = {"min": "at least", "max": "at most"}
-# metrics whose values deterministic training repeats exactly
+# metrics that have the same values each time if the training is deterministic
 _LOSS_METRICS = ("final_loss", "loss_decreased")
 
 # metric -> a function that returns its value for one job; None if the job does not give it

@@ -59,7 +59,7 @@ class WorkerList(NamedTuple):
 
 
 def worker_list(text: str) -> WorkerList:
-    """Return the workers of a list; where none has a job, an entry is the name of a host."""
+    """Return the workers of a list; if no entry names a job, each is the name of a host."""
     workers: list[Worker] = []
     more = 0
     # the location of a core has commas: worker@(x,y,z):core
@@ -129,9 +129,9 @@ def texts_of_line(raw: bytes) -> Iterator[str]:
 def without_prefix(text: str, number: int, known: Collection[str]) -> TextLine:
     """Return a line without its wrapper and the prefix of its logger.
 
-    `known` has the origins of the open digests, "" for lines without a wrapper. With "" in it, a
-    line without a logger's prefix loses only a wrapper that is in `known`. So a message that begins
-    with `0: ` keeps that text.
+    `known` has the origins of the open digests; "" is the origin of lines without a wrapper. If a
+    digest of such lines is open, a wrapper that is not in `known` is text, like the `0: ` at the
+    beginning of a message; but before a logger's prefix it is a wrapper.
     """
     _, rest = split_origin(text)
     front = text[: len(text) - len(rest)]
@@ -186,7 +186,7 @@ class DigestBuilder:
         self._is_prefixed = first.is_prefixed
         self._is_in_message = False
         self._part = ""  # the key of the part of the table
-        self._elements = 0  # the number of lines that only a digest has
+        self._elements = 0  # the number of lines of a kind that only digests have
         self._keys: dict[str, str] = {}  # key -> its first value
         self._is_example = False  # whether it has a placeholder of a document
         self._prose_cause: Cause | None = None  # the cause by the first sentence
@@ -207,7 +207,7 @@ class DigestBuilder:
         return self.stray > _STRAY_LINES or self._last - self._first > _MOST_LINES
 
     def read(self, line: TextLine, body: str) -> bool:
-        """Read a line of the digest, or count a line of something else; return which it was."""
+        """Read a line, or count it as a stray one; return whether it is part of the digest."""
         is_of_digest = self._read_line(line, body)
         if is_of_digest:
             self.stray, self._last = 0, line.number
@@ -367,7 +367,7 @@ class DigestBuilder:
         )
 
     def _layout(self, word: str) -> str:
-        """Return the first libtpu that has what this digest has."""
+        """Return the first libtpu that printed digests of this form."""
         if _ERROR_TYPE in self._keys:
             return "0.0.52"
         if _BREAKDOWN in self._keys:

@@ -18,7 +18,7 @@ _GOOGLE = (
 _BENCHMARKS = "github.com/AI-Hypercomputer/accelerator-microbenchmarks, Trillium collectives"
 LEAST_RMEM = 314_572_800  # bytes of the largest receive buffer
 LEAST_MTU = 4082  # bytes of the largest packet
-MOST_RTO_US = 5000  # for the least retransmission timeout of TCP
+MOST_RTO_US = 5000  # the most microseconds of TCP's least retransmission timeout
 
 # setting -> the file of the kernel that holds it
 FILES = {
@@ -72,7 +72,7 @@ def _number_check(is_good_number: Callable[[int], bool]) -> Callable[[str], bool
     return check_number
 
 
-# name -> a check as for `Item.is_good`, the advice, the source
+# name -> a function that returns `Item.is_good` for a value, the advice, the source
 _SETTINGS: dict[str, tuple[Callable[[str], bool | None], str, str]] = {
     "tcp_slow_start_after_idle": (_number_check(lambda n: n == 0), "0", _GOOGLE),
     "default_qdisc": (lambda value: value == "fq" if value else None, "fq", _GOOGLE),

@@ -21,7 +21,7 @@ _HOST_CLASSES = (FailureClass.TPU_CHIP, FailureClass.ICI_ERROR, FailureClass.NET
 class MegascaleFormat(LogFormat):
     """The log of a job whose slices are joined by libtpu's Megascale runtime."""
 
-    # every line that can begin a digest has one of these, and the line that a worker prints before
+    # each line that can begin a digest has one of these, and so has the trigger of a worker
     words = (
         *("megascale detects a hang ", "halted with an unrecoverable error: "),
         *("potential cause: ", "full error digest:", " graphs to complete"),

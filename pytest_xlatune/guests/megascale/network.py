@@ -33,7 +33,8 @@ _LATENCY_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 _SLOW_RATIO = 2  # a pair is slow if its `ratio` is above this
 _LEAST_MESSAGES = 5  # a pair with fewer messages is not called slow
 _LEAST_SLOW_PAIRS = 2  # a host with fewer slow pairs is not called slow, only its pair is
-# a message is in the tail if it took this factor times the median of its size, and this much more
+# a message is in the tail if it took more than this factor times the median of its size, and more
+# than these microseconds above that median
 _TAIL_FACTOR, _TAIL_US = 10, 10_000
 _SHORTAGE_PER_MILLE = 1  # there is a shortage if late mapping takes more than this of the trace
 _BUSY_SHARE = 0.8  # a link is busy in a bin with more than this share of its rate
@@ -129,7 +130,7 @@ def _split_by_kind(messages: Messages) -> tuple[dict[str, int], Messages]:
 
 
 def _message_figures(valid: Messages, link_gbit_s: float) -> dict[str, Any]:
-    """Return the fields of `NetworkTraffic` that depend on messages."""
+    """Return the figures of `measure` that depend on messages."""
     end, latency = valid.end_ps, valid.latency_us
     start = end - latency * PS_OF_US
     sizes, counts = np.unique(valid.size, return_counts=True)

@@ -32,8 +32,8 @@ _RAISE_BUFFERS = (
 _TAIL_SHARE, _LEAST_TAIL = 0.001, 3
 # a link is full if this share of a host's bins with traffic is above 80 % of its rate
 _LEAST_BUSY_SHARE = 0.1
-_NO_SLACK_SHARE = 0.1  # a rendezvous has no slack up to this share of its observed time
-_MOST_SKEW_SHARE = 0.01  # more messages without a latency cast doubt on the clocks
+_NO_SLACK_SHARE = 0.1  # slack of at most this share of the observed time counts as none
+_MOST_SKEW_SHARE = 0.01  # a larger share of messages without a latency puts clocks in doubt
 _SHOWN_FIGURES = ("messages", "bytes", "latency_us", "sizes", "pending", "throughput_gbit_s")
 _TABLES = {  # table of the document -> the column by which its rows are sorted
     "bursts": "bytes",

@@ -67,8 +67,8 @@ _CHANNEL = re.compile(r"channel_id=(?P<name>\d+)")
 # amounts of bytes:  1.07GB   32B
 _BYTES_TEXT = re.compile(r"(?P<number>\d{1,18})(?:\.(?P<decimals>\d{1,18}))? ?(?P<unit>[kKMGT]?)B?")
 _POWERS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12}
-_ID, _METADATA = 1, 2  # of a table's entry
-_NAME, _DISPLAY_NAME, _STATS = 2, 4, 5  # of metadata
+_ID, _METADATA = 1, 2  # numbers of the fields of a table's entry
+_NAME, _DISPLAY_NAME, _STATS = 2, 4, 5  # numbers of the fields of metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -281,7 +281,7 @@ class _Reader:
                 name = names[int(columns["name"][row])]
                 stated = int(columns["buffer"][row])
                 text = name if stated == ABSENT else line.stats.get(stated, "")
-                # a number may be the id of a text by chance
+                # a number of bytes may by chance be the id of some text
                 size = _bytes_of(text) or (stated if 0 <= stated < _FIRST_INTERNED else 0)
                 event = WorkerEvent(int(start[row]), int(columns["duration_ps"][row]), size)
                 (self._copies if name == COPY else self._mapped).append(event)

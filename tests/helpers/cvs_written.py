@@ -22,6 +22,7 @@ TINY_KEYS: Data = {
     "ici_fsdp_parallelism": "8",
     "dcn_fsdp_parallelism": "-1",
     "remat_policy": "full",
+    "dtype": "bfloat16",
     "quantization": "",
     "per_device_batch_size": "2",
     "max_target_length": "8192",

@@ -105,7 +105,7 @@ class SlurmExecutor(OnSlurm):
             if reply.trouble is Trouble.NONE or reply.is_late:
                 break  # if it is late, the next call of `submit` looks for the job first
             # At a limit on jobs nothing is repeated here, because for these 30 s no job would be
-            # polled, and a trial that runs on would be cancelled.
+            # polled, and in the end the running trial would be cancelled.
             is_repeated = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
             if is_repeated and wait_s is not None:
                 _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
@@ -143,7 +143,8 @@ class SlurmExecutor(OnSlurm):
         """
         folder, job_name = request.folder.resolve(), request.job_name
         names = [path.name for path in (folder / SCRIPTS).glob("[0-9]*_*")]
-        if ids := [match[1] for name in names if (match := _ACCEPTED.fullmatch(name))]:
+        ids = [match[1] for match in map(_ACCEPTED.fullmatch, names) if match is not None]
+        if ids:
             _log.info("%s is job %s: its folder says so", job_name, min(ids, key=int))
             return min(ids, key=int)
         # without the user, squeue would fetch the jobs of all users first
@@ -218,7 +219,7 @@ def arguments_of(request: Request) -> dict[str, Any]:
     options, srun_args = site_options(resources.options)
     scripts = shlex.quote(str(folder / SCRIPTS))
     login = [] if options.get("export") == SLURM_LOGS_IN else [f". {shlex.quote(str(LOGIN))}"]
-    arguments = {
+    arguments: dict[str, Any] = {
         "job_name": request.job_name,
         "comment": request.comment,
         "nodes": nodes,
@@ -245,4 +246,6 @@ def arguments_of(request: Request) -> dict[str, Any]:
             **options,
         },
     }
-    return arguments | ({"nodelist": compress(nodelist)} if nodelist else {})
+    if nodelist:
+        arguments["nodelist"] = compress(nodelist)
+    return arguments

@@ -201,9 +201,9 @@ SACCT_FIELDS = ("JobID", "State", "NodeList", "Start", "End", "Reason", "WorkDir
 _COLUMNS = ("JobId", "JobState", "NodeList", "StartTime", "EndTime", "Reason", "WorkDir",
             "ExitCode")  # fmt: skip
 
-# The job states and state flags of slurm.h, 22.05 to 25.05, but for those of a job that runs, such
-# as COMPLETING, during which the nodes still run its processes. A job is over only if it has no
-# flag that is missing here or means PENDING. (submitit takes SUSPENDED, CONFIGURING, RESIZING,
+# The job states and state flags of slurm.h, 22.05 to 25.05, without those of a job that runs. Such
+# a flag is COMPLETING: the nodes still run its processes. A job is over only if it has no flag that
+# is missing here or means PENDING. (submitit takes SUSPENDED, CONFIGURING, RESIZING,
 # SIGNALING and STAGE_OUT for the end of a job.)
 STATES: Mapping[str, State] = {
     **dict.fromkeys(
@@ -299,7 +299,8 @@ def parse_scontrol(text: str) -> dict[str, SlurmJob]:
         # a value ends where the next key begins
         matches = list(_FIELD.finditer(line))
         ends = [match.start() for match in matches[1:]] + [len(line)]
-        rows.append({m[1]: line[m.end() : end] for m, end in zip(matches, ends, strict=False)})
+        pairs = zip(matches, ends, strict=False)
+        rows.append({match[1]: line[match.end() : end] for match, end in pairs})
     return _jobs(rows)
 
 
@@ -363,7 +364,8 @@ def _job(row: Mapping[str, str]) -> SlurmJob:
     state = to_state(row["JobState"])
     exit_code, signal = _parse_exit(row.get("ExitCode", "")) if state.is_final else (None, None)
     reason = _value(row, "Reason")
-    is_waiting, nodes = state is State.PENDING, tuple[str, ...]()
+    is_waiting = state is State.PENDING
+    nodes: tuple[str, ...] = ()
     with contextlib.suppress(ConfigError):  # `None assigned` and the like
         nodes = expand(_value(row, "NodeList"))
     may_lack_nodes = _LACKS_NODES.search(reason) or _MAY_LACK_NODES.search(reason)
@@ -396,7 +398,9 @@ def _parse_exit(text: str) -> tuple[int | None, int | None]:
     match = _EXIT.fullmatch(text.strip())
     if match is None:
         return None, None
-    code, signal = int(match[1]), int(match[2]) or max(int(match[1]) - _SHELL_SIGNAL_BASE, 0)
+    code, signal = int(match[1]), int(match[2])
+    if not signal:
+        signal = max(code - _SHELL_SIGNAL_BASE, 0)
     return (None, signal) if signal else (code, None)
 
 

@@ -73,7 +73,7 @@ class _Watched:
     folder: Path  # that of its attempt
     outcome: Outcome = _NOT_ASKED  # the last one
     empty_rounds: int = 0  # rounds, up to the last one, in which no part of Slurm knew the job
-    log_bytes: int | None = None  # in the last of these rounds
+    log_bytes: int | None = None  # size of its logs in the last of these rounds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,12 +121,10 @@ class Poller:
                 self._silent_since_s = None
             except SchedulerDown as error:
                 self._controller_fault = str(error)
-                self._silent_since_s = (
-                    now_s if self._silent_since_s is None else self._silent_since_s
-                )
-            if self._silent_since_s or any(
-                job.outcome.state.is_final for job in open_jobs.values()
-            ):
+                if self._silent_since_s is None:
+                    self._silent_since_s = now_s
+            has_ended_job = any(job.outcome.state.is_final for job in open_jobs.values())
+            if self._silent_since_s or has_ended_job:
                 self._rounds_until_all = 0
         if open_jobs and self._silent_since_s is not None:
             silent_s = now_s - self._silent_since_s
@@ -193,7 +191,8 @@ class Poller:
         answers = (Trouble.NONE, Trouble.UNKNOWN_JOB)
         known: dict[str, SlurmJob] = {}
         trouble, text, has_answered = Trouble.NONE, "", False
-        for job_id in ids if len(ids) <= _ONE_BY_ONE else ():
+        single_ids = ids if len(ids) <= _ONE_BY_ONE else ()
+        for job_id in single_ids:
             answer = self.run(["scontrol", "show", "job", "-o", job_id])
             trouble, text = answer.trouble, answer.out
             if trouble is Trouble.AWAY:
@@ -267,7 +266,7 @@ def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome
     # if the job ended before its second start, only `was_requeued` shows that it was requeued
     has_begun_again = was_requeued or _has_begun_again(folder, job.job_id)
     if ended_by_script and has_begun_again and not (has_failed_rank or has_completed):
-        # how the second start ended means nothing, only what the ranks of the first one wrote
+        # the end of the second start means nothing; what the ranks of the first one wrote counts
         merged = merge(replace(outcome, state=State.REQUEUED), ranks)
         reason = f"{outcome.reason}; {_REQUEUED}"
         return replace(merged, reason=reason, exit_code=None, signal=None)
@@ -275,11 +274,13 @@ def ended(job: SlurmJob, folder: Path, *, was_requeued: bool = False) -> Outcome
         lines = script_output(folder, job.job_id)
         # Slurm reports a lack of memory for the step only; its job has FAILED with signal 9. A
         # trial with signal 9 would be repeated, and would run out of the host's memory again.
-        if kills := [line for line in lines if _OUT_OF_MEMORY.search(line)]:
+        kills = [line for line in lines if _OUT_OF_MEMORY.search(line)]
+        # left out because it says little:  srun: error: node001: task 0: Exited with exit code 2
+        words = [line for line in lines if not line.startswith("srun: ")]
+        if kills:
             reason = f"OUT_OF_MEMORY: {kills[0]:.300}"
             outcome = replace(outcome, state=State.OUT_OF_MEMORY, reason=reason)
-        # left out because it says little:  srun: error: node001: task 0: Exited with exit code 2
-        elif not ranks and (words := [line for line in lines if not line.startswith("srun: ")]):
+        elif words and not ranks:
             reason = f"{outcome.reason}; the payload did not run: {words[-1]:.300}"
             return replace(outcome, reason=reason)
     outcome = merge(outcome, ranks)

@@ -66,7 +66,7 @@ _log = logging.getLogger("pytest_xlatune.executors")
 STEP, ENDED, SCRIPT = "step.json", "ended.json", "step.sh"
 _JOB, _NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"  # variables of the user's own allocation
 _NOT_INSIDE = f"found no allocation ({_JOB} is not set); start pytest inside salloc or sbatch"
-# only a step that ended less than this before its allocation may have been cut off by its end
+# only a step that ended less than this before its allocation can have been ended by it
 _END_MARGIN_S = 30.0
 # slurmstepd: error: *** STEP 4711.3 ON node001 CANCELLED AT 2026-11-23T09:12:01 DUE TO TIME LIMIT
 _CANCELLED = re.compile(r"STEP \S+ ON \S+ CANCELLED AT \S+(?P<limit> DUE TO TIME LIMIT)?")
@@ -135,7 +135,7 @@ class AllocationExecutor(OnSlurm):
         super().__init__(**outside)
         self._environ = environ
         # A poller tells our jobs by the working directory, but that of an allocation is the user's.
-        # So any job with the id is taken for it; another user's job has no step of ours.
+        # So any job with its id is taken for it; another user's job has no step of ours.
         self._poller.is_ours = lambda *_: True
 
     # -- the contract -----------------------------------------------------------------------------
@@ -284,7 +284,8 @@ class AllocationExecutor(OnSlurm):
                 f"{name} may share its nodes with other jobs; start it by salloc --exclusive"
             )
         end = _END_TIME.search(answer.out)
-        if end and (left_s := max(float(end[1]) - time.time(), 0.0)) < limit_s:
+        left_s = max(float(end[1]) - time.time(), 0.0) if end else math.inf
+        if left_s < limit_s:
             faults.append(
                 f"{name} ends in {duration(left_s)}, but a trial may take {duration(limit_s)} "
                 "(time_limit_s); ask for a longer allocation, or limit trials by "

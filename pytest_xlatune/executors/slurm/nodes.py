@@ -232,7 +232,8 @@ class OnSlurm(Executor):
         which = ["-t", "running,completing", "-w", ",".join(nodelist)]
         answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(columns)])
         others = []
-        for line in ("" if answer.code else answer.out).splitlines():
+        lines = [] if answer.code else answer.out.splitlines()
+        for line in lines:
             row = line.split(SEPARATOR)
             if len(row) != len(columns):
                 continue

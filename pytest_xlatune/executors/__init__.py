@@ -15,8 +15,8 @@ The folder of an attempt, written by the harness (<) and by the payload on the n
     < hung             asks each rank of a job that hangs to write down what its processes do
     > hang.json        a `HangLook`: what they did, written before the job is ended
     > stacks/          the hook that writes the stacks of a Python process, and those stacks
-    > payload.txt      on this machine: what the payload itself prints, why it did not start
-    > claimed.json     host, process id, start time and time of the payload, which runs only once
+    > payload.txt      what a payload on this machine prints, for example why it did not start
+    > claimed.json     host, process id and start of the one payload that runs; time of this claim
     > started.json     the same for the trainer, once it runs
     > log.<rank>.txt   standard output and error of that rank, merged, written as they come
     > environment.json what the first rank of each node ran on; renamed into place
@@ -154,7 +154,7 @@ class Executor(abc.ABC):
         name: the name by which sweeps, ledgers and the entry point know the executor.
         is_here: whether trials are processes of this machine, with its files and interpreter. The
             compile check may then run the trainer. Elsewhere something outside the payload, such as
-            `timeout` or Slurm, must end a trial that hangs after `Resources.time_limit_s`.
+            `timeout` or Slurm, must end a trial that still runs after `Resources.time_limit_s`.
         names_nodes: whether trials run on the nodes of `Request.nodelist`. A sweep must then name
             its nodes or their number, and may have slots. If not, all trials run in one place.
         has_queue: whether each trial is a job that may wait; a plan says how long jobs waited.

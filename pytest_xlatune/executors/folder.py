@@ -127,6 +127,12 @@ def _split_secrets(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
         secrets.append(text)
         return f"{payload.SECRET_MARK}{len(secrets) - 1}"
 
+    def marked_file(name: str, text: str) -> str:
+        # our programs hold no secret, and other ranks may read them when rank 0 has ended
+        if name in _OUR_PROGRAMS:
+            return text
+        return marked(text, hide(hide_assignments(text), known))
+
     known = secrets_of(spec.env)
     argv = zip(spec.argv, command_without_secrets(spec.argv), strict=True)
     env = zip(spec.env.items(), without_secrets(spec.env).values(), strict=True)
@@ -134,13 +140,7 @@ def _split_secrets(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
         **spec.to_json(),
         "argv": [marked(word, hide(redacted, known)) for word, redacted in argv],
         "env": {name: marked(value, hide(redacted, known)) for (name, value), redacted in env},
-        "files": {
-            # our programs hold no secret, and other ranks may read them when rank 0 has ended
-            name: text
-            if name in _OUR_PROGRAMS
-            else marked(text, hide(hide_assignments(text), known))
-            for name, text in spec.files.items()
-        },
+        "files": {name: marked_file(name, text) for name, text in spec.files.items()},
     }
     return plain, secrets
 
@@ -170,7 +170,7 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     A rank whose file cannot be read has failed, and its outcome says so by `is_unreadable`.
     """
     outcomes = {}
-    # that of rank 0 is opened in any case, because the folder itself may be another user's
+    # rank 0's file is opened in any case, which fails if the folder is another user's
     first = folder / payload.name_of("outcome")
     for rank, path in [(0, first), *sorted(_by_rank(folder.glob("outcome.*.json")).items())]:
         try:
@@ -204,7 +204,9 @@ def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ())
     spec = msgspec.structs.replace(spec, node_health=health) if health else spec
     if not spec.probe:
         return spec
-    probe = (*spec.probe, DEVICES) if devices else () if spec.is_probe_dear else spec.probe
+    probe = () if spec.is_probe_dear else spec.probe
+    if devices:
+        probe = (*spec.probe, DEVICES)
     program = _program(Path(probe_environment.__file__).name)
     return msgspec.structs.replace(spec, probe=probe, files={**spec.files, payload.PROBE: program})
 
@@ -283,7 +285,7 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
 
 
 def ask_what_hangs(folder: Path) -> bool:
-    """Ask each payload of an attempt to record what its processes do; return if all have done so.
+    """Ask each payload of an attempt to record what its processes do; return whether all did.
 
     A payload that has ended is not waited for, so the result is True if none runs.
     """

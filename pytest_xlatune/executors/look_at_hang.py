@@ -136,13 +136,17 @@ def _call(pid: int) -> tuple[str, str]:
     """Return the main thread's system call, and the file or socket that it waits for."""
     # running      202 0x7f12 0x189 0x0 0x0 0x0 0xffffffff 0x7ffc 0x7f12      -1 0x7ffc 0x7f12
     words = _text(pid, "syscall").split()
+    if words[:1] == ["running"]:
+        return "running", ""
     if not words or not words[0].isdigit():
-        return ("running" if words[:1] == ["running"] else ""), ""
+        return "", ""
     call, link = _CALLS.get(int(words[0]), f"system call {words[0]}"), ""
     if call in _CALLS_ON_DESCRIPTORS:
         with contextlib.suppress(OSError):
             link = str(Path(f"/proc/{pid}/fd/{int(words[1], 16) & 0xFFFFFFFF}").readlink())
-    return call, "a socket" if link.startswith("socket:[") else link
+    if link.startswith("socket:["):
+        link = "a socket"
+    return call, link
 
 
 def _stacks_of(record: dict[str, Any], stacks: Path, until_s: float) -> list[list[str]]:

@@ -145,13 +145,13 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
     opened = Folder(Path(folder).absolute())
     rank = int(os.environ.get("SLURM_PROCID") or 0)
     # our files get the permissions of their folder; the trainer keeps its own umask
-    at = _Attempt(opened, rank, _Stop(), os.umask(0o777 & ~opened.mode))
+    attempt = _Attempt(opened, rank, _Stop(), os.umask(0o777 & ~opened.mode))
     claim = {**identity(os.getpid()), "at_s": time.time()}
     # if a session is killed while it submits, the next one submits again: two jobs may then start
     if not opened.create(name_of("claimed", rank), json.dumps(claim).encode("ascii")):
         return {"state": "failed", "reason": "another payload has claimed this attempt"}
     try:
-        outcome = _run(at, machine_lock, digest)
+        outcome = _run(attempt, machine_lock, digest)
     # without an outcome the campaign would wait for the attempt
     except Exception as error:  # noqa: BLE001
         outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
@@ -164,7 +164,7 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
 
 
 def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
-    """Return variables of our environment, byte for byte; `SLURM_*` names all that begin so."""
+    """Return variables of our environment, byte for byte; `SLURM_*` means all that begin so."""
     patterns = tuple(map(_bytes, names))
     return {
         name: value
@@ -210,8 +210,8 @@ class _Attempt(NamedTuple):
     umask: int  # that of the trainer
 
 
-def _run(at: _Attempt, machine_lock: str, digest: str) -> dict[str, Any]:
-    folder, stop = at.folder, at.stop
+def _run(attempt: _Attempt, machine_lock: str, digest: str) -> dict[str, Any]:
+    folder, stop = attempt.folder, attempt.stop
     # the files that the scheduler wrote so far
     secure_files.restrict_modes(folder.path / "submitit")
     spec = _read_spec(folder, digest)
@@ -229,10 +229,10 @@ def _run(at: _Attempt, machine_lock: str, digest: str) -> dict[str, Any]:
         if not has_machine or folder.has(CANCEL):
             return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _record_environment(spec, at)
+            _record_environment(spec, attempt)
         if stop.reason:
             return _outcome("cancelled", reason=stop.reason)
-        return _train(spec, at)
+        return _train(spec, attempt)
 
 
 def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
@@ -266,30 +266,31 @@ def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
     return spec | {"argv": [with_secret(word) for word in spec["argv"]]}
 
 
-def _train(spec: Mapping[str, Any], at: _Attempt) -> dict[str, Any]:
-    folder, stop = at.folder, at.stop
+def _train(spec: Mapping[str, Any], attempt: _Attempt) -> dict[str, Any]:
+    folder, stop = attempt.folder, attempt.stop
     start_s, began_s = time.time(), time.monotonic()
     try:
-        trainer = _start(spec, at, has_hook=True)
+        trainer = _start(spec, attempt, has_hook=True)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = _not_started(error, spec["argv"][0])
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
         process = {**identity(trainer.pid), "at_s": start_s}
-        _write(folder, name_of("started", at.rank), process)
+        _write(folder, name_of("started", attempt.rank), process)
         deadline_s = began_s + spec["deadline_s"]
-        _wait_for(trainer, at, deadline_s)
+        _wait_for(trainer, attempt, deadline_s)
         # a scheduler signals the trainer and us together; on a busy node the trainer may end first
-        late_s = time.monotonic() + (_LATE_SIGNAL_S if _is_stop_signal(trainer.poll()) else 0.0)
-        while not stop.reason and time.monotonic() < late_s:
-            stop.wait(late_s - time.monotonic())
+        until_s = time.monotonic() + (_LATE_SIGNAL_S if _is_stop_signal(trainer.poll()) else 0.0)
+        while not stop.reason and time.monotonic() < until_s:
+            stop.wait(until_s - time.monotonic())
         ended_by_itself, end_s = trainer.poll() is not None, time.time()
     finally:
         _end_everything(trainer, stop)
     code = trainer.returncode
+    reason = ""
     # a trainer that has succeeded is measured, even if a stop signal arrives before its end is seen
     if ended_by_itself and (code == 0 or not stop.reason):
-        state, reason = ("completed" if code == 0 else "failed"), ""
+        state = "completed" if code == 0 else "failed"
     elif stop.reason:
         state, reason = "cancelled", stop.reason
     else:
@@ -301,64 +302,67 @@ def _train(spec: Mapping[str, Any], at: _Attempt) -> dict[str, Any]:
     if spec.get("node_health") and not stop.reason:
         until_s = min(deadline_s, time.monotonic() + HEALTH_S)
         with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _record_health(spec["node_health"], at, until_s)
+            _record_health(spec["node_health"], attempt, until_s)
     return outcome
 
 
-def _wait_for(trainer: subprocess.Popen[bytes], at: _Attempt, deadline_s: float) -> None:
+def _wait_for(trainer: subprocess.Popen[bytes], attempt: _Attempt, deadline_s: float) -> None:
     """Wait for the trainer's end, a signal or the deadline; examine a trainer that hangs."""
-    stop, is_examined = at.stop, False
+    stop, is_examined = attempt.stop, False
     while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
         stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
-        if not is_examined and trainer.poll() is None and at.folder.has(HUNG):
-            _look_at_hang(at)
+        if not is_examined and trainer.poll() is None and attempt.folder.has(HUNG):
+            _look_at_hang(attempt)
             is_examined = True
     if not is_examined and trainer.poll() is None and not stop.reason:
-        _look_at_hang(at)  # the trainer is past its deadline
+        _look_at_hang(attempt)  # the trainer is past its deadline
     stop.wait(0)  # a signal that has arrived by now is the reason of the end
 
 
-def _look_at_hang(at: _Attempt) -> None:
+def _look_at_hang(attempt: _Attempt) -> None:
     """Record what the trainer's processes do now; a failure does not cost the trial."""
-    path = at.folder.path
+    path = attempt.folder.path
     with contextlib.suppress(Exception):
         program = runpy.run_path(str(Path(__file__).with_name("look_at_hang.py")))
         processes = program["examine"](
             _descendants(),
-            stacks=path / f"{_STACKS}/{at.rank}.txt",
-            log=path / log_name(at.rank),
-            rank=at.rank,
+            stacks=path / f"{_STACKS}/{attempt.rank}.txt",
+            log=path / log_name(attempt.rank),
+            rank=attempt.rank,
         )
-        _write(at.folder, name_of("hang", at.rank), {"node": _node(), **processes})
+        _write(attempt.folder, name_of("hang", attempt.rank), {"node": _node(), **processes})
 
 
-def _record_environment(spec: Mapping[str, Any], at: _Attempt) -> None:
+def _record_environment(spec: Mapping[str, Any], attempt: _Attempt) -> None:
     """Record what the trial is about to run on, once for each node.
 
     The trainer has not started, so this disturbs no measurement, and the code that is recorded is
     the code that the trainer will read. A failure does not cost the trial.
     """
-    if not _is_first_on_node() or not at.folder.has(PROBE):
+    if not _is_first_on_node() or not attempt.folder.has(PROBE):
         return
     environment: dict[str, Any] = {"name": _node(), "problems": []}
     until_s, kind = time.monotonic() + PROBE_S, "environment"
-    program = str(at.folder.path / PROBE)
+    program = str(attempt.folder.path / PROBE)
     node = [sys.executable, "-I", "-S", program, "node", *spec.get("paths", ())]
-    for argv in [node, spec["probe"]] if spec.get("probe") else [node]:
-        lines, problem = _report({**spec, "argv": argv}, at, kind, until_s)
+    commands = [node]
+    if spec.get("probe"):
+        commands.append(spec["probe"])
+    for argv in commands:
+        lines, problem = _report({**spec, "argv": argv}, attempt, kind, until_s)
         answers = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith("\n")]
         if not answers:
-            why = f"{argv[0]}: {problem or 'no answer'}; see {kind}.{at.rank}.txt"
+            why = f"{argv[0]}: {problem or 'no answer'}; see {kind}.{attempt.rank}.txt"
             environment["problems"].append(why)
             continue
         answer = json.loads(answers[-1][len(_PROBE_MARK) :])
         environment["problems"] += answer.pop("problems")
         repositories = {**environment.get("repositories", {}), **answer.get("repositories", {})}
         environment |= {**answer, "repositories": repositories}
-    _write(at.folder, name_of(kind, at.rank), environment)
+    _write(attempt.folder, name_of(kind, attempt.rank), environment)
 
 
-def _record_health(argv: list[str], at: _Attempt, until_s: float) -> None:
+def _record_health(argv: list[str], attempt: _Attempt, until_s: float) -> None:
     """Record what the site's command reports about this node, once for each node.
 
     The trainer has ended, so this does not disturb a measurement. The command gets none of the
@@ -366,10 +370,10 @@ def _record_health(argv: list[str], at: _Attempt, until_s: float) -> None:
     """
     if _is_first_on_node():
         spec = {"argv": argv, "inherit": _HEALTH_INHERITS}
-        lines, problem = _report(spec, at, "health", until_s)
+        lines, problem = _report(spec, attempt, "health", until_s)
         texts = [text for line in lines if (text := line.strip())]
         health = {"name": _node(), "problem": problem, "lines": texts}
-        _write(at.folder, name_of("health", at.rank), health)
+        _write(attempt.folder, name_of("health", attempt.rank), health)
 
 
 def _is_first_on_node() -> bool:
@@ -377,24 +381,26 @@ def _is_first_on_node() -> bool:
 
 
 def _report(
-    spec: Mapping[str, Any], at: _Attempt, kind: str, until_s: float
+    spec: Mapping[str, Any], attempt: _Attempt, kind: str, until_s: float
 ) -> tuple[list[str], str]:
     """Run a program that reports something; return its lines, and why it failed or ""."""
-    log = f"{kind}.{at.rank}.txt"
-    before = len(at.folder.read(log)) if at.folder.has(log) else 0
+    log = f"{kind}.{attempt.rank}.txt"
+    before = len(attempt.folder.read(log)) if attempt.folder.has(log) else 0
     try:
-        program = _start(spec, at, log=log)
+        program = _start(spec, attempt, log=log)
     except OSError as error:
         return [], _not_started(error, spec["argv"][0])
     try:
-        while program.poll() is None and not at.stop.reason and time.monotonic() < until_s:
-            at.stop.wait(until_s - time.monotonic())
+        while program.poll() is None and not attempt.stop.reason and time.monotonic() < until_s:
+            attempt.stop.wait(until_s - time.monotonic())
         is_late = program.poll() is None
     finally:
-        _end_everything(program, at.stop)
+        _end_everything(program, attempt.stop)
     code = program.returncode
-    problem = (f"signal {-code}" if code < 0 else f"exit {code}") if code else ""
-    text = at.folder.read(log, before + _REPORT_BYTES)[before:].decode("utf-8", "replace")
+    problem = ""
+    if code:
+        problem = f"signal {-code}" if code < 0 else f"exit {code}"
+    text = attempt.folder.read(log, before + _REPORT_BYTES)[before:].decode("utf-8", "replace")
     return text.splitlines(keepends=True), "no answer in time" if is_late else problem
 
 
@@ -403,7 +409,8 @@ def _not_started(error: Exception, program: str) -> str:
     missing = os.fsdecode(getattr(error, "filename", None) or program)
     shown = program if program.isprintable() else repr(program)
     text = getattr(error, "strerror", None) or str(error)
-    return f"{shown} could not be started: {text}" + (f": {missing}" * (missing != program))
+    folder = "" if missing == program else f": {missing}"
+    return f"{shown} could not be started: {text}{folder}"
 
 
 def _is_stop_signal(code: int | None) -> bool:
@@ -413,12 +420,12 @@ def _is_stop_signal(code: int | None) -> bool:
 
 def _start(
     spec: Mapping[str, Any],
-    at: _Attempt,
+    attempt: _Attempt,
     *,
     log: str = "",
     has_hook: bool = False,
 ) -> subprocess.Popen[bytes]:
-    folder = at.folder
+    folder = attempt.folder
     # the command and its working directory use the path, which may lead to another folder by now
     if not folder.is_in_place:
         raise ValueError(f"another folder has taken the place of {folder.path}")
@@ -430,18 +437,18 @@ def _start(
     parent = os.getpid()
 
     def die_with_parent() -> None:
-        os.umask(at.umask)
+        os.umask(attempt.umask)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
 
-    environment = environment_of(spec, at)
+    environment = environment_of(spec, attempt)
     if has_hook:
-        _hook(environment, spec["argv"][0], at)
+        _hook(environment, spec["argv"][0], attempt)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    with os.fdopen(folder.open(log or log_name(at.rank), append), "ab") as written:
+    with os.fdopen(folder.open(log or log_name(attempt.rank), append), "ab") as written:
         return subprocess.Popen(
-            [filled(word, at) for word in spec["argv"]],
+            [filled(word, attempt) for word in spec["argv"]],
             env=environment,
             cwd=spec.get("cwd") or folder.path,
             stdin=subprocess.DEVNULL,
@@ -452,7 +459,7 @@ def _start(
         )
 
 
-def _hook(environment: dict[bytes, bytes], program: str, at: _Attempt) -> None:
+def _hook(environment: dict[bytes, bytes], program: str, attempt: _Attempt) -> None:
     """Have each interpreter of a trainer run our hook, if the trainer's program is Python.
 
     Another program may start a container, and our PYTHONPATH would replace that of its image; then
@@ -460,11 +467,12 @@ def _hook(environment: dict[bytes, bytes], program: str, at: _Attempt) -> None:
     """
     is_python = Path(program).name.startswith("python")
     when = environment.get(b"XLATUNE_STACKS", b"always" if is_python else b"")
-    hook_path = os.fsencode(at.folder.path / _STACKS)
+    folder = attempt.folder.path / _STACKS
+    hook_path = os.fsencode(folder)
     if when == b"always" and b":" not in hook_path:  # PYTHONPATH separates paths by a colon
-        environment[b"XLATUNE_STACKS"] = os.fsencode(at.folder.path / f"{_STACKS}/{at.rank}.txt")
-        former_path = environment.get(b"PYTHONPATH")
-        environment[b"PYTHONPATH"] = hook_path + (b":" + former_path if former_path else b"")
+        environment[b"XLATUNE_STACKS"] = os.fsencode(folder / f"{attempt.rank}.txt")
+        paths = (hook_path, environment.get(b"PYTHONPATH"))
+        environment[b"PYTHONPATH"] = b":".join(filter(None, paths))
 
 
 def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
@@ -541,7 +549,10 @@ def _descendants() -> dict[int, _Process]:
     """Return all processes below this one, with those that have ended and were not waited for."""
     processes = _processes()
     family = {os.getpid()}
-    while children := {pid for pid, one in processes.items() if one.parent in family} - family:
+    while True:
+        children = {pid for pid, process in processes.items() if process.parent in family}
+        if children <= family:
+            break
         family |= children
     return {pid: processes[pid] for pid in sorted(family - {os.getpid()})}
 
@@ -590,16 +601,18 @@ def _has_variable(pid: int, variable: bytes) -> bool:
     return False
 
 
-def filled(text: str, at: _Attempt) -> bytes:
+def filled(text: str, attempt: _Attempt) -> bytes:
     """Return a word of the command, or a variable's value, with the folder and rank filled in."""
-    text = text.replace("{xlatune.folder}", str(at.folder.path))
-    return _bytes(text.replace("{xlatune.rank}", str(at.rank)))
+    text = text.replace("{xlatune.folder}", str(attempt.folder.path))
+    return _bytes(text.replace("{xlatune.rank}", str(attempt.rank)))
 
 
-def environment_of(spec: Mapping[str, Any], at: _Attempt) -> dict[bytes, bytes]:
+def environment_of(spec: Mapping[str, Any], attempt: _Attempt) -> dict[bytes, bytes]:
     """Return the environment of a program of a trial."""
-    variables = {**spec.get("env", {}), **({} if at.rank else spec.get("first_env", {}))}
-    ours = {_bytes(variable): filled(value, at) for variable, value in variables.items()}
+    variables = dict(spec.get("env", {}))
+    if attempt.rank == 0:
+        variables |= spec.get("first_env", {})
+    ours = {_bytes(variable): filled(value, attempt) for variable, value in variables.items()}
     return {**inherited(spec.get("inherit", ())), **ours}
 
 

@@ -46,7 +46,7 @@ class Launcher(ABC):
 
     @property
     def interpreter(self) -> str:
-        """The trainer's Python, as its command names it; its XLA reads the flags; "" if unknown."""
+        """The trainer's Python, as its command names it; "" if unknown. Its XLA checks flags."""
         return self._wrapped.interpreter if self._wrapped else ""
 
     @abstractmethod

@@ -74,8 +74,8 @@ _EVIDENCE_FLAGS = (
     Flag(name="xla_dump_hlo_as_text"),
     Flag(name="xla_dump_hlo_module_re", value="^(jit|pmap)_"),
 )
-# Turns JAX's cache off: of a program from it, XLA would dump no HLO before and after optimisation,
-# and a rotation would get the program that an earlier one compiled.
+# Turns JAX's cache off: XLA dumps no HLO before and after optimisation of a cached program, and a
+# rotation would get the program that an earlier rotation compiled.
 _COMPILE_ANEW = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 # keeps JAX from replacing the folder that a flag names for XLA's tuned kernels
 _KEEP_KERNEL_FOLDER = {"JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none"}
@@ -203,8 +203,9 @@ class ProgramLauncher(Launcher):
         deployed = cell.deployed.get("XLA_FLAGS", "")
         parse_flags(deployed, where="the deployed XLA_FLAGS")
         probe_argv = (self.interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
-        is_evidence, first_env = trial.protocol.dump, dict[str, str]()
-        flags = (*trial.pins, *trial.profile.flags, *(_EVIDENCE_FLAGS if is_evidence else ()))
+        first_env: dict[str, str] = {}
+        evidence_flags = _EVIDENCE_FLAGS if trial.protocol.dump else ()
+        flags = (*trial.pins, *trial.profile.flags, *evidence_flags)
         env = trial_env(trial)
         worker: dict[str, str] = {}
         if trial.rotation is not None:
@@ -278,7 +279,8 @@ class ProgramLauncher(Launcher):
 def trial_env(trial: Trial) -> dict[str, str]:
     """Return the profile's variables, and those that set where JAX and XLA cache programs."""
     kept = _KEEP_KERNEL_FOLDER if trial.pins else {}
-    return {**kept, **trial.profile.env, **(_COMPILE_ANEW if trial.compiles_anew else {})}
+    uncached = _COMPILE_ANEW if trial.compiles_anew else {}
+    return {**kept, **trial.profile.env, **uncached}
 
 
 def check_absolute(path: str, kind: str) -> None:

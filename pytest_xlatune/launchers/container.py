@@ -308,7 +308,7 @@ class ContainerLauncher(Launcher):
 
     @property
     def _is_detached(self) -> bool:
-        """Whether the container is no child of the process that starts it: not with pyxis."""
+        """Whether something else than the process that starts the container is its parent."""
         return self.runtime != _PYXIS
 
     @property
@@ -433,8 +433,8 @@ def configured(
     """Return the launcher with settings applied.
 
     A key is an attribute of the launcher, with - for _. A site's value replaces the sweep file's.
-    Only its `env-files` come after the sweep file's: these say how processes find each other, the
-    site's what users deploy.
+    Only its `env-files` come after those of the sweep file: the sweep file's say how processes find
+    each other, and the site's say what users deploy.
 
     Args:
         launcher: the sweep file's launcher.

@@ -55,10 +55,11 @@ def check_axis_prefix(axis_prefix: Mapping[str, str]) -> None:
     Raises:
         ConfigError: its message names the nearest valid name.
     """
+    valid = ("dcn", "ici")
     for axis, prefix in axis_prefix.items():
         if axis not in AXIS_PREFIX:
             raise ConfigError.unknown("axis", axis, valid=AXIS_PREFIX, where="axis_prefix")
-        if prefix not in (valid := ("dcn", "ici")):
+        if prefix not in valid:
             raise ConfigError.unknown("prefix", prefix, valid=valid, where=f"axis_prefix of {axis}")
 
 

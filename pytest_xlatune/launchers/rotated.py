@@ -7,7 +7,7 @@ are in the attempt's folder. It is started in one of two ways:
 * if the launcher starts Python itself, the worker comes before the trainer's words:
   `python FOLDER/xlatune_rotate.py FOLDER/rotation.json -- train.py steps=40`
 * if a shell or a container's program starts Python, the worker is `sitecustomize.py` in the first
-folder of PYTHONPATH; it then runs the `sitecustomize` that it hides.
+  folder of PYTHONPATH; it then runs the `sitecustomize` that it hides.
 
 `executors.folder` inserts the text of the worker when the attempt is submitted.
 """
@@ -59,11 +59,12 @@ def with_worker(
         program: the script or module that the command line runs; "" if unknown.
         folder: the folder of the attempt, as the command line writes it.
     """
-    at = next((at for at, word in enumerate(argv) if at and word in ("-m", program)), None)
-    if at is None or not program or argv[0] != interpreter:
+    program_words = [place for place, word in enumerate(argv[1:], 1) if word in ("-m", program)]
+    if not program_words or not program or argv[0] != interpreter:
         return argv, files_of(spec, worker=SITE_FILE)
+    first = program_words[0]
     worker = (f"{folder}/{WORKER_FILE}", f"{folder}/{SPEC_FILE}", "--")
-    return (*argv[:at], *worker, *argv[at:]), files_of(spec, worker=WORKER_FILE)
+    return (*argv[:first], *worker, *argv[first:]), files_of(spec, worker=WORKER_FILE)
 
 
 def files_of(spec: RotationSpec, *, worker: str) -> dict[str, str]:

@@ -31,10 +31,11 @@ def keys_of(path: Path) -> dict[str, str]:
 def fields_of(path: Path) -> set[str]:
     """Return the annotated fields of every class in a Python file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return {
         statement.target.id
-        for node in ast.walk(tree)
-        for statement in (node.body if isinstance(node, ast.ClassDef) else ())
+        for node in classes
+        for statement in node.body
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
 
@@ -46,7 +47,8 @@ def answer(package: str, config: str) -> dict[str, object]:
     """
     reply: dict[str, object] = {"version": "", "base": "", "known": []}
     spec = importlib.util.find_spec(package)
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
         base = Path(folder, "configs", "base.yml")
         if not base.is_file():
             continue

@@ -279,9 +279,9 @@ def ending(job: str, state: str) -> tuple[int, str]:
     if state == "COMPLETED":
         return 0, reason
     exit_code, signal_number = (int(code[1]), int(code[2])) if code else (0, 0)
-    if exit_code:
-        return exit_code, reason
-    return (128 + signal_number if signal_number else 1), reason
+    if signal_number and not exit_code:
+        exit_code = 128 + signal_number
+    return exit_code or 1, reason
 
 
 def paths_of(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
@@ -289,7 +289,7 @@ def paths_of(job: str, workspace: Path) -> tuple[Path | None, Path | None]:
     paths = sorted(workspace.glob(f"{job}-*"))
     logs = [path for path in paths if path.suffix == ".log" and path.is_file()]
     folders = [path for path in paths if path.is_dir()]
-    return (logs[0] if logs else None), (folders[0] if folders else None)
+    return next(iter(logs), None), next(iter(folders), None)
 
 
 def _open_log(job: str, workspace: Path) -> BinaryIO | None:
@@ -334,7 +334,9 @@ def write_environments(job: str, workspace: Path, checkout: Path) -> None:
     commit = _ask(*_GIT, str(checkout), "rev-parse", "HEAD").strip()
     changed = _ask(*_GIT, str(checkout), "status", "--porcelain", "--untracked-files=no")
     count = len(changed.splitlines())
-    state = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
+    state = "clean"
+    if count:
+        state = "1 changed file" if count == 1 else f"{count} changed files"
     repositories = {str(checkout): f"{commit}, {state}"} if commit else {}
     for number, name in enumerate(sorted(environments)):
         environment = environments[name]

@@ -245,10 +245,17 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
         changed = _git(
             top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none"
         )
-        count = len((changed or "").splitlines())
-        state = f"{count} changed file{'s' if count > 1 else ''}" if count else "clean"
-        states[str(top)] = f"{commit}, {state if changed is not None else 'changes unknown'}"
+        states[str(top)] = f"{commit}, {_changes(changed)}"
     return states
+
+
+def _changes(status: str | None) -> str:
+    if status is None:
+        return "changes unknown"
+    count = len(status.splitlines())
+    if not count:
+        return "clean"
+    return "1 changed file" if count == 1 else f"{count} changed files"
 
 
 def _git(top: Path, *words: str) -> str | None:

@@ -46,7 +46,7 @@ RANK = "{rank}"
 MARK, FIRST_MARK = "xla_dump_max_hlo_modules", 1_000_000
 _AGREE_S = 4 * 3600  # seconds to wait until every process has compiled the list
 _MOST_TEXT, _MOST_NAMES = 600, 10  # characters of a message, and names in it
-_PART = 0.25  # least share of the step's results that a function with a part of the step returns
+_PART = 0.25  # a function may be a part of the step if it returns this share of the step's results
 _SWITCH = {"true": True, "1": True, "t": True, "": True, "false": False, "0": False, "f": False}
 # Since 0.11.2 XLA_FLAGS still accepts the old names of three options and sets the new ones; the
 # options of a compilation have only the new names.
@@ -171,14 +171,14 @@ class TurnTaker:
         def wrapped(lowered: Any, *args: Any, **kwargs: Any) -> Any:
             compiled = compile_it(lowered, *args, **kwargs)
             # compiler_options may be passed by position
-            options = dict((args[0] if args else kwargs.get("compiler_options")) or {})
+            options = args[0] if args else kwargs.get("compiler_options")
             if self.is_off or self.is_busy:
                 return compiled
             name = _module_of(lowered).removeprefix("jit_")
             if (self.name and not self._has_step_name(name)) or self.step is not None:
                 return compiled
             return self._add_candidate(
-                _RotatedStep(self, compiled, name, lowered=lowered, options=options)
+                _RotatedStep(self, compiled, name, lowered=lowered, options=dict(options or {}))
             )
 
         self.compile_it = compile_it
@@ -289,7 +289,8 @@ class TurnTaker:
             try:
                 compiled = self._compile(lowered, options, program["options"], at)
                 shardings = _shardings(compiled)
-                baseline_shardings = baseline_shardings if at else shardings
+                if at == 0:
+                    baseline_shardings = shardings
                 if shardings != baseline_shardings:
                     raise ValueError("its arguments or results are sharded otherwise")  # noqa: TRY301
             except Exception as error:  # noqa: BLE001 - whatever a compiler raises

@@ -136,15 +136,12 @@ def test_all_commands_say_the_same(command: str) -> None:
     assert (job.outcome.state, job.outcome.nodes) == ("timeout", ("node002", "node003"))
     assert (job.outcome.start_s, job.outcome.end_s) == (1795173251.0, 1795173260.0)
     assert job.outcome.signal == (None if command == "squeue" else 15)
-    # the controller's local time is no time of ours
-    line = "JobId=2 JobState=CANCELLED StartTime=2026-11-20T11:14:11 WorkDir=/w/t1/1 ExitCode=0:0"
-    assert parse_scontrol(line)["2"].outcome.start_s is None
-
-
-def test_exit_codes() -> None:
     for code, read in (("3:0", (3, None)), ("137:0", (None, 9)), ("", (None, None))):
         outcome = told("FAILED", code)["sacct"].outcome
         assert (outcome.exit_code, outcome.signal) == read
+    # the controller's local time is no time of ours
+    line = "JobId=2 JobState=CANCELLED StartTime=2026-11-20T11:14:11 WorkDir=/w/t1/1 ExitCode=0:0"
+    assert parse_scontrol(line)["2"].outcome.start_s is None
 
 
 EXIT_41, EXIT_1 = rank(State.FAILED, code=41), rank(State.FAILED, code=1, end_s=25.0)

@@ -1,16 +1,12 @@
 """Sessions of pytest inside a test: a tenth of the CPU of a session in a process of its own.
 
-`QuickExecutor` is the local executor but for one thing: a trial has run when `submit` returns. The
-payload runs in this process, and so does a trainer that is a plain Python file (a millisecond
-instead of half a second); every other program is one process. What kills or two sessions at once do
-is tried where they are the subject.
+A trial has run when `submit` returns: its payload runs in this process, and so does a trainer that
+is a plain Python file (a millisecond instead of half a second).
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import functools
 import importlib
 import io
 import itertools
@@ -29,7 +25,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from _pytest._code.source import Source, getstatementrange_ast
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Request, payload
@@ -41,8 +36,6 @@ from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.workers import probe_environment
 from tests.helpers.waiting import LIMIT_S
 
-_OURS, _git = Path(__file__).parents[2], probe_environment._git
-_git_once = functools.cache(_git)
 # a program with one of these words needs a process of its own
 NEEDS_A_PROCESS = (
     *("jax", "runpy", "subprocess", "multiprocessing", "threading"),
@@ -166,11 +159,6 @@ def _run_here(
     return code, said.getvalue().encode("utf-8", "surrogateescape")
 
 
-def git_but_once(top: Path, *words: str) -> str | None:
-    """Ask git as the probe does; our own repository stays as it is while the tests run."""
-    return (_git_once if top == _OURS else _git)(top, *words)
-
-
 def load_everything() -> None:
     """Import the product and what it needs, before the first session inside a test.
 
@@ -199,23 +187,8 @@ def run_inside(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     with quick_trials(), warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
         warnings.simplefilter("default")  # the filters of our own session are no user's
         patched.setattr(sys, "argv", ["pytest", "-p", "xlatune", *args])  # the record quotes it
-        patched.setattr("_pytest._code.code.getstatementrange_ast", _statement_range)
         # an alarm of the test's own limit would only fail the session's test that waits just then
         return pytester.runpytest_inprocess("-p", "xlatune", f"--timeout={LIMIT_S:.0f}", *args)
-
-
-@functools.lru_cache(maxsize=32)
-def _parsed(text: str) -> ast.AST:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text, "source", "exec")
-
-
-def _statement_range(
-    lineno: int, source: Source, *, astnode: ast.AST | None = None
-) -> tuple[ast.AST, int, int]:
-    """Read a module of a traceback once: pytest reads its own ones anew for each that it shows."""
-    return getstatementrange_ast(lineno, source, astnode=astnode or _parsed(str(source)))
 
 
 @contextlib.contextmanager
@@ -226,7 +199,6 @@ def quick_trials() -> Iterator[None]:
     with _kept_modules(), pytest.MonkeyPatch.context() as patched:
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.05 if QuickExecutor.beside else 0.0)
-        patched.setattr("pytest_xlatune.workers.probe_environment._git", git_but_once)
         # the limit of such a session is what ends one that would never end
         patched.setattr("pytest_xlatune.plugin.fixtures.untimed", contextlib.nullcontext)
         patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile

@@ -22,8 +22,6 @@ from pytest_xlatune.studies.cell_arms import CellArms, CellProgress
 from pytest_xlatune.studies.verdicts import unmeasured, verdict_with_figures
 from pytest_xlatune.sweep.registry import StudyKind
 
-KIND = "toy"
-
 
 class ToyRecord(StudyRecord, frozen=True, kw_only=True):
     kind: ClassVar[str] = "toy"
@@ -34,7 +32,7 @@ class ToyRecord(StudyRecord, frozen=True, kw_only=True):
 class Toy(DeclaredStudy, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=Toy(rounds=2), config_tags={...})`, a cell a tag."""
 
-    kind: ClassVar[str] = KIND
+    kind: ClassVar[str] = "toy"
     rounds: int = 2
 
     def study(self, asked: Asked) -> ToyStudy:
@@ -77,7 +75,7 @@ class ToyStudy(CellArms, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return KIND
+        return "toy"
 
     @property
     def policy(self) -> Policy:

@@ -115,7 +115,11 @@ def test_a_sweep_runs_by_an_executor_that_the_package_does_not_know(
     assert shown("jobs") == jobs
 
 
-SETTINGS = """\
+OWN_FORM = """\
+    print(f"it {step} took {512e3 / speed:.4f} ms ({speed:.3f} tok/s a device), loss 7.1")
+"""
+SETTINGS = r"""
+step-pattern = 'it (?P<step>\d+) took (?P<ms>[\d.]+) ms \((?P<tgs>[\d.]+) tok/s a device'
 model = "from-the-file"
 budget = 30
 
@@ -128,15 +132,18 @@ XLA_FLAGS = "--xla_slow=1"
 """
 
 
-def test_the_file_is_the_sweeps_site(folder: Folder) -> None:
+def test_the_file_is_the_sweeps_site_and_says_the_form_of_a_step_line(folder: Folder) -> None:
+    head = folder.read("trainer.py").partition('    print(f"completed step: {step}')[0]
+    folder.put("trainer.py", f"{head}{OWN_FORM}")
+    folder.run("-m", "wave1").stdout.fnmatch_lines(["*no step line*step_pattern*"])
     folder.put("xlatune.toml", SETTINGS)
     folder.put("site.env.sh", 'export XLA_FLAGS="$XLA_FLAGS --xla_of_the_site=1"\n')
     plan = folder.run("--xlatune-plan")
     plan.stdout.fnmatch_lines(["from-the-file FSDP=4: plan"])
     run = folder.run("-m", "wave1")
     run.assert_outcomes(passed=1)
-    (log, *_) = sorted(folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt"))
-    assert "XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log.read_text()
+    logs = [path.read_text() for path in folder.path.glob(".xlatune/pretend/*/*/*/log.0.txt")]
+    assert any("XLA_FLAGS=--xla_slow=1 --xla_of_the_site=1" in log for log in logs)
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "trainer.md").read_text(encoding="utf-8")
@@ -160,21 +167,6 @@ def test_the_example_of_trainer_md_runs_with_and_without_a_rate(folder: Folder) 
         report = folder.read("reports/mine/leaderboard.md")
         assert "| `ring` | `NCCL_ALGO=Ring` | 1000.0 |" in report
         assert "not checked" not in report
-
-
-OWN_FORM = """\
-    print(f"it {step} took {512e3 / speed:.4f} ms ({speed:.3f} tok/s a device), loss 7.1")
-"""
-
-
-def test_a_trainer_with_a_step_line_of_its_own_is_swept(folder: Folder) -> None:
-    head = folder.read("trainer.py").partition('    print(f"completed step: {step}')[0]
-    folder.put("trainer.py", f"{head}{OWN_FORM}")
-    folder.run("-m", "wave1").stdout.fnmatch_lines(["*no step line*step_pattern*"])
-    own = r"it (?P<step>\d+) took (?P<ms>[\d.]+) ms \((?P<tgs>[\d.]+) tok/s a device"
-    folder.put("xlatune.toml", f"step-pattern = '{own}'\n")
-    run = folder.run("-m", "wave1 or wave2", "--xlatune-fresh")
-    run.assert_outcomes(passed=3, xfailed=1)
 
 
 CRASHES = """\
@@ -238,16 +230,3 @@ def test_nodes_of_the_project_are_the_cells(folder: Folder) -> None:
         refused.stdout.fnmatch_lines([message])
     (opened, *_) = folder.events("campaign-opened")
     assert [cell["nodelist"] for cell in opened["cells"]] == [["n1", "n2"]]
-
-
-def test_a_verdict_has_its_figures(folder: Folder) -> None:
-    test = """
-
-
-def test_figures(measure):
-    fast = measure("fast")
-    assert (fast.n, fast.ci95, fast.verdict.arm, len(fast.jobs)) == (1, None, "fast", 1)
-    assert fast.tgs > 1000 and fast.delta > 0.05
-"""
-    folder.edit("test_sweep.py", ("", test))
-    folder.run("-k", "figures or test_flag").assert_outcomes(passed=3, xfailed=1, deselected=3)

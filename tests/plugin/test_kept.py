@@ -245,28 +245,12 @@ LOST_PROFILES = """\
 """
 # it hands on what is deployed, and nothing that was appended
 DROPS = """export XLA_FLAGS="${{XLA_FLAGS%% --xla_deployed*}} --xla_deployed=1"; exec "$@\""""
-# XLA is asked to write its options down; behind this it writes none
-EMPTIES = 'exec env -i PATH="$PATH" "$@"'
 
 
-@pytest.mark.parametrize(
-    ("wrapper", "cls", "words"),
-    [
-        pytest.param(DROPS, "flags-not-effective", (), id="settings that do not arrive"),
-        pytest.param(
-            EMPTIES, "flags-unverified", ("set XLA_FLAGS anew?", 'unseen=("xla_*",)'),
-            id="flags that no XLA reads",
-        ),
-    ],
-)  # fmt: skip
-def test_a_sweep_whose_flags_are_lost_stops_after_two_profiles(
-    folder: Folder, wrapper: str, cls: str, words: tuple[str, ...]
-) -> None:
+def test_a_sweep_whose_flags_are_lost_stops_after_two_profiles(folder: Folder) -> None:
     folder.write(profiles=LOST_PROFILES)
-    between = f"argv=('bash', '-c', {wrapper!r}, 'wrapper', sys.executable, "
+    between = f"argv=('bash', '-c', {DROPS!r}, 'wrapper', sys.executable, "
     folder.edit("test_sweep.py", ("argv=(sys.executable, ", between))
-    if wrapper is EMPTIES:
-        folder.edit("trainer.py", ('print(f"XLA_FLAGS={flags}", flush=True)\n', ""))
     done = folder.run()
     stops = [event for event in folder.events("decided") if event["next"] == "stop"]
     measured = len(folder.results)
@@ -275,10 +259,10 @@ def test_a_sweep_whose_flags_are_lost_stops_after_two_profiles(
     assert done.ret == Exit.NOT_MEASURED
     assert len(ran) == len({*ran}) == 2
     (stop,) = stops
-    assert stop["cls"] == cls
-    for word in (*ran, *words):
+    assert stop["cls"] == "flags-not-effective"
+    for word in ran:
         assert word in in_words(stop["found"])
-    done.stdout.fnmatch_lines([f"*{cls}*the sweep stops*"])
+    done.stdout.fnmatch_lines(["*flags-not-effective*the sweep stops*"])
     # a session that is started again looks at one trial more, and stops on it
     folder.run()
     assert len(folder.results) <= measured + 2
@@ -295,10 +279,6 @@ def test_what_nothing_shows_wins_nothing_however_fast_it_is(folder: Folder) -> N
     board = folder.json("reports/pretend/leaderboard.json")
     (ring,) = board["conclusion"]["verdicts"]
     assert (ring["kind"], ring["effect"], ring["unproved"]) == ("FASTER", "asked", ["GAIN"])
-    for trial in board["trials"]:
-        if trial["trial"]["profile"]["id"] == "ring":
-            own = [each for each in trial["settings"] if not each["is_deployed"]]
-            assert [(each["name"], each["effect"]) for each in own] == [("GAIN", "asked")]
     markdown = folder.read("reports/pretend/leaderboard.md")
     tuning, junit = folder.read("reports/pretend-tuning.md"), folder.read("junit.xml")
     for view in (markdown, tuning, done.stdout.str(), junit):

@@ -34,6 +34,7 @@ from pytest_xlatune.logs.standstill import Doing, Standstill
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
+from pytest_xlatune.secure_files import MODES
 from pytest_xlatune.workers import probe_environment
 from pytest_xlatune.workers.probe_environment import code_digest
 from tests.helpers.payloads import PATH, Start, is_gone, outcome, trainer
@@ -94,11 +95,12 @@ def test_the_environment_is_what_the_spec_says(tmp_path: Path, start: Start) -> 
     }
 
 
-def test_a_secret_is_in_no_part_of_the_spec_that_stays(tmp_path: Path) -> None:
+def test_a_secret_is_in_no_part_of_the_spec_that_stays(tmp_path: Path, start: Start) -> None:
     secret = "hush-hush"
+    tmp_path.chmod(MODES["group"])  # others may read what lies in it
     spec = LaunchSpec(
-        argv=("train", f"log in with {secret}", "steps=5"),
-        env={"HF_TOKEN": secret, "BANNER": f"welcome {secret}", "LEVEL": "4"},
+        argv=("sh", "-c", f"stat -c %a {payload.SECRETS} a.sh b.sh # {secret}", "steps=5"),
+        env={**PATH, "HF_TOKEN": secret, "BANNER": f"welcome {secret}", "LEVEL": "4"},
         files={"a.sh": f"echo {secret}\n", "b.sh": "true\n"},
     )
     write_spec(tmp_path, spec)
@@ -106,6 +108,10 @@ def test_a_secret_is_in_no_part_of_the_spec_that_stays(tmp_path: Path) -> None:
     assert secret not in kept
     assert all(each in kept for each in ("steps=5", '"4"', "true")), "what is no secret stays"
     assert (tmp_path / payload.SECRETS).read_text().count(secret) == 4
+    start(tmp_path).wait(LIMIT_S)
+    assert (tmp_path / "log.0.txt").read_text().split() == ["600", "600", "640"]
+    for name, stays in ((payload.SECRETS, False), ("a.sh", False), ("b.sh", True)):
+        assert (tmp_path / name).exists() is stays, "secrets go with the trial"
 
 
 HARD = "echo hard: Xid 79 on GPU 3; echo 2 corrected errors"

@@ -25,7 +25,9 @@ from pytest_xlatune.model.result import (
     TrialStatus,
     VerdictKind,
 )
+from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.claims import no_regression
+from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.studies import all_selected
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
@@ -62,6 +64,11 @@ SLOWED = changed(
 )  # fmt: skip
 
 
+def unseen(trial: Trial) -> TrialResult:
+    run = noisy(0.05)(trial)
+    return replace(run, settings=judge_settings(NEW, Witnesses())) if IS_NEW(trial) else run
+
+
 @pytest.mark.parametrize(
     ("run", "kind", "words"),
     [
@@ -78,6 +85,8 @@ SLOWED = changed(
         pytest.param(changed(noisy(0.05), IS_NEW, loss=8.0), "INVALID", "loss",
                      id="another loss is no pass however fast"),
         pytest.param(SLOWED, "INCONCLUSIVE", "straggle", id="many slow steps"),
+        pytest.param(unseen, "INCONCLUSIVE", "nothing shows that --xla_new was in effect",
+                     id="a flag that nothing shows"),
     ],
 )  # fmt: skip
 def test_the_verdicts_of_a_gate(run: Answer, kind: str, words: str) -> None:

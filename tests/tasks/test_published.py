@@ -166,6 +166,18 @@ def test_who_writes_last_writes_what_the_ledger_says_then(tmp_path: Path) -> Non
     assert not list(reports.glob("**/.*")), "no half of a file is left"
 
 
+def test_reports_are_closed_to_strangers_whatever_the_umask(
+    ended: Campaign, tmp_path: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        publish(ended.folder, tmp_path / "reports")
+    finally:
+        os.umask(before)
+    for name in ("reports", "reports/pretend"):
+        assert not (tmp_path / name).stat().st_mode & stat.S_IWOTH
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "a link"])
 @pytest.mark.parametrize("name", ["pretend/leaderboard.json", "pretend-tuning.json"])
 def test_what_another_put_in_the_place_of_a_report_is_neither_waited_for_nor_followed(

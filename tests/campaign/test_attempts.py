@@ -16,7 +16,7 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.campaign._follow import Follower
 from pytest_xlatune.campaign.attempts import Attempts, compile_patience
 from pytest_xlatune.campaign.sweep_run import Clock, SweepRun
-from pytest_xlatune.executors import Request, Resumed
+from pytest_xlatune.executors import Request, Resumed, payload
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import (
     AttemptCutShort,
@@ -54,8 +54,8 @@ from tests.helpers.turned import line
 
 NODES = ("node001", "node002")
 CELL = on(*NODES)
-FIT, DEAD = Resumed(), Resumed(faults=("node002 is down: bad nic",), unfit=("node002",))
-BACK = Resumed(nodes=("node002",))
+FIT, BACK = Resumed(), Resumed(nodes=NODES[1:])
+DEAD = Resumed(nodes=NODES[1:], faults=("node002 is down: bad nic",), unfit=NODES[1:])  # in vain
 LOST_NODE = Outcome(state=State.NODE_FAIL, reason="NODE_FAIL (NodeDown)", nodes=NODES)
 CUT = Outcome(state=State.CANCELLED, reason="CANCELLED by 0", nodes=NODES)
 HANG = "HW Exception by GPU node-5 (Agent handle: 0x55) reason :GPU Hang"
@@ -182,6 +182,7 @@ def test_what_a_queue_that_does_not_move_asks_for(
     stop = case.state.stop
     assert stop is not None
     assert words in f"{sentence(stop.why)} {stop.evidence}"
+    assert (stop.resumed == DEAD.nodes) is (answers == (DEAD,))
 
 
 @rows(
@@ -200,14 +201,18 @@ def test_a_node_failure_is_retried_when_the_node_is_back(
     decided = only(Decided, events)
     assert only(AttemptEnded, events).outcome.state is State.NODE_FAIL
     lost = Case(tmp_path)
+    lost.folder.mkdir(parents=True, exist_ok=True)
+    (lost.folder / payload.SECRETS).touch()
     lost.look(Outcome(state=State.LOST))
     assert lost.cancelled == ["7"], "what its trainer started may still run"
+    assert not (lost.folder / payload.SECRETS).exists()
     assert (decided.next, decided.cls) == (following, "node-fail")
     assert sentence(decided.proof) == "NODE_FAIL (NodeDown); no step, before-memstats"
     began = [sentence(each.why) for each in events if isinstance(each, EpochBegan)]
     assert bool(began) is (following == "retry")
     assert ("node-fail: the site did" in "".join(began)) is bool(recover)
     assert ("node002 is down: bad nic" in sentence(decided.why)) is (following == "stop")
+    assert decided.resumed == (DEAD.nodes if following == "stop" else ())
 
 
 def test_a_fatal_line_is_in_the_ledger_before_the_job_is_ended(tmp_path: Path) -> None:

@@ -157,7 +157,9 @@ class _Watch:
     @property
     def place(self) -> _Place:
         last_step = self.reader.last_step
-        return self.reader.start, self.reader.phase, -1 if last_step is None else last_step
+        if last_step is None:
+            last_step = -1
+        return self.reader.start, self.reader.phase, last_step
 
     def find_fatal(self) -> Finding | None:
         """Return rank 0's fatal line, or another rank's unless rank 0 has gone on since then."""

@@ -199,6 +199,9 @@ def rule_decision(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FA
     rules = {**CLASS_RULES, **policy.rules}
     endless = {former for former, known in rules.items() if known.retries == ENDLESS}
     limited = [former for former in facts.earlier if former not in endless]
+    evidence = cause.text
+    if not evidence and not cause.why:
+        evidence = outcome.reason
     is_of_node = cls in blamed_on(Blame.NODE) or cause.action in (Action.RESUME_NODE, Action.HOOK)
     ruling = Ruling(
         next=Next.RETRY,
@@ -206,7 +209,7 @@ def rule_decision(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FA
         detail=cause.detail,
         found=cause.why if cls in _QUOTED else None,
         tried=tried,
-        evidence=cause.text or ("" if cause.why else outcome.reason),
+        evidence=evidence,
         shown=cause.why,
         backoff_s=_LATER_OUTAGE_S if is_endless and tried else rule.backoff_s,
         before=rule.before,

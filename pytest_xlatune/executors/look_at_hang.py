@@ -128,7 +128,8 @@ def _rank(pid: int, default: int) -> tuple[int, int | None]:
     for name, ranks_name in _RANKS:
         rank, ranks = environ.get(name, b""), environ.get(ranks_name, b"")
         if rank.isdigit() and len(rank) <= _MOST_RANK_DIGITS:
-            return int(rank), int(ranks) if ranks.isdigit() else None
+            count = int(ranks) if ranks.isdigit() else None
+            return int(rank), count
     return default, None
 
 

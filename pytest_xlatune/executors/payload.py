@@ -398,10 +398,12 @@ def _report(
         _end_everything(program, attempt.stop)
     code = program.returncode
     problem = ""
-    if code:
+    if is_late:
+        problem = "no answer in time"
+    elif code:
         problem = f"signal {-code}" if code < 0 else f"exit {code}"
     text = attempt.folder.read(log, before + _REPORT_BYTES)[before:].decode("utf-8", "replace")
-    return text.splitlines(keepends=True), "no answer in time" if is_late else problem
+    return text.splitlines(keepends=True), problem
 
 
 def _not_started(error: Exception, program: str) -> str:

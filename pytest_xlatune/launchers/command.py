@@ -475,7 +475,7 @@ def _fill(argument: str, redacted: str, trial: Trial, cell: Cell) -> str:
 
     def value_of(match: re.Match[str]) -> str:
         name = match[0].strip("{}")
-        if not name:
+        if not name:  # {{ or }}
             return match[0][0]
         value = PLACEHOLDERS[name](trial, cell)
         if value is None:

@@ -31,7 +31,6 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
 )
 from pytest_xlatune.ledger.state import LedgerState, replay
-from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs.triage import primary
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
@@ -47,7 +46,6 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.run_record import record_of_study
 from tests.helpers import scripted
-from tests.helpers.assessed import assess
 from tests.helpers.scripted import on
 from tests.helpers.tables import rows
 from tests.helpers.turned import line
@@ -532,10 +530,6 @@ def test_a_profile_that_runs_elsewhere_has_no_score(
     assert has_score or said in sentence(fast.reason)
 
 
-def of_one_node(gpus: str, _: str) -> Sequence[NodeEnvironment]:
-    return [NodeEnvironment(name="n1", node={"GPUs": gpus})]
-
-
 def test_a_node_whose_gpus_were_replaced_begins_anew(tmp_path: Path) -> None:
     """What the kernel's files tell of a node is the node's; a fallback does not change it."""
     more = (*scripted.PROFILES, profile("third", "--xla_third=1"))
@@ -544,32 +538,9 @@ def test_a_node_whose_gpus_were_replaced_begins_anew(tmp_path: Path) -> None:
         ("second", "8 x B200", "sm_10.0_gpu", more),
     ):
         executor = Somewhere(lambda *_, device=device: device)
-        executor.tells = partial(of_one_node, gpus)
+        nodes = [NodeEnvironment(name="n1", node={"GPUs": gpus})]
+        executor.tells = partial(lambda nodes, _: nodes, nodes)
         made = scripted.campaign(tmp_path, executor, session=session, profiles=profiles)
         scripted.run(made)
         assert executor.submitted
     assert not [each for each in made.view().state.decisions if each.cls == "other-device"]
-
-
-@rows(
-    "head, devices",
-    {
-        "GPUs": ("Devices: [CudaDevice(id=0), CudaDevice(id=1)]", {"log:Devices": "cuda"}),
-        "a CPU": ("System Information: Jax Backend: cpu", {"log:Jax Backend": "cpu"}),
-        "a plugin": (
-            "System Information: Jax Backend: PJRT C API\nrocm 60300",
-            {"log:Jax Backend": "an accelerator"}),
-        "a CPU beside GPUs": ("Devices: [CpuDevice(id=0)]", {"log:Devices": "cpu"}),
-    },
-)  # fmt: skip
-def test_a_log_alone_tells_the_devices_of_jax(head: str, devices: dict[str, str]) -> None:
-    report = read_log([f"{head}\n{scripted.log()}".encode()])
-    beside = {"baseline": {"log:Devices": "cuda"}}
-    trial = scripted.CellsStudy(cells=(scripted.CELL,)).trial(scripted.CELL, 0)
-    found = assess(trial, scripted.CELL, scripted.OK, report, ran_on=beside)
-    assert found.devices == devices
-    is_refused = devices == {"log:Devices": "cpu"}
-    assert (found.score is None) is is_refused
-    if is_refused:
-        said = "it ran on cpu and baseline on cuda, as log:Devices shows"
-        assert said in sentence(found.why_none)

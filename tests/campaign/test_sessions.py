@@ -25,7 +25,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Request, SchedulerDown
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger, Noted
 from pytest_xlatune.ledger.driver_lock import DriverLock
-from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import (
@@ -80,10 +80,6 @@ def held(executor: FakeExecutor | None = None) -> FakeExecutor:
     executor = executor or FakeExecutor()
     executor.holds = True
     return executor
-
-
-def state_of(folder: Path) -> LedgerState:
-    return replay(Ledger(folder / LEDGER).refresh())
 
 
 def test_a_sweep_runs_to_its_conclusion_and_again_for_nothing(tmp_path: Path) -> None:
@@ -179,7 +175,7 @@ def test_each_executor_is_asked_for_its_own_jobs(
         campaign(tmp_path, ours, session="second").turn()
     with pytest.raises(LedgerError, match=said):
         cancel_unwaited(first.folder)
-    assert {each.executor for each in state_of(first.folder).in_flight()} == {"pool"}
+    assert {each.executor for each in first.view().state.in_flight()} == {"pool"}
     named = "pytest_xlatune.executors.class_named"
     monkeypatch.setattr(named, lambda *_, **__: lambda: foreign)
     foreign.holds = False
@@ -197,13 +193,6 @@ def without_an_intention(content: bytes) -> bytes:
     return b"".join((*lines[:at], *lines[at + 1 :]))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    made = campaign(tmp_path_factory.mktemp("finished"), FakeExecutor())
-    run(made)
-    return made.ledger.path.read_bytes()
-
-
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "another schema": lambda content: content.replace(b'{"schema":4', b'{"schema":3'),
     "an attempt that no process intended": without_an_intention,
@@ -213,11 +202,13 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @rows("damage", DAMAGES)
 def test_a_damaged_ledger_is_refused_and_starting_over_moves_it_aside(
-    tmp_path: Path, finished: bytes, damage: Callable[[bytes], bytes]
+    tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     executor = FakeExecutor()
     made = campaign(tmp_path, executor)
-    path, content = made.ledger.path, damage(finished)
+    run(made)
+    path = made.ledger.path
+    content = damage(path.read_bytes())
     path.write_bytes(content)
     more = campaign_of(made.folder, executor, made.study, session="second")
     for ask in (more.open, more.open, more.view, more.turn, more.conclude):  # not with a part of it
@@ -384,17 +375,12 @@ def test_a_turn_is_given_once_and_to_another_when_its_process_was_killed_or_stop
     assert beat.read_text(encoding="utf-8") == "0\n", "who stops waiting hands over"
 
 
-@pytest.fixture
-def swept(tmp_path: Path) -> Path:
-    """Run a whole pretend sweep; the folder of its ledger."""
-    each = campaign(tmp_path, FakeExecutor())
-    run(each)
-    return tmp_path / "pretend" / "cell"
-
-
 def test_a_ledger_concludes_to_what_its_reports_say(
-    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    made = campaign(tmp_path, FakeExecutor())
+    run(made)
+    swept = made.folder
     publish(swept, tmp_path / "reports")
     published = (tmp_path / "reports" / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
     for path in (swept, swept / LEDGER):
@@ -494,26 +480,11 @@ def test_what_runs_has_a_line_after_a_minute_and_then_every_ten(seen: Seen) -> N
     assert not any("pretend FSDP=4" in each for each in landed), "the cell was named once"
 
 
-def test_that_a_person_keeps_a_job_from_running_is_told(seen: Seen) -> None:
-    seen.after()
-    seen.said = Outcome(state=State.PENDING, reason="PENDING (JobHeldAdmin)", is_held=True)
-    (line,) = seen.after(61.0)
-    assert "(job 1) waits, PENDING (JobHeldAdmin) | " in line
-
-
-LONG = "/shared/" + "x" * 90
-
-
-@rows(
-    "line, shown",
-    {
-        "where the sweep stands": (f"{'a ' * 38}| 1/2 b", f"{'a ' * 37}a\n  1/2 b"),
-        "a sentence": ("note: " + "abcd " * 16, f"note:{' abcd' * 15}\n  abcd"),
-        "a path stays whole": (f"note: {LONG}", f"note:\n  {LONG}"),
-    },
-)
-def test_a_live_line_fits_80_columns(line: str, shown: str) -> None:
-    assert in_columns(line) == shown
+def test_a_live_line_fits_80_columns_and_a_path_stays_whole() -> None:
+    assert in_columns(f"{'a ' * 38}| 1/2 b") == f"{'a ' * 37}a\n  1/2 b"
+    assert in_columns("note: " + "abcd " * 16) == f"note:{' abcd' * 15}\n  abcd"
+    path = "/shared/" + "x" * 90
+    assert in_columns(f"note: {path}") == f"note:\n  {path}"
 
 
 def test_a_look_that_finds_no_turns_says_that_profiles_are_jobs() -> None:

@@ -34,7 +34,7 @@ from pytest_xlatune.evidence.trace import (
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, drill
 from pytest_xlatune.evidence.trace.captures import choose_captures, read_window
-from pytest_xlatune.evidence.trace.columns import NameTable, TraceLine, decode
+from pytest_xlatune.evidence.trace.columns import NameTable, decode
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import CaptureFile, line_parts, read_plane
 from pytest_xlatune.model.errors import ParseError
@@ -130,7 +130,11 @@ def test_a_bad_trace_json_is_one_clear_message(data: bytes, says: str) -> None:
         read_trace_json(data, "bad.gz")
 
 
-def test_a_json_that_reached_the_cap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_stopped_at_its_cap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    caps = [count for count in (1 << 20, (1 << 21) + 1, 3, 600_000) if at_a_cap(count, "", "")]
+    assert caps == [1 << 20, (1 << 21) + 1]
+    assert at_a_cap(300_000, "", "", is_round=True)
+    assert not at_a_cap(300_001, "", "", is_round=True)
     monkeypatch.setattr(trace, "_ROUND", 50)
     with pytest.raises(ParseError, match="50 events: the end of the window is missing"):
         drill([read_trace_json(trace_json(50), "a.json.gz")])
@@ -140,6 +144,9 @@ def test_a_json_that_reached_the_cap_is_refused(monkeypatch: pytest.MonkeyPatch)
     events = on_stream(device)
     assert list(events["start_ps"][:3]) == [0, 2_500_000, 5_000_000], "exact, in picoseconds"
     assert set(events["duration_ps"]) == {1_250_000}
+    monkeypatch.setattr(trace, "_BINARY", 12)
+    with pytest.raises(ParseError, match="12 kernels: the end of the window is missing"):
+        drill([node(gpus=2).trace()])
 
 
 def stepped_json(kernels: dict[int, int]) -> bytes:
@@ -199,10 +206,6 @@ def test_odd_encodings_read_the_same_as_usual_ones() -> None:
     assert space.trace().names[events["op"][-3]] == "custom-call.77"
 
 
-def line_of(data: bytes) -> TraceLine:
-    return next(line_parts(CaptureFile(io.BytesIO(data)), 0, len(data), len(data)))
-
-
 SMALL = st.integers(0, 200)
 NUMBER = st.one_of(SMALL, st.integers(0, 1 << 40), st.integers(0, (1 << 60)))
 IDENT = st.one_of(st.integers(0, 6), st.integers(120, 135), st.just(20_000))
@@ -236,7 +239,8 @@ def test_reading_in_lockstep_finds_what_reading_one_by_one_finds(
     ids = {str(each): each for each in wanted}
 
     def found() -> list[list[int]]:
-        parts = list(decode(line_of(line), ids, intern=lambda text: -int(text) - 2))
+        whole = next(line_parts(CaptureFile(io.BytesIO(line)), 0, len(line), len(line)))
+        parts = list(decode(whole, ids, intern=lambda text: -int(text) - 2))
         names = ("name", "offset_ps", "duration_ps", *ids)
         return [[int(i) for part in parts for i in part[each]] for each in names]
 
@@ -355,16 +359,6 @@ def test_lost_events_are_noticed_and_never_averaged(text: str) -> None:
     assert [text in warning for warning in forced.warnings] == [True], "said once"
     space.extra = msg(3, b"clock offset is large")
     assert drill([space.trace("a.pb")]).warnings == ("a.pb: clock offset is large",)
-
-
-def test_a_collector_that_stopped_in_silence_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    caps = [count for count in (1 << 20, (1 << 21) + 1, 3, 600_000) if at_a_cap(count, "", "")]
-    assert caps == [1 << 20, (1 << 21) + 1]
-    assert at_a_cap(300_000, "", "", is_round=True)
-    assert not at_a_cap(300_001, "", "", is_round=True)
-    monkeypatch.setattr(trace, "_BINARY", 12)
-    with pytest.raises(ParseError, match="12 kernels: the end of the window is missing"):
-        drill([node(gpus=2).trace()])
 
 
 def rank(*, ops: bool = True, late: int = 0) -> Space:

@@ -39,7 +39,7 @@ from pytest_xlatune.evidence.trace.collectives import (
     ranks_of,
     shares_of,
 )
-from pytest_xlatune.evidence.trace.comparison import SPAN, TOTAL, compare_windows, figures
+from pytest_xlatune.evidence.trace.comparison import SPAN, compare_windows
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ConfigError, ParseError
 from pytest_xlatune.model.shares import Shares
@@ -153,17 +153,7 @@ def test_a_number_of_steps_is_held_against_the_kernels_of_a_stretch(steps: int, 
         assert (found.rule, found.gpu_steps) == (StepRule.WHOLE, steps)
 
 
-def test_the_period_holds_what_lies_between_two_steps() -> None:
-    found = drill([node(gpus=1).trace()])
-    assert found.gpus[0].begins_ps == (0, 1000, 2000)
-    assert found.periods_ps == (2000, 1500, 2)
-    totals = figures(found)[TOTAL]
-    assert totals["between steps"] == pytest.approx(250e-12)
-    assert totals["period, start to start"] == pytest.approx(1000e-12)
-    assert drill([node(steps=1).trace()]).periods_ps is None
-
-
-def test_a_device_that_only_copies_is_in_no_figure() -> None:
+def test_what_is_no_kernel_and_a_device_that_only_copies_are_in_no_figure() -> None:
     space = node(gpus=1)
     for step in range(3):
         space.kernel(1, "Stream #9(MemcpyD2D)", "MemcpyD2D", step * 1000, 700)
@@ -173,17 +163,14 @@ def test_a_device_that_only_copies_is_in_no_figure() -> None:
     assert found.warnings == (
         "a.xplane.pb: /device:GPU:1 only copied data, and no figure counts them",
     )
-
-
-def test_what_is_no_kernel_is_in_no_figure() -> None:
-    """Derived lines of a device, events of the host, and aggregates."""
+    # derived lines of a device, events of the host, and aggregates
     space = node(gpus=1)
     space.kernel(0, "XLA Ops", "fusion.1", 0, 10_000)
     space.kernel(0, "Steps", "5", 0, 10_000)
     space.host("ncclDevKernel_on_the_host", 0, 10_000, "x", 1)
     line = space.lines["/device:GPU:0"]["Stream #1(Compute)"]
     line.append(msg(4, num(1, 1), num(5, 12), num(3, 10_000)))
-    assert drill([space.trace()]).total == drill([node(gpus=1).trace()]).total
+    assert drill([space.trace()]).total == alone.total
 
 
 def test_the_straggler_is_the_device_that_computes_longest() -> None:
@@ -307,13 +294,6 @@ def test_a_whole_capture_is_told_without_a_warning() -> None:
         assert drill([whole]).warnings == ()
 
 
-def test_the_ceiling_of_a_part_is_its_share_of_a_step() -> None:
-    shares = shares_of(drill([blocked("loop_gather_fusion.kd")]), None)
-    assert shares is not None
-    assert shares.of_step == {"communication": 0, "compute": 1, "copies": 0, "idle": 0}
-    assert shares.kernels == {"compute": ("loop_gather_fusion.kd",)}
-
-
 def test_a_kernel_belongs_to_the_first_family_that_finds_it() -> None:
     families = shipped_families()
     table = files("pytest_xlatune.evidence.trace").joinpath("families.toml")
@@ -323,7 +303,7 @@ def test_a_kernel_belongs_to_the_first_family_that_finds_it() -> None:
             assert families[found].name == row["name"], kernel
 
 
-def test_own_families_replace_the_built_in_ones() -> None:
+def test_own_families_replace_the_built_in_ones_and_wrong_ones_are_refused() -> None:
     mine = parse_families(
         [{"name": "router", "kind": "communication", "pattern": "scatter"}], where="f.toml"
     )
@@ -331,9 +311,7 @@ def test_own_families_replace_the_built_in_ones() -> None:
     assert {row.name for row in found.families} == {"router", "other"}
     assert found.total.communication_ps == 250 * 6
     reconciles(found)
-
-
-def test_wrong_families_are_a_usage_error() -> None:
+    # wrong ones are a usage error
     for kind, pattern, says in (("computer", "", "'computer'"), ("memory", "(", r"pattern '\('")):
         with pytest.raises(ConfigError, match=says):
             parse_families([{"name": "a", "kind": kind, "pattern": pattern}], where="f.toml")
@@ -637,6 +615,9 @@ def test_a_library_s_send_and_receive_is_of_the_one_kind_that_the_program_has(
 
 def test_a_dump_alone_tells_the_kinds_and_no_time_and_nothing_tells_nothing() -> None:
     assert shares_of(None, None) is None
+    blocked_by = shares_of(drill([blocked("loop_gather_fusion.kd")]), None)
+    assert blocked_by is not None
+    assert blocked_by.kernels == {"compute": ("loop_gather_fusion.kd",)}
     found = shares_of(None, with_kinds("send", "recv", "all-reduce", "all-reduce"))
     assert found == Shares(of_step={}, kinds=("all-reduce", "collective-permute"))
     assert shares_of(drilled({}, span_ps=0), with_kinds()) == Shares(of_step={}, kinds=())

@@ -27,7 +27,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count, repeat
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -49,7 +48,7 @@ from pytest_xlatune.executors.slurm._commands import (
 )
 from pytest_xlatune.executors.slurm.nodes import parse_sinfo
 from pytest_xlatune.ledger import LEDGER, Ledger
-from pytest_xlatune.logs import LogReader, LogReport, read_log
+from pytest_xlatune.logs import read_log
 from pytest_xlatune.logs._signatures import table
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
@@ -68,6 +67,8 @@ from pytest_xlatune.sweep.settings import read_settings
 from pytest_xlatune.tasks.import_table import read_table
 from pytest_xlatune.tasks.read_logs import protocol_of, score_with
 from tests.helpers.captures import node, read_xplane, reconciles, trace_json
+from tests.helpers.log_lines import read as read_in_pieces
+from tests.helpers.log_lines import step
 
 MOST_BYTES = 1 << 17
 MORE_MEMORY = 1 << 30  # address space beyond what the process has when it begins
@@ -246,27 +247,16 @@ def of_text(read: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: read(text(data))
 
 
-def reported(data: bytes, sizes: Iterator[int], *, is_in_full: bool = False) -> LogReport:
-    """Read a log in chunks; in full, no line of a step is read by the shape of another."""
-    reader = LogReader()
-    if is_in_full:
-        reader._step_shapes = None
-    at = 0
-    while at < len(data):
-        size = next(sizes)
-        reader.feed(data[at : at + size])
-        at += size
-    reader.close()
-    return reader.report()
-
-
 def log(data: bytes) -> None:
     """Read whole, line by line in full and in chunks to the same; judge and score it."""
     whole = read_log([data])
     rng = random.Random(len(data))
-    if repr(reported(data, repeat(1 << 20), is_in_full=True)) != repr(whole):
+    cuts = [
+        rng.randrange(len(data)) for _ in range(len(data) // rng.choice((9, 300, 5000, 40_000)))
+    ]
+    if repr(read_in_pieces(data, (), is_in_full=True)[0]) != repr(whole):
         raise AssertionError("step lines read by their shape give another report")
-    if repr(reported(data, (rng.choice((9, 300, 5000, 40_000)) for _ in count()))) != repr(whole):
+    if repr(read_in_pieces(data, cuts)[0]) != repr(whole):
         raise AssertionError("another chunking gives another report")
     protocol = protocol_of(whole)
     for each in (protocol, replace(protocol, metric="busbw")):
@@ -275,8 +265,7 @@ def log(data: bytes) -> None:
 
 
 def metrics(data: bytes) -> None:
-    steps = parse_metrics(text(data))
-    score(steps, protocol=Protocol(), tokens_per_device_step=math.nan)
+    score(parse_metrics(text(data)), protocol=Protocol(), tokens_per_device_step=math.nan)
 
 
 def ledger(data: bytes) -> None:
@@ -328,12 +317,7 @@ def log_samples() -> Iterator[bytes]:
         "(MaxTextTrainerActor pid=812, ip=10.0.0.7) ",
     )
     plain, labelled, of_ray = (
-        "".join(
-            f"{label}completed step: {each}, seconds: 28.9{each:02}, TFLOP/s/device: 261.25, "
-            f"MFU: 40.1%, Tokens/s/device: {990 + each}.5, total_weights: 458752, loss: 7.125\n"
-            for each in range(12)
-        )
-        for label in labels
+        "".join(f"{label}{step(each, 990.5 + each)}\n" for each in range(12)) for label in labels
     )
     config = (
         "JOB_ID=88\nXLA_FLAGS=--xla_a=1 --xla_b='x y'\nNCCL_DEBUG=INFO\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_xlatune.logs import LogReader, LogReport
+from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.result import Finding
 
 ABSL = "I0112 07:08:09.123456 140001 metric_logger.py:226] "
@@ -22,13 +23,13 @@ def text_of(lines: Iterable[str]) -> bytes:
 
 
 def read(
-    log: bytes, cuts: Iterable[int], *, is_in_full: bool = False
+    log: bytes, cuts: Iterable[int], *, is_in_full: bool = False, pattern: str = ""
 ) -> tuple[LogReport, Finding | None]:
     """Return the report, and the line after which the program cannot go on.
 
     `is_in_full`: no line of a step is read by the shape of another.
     """
-    reader = LogReader()
+    reader = LogReader(step_pattern(pattern) if pattern else None)
     if is_in_full:
         reader._step_shapes = None
     at = 0

@@ -1,4 +1,4 @@
-"""Step lines of other trainers: presets, a user's pattern, and a format of another distribution."""
+"""Step lines of other trainers, tables of tests, metrics files, and looks at ranks that hang."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_xlatune import CommandLauncher, ConfigError, Sweep, profile
 from pytest_xlatune.cli import main
 from pytest_xlatune.logs import LogReader, LogReport, fitting, read_log
+from pytest_xlatune.logs.figures import read_figures
+from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.logs.patterns import PRESETS, step_pattern
+from pytest_xlatune.logs.standstill import HangLook, SeenProcess, standstill
 from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.metric import BUSBW, TGS, Logged, Metric
 from pytest_xlatune.model.result import Action
 from tests.helpers.guests import install, whole
+from tests.helpers.log_lines import read as read_at
 from tests.helpers.log_lines import text_of
 
 
@@ -38,15 +46,9 @@ TITAN, MEGATRON, LEVANTER = (LINES[name] for name in ("torchtitan", "megatron-lm
 
 
 def read(log: bytes, said: str) -> LogReport:
-    reports = []
-    for size in (1 << 20, 97):
-        reader = LogReader(step_pattern(said))
-        for at in range(0, len(log), size):
-            reader.feed(log[at : at + size])
-        reader.close()
-        reports.append(reader.report())
-    assert repr(reports[0]) == repr(reports[1])
-    return reports[0]
+    whole, in_pieces = (read_at(log, cuts, pattern=said) for cuts in ((), range(97, len(log), 97)))
+    assert repr(whole) == repr(in_pieces)
+    return whole[0]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -260,16 +262,12 @@ def test_steps_and_blocks_of_a_brought_format_are_read_in_any_pieces(
 ) -> None:
     brought(tmp_path, monkeypatch, PROJECT["entry-points"])
     data = (TICKS + BLOCK).encode()
-    reader = LogReader()
-    for at in range(0, len(data), size):
-        reader.feed(data[at : at + size])
-    reader.close()
-    report = reader.report()
+    report, fatal = read_at(data, range(size, len(data), size))
     assert [(each.step, each.tgs) for each in report.steps] == [(at, 1000 + at) for at in range(12)]
     [finding] = report.findings
     assert (finding.cls, finding.action) == (FailureClass.HANG_MID_TRAINING, Action.RETRY)
     assert (finding.line, finding.text, finding.detail) == (13, "Stuck workers:", "worker n7")
-    assert reader.fatal == finding
+    assert fatal == finding
     # steps behind a block refute it, and MaxText's lines are read as before
     after = LogReader()
     after.feed((TICKS[:45] + BLOCK + TICKS).encode())
@@ -292,3 +290,211 @@ def test_one_that_is_none_is_refused_before_anything_runs(
     why = r"found words \('ace',\).*must be in lower case and have 3 letters"
     with pytest.raises(ConfigError, match=why):
         sweep.resolve()
+
+
+# the layout of nccl-tests 2.13:  all_reduce_perf -b 8G -e 8G -f 2 -g 8
+TEST = (Path(__file__).parents[1] / "data" / "nccl_tests.txt").read_text(encoding="utf-8")
+ROW = TEST.splitlines()[9]
+BAD_ROW = ROW.replace("    0    41619", "   17    41619") + "\n"
+# before 2.13: no root where there is none, and the greatest error instead of a count
+OLD_ROW = ROW.replace("      -1 ", " ").replace("     0", "  2e-07")
+OLD = TEST.replace(ROW, OLD_ROW)
+
+
+def table_of(text: str, metric: Metric) -> Logged:
+    return read_figures(text.encode().splitlines(keepends=True), metric)
+
+
+WRONG = TEST.replace("    0    41619", "   17    41619")
+# a table of a test -> what is wrong with it
+TABLES = {
+    "one size": (TEST, ""),
+    "below srun -l": ("".join(f"0: {line}\n" for line in TEST.splitlines()), ""),
+    "a collective without reduction": (TEST.replace("     sum      -1", ""), ""),
+    "not checked": (TEST.replace("    0    41619", "  N/A    41619"), ""),
+    "corrupt data": (WRONG, "17 wrong values"),
+    "two sizes": (
+        TEST.replace(ROW, f"{ROW}\n{ROW.replace('8589934592', '4294967296')}"), "2 sizes"),
+    "the last of two runs": (WRONG.replace("360.97", "12.5") + TEST, ""),
+    "a summary's FAILED": (TEST.replace("0 OK", "12 FAILED"), "12 wrong values"),
+    "in other letters": (TEST.replace("0 OK", "1,200 failed"), "1200 wrong"),
+    "a summary alone, its rows left out": (
+        TEST.replace(f"{ROW}\n", "").replace("0 OK", "3 FAILED"), "3 wrong values"),
+    "FAILED below the average": (f"{TEST}# Out of bounds values : 7 FAILED\n", "7 wrong"),
+    "a second test, corrupt and cut": (TEST + BAD_ROW, "17 wrong"),
+    "the errors of an old table": (OLD, ""),
+    "an old table of two sizes": (
+        OLD.replace(OLD_ROW, f"{OLD_ROW}\n{OLD_ROW.replace('8589934592', '1048576')}"), "2 sizes"),
+    "a count of 5000 digits is no row": (
+        ROW.replace("    0    41619", f"  {'9' * 5000}    41619") + "\n" + TEST, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), TABLES.values(), ids=TABLES)
+def test_bus_bandwidth_is_the_average_of_one_size(text: str, said: str) -> None:
+    found = table_of(text, BUSBW)
+    assert found.value == 360.97
+    assert said in sentence(found.problem)
+    assert bool(said) == bool(found.problem)
+
+
+def test_a_table_that_was_cut_has_no_bandwidth() -> None:
+    assert table_of(TEST[: TEST.index("# Out of bounds")], BUSBW) == Logged()
+    assert table_of("srun: error: n1: task 0: Killed\n", BUSBW).problem is None
+    assert table_of(TEST, TGS) == Logged()
+
+
+LOSS = 7.12345678
+
+
+def metrics_line(step: float, **more: object) -> str:
+    values = {
+        "step": step,
+        "run_name": "r",
+        "learning/loss": LOSS,
+        "perf/step_time_seconds": 0.123456789,
+        "perf/per_device_tokens_per_sec": 8294.4001,
+        "perf/per_device_tflops_per_sec": 0.0345,
+    }
+    return json.dumps(values | more) + "\n"
+
+
+# the text of a file -> step, start and loss of its records
+FILES: dict[str, tuple[str, list[tuple[int, int, float | None]]]] = {
+    "a whole line": (metrics_line(3.0), [(3, 0, LOSS)]),
+    "a missing value": ('{"step": 2, "perf/step_time_seconds": "fast"}', [(2, 0, None)]),
+    "a loss that is infinite": (metrics_line(0, **{"learning/loss": math.inf}), [(0, 0, math.inf)]),
+    "a loss of NaN": (metrics_line(0, **{"learning/loss": math.nan}), [(0, 0, math.nan)]),
+    "the last start counts": (
+        "".join(metrics_line(each) for each in (0, 1, 2, 1, 2, 3)),
+        [(1, 1, LOSS), (2, 1, LOSS), (3, 1, LOSS)]),
+    **{f"torn at {cut}": (metrics_line(0) + metrics_line(1)[:cut], [(0, 0, LOSS)])
+       for cut in range(1, 60, 7)},
+    **{text or "nothing": (text, [])
+       for text in ("", "\n\n", "[1]\n", "null", '{"step": NaN}', '{"step": true}')},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "records"), FILES.values(), ids=FILES)
+def test_a_file_is_read_as_far_as_it_tells_steps(
+    text: str, records: list[tuple[int, int, float | None]]
+) -> None:
+    found = parse_metrics(text)
+    told = [(each.step, each.start, each.loss) for each in found]
+    assert repr(told) == repr(records)  # NaN equals NaN
+    figures = {(each.step_s, each.tgs, each.tflops) for each in found}
+    assert figures <= {(0.123456789, 8294.4001, 0.0345), (None, None, None)}, "not rounded"
+
+
+AT = ("/x/site-packages/jax/_src/array.py:8 _value", "/home/u/train.py:40 main")
+
+
+def process(rank: int, **said: Any) -> SeenProcess:
+    usual = {
+        "pid": 100 + rank, "parent": 1, "name": "python", "rank": rank, "state": "S",
+        "threads": 30, "call": "futex", "channel": "futex_wait", "on": "",
+        "stacks": (AT,),
+    }  # fmt: skip
+    return SeenProcess(**{**usual, **said})
+
+
+def look(rank: int, *, node: str = "", **said: Any) -> HangLook:
+    return HangLook(
+        node=node or f"n{rank}",
+        rank=rank,
+        at_s=1e9,
+        quiet_s=900.0,
+        processes=(process(rank, **said),),
+    )
+
+
+ELSEWHERE = (("/home/u/data.py:9 load", "/home/u/train.py:38 main"),)
+
+
+FOUR: dict[int, dict[str, Any]] = {rank: {} for rank in range(4)}
+READS = {"call": "recvfrom", "on": "a socket"}
+FILE = {"call": "read", "on": "/data/shard-7"}
+LATE = {0: 9, 1: 9, 2: 7, 3: 9}
+OTHERS = "; 3 other ranks waiting in train.py:40 main"
+# what rank 2 of four does, while the others wait at one place -> what is said of it
+ODD: dict[str, tuple[dict[str, Any], str]] = {
+    "stopped": ({"state": "T"}, "stopped by a signal or a debugger in train.py:40 main"),
+    "under a debugger": ({"state": "t", "stacks": ()}, "stopped by a signal or a debugger"),
+    "died": (
+        {"state": "Z", "threads": 1, "stacks": ()}, "its program has ended (unknown)"),
+    "a file system that is away": (
+        {"state": "D", "call": "openat", "channel": "rpc_wait_bit_killable"},
+        "in an uninterruptible wait of the kernel (rpc_wait_bit_killable) in train.py:40 main"),
+    "a server is silent": (
+        {"call": "recvfrom", "on": "a socket", "stacks": ELSEWHERE},
+        "waits for a socket in data.py:9 load"),
+    "asleep": ({"call": "clock_nanosleep", "stacks": ELSEWHERE}, "sleeps in data.py:9 load"),
+    "a loop of Python": (
+        {"call": "running", "state": "R", "stacks": ELSEWHERE},
+        "computes on the host in data.py:9 load"),
+    "a loop without stacks": ({"call": "", "state": "R", "stacks": ()}, "computes on the host"),
+    "another collective": ({"stacks": ELSEWHERE}, "waiting in data.py:9 load"),
+}  # fmt: skip
+# what the ranks do, two on a node, and what else is known -> the ranks behind, and what is said
+JOBS: dict[
+    str, tuple[dict[int, dict[str, Any]], dict[str, Any], tuple[int, ...], str]
+] = {
+    **{name: ({**FOUR, 2: odd}, {}, (2,), f"rank 2 on n1 is behind: {said}{OTHERS}")
+       for name, (odd, said) in ODD.items()},
+    "two are enough where one waits": (
+        {0: {"call": "clock_nanosleep"}, 1: {}}, {}, (0,), "sleeps in train.py:40 main"),
+    "which of two that wait cannot be told": (
+        {0: {"stacks": ELSEWHERE}, 1: {}}, {}, (), "no rank of 2 stands out"),
+    "waits in a socket's read": (
+        {0: READS, 1: READS, 2: {}, 3: READS}, {}, (2,), "waiting in train.py:40 main"),
+    "a file that does not come holds most up": (
+        {0: FILE, 1: FILE, 2: {}, 3: FILE}, {}, (0, 1, 3), "waits for /data/shard-7"),
+    "a call of the driver is a wait": (
+        {0: {}, 1: {"call": "ioctl", "on": "/dev/kfd"}, 2: {}}, {}, (), "no rank stands out"),
+    "all alike": (FOUR, {}, (), "all 4 are waiting in train.py:40 main"),
+    "two steps behind": (FOUR, {"steps": LATE}, (2,), "is behind after step 7"),
+    "one step behind": (FOUR, {"steps": {**LATE, 2: 8}}, (), "no rank stands out"),
+    "a rank prints no steps": (FOUR, {"steps": {0: 9, 2: 3}}, (), "no rank stands out"),
+    "a rank ended": (
+        {0: {}, 1: {}, 3: {}}, {"ended": {2: "signal 9"}, "ranks": range(4)}, (2,),
+        "its program has ended (signal 9)"),
+    "a node is silent": (
+        {0: {}, 1: {}, 3: {}}, {"ranks": range(4)}, (2,), "its node did not answer"),
+    "all ranks of a node": (
+        {rank: FILE if rank in (2, 3) else {} for rank in range(6)}, {}, (2, 3),
+        "ranks 2, 3 on n1 are behind"),
+    "one rank of a node": (
+        {rank: FILE if rank == 2 else {} for rank in range(6)}, {}, (2,), "rank 2 on n1 is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "more", "behind", "said"), JOBS.values(), ids=JOBS)
+def test_who_is_behind(
+    ranks: dict[int, dict[str, Any]], more: dict[str, Any], behind: tuple[int, ...], said: str
+) -> None:
+    looks = [look(rank, node=f"n{rank // 2}", **odd) for rank, odd in ranks.items()]
+    found = standstill(looks, **more)
+    assert found is not None
+    assert found.behind == behind
+    assert said in sentence(found.why)
+    assert bool(found.node) == (len(behind) > 1 and "ranks 2, 3" in said)
+    # a node of one rank is named
+    alone = standstill([look(rank, **odd) for rank, odd in ranks.items()], **more)
+    assert alone is not None
+    nodes = [f"n{rank}" for rank in behind if rank in ranks]
+    assert (alone.behind, alone.node) == (behind, nodes[0] if len(nodes) == 1 else "")
+
+
+def test_of_a_rank_s_processes_the_trainer_counts_and_not_the_shell_above_it() -> None:
+    shell = process(0, pid=90, name="bash", threads=1, call="wait4", stacks=())
+    loop = process(0, call="running", state="R", stacks=ELSEWHERE)
+    first = HangLook(node="n0", rank=0, at_s=1.0, quiet_s=99.0, processes=(shell, loop))
+    found = standstill([first, look(1), look(2)])
+    assert found is not None
+    assert found.behind == (0,)
+
+
+@given(st.permutations(range(5)), st.sampled_from(["T", "D", "R"]), st.integers(0, 4))
+def test_the_order_of_the_answers_changes_nothing(order: list[int], state: str, odd: int) -> None:
+    looks = [look(rank, **({"state": state, "call": ""} if rank == odd else {})) for rank in order]
+    assert standstill(looks) == standstill(sorted(looks, key=lambda each: each.rank))

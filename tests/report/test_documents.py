@@ -1,10 +1,16 @@
-"""What documents, messages and claims of a sweep hold, how they are written, and golden files."""
+"""What documents, exports, messages and claims of a sweep hold, and how they are written."""
+
+# ruff: noqa: RUF001 - the dash of an absent value
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
+import sys
+import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,10 +21,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign import Campaign
+from pytest_xlatune.campaign.jobs import interrupted_events
+from pytest_xlatune.cli import main
+from pytest_xlatune.ledger import AttemptLetGo, AttemptSubmitted, Decided, Event, FilesRead, Ledger
 from pytest_xlatune.model import text as figures
-from pytest_xlatune.model.cell import DeployedFile
+from pytest_xlatune.model.cell import Cell, DeployedFile, Parallelism
+from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, coded, verbatim
-from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
+from pytest_xlatune.model.metric import BUSBW, Figure
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile, profile
+from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
@@ -46,6 +59,7 @@ from pytest_xlatune.report.document import (
     literal,
     plain,
 )
+from pytest_xlatune.report.exports import FORMATS, Exported, export_of, exported
 from pytest_xlatune.report.language import ENGLISH, Language
 from pytest_xlatune.report.leaderboard import jobs_table, leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import (
@@ -60,7 +74,12 @@ from pytest_xlatune.report.lines import (
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
-from tests.helpers import cells, golden, history
+from pytest_xlatune.sweep.groups import RunSettings
+from pytest_xlatune.sweep.settings import resolve_options
+from pytest_xlatune.tasks.cell_report import read_cell_report
+from pytest_xlatune.tasks.live import LiveLines
+from pytest_xlatune.tasks.reports import publish
+from tests.helpers import cells, golden, history, scripted
 from tests.helpers.finished import (
     BEGUN,
     BEGUN_SUBJECT,
@@ -75,6 +94,8 @@ from tests.helpers.finished import (
     other_parallelism,
 )
 from tests.helpers.history import CELL, trial_of
+from tests.helpers.scripted import FAILED, OK, FakeExecutor, campaign, run
+from tests.helpers.second_looks import tried
 from tests.helpers.tables import rows
 from tests.helpers.tuned import Machine, mixed
 
@@ -433,12 +454,6 @@ LONG = "stack.overlap-2+ag-1g+rs-256m+pipelined-all-reduce+latency-hiding"[:64]
 def test_ids_and_flags_are_never_broken_and_tables_fit() -> None:
     titles = (">TGS", ">step (s)", ">delta % vs baseline-deployed", ">95 %", ">n")
     figures = ("800.7", "0.6394", "-20.0", "[+1.2, +5.6]", "1")
-    small = Table(
-        columns=columns("Profile", *titles, "~verdict", "~settings"),
-        rows=(("slow", *figures, "very likely slower", "in effect"),),
-    )
-    for width in range(40, 120):
-        assert max(map(len, terminal(document(small), width=width))) <= width
     said = "unknown-flag (--xla_cpu_enable_warp_drive=true): dropped"
     table = Table(
         columns=columns("~Profile", "~Flags", *titles, "~reason"),
@@ -452,3 +467,262 @@ def test_ids_and_flags_are_never_broken_and_tables_fit() -> None:
         text = "\n".join(lines)
         for word in (LONG, FLAG, "[+1.2, +5.6]", "--xla_cpu_enable_warp_drive=true"):
             assert word in text, "in one piece, on one line"
+
+
+GITHUB = ".github-benchmark.json"
+
+
+def texts(report: Exported) -> dict[str, str]:
+    """Suffix of a file -> its text, of all formats."""
+    of_formats = [export_of(name).texts(report, key="k") for name in FORMATS]
+    return {suffix: text for made in of_formats for suffix, text in made.items()}
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def check_github(text: str) -> list[dict[str, Any]]:
+    """Read it as `extractCustomBenchmarkResult` of the action does, and what it then calls."""
+    found: list[dict[str, Any]] = json.loads(text, parse_constant=pytest.fail)
+    assert isinstance(found, list)
+    for each in found:
+        assert set(each) <= {"name", "value", "unit", "range", "extra"}
+        assert isinstance(each["value"], int | float)
+        assert each["value"] > 0, "a ratio to the value before is taken"
+        assert all(isinstance(each[key], str) for key in ("name", "unit"))
+    assert len({each["name"] for each in found}) == len(found), "a name is one line of the chart"
+    return found
+
+
+def repr_of(value: float | None) -> str:
+    return "" if value is None else repr(value)
+
+
+def test_each_trial_is_a_row_of_a_table() -> None:
+    report = exported(leaderboard_json(FINISHED), sweep="pp8", study="tuning")
+    found = texts(report)
+    assert "do-not-print-me" not in str(found)
+    for row, (trial_id, result) in zip(csv_rows(found[".trials.csv"]), report.trials, strict=True):
+        assert (row["trial"], row["status"]) == (trial_id, result.status)
+        assert row["figure"] == repr_of(result.score.tgs if result.score else None)
+        assert row["job_ids"].split() == [*result.job_ids]
+    github = {entry["name"]: entry["value"] for entry in check_github(found[GITHUB])}
+    tgs = {
+        f"{FINISHED.cell.label}: {verdict.arm}": verdict.tgs
+        for verdict in report.arms
+        if verdict.tgs
+    }
+    assert github == tgs
+
+
+HARD = st.sampled_from(['"', "\\", "\n", "\\n", "\r", "\0", ",", "{", "}", "=", "'", "#", "\u2028"])
+HOSTILE = st.lists(ANY_TEXT | HARD, max_size=6).map("".join)
+
+
+@settings(max_examples=tried(40))
+@given(
+    arms=st.lists(HOSTILE.map("a{}z".format), min_size=1, max_size=4, unique=True),
+    text=HOSTILE,
+    value=st.floats(allow_nan=True, allow_infinity=True) | st.none(),
+)
+def test_names_and_texts_may_hold_any_character(
+    arms: list[str], text: str, value: float | None
+) -> None:
+    ends = (value, value) if value is not None else None
+    one = Verdict(arm="", kind=VerdictKind.SCREENED, n=1, delta=value, ci95=ends, tgs=1.5)
+    one = replace(one, reasons=(verbatim(text),), job_ids=(text,))
+    figure = Figure(metric=BUSBW, value=90.0)
+    verdicts = tuple(replace(one, arm=arm, figure=figure) for arm in arms)
+    report = replace(
+        exported(leaderboard_json(FINISHED), sweep="pp8", study="tuning"),
+        sweep=text,
+        cell=replace(FINISHED.cell, config_tag=text),
+        conclusion=Conclusion(verdicts=verdicts),
+    )
+    found = texts(report)
+    for written in found.values():
+        written.encode()
+    rows = csv_rows(found[".arms.csv"])
+    assert [printable(row["arm"]) for row in rows] == [*map(printable, arms)]
+    for row in rows:
+        assert {printable(row["reasons"]), printable(row["sweep"])} == {printable(text)}
+        assert {row["delta"], row["ci95_low"], row["ci95_high"]} == {repr_of(value)}
+        assert (row["verdict"], row["figure"], row["n"]) == ("SCREENED", "90.0", "1")
+    for entry in check_github(found[GITHUB]):
+        assert (entry["value"], entry["unit"]) == (90.0, "GB/s")
+
+
+def test_files_lie_beside_the_report_and_without_a_client_nothing_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = campaign(tmp_path, FakeExecutor())
+    run(held)
+    reports = tmp_path / "reports"
+    argv = ["report", str(held.folder), "--reports", str(reports), "--export"]
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(sys.modules, name, None)
+        assert main([*argv, name]) == 2
+        assert f"install pytest-xlatune[{name}]" in capsys.readouterr().err
+        assert not reports.exists()
+    assert main([*argv, "csv,github-benchmark"]) == 0
+    text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
+    for suffix, written in texts(exported(text, sweep="pretend", study="tuning")).items():
+        assert (reports / "pretend" / f"leaderboard{suffix}").read_bytes().decode() == written
+
+
+def test_formats_are_a_list_of_known_ones() -> None:
+    def options(text: str) -> RunSettings:
+        return resolve_options({"xlatune_export": text}, {}, {}, root=Path("/project"))
+
+    assert options("csv, github-benchmark,csv").export == ("csv", "github-benchmark")
+    with pytest.raises(ConfigError, match="unknown format 'cvs' in the list; did you mean 'csv'"):
+        options("cvs")
+
+
+SECRET = "hf_hushHushHushHushHush"
+PP = replace(
+    scripted.CELL,
+    model_tag="tiny",
+    parallelism=Parallelism.parse("PP=8"),
+    per_device_batch_size=7,
+    nodelist=("node001", "node002"),
+    deployed={"XLA_FLAGS": "--xla_deployed=1", "HF_TOKEN": SECRET},
+)
+FSDP = replace(PP, parallelism=Parallelism.parse("FSDP=8"))
+OF_TINY = (
+    profile("overlap-2", "--xla_overlap=2"),
+    profile("slow", "--xla_slow=1"),
+    profile("same", "--xla_same=1"),
+    profile("oom", "--xla_oom=1"),
+)
+
+
+def begun(
+    folder: Path, cell: Cell = PP, faster: str = "overlap-2", *, holds: bool = False
+) -> Campaign:
+    """A campaign in which one profile gains 10 % and the other of the two loses 10 %."""
+
+    def script(trial_id: str, _: int) -> tuple[str, Outcome]:
+        if trial_id.startswith("oom"):
+            return f"RESOURCE_EXHAUSTED: Out of memory; the token is {SECRET}\n", FAILED
+        is_changed = trial_id.startswith(("overlap-2", "slow"))
+        speed = 1000.0 + is_changed * (100.0 if trial_id.startswith(faster) else -100.0)
+        return scripted.log(speed + zlib.crc32(trial_id.encode()) % 100 / 50), OK
+
+    executor = FakeExecutor(script)
+    executor.holds = holds
+    made = scripted.campaign(folder, executor, profiles=OF_TINY, cell=cell)
+    text = 'export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_deployed=1"\n'
+    files = (DeployedFile(path="configs/tiny.env.sh", text=text),)
+    made.ledger.append(FilesRead(files=files), at_s=1.8e9)
+    return made
+
+
+def table_rows(markdown: str, title: str) -> list[list[str]]:
+    """The rows of every table whose header begins with a title."""
+    tables = re.findall(rf"(?m)^\| {title} +\|.*\n\| [:-].*\n((?:\|.*\n)*)", markdown)
+    lines = [line for table in tables for line in table.splitlines()]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_two_parallelisms_are_one_document_of_all_their_jobs_without_a_secret(
+    tmp_path: Path,
+) -> None:
+    # what helps one parallelism hurts the other
+    both = (begun(tmp_path / "pp8"), begun(tmp_path / "fsdp8", FSDP, faster="slow"))
+    reports = tmp_path / "reports"
+    for made in both:
+        run(made)
+        publish(made.folder, reports, zh=True)
+    recorded = [
+        (
+            result.job_ids[0],
+            f"{made.study.cells[0].parallelism} pdbs=7",
+            f"`{result.trial.profile.id}`",
+            f"{result.trial.stage} {result.trial.block}" if result.trial.block else "screen",
+            f"{result.score.tgs:.1f}" if result.score else "–",
+        )
+        for made in both
+        for result in made.view().history
+    ]
+    text = (reports / "tiny-tuning.md").read_text(encoding="utf-8")
+    appendix = table_rows(text, "Job")
+    assert sorted((*row[:4], row[6]) for row in appendix) == sorted(recorded)
+    # a loser of the screen is never confirmed, so its flip is not either
+    flips = {row[0]: row[-1] for row in table_rows(text, "Settings")}
+    flip = "opposite, not confirmed"
+    wanted = {"`--xla_overlap=2`": flip, "`--xla_slow=1`": flip, "`--xla_oom=1`": "–"}
+    assert flips | wanted == flips
+    best = {row[0]: row[1] for row in table_rows(text, "Cell")}
+    assert best == {"PP=8 pdbs=7": "★ `overlap-2`", "FSDP=8 pdbs=7": "★ `slow`"}
+    patch = (reports / "tiny-tuning.patch").read_text(encoding="utf-8")
+    assert patch in text
+    assert patch.count("+if [[") == 2
+    assert "(hidden)" in text
+    files = [path for path in reports.rglob("*") if path.is_file()]
+    assert len(files) >= 7
+    for path in (*files, both[0].ledger.path):
+        assert SECRET not in path.read_text(encoding="utf-8"), path
+    assert SECRET not in "\n".join(terminal(read_cell_report(both[0].folder).document))
+
+
+def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path: Path) -> None:
+    made = begun(tmp_path)
+    feed = LiveLines(made.folder, session_id="first")
+    lines: list[str] = []
+
+    def messages() -> list[str]:
+        news = list(feed.news())
+        lines.extend(progress.line for progress in news)
+        return [message for progress in news for message in progress.messages]
+
+    (kickoff,) = messages()
+    assert kickoff.startswith("[xla-tuning] kickoff: tiny PP=8 pdbs=7")
+    assert re.search(r"^- \d+ (to \d+ )?jobs to run$", kickoff, re.MULTILINE)
+    said = []
+    while not made.view().stopped and made.view().pending:
+        made.turn()
+        ended = sum(bool(result.job_ids) for result in made.view().history)
+        said += [(ended, message) for message in messages()]
+    (half, text), (at, result) = said
+    assert half < ended <= 2 * half, "of the jobs that were planned then"
+    assert "- Best so far: overlap-2" in text
+    assert at == ended, "only the last block decides"
+    assert "confirmed\noverlap-2 FASTER" in result
+    assert SECRET not in f"{said} {lines}"
+    # a resumed session tells no old news
+    scripted.campaign(tmp_path, FakeExecutor(), profiles=OF_TINY, cell=PP, session="second")
+    feed = LiveLines(made.folder, session_id="second")
+    assert messages() == []
+
+
+@pytest.mark.parametrize("fate", ["it runs", "let go", "ended by us", "stopped"])
+def test_a_job_without_a_result_says_why(tmp_path: Path, fate: str) -> None:
+    made = begun(tmp_path, holds=True)
+    made.turn()
+    made.turn()
+    entries = Ledger(made.ledger.path).refresh()
+    submission = next(
+        entry.event.submission for entry in entries if isinstance(entry.event, AttemptSubmitted)
+    )
+    let_go = AttemptLetGo(trial_id=submission.trial_id, attempt=1)
+    stop = Decided(
+        trial_id="other", attempt=1, next=Next.STOP, cls="budget", detail=f"hours {SECRET}"
+    )
+    cancelled = Outcome(state=State.CANCELLED, nodes=PP.nodelist, start_s=1.0)
+    ended = interrupted_events(submission, cancelled)
+    fates: dict[str, tuple[Event, ...]] = {
+        "it runs": (),
+        "let go": (let_go,),
+        "ended by us": (let_go, *ended),
+        "stopped": (stop, let_go, *ended),
+    }
+    made.ledger.append(*fates[fate], at_s=1.8e9)
+    publish(made.folder, tmp_path / "reports")
+    text = (tmp_path / "reports" / "tiny-tuning.md").read_text(encoding="utf-8")
+    assert SECRET not in text
+    (row,) = table_rows(text.split("## Appendix")[1], "Job")
+    is_over = fate in ("ended by us", "stopped")
+    assert row[4] == ("cancelled" if is_over else "running")
+    assert ("no session waits" if is_over else "–") in row[6]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -26,7 +25,6 @@ from pytest_xlatune.executors.folder import (
     read_spec,
     read_standstill,
     read_started,
-    with_probe,
     write_spec,
 )
 from pytest_xlatune.executors.slurm.allocation import ENDED, STEP, AllocationExecutor
@@ -162,22 +160,6 @@ def test_a_pipe_among_the_files_of_a_trainer_is_not_waited_for(tmp_path: Path) -
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git" / "HEAD")
     assert probe_environment.repositories([str(tmp_path), trainer]) == {}
-
-
-def test_the_code_is_read_before_its_trainer_edits_it(tmp_path: Path, start: Start) -> None:
-    trainer = str(tmp_path / "train.py")
-    (tmp_path / "train.py").write_text("import model; open('model.py', 'w').write('x = 2')")
-    (tmp_path / "model.py").write_text("x = 1")
-    before = code_digest(str(tmp_path), trainer)
-    asks = (sys.executable, "{xlatune.folder}/xlatune_environment.py", "trainer", trainer)
-    spec = LaunchSpec(argv=(sys.executable, trainer), env=PATH, probe=asks, paths=())
-    write_spec(tmp_path, with_probe(spec, devices=True))
-    start(tmp_path).wait(LIMIT_S)
-    assert outcome(tmp_path).state is State.COMPLETED
-    told = json.loads((tmp_path / "environment.json").read_text())
-    assert told["node"]["kernel"] == platform.release()
-    assert told["code"] == {str(tmp_path): before}, told
-    assert code_digest(str(tmp_path), trainer) != before
 
 
 # a trainer with a child in its group, and one that left it for a session of its own

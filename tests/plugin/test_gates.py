@@ -20,7 +20,7 @@ from tests.helpers.ledger_lines import events_in
 from tests.helpers.repositories import Repository
 from tests.helpers.sessions import run_inside
 from tests.helpers.words import in_words
-from tests.plugin.conftest import HEAD, OF_ITS_COMMIT, SWEEP_FILE, TRAINER, Folder, declaring
+from tests.plugin.conftest import HEAD, OF_ITS_COMMIT, SWEEP_FILE, Folder, declaring
 
 TESTS = """
 
@@ -111,6 +111,13 @@ DEPLOYED_FLAGS = (
     ("HEAD~1", "HEAD"),
     (STEPS, STEPS + 'deployed={"XLA_FLAGS": "--xla_a=1 --xla_b"},'),
 )
+LAUNCHER = GATE_FILE[GATE_FILE.index("    launcher=") : GATE_FILE.index("    gate=")]
+IN_A_CONTAINER = """\
+    launcher=ContainerLauncher(
+        inner=CommandLauncher(argv=("trainer", "{steps}")), program="/no/podman"
+    ),
+"""
+IMAGE = f"image='rocm/jax:now@sha256:{'0' * 64}'"
 Edits = tuple[tuple[str, str], ...]
 REFUSED: dict[str, tuple[Edits, str]] = {
     "the same commit": ((('code="HEAD"', 'code="HEAD~1"'),), SAME),
@@ -120,6 +127,8 @@ REFUSED: dict[str, tuple[Edits, str]] = {
     "a link into the repository": (
         (('"train.py", *argv', 'str(HERE / "link" / "train.py"), *argv'),), OTHERS),
     "flags that are deployed": (DEPLOYED_FLAGS, SAME),
+    "the same image": (
+        ((LAUNCHER, IN_A_CONTAINER), ('code="HEAD~1"', IMAGE), ('code="HEAD"', IMAGE)), SAME),
 }  # fmt: skip
 
 
@@ -180,42 +189,6 @@ def test_a_checkout_that_was_changed_is_no_commit(folder: Folder, repository: Re
         done.stdout.fnmatch_lines([f"*{OTHERS} {path.name}*"])
 
 
-# sets what the second image would, and starts here what would be inside
-STAND_IN = """\
-#!/bin/sh
-[ "$1" = run ] || exit 0
-case "$*" in *:next@*) export IMAGE_SPEED=900 ;; esac
-while [ "$1" != bash ]; do shift; done
-exec "$@"
-"""
-IN_A_CONTAINER = """\
-    launcher=ContainerLauncher(
-        inner=CommandLauncher(argv=(sys.executable, str(HERE / "train.py"), "{steps}", "{trial}")),
-        runtime="podman", program=str(HERE / "podman"),
-        mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix, str(HERE)),
-    ),
-"""
-
-
-def test_an_image_is_a_candidate(folder: Folder) -> None:
-    speed = "speed = float(os.environ.get('IMAGE_SPEED', 1000))\n"
-    folder.put("train.py", TRAINER.replace("speed = 1000.0\n", speed))
-    folder.put("podman", STAND_IN).chmod(0o755)
-    now, slow = (f"rocm/jax:{name}@sha256:{at * 64}" for name, at in (("now", "0"), ("next", "1")))
-    launcher = GATE_FILE[GATE_FILE.index("    launcher=") : GATE_FILE.index("    gate=")]
-    deployed = ('code="HEAD~1"', f"image={now!r}")
-    folder.put("test_sweep.py", GATE_FILE)
-    inside = (launcher, IN_A_CONTAINER)
-    folder.edit("test_sweep.py", inside, deployed, ('code="HEAD"', f"image={slow!r}"))
-    red = folder.run()
-    assert red.ret == 1
-    red.stdout.fnmatch_lines(["regression: head, delta -*"])
-    for line in ("def no_regression*", "*Captured log*"):  # the verdict alone
-        red.stdout.no_fnmatch_line(line)
-    record = folder.json("reports/pretend/gate.json")["record"]
-    assert set(record["image"].split(", ")) == {slow, now}
-
-
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "gates.md").read_text(encoding="utf-8")
 WALK = PAGE.partition("### From an empty folder")[2].partition("\n### ")[0]
 WALKED = re.findall(r"```bash\n(.*?)```\n\n(?:Exit status (\d+))?", WALK, re.DOTALL)
@@ -244,24 +217,6 @@ def run_here(folder: Folder, where: Path, line: str) -> tuple[int, str]:
     return int(done.ret), done.stdout.str()
 
 
-@pytest.fixture
-def shell(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    """A folder in whose shells git knows an author, and `python` and `xlatune` are ours."""
-    for kind in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{kind}_NAME", "a")
-        monkeypatch.setenv(f"GIT_{kind}_EMAIL", "a@localhost")
-    for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY"):
-        monkeypatch.delenv(name, raising=False)
-    folder.put("sitecustomize.py", CLOCK)
-    (folder.path / "bin").mkdir()
-    text = f'#!/bin/sh\nPYTHONPATH={folder.path} exec {sys.executable} "$@"\n'
-    python = folder.put("bin/python", text)
-    python.chmod(0o755)
-    path = f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    monkeypatch.setenv("PATH", path)
-    return folder
-
-
 def steps_of(ci: str, job: Path) -> tuple[list[str], dict[str, object]]:
     """Return what a runner types of a job, actions left out, and the variables that it sets."""
     told = YAML(typ="safe").load(job.read_text(encoding="utf-8"))
@@ -275,10 +230,23 @@ def steps_of(ci: str, job: Path) -> tuple[list[str], dict[str, object]]:
 
 @pytest.mark.timeout(600)
 def test_the_walk_ends_red_and_then_green_and_a_runner_types_the_steps_of_the_job(
-    shell: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In its shells git knows an author, and `python` and `xlatune` are ours."""
+    for kind in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{kind}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{kind}_EMAIL", "a@localhost")
+    for name in ("PYTEST_ADDOPTS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    folder.put("sitecustomize.py", CLOCK)
+    (folder.path / "bin").mkdir()
+    text = f'#!/bin/sh\nPYTHONPATH={folder.path} exec {sys.executable} "$@"\n'
+    python = folder.put("bin/python", text)
+    python.chmod(0o755)
+    path = f"{python.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)
     assert [int(status or 0) for _, status in WALKED] == [0, 4, 1, 0]
-    here = shell.path / "walk"
+    here = folder.path / "walk"
     here.mkdir()
     trainer = here / "trainer"
     for number, (commands, status) in enumerate(WALKED):
@@ -286,7 +254,7 @@ def test_the_walk_ends_red_and_then_green_and_a_runner_types_the_steps_of_the_jo
         lines, _, last = commands.rstrip("\n").rpartition("\n")
         is_gate = last.startswith("pytest")
         typed(where, lines if is_gate else commands)
-        ended, said = run_here(shell, where, last) if is_gate else (0, "")
+        ended, said = run_here(folder, where, last) if is_gate else (0, "")
         assert ended == int(status or 0), f"{commands}\n{said}"
     report = (trainer / "reports/gate/gate.md").read_text(encoding="utf-8")
     assert "1 pass" in report
@@ -294,7 +262,7 @@ def test_the_walk_ends_red_and_then_green_and_a_runner_types_the_steps_of_the_jo
     for commit in typed(trainer, "git rev-parse HEAD main").split():
         assert f"commit {commit}" in report
     jobs = events_in(trainer.glob(".xlatune/gate/*/ledger.jsonl"), "attempt-submitted")
-    assert run_here(shell, trainer, last)[0] == 0
+    assert run_here(folder, trainer, last)[0] == 0
     again = events_in(trainer.glob(".xlatune/gate/*/ledger.jsonl"), "attempt-submitted")
     assert len(again) == len(jobs), "the same gate is not measured again"
 
@@ -306,7 +274,7 @@ def test_the_walk_ends_red_and_then_green_and_a_runner_types_the_steps_of_the_jo
     )
     monkeypatch.setenv("CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "main")
     for ci in ("github", "gitlab"):
-        clone = shell.path / ci
+        clone = folder.path / ci
         typed(here, f"git clone --quiet --branch feature {trainer} {clone}")
         (job,) = (clone / f".{ci}").rglob("*.yml")
         (*before, last), variables = steps_of(ci, job)
@@ -316,7 +284,7 @@ def test_the_walk_ends_red_and_then_green_and_a_runner_types_the_steps_of_the_jo
         assert os.environ["GATE_BASELINE"] == "origin/main"
         for line in before:
             typed(clone, line)
-        ended, said = run_here(shell, clone, last)
+        ended, said = run_here(folder, clone, last)
         assert ended == 0, said
         assert 'name="xlatune.verdict"' in (clone / "gate.xml").read_text(encoding="utf-8")
 

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.cli.running import ending_jobs
-from pytest_xlatune.launchers.command import PROBE_FILE
+from pytest_xlatune.executors.folder import read_started
 from pytest_xlatune.model.errors import Exit, help_lines, of_command
 from pytest_xlatune.sweep.groups import BRIEF_HELP, OPTIONS, SWITCHES
 from tests.helpers.second_looks import BESIDE_THE_LAB
@@ -89,20 +89,10 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def held(folder: Folder) -> list[int]:
-    """Return the trainers of this folder that run and go on only when they are told to."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (path / "environ").read_bytes().split(b"\0")
-            words = (path / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-        except OSError:
-            continue
-        # what asks for the environment beside the trainer has the trainer among its words
-        is_probe = any(word.endswith(PROBE_FILE) for word in words)
-        is_trainer = f"{folder.path}/trainer.py" in words and not is_probe
-        if is_trainer and f"HOLD={folder.path}/hold".encode() in variables:
-            pids.append(int(path.name))
-    return pids
+    """Return the trainers that run, and go on only when they are told to."""
+    paths = folder.path.glob(".xlatune/pretend/*/*/*/started.json")
+    records = [read_started(path.parent) for path in paths if "baseline" not in path.parent.name]
+    return [record.pid for record in records if record and record.is_alive]
 
 
 @pytest.fixture
@@ -234,25 +224,20 @@ def screen(text: str) -> list[str]:
     return [re.split(r"\r|\x1b\[2K", line)[-1] for line in lines]
 
 
-@pytest.fixture
-def slow(folder: Folder) -> Folder:
-    seen = str(folder.path / "seen")
-    folder.edit("trainer.py", (LOOP, LOOP + SLOW.replace("SEEN", seen)))
-    return folder
-
-
 @pytest.mark.parametrize(
     "options", [(), pytest.param(("-n2",), marks=BESIDE_THE_LAB)], ids=["alone", "two"]
 )
 def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
-    slow: Folder,
+    folder: Folder,
     options: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    session = Terminal([*SWEEP, *options], cwd=slow.path)
+    seen = str(folder.path / "seen")
+    folder.edit("trainer.py", (LOOP, LOOP + SLOW.replace("SEEN", seen)))
+    session = Terminal([*SWEEP, *options], cwd=folder.path)
     session.read_until(lambda text: re.search(HELD, text))
-    watch = Terminal([*COMMAND, "watch"], cwd=slow.path)
+    watch = Terminal([*COMMAND, "watch"], cwd=folder.path)
     text = watch.read_until(lambda text: re.search(HELD, text))
     assert "pretend" in text
     shown = len(watch.said)
@@ -264,7 +249,7 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
     assert "Traceback" not in watch.text
     assert b"\x1b[?1049l" in watch.said, "the screen from before is back"
 
-    slow.put("seen", "")
+    folder.put("seen", "")
     text = session.read_until()
     assert session.close() == 0, text
     assert text.count("\x1b[2K") > 2, "a line was rewritten"
@@ -275,7 +260,7 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
     assert any("1 passed" in line for line in left)
     assert all(len(line) <= 80 for line in left if "| " in line or "(job" in line)
 
-    monkeypatch.chdir(slow.path)
+    monkeypatch.chdir(folder.path)
     files = {path: path.read_bytes() for path in Path(".xlatune").rglob("*") if path.is_file()}
     for argv in (["watch"], ["watch", "pretend", "--once"]):
         assert main(argv) == 0

@@ -59,9 +59,6 @@ MISTAKES: dict[str, Case] = {
     "settings in a pipe": ("", ("--xlatune-config=pipe",), "ERROR: pipe cannot be read*"),
     "an export whose client is not installed": (
         "", ("--xlatune-export=csv,mlflow",), "*export mlflow: the client*"),
-    "standard tests in a class": (
-        f"{HEAD}class TestIt:\n    SWEEP = SWEEP\n    tests = standard_tests(SWEEP)\n", (),
-        "*standard_tests(...) is in a class*"),
     "standard tests of a sweep of another name": (
         f"{HEAD}MINE = SWEEP\ndel SWEEP\ntests = standard_tests(MINE)\n", (),
         "*write tests = standard_tests(SWEEP)*"),

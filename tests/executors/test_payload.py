@@ -223,7 +223,6 @@ def test_what_a_trainer_started_ends_with_it(
         assert (found.end_s or 0.0) - (found.start_s or 0.0) >= 5
 
 
-PLAIN = {"PATH": "/usr/bin:/bin"}
 READS = """
 import os
 def wait_for_data():
@@ -235,7 +234,7 @@ wait_for_data()
 
 def hung(folder: Path, start: Start, *argv: str, **said: str) -> Standstill:
     """Run a trainer, ask what it does once it is ready, and return the answer."""
-    write_spec(folder, LaunchSpec(argv=argv, env={**PLAIN, **said}, deadline_s=300))
+    write_spec(folder, LaunchSpec(argv=argv, env={"PATH": "/usr/bin:/bin", **said}, deadline_s=300))
     running = start(folder, grace_s=0.3)
     until((folder / "ready").exists)
     until((folder / "started.json").exists)

@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -561,12 +560,6 @@ TRACES = Path(os.environ.get("XLATUNE_TRACE_DATA", ROOT.parent / "shared" / "dat
 REAL = sorted(path.name.removesuffix(".truth.json") for path in TRACES.glob("*.truth.json"))
 
 
-def both(path: Path) -> Iterator[Trace]:
-    yield read_xplane(path.read_bytes(), path.name)
-    other = path.with_name(path.name.replace(".xplane.pb", ".trace.json.gz"))
-    yield read_trace_json(other.read_bytes(), other.name)
-
-
 def real(*names: str) -> pytest.MarkDecorator:
     reason = "no captures: set XLATUNE_TRACE_DATA to a folder with some"
     missing = pytest.param("", marks=pytest.mark.skip(reason=reason))
@@ -576,7 +569,10 @@ def real(*names: str) -> pytest.MarkDecorator:
 @real(*REAL)
 def test_real_amd_capture_equals_its_truth(name: str) -> None:
     truth = json.loads((TRACES / f"{name}.truth.json").read_text())
-    for captured in both(TRACES / f"{name}.xplane.pb"):
+    for captured in (
+        read_xplane((TRACES / f"{name}.xplane.pb").read_bytes(), name),
+        read_trace_json((TRACES / f"{name}.trace.json.gz").read_bytes(), name),
+    ):
         found = drill([captured])
         (gpu,) = found.gpus
         want = truth["devices"][gpu.name]

@@ -347,12 +347,6 @@ def log_samples() -> Iterator[bytes]:
     )
 
 
-def flag_samples() -> Iterator[bytes]:
-    yield b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d"
-    for name in ("all_gather_combine_threshold_bytes", "graph_level", "autotune_level"):
-        yield f"--xla_gpu_{name}=8".encode()
-
-
 def metric_sample() -> bytes:
     figures = {
         "learning/loss": 7.1,
@@ -396,6 +390,9 @@ def readers() -> tuple[Reader, ...]:
     tables = (plain, b"| Job ID | Profile | Mean TGS |\n|---|---:|---|\n| 1 | baseline | 990.5 |\n")
     settings = b'budget = 40\nnodelist = "node[001-008]"\n[slurm]\nqos = "m"\nalpha = [1, 2.5]\n'
     cells = tuple(each.read_bytes()[:30_000] for each in ledgers) or (b"{}",)
+    sizes = ("all_gather_combine_threshold_bytes", "graph_level", "autotune_level")
+    flag_samples = tuple(f"--xla_gpu_{name}=8".encode() for name in sizes)
+    flag_samples += (b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",)
     hosts = (b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login")
     figures = ((DATA / "nccl_tests.txt").read_bytes(), next(log_samples()))
     captures = (node(steps=2, gpus=1).data(), *(each.read_bytes() for each in planes[:1]))
@@ -415,7 +412,7 @@ def readers() -> tuple[Reader, ...]:
         Reader("Slurm", tuple(slurm_samples()), slurm, share=2),
         Reader("records", (outcome,), records),
         Reader("known cells", cells, of_text(partial(read_cells, where="fuzz")), share=0.5),
-        Reader("flags", tuple(flag_samples()), flags),
+        Reader("flags", flag_samples, flags),
         Reader("parallelism", (b"PP=2,FSDP=4",), of_text(Parallelism.parse), share=0.5),
     )
 

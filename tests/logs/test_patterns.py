@@ -206,7 +206,6 @@ def test_the_last_step_is_read_from_the_lines(name: str, triaged: Callable[..., 
     [
         ("[exiting program at iteration 12] datetime: 2026-01-12 07:09:09 ", 12, None),
         ("[exiting program after 230.25 minutes] datetime: 2026-01-12 07:09:09 ", 5000, 0),
-        ("", 5000, None),
     ],
 )
 def test_an_end_of_megatron_that_was_asked_for(end: str, goal: int, code: int | None) -> None:
@@ -436,9 +435,7 @@ ODD: dict[str, tuple[dict[str, Any], str]] = {
     "another collective": ({"stacks": ELSEWHERE}, "waiting in data.py:9 load"),
 }  # fmt: skip
 # what the ranks do, two on a node, and what else is known -> the ranks behind, and what is said
-JOBS: dict[
-    str, tuple[dict[int, dict[str, Any]], dict[str, Any], tuple[int, ...], str]
-] = {
+JOBS: dict[str, tuple[dict[int, Any], dict[str, Any], tuple[int, ...], str]] = {
     **{name: ({**FOUR, 2: odd}, {}, (2,), f"rank 2 on n1 is behind: {said}{OTHERS}")
        for name, (odd, said) in ODD.items()},
     "two are enough where one waits": (

@@ -165,11 +165,8 @@ def test_all_findings_are_reported_and_an_unexplained_end_shows_the_last_lines()
     )
     assert finding.cls == "no-steps"
     assert "('tqdm' fits)" in finding.detail
-
-
-def test_a_runaway_log_is_named() -> None:
     report = LogReport(size_bytes=600_000_000, phase=Phase.BEFORE_MEMSTATS)
-    (runaway, _) = diagnose(report, Outcome(state=State.CANCELLED), PROTOCOL)
+    (runaway, _) = diagnose(report, CANCEL, PROTOCOL)
     assert (runaway.cls, runaway.detail) == ("runaway-log", "600 MB")
 
 

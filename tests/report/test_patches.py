@@ -1,7 +1,4 @@
-"""What is recommended is a patch that git takes, and what it deploys is what was measured.
-
-It is guarded where another cell of the model would lose by it.
-"""
+"""Patches that git takes and that deploy what was measured, guarded where a cell would lose."""
 
 from __future__ import annotations
 

@@ -26,12 +26,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return mlflow.MlflowClient()
 
 
-def told(reports: Path) -> dict[str, dict[str, Any]]:
-    text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
-    conclusion = json.loads(text)["conclusion"]
-    return {each["arm"]: each for each in (*conclusion["verdicts"], conclusion["reference"])}
-
-
 def test_the_figures_are_read_back_and_a_report_written_again_goes_on(
     tmp_path: Path, store: Any
 ) -> None:
@@ -53,7 +47,9 @@ def test_the_figures_are_read_back_and_a_report_written_again_goes_on(
     runs = {each.info.run_id: each for each in store.search_runs([experiment])}
     assert set(runs) == {kept["run_id"], *kept["arms"].values()}
     assert begun.keys() <= runs.keys()
-    verdicts = told(reports)
+    text = (reports / "pretend" / "leaderboard.json").read_text(encoding="utf-8")
+    told = json.loads(text)["conclusion"]
+    verdicts = {each["arm"]: each for each in (*told["verdicts"], told["reference"])}
     assert set(kept["arms"]) == set(verdicts)
     for arm, run_id in kept["arms"].items():
         found, verdict = runs[run_id], verdicts[arm]

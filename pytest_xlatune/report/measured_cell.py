@@ -14,13 +14,15 @@ import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, DeployedFile
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.errors import LedgerError, XlatuneError
 from pytest_xlatune.model.explanation import Explanation
 from pytest_xlatune.model.message import Message
 from pytest_xlatune.model.pretty_json import pretty_json
-from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Real, Record, decode, explained
+from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.result import (
     Conclusion,
     Score,
@@ -41,12 +43,16 @@ class FormerSweep(Record, frozen=True, kw_only=True):
         written_s: the time of its last event, in seconds since the epoch.
         baseline: the verdict on the baseline at that time, which has its figure.
         best: the winner at that time; None if there was none.
+        recipe: the settings of that winner; None if there was none.
+        deployed: the environment deployed at that time, as far as it is known.
     """
 
     cell_digest: str
     written_s: Real
     baseline: Verdict
     best: Verdict | None = None
+    recipe: Profile | None = None
+    deployed: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 _NO_LOSS = (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
@@ -210,6 +216,24 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         best = self.best
         return next((profile for profile in self.profiles if best and profile.id == best.arm), None)
 
+    def deploys(self, earlier: FormerSweep) -> bool:
+        """Return whether the deployed environment is the earlier environment with its winner added.
+
+        Only flags and variables are compared, because the trainer's keys are in its own file.
+        """
+        if earlier.recipe is None or not (earlier.recipe.flags or earlier.recipe.env):
+            return False
+        then, now = dict(earlier.deployed), self.cell.environment
+        flags_then = parse_flags(then.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        flags_now = parse_flags(now.pop("XLA_FLAGS", ""), where="deployed XLA_FLAGS")
+        expected_env, env = (
+            # the values of secrets are hidden, so they cannot be compared
+            {name: value for name, value in variables.items() if not is_secret(name)}
+            for variables in (on_top(then, earlier.recipe.env), now)
+        )
+        expected_flags = (*flags_then, *earlier.recipe.flags)
+        return settings_digest(flags_now, env) == settings_digest(expected_flags, expected_env)
+
 
 def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
     def printed(figure_of: Callable[[Score], float | None]) -> list[float]:
@@ -258,6 +282,8 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
                 written_s=cell.written_s,
                 baseline=cell.conclusion.baseline,
                 best=cell.best,
+                recipe=cell.recipe,
+                deployed=cell.cell.environment,
             )
             earlier = (*earlier, former)
         elif _has_facts(cell) and not _has_facts(new):

@@ -49,7 +49,7 @@ from pytest_xlatune.report.leaderboard import (
     sensitivity,
     tables,
 )
-from pytest_xlatune.report.lines import figure, words
+from pytest_xlatune.report.lines import figure, speed, words
 from pytest_xlatune.report.measured_cell import (
     MeasuredCell,
     OtherCell,
@@ -487,7 +487,7 @@ def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Bloc
             if conflict.other is not None:
                 other = name_of.get(conflict.other.cell_digest, conflict.where)
                 yield Text(text=" ".join(_conflict_sentences(conflict, name, other, say)))
-        yield from _earlier_measurements(cell, name, say)
+        yield from _deployed_since(cell, name, say)
         if best is not None:
             yield from _shown_for(cell, against, say)
 
@@ -563,8 +563,19 @@ def _by_hand(
     yield from deployed_by_hand(recipe, guarded_lines(recipe, against), head, say)
 
 
-def _earlier_measurements(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:
-    """Yield the table of a cell that was measured before."""
+def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:
+    """Yield a sentence for each earlier recipe that is deployed now, and the cell's history."""
+    for earlier in covered.earlier:
+        if earlier.best is not None and covered.deploys(earlier):
+            yield say.text(
+                "The recipe of an earlier measurement of {cell} is deployed now: "
+                "`baseline-deployed` was {before}, the recipe promised {promised}, "
+                "and `baseline-deployed` is {now} today.",
+                cell=name,
+                before=speed(earlier.baseline),
+                promised=_promise(earlier.best),
+                now=speed(covered.conclusion.baseline),
+            )
     if not covered.earlier:
         return
     measurements = [

@@ -38,7 +38,6 @@ from pytest_xlatune.stats.compare import (
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
-    Aim,
     Answer,
     Answered,
     Ask,
@@ -260,18 +259,15 @@ def deployed(cell: Cell, profile: Profile = BASELINE) -> Arm:
     return Arm(id=profile.id, cell_digest=cell.digest, profile=profile)
 
 
-def as_answer(verdict: Verdict | None, *, accepts_invalid: bool = False) -> Answer:
-    """Return the answer that a verdict gives.
+def as_answer(verdict: Verdict | None) -> Answer:
+    """Return the answer that a verdict gives; `verdict` is None if the study has no such arm.
 
-    Args:
-        verdict: the verdict; None if the study has no such arm.
-        accepts_invalid: whether an INVALID verdict on an arm that was measured is an answer, so
-            that a gate fails on it.
+    An INVALID verdict is an answer if the arm itself is at fault: it cannot run, or it was measured
+    and computes something else.
     """
     if verdict is None:
         return NEVER
-    is_lost = verdict.kind is VerdictKind.INVALID and verdict.can_run
-    if is_lost and not (accepts_invalid and verdict.n > 0):
+    if verdict.kind is VerdictKind.INVALID and verdict.can_run and not verdict.n:
         return Answer(state=Answered.UNMEASURED, verdict=verdict)
     return Answer(state=Answered.YES, verdict=verdict)
 
@@ -322,8 +318,7 @@ class OneCell(Study, frozen=True, kw_only=True):
         if question.about in (Ask.BEST, Ask.PROVEN):
             return winner_answer(decision, question.number)
         arm = self.reference if question.about is Ask.REFERENCE else question.name
-        is_gate = self.traits.aim is Aim.GATES
-        return as_answer(decision.conclusion.verdict(arm), accepts_invalid=is_gate)
+        return as_answer(decision.conclusion.verdict(arm))
 
 
 class PlannedStudy(OneCell, frozen=True, kw_only=True):

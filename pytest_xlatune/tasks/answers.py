@@ -105,8 +105,8 @@ class Measured:
 
     @property
     def cannot_run(self) -> bool:
-        """Whether the profile itself cannot run here: unknown flag, out of memory, NaN."""
-        return self.kind is VerdictKind.INVALID and not self.verdict.can_run
+        """Whether the profile itself cannot run here, as with NaN, or computes another loss."""
+        return self.kind is VerdictKind.INVALID
 
     @property
     def exit(self) -> Exit:

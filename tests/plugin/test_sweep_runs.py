@@ -416,6 +416,16 @@ def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Folder) -> None:
     folder.run("--xlatune-negative=xfail").assert_outcomes(passed=2, xfailed=1)
 
 
+def test_a_profile_with_another_loss_is_a_finding_and_the_sweep_goes_on(folder: Folder) -> None:
+    own = "    profile(f\"{name}\", f\"--xla_{name}=1\") for name in ('right', 'wrong')"
+    folder.write(profiles=f"        *({own.strip()}),\n")
+    folder.edit("trainer.py", ("loss: 7.1", "loss: {8.1 if 'wrong' in sys.argv[2] else 7.1}"))
+    done = folder.run("-m", "wave2", "-rx")
+    done.assert_outcomes(passed=1, xfailed=1)
+    assert done.ret == 0
+    done.stdout.fnmatch_lines(["*wrong INVALID (not comparable): its loss is 8.1*"])
+
+
 def test_what_was_not_measured_is_an_error_and_is_tried_again(folder: Folder) -> None:
     late = '        profile("late", env={"SLEEP_S": "60"}),\n'
     folder.write(profiles=f'{late}        profile("fast", "--xla_fast"),\n')

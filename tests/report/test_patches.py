@@ -278,6 +278,7 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
     dated = re.findall(r"^\| \d{4}-\d\d-\d\d \d\d:\d\d \| (.*) \|$", text, re.MULTILINE)
     found = [row.split(" | ")[:3:2] for row in dated]
     assert found == [["100.0", "`gain-0`"], ["110.0", "`gain-1`"], ["121.0", "`gain-2`"]]
+    assert " ".join(text.split()).count("measurement of FSDP=8 is deployed") == 1
 
 
 SIZES = "axes: [1]\nper_device_batch_size: 4.0 # of 8\nremat_policy: 'full'\n"
@@ -322,8 +323,12 @@ def test_another_parallelism_extends_and_a_cell_that_is_measured_anew_keeps_what
     for text in ("{", '{"schema": 99, "cells": []}'):
         with pytest.raises(Exception, match=r"d\.json.*move it aside"):
             read_cells(text, where="d.json")
-    (anew,) = extended((first,), replace(first, cell_digest="another"))
-    assert [earlier.cell_digest for earlier in anew.earlier] == [first.cell_digest]
+    for flags, is_deployed in (("--xla_ag=1", True), ("--xla_ag=2", False)):
+        cell = replace(first.cell, deployed={"XLA_FLAGS": flags})
+        (anew,) = extended((first,), replace(first, cell_digest="another", cells=(cell,)))
+        (earlier,) = anew.earlier
+        assert earlier.cell_digest == first.cell_digest
+        assert anew.deploys(earlier) is is_deployed
     # the same cell with new jobs is another measurement, with its old jobs and more it is not
     before = replace(first, history=tuple(HISTORY[:2]))
     for history, count in ((HISTORY[:3], 0), (HISTORY[5:6], 1)):

@@ -417,8 +417,8 @@ def test_a_confirmed_loss_fails_or_xfails_as_asked(folder: Folder) -> None:
 
 
 def test_a_profile_with_another_loss_is_a_finding_and_the_sweep_goes_on(folder: Folder) -> None:
-    own = "    profile(f\"{name}\", f\"--xla_{name}=1\") for name in ('right', 'wrong')"
-    folder.write(profiles=f"        *({own.strip()}),\n")
+    both = '        profile("right", "--xla_right=1"), profile("wrong", "--xla_wrong=1"),\n'
+    folder.write(profiles=both)
     folder.edit("trainer.py", ("loss: 7.1", "loss: {8.1 if 'wrong' in sys.argv[2] else 7.1}"))
     done = folder.run("-m", "wave2", "-rx")
     done.assert_outcomes(passed=1, xfailed=1)

@@ -332,7 +332,7 @@ def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
     """
     mode, folder = MODES[access], workdir / name
     make_folder(workdir, mode)
-    _set_access(workdir, mode, is_top=True)  # before the others, which then get its group
+    _set_access(workdir, mode, is_top=True)  # first: by its setgid bit, new folders get its group
     make_folder(folder, mode)
     for path in (folder, *folder.parents):
         if path == workdir:
@@ -394,8 +394,8 @@ def check_path(folder: Path, *, option: str) -> None:
             )
 
 
-def _may_be_roots(uid: int) -> bool:
-    """Return whether a user namespace hides an owner, so that root looks like any stranger."""
+def _may_be_root(uid: int) -> bool:
+    """Return whether an owner may be root; a user namespace shows unmapped owners as one id."""
     try:
         hidden = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
         mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines()
@@ -411,7 +411,7 @@ def why_not_ours(path: Path) -> str:
     It checks the file, its folder, and the target of a link.
     """
     for found_path in (path, path.resolve()):
-        # In a user namespace root and strangers may share an id; then only a folder is accepted.
+        # An owner that may be root is accepted for the folder, but not for the file.
         if not is_trusted(uid := found_path.lstat().st_uid):
             return f"{found_path} belongs to user {_name_of(uid)}"
         for place in (found_path, found_path.parent):
@@ -424,7 +424,7 @@ def _danger(path: Path) -> str:
     """Return how another user may write in a file or folder; "" if none may."""
     status = path.stat()
     mode = status.st_mode
-    if not is_trusted(status.st_uid) and not _may_be_roots(status.st_uid):
+    if not is_trusted(status.st_uid) and not _may_be_root(status.st_uid):
         return f"belongs to user {_name_of(status.st_uid)}"
     if mode & stat.S_ISVTX and stat.S_ISDIR(mode):
         return ""

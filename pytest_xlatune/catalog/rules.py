@@ -223,8 +223,8 @@ def why_not(profile: Profile, context: Context) -> str:
 
     A fault keeps it from running, as it does a declared profile. Since no user declared it, it does
     not run either if all its settings are deployed and no env file on a node may set more. The
-    collectives of the deployed program only count for a profile of at most one flag and no key:
-    more make another program, in which a flag may have an effect.
+    collectives of the deployed program only count for a profile of at most one flag: several flags,
+    or an override, make another program, in which a flag may have an effect.
     """
     if len(values_of(profile.flags)) > 1 or profile.overrides:
         context = replace(context, collectives=None)
@@ -249,11 +249,12 @@ def objections(
         env=on_top(context.env, profile.env),
     )
     for rule in RULES if rules is None else rules:
-        if rule.is_idle and is_control(profile):
+        if rule.is_idle and is_control(profile):  # a control is meant to do nothing
             continue
-        may_act = rule.is_idle and not context.is_complete  # env files may set more
+        # with what env files set, a setting may have an effect
+        may_have_effect = rule.is_idle and not context.is_complete
         is_release_unknown = rule.needs_release and not context.jaxlib
-        level = Level.NOTE if may_act or is_release_unknown else rule.level
+        level = Level.NOTE if may_have_effect or is_release_unknown else rule.level
         for text in rule.check(case):
             yield Objection(rule=rule.name, level=level, profile=profile.id, text=text)
 
@@ -263,7 +264,7 @@ def _blocked(case: Case) -> Iterator[str]:
         for entry in load().find(name):
             if entry.status is not Status.BLOCKED:
                 continue
-            # e.g. an inflation factor of 0 leaves out the collectives, which would win
+            # e.g. with an inflation factor of 0 a profile would win by leaving out its collectives
             if not entry.blocked or any(same_value(value, blocked) for blocked in entry.blocked):
                 yield f"--{name} is never set: it {entry.mechanism}"
 
@@ -336,7 +337,7 @@ def _bad_value(case: Case) -> Iterator[str]:
 
 def _fits(value: str, bits: int) -> bool:
     digits = value.strip().lstrip("+-").lstrip("0")
-    if len(digits) > 19:  # noqa: PLR2004 - 2**63 has 19 digits; `int` refuses thousands
+    if len(digits) > 19:  # noqa: PLR2004 - 2**63 has 19 digits; `int` refuses thousands of them
         return False
     number = int(digits or 0) * (-1 if value.strip().startswith("-") else 1)
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1)

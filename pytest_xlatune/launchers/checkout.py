@@ -73,7 +73,7 @@ class CheckoutLauncher(Launcher):
             )
 
     def describe(self) -> str:
-        """Return the inner description without the repository's path, so clones are one cell."""
+        """Return the inner description without the repository's path, so clones share a cell."""
         description = _with_path_replaced(self.inner.describe(), self.repository, "{repository}")
         return f"checkout of {description}"
 

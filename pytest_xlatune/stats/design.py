@@ -7,8 +7,8 @@ only ranks must say so before it costs cluster time.
 Dunnett's quantile is exact for the designs used here (one control, equal correlation); an
 unbalanced design uses Bonferroni, which needs no correlation. The distribution is averaged over s,
 the ratio of estimated to true noise, where df s^2 is chi-squared. The integral is a sum over equal
-steps of log s, which for such smooth, short integrands converges faster than any power of the step
-(Trefethen and Weideman, SIAM Review 56, 2014).
+steps of log s, which for smooth integrands that vanish soon converges faster than any power of the
+step (Trefethen and Weideman, SIAM Review 56, 2014).
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ MAX_BLOCKS = 6  # most blocks of a usual budget
 MAX_BLOCKS_LARGE = 20  # most blocks of a budget of more than `_USUAL_BUDGET` jobs
 _USUAL_BUDGET = 65
 
-# So many jobs stay free for a last block of profiles that may still gain 2 %. Only jobs beyond
-# these enlarge the layout.
+# This number of jobs stays free for a last block of profiles that may still gain 2 %. Only jobs
+# beyond it enlarge the layout.
 _SPARE_JOBS = 8
-# up to this job noise three runs show an effect, so that `_QUIET_LAYOUTS` are tried
+# the largest job noise at which three runs show an effect, so that `_QUIET_LAYOUTS` are tried
 _QUIET = 0.004
 
 
@@ -130,9 +130,9 @@ class SweepLayout:
 
 
 # The layouts in the order in which they are tried; docs/explanation/statistics.md has the
-# statistics of all. With falling widths, 50 jobs find 92 % of three winners at +2 %, with blocks of
-# equal width 83.5 %. A third finalist is worth more than two baselines of the screen: with three
-# winners among 8 profiles, 25 jobs find 90 % with it and 59 % without.
+# statistics of all. If three profiles gain 2 % each, 50 jobs find 92 % of them with falling widths,
+# and 83.5 % with equal ones. A third finalist is worth more than two baselines of the screen: with
+# three winners among 8 profiles, 25 jobs find 90 % with it and 59 % without.
 _LAYOUTS = (
     SweepLayout(screen_baselines=3, widths=(6, 4, 3, 3, 3)),
     SweepLayout(screen_baselines=3, widths=(5, 3, 3, 3)),
@@ -145,9 +145,9 @@ _LAYOUTS = (
 # on node slots all blocks begin at once, so they should be wide rather than many
 _SLOT_LAYOUTS = (SweepLayout(screen_baselines=3, widths=(6, 6, 6, 6)),)
 SECOND_RUNS = 8  # fewest profiles of the screen that run a second time
-# If there is a slot for each of these blocks, second runs take the time of one job, and few
-# finalists make short blocks: eight slots take the time of 10 jobs with second runs and of 12
-# without, at 3 to 6 points more power.
+# It needs a slot for each block. Second runs then take the time of one job, and few finalists make
+# short blocks: on eight slots a sweep takes the time of 10 jobs, without second runs that of 12.
+# Second runs add 3 to 6 points of power.
 _SLOT_LAYOUT_WITH_SECOND_RUNS = SweepLayout(
     screen_baselines=3, widths=(4, 4, 4, 4, 4), block_baselines=1, again=SECOND_RUNS
 )
@@ -177,7 +177,7 @@ class Plan:
     block_baselines: int  # baselines in each block
     jobs: int  # jobs of the whole sweep
     again: int = 0  # how many of the best of the screen run a second time before the blocks
-    rotations: int = 0  # jobs in which profiles take turns to be ranked, the first one included
+    rotations: int = 0  # jobs in which profiles take turns to be ranked, and the look before them
 
     @property
     def finalists(self) -> int:
@@ -221,7 +221,7 @@ class Plan:
         )
 
     def mde80(self, sigma: float) -> float:
-        """Return the relative effect of a finalist in all blocks that is found with 80 % power."""
+        """Return the relative effect found with 80 % power if a finalist runs in all blocks."""
         critical = dunnett(
             self.finalists, self.df, control_weight=self.block_baselines, alpha=SWEEP_ALPHA
         )
@@ -233,8 +233,8 @@ class Plan:
 
         Before a profile runs in all blocks, it must be among the best of the screen, where it runs
         once, and among the best of the first block. The other profiles are assumed to have no
-        effect. Rotations are counted as two jobs of each profile, since they rank at least as well,
-        and second runs only where every profile has one.
+        effect. Rotations count as two jobs of each profile, since they rank at least as well;
+        second runs count only if every profile has one.
         """
         runs = 2 if self.rotations or self.again >= self.profiles else 1
         least = selected80(self.profiles, self.widths, self.block_baselines, runs=runs)
@@ -278,7 +278,7 @@ def plan(
     jobs = profiles - turned + rotations
 
     def baselines_of(layout: SweepLayout) -> int:
-        if turned:  # the same for all layouts, and none if no profile is a job
+        if turned:  # the same for all layouts; none if rotations rank all profiles
             usual = max(_LAYOUTS[0].screen_baselines, least_baselines)
             return (screen_baselines or usual) if profiles > turned else 0
         return screen_baselines or max(layout.screen_baselines, least_baselines)
@@ -355,14 +355,14 @@ def screen_slots(slots: int, profiles: int) -> int:
     return 1 if slots == 1 else min(slots, max(profiles // 2, 1))
 
 
-# One in so many slots may lack a baseline: the profiles on it show its level too.
-SLOTS_PER_LACKING = 8
+# One in this many slots may lack a baseline: the profiles on it show its level too.
+SLOTS_PER_MISSING_BASELINE = 8
 
 
 def slot_baselines(slots: int, profiles: int) -> int:
     """Return the number of baselines on node slots: one each, but for one slot in eight."""
     used = screen_slots(slots, profiles)
-    return used - used // SLOTS_PER_LACKING
+    return used - used // SLOTS_PER_MISSING_BASELINE
 
 
 def narrowed_df(widths: Sequence[int], block_baselines: int) -> int:
@@ -403,7 +403,7 @@ def selected80(
 
     The unit is the standard deviation of a job's score. The other profiles have no effect. For each
     simulated sweep, three least effects are computed: to enter the first block, to stay at each
-    cut, and to pass the critical value. The sweep finds the profile from the largest of them on.
+    cut, and to pass the critical value. The sweep finds every effect above the largest of them.
     The error of the baselines shifts all profiles alike and changes no rank.
 
     Args:

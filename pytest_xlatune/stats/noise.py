@@ -26,7 +26,7 @@ MIN_LENGTH = 4  # a correlation of fewer steps inside a job means nothing
 class Noise(Record, frozen=True, kw_only=True):
     """How jobs of one configuration differ, as fractions."""
 
-    # standard deviation of a job's score about the drift line, on its slot and in its allocation
+    # standard deviation of a job's score apart from the drift, its slot and its allocation
     sigma_job: Real
     sigma_low: Real  # lower end of the 95 % interval of `sigma_job`
     sigma_high: Real  # upper end of that interval

@@ -373,7 +373,7 @@ class LeaderRule(Rule, frozen=True, kw_only=True):
     def find_planned(
         self, planned: Mapping[str, Profile], *, pool: Sequence[Profile]
     ) -> tuple[Profile, ...]:
-        """Return the planned profiles that the rule makes of any in `pool`, leaders or not.
+        """Return the planned profiles that the rule makes of profiles in `pool`, leaders or not.
 
         Args:
             planned: id -> profile that has a trial in the wave.
@@ -427,7 +427,7 @@ class Stacks(LeaderRule, frozen=True, kw_only=True, tag="stack"):
         )
 
     def eligible(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
-        """Return the leaders that are not stacks, not controls and not the image alone."""
+        """Return the leaders that are not stacks, not controls and not `baseline-no-env`."""
         settings = [settings_of(profile) for profile in pool]
         return [
             leader
@@ -544,12 +544,12 @@ class Crossed(LeaderRule, frozen=True, kw_only=True, tag="crossed"):
         return say("the best flags and variables with the best shape")
 
     def eligible(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Sequence[Leader]:
-        """Return the leaders that are not controls and not the image alone."""
+        """Return the leaders that are not controls and not `baseline-no-env`."""
         del pool
         return [leader for leader in leaders if _is_candidate(leader.profile)]
 
     def make(self, leaders: Sequence[Leader], *, pool: Sequence[Profile]) -> Iterator[Profile]:
-        """Yield pairs of a shape and a leader that is none, the largest sum of estimates first."""
+        """Yield pairs of a shape and another leader, the largest sum of estimates first."""
         del pool  # only leaders of the waves before are combined
         shapes = [leader for leader in leaders if leader.profile.overrides]
         others = [leader for leader in leaders if not leader.profile.overrides]
@@ -757,9 +757,9 @@ def slots_of(rules: Iterable[Rule]) -> Mapping[Rule, tuple[Slot, ...]]:
 
 
 def _is_candidate(profile: Profile) -> bool:
-    """Return whether a profile may be combined with others: no control, and not the image alone.
+    """Return whether a profile may be combined with others: no control, no `baseline-no-env`.
 
-    A stack with the image alone would gain as much as its other part.
+    A stack with `baseline-no-env` would gain as much as its other part.
     """
     return profile.id != NO_ENV_ID and not profile.is_control
 

@@ -88,7 +88,7 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
         block_baselines: baselines in each block.
         key: a name for this run of the gate, e.g. the commit, if the candidates' settings do not
             differ from those of the last run. Trials with another key are never used.
-        candidates: rivals of the cell, in addition to the profiles of the sweep.
+        candidates: what is compared with the cell in addition to the profiles of the sweep.
     """
 
     kind: ClassVar[str] = KIND

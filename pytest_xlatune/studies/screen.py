@@ -89,9 +89,9 @@ _ENOUGH = 10  # with so many profiles, their spread shows the noise
 _ANOTHER_SESSION = 4.0  # a pause above so many median pauses begins another session
 
 
-# The part of the variance of a program's change that the turns of a rotation cannot show, in units
-# of a job's variance: programs of one process differ, and so do the baseline's copies. It is an
-# assumption that this is half of a job's variance, and that all programs share the other half.
+# The turns of a rotation do not show all variance of a program's change: programs of one process
+# differ, and so do the baseline's copies. This is the rest, in units of a job's variance. Half of a
+# job's variance is assumed to be between programs; they share the other half.
 _VARIANCE_BETWEEN_PROGRAMS = 0.5 * (1 + 1 / COPIES)
 
 
@@ -102,8 +102,8 @@ def screen(
 
     The line covers all waves; its slope comes from baselines and profiles together. A wave that was
     measured in another session gets its own level if a test shows that its baselines differ.
-    Several node slots have a level each, and share the slope over time. A profile in rotations has
-    its change in each rotation.
+    Several node slots have a level each, and share the slope over time. A profile's changes in
+    rotations are combined with its change from the line.
 
     Args:
         past: the trials of the sweep.
@@ -283,11 +283,12 @@ def _baselines(trials: Sequence[_TimedScore]) -> list[tuple[float, float]]:
 def _sessions(epoch: Sequence[_TimedScore]) -> list[list[_TimedScore]]:
     """Return the trials of an epoch in order, divided where a wave began after a long pause.
 
-    Without the start of every trial, they are not divided.
+    If the start of any trial is unknown, they are not divided.
     """
     ordered = sorted(epoch, key=lambda job: (job[1], place(job[0].trial)))
     starts = [start_of(result) for result, _, _ in ordered]
     known = [start for start in starts if start is not None]
+    # one or two pauses never exceed this multiple of their median
     if len(known) < len(starts) or len(known) < _ANOTHER_SESSION:
         return [ordered]
     pauses = [after - before for before, after in pairwise(known)]

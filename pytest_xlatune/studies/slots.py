@@ -26,7 +26,7 @@ from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.design import SLOTS_PER_LACKING
+from pytest_xlatune.stats.design import SLOTS_PER_MISSING_BASELINE
 from pytest_xlatune.studies.trials import AGAIN, Place, Segment, place
 
 # failures after which a slot takes no more trials, in addition to failures of nodes
@@ -103,7 +103,10 @@ class Slots:
             new_trials = [trial for trial in segment.trials if place(trial) not in slot_of]
             for trial in sorted(new_trials, key=lambda trial: not trial.is_baseline):
                 with_level = [slot for slot in open_slots if baseline_counts[slot]]
-                are_few = len(open_slots) - len(with_level) > len(open_slots) // SLOTS_PER_LACKING
+                are_few = (
+                    len(open_slots) - len(with_level)
+                    > len(open_slots) // SLOTS_PER_MISSING_BASELINE
+                )
                 if trial.is_baseline:
                     slot = min(
                         open_slots, key=lambda slot: (baseline_counts[slot], queue_lengths[slot])

@@ -385,8 +385,8 @@ class Sweep(SettingsGroup):
                 "(--xlatune-nodelist 'node[001-008]'): the scheduler might give each cell others"
             )
         cell = with_sourced(cell, launcher)
-        restored = self.no_env.profile(launcher, cell) if self.no_env else None
-        added = () if restored is None or restored.is_baseline else (restored,)
+        no_env_profile = self.no_env.profile(launcher, cell) if self.no_env else None
+        added = () if no_env_profile is None or no_env_profile.is_baseline else (no_env_profile,)
         return ResolvedSweep(
             sweep=replace(
                 self,
@@ -397,7 +397,7 @@ class Sweep(SettingsGroup):
                 site=site,
                 limits=user_options.applied_to(self.limits),
             ),
-            no_env="" if restored is None or added else restored.note,
+            no_env="" if no_env_profile is None or added else no_env_profile.note,
             context=_context(cell, launcher) if self.derived else None,
             cell=cell,
             slots=slots,
@@ -463,7 +463,7 @@ def _protocol_of(cell: CellSettings) -> Protocol:
 
 
 def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
-    """Refuse axes that cannot be spread over the nodes, as far as devices are known.
+    """Refuse devices that cannot be spread over the nodes; if unknown, the axes are checked.
 
     Raises:
         ConfigError: the message has both numbers.

@@ -69,7 +69,7 @@ def read_attempt(trial_id: str, folder: Path, attempt: str) -> EvidenceRecorded:
     if drill is not None:
         facts.append(drill_fact(drill))
         if profile := pgle_profile(drill, program):
-            # the path enters the id of a trial with this file, so each run has a path of its own
+            # a trial that uses this file has the path in its id, so no other run may have this path
             pgle = str(place.absolute() / f"pgle{PGLE_SUFFIX}")
             write_bytes(Path(pgle), profile.encode())
     return EvidenceRecorded(

@@ -157,7 +157,7 @@ class LiveLines:
         self._entries: list[LedgerEntry] = []
         self._replayed = 0  # how many of the entries are in the state
         self._state = LedgerState()
-        # `identity_of` the ledger when it was read to its end; () if there is more to read
+        # identity of the ledger as last read to its end; () if there is more to read
         self._identity: tuple[int, ...] = ()
         self._cell_report: CellReport | None = None
         self._broken: LedgerError | None = None  # why replay failed; each later call raises it

@@ -137,6 +137,6 @@ def _show_lines(file: CvsFile) -> Iterator[str]:
     if file.open_items:
         yield "  open items, to be filled in before a run:"
         yield from (f"    {item.words}" for item in file.open_items)
-    counts = ", ".join(f"{count} {name}" for name, count in file.accounting.items())
+    counts = ", ".join(f"{count} {name}" for name, count in file.leaf_counts.items())
     yield f"  {len(file.leaves)} leaves: {counts}"
     yield from (f"    {leaf.cls:9} {leaf.name}: {leaf.text}" for leaf in file.leaves)

@@ -150,8 +150,8 @@ class CvsFile:
             )
 
     @property
-    def accounting(self) -> dict[str, int]:
-        """Class -> the number of leaves of this class."""
+    def leaf_counts(self) -> dict[str, int]:
+        """Class of a leaf -> the number of leaves of this class."""
         counts = dict.fromkeys(CLASSES, 0)
         for leaf in self.leaves:
             counts[leaf.cls] += 1

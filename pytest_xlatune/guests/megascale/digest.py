@@ -1,7 +1,7 @@
 """The digest that libtpu prints when a multi-slice job hangs, as a value; and its causes.
 
 The verdict of libtpu may differ from the table in the same digest, so notes say what the table
-shows beside it. `megascale.toml` has the causes.
+adds to it. `megascale.toml` has the causes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class TpuState(msgspec.Struct, frozen=True, kw_only=True):
     """The cores that are at the same instruction of a program.
 
     Attributes:
-        tag: the tag of the instruction.
+        tag: the number that libtpu writes before the pc: 17 in `17:2531`.
         pc: the program counter of the instruction.
         hlo: the name of the instruction; "(program completed)" if the cores are idle.
         computation: the computation that has the instruction; None if the text names none.
@@ -149,7 +149,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
         launches: the launches in the order of the text, with the states of the tensor cores.
         sparse: the states of the sparse cores.
         messages: the unrecoverable errors.
-        has_table: whether the line above the states was read.
+        has_table: whether the heading of the table of states was read.
         is_after_trigger: whether a worker had given up waiting before the digest was printed.
         line: the number of the first line in the log, from 1.
     """
@@ -239,7 +239,7 @@ def _launch_order(digest: Digest) -> Iterator[str]:
     modules = [{program.module for program in launch.programs} for launch in launches]
     # libtpu 0.0.40 calls an inconsistent launch order a fingerprint mismatch
     is_mismatch = digest.cause == "FINGERPRINT_MISMATCH" and len(set().union(*modules)) > 1
-    # a host that stayed behind is at another module too, but at its own launch id
+    # where a host is only behind, its launch id has a single module
     is_mixed = digest.cause == "DIFFERENT_MODULE" and all(len(names) > 1 for names in modules)
     if len(launches) > 1 and (is_mismatch or is_mixed):
         yield "different modules at different launch ids: perhaps the launch order differs"

@@ -281,7 +281,7 @@ class _Reader:
                 name = names[int(columns["name"][row])]
                 stated = int(columns["buffer"][row])
                 text = name if stated == ABSENT else line.stats.get(stated, "")
-                # a number of bytes may by chance be the id of some text
+                # `stated` is the id of a text with a size, or the size, which may equal some id
                 size = _bytes_of(text) or (stated if 0 <= stated < _FIRST_INTERNED else 0)
                 event = WorkerEvent(int(start[row]), int(columns["duration_ps"][row]), size)
                 (self._copies if name == COPY else self._mapped).append(event)

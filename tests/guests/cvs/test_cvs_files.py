@@ -274,9 +274,9 @@ def test_no_json_of_cvs_ends_in_one_message(
 @pytest.mark.parametrize("name", ["1", "1 multi", "4", "4 single"])
 def test_every_leaf_has_one_class_and_none_is_unknown(tmp_path: Path, name: str) -> None:
     file = read(tmp_path, name)
-    assert len(file.leaves) == len(list(leaves_of(FILES[name]))) == sum(file.accounting.values())
-    assert file.accounting["unknown"] == 0
-    assert file.accounting["comment"] > 0
+    assert len(file.leaves) == len(list(leaves_of(FILES[name]))) == sum(file.leaf_counts.values())
+    assert file.leaf_counts["unknown"] == 0
+    assert file.leaf_counts["comment"] > 0
     assert (file.generation, file.cells[0].model) == (name[0], "llama3.1-70b")
     assert (file.cells[0].gpu, file.cells[0].steps) == ("mi300x", 30)
 
@@ -399,7 +399,7 @@ def test_damaged_files_end_in_one_kind_of_error(tmp_path: Path) -> None:
         except ConfigError as error:
             refused += str(path) in str(error)
         else:
-            assert sum(file.accounting.values()) == len(file.leaves)
+            assert sum(file.leaf_counts.values()) == len(file.leaves)
             json.dumps(file.cells[0].maxtext, allow_nan=False)
     assert 50 < refused < 1400
 

@@ -58,18 +58,19 @@ from pytest_xlatune.model.rotation import RotationSpec
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests.helpers import scripted
 from tests.helpers.history import measured
-from tests.helpers.scripted import KILLED, FakeExecutor, log
-from tests.helpers.tables import rows
-from tests.helpers.tell_options import TELL_OPTIONS
-from tests.helpers.turned import (
+from tests.helpers.scripted import (
     COPY,
+    KILLED,
+    FakeExecutor,
     RotationsStudy,
     at_call,
-    ids,
     journal,
     line,
+    log,
     spec_of,
 )
+from tests.helpers.tables import rows
+from tests.helpers.tell_options import TELL_OPTIONS
 
 STEPS = 15
 DEPLOYED = "XLA_FLAGS=--xla_gpu_autotune_level=4\n"
@@ -566,7 +567,7 @@ class Ran:
 
 def run(folder: Path, play: Play, spec: RotationSpec = SPEC) -> Ran:
     executor = Rotating(play)
-    study = RotationsStudy(cell=scripted.CELL, specs=(spec,))
+    study = RotationsStudy(cell=scripted.CELL, spec=spec)
     made = scripted.campaign(folder, executor, study=study)
     scripted.run(made)
     view = made.view()
@@ -692,7 +693,7 @@ def test_who_is_blamed_for_an_end(tmp_path: Path, play: Play, blamed: str, statu
     assert len({*ran.executor.submitted}) == 1, "it is the same trial still"
     last = ran.executor.specs[-1]
     assert len(last.order) == len(SPEC.order)
-    assert not {*ran.blamed} & {*ids(last.programs), *ran.changes}
+    assert not {*ran.blamed} & {*(each.id for each in last.programs), *ran.changes}
 
 
 @rows("count, status", {"six of seven": (6, "measured"), "again and again": (20, "dropped")})
@@ -701,7 +702,7 @@ def test_many_programs_may_die_but_not_without_end(tmp_path: Path, count: int, s
     spec = spec_of(*((name, {"xla_bad": "1"}) for name in bad), ("fast", {}), rounds=3)
 
     def play(told: RotationSpec, _: int) -> Told:
-        left = next((name for name in ids(told.programs) if name in bad), "")
+        left = next((each.id for each in told.programs if each.id in bad), "")
         return (CHECK, ABORTED, (journal(told, dies_compiling=left),)) if left else whole(told)
 
     ran = run(tmp_path, play, spec)

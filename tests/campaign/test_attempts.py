@@ -46,9 +46,8 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.run_record import record_of_study
 from tests.helpers import scripted
-from tests.helpers.scripted import on
+from tests.helpers.scripted import line, on
 from tests.helpers.tables import rows
-from tests.helpers.turned import line
 
 NODES = ("node001", "node002")
 CELL = on(*NODES)

@@ -58,11 +58,12 @@ from tests.helpers.scripted import (
     log,
     on,
     ordinary,
+    rotation_trial,
     run,
+    spec_of,
 )
 from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.tables import rows
-from tests.helpers.turned import rotation_trial, spec_of
 
 
 @pytest.fixture(autouse=True)

@@ -35,8 +35,8 @@ from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.secure_files import MODES
 from pytest_xlatune.workers import probe_environment
 from pytest_xlatune.workers.probe_environment import code_digest
+from tests.executors.replies import Scripted
 from tests.helpers.payloads import PATH, Start, is_gone, outcome, trainer
-from tests.helpers.played import Scripted
 from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S, until
 

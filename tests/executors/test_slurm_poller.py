@@ -22,7 +22,7 @@ from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.helpers.played import (
+from tests.executors.replies import (
     AWAY,
     NO_ACCOUNTING,
     OK,

@@ -20,22 +20,30 @@ from pytest_xlatune.executors import Request, SchedulerDown, payload
 from pytest_xlatune.executors.slurm import LOGIN, SlurmExecutor, _commands
 from pytest_xlatune.executors.slurm._commands import Reply, run_command
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
+from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.trial import LaunchSpec
+from tests.executors.replies import NO_ACCOUNTING, Scripted, row
 from tests.helpers import golden
 from tests.helpers.payloads import is_gone
-from tests.helpers.played import ARGUMENTS, NO_ACCOUNTING, Scripted, row
 from tests.helpers.tables import rows
 from tests.helpers.waiting import until
 from tests.slurm.faults import FAULTS
 from tests.slurm.sample import SAMPLE
 
 ROOT = Path(__file__).parents[2]
-OPTIONS = ARGUMENTS["resources"].options
+OPTIONS = {"partition": "lab", "contiguous": ""}
+RESOURCES = Resources(time_limit_s=61, options=OPTIONS)
+ARGUMENTS: dict[str, Any] = {
+    "job_name": "xl-overlap-2",
+    "comment": "xlatune:cell:t1:1",
+    "nodelist": ("node001", "node002"),
+    "resources": RESOURCES,
+}
 
 
 def script_of(folder: Path, *, nodes: int = 0, **options: Any) -> str:
     named = {key.replace("__", "."): value for key, value in options.items()}
-    resources = replace(ARGUMENTS["resources"], nodes=nodes, options=named or OPTIONS)
+    resources = replace(RESOURCES, nodes=nodes, options=named or OPTIONS)
     request = Request(folder=folder, **{**ARGUMENTS, "resources": resources})
     return SlurmExecutor().preview("", request)[1]
 

@@ -26,7 +26,7 @@ from pytest_xlatune.executors.slurm._commands import (
 )
 from pytest_xlatune.executors.slurm.nodes import node_faults, parse_sinfo
 from pytest_xlatune.model.result import Outcome, State
-from tests.helpers.played import AWAY, OK, TOLD_TO_END, UNKNOWN, Scripted, rank, row, scontrol
+from tests.executors.replies import AWAY, OK, TOLD_TO_END, UNKNOWN, Scripted, rank, row, scontrol
 from tests.helpers.tables import rows
 
 

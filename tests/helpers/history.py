@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.profile import BASELINE, Profile, profile
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile, profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import (
     Action,
+    Blamed,
+    BlamedAt,
     Conclusion,
     Finding,
     Outcome,
+    RotationResult,
     Score,
     State,
     TrialResult,
@@ -24,9 +30,12 @@ from pytest_xlatune.model.result import (
     Verdict,
     VerdictKind,
 )
+from pytest_xlatune.model.rotation import CompiledProgram, RotationRead, RotationSpec
+from pytest_xlatune.model.rotation_score import MeasuredTurn, RotationScore, is_baseline
 from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.stats.rounds import fit_turns
 from pytest_xlatune.studies import Study
-from pytest_xlatune.studies.tuning import TuningStudy
+from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 
 CELL = Cell(
     model_tag="m",
@@ -35,6 +44,9 @@ CELL = Cell(
     max_target_length=4096,
     deployed={"XLA_FLAGS": "--xla_gpu_autotune_level=4"},
 )
+TOKENS = 28672.0  # of a step and a device
+RULE = RotationRule()
+NCCL = profile("channels", env={"NCCL_MIN_NCHANNELS": "16"})
 NOT_ACCUSED = "not accused"  # of an arm that is EQUIVALENT, or SCREENED and not low
 Effects = Mapping[str, float]
 Answer = Callable[[Trial], TrialResult]
@@ -54,6 +66,16 @@ def study(count: int = 25, **changes: object) -> TuningStudy:
     return TuningStudy(**values)  # type: ignore[arg-type]
 
 
+def turning(count: int = 25, **changes: Any) -> TuningStudy:
+    return study(count, **({"rotation": RULE, "sigma_prior": None} | changes))
+
+
+def mixed(**changes: Any) -> TuningStudy:
+    """Return a sweep of profiles that rotate, and of two that do not."""
+    profiles = (*knobs(12), NCCL, profile("remat", overrides={"remat_policy": "full"}))
+    return turning(**({"profiles": profiles} | changes))
+
+
 def trial_of(cell: Cell, arm: Profile = BASELINE, **changes: object) -> Trial:
     """Return a trial of an arm, of the first wave of tuning unless it is said."""
     values = {
@@ -70,7 +92,7 @@ def measured(trial: Trial, value: float, **changes: object) -> TrialResult:
     values = {
         "value": value,
         "tgs": math.exp(value),
-        "step_s": 28672 / math.exp(value),
+        "step_s": TOKENS / math.exp(value),
         "n_steps": 10,
         "window": (5, 14),
         "window_tgs": math.exp(value),
@@ -102,14 +124,101 @@ def noise(trial: Trial, size: float, *, seed: int = 0) -> float:
     return size * (sum(uniform) - 6)
 
 
-def cluster(effects: Effects, sigma: float = 0.003, *, seed: int = 0) -> Answer:
-    """Return a machine on which each profile gains what `effects` says, with noise."""
+@dataclass
+class Machine:
+    """What answers trials: jobs and rotations, by effects of known size.
 
-    def run(trial: Trial) -> TrialResult:
-        effect = math.log1p(effects.get(trial.profile.id, 0.0))
-        return measured(trial, 6.9 + effect + noise(trial, sigma, seed=seed))
+    Attributes:
+        effects: gain of a profile, e.g. 0.03; of a stack the product of its parts'.
+        sigma: the noise of a job, and of a program in a rotation.
+        level: log of the TGS of a job without an effect.
+        deployed: gains of jobs that are others than in rotations.
+        refused, large: programs that the worker leaves out.
+        died_of: programs that the first rotation died of.
+        same: profiles whose program has the text of the baseline's.
+        finds: whether the worker finds the step.
+        fails: trials without a score, by what they are.
+        losses: the loss of ordinary jobs, by profile.
+    """
 
-    return run
+    effects: Effects = field(default_factory=dict)
+    sigma: float = 0.003
+    level: Callable[[Trial], float] = lambda _: 6.9
+    deployed: Effects = field(default_factory=dict)
+    refused: Sequence[str] = ()
+    large: Sequence[str] = ()
+    died_of: Sequence[str] = ()
+    same: Sequence[str] = ()
+    finds: bool = True
+    fails: Callable[[Trial], bool] = lambda _: False
+    losses: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        if self.fails(trial):
+            answer = lost(trial, FailureClass.GPU_ECC)
+            return replace(answer, rotation=RotationResult()) if trial.rotation else answer
+        if trial.rotation is None or trial.rotation.is_look:
+            return self.job(trial)
+        return self.rotation(trial, trial.rotation.spec)
+
+    def job(self, trial: Trial) -> TrialResult:
+        name = trial.profile.id
+        value = self.level(trial) + self.effect(name, {**self.effects, **self.deployed})
+        value += noise(trial, self.sigma, seed=self.seed)
+        answer = measured(trial, value, loss=self.losses.get(name, 9.5))
+        if trial.rotation is None:
+            return answer
+        read = RotationRead(found="train_step" if self.finds else "", trouble="")
+        why = None if self.finds else verbatim("no call of a jitted step was seen")
+        return replace(answer, rotation=RotationResult(read=read, reason=why))
+
+    def effect(self, name: str, effects: Effects) -> float:
+        return sum(math.log1p(effects.get(part, 0.0)) for part in name.split("+"))
+
+    def rotation(self, trial: Trial, spec: RotationSpec) -> TrialResult:
+        ran = spec.without({*self.refused, *self.large, *self.died_of})
+        names = [program.id for program in ran.programs]
+        base = 6.9 - math.log(TOKENS) + noise(trial, 0.003, seed=self.seed)
+        values = {
+            name: base
+            + (0.0 if is_baseline(name) else self.effect(name, self.effects))
+            + noise(replace(trial, arm=name), self.sigma, seed=self.seed)
+            for name in names
+        }
+        order = [names[index] for index in ran.order]
+        turns = [
+            MeasuredTurn(
+                program=name,
+                before=before,
+                round=at // len(spec.programs),
+                first_step=ran.first_step + at * ran.turn_steps,
+                steps=ran.turn_steps - 2,
+                log_step_s=-values[name],
+            )
+            for at, (before, name) in enumerate(pairwise(["", *order]))
+        ]
+        score = fit_turns(turns, tokens=TOKENS)
+        assert isinstance(score, RotationScore)
+        same = {name: BASELINE_ID if name in self.same else "" for name in names}
+        read = RotationRead(
+            found="train_step",
+            compiled=tuple(
+                CompiledProgram(program=name, compile_s=1.0, same_as=same[name]) for name in names
+            ),
+            refused=dict.fromkeys(self.refused, "No such compile option"),
+            left_out=dict.fromkeys(self.large, 1 << 37),
+        )
+        blamed = tuple(
+            Blamed(program=name, at=BlamedAt.TURN, cls="segfault", attempt=1)
+            for name in self.died_of
+        )
+        return TrialResult(
+            trial=trial,
+            status=TrialStatus.MEASURED,
+            job_ids=(trial.id,),
+            rotation=RotationResult(score=score, read=read, blamed=blamed),
+        )
 
 
 def history(
@@ -127,7 +236,7 @@ def history(
     `effects` are those of profiles, or a machine that answers each trial; `after` was measured
     before. `one_by_one` runs a trial at a time, as one node list does, else all that are due.
     """
-    run = effects if callable(effects) else cluster(effects, noise, seed=seed)
+    run = effects if callable(effects) else Machine(effects, noise, seed=seed)
     done = list(after)
     while (due := of.decide(done).due) and (not stop or due[0].stage != stop):
         done += map(run, due[:1] if one_by_one else due)

@@ -1,4 +1,7 @@
-"""A campaign on an executor that follows a script: it runs nothing and writes the logs."""
+"""A campaign on an executor that follows a script: it runs nothing and writes the logs.
+
+The journal of a rotation is part of its script, in the words of `workers/rotate.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,29 @@ from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.environment import NodeEnvironment
-from pytest_xlatune.model.profile import OPTIONS_FOLDER, Profile, parse_flags, profile
-from pytest_xlatune.model.result import Outcome, State, Submission
-from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.studies import OnNodeFailure, Policy, Study
+from pytest_xlatune.model.profile import (
+    BASELINE,
+    BASELINE_ID,
+    OPTIONS_FOLDER,
+    Profile,
+    parse_flags,
+    profile,
+)
+from pytest_xlatune.model.result import Conclusion, Outcome, State, Submission
+from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
+from pytest_xlatune.model.trial import ROTATION, Arm, LaunchSpec, Rotation, Trial
+from pytest_xlatune.stats.rounds import draw_turns
+from pytest_xlatune.studies import (
+    NEVER,
+    Answer,
+    Decision,
+    History,
+    OnNodeFailure,
+    Outlook,
+    Policy,
+    Question,
+    Study,
+)
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import Limits, SiteSettings
@@ -40,6 +62,7 @@ PROFILES = (profile("fast", "--xla_fast=1"), profile("same", "--xla_same=1"))
 OK = Outcome(state=State.COMPLETED, exit_code=0, start_s=0.0, end_s=1.0)
 FAILED = Outcome(state=State.FAILED, exit_code=1)
 KILLED = Outcome(state=State.FAILED, signal=9)
+COPY = f"{BASELINE_ID}~2"
 UNKNOWN_FLAG = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --x"
 
 
@@ -271,3 +294,104 @@ def failing(which: str, text: str, outcome: Outcome, *, times: int = 99) -> Scri
         return ordinary(trial_id, attempt)
 
     return script
+
+
+def at_call(spec: RotationSpec, call: int) -> str:
+    """Return the id of the program that runs a call of the step function, counted from 0."""
+    if call < spec.first_step:
+        return spec.programs[0].id
+    turn = (call - spec.first_step) // spec.turn_steps
+    return spec.programs[spec.order[turn % len(spec.order)]].id
+
+
+def spec_of(
+    *programs: tuple[str, dict[str, str]], rounds: int = 3, copies: int = 2
+) -> RotationSpec:
+    """Return a spec of the baseline's copies and these programs, in an order that is drawn."""
+    named = [BASELINE_ID, *(f"{BASELINE_ID}~{at}" for at in range(2, copies + 1))]
+    every = [
+        *(RotatedProgram(id=each) for each in named),
+        *(RotatedProgram(id=name, options=options) for name, options in programs),
+    ]
+    order = draw_turns(len(every), copies, rounds, "of a test")
+    return RotationSpec(programs=tuple(every), order=order, turn_steps=6)
+
+
+def rotation_trial(cell: Cell, spec: RotationSpec) -> Trial:
+    rotation = Rotation(number=1, spec=spec, deadline_s=cell.protocol.deadline_s)
+    return Trial(
+        arm=ROTATION,
+        cell_digest=cell.digest,
+        profile=BASELINE,
+        protocol=replace(cell.protocol, steps=rotation.steps),
+        study="rotations",
+        stage="rank",
+        rotation=rotation,
+    )
+
+
+class RotationsStudy(Study, frozen=True, kw_only=True):
+    """One rotation, of which nothing is concluded."""
+
+    cell: Cell
+    spec: RotationSpec
+
+    @property
+    def name(self) -> str:
+        return "rotations"
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    def decide(self, history: History) -> Decision:
+        is_over = any(each.status.is_final for each in history)
+        due = () if is_over else (rotation_trial(self.cell, self.spec),)
+        return Decision(
+            due=due,
+            arms=(Arm(id=ROTATION, cell_digest=self.cell.digest, profile=BASELINE),),
+            concluded=lambda: Conclusion(verdicts=(), complete=is_over),
+        )
+
+    def outlook(self, history: History) -> Outlook:
+        return Outlook.of(self.decide(history).due, lines=())
+
+    def answer(self, history: History, question: Question) -> Answer:
+        del history, question
+        return NEVER
+
+
+def line(event: str, **said: object) -> str:
+    return json.dumps({"event": event, "pid": 4711, **said}) + "\n"
+
+
+def journal(
+    spec: RotationSpec,
+    *,
+    refused: Sequence[str] = (),
+    dies_compiling: str = "",
+    turns: int | None = None,
+    is_over: bool = True,
+) -> str:
+    """Return what the worker writes: of the first so many turns, or until it dies."""
+    text = [line("start", turn_steps=spec.turn_steps), line("jax", version="0.10.2")]
+    text.append(line("found", name="train_step"))
+    for each in spec.programs:
+        text.append(line("compile", program=each.id))
+        if each.id == dies_compiling:
+            return "".join(text)
+        words = "No such compile option: 'xla_odd'"
+        text.append(
+            line("refused", program=each.id, words=words)
+            if each.id in refused
+            else line("compiled", program=each.id, compile_s=0.5)
+        )
+    count = len(spec.order) if turns is None else turns
+    for at, program in enumerate(spec.order[:count]):
+        name = spec.programs[program].id
+        ran = BASELINE_ID if name in refused else name
+        first = spec.first_step + at * spec.turn_steps
+        text.append(line("turn", program=ran, first_call=first))
+    if is_over and turns is None:
+        text.append(line("end", calls=spec.first_step + count * spec.turn_steps))
+    return "".join(text)

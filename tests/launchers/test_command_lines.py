@@ -44,8 +44,8 @@ from pytest_xlatune.workers import maxtext_slurm_job
 from tests.helpers import golden
 from tests.helpers.payloads import PATH
 from tests.helpers.probes import PROBE, make_cell, make_trial, maxtext, maxtext_slurm, probe, run
+from tests.helpers.scripted import rotation_trial, spec_of
 from tests.helpers.second_looks import tried
-from tests.helpers.turned import rotation_trial, spec_of
 
 
 def test_descriptions_tell_launchers_apart() -> None:

@@ -22,8 +22,8 @@ from pytest_xlatune.model.rotation import (
     read_rotation,
 )
 from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
+from tests.helpers.scripted import at_call
 from tests.helpers.tables import rows
-from tests.helpers.turned import at_call
 
 BASE = RotatedProgram(id=BASELINE_ID)
 A = RotatedProgram(id="a", options={"xla_a": "1"})

@@ -93,11 +93,10 @@ from tests.helpers.finished import (
     STOPPED,
     other_parallelism,
 )
-from tests.helpers.history import CELL, trial_of
+from tests.helpers.history import CELL, Machine, mixed, trial_of
 from tests.helpers.scripted import FAILED, OK, FakeExecutor, campaign, run
 from tests.helpers.second_looks import tried
 from tests.helpers.tables import rows
-from tests.helpers.tuned import Machine, mixed
 
 
 def concluded(subject: MeasuredCell, *verdicts: Verdict) -> MeasuredCell:

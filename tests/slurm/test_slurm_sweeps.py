@@ -19,8 +19,7 @@ from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import read_rotation
-from tests.helpers.scripted import campaign_of
-from tests.helpers.turned import COPY, RotationsStudy, spec_of
+from tests.helpers.scripted import COPY, RotationsStudy, campaign_of, spec_of
 from tests.slurm import lab_sweep
 from tests.slurm.on_lab import Project, Trials, wait_until
 
@@ -105,7 +104,7 @@ def test_real_jax_takes_turns_over_two_nodes_though_its_session_is_killed(
     """Both processes agree which programs can run, and stay in step."""
 
     def session(name: str) -> Campaign:
-        study = RotationsStudy(cell=ROTATING, specs=(ROTATION,))
+        study = RotationsStudy(cell=ROTATING, spec=ROTATION)
         site = {"resources": Resources(time_limit_s=300)}
         launcher = lab_sweep.LAUNCHER
         made = campaign_of(

@@ -21,7 +21,7 @@ from pytest_xlatune.model.rotation_score import (
     is_baseline,
 )
 from pytest_xlatune.stats.rounds import draw_turns, fit_turns, read_turns
-from tests.helpers.turned import at_call
+from tests.helpers.scripted import at_call
 
 
 @given(

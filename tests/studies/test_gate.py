@@ -33,7 +33,7 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.gate import Gate, GateStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.registry import study_of
-from tests.helpers.history import Answer, arm, changed, cluster, failing, history, measured
+from tests.helpers.history import Answer, Machine, arm, changed, failing, history, measured
 
 CELL = Cell(model_tag="pretend", parallelism=Parallelism.parse("FSDP=4"))
 NEW, OTHER = profile("new", "--xla_new=1"), profile("other", "--xla_other=1")
@@ -44,7 +44,7 @@ IS_NEW = arm("new")
 
 
 def noisy(effect: float, *, sigma: float = 0.002, seed: int = 4) -> Answer:
-    return cluster({"new": effect}, sigma, seed=seed)
+    return Machine({"new": effect}, sigma, seed=seed)
 
 
 def concluded(study: GateStudy, run: Answer) -> Conclusion:

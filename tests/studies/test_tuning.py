@@ -54,21 +54,23 @@ from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.cells import row
 from tests.helpers.history import (
     CELL,
+    NCCL,
     Answer,
+    Machine,
     arm,
     changed,
-    cluster,
     failing,
     history,
     knobs,
     lost,
     measured,
+    mixed,
     noise,
     study,
+    turning,
     verdict,
 )
 from tests.helpers.second_looks import tried
-from tests.helpers.tuned import NCCL, Machine, mixed, turning
 from tests.helpers.words import with_values
 
 THREE = {"p7": 0.03, "p8": 0.03, "p9": 0.03}
@@ -124,7 +126,7 @@ def test_the_screen() -> None:
         assert {each.block for each in trials} == {0}
 
 
-SWEEP, RUN_THREE = study(), cluster(THREE)
+SWEEP, RUN_THREE = study(), Machine(THREE)
 SCREENED = [RUN_THREE(trial) for trial in SWEEP.decide([]).due]
 FIRST = SWEEP.decide(SCREENED).due
 RAN = [RUN_THREE(trial) for trial in FIRST]
@@ -155,7 +157,7 @@ def test_each_block_draws_an_order_of_its_own() -> None:
     mirrored = []
     for seed in range(30):
         sweep = study(seed=seed, finalists=3)
-        trials = sweep.decide(screen(sweep, cluster(THREE))).due
+        trials = sweep.decide(screen(sweep, Machine(THREE))).due
         blocks = [[(t.arm, t.position) for t in trials if t.block == b] for b in (1, 2, 3, 4)]
         mirrored += [one == other[::-1] for one, other in pairwise(blocks)]
     assert sum(mirrored) / len(mirrored) < 0.1
@@ -165,8 +167,8 @@ def test_the_cut_is_by_screen_and_first_block_together() -> None:
     """An arm that was lucky once goes, one that is fast twice stays."""
     lucky = {"p1": 0.10, "p2": 0.09, "p3": 0.08, "p4": 0.03, "p5": 0.03}
     beside = {"p1": -0.09, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": -0.05}
-    screened = screen(SWEEP, cluster(lucky))
-    done = [*screened, *map(cluster(beside), SWEEP.decide(screened).due)]
+    screened = screen(SWEEP, Machine(lucky))
+    done = [*screened, *map(Machine(beside), SWEEP.decide(screened).due)]
     assert arms_of(SWEEP.decide(done).due) == {"p2", "p3", "p4"}
     found = SWEEP.decide(history({}, of=SWEEP, after=done)).conclusion
     for cut in (verdict(found, "p1"), verdict(found, "p5")):
@@ -192,7 +194,7 @@ def test_finalists_and_the_cut_wait_for_their_trials_and_never_change_afterwards
 
 
 def test_a_run_that_the_first_block_lost_is_no_reason_to_stay_and_none_to_leave() -> None:
-    run = cluster({"p1": 0.12, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": 0.04}, sigma=0.001)
+    run = Machine({"p1": 0.12, "p2": 0.05, "p3": 0.05, "p4": 0.05, "p5": 0.04}, sigma=0.001)
     screened = screen(SWEEP, run)
     every = {BASELINE_ID, *(f"p{at}" for at in range(25))}
     for gone, kept in (({"p1"}, {"p1"}), ({"p5", "p2"}, {"p1", "p3", "p4"}), (every, set())):
@@ -283,7 +285,7 @@ def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baseli
 
 
 def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts() -> None:
-    run = cluster({"p1": 0.04, "p12": 0.05})
+    run = Machine({"p1": 0.04, "p12": 0.05})
     done = history(run, of=study(12))
     before = study(12).decide(done).conclusion
     more = study(13, budget=80)
@@ -355,7 +357,7 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran() -> None:
 
 def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank_them() -> None:
     sweep = study(25, budget=80)
-    run = cluster({"p1": 0.03, **{f"p{at}": -0.1 for at in range(8, 20)}}, sigma=0.004)
+    run = Machine({"p1": 0.03, **{f"p{at}": -0.1 for at in range(8, 20)}}, sigma=0.004)
     first = screen(sweep, run)
     second = sweep.decide(first).due
     assert {each.stage for each in second} == {AGAIN}
@@ -385,7 +387,7 @@ OPEN = {VerdictKind.SCREENED, VerdictKind.INCONCLUSIVE, VerdictKind.INVALID}
 
 def lucky(once: Mapping[str, float], later: Mapping[str, float], sigma: float = 0.003) -> Answer:
     """Return a machine whose profiles gain something else in the blocks."""
-    return lambda trial: cluster(later if trial.block else once, sigma)(trial)
+    return lambda trial: Machine(later if trial.block else once, sigma)(trial)
 
 
 def with_settings(run: Answer, effects: Mapping[str, Effect], usual: Effect) -> Answer:
@@ -401,13 +403,13 @@ def with_settings(run: Answer, effects: Mapping[str, Effect], usual: Effect) -> 
 
 
 def p3_unseen(trial: Trial) -> TrialResult:
-    run = cluster({}, sigma=0.002)
+    run = Machine({}, sigma=0.002)
     return with_settings(run, {}, Effect.NOT_SEEN)(trial) if trial.arm == "p3" else run(trial)
 
 
 def p3_noisy(trial: Trial) -> TrialResult:
     if trial.arm != "p3":
-        return cluster({}, sigma=0.002)(trial)
+        return Machine({}, sigma=0.002)(trial)
     return measured(trial, 6.9 + ((0.06, -0.05, 0.02)[trial.block % 3] if trial.block else 0.05))
 
 
@@ -415,7 +417,7 @@ def stalling(tgs: float | None, blocks: Sequence[int]) -> Answer:
     """Return a machine that slows four steps of p7 (one, where it is one block) to this TGS."""
     slow = tuple(range(5, 6 if len(blocks) == 1 else 9))
     return changed(
-        cluster({"p7": 0.03, "p8": 0.03}, sigma=0.001),
+        Machine({"p7": 0.03, "p8": 0.03}, sigma=0.001),
         arm("p7", blocks=blocks),
         window_tgs=lambda score: tgs and math.exp(score.value) * tgs,
         stragglers=len(slow),
@@ -426,7 +428,7 @@ def stalling(tgs: float | None, blocks: Sequence[int]) -> Answer:
 
 def hanging(blocks: Sequence[int], baselines: Sequence[int] = ()) -> Answer:
     """Return a machine on which p7 hangs twice in these blocks, and a baseline in those."""
-    run = cluster({"p7": 0.04, "p8": 0.03, "p9": 0.03}, sigma=0.001)
+    run: Answer = Machine({"p7": 0.04, "p8": 0.03, "p9": 0.03}, sigma=0.001)
     hangs: dict[str, Any] = {"why": "it stood still twice", "findings": (HANG, HANG)}
     hangs["job_ids"] = ("1", "2")
     run = failing(run, lambda e: arm(BASELINE_ID, blocks=baselines)(e) and not e.position, **hangs)
@@ -435,7 +437,7 @@ def hanging(blocks: Sequence[int], baselines: Sequence[int] = ()) -> Answer:
 
 def in_later_epoch(**other: Any) -> Answer:
     """Return a machine that is 10 % faster in all of a block but its baselines."""
-    run = cluster(THREE)
+    run = Machine(THREE)
     return lambda e: (
         replace(measured(e, 7.0 + noise(e, 0.003)), **other)
         if e.block and not e.is_baseline
@@ -445,7 +447,7 @@ def in_later_epoch(**other: Any) -> Answer:
 
 def losing(blocks: Collection[int]) -> Answer:
     """Return a machine on which p7, which could gain +4 %, has no score in these blocks."""
-    return failing(cluster({"p7": 0.04}, sigma=0.002), arm("p7", blocks=blocks))
+    return failing(Machine({"p7": 0.04}, sigma=0.002), arm("p7", blocks=blocks))
 
 
 OVERLAP = profile("overlap-2", "--xla_gpu_overlap=2", wave="wave2")
@@ -463,21 +465,21 @@ def dropped_in(stage: str) -> Answer:
 @pytest.mark.parametrize(
     ("changes", "run", "expected"),
     [
-        row("5 % seen and 4 % excluded is where one may stop", {}, cluster({"p8": 0.08}, 0.002),
+        row("5 % seen and 4 % excluded is where one may stop", {}, Machine({"p8": 0.08}, 0.002),
             kinds={"p8": "FASTER"}, stop={"p8": 8}, bound=None),
-        row("where nothing helps M says so", {}, cluster({}, 0.002), bound=SMALL_GAIN,
+        row("where nothing helps M says so", {}, Machine({}, 0.002), bound=SMALL_GAIN,
             notes=["gains more than"]),
         row("a finalist may turn out slower, one run never says so", {"finalists": 3},
             lucky({"p7": 0.05, "p1": -0.2}, {"p7": -0.05}),
             kinds={"p7": "SLOWER", "p1": "SCREENED"}),
         row("a profile that cannot run", {},
-            failing(cluster({}), arm("p4"), TrialStatus.DROPPED, "unknown flag"),
+            failing(Machine({}), arm("p4"), TrialStatus.DROPPED, "unknown flag"),
             kinds={"p4": "INVALID"}, cannot_run=["p4"], why={"p4": "unknown flag"}),
         row("another loss makes no winner and no finalist, and M is of the others", {},
-            changed(cluster({"p7": 0.12}, 0.002), arm("p7"), loss=8.0), kinds={"p7": "INVALID"},
+            changed(Machine({"p7": 0.12}, 0.002), arm("p7"), loss=8.0), kinds={"p7": "INVALID"},
             why={"p7": "its loss is 8, the baseline's 9.5"}, never=["p7"], bound=SMALL_GAIN),
         row("the loss is that of the baselines, whatever most profiles have", {},
-            changed(cluster({}), lambda trial: not trial.is_baseline, loss=8.0),
+            changed(Machine({}), lambda trial: not trial.is_baseline, loss=8.0),
             rest={VerdictKind.INVALID}),
         row("one slow step is no significant number", {}, stalling(0.5, (1,)),
             kinds={"p7": "FASTER"}),
@@ -501,7 +503,7 @@ def dropped_in(stage: str) -> Answer:
         *(
             row(f"{effect} {name} does not win however fast it is, nor stops a sweep",
                 {"profiles": (own, OVERLAP, *knobs(20))},
-                with_settings(cluster({"own": 0.30, "overlap-2": 0.08}), {name: effect},
+                with_settings(Machine({"own": 0.30, "overlap-2": 0.08}), {name: effect},
                               Effect.IN_EFFECT),
                 kinds={"own": "FASTER"}, winner="overlap-2", stop={"overlap-2": 8},
                 headline=[f"nothing shows that `{shown}` was", "`own` is at +"])
@@ -513,12 +515,12 @@ def dropped_in(stage: str) -> Answer:
             )
         ),
         row("what is shown wins, and stops a sweep", {"profiles": (RING, OVERLAP, *knobs(20))},
-            with_settings(cluster({"own": 0.30}), {}, Effect.IN_EFFECT), winner="own",
+            with_settings(Machine({"own": 0.30}), {}, Effect.IN_EFFECT), winner="own",
             stop={"own": 30}),
         row("settings of the baseline are an A/A trial, and a twin is named",
             {"profiles": (*knobs(24), profile("same", "--xla_gpu_autotune_level=4"),
                           profile("twin", "--xla_gpu_knob=0")), "budget": 60},
-            cluster({"same": 0.05, "twin": 0.05}), kinds={"same": "SCREENED"},
+            Machine({"same": 0.05, "twin": 0.05}), kinds={"same": "SCREENED"},
             why={"same": "environment as baseline-deployed", "twin": "environment as p0"}),
         row("a block that a node swap cuts compares nothing across it", {}, in_later_epoch(epoch=1),
             kinds=dict.fromkeys(THREE, "INCONCLUSIVE"), why={"p7": "no block holds both"}),
@@ -526,42 +528,42 @@ def dropped_in(stage: str) -> Answer:
             in_later_epoch(outcome=Outcome(state=State.COMPLETED, allocation="4712")),
             kinds=dict.fromkeys(THREE, "INCONCLUSIVE"), why={"p7": "no block holds both"}),
         row("a sweep without profiles calibrates the cell", {"count": 0, "screen_baselines": 12},
-            cluster({}, 0.005), jobs=12, arms=[], sigma=pytest.approx(0.005, rel=0.5),
+            Machine({}, 0.005), jobs=12, arms=[], sigma=pytest.approx(0.005, rel=0.5),
             notes=["36 jobs: +"]),
         row("of settings that nothing shows nothing is ruled out", {},
-            with_settings(cluster({}, 0.002), {}, Effect.NOT_SEEN), bound=None,
+            with_settings(Machine({}, 0.002), {}, Effect.NOT_SEEN), bound=None,
             silent=["ruled out"], unseen=[]),
         row("nor of one that nothing shows", {}, p3_unseen, bound=SMALL_GAIN, unseen=[("p3",)]),
         row("an arm that is judged by its own noise is bounded by it", {"budget": 65}, p3_noisy,
             method={"p3": "its own noise"}, notes=["the interval of p3"]),
         row("a loser of one run is told where noise hardly explains it", {},
-            cluster({"p1": -0.06, "p2": -0.012}), kinds={"p1": "SCREENED"}, likely_slower=["p1"],
+            Machine({"p1": -0.06, "p2": -0.012}), kinds={"p1": "SCREENED"}, likely_slower=["p1"],
             why={"p1": "very likely slower (1 run)"}),
-        row("a tie of the best two", {}, cluster({"p1": 0.05, "p2": 0.05}, 0.002),
+        row("a tie of the best two", {}, Machine({"p1": 0.05, "p2": 0.05}, 0.002),
             notes=["a tie: p"]),
         row("no tie, and no noise of idle settings", {"profiles": (*knobs(10), IDLE), "budget": 60},
-            cluster({"p1": 0.05, "p2": 0.03}, 0.002), silent=["a tie", "settings that do nothing"]),
+            Machine({"p1": 0.05, "p2": 0.03}, 0.002), silent=["a tie", "settings that do nothing"]),
         row("a machine is too noisy where idle settings moved",
-            {"profiles": (*knobs(10), IDLE), "budget": 60}, cluster({"idle": -0.3}, 0.002),
+            {"profiles": (*knobs(10), IDLE), "budget": 60}, Machine({"idle": -0.3}, 0.002),
             notes=["settings that do nothing"]),
         *(
             row(f"the control at {moved:+.0%}", SMALL,
-                cluster({**HURT, "p0": 0.02, "baseline-aa": moved}, 0.001),
+                Machine({**HURT, "p0": 0.02, "baseline-aa": moved}, 0.001),
                 kinds={"p0": "FASTER"}, finalists=("p0",), moved=bool(moved), method={"p0": "K=1,"})
             for moved in (-0.06, 0.0, 0.06)
         ),
         row("the control never reaches the stop rule", SMALL,
-            cluster({**HURT, "p0": 0.08, "baseline-aa": 0.08}, 0.001), stop={"p0": 8}),
-        row("where all hurt nothing is confirmed", {}, cluster({p.id: -0.05 for p in knobs(25)}),
+            Machine({**HURT, "p0": 0.08, "baseline-aa": 0.08}, 0.001), stop={"p0": 8}),
+        row("where all hurt nothing is confirmed", {}, Machine({p.id: -0.05 for p in knobs(25)}),
             rest={VerdictKind.SCREENED}, jobs=28, never=[p.id for p in knobs(25)]),
         row("a dropped finalist leaves its blocks", {},
-            failing(cluster(THREE), arm("p8", blocks=range(1, 9)), TrialStatus.DROPPED, "oom"),
+            failing(Machine(THREE), arm("p8", blocks=range(1, 9)), TrialStatus.DROPPED, "oom"),
             kinds={"p7": "FASTER", "p8": "INVALID"}, cannot_run=["p8"], why={"p8": "oom"},
             method={"p7": "K=4"}),
         row("a quiet cell keeps five to the end", {"sigma_prior": 0.003},
-            cluster({f"p{at}": 0.02 for at in range(5)}, 0.003),
+            Machine({f"p{at}": 0.02 for at in range(5)}, 0.003),
             kinds={f"p{at}": "FASTER" for at in range(5)}),
-        row("a budget that only ranks says so", {"count": 30, "budget": 36}, cluster({"p1": 0.05}),
+        row("a budget that only ranks says so", {"count": 30, "budget": 36}, Machine({"p1": 0.05}),
             rest={VerdictKind.SCREENED}, notes=["ranking only: 36 jobs screen 30 profiles"]),
         row("blocks ran at another time than the screen, 8 % slower", {},
             lambda e: measured(e, 6.9 - 0.08 * (e.block > 0) + 0.03 * (e.arm == "p3")
@@ -598,17 +600,17 @@ def dropped_in(stage: str) -> Answer:
         row("43 jobs would confirm as stated, and there are 29",
             {**TURNING, "finalists": 3, "blocks": 3, "budget": 30}, Machine(finds=False)),
         # where no figure can be made, none is: it never fails open
-        row("no baseline was scored", {}, failing(cluster({"p7": 0.05}), lambda e: e.is_baseline),
+        row("no baseline was scored", {}, failing(Machine({"p7": 0.05}), lambda e: e.is_baseline),
             rest=OPEN),
         row("one baseline was scored", {},
-            failing(cluster({"p7": 0.05}), lambda e: e.is_baseline and e.position + e.block > 0),
+            failing(Machine({"p7": 0.05}), lambda e: e.is_baseline and e.position + e.block > 0),
             rest=OPEN),
         row("no variance at all", {}, lambda e: measured(e, 6.9 + 0.05 * (e.arm == "p7")),
             rest=OPEN),
         row("scores are NaN", {},
-            changed(cluster({"p7": 0.05}), lambda e: e.block > 0, value=math.nan), rest=OPEN),
-        row("nothing was measured", {}, failing(cluster({}), lambda _: True), rest=OPEN),
-        row("one block survived", {}, failing(cluster({"p7": 0.05}), lambda e: e.block > 1),
+            changed(Machine({"p7": 0.05}), lambda e: e.block > 0, value=math.nan), rest=OPEN),
+        row("nothing was measured", {}, failing(Machine({}), lambda _: True), rest=OPEN),
+        row("one block survived", {}, failing(Machine({"p7": 0.05}), lambda e: e.block > 1),
             rest=OPEN),
     ],
 )  # fmt: skip
@@ -995,7 +997,7 @@ def of_names(names: Sequence[str] = NAMES, **changes: object) -> TuningStudy:
 
 @cache
 def sweep(seed: int, truth: tuple[float, ...]) -> tuple[TrialResult, ...]:
-    runs = cluster(dict(zip(NAMES, truth, strict=True)), 0.006, seed=seed)
+    runs = Machine(dict(zip(NAMES, truth, strict=True)), 0.006, seed=seed)
 
     def answer(trial: Trial) -> TrialResult:
         is_lost = int(digest([seed, trial.id], length=2), 16) < 8
@@ -1133,11 +1135,11 @@ SEARCH = Search(
 @pytest.mark.parametrize(
     ("make", "answer"),
     [
-        pytest.param(study, cluster({"p7": 0.05, "p8": 0.05, "p9": 0.05}), id="jobs"),
+        pytest.param(study, Machine({"p7": 0.05, "p8": 0.05, "p9": 0.05}), id="jobs"),
         pytest.param(partial(turning, 12, rotation=USUAL), Machine({"p3": 0.03}), id="rotations"),
         pytest.param(partial(turning, derived=(SEARCH,)), Machine(), id="a search"),
         pytest.param(partial(study, 12, derived=(Stacks(wave="wave3", slots=2),)),
-                     cluster({"p3": 0.03, "p4": 0.03}), id="stacks"),
+                     Machine({"p3": 0.03, "p4": 0.03}), id="stacks"),
     ],
 )  # fmt: skip
 def test_every_prefix_decides_nothing_and_every_process_asks_the_same(

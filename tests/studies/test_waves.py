@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.entries import load
+from pytest_xlatune.model.cell import Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.message import MessageCode, sentence
 from pytest_xlatune.model.profile import BASELINE, Profile, parse_flags, profile, settings_of
@@ -46,22 +47,66 @@ from pytest_xlatune.studies.derived import (
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.studies.trials import TURNS
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from tests.helpers.history import Answer, arm, changed, failing, history, measured, noise, verdict
-from tests.helpers.tuned import (
-    AG,
-    CELL,
-    GIB,
-    LIMIT,
+from tests.helpers.history import CELL as FSDP_8
+from tests.helpers.history import (
     NCCL,
     RULE,
-    SINGLES,
+    Answer,
     Machine,
-    cluster,
-    of_wave,
-    slots_of,
+    arm,
+    changed,
+    failing,
+    history,
+    measured,
     turning,
+    verdict,
 )
 from tests.helpers.words import with_values
+
+CELL = replace(FSDP_8, parallelism=Parallelism.parse("PP=8"))
+GIB = 1 << 30
+AG = "xla_gpu_all_gather_combine_threshold_bytes"
+LIMIT = "xla_gpu_experimental_parallel_collective_overlap_limit"
+
+SINGLES = (
+    profile("overlap-2", f"--{LIMIT}=2"),
+    profile("overlap-4", f"--{LIMIT}=4"),
+    profile("ag-1g", f"--{AG}={GIB}"),
+    profile("double", "--xla_gpu_enable_while_loop_double_buffering=true"),
+    profile("tree", env={"NCCL_ALGO": "Tree"}),
+    profile("default", "--xla_gpu_autotune_level=4"),
+    *(profile(f"hurts-{at}", f"--xla_gpu_knob={at}") for at in range(4)),
+)
+GAINS = {"overlap-2": 0.03, "overlap-4": 0.022, "ag-1g": 0.025, "double": 0.015, "tree": 0.01}
+
+
+def effect(settings: Profile, gains: Mapping[str, float]) -> float:
+    """Log gain of a profile: that of each single whose settings it has."""
+    own = settings_of(settings).items()
+    return sum(
+        gains.get(each.id, 0.0) if each.id in gains else -0.05 * each.id.startswith("hurts")
+        for each in SINGLES
+        if settings_of(each).items() <= own
+    )
+
+
+def cluster(gains: Mapping[str, float] = GAINS, *, sigma: float = 0.001) -> Answer:
+    """Return a machine that answers by the settings that are set."""
+    return Machine(level=lambda trial: 6.9 + effect(trial.profile, gains), sigma=sigma)
+
+
+def of_wave(history: Sequence[TrialResult], wave: str) -> set[str]:
+    return {
+        each.trial.profile.id
+        for each in history
+        if each.trial.stage == wave and not each.trial.is_baseline
+    }
+
+
+def slots_of(sweep: TuningStudy, done: Sequence[TrialResult]) -> dict[str, str]:
+    """Return the profile of each slot of the derived waves that are filled."""
+    return {name: each.id for name, each in sweep.state(done).ranked.arms.slots.items()}
+
 
 LADDER: dict[str, tuple[str, ...]] = {
     AG: (str(GIB >> 1), str(GIB), str(2 * GIB)),
@@ -180,11 +225,10 @@ def recommended(
     values: dict[str, Any] = {"cell": CELL, "profiles": profiles, "budget": 60} | changes
     study = TuningStudy(**values)
 
-    def answer(trial: Trial) -> TrialResult:
-        seed = study.seed or 0
-        return measured(trial, 6.9 + gain_of(trial.profile, gains) + noise(trial, 0.002, seed=seed))
+    def level(trial: Trial) -> float:
+        return 6.9 + gain_of(trial.profile, gains)
 
-    done = one_by_one(study, answer)
+    done = one_by_one(study, Machine(level=level, sigma=0.002, seed=study.seed or 0))
     conclusion = study.decide(done).conclusion
     assert conclusion.tuning.recipe is not None
     return study, done, conclusion, conclusion.tuning.recipe
@@ -464,7 +508,9 @@ class Hidden(Machine):
     """A machine on which values of the space gain."""
 
     def effect(self, name: str, effects: Mapping[str, float]) -> float:
-        return gain(name) if name in RULES.points_by_id else super().effect(name, effects)
+        return (
+            math.log1p(gain(name)) if name in RULES.points_by_id else super().effect(name, effects)
+        )
 
 
 def searching(count: int = 6, **changes: Any) -> TuningStudy:

@@ -1,12 +1,10 @@
-"""Slurm, played: what a job is submitted with, what the commands answer, and who answers."""
+"""Recorded texts of Slurm's commands, and a function that answers with them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from pytest_xlatune.executors.slurm._commands import SACCT_FIELDS, SEPARATOR, Reply
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State
 
 AWAY = Reply(
@@ -50,7 +48,7 @@ TOLD_TO_END = rank(State.CANCELLED, signal=15, end_s=30.0)
 
 
 class Scripted:
-    """Plays Slurm's commands; counts and keeps what was asked."""
+    """Answers a command with its replies in turn, the last one again; keeps what was asked."""
 
     def __init__(self, **answers: Reply | Sequence[Reply]) -> None:
         self.answers = {
@@ -63,14 +61,3 @@ class Scripted:
         self.asked.append(list(argv))
         left = self.answers.get(argv[0], [Reply(code=127, err=f"{argv[0]}: command not found")])
         return left.pop(0) if len(left) > 1 else left[0]
-
-    def count(self, name: str) -> int:
-        return sum(argv[0] == name for argv in self.asked)
-
-
-ARGUMENTS: dict[str, Any] = {
-    "job_name": "xl-overlap-2",
-    "comment": "xlatune:cell:t1:1",
-    "nodelist": ("node001", "node002"),
-    "resources": Resources(time_limit_s=61, options={"partition": "lab", "contiguous": ""}),
-}

@@ -178,11 +178,6 @@ def inside(faults: Faults, own: Mapping[str, str], monkeypatch: pytest.MonkeyPat
     return faults
 
 
-def assert_nothing_lost(inside: Faults, said: str) -> None:
-    inside.assert_complete(said)
-    assert inside.project.losses() == (0, 0)
-
-
 @pytest.mark.parametrize("victim", ["rank 0", "rank 1", "srun", "script"])
 def test_a_killed_payload_costs_its_trial_one_attempt(inside: Faults, victim: str) -> None:
     """And so does its srun; the script is missed by nobody."""
@@ -197,7 +192,7 @@ def test_a_killed_payload_costs_its_trial_one_attempt(inside: Faults, victim: st
     os.kill(pid, signal.SIGKILL)
     if victim != "script":
         wait_until(inside.states)
-    assert_nothing_lost(inside, inside.released(session))
+    inside.assert_complete(inside.released(session))
     retried = {"srun": ["retry"], "script": []}.get(victim, [("retry", "killed")])
     assert [each[0] for each in inside.decided()] == retried or inside.decided() == retried
 
@@ -208,7 +203,7 @@ def test_a_killed_session_loses_and_doubles_nothing(inside: Faults) -> None:
     session.wait()
     inside.go.touch()
     said = inside.run(*IN_ALLOCATION, slot=())
-    assert_nothing_lost(inside, said)
+    inside.assert_complete(said)
     assert len(inside.project.submitted) == len(set(inside.project.submitted)) == TRIALS
     assert inside.project.jobs == 0
 
@@ -229,7 +224,7 @@ def test_an_allocation_without_time_ends_the_sweep_and_another_one_goes_on(
     assert not {"victim", "after"} & {*inside.project.measured}
     monkeypatch.setenv("SLURM_JOB_ID", two()["SLURM_JOB_ID"])
     said = inside.run(*IN_ALLOCATION, slot=())
-    assert_nothing_lost(inside, said)
+    inside.assert_complete(said)
 
 
 def test_outside_of_an_allocation_one_message_says_so(faults: Faults) -> None:

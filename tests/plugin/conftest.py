@@ -124,6 +124,7 @@ def test_finalist(measure, finalist):
 """
 # what stands in front of the tests, and a sweep file whose tests are the standard ones
 HEAD = SWEEP_FILE.partition("\n\n@pytest.mark")[0]
+DESIGN = HEAD[HEAD.index("        screen_baselines") : HEAD.index("    ),\n)\n")]
 STANDARD = f"{HEAD}\n\ntests = standard_tests(SWEEP)\n"
 
 CHECKOUTS = """\
@@ -134,6 +135,14 @@ def of_checkouts(argv):
     return CheckoutLauncher(repository=TRAINER, inner=inner)
 
 SWEEP = """
+
+
+def edited(text: str, *changes: tuple[str, str]) -> str:
+    """Put new texts in the place of old ones, which have to be there; "" is the end."""
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new) if old else text + new
+    return text
 
 
 def declaring(what: str, text: str = STANDARD, *, commits: bool = False) -> str:
@@ -209,12 +218,7 @@ class Folder:
         return path
 
     def edit(self, name: str, *changes: tuple[str, str]) -> None:
-        """Put new texts in the place of old ones, which have to be there; "" is the end."""
-        text = self.read(name)
-        for old, new in changes:
-            assert old in text, old
-            text = text.replace(old, new) if old else text + new
-        self.put(name, text)
+        self.put(name, edited(self.read(name), *changes))
 
 
 @pytest.fixture

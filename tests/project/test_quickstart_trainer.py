@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -37,27 +36,17 @@ STEP = re.compile(
 )
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def environment(devices: int, flags: str, variables: dict[str, str]) -> dict[str, str]:
-    """The test's own environment without what would change the trainer."""
+def train(*args: str, flags: str, variables: dict[str, str]) -> tuple[str, str]:
+    """Train on four devices, without what would change the trainer; return what it printed."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "M_", "COV"))}
-    forced = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
-    return kept | {"XLA_FLAGS": f"{forced} {quick_compile.flags()} {flags}".strip()} | variables
-
-
-def train(
-    *args: str, devices: int = 1, flags: str = "", variables: dict[str, str] | None = None
-) -> Ended:
+    forced = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
     done = subprocess.run(
-        [sys.executable, str(TRAINER), *args], env=environment(devices, flags, variables or {}),
+        [sys.executable, str(TRAINER), *args],
+        env=kept | {"XLA_FLAGS": f"{forced} {quick_compile.flags()} {flags}"} | variables,
         capture_output=True, text=True, encoding="utf-8", check=False, timeout=300,
     )  # fmt: skip
-    return Ended(done.returncode, done.stdout, done.stderr)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 def test_a_run_with_everything_on_shows_no_secret_and_what_its_metrics_file_rounds(
@@ -73,9 +62,9 @@ def test_a_run_with_everything_on_shows_no_secret_and_what_its_metrics_file_roun
     # as a scored trial asks for XLA's options, which must not keep the step from the cache
     flags = command._DUMP_OPTIONS_FLAGS
     asked = " ".join(str(each).replace(FOLDER, str(tmp_path)) for each in flags)
-    first = train(*args, "profiler=", devices=4, flags=asked, variables={"JAX_LOG_COMPILES": "1"})
+    _, err = train(*args, "profiler=", flags=asked, variables={"JAX_LOG_COMPILES": "1"})
     # Finished XLA compilation of jit(train_step) in 1.234 sec
-    compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", first.err)
+    compiled = re.findall(r"Finished XLA compilation of jit\((\w+)\)", err)
     # a small program, beside which every XLA writes its options
     (named,) = (each.value for each in flags if each.name.endswith("module_re"))
     assert [name for name in compiled if re.search(str(named), f"jit_{name}")]
@@ -84,9 +73,8 @@ def test_a_run_with_everything_on_shows_no_secret_and_what_its_metrics_file_roun
 
     dump = f"--xla_dump_to={tmp_path}/dump --xla_dump_hlo_as_text"
     secret = {"JAX_TOKEN": "hush", "NCCL_DEBUG": "WARN", "AWS_SECRET_ACCESS_KEY": "hush"}
-    ended = train(*args, devices=4, flags=dump, variables=secret)
-    assert ended.code == 0, ended.err
-    lines = list(STEP.finditer(ended.err))
+    out, err = train(*args, flags=dump, variables=secret)
+    lines = list(STEP.finditer(err))
     text = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
     records = [json.loads(line) for line in text.splitlines()]
     assert [int(line["step"]) for line in lines] == list(range(6))
@@ -98,7 +86,7 @@ def test_a_run_with_everything_on_shows_no_secret_and_what_its_metrics_file_roun
         # tokens per second times seconds is the batch of a device
         tokens = record["perf/step_time_seconds"] * record["perf/per_device_tokens_per_sec"]
         assert tokens == pytest.approx(2 * 16)
-    shown = ended.out.partition("Per train step:")[0].splitlines()
+    shown = out.partition("Per train step:")[0].splitlines()
     assert (shown[0], shown[1:]) == ("Show all environment variables:", sorted(shown[1:]))
     assert "NCCL_DEBUG=WARN" in shown
-    assert "hush" not in ended.out + ended.err
+    assert "hush" not in out + err

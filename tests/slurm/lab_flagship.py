@@ -86,7 +86,7 @@ SWEEP = replace(
             "XLA_FLAGS": f"--{LEVEL}=0 {quick_compile.flags()} "
             f"--xla_force_host_platform_device_count={DEVICES // NODES}",
         },
-        overrides=WHOLE.cell.overrides | OVERRIDES,
+        overrides={**WHOLE.cell.overrides, **OVERRIDES},
         protocol=Protocol(
             steps=12, first_step=3, min_steps=6, skip_first_steps=4, profiler_steps=3,
             deadline_s=240,

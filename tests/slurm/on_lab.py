@@ -14,8 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,8 @@ from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from tests.helpers.ledger_lines import events_in
 from tests.helpers.tell_options import TELL_OPTIONS
+from tests.helpers.waiting import until
+from tests.plugin.conftest import DESIGN, HEAD, edited
 from tests.slurm import lab
 
 ROUNDS = "lab_rounds"
@@ -79,46 +80,9 @@ if not is_well:
         time.sleep(1)
     sys.exit(1)
 """
-SWEEP = """\
-import sys
-from pathlib import Path
 
-import pytest
 
-from pytest_xlatune import (
-    CellSettings,
-    CommandLauncher,
-    DesignSettings,
-    Patience,
-    Protocol,
-    Resources,
-    SiteSettings,
-    Sweep,
-    profile,
-)
-
-HERE = Path(__file__).parent
-SWEEP = Sweep(
-    name="faults",
-    cell=CellSettings(
-        model_tag="pretend",
-        parallelism="FSDP=2",
-        deployed={"XLA_FLAGS": "--xla_deployed=1", **HELD},
-        protocol=Protocol(steps=12),
-    ),
-    launcher=CommandLauncher(argv=(sys.executable, str(HERE / "trainer.py"))),
-    profiles=(PROFILES,),
-    site=SiteSettings(
-        resources=Resources(time_limit_s=300, patience=Patience(PATIENCE)),
-        # the trainer's own; no program would print them
-        unseen=("HOLD", "SAY", "STAYS", "ONCE", "UNTIL", "MEMSTATS", "LOSS"),
-    ),
-    design=DesignSettings(
-        screen_baselines=1,
-        budget=40,
-    ),
-)
-
+WAVE2 = """
 
 @pytest.mark.wave2
 def test_flag(measure, profile):
@@ -191,21 +155,14 @@ class Trials:
         return outcome
 
     def end(self, submission: Submission) -> Outcome:
-        wait_until(lambda: self.poll(submission).state.is_final)
+        until(lambda: self.poll(submission).state.is_final)
         return self.poll(submission)
 
     def running(self, submission: Submission, ranks: int = 2) -> None:
         """Wait until the trainer runs on every rank."""
         folder = self.folder(submission)
-        wait_until(lambda: len(list(folder.glob("started*.json"))) == ranks)
-        wait_until(lambda: self.poll(submission).state is State.RUNNING)
-
-
-def wait_until(ready: Callable[[], object], *, timeout_s: float = 240) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not ready():
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
-        time.sleep(0.1)
+        until(lambda: len(list(folder.glob("started*.json"))) == ranks)
+        until(lambda: self.poll(submission).state is State.RUNNING)
 
 
 def slurm(*argv: str) -> str:
@@ -313,8 +270,19 @@ class Faults:
 
         `held`: every trial waits for `go`, so that others wait behind the first that runs.
         """
-        sweep = SWEEP.replace("PROFILES,", declared).replace("PATIENCE", patience)
-        sweep = sweep.replace("HELD", repr({"HOLD": str(self.go)} if held else {}))
+        patient = f"resources=Resources(time_limit_s=300, patience=Patience({patience}))"
+        # the trainer's own variables; no program would print them
+        unseen = ("HOLD", "SAY", "STAYS", "ONCE", "UNTIL", "MEMSTATS", "LOSS")
+        sweep = edited(
+            HEAD + WAVE2,
+            ('"pretend",\n    cell', '"faults",\n    cell'),
+            ("FSDP=4", "FSDP=2"),
+            ("deployed={", f'deployed={{"HOLD": {str(self.go)!r}, ' if held else "deployed={"),
+            (', "{steps}", "{trial}"', ""),
+            ("        PROFILES\n", f"{declared},"),
+            ('executor="local"', f"{patient}, unseen={unseen}"),
+            (DESIGN, "        screen_baselines=1, budget=40,\n"),
+        )
         (self.path / "trainer.py").write_text(TRAINER)
         (self.path / "test_sweep.py").write_text(sweep)
         (self.path / "conftest.py").write_text(conftest)
@@ -342,7 +310,7 @@ class Faults:
             found[:] = self.path.glob(f"work/*/*/*/{which}/started*.json")
             return len(found) == 2
 
-        wait_until(is_running)
+        until(is_running)
         return found[0].parent
 
     @staticmethod

@@ -11,7 +11,8 @@ import pytest
 from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm._commands import run_command
 from pytest_xlatune.model.result import State
-from tests.slurm.on_lab import TRIALS, Faults, Trials, slurm, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import TRIALS, Faults, Trials, slurm
 
 pytestmark = pytest.mark.usefixtures("accounting")
 
@@ -28,7 +29,7 @@ def test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten(
     slurm("scancel", never.job_id)
     assert trials.end(good).state is State.COMPLETED
     assert trials.end(down).state is State.NODE_FAIL
-    wait_until(lambda: not slurm("squeue", "-h", "-t", "all"))
+    until(lambda: not slurm("squeue", "-h", "-t", "all"))
 
     seen = trials.new_executor().poll([good, down, never], root=trials.root)
     assert seen[good.job_id].state is State.COMPLETED
@@ -53,7 +54,7 @@ def test_a_real_limit_on_submitted_jobs_is_full_and_not_refused(
     )  # else a short trial may end before the next one is submitted
     try:
         session = faults.start()
-        wait_until(lambda: bool(faults.project.events("noted")))
+        until(lambda: bool(faults.project.events("noted")))
         said = faults.released(session)
     finally:
         slurm(*limit, "MaxSubmitJobs=-1")

@@ -19,7 +19,8 @@ from pytest_xlatune.executors.folder import read_claim
 from pytest_xlatune.executors.slurm import allocation
 from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
 from pytest_xlatune.model.result import State, Submission
-from tests.slurm.on_lab import TRIALS, Faults, Trials, slurm, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import TRIALS, Faults, Trials, slurm
 
 # notes when it begins and ends, for all to be held against each other
 # `&&`: where a signal ends sleep before it reaches bash, the trial did not succeed
@@ -39,7 +40,7 @@ class Steps(Trials):
 
     def running(self, submission: Submission, ranks: int = 2) -> None:
         """Wait until Slurm says so."""
-        wait_until(lambda: self.poll(submission).state is State.RUNNING)
+        until(lambda: self.poll(submission).state is State.RUNNING)
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def two(lab: ModuleType, tmp_path: Path) -> Iterator[Callable[..., Mapping[str, 
                      "--exclusive", "--time=60", "--ntasks-per-node=1", f"--chdir={tmp_path}",
                      *options, str(script))  # fmt: skip
         ids.append(job_id := said.strip())
-        wait_until(lambda: slurm("squeue", "-h", "-j", job_id, "-o", "%T").strip() == "RUNNING")
+        until(lambda: slurm("squeue", "-h", "-j", job_id, "-o", "%T").strip() == "RUNNING")
         return {"SLURM_JOB_ID": job_id, "SLURM_JOB_NODELIST": "node[001-002]"}
 
     yield start
@@ -191,7 +192,7 @@ def test_a_killed_payload_costs_its_trial_one_attempt(inside: Faults, victim: st
         pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     os.kill(pid, signal.SIGKILL)
     if victim != "script":
-        wait_until(inside.states)
+        until(inside.states)
     inside.assert_complete(inside.released(session))
     retried = {"srun": ["retry"], "script": []}.get(victim, [("retry", "killed")])
     assert [each[0] for each in inside.decided()] == retried or inside.decided() == retried

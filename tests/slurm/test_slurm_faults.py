@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 from pytest_xlatune.executors.slurm._poller import EMPTY_ROUNDS
+from tests.helpers.waiting import until
 from tests.slurm.on_lab import (
     NO_HOPE,
     TRIALS,
@@ -22,7 +23,6 @@ from tests.slurm.on_lab import (
     declare,
     put_before,
     slurm,
-    wait_until,
 )
 
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
@@ -46,7 +46,7 @@ def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
 def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(faults: Faults) -> None:
     session = faults.start_held()
     slurm("scontrol", "update", "nodename=node002", "state=down", "reason=Not responding")
-    wait_until(lambda: faults.states() == ["node-fail"])
+    until(lambda: faults.states() == ["node-fail"])
     faults.assert_run_again(faults.released(session), state="node-fail", cls="node-fail")
     assert any("node002" in each["nodes"] for each in faults.project.events("epoch-began"))
 
@@ -56,7 +56,7 @@ def run_with_a_drain(faults: Faults, reason: str) -> str:
     faults.write(faults.profiles(), held=True)
     session = faults.start()
     faults.victim("*")
-    wait_until(lambda: len(faults.project.submitted) >= 2)
+    until(lambda: len(faults.project.submitted) >= 2)
     slurm("scontrol", "update", "nodename=node002", "state=drain", f"reason={reason}")
     return faults.released(session)
 
@@ -97,7 +97,7 @@ def test_blindness_is_waited_out(
     session = faults.start_held()
     blind.touch()
     asked = 3 * EMPTY_ROUNDS  # three times what a job needs to be lost
-    wait_until(lambda: blind.read_text().count("asked") >= asked)
+    until(lambda: blind.read_text().count("asked") >= asked)
     blind.unlink()
     faults.assert_undisturbed(faults.released(session))
 
@@ -128,14 +128,14 @@ def test_a_dead_node_stops_the_sweep_with_a_message(faults: Faults, lab: ModuleT
     lab.change(**lab.QUICK_TO_SEE_A_DEAD_NODE)
     session = faults.start_held(conftest=NO_HOPE)
     lab.kill_node("node002")
-    wait_until(lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+    until(lambda: "down" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
     said = faults.finished(session)
     assert "[xla-tuning STOP] pretend FSDP=2 sweep halted" in said, said
     assert "node002" in said
     assert faults.decided()[0][0] == "stop"
     assert faults.decided()[0][1] in ("node-fail", "node-drain")
     lab.start_node("node002")
-    wait_until(lambda: "idle" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
+    until(lambda: "idle" in slurm("sinfo", "-h", "-n", "node002", "-o", "%T"))
     faults.go.touch()
     faults.assert_complete(faults.run())
 
@@ -156,7 +156,7 @@ def test_a_killed_rank_is_run_again(faults: Faults) -> None:
     session = faults.start_held()
     second = json.loads((faults.victim() / "started.1.json").read_text())
     os.kill(second["pid"], signal.SIGKILL)
-    wait_until(faults.states)
+    until(faults.states)
     faults.assert_run_again(faults.released(session), state="failed", cls="killed")
 
 
@@ -178,10 +178,10 @@ def test_a_nic_fault_needs_the_site(faults: Faults, *, has_hook: bool) -> None:
 
 def test_the_controller_may_die_and_come_back(faults: Faults, lab: ModuleType) -> None:
     session = faults.start_held("-n2")
-    wait_until(lambda: len(faults.project.submitted) == TRIALS)
+    until(lambda: len(faults.project.submitted) == TRIALS)
     since_s = lab.state_saved_at()
     slurm("scontrol", "update", f"jobid={faults.job()}", "TimeLimit=500")
-    wait_until(lambda: lab.state_saved_at() > since_s)
+    until(lambda: lab.state_saved_at() > since_s)
     lab.kill_controller()
     faults.go.touch()
     lab.start_controller()
@@ -196,7 +196,7 @@ def test_killed_workers_controllers_and_rivals_lose_and_double_nothing(faults: F
     path = Path(f"/proc/{session.pid}/task/{session.pid}/children")
     workers = [int(each) for each in path.read_text(encoding="ascii").split()]
     # the one that asks Slurm for all of them, and submits
-    wait_until(lambda: beat.read_text(encoding="utf-8").strip() in map(str, workers))
+    until(lambda: beat.read_text(encoding="utf-8").strip() in map(str, workers))
     os.kill(int(beat.read_text(encoding="utf-8")), signal.SIGKILL)
     rival = faults.start("-n0")
     os.killpg(session.pid, signal.SIGKILL)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_xlatune.workers.maxtext_slurm_job import AXES_FILE, PROFILE_FILE, RECORD
-from tests.slurm.on_lab import slurm, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import slurm
 
 SUBMIT = """\
 #!/usr/bin/env bash
@@ -75,7 +76,7 @@ def ended(process: subprocess.Popen[bytes], root: Path) -> tuple[int, str, dict[
 def begun(start: Start, root: Path) -> subprocess.Popen[bytes]:
     """Start the process for a job that goes on, and wait until it runs."""
     process = start("echo begun; sleep 300")
-    wait_until(lambda: "begun" in (root / "attempt" / "log").read_text())
+    until(lambda: "begun" in (root / "attempt" / "log").read_text())
     return process
 
 

@@ -11,7 +11,8 @@ from pytest_xlatune.campaign.playbook import decide
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import State
-from tests.slurm.on_lab import BUSY, TRIALS, Faults, Trials, slurm, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import BUSY, TRIALS, Faults, Trials, slurm
 
 
 def strangers_job() -> str:
@@ -19,7 +20,7 @@ def strangers_job() -> str:
     where = ("--nodelist=node001", "--exclusive", "--output=/dev/null")
     job = slurm("sbatch", "--parsable", *where, "--job-name=stranger", "--wrap", "sleep 300")
     number = job.strip()
-    wait_until(lambda: slurm("squeue", "-h", "-j", number, "-o", "%T") == "RUNNING\n")
+    until(lambda: slurm("squeue", "-h", "-j", number, "-o", "%T") == "RUNNING\n")
     return number
 
 
@@ -27,11 +28,11 @@ def test_a_job_that_a_person_holds_is_waited_for(faults: Faults) -> None:
     faults.write(faults.profiles(), conftest=BUSY)
     stranger = strangers_job()
     session = faults.start()
-    wait_until(lambda: faults.project.events("attempt-submitted"))
+    until(lambda: faults.project.events("attempt-submitted"))
     job = faults.project.events("attempt-submitted")[0]["submission"]["job_id"]
     slurm("scontrol", "hold", job)
     held = f"(job {job}) waits, PENDING (JobHeld"
-    wait_until(lambda: held in faults.project.said)
+    until(lambda: held in faults.project.said)
     slurm("scancel", stranger)
     assert "JobHeldAdmin" in slurm("squeue", "-h", "-j", job, "-o", "%r"), "it stands"
     slurm("scontrol", "release", job)
@@ -43,7 +44,7 @@ def test_a_suspended_trial_is_told_and_its_time_does_not_count(faults: Faults) -
     session = faults.start()
     faults.victim()
     slurm("scontrol", "suspend", faults.job())
-    wait_until(lambda: "stands still, SUSPENDED" in faults.project.said)
+    until(lambda: "stands still, SUSPENDED" in faults.project.said)
     slurm("scontrol", "resume", faults.job())
     faults.assert_undisturbed(faults.released(session))
     assert faults.project.events("attempt-cut-short") == []
@@ -59,8 +60,8 @@ def test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again(
     slurm("scontrol", "update", f"jobid={job}", "Requeue=1")  # ours ask not to be
     slurm("scontrol", verb, job)
     back = "put back into the queue after it had begun"
-    wait_until(lambda: f"(job {job}) waits, PENDING (" in faults.project.said)
-    wait_until(lambda: back in faults.project.said)
+    until(lambda: f"(job {job}) waits, PENDING (" in faults.project.said)
+    until(lambda: back in faults.project.said)
     faults.go.touch()
     if verb == "requeuehold":
         assert "held" in slurm("squeue", "-h", "-j", job, "-o", "%r"), "it stands"
@@ -101,7 +102,7 @@ def test_a_preempted_trial_is_run_again(faults: Faults) -> None:
     session = faults.start_held()
     urgent = ("--partition=urgent", "--nodelist=node[001-002]", "--exclusive", "--output=/dev/null")
     slurm("sbatch", *urgent, "--job-name=urgent", "--wrap", "sleep 1")
-    wait_until(lambda: faults.states() == ["preempted"])
+    until(lambda: faults.states() == ["preempted"])
     said = faults.released(session)
     faults.assert_run_again(said, state="preempted", cls="preempted")
     assert "PREEMPTED" in faults.project.events("decided")[0]["evidence"]
@@ -113,9 +114,9 @@ def test_a_sweep_queues_behind_the_job_of_another_and_names_it(faults: Faults) -
     faults.write(faults.profiles(), conftest=BUSY)
     job = strangers_job()
     session = faults.start()
-    wait_until(lambda: faults.project.submitted)
+    until(lambda: faults.project.submitted)
     behind = "note: trials wait in the queue behind other jobs: "
-    wait_until(lambda: f"{behind}{job} (stranger of " in faults.project.said)
+    until(lambda: f"{behind}{job} (stranger of " in faults.project.said)
     slurm("scancel", job)
     faults.assert_undisturbed(faults.finished(session))
     assert faults.project.events("epoch-began") == []
@@ -163,9 +164,9 @@ def test_a_work_directory_that_is_away_is_waited_for_and_told(faults: Faults) ->
     session = faults.start_held(conftest=soon)
     work, gone = faults.path / "work", faults.path / "gone"
     (log,) = work.glob("*/*/*/victim-*/log.0.txt")
-    wait_until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
+    until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
     work.rename(gone)
-    wait_until(lambda: "waiting for it" in faults.project.said)
+    until(lambda: "waiting for it" in faults.project.said)
     gone.rename(work)
     faults.assert_undisturbed(faults.released(session))
     assert faults.project.jobs == TRIALS

@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 from tests.helpers import secrets_planted as planted
-from tests.slurm.on_lab import Project, slurm, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import Project, slurm
 
 pytestmark = pytest.mark.usefixtures("accounting")
 
@@ -31,7 +32,7 @@ def test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret(
     # what the submitter's shell exports is not the job's: a node's own login has it, or nothing
     assert f"got {planted.digest_of(has_profile=True, inherited='')}" in logs[0]
     # slurmctld hands its records to slurmdbd when it gets to it, later still after a restart
-    wait_until(lambda: "xlt-secretive" in slurm("sacct", "-P", "-o", "ALL"))
+    until(lambda: "xlt-secretive" in slurm("sacct", "-P", "-o", "ALL"))
     records = [
         slurm("scontrol", "show", "job", "-dd"),
         slurm("sacct", "-P", "-o", "ALL"),

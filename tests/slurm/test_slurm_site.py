@@ -12,7 +12,8 @@ from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.trial import LaunchSpec
 from tests.helpers.history import trial_of
-from tests.slurm.on_lab import Trials, processes_with, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import Trials, processes_with
 
 PROFILE = profile("p", "--xla_a=1")
 PROBE = 'echo "$SLURM_PROCID of $SLURM_NTASKS on $SLURM_STEP_NODELIST"'
@@ -65,12 +66,12 @@ def until_up(trials: Trials, spec: LaunchSpec, word: str) -> list[str]:
     """
     job = trials.launch("contained", spec)
     paths = [trials.folder(job) / f"log.{rank}.txt" for rank in (0, 1)]
-    wait_until(lambda: all(path.exists() and "up\n" in path.read_text() for path in paths))
+    until(lambda: all(path.exists() and "up\n" in path.read_text() for path in paths))
     logs = [path.read_text() for path in paths]
     for rank, log in enumerate(logs):
         assert f"{rank} of 2 on " in log
     assert len(processes_with(word)) >= 2
     trials.executor.cancel([job], root=trials.root)
     assert trials.end(job).state == "cancelled"
-    wait_until(lambda: not processes_with(word))
+    until(lambda: not processes_with(word))
     return logs

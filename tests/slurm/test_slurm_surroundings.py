@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.on_lab import TRIALS, Faults, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import TRIALS, Faults
 
 HOUR_S = 3600
 PAGE_BYTES = 4096
@@ -80,7 +81,7 @@ def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
     faults.write(declared, conftest=SMALL)
     session = faults.start("-n2")
     faults.victim()
-    wait_until(lambda: len(faults.project.submitted) == TRIALS)
+    until(lambda: len(faults.project.submitted) == TRIALS)
     disk.fill()
     said = faults.released(session)
     assert "No space left on device" in said, said
@@ -132,4 +133,4 @@ def test_clocks_that_jump_end_nothing_and_start_nothing(
 def wait_for_turns(beat: Path) -> None:
     """Wait until the process that drives has looked at the jobs several times more."""
     before_ns = beat.stat().st_mtime_ns
-    wait_until(lambda: beat.stat().st_mtime_ns > before_ns + 2_000_000_000)
+    until(lambda: beat.stat().st_mtime_ns > before_ns + 2_000_000_000)

@@ -20,8 +20,9 @@ from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import TrialStatus
 from pytest_xlatune.model.rotation import read_rotation
 from tests.helpers.scripted import COPY, RotationsStudy, campaign_of, spec_of
+from tests.helpers.waiting import until
 from tests.slurm import lab_sweep
-from tests.slurm.on_lab import Project, Trials, wait_until
+from tests.slurm.on_lab import Project, Trials
 
 LAB_SWEEP = lab_sweep.__file__
 NODES = ("--xlatune-nodelist", "node[001-004]")
@@ -35,7 +36,7 @@ def test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job(
     project: Project,
 ) -> None:
     first = project.start(LAB_SWEEP, "-n", "2", *SCREEN, *NODES)
-    wait_until(lambda: len(project.measured) == 1)
+    until(lambda: len(project.measured) == 1)
     os.killpg(first.pid, signal.SIGKILL)  # the controller and its workers
     first.wait()
     before, over = len(project.submitted), len(project.events("trial-ended"))

@@ -20,7 +20,8 @@ from pytest_xlatune.executors.slurm import SHOWN_DIGEST
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.result import State
-from tests.slurm.on_lab import Trials, processes_with, put_before, slurm, wait_until
+from tests.helpers.waiting import until
+from tests.slurm.on_lab import Trials, processes_with, put_before, slurm
 
 ALL = ("node001", "node002", "node003", "node004")
 ENVIRONMENT = (sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))")
@@ -193,7 +194,7 @@ def test_jobs_that_slurm_has_forgotten_are_still_over(trials: Trials, lab: Modul
     never = trials.submit("never", "true", options={"hold": ""})
     assert trials.poll(never).state is State.PENDING
     slurm("scancel", never.job_id)
-    wait_until(lambda: not slurm("squeue", "-h", "-t", "all"))
+    until(lambda: not slurm("squeue", "-h", "-t", "all"))
 
     watched = [good, bad, never]
     someone_else = trials.new_executor(round_s=0)
@@ -270,7 +271,7 @@ def test_an_sbatch_that_outlives_its_session_is_waited_for(
     put_before(tmp_path, {"sbatch": f"#!/bin/bash\n{waits}\n"}, monkeypatch)
     first = subprocess.Popen(session_that_submits(trials, "outlived"))
     try:
-        wait_until(asked.exists)
+        until(asked.exists)
     finally:
         first.kill()  # the session alone: its sbatch still asks
         first.wait()

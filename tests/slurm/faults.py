@@ -51,30 +51,30 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("other nodes in the next session", "refused, or begun anew"),
     f"{_S}faults.py::test_a_hitch_at_every_submission_is_waited_out":
         ("each sbatch fails once", "tried again"),
-    f"{_S}people.py::test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again":
+    f"{_S}faults.py::test_a_trial_that_a_person_puts_back_is_waited_for_and_run_again":
         ("a person puts a running trial back", "waited for, told, run again"),
-    f"{_S}people.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
+    f"{_S}faults.py::test_a_job_that_never_starts_stops_the_sweep_with_the_remedy":
         ("a limit that never lets it start", "the sweep stops with the remedy"),
-    f"{_S}people.py::test_a_job_that_a_person_holds_is_waited_for":
+    f"{_S}faults.py::test_a_job_that_a_person_holds_is_waited_for":
         ("a person holds a job", "waited for, told"),
-    f"{_S}people.py::test_a_suspended_trial_is_told_and_its_time_does_not_count":
+    f"{_S}faults.py::test_a_suspended_trial_is_told_and_its_time_does_not_count":
         ("a person suspends a trial", "told, no hang"),
-    f"{_S}people.py::test_a_preempted_trial_is_run_again": ("preempted", "run again"),
-    f"{_S}people.py::test_a_sweep_queues_behind_the_job_of_another_and_names_it":
+    f"{_S}faults.py::test_a_preempted_trial_is_run_again": ("preempted", "run again"),
+    f"{_S}faults.py::test_a_sweep_queues_behind_the_job_of_another_and_names_it":
         ("a stranger's job on a node", "queued, job named"),
-    f"{_S}people.py::test_a_number_that_the_controller_gave_away_again_is_no_longer_ours":
+    f"{_S}faults.py::test_a_number_that_the_controller_gave_away_again_is_no_longer_ours":
         ("controller lost its state, number reused", "the stranger left alone"),
-    f"{_S}people.py::test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory":
+    f"{_S}faults.py::test_a_trial_that_takes_more_memory_than_its_job_may_is_out_of_memory":
         ("more memory than the job may", "out-of-memory, oom-host"),
-    f"{_S}people.py::test_a_work_directory_that_is_away_is_waited_for_and_told":
+    f"{_S}faults.py::test_a_work_directory_that_is_away_is_waited_for_and_told":
         ("work directory away under a sweep", "waited for, told"),
-    f"{_S}standstill.py::test_a_fatal_line_ends_a_trial_whose_processes_stay":
+    f"{_S}faults.py::test_a_fatal_line_ends_a_trial_whose_processes_stay":
         ("fatal line, processes stay", "ended, by its class"),
-    f"{_S}standstill.py::test_a_hang_ends_as_its_phase_says":
+    f"{_S}faults.py::test_a_hang_ends_as_its_phase_says":
         ("hang in each phase", "ended, by its phase"),
-    f"{_S}surroundings.py::test_a_full_work_directory_ends_the_session_and_the_next_goes_on":
+    f"{_S}faults.py::test_a_full_work_directory_ends_the_session_and_the_next_goes_on":
         ("work directory full", "ends with a message; goes on"),
-    f"{_S}surroundings.py::test_clocks_that_jump_end_nothing_and_start_nothing":
+    f"{_S}faults.py::test_clocks_that_jump_end_nothing_and_start_nothing":
         ("clocks jump five hours", "not noticed"),
     f"{_S}accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten":
         ("controller has forgotten a job", "sacct tells its end"),
@@ -82,7 +82,7 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("MaxSubmitJobs of the accounting", "waited for, told"),
     f"{_S}accounting.py::test_a_sweep_does_not_miss_slurmdbd":
         ("slurmdbd killed under a sweep", "not missed"),
-    f"{_S}secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":
+    f"{_S}accounting.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret":
         ("secrets planted in twelve ways", "in no record"),
     f"{_S}sweeps.py::test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job":
         ("kill -9 of a JAX sweep", "resumed"),

@@ -18,8 +18,8 @@ SAMPLE = (
     "test_slurm_faults.py::test_a_node_drained_before_the_start_is_named_and_nothing_submitted",
     "test_slurm_faults.py::test_the_controller_may_die_and_come_back",
     "test_slurm_faults.py::test_killed_workers_controllers_and_rivals_lose_and_double_nothing",
-    "test_slurm_standstill.py::test_a_fatal_line_ends_a_trial_whose_processes_stay",
+    "test_slurm_faults.py::test_a_fatal_line_ends_a_trial_whose_processes_stay",
     "test_slurm_allocation.py::test_a_killed_session_loses_and_doubles_nothing",
     "test_slurm_accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten",
-    "test_slurm_secrets.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret",
+    "test_slurm_accounting.py::test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret",
 )

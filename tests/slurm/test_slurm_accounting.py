@@ -1,9 +1,10 @@
-"""The same cluster with slurmdbd: what sacct knows after the controller has forgotten."""
+"""The same cluster with slurmdbd: what sacct knows, and that its books show no secret."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -11,8 +12,9 @@ import pytest
 from pytest_xlatune.executors import Request
 from pytest_xlatune.executors.slurm._commands import run_command
 from pytest_xlatune.model.result import State
+from tests.helpers import secrets_planted as planted
 from tests.helpers.waiting import until
-from tests.slurm.on_lab import TRIALS, Faults, Trials, slurm
+from tests.slurm.on_lab import TRIALS, Faults, Project, Trials, slurm
 
 pytestmark = pytest.mark.usefixtures("accounting")
 
@@ -69,3 +71,34 @@ def test_a_sweep_does_not_miss_slurmdbd(faults: Faults, lab: ModuleType) -> None
     assert run_command(["sacct"]).code != 0
     faults.assert_undisturbed(said)
     assert faults.project.jobs == TRIALS
+
+
+def test_no_record_of_slurm_and_no_file_of_a_run_shows_a_secret(
+    project: Project, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*planted.INHERITED)
+    planted.write(project.path, executor="slurm")
+    junit = project.path / "junit.xml"
+    said = project.run(
+        "test_sweep.py",
+        "--xlatune-nodelist=node[001-002]",
+        "--xlatune-yes",
+        "-vv",
+        f"--junitxml={junit}",
+    )
+    logs = list(planted.logs(project.path / "work", "secretive"))
+    assert len(logs) == 1, said
+    # what the submitter's shell exports is not the job's: a node's own login has it, or nothing
+    assert f"got {planted.digest_of(has_profile=True, inherited='')}" in logs[0]
+    # slurmctld hands its records to slurmdbd when it gets to it, later still after a restart
+    until(lambda: "xlt-secretive" in slurm("sacct", "-P", "-o", "ALL"))
+    records = [
+        slurm("scontrol", "show", "job", "-dd"),
+        slurm("sacct", "-P", "-o", "ALL"),
+        Path(lab.FOLDER, "log", "jobcomp.txt").read_text(encoding="utf-8"),
+    ]
+    for text in (said, *records, junit.read_text(encoding="utf-8")):
+        assert planted.shown_in(text) == []
+    assert planted.leaks(project.path / "work") == {}
+    assert planted.leaks(project.path / "reports") == {}
+    assert planted.open_ones(project.path / "work" / "pretend") == []

@@ -1,18 +1,22 @@
-"""Options, xlatune.toml and sweep files: what they may say, and which place wins."""
+"""Options, xlatune.toml, sweep files, env files: what they say, and what a sweep makes of it."""
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import pytest_xlatune
 from pytest_xlatune import (
     CellSettings,
     CommandLauncher,
     ConfigError,
+    DesignSettings,
     Gate,
     Limits,
     MaxTextLauncher,
@@ -25,10 +29,18 @@ from pytest_xlatune import (
     profile,
 )
 from pytest_xlatune.launchers.container import ContainerLauncher, configured
-from pytest_xlatune.sweep.groups import GROUPS, OPTIONS, RunSettings
+from pytest_xlatune.model.hosts import expand, parts
+from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values
+from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.report.render import terminal
+from pytest_xlatune.sweep.deployed import NoEnv, deployed_env, with_sourced
+from pytest_xlatune.sweep.groups import GROUPS, OPTIONS, RunSettings, UserOptions
+from pytest_xlatune.sweep.registry import put_in_use, study_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import resolve_options
-from tests.helpers.probes import maxtext
+from pytest_xlatune.tasks.plan import plan_of
+from tests.helpers.history import study
+from tests.helpers.probes import make_cell, maxtext
 
 SHA = "sha256:" + "ab" * 32
 FILE = f"""\
@@ -403,3 +415,237 @@ def test_axes_are_held_against_the_nodes(axes: str, devices: int, words: str) ->
         return
     with pytest.raises(ConfigError, match=words):
         sweep.resolve()
+
+
+DECLARED = Sweep(
+    name="s",
+    launcher=CommandLauncher(argv=("train.sh", "{steps}")),
+    profiles=tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(25)),
+    cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
+    design=DesignSettings(budget=65),
+)
+SIXTEEN = expand("node[001-016]")
+
+
+def split(declared: Sweep = DECLARED, **said: Any) -> ResolvedSweep:
+    values = {"nodelist": SIXTEEN, "slots": 8, **said}
+    return declared.resolve(UserOptions(values=values))
+
+
+def test_the_node_list_is_split_in_its_order() -> None:
+    assert parts(("d", "a", "c", "b"), 2) == (("d", "a"), ("c", "b"))
+    found = split(nodelist=("d", "a", "c", "b"), slots=2)
+    assert found.slots == (("d", "a"), ("c", "b"))
+    assert found.cell.nodelist == ("d", "a")
+    assert found.nodelist == ("d", "a", "c", "b")
+    assert found.sweep.site.resources.nodes == 2, "of a trial"
+    study = found.tuning()
+    assert [each.nodelist for each in study.cells] == [("d", "a"), ("c", "b")]
+    assert found.folder == split(nodelist=("d", "a"), slots=1).folder
+    own = replace(DECLARED, site=SiteSettings(nodelist=SIXTEEN, slots=4))
+    assert own.resolve().slots == parts(SIXTEEN, 4)
+    assert split(nodes=2).slots == parts(SIXTEEN, 8), "nodes are those of a trial"
+    layout: Any = split().tuning().layout
+    assert own.finalist_count(slots=8) == layout.finalists
+
+
+GATE = replace(DECLARED, profiles=DECLARED.profiles[:1], gate=Gate())
+
+
+@pytest.mark.parametrize(
+    ("declared", "said", "message"),
+    [
+        (DECLARED, {"nodelist": SIXTEEN[:15]},
+         "cannot be split into 8 equal slots; leave out 7 nodes, or ask for 3 or 5 or 15 slots"),
+        (DECLARED, {"nodelist": None}, "nodes of all slots"),
+        (DECLARED, {"nodes": 16}, "16 nodes .*2 for each of 8"),
+        (DECLARED, {"executor": "local"}, "this machine, which is one slot"),
+        (GATE, {}, "gate has no slots.*leave them out"),
+    ],
+)  # fmt: skip
+def test_slots_that_cannot_be_are_one_message(
+    declared: Sweep, said: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"(?s)sweep 's'.*{message}"):
+        split(declared, **said)
+
+
+def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:
+    def shown(executor: str) -> str:
+        found = split(executor=executor)
+        plan = plan_of(found, found.tuning(), workdir=tmp_path, shows_all=True)
+        return "\n".join(terminal(plan))
+
+    text, step = shown("slurm"), shown("allocation")
+    for words in (
+        "65 jobs to run, each on 2 nodes",
+        "at most 7 h 30 min on 8 slots side by side",  # ten trials of 45 min
+        "nodes: node[001-002]; node[003-004]; ",
+    ):
+        assert words in " ".join(text.split())
+    assert "#SBATCH --nodelist='node[001-002]'" in text
+    assert "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 " in step
+    assert "'--nodelist=node[001-002]'" in step
+    assert "#SBATCH" not in step
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_nodes_of_an_allocation_around_the_session_are_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[001-004]")
+    found = split(nodelist=None, slots=2, executor="allocation")
+    assert found.slots == (("node001", "node002"), ("node003", "node004"))
+
+
+@pytest.mark.parametrize(
+    ("status", "block", "rotates"),
+    [
+        pytest.param(TrialStatus.PLANNED, 0, False, id="a job of its screen is planned"),
+        pytest.param(TrialStatus.MEASURED, 1, False, id="jobs of its blocks decide already"),
+        pytest.param(TrialStatus.MEASURED, 0, True, id="its jobs are over: others may rotate"),
+    ],
+)
+def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
+    status: TrialStatus, block: int, *, rotates: bool
+) -> None:
+    """A pace that is known by now made the rest of it a rotation, with one baseline left out."""
+    python = CommandLauncher(argv=(sys.executable, "train.py"))
+    sweep = replace(DECLARED, launcher=python, design=DesignSettings())
+    found = split(sweep, nodelist=None, slots=1, executor="local")
+    jobs = replace(found.tuning(), rotation=None).decide(()).due
+    first, second = [trial for trial in jobs if not trial.is_baseline][:2]
+    score = Score(value=6.0, tgs=400.0, step_s=0.1, n_steps=10, window=(5, 14))
+    over = Outcome(state=State.COMPLETED, start_s=0.0, end_s=2.0)
+    earlier = (
+        TrialResult(trial=first, status=TrialStatus.MEASURED, score=score, outcome=over),
+        TrialResult(trial=replace(second, block=block), status=status),
+    )
+    assert found.tuning().rotates
+    assert found.tuning(earlier=earlier).rotates is rotates
+
+
+def test_the_study_of_a_campaign_is_that_of_its_ledger() -> None:
+    own = study(3, seed=7)
+    put_in_use(own, own.to_json())
+    assert study_of(own.name, json.loads(json.dumps(own.to_json()))) is own
+
+
+def test_one_with_a_secret_that_no_ledger_has_is_not() -> None:
+    own = study(profiles=(profile("token", env={"MY_TOKEN": "hunter2-long-and-secret"}),), seed=7)
+    put_in_use(own, own.to_json())
+    found = study_of(own.name, own.to_json())
+    assert found is not own
+    assert "hunter2" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (("export XLA_FLAGS=--xla_a=1 NCCL_IB_HCA='a:1,^b'\n",
+          'XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_b=x\\ y"\nNOT_EXPORTED=1\necho chatter\n'),
+         {"XLA_FLAGS": "--xla_a=1 --xla_b=x\\ y", "NCCL_IB_HCA": "a:1,^b"}),
+        (("set -a\nfile=mine\n", 'B="$file"\n'), {"file": "mine", "B": "mine"}),
+        (('export SEEN="${SECRET_TOKEN:-nothing}"\n',), {"SEEN": "nothing"}),
+    ],
+    ids=["files append", "all are exported from then on", "the caller's environment stays out"],
+)  # fmt: skip
+def test_files_are_sourced_in_their_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    texts: tuple[str, ...],
+    expected: dict[str, str],
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s")
+    monkeypatch.chdir(tmp_path)
+    names = [f"{number}.env.sh" for number in range(len(texts))]
+    for name, text in zip(names, texts, strict=True):
+        Path(name).write_text(text, encoding="utf-8")
+    assert deployed_env(*names) == expected
+
+
+def test_a_file_that_does_not_run_to_its_end_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "env.sh"
+    with pytest.raises(ConfigError, match=r"env\.sh does not exist"):
+        deployed_env(path)
+    for text, message in (("false\n", "exit code 1"), ("if\n", "exit code")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=message):
+            deployed_env(path)
+
+
+def test_what_env_files_come_to_is_the_cells_without_secrets_and_without_what_varies(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.env.sh"
+    text = """\
+export XLA_FLAGS="${XLA_FLAGS:+$XLA_FLAGS }--xla_b=2"
+export HF_TOKEN=hush-hush-hush
+export OTHER=$HF_TOKEN
+export RUN=$(date +%s%N)
+"""
+    file.write_text(text, encoding="utf-8")
+    launcher = CommandLauncher(argv=("train", "{steps}"), env_files=(str(file),))
+    cell = make_cell(deployed={"XLA_FLAGS": "--xla_a=1"})
+    sourced = with_sourced(cell, launcher)
+    assert sourced.sourced == (("XLA_FLAGS", "--xla_a=1 --xla_b=2"),)
+    assert sourced.digest == with_sourced(cell, launcher).digest
+    file.write_text(text.replace("=2", "=3"), encoding="utf-8")
+    assert with_sourced(cell, launcher).digest != sourced.digest
+    file.unlink()
+    assert with_sourced(cell, launcher) == cell
+
+
+TRAIN = CommandLauncher(argv=("train", "{steps}"))
+AG, LEVEL = "xla_gpu_all_gather_combine_threshold_bytes", "xla_gpu_autotune_level"
+COUNT = "xla_force_host_platform_device_count"
+KEPT = (COUNT, "xla_kept")
+
+
+def restored(flags: str, how: NoEnv) -> Profile:
+    return how.profile(TRAIN, make_cell(deployed={"XLA_FLAGS": flags}))
+
+
+def test_deployed_flags_go_back() -> None:
+    flags = f"--{COUNT}=8 --{AG}=8589934592 --{LEVEL}=2"
+    found = restored(flags, NoEnv(jaxlib="0.7.2"))
+    assert (found.id, found.wave) == (NO_ENV_ID, "wave1")
+    # to the defaults of that release, but for a flag that is the cell
+    assert effective_values(found.flags) == {AG: "31457287", LEVEL: "4"}
+    stated = {LEVEL: "3", "xla_mine": ""}
+    found = restored(f"--{LEVEL}=2 --xla_mine=a --xla_kept=1", NoEnv(defaults=stated, keep=KEPT))
+    assert effective_values(found.flags) == stated
+
+
+PIPELINED = "xla_gpu_enable_pipelined_all_gather"
+
+
+@pytest.mark.parametrize(
+    ("flags", "how", "words"),
+    [
+        (f"--{AG}=1", NoEnv(), f"the default of {AG} in every jaxlib"),
+        ("--xla_mine=1 --xla_ours=2", NoEnv(jaxlib="0.7.2"),
+         "xla_mine, xla_ours in jaxlib 0.7.2 is not known"),
+        (f"--{PIPELINED}=true", NoEnv(jaxlib="0.12.0.1"), PIPELINED),
+        (f"--{COUNT}=8", NoEnv(jaxlib="0.7.2"), "could go back"),
+    ],
+)  # fmt: skip
+def test_there_is_none_and_the_note_says_why(flags: str, how: NoEnv, words: str) -> None:
+    found = restored(flags, how)
+    assert found.is_baseline
+    assert words in found.note
+
+
+def test_env_files_are_sourced_where_they_can_be_read(tmp_path: Path) -> None:
+    first, second = tmp_path / "image.env.sh", tmp_path / "model.env.sh"
+    first.write_text("export XLA_FLAGS=--xla_gpu_autotune_level=2\n", encoding="utf-8")
+    second.write_text('export XLA_FLAGS="$XLA_FLAGS --xla_mine=1"\n', encoding="utf-8")
+    files = (str(first), str(second))
+    launcher = MaxTextLauncher(cwd="/opt/maxtext", config="a.yml", env_files=files)
+    how = NoEnv(defaults={"xla_mine": "0"})
+    flags = [str(flag) for flag in how.profile(launcher, make_cell()).flags]
+    assert flags == ["--xla_gpu_autotune_level=4", "--xla_mine=0"]
+    second.unlink()
+    gone = how.profile(launcher, make_cell())
+    assert gone.is_baseline
+    assert f"{second} cannot be read here" in gone.note

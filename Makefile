@@ -86,7 +86,7 @@ slurm-faults: $(VENV)/.faults
 # on four).
 FLAGSHIPS ?= all
 slurm-flagships: $(VENV)/.faults
-	FLAGSHIPS=$(FLAGSHIPS) $(BIN)/python -m pytest tests/slurm/test_slurm_flagships.py -n 0 -v
+	FLAGSHIPS=$(FLAGSHIPS) $(BIN)/python -m pytest tests/slurm/test_slurm_sweeps.py -k flagship -n 0 -v
 
 $(VENV)/.faults: $(VENV)/.made pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1'

@@ -6,7 +6,7 @@ the flags of a GPU do nothing. So the deployed settings cost most of the speed: 
 level left over from a hunt for a miscompilation, and bfloat16, which a CPU emulates. Two profiles
 undo them. `trainer/` says how much each costs, so that no other load hides it. FLAGSHIP names the
 sweep, FLAGSHIP_NODES on how many nodes its four devices are, 2 or 4. Run by
-`test_slurm_flagships.py`.
+`test_slurm_sweeps.py`.
 """
 
 from __future__ import annotations

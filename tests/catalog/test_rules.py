@@ -17,7 +17,7 @@ from pytest_xlatune.catalog.entries import ANY, Status, history, load, names_of,
 from pytest_xlatune.catalog.rules import RULES, check
 from pytest_xlatune.launchers.command import CommandLauncher
 from pytest_xlatune.logs import read_log
-from pytest_xlatune.model.cell import Axis, Cell, Parallelism, Protocol
+from pytest_xlatune.model.cell import Axis
 from pytest_xlatune.model.channels import PARTS
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
@@ -32,10 +32,11 @@ from pytest_xlatune.model.profile import (
     shell_exports,
 )
 from pytest_xlatune.model.result import Effect
-from pytest_xlatune.model.trial import LaunchSpec, Trial
+from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.sweep.deployed import defaults_of
+from tests.helpers.probes import make_cell, make_trial
 
 LEVEL = "--xla_gpu_autotune_level"
 P2P = "--xla_gpu_enable_pipelined_p2p=true"
@@ -353,17 +354,6 @@ def test_one_of_two_profiles_that_come_to_the_same_is_named() -> None:
     assert rules == [("second", "not-in-effect"), ("second", "twin")]
 
 
-def test_a_refused_flag_that_is_deployed_is_a_fault_and_hides_nothing() -> None:
-    found = examine(
-        [profile("p", "--a=1"), profile("q", "--a=0")], parse_flags("--no_such=1"), stand_in
-    )
-    assert [(each.profile, each.rule, each.level) for each in found.objections] == [
-        ("baseline-deployed", "unknown-flag", Level.FAULT),
-        ("q", "no-op", Level.NOTE),
-    ]
-    assert "--no_such" in found.objections[0].text
-
-
 VMEM = profile("vmem", "--xla_tpu_scoped_vmem_limit_kib=65536 --xla_gpu_autotune_level=0")
 # what libtpu 0.0.52 prints with TPU_STDERR_LOG_LEVEL=0 and TPU_MIN_LOG_LEVEL=0
 LOG = b"""\
@@ -374,13 +364,9 @@ I1123 09:40:31.596485   25377 b295d63588a.cc:912] argv[18]: '--xla_tpu_scoped_vm
 """
 
 
-def launched(arm: Profile, deployed: dict[str, str]) -> LaunchSpec:
-    protocol, parallelism = Protocol(steps=12), Parallelism.parse("FSDP=4")
-    cell = Cell(model_tag="m", parallelism=parallelism, protocol=protocol, deployed=deployed)
-    trial = Trial(
-        cell_digest=cell.digest, profile=arm, protocol=protocol, study="tuning", stage="wave2"
-    )
-    return CommandLauncher(argv=("train", "{steps}")).launch(trial, cell)
+def launched(arm: Profile, **deployed: str) -> LaunchSpec:
+    cell = make_cell(deployed=deployed)
+    return CommandLauncher(argv=("train", "{steps}")).launch(make_trial(cell, arm), cell)
 
 
 def test_a_flag_goes_to_the_library_that_reads_it() -> None:
@@ -395,12 +381,12 @@ def test_a_flag_goes_to_the_library_that_reads_it() -> None:
 
 
 def test_it_is_appended_to_what_is_deployed() -> None:
-    spec = launched(VMEM, {TPU: "--xla_tpu_scoped_vmem_limit_kib=32768"})
+    spec = launched(VMEM, **{TPU: "--xla_tpu_scoped_vmem_limit_kib=32768"})
     assert spec.env[TPU] == (
         "--xla_tpu_scoped_vmem_limit_kib=32768 --xla_tpu_scoped_vmem_limit_kib=65536"
     )
     assert spec.first_env["TPU_STDERR_LOG_LEVEL"] == "0"
-    assert "TPU_STDERR_LOG_LEVEL" not in launched(profile("none"), {}).first_env
+    assert "TPU_STDERR_LOG_LEVEL" not in launched(profile("none")).first_env
     exported = shell_exports((), VMEM.env)
     assert exported.startswith(f'export {TPU}="${{{TPU}:+${TPU} }}"')
     one, other = {TPU: "--a=1 --b=2"}, {TPU: "--b=2 --a=3 --a=1"}

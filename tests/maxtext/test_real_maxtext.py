@@ -112,19 +112,6 @@ def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(workdi
     assert "warp-drive" in board
 
 
-def test_an_evidence_run_leaves_a_program_and_captures_that_can_be_read(workdir: Path) -> None:
-    command = "import sys; from pytest_xlatune.cli import main; sys.exit(main())"
-    words = ("evidence", str(SWEEP_FILE), "baseline-deployed", "--workdir", str(workdir))
-    said = run("-c", command, *words, timeout_s=900)
-    (recorded,) = events(workdir, "evidence-recorded")
-    for kept in ("xla_dump", "xplane.pb"):
-        assert kept in json.dumps(recorded)
-    # FSDP=2 gathers its weights, in a program that the dump of a warm cache would not hold
-    assert "jit_train_step for cpu" in said
-    (program,) = workdir.glob("**/module_*.jit_train_step.cpu_after_optimizations.txt")
-    assert "all-gather" in program.read_text(encoding="utf-8")
-
-
 # what a user's xlatune.toml says for a flagship sweep on a CPU: its file stays as it is
 SITE = """\
 model = "tiny-cpu"

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import Exit
-from pytest_xlatune.tasks.cost import Cost, measured_elsewhere
+from pytest_xlatune.tasks.cost import measured_elsewhere
 from tests.helpers.repositories import Repository
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
 from tests.plugin.conftest import HEAD, STANDARD, SWEEP_FILE, Folder, declaring
@@ -188,14 +188,6 @@ def test_faults_are_said_at_once_and_nothing_runs_but_a_control_is_measured(fold
     assert "NCCL_MAX_NCHANELS is no known variable; did you" in begun.stdout.str()
 
 
-def test_a_plan_names_jobs_node_hours_and_wall_time() -> None:
-    known = Cost(jobs=38, measured=12, nodes=8, trial_s=1680.0, known=12, queue_s=720.0)
-    jobs, hours, wall = known.lines
-    assert jobs.startswith("38 jobs to run, each on 8 nodes; 12 trials")
-    assert re.match("about 142 node-hours: .* 28 min, .* of 12", hours)
-    assert re.search("about 17 h 44 min one after.*waited 12 min", wall)
-
-
 def test_a_plan_takes_what_trials_have_taken_and_the_noise_that_they_have_shown(
     folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,6 +201,7 @@ def test_a_plan_takes_what_trials_have_taken_and_the_noise_that_they_have_shown(
     plan = planned()
     assert re.search(r"\d+ jobs to run, each on 1 node; 5 trials measured", plan)
     assert re.search(r"about 0.\d node-hours: .* \d+ s, .* of \d+ here", plan)
+    assert re.search(r"about \d+ .* one after", plan)
     assert ("is assumed" in plan, "a job noise of" in plan) == (True, False), "single runs"
     folder.run()
     plan = planned()

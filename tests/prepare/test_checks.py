@@ -280,29 +280,6 @@ def test_xlas_own_options_are_those_that_were_probed(target: Target) -> None:
     }
 
 
-@pytest.mark.jax
-def test_a_lint_names_everything_at_once(target: Target) -> None:
-    profiles = [
-        profile("gone", "--xla_gpu_graph_level=0 --xla_gpu_enable_triton_gemm=maybe"),
-        profile("added", "--xla_disable_hlo_passes=fusion"),
-        profile("alone", "--xla_gpu_collective_permute_decomposer_threshold=1024"),
-        profile("buffer", env={"NCCL_BUFFSIZE": "16M"}),
-        profile("fine", "--xla_gpu_enable_triton_gemm=false"),
-        profile("twin", "--xla_gpu_enable_triton_gemm=0"),
-    ]
-    context = Context(deployed=parse_flags("--xla_disable_hlo_passes=algsimp"))
-    found = lint(profiles, context, target)
-    assert [(each.profile, each.rule) for each in found.objections] == [
-        ("gone", "unknown-flag"),
-        ("gone", "bad-value"),
-        ("added", "adds-up"),
-        ("alone", "partner"),
-        ("buffer", "plain-integer"),
-        ("twin", "twin"),
-    ]
-    assert found.jaxlib == target.jaxlib
-
-
 @programs
 @pytest.mark.jax
 def test_every_value_of_the_catalog_is_one_that_xla_takes(target: Target) -> None:

@@ -39,8 +39,7 @@ ACCOUNTING_PACKAGES = ("slurmdbd", "mariadb-server")
 OTHER_PACKAGES = ("podman", "runc", "gettext", "chromium", "fonts-dejavu-core")
 # for a test that kills a slurmd; the others are patient with a busy machine
 QUICK_TO_SEE_A_DEAD_NODE = {"SlurmdTimeout": 5}
-MEMORY_CGROUP = Path("/sys/fs/cgroup/memory/cgroup.procs")
-CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainRAMSpace=yes\n"
+CGROUP_CONF = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
 HOSTS = Path("/etc/hosts")
 HOSTS_LINE = f"127.0.0.1 {' '.join(NODES)} # xlatune slurm lab\n"
 # the daemons live here and are on no ordinary user's PATH
@@ -86,14 +85,12 @@ def is_configured_so() -> bool:
     return CONF.read_text() == _configuration(accounting=has_accounting())
 
 
-def _configuration(*, accounting: bool, memory: bool = False) -> str:
+def _configuration(*, accounting: bool) -> str:
     text = _filled(
         "slurm.conf",
         nodes=f"node[001-{len(NODES):03d}]",
         slurmd=f"[{PORTS['slurmd']}-{PORTS['slurmd'] + len(NODES) - 1}]",
         storage="accounting_storage/" + ("slurmdbd" if accounting else "none"),
-        task="task/cgroup" if memory else "task/none",
-        consumed="CR_Core_Memory" if memory else "CR_Core",
     )
     if accounting:
         text += (
@@ -115,10 +112,8 @@ def has_accounting() -> bool:
     return (FOLDER / "slurmdbd.conf").exists()
 
 
-def start(*, accounting: bool = False, memory: bool = False) -> None:
+def start(*, accounting: bool = False) -> None:
     """Start the lab from nothing; what a dead one left behind is cleared away.
-
-    With `memory` a job's limit is kept by the kernel; `MEMORY_CGROUP` must be there.
 
     Raises:
         LabError: something is missing, or a daemon does not come up.
@@ -130,7 +125,7 @@ def start(*, accounting: bool = False, memory: bool = False) -> None:
         (FOLDER / name).mkdir(parents=True, mode=0o755)
     _make_home()
     CONF.with_name("cgroup.conf").write_text(CGROUP_CONF)
-    CONF.write_text(_configuration(accounting=accounting, memory=memory))
+    CONF.write_text(_configuration(accounting=accounting))
     _resolve_names(present=True)
     _start_munge()
     if accounting:

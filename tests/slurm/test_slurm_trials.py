@@ -19,14 +19,10 @@ import pytest
 from pytest_xlatune.executors import Request, SchedulerDown
 from pytest_xlatune.executors.slurm import SHOWN_DIGEST
 from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
-from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.launchers.container import ContainerLauncher
-from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import State
 from pytest_xlatune.model.trial import LaunchSpec
-from tests.helpers.history import trial_of
 from tests.helpers.waiting import until
 from tests.slurm.on_lab import Trials, processes_with, put_before, slurm
 
@@ -93,27 +89,6 @@ def test_no_secret_of_the_submitter_is_in_the_job(
         assert seen["SLURM_NTASKS"] == "2"
     script = trials.folder(done) / "submitit" / f"{done.job_id}_submission.sh"
     assert "hush-hush" not in script.read_text()
-
-
-def test_the_login_of_our_script_is_the_login_of_slurm(
-    trials: Trials, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # without the getent of the lab: Slurm logs in at the real home
-    monkeypatch.setenv("PATH", os.environ["PATH"].partition(":")[2])
-    seen = []
-    for name, options in (("ours", {}), ("theirs", {"export": "NONE"})):
-        done = trials.submit(name, ENVIRONMENT, spec={"inherit": ("*",)}, options=options)
-        assert trials.end(done).state is State.COMPLETED
-        # what names the attempt's own folder, as where its stacks go
-        seen.append(json.loads(trials.log(done).replace(f"/{name}/", "/")))
-    # the job's own, bash's own, and what other modules of PAM set than the one that reads files
-    others = ("SLURM_", "PWD", "SHLVL", "MAIL", "XDG_")
-    ours, theirs = (
-        {key: value for key, value in each.items() if not key.startswith(others)} for each in seen
-    )
-    assert {key: value for key, value in ours.items() if key in theirs} == theirs
-    # Slurm's reader of a login takes no variable of several lines, and no shell's function
-    assert all("\n" in value or "%%" in key for key, value in ours.items() - theirs.items())
 
 
 def test_flags_arrive_byte_for_byte_on_every_rank(trials: Trials) -> None:
@@ -300,15 +275,6 @@ def test_an_sbatch_that_outlives_its_session_is_waited_for(
 
 PROFILE = profile("p", "--xla_a=1")
 PROBE = 'echo "$SLURM_PROCID of $SLURM_NTASKS on $SLURM_STEP_NODELIST"'
-# what pyxis adds to srun taken away again: the step, its variables and its end are Slurm's own
-WITHOUT_PYXIS = """\
-#!/bin/sh
-for each do
-  shift
-  case $each in --container-*|--no-container-*) ;; *) set -- "$@" "$each" ;; esac
-done
-exec srun "$@"
-"""
 
 
 def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
@@ -322,24 +288,6 @@ def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
     # the first rank alone is asked to tell what XLA has read
     assert re.search(r'(?m)^--xla_dump_to="/.* --xla_from_image=1 --xla_a=1$', first)
     assert "\n--xla_from_image=1 --xla_a=1\n" in second
-
-
-def test_a_step_for_pyxis_is_the_rank_that_it_belongs_to(trials: Trials, tmp_path: Path) -> None:
-    srun = tmp_path / "srun-without-pyxis"
-    srun.write_text(WITHOUT_PYXIS)
-    srun.chmod(0o755)
-    probe = f'{PROBE}; echo "$TRICKY"; echo up; exec sleep 300.47'
-    launcher = ContainerLauncher(
-        inner=CommandLauncher(argv=("bash", "-c", probe)), runtime="pyxis", program=str(srun)
-    )
-    cell = Cell(
-        model_tag="m",
-        parallelism=Parallelism.parse("FSDP=2"),
-        image=f"{tmp_path}/x.sqsh@sha256:{'0' * 64}",
-        deployed={"TRICKY": "a,b 'c' \"d\""},
-    )
-    logs = until_up(trials, launcher.launch(trial_of(cell, PROFILE), cell), "300.47")
-    assert all(" on node[001-002]\na,b 'c' \"d\"\n" in log for log in logs)
 
 
 def until_up(trials: Trials, spec: LaunchSpec, word: str) -> list[str]:

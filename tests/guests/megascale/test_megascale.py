@@ -351,35 +351,6 @@ def test_damaged_digests_raise_nothing_and_name_nothing_new() -> None:
             msgspec.to_builtins(digest)
 
 
-# sentences that are broken into lines
-BROKEN_LINES = {
-    """\
-Megascale detects a hang that is likely caused by data input stall on the
-following hosts. Please check the workers to make sure the data input pipeline
-is working properly.
-The host that have data input stalls are: h-7, h-9
-""": ("DATA_INPUT_STALL", ["h-7", "h-9"]),
-    """\
-Some workers have halted with an unrecoverable error:
-job-a/3:h-3 : INTERNAL: failure to copy data from TPU to host
-Please inspect the error log of these workers:
-job-a/3:h-3
-""": ("UNRECOVERABLE_ERROR", ["h-3"]),
-    """\
-Megascale detects a hang but cannot determine the root cause. Please inspect the
-full digest below.
-""": ("UNKNOWN_CAUSE", []),
-}
-
-
-def test_a_digest_whose_sentences_are_broken_into_lines_is_read() -> None:
-    for text, (cause, hosts) in BROKEN_LINES.items():
-        for dressed in (text, f"{STEP}\n{text}{STEP}\n"):
-            (found,) = read(dressed).digests
-            assert found.cause == cause
-            assert [each.host for each in found.culprits] == hosts
-
-
 # prints MaxText's lines, after two steps the file DIGEST, and hangs or fails as END says
 TRAINER = """\
 import os, pathlib, sys, time

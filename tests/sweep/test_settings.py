@@ -18,7 +18,6 @@ from pytest_xlatune import (
     ConfigError,
     DesignSettings,
     Gate,
-    Limits,
     MaxTextLauncher,
     Patience,
     Protocol,
@@ -165,24 +164,6 @@ def test_a_misspelt_variable_is_not_passed_over() -> None:
         resolve_options({}, {**others, "XLATUNE_MODLE": "x"}, {}, root=Path("/project"))
 
 
-BELONGS = r"budget belongs to DesignSettings; write Sweep\(design=DesignSettings\(budget=...\)\)"
-
-
-@pytest.mark.parametrize(
-    ("group", "keyword", "message"),
-    [
-        (Sweep, "buget", r"keyword 'buget' in Sweep\(...\); did you mean 'budget'"),
-        (Sweep, "budget", BELONGS),
-        (Limits, "node_hour", r"'node_hour' in Limits.*did you mean 'node_hours'"),
-    ],
-)
-def test_an_unknown_keyword_is_told_where_it_belongs(
-    group: Any, keyword: str, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        group(**{keyword: 1})
-
-
 def test_every_option_can_be_set_in_the_file(root: Path) -> None:
     texts = {"executor": "local", "negative": "xfail", "log-level": "debug", "access": "group"}
     texts |= {"parallelism": "PP=3", "step-pattern": "torchtitan", "rotate": "off"}
@@ -259,26 +240,6 @@ def test_a_sweep_takes_cell_launcher_and_container_from_the_file(root: Path) -> 
     found.check()
 
 
-COMMAND = CommandLauncher(argv=("a", "b"))
-
-
-@pytest.mark.parametrize(
-    ("launcher", "settings", "container", "message"),
-    [
-        (COMMAND, {"pyhton": "x"}, {}, r"unknown setting 'pyhton' in f, launcher.*Known: argv"),
-        (COMMAND, {"cwd": 3}, {}, "f, launcher: cwd: found 3, expected text"),
-        (COMMAND, {"argv": [1]}, {}, r"argv: found \[1\], expected a list of text"),
-        (COMMAND, {}, {"inner": "x"}, "unknown setting 'inner' in f, container"),
-        (object(), {"cwd": "/x"}, {}, "object is no dataclass"),
-    ],
-)
-def test_a_setting_that_a_launcher_does_not_have(
-    launcher: Any, settings: dict[str, Any], container: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        configured(launcher, settings, container, where="f")
-
-
 # --- a sweep file ---------------------------------------------------------------------------------
 
 # what a checker of types would refuse, a sweep file may hold
@@ -298,9 +259,48 @@ def declared(**changed: Any) -> Sweep:
     return Sweep(name="kinds", **{"launcher": launcher, "profiles": (SLOW,), **groups, **own})
 
 
+DECLARED = Sweep(
+    name="s",
+    launcher=CommandLauncher(argv=("train.sh", "{steps}")),
+    profiles=tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(25)),
+    cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
+    design=DesignSettings(budget=65),
+)
+SIXTEEN = expand("node[001-016]")
+
+
+def on_eight(axes: str, devices: int = 0) -> ResolvedSweep:
+    nodes = tuple(f"n{number}" for number in range(8))
+    return declared(model_tag="m", parallelism=axes, devices=devices, nodelist=nodes).resolve()
+
+
+def of_a_file(**settings: Any) -> object:
+    """Return what a file's tables make of a launcher."""
+    container = settings.pop("container", {})
+    return configured(CommandLauncher(argv=("a", "b")), settings, container, where="f")
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
+        (lambda: xl.Sweep(buget=1), "keyword 'buget' in Sweep(...); did you mean 'budget'"),
+        (lambda: xl.Sweep(budget=1), "write Sweep(design=DesignSettings(budget=...))"),
+        (lambda: xl.Limits(node_hour=1), "did you mean 'node_hours'"),
+        (lambda: of_a_file(pyhton="x"), "unknown setting 'pyhton' in f, launcher"),
+        (lambda: of_a_file(cwd=3), "f, launcher: cwd: found 3, expected text"),
+        (lambda: of_a_file(argv=[1]), "argv: found [1], expected a list of text"),
+        (lambda: of_a_file(container={"inner": "x"}), "unknown setting 'inner' in f, container"),
+        (lambda: configured(object(), {"cwd": "x"}, {}, where="f"), "object is no dataclass"),
+        (lambda: on_eight("PP=7"), "multiplies to 7, which neither divides 8"),
+        (lambda: on_eight("FSDP=12", 12), "12 devices cannot "),
+        (
+            lambda: split(nodelist=SIXTEEN[:15]),
+            "cannot be split into 8 equal slots; leave out 7 nodes, or ask for 3 or 5 or 15 slots",
+        ),
+        (lambda: split(nodelist=None), "nodes of all slots"),
+        (lambda: split(nodes=16), "2 for each of 8"),
+        (lambda: split(executor="local"), "this machine, which is one slot"),
+        (lambda: split(replace(DECLARED, profiles=(SLOW,), gate=Gate())), "gate has no slots"),
         ({"overrides": {"w": 512}}, "'kinds', cell: overrides['w'] is 512 (int), expected a text"),
         ({"budget": "30"}, "budget is '30' (str), expected a whole number"),
         ({"nodelist": "node1"}, "nodelist is 'node1' (str), expected a tuple"),
@@ -341,6 +341,8 @@ def test_what_a_sweep_file_says_wrong_is_refused_with_its_place(said: Any, messa
 
 
 def test_what_means_the_same_is_taken() -> None:
+    for axes, devices in (("PP=8", 0), ("PP=8,FSDP=8", 64), ("TP=6,FSDP=4", 24)):
+        assert on_eight(axes, devices).cell.nodelist
     lists = {"profiles": [SLOW], "nodelist": ["node1", "node2"]}
     assert declared(per_device_batch_size=8, **lists).name == "kinds"
     assert declared(profiles=(), derived=(Stacks(wave="wave3", slots=1),)).name == "kinds"
@@ -392,41 +394,6 @@ def test_another_configuration_is_another_cell() -> None:
         tagged(long={"max_target_length": "32"}).resolve().check()
 
 
-@pytest.mark.parametrize(
-    ("axes", "devices", "words"),
-    [
-        ("PP=7", 0, "multiplies to 7, which neither divides 8"),
-        ("FSDP=12", 12, "12 devices cannot .* 8 nodes"),
-        ("PP=8", 0, ""),
-        ("PP=8,FSDP=8", 64, ""),
-        ("TP=6,FSDP=4", 24, ""),
-    ],
-)
-def test_axes_are_held_against_the_nodes(axes: str, devices: int, words: str) -> None:
-    sweep = Sweep(
-        name="nodes",
-        launcher=CommandLauncher(argv=("train", "{steps}")),
-        profiles=(profile("p", "--xla_a=1"),),
-        cell=CellSettings(model_tag="m", parallelism=axes, devices=devices),
-        site=SiteSettings(nodelist=tuple(f"n{number}" for number in range(8))),
-    )
-    if not words:
-        assert sweep.resolve().cell.nodelist
-        return
-    with pytest.raises(ConfigError, match=words):
-        sweep.resolve()
-
-
-DECLARED = Sweep(
-    name="s",
-    launcher=CommandLauncher(argv=("train.sh", "{steps}")),
-    profiles=tuple(profile(f"p{k:02}", f"--xla_p{k}=1") for k in range(25)),
-    cell=CellSettings(model_tag="m", parallelism="FSDP=2"),
-    design=DesignSettings(budget=65),
-)
-SIXTEEN = expand("node[001-016]")
-
-
 def split(declared: Sweep = DECLARED, **said: Any) -> ResolvedSweep:
     values = {"nodelist": SIXTEEN, "slots": 8, **said}
     return declared.resolve(UserOptions(values=values))
@@ -447,27 +414,6 @@ def test_the_node_list_is_split_in_its_order() -> None:
     assert split(nodes=2).slots == parts(SIXTEEN, 8), "nodes are those of a trial"
     layout: Any = split().tuning().layout
     assert own.finalist_count(slots=8) == layout.finalists
-
-
-GATE = replace(DECLARED, profiles=DECLARED.profiles[:1], gate=Gate())
-
-
-@pytest.mark.parametrize(
-    ("declared", "said", "message"),
-    [
-        (DECLARED, {"nodelist": SIXTEEN[:15]},
-         "cannot be split into 8 equal slots; leave out 7 nodes, or ask for 3 or 5 or 15 slots"),
-        (DECLARED, {"nodelist": None}, "nodes of all slots"),
-        (DECLARED, {"nodes": 16}, "16 nodes .*2 for each of 8"),
-        (DECLARED, {"executor": "local"}, "this machine, which is one slot"),
-        (GATE, {}, "gate has no slots.*leave them out"),
-    ],
-)  # fmt: skip
-def test_slots_that_cannot_be_are_one_message(
-    declared: Sweep, said: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=rf"(?s)sweep 's'.*{message}"):
-        split(declared, **said)
 
 
 def test_a_plan_says_wall_time_and_node_hours_with_slots(tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec, read_rotation
 from pytest_xlatune.prepare.preflight import check_keys, known_keys
 from pytest_xlatune.sweep.declaration import load_sweep
-from tests.helpers.ledger_lines import events_in, whole_lines
-from tests.helpers.words import in_words
+from tests.helpers.words import events_in, in_words, whole_lines
 
 ROOT = Path(__file__).parents[2]
 SWEEP_FILE = ROOT / "sweeps" / "test_maxtext_cpu.py"

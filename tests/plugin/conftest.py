@@ -10,9 +10,9 @@ import pytest
 
 from tests.helpers.captures import node
 from tests.helpers.hlo_programs import text as hlo_text
-from tests.helpers.ledger_lines import events_in
 from tests.helpers.sessions import run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
+from tests.helpers.words import events_in
 
 # Prints MaxText's lines; how fast depends on the flags, how it ends on the profile's variables.
 TRAINER = """\

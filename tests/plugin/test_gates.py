@@ -16,10 +16,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from pytest_xlatune.cli import main
-from tests.helpers.ledger_lines import events_in
 from tests.helpers.repositories import Repository
 from tests.helpers.sessions import run_inside
-from tests.helpers.words import in_words
+from tests.helpers.words import events_in, in_words
 from tests.plugin.conftest import HEAD, OF_ITS_COMMIT, SWEEP_FILE, Folder, declaring
 
 TESTS = """

@@ -78,9 +78,9 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("secrets planted in twelve ways", "in no record"),
     f"{_S}sweeps.py::test_a_killed_jax_sweep_over_four_nodes_is_resumed_without_a_further_job":
         ("kill -9 of a JAX sweep", "resumed"),
-    f"{_S}maxtext_slurm.py::test_a_signal_to_it_cancels_the_job":
+    f"{_S}trials.py::test_a_signal_to_it_cancels_the_job":
         ("signal to a site's launcher", "its job cancelled"),
-    f"{_S}maxtext_slurm.py::test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next":
+    f"{_S}trials.py::test_a_job_left_by_a_process_that_was_killed_is_cancelled_by_the_next":
         ("site's launcher killed", "its job found"),
     f"{_S}trials.py::test_no_secret_of_the_submitter_is_in_the_job":
         ("secret in the submitter's shell", "not in the job"),

@@ -25,13 +25,23 @@ from pytest_xlatune.executors.slurm import SlurmExecutor
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from tests.helpers.ledger_lines import events_in
 from tests.helpers.tell_options import TELL_OPTIONS
 from tests.helpers.waiting import until
+from tests.helpers.words import events_in
 from tests.plugin.conftest import DESIGN, HEAD, edited
 from tests.slurm import lab
 
 ROUNDS = "lab_rounds"
+# a plugin for the sessions: they ask Slurm twice a second, for a trial takes a second
+QUICKEN = """\
+import functools
+
+def pytest_configure():
+    from pytest_xlatune.executors.slurm import SlurmExecutor
+    from pytest_xlatune.executors.slurm.allocation import AllocationExecutor
+    for each in (SlurmExecutor, AllocationExecutor):
+        each.__init__ = functools.partialmethod(each.__init__, round_s=0.5)
+"""
 TRIALS = 3  # of the sweep of `Faults`: a baseline, the profile with the fault, one more
 SLOT = ("--xlatune-nodelist", "node[001-002]")
 
@@ -177,7 +187,7 @@ class Project:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._started: list[subprocess.Popen[bytes]] = []
-        shutil.copy(Path(__file__).with_name(f"{ROUNDS}.py"), path)
+        (path / f"{ROUNDS}.py").write_text(QUICKEN, encoding="utf-8")
 
     def start(self, sweep: str, *args: str) -> subprocess.Popen[bytes]:
         """Start a session in the background; its words are in `said`."""

@@ -290,7 +290,7 @@ def of_a_file(**settings: Any) -> object:
         (lambda: of_a_file(cwd=3), "f, launcher: cwd: found 3, expected text"),
         (lambda: of_a_file(argv=[1]), "argv: found [1], expected a list of text"),
         (lambda: of_a_file(container={"inner": "x"}), "unknown setting 'inner' in f, container"),
-        (lambda: configured(object(), {"cwd": "x"}, {}, where="f"), "object is no dataclass"),
+        (lambda: configured(xl, {"cwd": "x"}, {}, where="f"), "module is no dataclass"),
         (lambda: on_eight("PP=7"), "multiplies to 7, which neither divides 8"),
         (lambda: on_eight("FSDP=12", 12), "12 devices cannot "),
         (

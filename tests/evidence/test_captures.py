@@ -50,6 +50,7 @@ from tests.helpers.captures import (
     trace_json,
 )
 from tests.helpers.hlo_programs import DATA
+from tests.helpers.payloads import is_gone
 from tests.helpers.second_looks import tried
 from tests.helpers.waiting import until
 
@@ -527,14 +528,6 @@ def test_captures_are_drilled_alike_side_by_side_and_one_by_one(
     assert "node3.xplane.pb" in " ".join(alone[1])
 
 
-def _is_running(process: int) -> bool:
-    try:
-        # 4711 (python) S 1 4711 ...
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_no_process_stays_behind_a_command_that_is_killed(tmp_path: Path) -> None:
     paths = _many(tmp_path)
     code = f"""if True:
@@ -552,7 +545,7 @@ def test_no_process_stays_behind_a_command_that_is_killed(tmp_path: Path) -> Non
         until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
         command.kill()
     processes = [int(each.stem) for each in tmp_path.glob("*.pid")]
-    until(lambda: not any(map(_is_running, processes)))
+    until(lambda: all(map(is_gone, processes)))
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,8 +27,7 @@ from tests.helpers import golden
 from tests.helpers.payloads import is_gone
 from tests.helpers.tables import rows
 from tests.helpers.waiting import until
-from tests.slurm.faults import FAULTS
-from tests.slurm.sample import SAMPLE
+from tests.slurm.faults import FAULTS, SAMPLE
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = {"partition": "lab", "contiguous": ""}

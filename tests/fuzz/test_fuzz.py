@@ -204,11 +204,7 @@ SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 
 def log_samples() -> Iterator[bytes]:
-    labels = (
-        "",
-        " 0: I0112 07:08:09.123456 140001 metric_logger.py:226] ",
-        "(MaxTextTrainerActor pid=812, ip=10.0.0.7) ",
-    )
+    labels = ("", " 0: I0112 07:08:09.123456 140001 metric_logger.py:226] ", "(Actor pid=812) ")
     plain, labelled, of_ray = (
         "".join(f"{label}{step(each, 990.5 + each)}\n" for each in range(12)) for label in labels
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,3 +37,12 @@ def events_in(ledgers: Iterable[Path], kind: str) -> list[dict[str, Any]]:
     """Return the events of a kind in some ledgers, which are read in the order of their names."""
     lines = (line for path in sorted(ledgers) for line in whole_lines(path))
     return [line for line in lines if line["event"] == kind]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Give each place of a value of JSON: the container and the key."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    for key in list(keys):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from places(value[key])

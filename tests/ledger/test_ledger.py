@@ -12,7 +12,6 @@ import subprocess
 import sys
 import types
 import typing
-from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -79,6 +78,7 @@ from tests.helpers.probes import make_cell
 from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.tables import rows
 from tests.helpers.waiting import LIMIT_S
+from tests.helpers.words import places
 
 # one trial that fails and comes again, another that is planned
 CELL = Cell(model_tag="toy-1b", parallelism=Parallelism.parse("FSDP=2"), deployed={"A": "1,2 'x'"})
@@ -448,15 +448,6 @@ HOSTILE = {
     "100,000 brackets": "[" * 100_000,
 }
 UNREAD = [*HOSTILE][-2:]
-
-
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Give each place of a value of JSON: the container and the key."""
-    keys = value.keys() if isinstance(value, dict) else range(len(value))
-    for key in list(keys):
-        yield value, key
-        if isinstance(value[key], dict | list):
-            yield from places(value[key])
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

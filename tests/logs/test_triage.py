@@ -65,7 +65,6 @@ ENDED = [*steps(0, 6), SIGTERM]
 CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
     "a good run has no cause": (FIFTEEN, DONE, None, Action.NONE),
     "all steps and exit 1": (FIFTEEN, FAILED, "soft-success", Action.SUCCESS),
-    "all steps and exit 143": (FIFTEEN, failed(exit_code=143), "soft-success", Action.SUCCESS),
     "all steps and a time limit": ([*FIFTEEN, TIME], TIMEOUT, "soft-success", Action.SUCCESS),
     "all steps, then a scancel": ([*FIFTEEN, CANCELLED], CANCEL, "soft-success", Action.SUCCESS),
     "all steps, but the last ones after a person's scancel": (
@@ -89,8 +88,6 @@ CASES: dict[str, tuple[list[str], Outcome, str | None, Action]] = {
     "a node died, and what the other ranks print meanwhile": (
         [*ENDED, *steps(7, 9), NCCL, *RAISED], NODE_FAIL, "node-fail", Action.RESUME_NODE),
     "exit 0 with NaN": (steps(0, 14, "nan"), DONE, "numerical-failure", Action.DROP),
-    "exit 1 with NaN in every step": (
-        steps(0, 14, "nan"), FAILED, "numerical-failure", Action.DROP),
     "a logged exception in a good run": (
         [*RAISED, *FIFTEEN], DONE, "python-exception", Action.NONE),
     "OOM that a launcher reports as success": ([OOM], DONE, "oom-gpu", Action.DROP),

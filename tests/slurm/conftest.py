@@ -11,8 +11,8 @@ import pytest
 from filelock import FileLock
 
 from tests.slurm import lab
+from tests.slurm.faults import SAMPLE
 from tests.slurm.on_lab import Faults, Project, Trials
-from tests.slurm.sample import SAMPLE
 
 HERE = Path(__file__).parent
 

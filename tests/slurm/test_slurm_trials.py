@@ -26,7 +26,6 @@ from pytest_xlatune.executors.slurm._poller import ALL_EMPTY_ROUNDS
 from pytest_xlatune.model.errors import SubmissionError
 from pytest_xlatune.model.profile import profile
 from pytest_xlatune.model.result import State
-from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.workers.maxtext_slurm_job import AXES_FILE, PROFILE_FILE, RECORD
 from tests.helpers.waiting import until
 from tests.slurm.on_lab import Trials, processes_with, put_before, slurm
@@ -289,28 +288,18 @@ def test_a_container_on_every_node_knows_its_rank_and_ends_with_its_job(
     probe = f'{PROBE}; echo "$XLA_FLAGS"; trap "exit 0" TERM; echo up; '
     word = str(trials.root)  # of the process inside
     spec = podman_site.spec(PROFILE, "bash", "-c", f"{probe} while :; do sleep 0.2; done", word)
-    first, second = until_up(trials, spec, word)
-    # the first rank alone is asked to tell what XLA has read
-    assert re.search(r'(?m)^--xla_dump_to="/.* --xla_from_image=1 --xla_a=1$', first)
-    assert "\n--xla_from_image=1 --xla_a=1\n" in second
-
-
-def until_up(trials: Trials, spec: LaunchSpec, word: str) -> list[str]:
-    """Launch a job and cancel it when both ranks are up; return their logs.
-
-    A process of each has the word among its arguments, and ends with the job.
-    """
     job = trials.launch("contained", spec)
     paths = [trials.folder(job) / f"log.{rank}.txt" for rank in (0, 1)]
     until(lambda: all(path.exists() and "up\n" in path.read_text() for path in paths))
-    logs = [path.read_text() for path in paths]
-    for rank, log in enumerate(logs):
-        assert f"{rank} of 2 on " in log
+    first, second = (path.read_text() for path in paths)
+    assert ("0 of 2 on " in first, "1 of 2 on " in second) == (True, True)
+    # the first rank alone is asked to tell what XLA has read
+    assert re.search(r'(?m)^--xla_dump_to="/.* --xla_from_image=1 --xla_a=1$', first)
+    assert "\n--xla_from_image=1 --xla_a=1\n" in second
     assert len(processes_with(word)) >= 2
     trials.executor.cancel([job], root=trials.root)
     assert trials.end(job).state == "cancelled"
     until(lambda: not processes_with(word))
-    return logs
 
 
 SUBMIT = """\

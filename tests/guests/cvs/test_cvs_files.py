@@ -22,6 +22,7 @@ from pytest_xlatune.model.errors import ConfigError
 from tests.helpers.second_looks import BESIDE_THE_LAB
 from tests.helpers.sessions import quick_trials, run_inside, run_with_workers
 from tests.helpers.tell_options import TELL_OPTIONS
+from tests.helpers.words import places
 
 Data = dict[str, Any]
 
@@ -366,21 +367,13 @@ ODD: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def places(data: Any) -> list[tuple[Any, Any]]:
-    """Return every object and list of a file with each of its keys."""
-    if not isinstance(data, dict | list):
-        return []
-    keys = list(data) if isinstance(data, dict) else range(len(data))
-    return [each for key in keys for each in ((data, key), *places(data[key]))]
-
-
 def test_damaged_files_end_in_one_kind_of_error(tmp_path: Path) -> None:
     """Values are swapped, keys dropped, nested, renamed: one to three changes in a file."""
     path, chance, refused = tmp_path / "config.json", random.Random(15), 0
     for _ in range(1500):
         data = copy.deepcopy(chance.choice([*FILES.values()]))
         for _ in range(chance.randint(1, 3)):
-            if not (found := places(data)):
+            if not (found := list(places(data))):
                 continue
             below, key = chance.choice(found)
             kind = chance.choice(["drop", "rename", "deeper", "twice", "odd", "odd"])

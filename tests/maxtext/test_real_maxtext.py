@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
@@ -47,11 +47,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("work")
-
-
 def run(*words: str, cwd: Path = ROOT, timeout_s: float) -> str:
     """Run Python to its end, which must be a good one; return what it printed."""
     done = subprocess.run(
@@ -60,10 +55,6 @@ def run(*words: str, cwd: Path = ROOT, timeout_s: float) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-3000:]
     return done.stdout
-
-
-def events(workdir: Path, kind: str) -> list[dict[str, Any]]:
-    return events_in(workdir.glob("maxtext-cpu/*/ledger.jsonl"), kind)
 
 
 def test_the_release_knows_the_keys_of_the_sweep_and_of_the_catalog_and_not_a_forks() -> None:
@@ -85,29 +76,30 @@ def test_the_release_knows_the_keys_of_the_sweep_and_of_the_catalog_and_not_a_fo
     assert faults == [f"unknown key '{key}'" for key in (of_a_fork, "remat_polisy")]
 
 
-def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(workdir: Path) -> None:
+def test_the_sweep_runs_to_its_leaderboard_and_an_unknown_flag_is_dropped(tmp_path: Path) -> None:
     said = run(
         *("-m", "pytest", str(SWEEP_FILE), "-n", "0", "-p", "no:cacheprovider"),
-        *("-k", "baseline or warp or threshold", "--xlatune-workdir", str(workdir)),
-        *("--xlatune-reports", str(workdir / "reports")),
+        *("-k", "baseline or warp or threshold", "--xlatune-workdir", str(tmp_path)),
+        *("--xlatune-reports", str(tmp_path / "reports")),
         timeout_s=1800,
     )
     assert "2 passed" in said
     assert "1 xfailed" in said
-    results = {each["result"]["trial"]["profile"]["id"]: each["result"]
-               for each in events(workdir, "trial-ended")}  # fmt: skip
+    (ledger,) = tmp_path.glob("maxtext-cpu/*/ledger.jsonl")
+    ended = (each["result"] for each in events_in([ledger], "trial-ended"))
+    results = {each["trial"]["profile"]["id"]: each for each in ended}
     baseline = results["baseline-deployed"]
     assert baseline["status"] == "measured"
     assert baseline["score"]["n_steps"] >= 6, "how many are left decides how steady the machine was"
     dropped = results["warp-drive"]
     assert dropped["status"] == "dropped"
     assert dropped["findings"][0]["cls"] == "unknown-flag"
-    node = events(workdir, "environment-seen")[0]["nodes"][0]
+    node = events_in([ledger], "environment-seen")[0]["nodes"][0]
     assert node["packages"].keys() >= {"python", "jax", "jaxlib"}
     assert node["devices"]["platform"] == "cpu"
     assert node["node"]["kernel"]
     assert node["code"], "the package of MaxText is hashed"
-    board = (workdir / "reports" / "maxtext-cpu" / "leaderboard.md").read_text(encoding="utf-8")
+    board = (tmp_path / "reports" / "maxtext-cpu" / "leaderboard.md").read_text(encoding="utf-8")
     assert "warp-drive" in board
 
 

@@ -33,10 +33,8 @@ ROOT = {
     **dict.fromkeys(("dev", "proc", "sys", "tmp", "usr", "etc"), ""),
 }
 # A machine in a sandbox may set no higher limits than its own, and mixes both kinds of cgroups.
-WAYS = (
-    ("podman", ()),
-    ("podman --runtime runc", ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")),
-)
+PROGRAM = "podman --runtime runc"
+ARGS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024")
 
 
 def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -47,20 +45,9 @@ def podman(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes
 
 @dataclass(frozen=True)
 class PodmanSite:
-    """How podman is called on this machine, and the image, which sets XLA_FLAGS."""
+    """The image, which sets XLA_FLAGS, and trials in it."""
 
     image: str
-    program: str
-    args: tuple[str, ...]
-
-    def launcher(self, *argv: str) -> ContainerLauncher:
-        return ContainerLauncher(
-            inner=CommandLauncher(argv=argv),
-            runtime="podman",
-            program=self.program,
-            args=self.args,
-            mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix),
-        )
 
     def spec(self, of: Profile, *argv: str) -> LaunchSpec:
         cell = Cell(
@@ -69,12 +56,19 @@ class PodmanSite:
             image=self.image,
             deployed={"EMPTY": "", "SOME_TOKEN": "hunter2"},
         )
-        return self.launcher(*argv).launch(make_trial(cell, of), cell)
+        launcher = ContainerLauncher(
+            inner=CommandLauncher(argv=argv),
+            runtime="podman",
+            program=PROGRAM,
+            args=ARGS,
+            mounts=("/usr:/usr:ro", sys.base_prefix, sys.prefix),
+        )
+        return launcher.launch(make_trial(cell, of), cell)
 
 
 @contextlib.contextmanager
 def made_site() -> Iterator[PodmanSite]:
-    """Make an image, find out how podman runs it here, and remove it at the end; or skip."""
+    """Make an image that podman runs here, and remove it at the end; or skip."""
     if shutil.which("podman") is None:
         _missing("podman is not installed (Debian's packages podman and runc)")
     name = f"localhost/xlatune-test-{uuid.uuid4().hex[:8]}"
@@ -84,15 +78,11 @@ def made_site() -> Iterator[PodmanSite]:
         _missing(f"podman makes no image: {made.stderr.decode()[-300:]}")
     try:
         digest = podman("image", "inspect", "--format", "{{.Digest}}", name).stdout.decode().strip()
-        said = ""
-        for program, args in WAYS:
-            words = [*program.split()[1:], "run", "--rm", "--network=host", "-v/usr:/usr:ro", *args]
-            done = podman(*words, name, "true")
-            if done.returncode == 0:
-                yield PodmanSite(image=f"{name}@{digest}", program=program, args=args)
-                return
-            said += f"{program}: {done.stderr.decode()[-200:]} "
-        _missing(f"podman runs nothing here: {said}")
+        words = [*PROGRAM.split()[1:], "run", "--rm", "--network=host", "-v/usr:/usr:ro", *ARGS]
+        done = podman(*words, name, "true")
+        if done.returncode:
+            _missing(f"podman runs nothing here: {done.stderr.decode()[-200:]}")
+        yield PodmanSite(image=f"{name}@{digest}")
     finally:
         podman("rmi", "--force", name)
 

@@ -181,15 +181,6 @@ def test_a_flagship_sweep_runs_waves_1_to_2_on_maxtext_to_its_leaderboard(
     first = note.partition(",")[0].partition(" ")[0]
     tried = {each["trial"]["profile"]["id"] for each in results}
     assert first in tried, "what the evidence chose has been tried"
-    board = (tmp_path / "reports" / name / "leaderboard.md").read_text(encoding="utf-8")
-    verdicts = {each["arm"]: each for each in record["conclusion"]["verdicts"]}
-    verdicts["baseline-deployed"] = record["conclusion"]["reference"]
-    for profile_id in measured:
-        row = next(line for line in board.splitlines() if f"`{profile_id}` |" in line)
-        # a row shows the baseline's TGS times its change; jobs of a busy machine lie apart by more
-        change = verdicts[profile_id]["delta"] or 0.0
-        expected = record["conclusion"]["reference"]["tgs"] * (1 + change)
-        assert float(row.split("|")[3]) == pytest.approx(expected, rel=1e-3)
 
 
 SPEC = RotationSpec(
@@ -269,7 +260,6 @@ def test_programs_of_chosen_truth_are_told_apart_in_a_rotation(tmp_path: Path) -
         assert rotated.lines[step][1] == pytest.approx(loss, rel=0.01)
 
     level_s = level_by_program(rotated)
-    print({name: round(each, 4) for name, each in level_s.items()})  # noqa: T201 - shown by -rP
     baseline_s = level_s[BASELINE_ID]
     assert level_s["opt-level-0"] > 1.2 * baseline_s
     for equal in (f"{BASELINE_ID}~2", "gpu-threshold"):

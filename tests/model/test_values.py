@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from pytest_xlatune.executors import JOB_NAME_PREFIX, request_for
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
@@ -36,7 +36,7 @@ from pytest_xlatune.model.profile import (
     restore_default,
     settings_digest,
 )
-from pytest_xlatune.model.record import Real, Record, Timings, as_columns, canonical, digest
+from pytest_xlatune.model.record import Real, Record, canonical, digest
 from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
@@ -424,20 +424,3 @@ JSON = st.recursive(
 @given(JSON)
 def test_json_that_is_laid_out_is_the_same_json(value: object) -> None:
     assert json.loads(pretty_json(value)) == value
-
-
-class Timed(Record, frozen=True, kw_only=True):
-    steps: Timings = ()
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "steps", as_columns(self.steps))
-
-
-def test_pairs_come_back_as_they_were() -> None:
-    read = ((0, 1.5), (1, 2.0), (2, math.inf))
-    timed = Timed.from_json({"steps": [[0, 1.5], [1, 2], [2, "inf"]]})
-    assert timed.steps == read
-    assert (timed.steps[:1], [*timed.steps[1:]]) == (read[:1], [*read[1:]])
-    assert (timed, hash(timed)) == (Timed(steps=read), hash(Timed(steps=read)))
-    assert Timed.from_json(timed.to_json()) == timed
-    assert all(type(at) is int and type(took) is float for at, took in timed.steps)

@@ -42,7 +42,6 @@ from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.logs.triage import diagnose, end_of, primary
 from pytest_xlatune.model.cell import Parallelism, Protocol
 from pytest_xlatune.model.errors import ParseError, XlatuneError
-from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.metric import BUSBW
 from pytest_xlatune.model.profile import Profile, parse_flags
 from pytest_xlatune.model.record import read_json
@@ -280,7 +279,6 @@ def readers() -> tuple[Reader, ...]:
     sizes = ("all_gather_combine_threshold_bytes", "graph_level", "autotune_level")
     flag_samples = tuple(f"--xla_gpu_{name}=8".encode() for name in sizes)
     flag_samples += (b"--xla_a=1 --xla_b='x y' --xla_c --noxla_d",)
-    hosts = (b"node[001-004,007],gpu-a[1-2]x[1-3]-ib", b"login")
     figures = ((DATA / "nccl_tests.txt").read_bytes(), next(log_samples()))
     capture = node(steps=2, gpus=1).data()
     events = (trace_json(40), gzip.decompress(trace_json(20)))
@@ -295,7 +293,6 @@ def readers() -> tuple[Reader, ...]:
         Reader("beside HLO", tuple(each.read_bytes()[:20_000] for each in beside[:6]), options),
         Reader("xplane", (capture,), lambda data: reconciles(drill([read_xplane(data, "fuzz")]))),
         Reader("trace.json", events, lambda data: reconciles(drill([read_trace_json(data, "f")]))),
-        Reader("node list", hosts, of_text(expand)),
         Reader("Slurm", tuple(slurm_samples()), slurm),
         Reader("records", (outcome,), records),
         Reader("known cells", cells, of_text(partial(read_cells, where="fuzz"))),

@@ -65,7 +65,6 @@ from pytest_xlatune.model.result import (
     Action,
     Finding,
     Outcome,
-    Score,
     State,
     Submission,
     TrialResult,
@@ -73,7 +72,7 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.tasks.artifacts import read_attempt
-from tests.helpers.history import trial_of
+from tests.helpers.history import measured, trial_of
 from tests.helpers.probes import make_cell
 from tests.helpers.scripted import FakeExecutor, campaign, run
 from tests.helpers.tables import rows
@@ -95,8 +94,7 @@ def submission(of: Trial, attempt: int = 1) -> Submission:
 
 
 def result(of: Trial, status: TrialStatus = TrialStatus.MEASURED) -> TrialResult:
-    score = Score(value=4.6, tgs=99.5, step_s=0.25, n_steps=10, window=(5, 14))
-    return TrialResult(trial=of, status=status, score=score, job_ids=("711",))
+    return replace(measured(of, 4.6), status=status, job_ids=("711",))
 
 
 def intended(of: Trial, attempt: int = 1) -> AttemptIntended:

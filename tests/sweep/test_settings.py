@@ -30,7 +30,7 @@ from pytest_xlatune import (
 from pytest_xlatune.launchers.container import ContainerLauncher, configured
 from pytest_xlatune.model.hosts import expand, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values
-from pytest_xlatune.model.result import Outcome, Score, State, TrialResult, TrialStatus
+from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus
 from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.deployed import NoEnv, deployed_env, with_sourced
 from pytest_xlatune.sweep.groups import GROUPS, OPTIONS, RunSettings, UserOptions
@@ -38,7 +38,7 @@ from pytest_xlatune.sweep.registry import put_in_use, study_of
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import resolve_options
 from pytest_xlatune.tasks.plan import plan_of
-from tests.helpers.history import study
+from tests.helpers.history import measured, study
 from tests.helpers.probes import make_cell, maxtext
 
 SHA = "sha256:" + "ab" * 32
@@ -461,10 +461,9 @@ def test_a_screen_that_began_with_jobs_goes_on_with_jobs(
     found = split(sweep, nodelist=None, slots=1, executor="local")
     jobs = replace(found.tuning(), rotation=None).decide(()).due
     first, second = [trial for trial in jobs if not trial.is_baseline][:2]
-    score = Score(value=6.0, tgs=400.0, step_s=0.1, n_steps=10, window=(5, 14))
     over = Outcome(state=State.COMPLETED, start_s=0.0, end_s=2.0)
     earlier = (
-        TrialResult(trial=first, status=TrialStatus.MEASURED, score=score, outcome=over),
+        replace(measured(first, 6.0, step_s=0.1), outcome=over),
         TrialResult(trial=replace(second, block=block), status=status),
     )
     assert found.tuning().rotates

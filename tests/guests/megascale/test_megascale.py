@@ -372,16 +372,13 @@ def test_a_chip_stops_the_sweep_and_its_host_is_named(
 ) -> None:
     monkeypatch.setattr(QuickExecutor, "beside", "fast" if end == "hang" else "")
     (case,) = (e for e in recorded() if (e["fault"], e["version"]) == ("bad-chip", "0.0.52"))
-    (folder.path / "digest.txt").write_text(case["text"], encoding="utf-8")
-    env = {"DIGEST": str(folder.path / "digest.txt"), "END": end}
+    env = {"DIGEST": str(folder.put("digest.txt", case["text"])), "END": end}
     digest = f'        profile("fast", "--xla_fast=1", env={env!r}),\n'
     folder.write(profiles=f'{digest}        profile("same", "--xla_same=1"),\n')
     patient = "resources=Resources(patience=Patience(after_fatal_s=1))"
-    sweep = folder.read("test_sweep.py").replace(
-        'executor="local"', f'executor="local", unseen=("xla_*",), {patient}'
-    )
-    (folder.path / "test_sweep.py").write_text(sweep, encoding="utf-8")
-    (folder.path / "trainer.py").write_text(TRAINER, encoding="utf-8")
+    site = ('executor="local"', f'executor="local", unseen=("xla_*",), {patient}')
+    folder.edit("test_sweep.py", site)
+    folder.put("trainer.py", TRAINER)
     result = folder.run("-m", "wave2")
     job, task, host = case["truth"][0]
     decided = [each for each in folder.events("decided") if each["cls"]]

@@ -12,15 +12,13 @@ Other distributions add formats: an entry point of `pytest_xlatune.exports` name
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import math
-import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -29,14 +27,20 @@ from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.metric import TGS, Figure, Metric
+from pytest_xlatune.model.metric import TGS, Figure
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.record import Json, read_json
 from pytest_xlatune.model.result import Conclusion, Score, TrialResult, Verdict
 from pytest_xlatune.model.text import interval, percent, printable
 
-EXPORTS = EntryPointGroup("pytest_xlatune.exports", kind="format")
-_TGS_UNIT = "Tokens/s/device"
+EXPORTS = EntryPointGroup(
+    "pytest_xlatune.exports",
+    kind="format",
+    ours={
+        "github-benchmark": "pytest_xlatune.report.exports:GithubExport",
+        "csv": "pytest_xlatune.report.exports:CsvExport",
+    },
+)
 _FIGURE_COLUMNS = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # of an arm's row
 
 
@@ -85,23 +89,15 @@ def formats(text: str) -> tuple[str, ...]:
     """
     names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for name in names:
-        if name not in FORMATS and name not in EXPORTS:
-            raise ConfigError.unknown("format", name, valid=(*FORMATS, *EXPORTS), where="the list")
+        EXPORTS.check(name, where="the list")
     return names
 
 
 class Export(ABC):
-    """A format; a subclass is called without arguments.
+    """A format; a subclass is called without arguments."""
 
-    A format may need a program or a server. So `check` is called before anything is measured.
-    """
-
-    def check(self) -> None:  # noqa: B027 - formats that need nothing do not override it
-        """Check that the format can be written, without asking a server.
-
-        Raises:
-            ConfigError: it cannot be written.
-        """
+    def check(self) -> None:  # noqa: B027 - formats that need no program do not override it
+        """Raise a ConfigError if the format cannot be written; ask no server."""
 
     @abstractmethod
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
@@ -140,7 +136,7 @@ class ClientExport(Export):
     def check(self) -> None:
         """Check that the client is installed and can be used."""
         try:
-            with _quiet():
+            with warnings.catch_warnings(action="ignore"):
                 self.connect()
         except Exception as error:  # noqa: BLE001 - a client can raise errors of any class
             is_missing = isinstance(error, ModuleNotFoundError)
@@ -153,7 +149,7 @@ class ClientExport(Export):
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
         """Log a report; return where its figures are."""
         try:
-            with _quiet():
+            with warnings.catch_warnings(action="ignore"):  # pytest may turn them into errors
                 places = {"schema": 1, **self.log(report, key=key)}
         except Exception as error:  # noqa: BLE001 - a client can raise errors of any class
             raise LedgerError(
@@ -161,14 +157,6 @@ class ClientExport(Export):
                 f"complete: mend the cause, then run `xlatune report --export {self.name}`"
             ) from None
         return {f".{self.name}.json": json.dumps(places, indent=2, sort_keys=True) + "\n"}
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the warnings of a client, which pytest may turn into errors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _first_line(error: Exception) -> str:
@@ -182,18 +170,17 @@ def export_of(name: str) -> Export:
     Raises:
         ConfigError: there is no such format, or it cannot be loaded.
     """
-    export_class = FORMATS.get(name) or EXPORTS.load(name, where="--xlatune-export")
-    export: Export = export_class()
+    export: Export = EXPORTS.load(name, where="--xlatune-export")()
     return export
 
 
-def check_exports(formats: Sequence[str]) -> None:
+def check_exports(names: Sequence[str]) -> None:
     """Check, before the sweep runs, that each format can be written.
 
     Raises:
         ConfigError: one of them cannot be written.
     """
-    for name in formats:
+    for name in names:
         export_of(name).check()
 
 
@@ -221,17 +208,15 @@ def exported(text: str, *, sweep: str, study: str) -> Exported:
     )
 
 
-def figure_of(scored: Verdict | Score) -> Figure | None:
+def _figure_row(scored: Verdict | Score | None) -> dict[str, object]:
     """Return the figure of an arm or a trial; None if it has none, or one that is not finite."""
-    figure = scored.figure
-    if figure is None and scored.tgs is not None:
+    figure = scored.figure if scored is not None else None
+    if figure is None and scored is not None and scored.tgs is not None:
         figure = Figure(metric=TGS, value=scored.tgs)
-    return figure if figure is not None and math.isfinite(figure.value) else None
-
-
-def slug(name: str) -> str:
-    """Return the name of a metric for other programs: letters, digits and dashes, at most 64."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:64].strip("-") or "figure"
+    if figure is None or not math.isfinite(figure.value):
+        return {"metric": "", "unit": "", "figure": None}
+    unit = figure.metric.unit or "Tokens/s/device"
+    return {"metric": figure.metric.name, "unit": unit, "figure": figure.value}
 
 
 def figures(row: Mapping[str, object]) -> dict[str, float]:
@@ -239,7 +224,7 @@ def figures(row: Mapping[str, object]) -> dict[str, float]:
 
     The figure by which the arm is judged is named after its metric.
     """
-    values = {slug(str(row["metric"])): row["figure"]}
+    values = {str(row["metric"]): row["figure"]}
     values |= {column: row[column] for column in _FIGURE_COLUMNS}
     return {
         name: float(value)
@@ -248,42 +233,32 @@ def figures(row: Mapping[str, object]) -> dict[str, float]:
     }
 
 
-def _unit(metric: Metric) -> str:
-    return _TGS_UNIT if metric == TGS else metric.unit
-
-
 class GithubExport(Export):
-    """The format `github-benchmark`: an entry for each arm.
-
-    For the action, a larger value is better.
-    """
+    """The format `github-benchmark`: an entry for each arm with a figure; larger is better."""
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - no server
         """Return the entries of the arms."""
-        entries = [entry for verdict in report.arms if (entry := _entry(report, verdict))]
+        entries = []
+        for verdict in report.arms:
+            row = _figure_row(verdict)
+            # the action divides by the previous figure
+            if not isinstance(row["figure"], float) or row["figure"] <= 0:
+                continue
+            texts = [f"{verdict.kind} {percent(verdict.delta)}"]
+            if report.is_reference(verdict.arm):
+                texts = ["reference"]
+            elif verdict.ci95 is not None:
+                texts.append(f"95 % {interval(verdict.ci95)}")
+            entries.append(
+                {
+                    # without sweep, image and commit, so that the action compares across all these
+                    "name": f"{report.cell.label}: {verdict.arm}",
+                    "unit": row["unit"],
+                    "value": row["figure"],
+                    "extra": ", ".join((*texts, f"n = {verdict.n}")),
+                }
+            )
         return {".github-benchmark.json": json.dumps(entries, indent=2, allow_nan=False) + "\n"}
-
-
-def _entry(report: Exported, verdict: Verdict) -> dict[str, object] | None:
-    """Return the entry of an arm; None if it has no positive figure."""
-    figure = figure_of(verdict)
-    if figure is None:
-        return None
-    unit, value = _unit(figure.metric), figure.value
-    if not 0 < value < math.inf:  # the action divides by the previous figure
-        return None
-    texts = [f"{verdict.kind} {percent(verdict.delta)}"]
-    if report.is_reference(verdict.arm):
-        texts = ["reference"]
-    elif verdict.ci95 is not None:
-        texts.append(f"95 % {interval(verdict.ci95)}")
-    return {
-        # the name has no sweep, image or commit, so that the action compares across all of these
-        "name": f"{report.cell.label}: {verdict.arm}",
-        "unit": unit,
-        "value": value,
-        "extra": ", ".join((*texts, f"n = {verdict.n}")),
-    }
 
 
 class CsvExport(Export):
@@ -292,12 +267,9 @@ class CsvExport(Export):
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:  # noqa: ARG002 - no server
         """Return the two tables."""
         common = study_row(report)
-        return {
-            ".arms.csv": _table(
-                [{**common, **arm_row(report, verdict)} for verdict in report.arms]
-            ),
-            ".trials.csv": _table([{**common, **_trial_row(*trial)} for trial in report.trials]),
-        }
+        arms = [{**common, **arm_row(report, verdict)} for verdict in report.arms]
+        trials = [{**common, **_trial_row(*trial)} for trial in report.trials]
+        return {".arms.csv": _table(arms), ".trials.csv": _table(trials)}
 
 
 def study_row(report: Exported) -> dict[str, str]:
@@ -314,12 +286,12 @@ def study_row(report: Exported) -> dict[str, str]:
 def arm_row(report: Exported, verdict: Verdict) -> dict[str, object]:
     """Return the columns of an arm; the value of an absent figure is None."""
     low, high = verdict.ci95 or (None, None)
+    settings = {profile.id: profile.settings_text for profile in report.profiles}
     return {
         "complete": report.conclusion.complete,
         "arm": verdict.arm,
         "is_reference": report.is_reference(verdict.arm),
         "verdict": str(verdict.kind),
-        "word": verdict.word,
         **_figure_row(verdict),
         "step_s": verdict.step_s,
         "delta": verdict.delta,
@@ -330,9 +302,7 @@ def arm_row(report: Exported, verdict: Verdict) -> dict[str, object]:
         "method": sentence(verdict.method),
         "reasons": "; ".join(map(sentence, verdict.reasons)),
         "job_ids": " ".join(verdict.job_ids),
-        "settings": next(
-            (profile.settings_text for profile in report.profiles if profile.id == verdict.arm), ""
-        ),
+        "settings": settings.get(verdict.arm, ""),
     }
 
 
@@ -343,28 +313,16 @@ def _trial_row(trial_id: str, result: TrialResult) -> dict[str, object]:
         "arm": trial.arm,
         "stage": trial.stage,
         "block": trial.block,
-        "position": trial.position,
-        "epoch": result.epoch,
         "status": str(result.status),
         **_figure_row(score),
         "step_s": score.step_s if score else None,
         "n_steps": score.n_steps if score else None,
         "loss": score.loss if score else None,
-        "state": str(outcome.state) if outcome else "",
         "start_s": outcome.start_s if outcome else None,
         "end_s": outcome.end_s if outcome else None,
         "nodes": " ".join(outcome.nodes) if outcome else "",
         "reason": sentence(result.reason),
         "job_ids": " ".join(result.job_ids),
-    }
-
-
-def _figure_row(scored: Verdict | Score | None) -> dict[str, object]:
-    figure = figure_of(scored) if scored is not None else None
-    return {
-        "metric": figure.metric.name if figure else "",
-        "unit": _unit(figure.metric) if figure else "",
-        "figure": figure.value if figure else None,
     }
 
 
@@ -378,6 +336,3 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return printable(file.getvalue())
-
-
-FORMATS: Mapping[str, type[Export]] = {"github-benchmark": GithubExport, "csv": CsvExport}

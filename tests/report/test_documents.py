@@ -59,7 +59,7 @@ from pytest_xlatune.report.document import (
     literal,
     plain,
 )
-from pytest_xlatune.report.exports import FORMATS, Exported, export_of, exported
+from pytest_xlatune.report.exports import EXPORTS, Exported, export_of, exported
 from pytest_xlatune.report.language import ENGLISH, Language
 from pytest_xlatune.report.leaderboard import jobs_table, leaderboard, leaderboard_json
 from pytest_xlatune.report.lines import (
@@ -473,7 +473,7 @@ GITHUB = ".github-benchmark.json"
 
 def texts(report: Exported) -> dict[str, str]:
     """Suffix of a file -> its text, of all formats."""
-    of_formats = [export_of(name).texts(report, key="k") for name in FORMATS]
+    of_formats = [export_of(name).texts(report, key="k") for name in EXPORTS.ours]
     return {suffix: text for made in of_formats for suffix, text in made.items()}
 
 

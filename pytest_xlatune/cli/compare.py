@@ -24,7 +24,7 @@ from pytest_xlatune.model.errors import ConfigError, Exit, of_command
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.result import Comparison, Score, VerdictKind, relative
-from pytest_xlatune.model.text import interval, percent, rate, significant, size
+from pytest_xlatune.model.text import fine_percent, interval, percent, rate, significant, size
 from pytest_xlatune.report.document import (
     Document,
     Table,
@@ -266,9 +266,9 @@ def _document(compared: Compared, answer: str) -> Document:
         answer,
     ]
     if figures is not None:
-        power = f"80 % power at {size(relative(figures.mde80))}"
-        method = f"{plain(sentence(figures.method))}, job noise {figures.sigma:.2%}, {power}"
-        texts.append(f"method: {method}")
+        noise = f"job noise {fine_percent(figures.sigma)}"
+        texts.append(f"{noise}, 80 % power at {size(relative(figures.mde80))}")
+        texts.append(plain(sentence(figures.method)))
     texts += map(plain, compared.reasons)
     rows = tuple(
         (

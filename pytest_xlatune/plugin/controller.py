@@ -39,7 +39,6 @@ from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages
 from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier
 from pytest_xlatune.tasks.reports import publish
 
@@ -173,7 +172,6 @@ class Controller:
         self._feeds: dict[Path, LiveLines] = {}  # folder of a campaign -> its live lines
         self._folders_bytes = 0  # how many bytes of the file that names the folders have been read
         self._folders: list[Path] = []  # the folders of campaigns that this session uses
-        self._pages: dict[Path, LivePage] = {}  # folder of a campaign -> its live page
         self._errors: dict[Path, str] = {}  # folder of a campaign -> the last error of its ledger
         self._over = threading.Event()  # set at the end of the session
         self._thread: threading.Thread | None = None  # prints live lines if xdist runs the tests
@@ -427,27 +425,25 @@ class Controller:
     def _new_lines(self) -> Iterator[str]:
         for folder in self._session_folders():
             if folder not in self._feeds:
-                feed = self._feeds[folder] = LiveLines(folder, session_id=self.session_id)
-                self._pages[folder] = LivePage(folder, self._options.reports, feed)
-                for lines in self._feeds.values():
-                    lines.is_alone = len(self._feeds) == 1
-            is_news = False
+                self._feeds[folder] = LiveLines(
+                    folder, self._options.reports, session_id=self.session_id
+                )
+            feed = self._feeds[folder]
             try:
-                for progress in self._feeds[folder].news():
-                    is_news = True
-                    if progress.line and not (progress.is_passing and self._status.is_on):
-                        yield in_columns(progress.line)
+                for progress in feed.news():
+                    line = progress.line
+                    if line and not (progress.is_passing and self._status.is_on):
+                        is_named = len(self._feeds) == 1 or line.startswith(feed.label)
+                        yield in_columns(line if is_named else f"{feed.label} {line}")
                     for message in progress.messages:
                         self._notify(message)
                     if progress.result is not None:
                         self._has_results = True
                         self._config.hook.pytest_xlatune_trial_ended(
-                            sweep=progress.sweep, result=progress.result
+                            sweep=feed.sweep, result=progress.result
                         )
                 # at the end of the session, all reports are written anyway
-                is_over = self._over.is_set()
-                problem = "" if is_over else self._pages[folder].refresh(is_news=is_news)
-                if problem:
+                if not self._over.is_set() and (problem := feed.write_page()):
                     yield f"xlatune: {problem}"
             except XlatuneError as error:
                 # each error is shown once, not whenever the ledger is read

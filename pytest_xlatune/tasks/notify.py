@@ -8,10 +8,9 @@ goes on.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_xlatune import secure_files
@@ -51,53 +50,42 @@ class Notifier:
 
     def __init__(self, targets: tuple[str, ...]) -> None:
         self._targets = targets
-        self._has_warned = False
-
-    def __repr__(self) -> str:
-        return f"<Notifier to {len(self._targets)} targets>"
 
     def send(self, message: str) -> str:
         """Send a message whose first line is its title; return a warning, "" if all went well.
 
         After a warning, no further message is sent.
         """
-        if not self._targets or self._has_warned:
+        if not self._targets:
             return ""
-        title, _, body = message.partition("\n")
-        warning = self._send(title, body or title)
-        self._has_warned = bool(warning)
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            # a user's pytest may turn warnings into errors
+            with warnings.catch_warnings(action="ignore"):
+                warning = _send(self._targets, message)
+        finally:
+            logging.disable(before)
+        if warning:
+            self._targets = ()
         return warning
 
-    def _send(self, title: str, body: str) -> str:
-        with _silence():
-            try:
-                import apprise
-            except ImportError:
-                return (
-                    "a notification target is set, but Apprise is not installed, so no message "
-                    "is sent; install pytest-xlatune[notify]"
-                )
-            sender = apprise.Apprise()
-            known = [sender.add(target) for target in self._targets]
-            if not all(known):
-                return (
-                    f"notification target {known.index(False) + 1} of {len(known)} is no URL that "
-                    "Apprise knows, so no message is sent; see Apprise's list of services"
-                )
-            is_sent = sender.notify(title=hide_kept(title), body=hide_kept(body))
-        return (
-            "" if is_sent else "Apprise could not deliver a notification, so no further one is sent"
-        )
 
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Switch logging off and hide warnings, which a user's pytest may turn into errors."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+def _send(targets: tuple[str, ...], message: str) -> str:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+        import apprise
+    except ImportError:
+        return (
+            "a notification target is set, but Apprise is not installed, so no message is sent; "
+            "install pytest-xlatune[notify]"
+        )
+    sender = apprise.Apprise()
+    if not all(sender.add(target) for target in targets):
+        return (
+            "a notification target is no URL that Apprise knows, so no message is sent; see "
+            "Apprise's list of services"
+        )
+    title, _, body = message.partition("\n")
+    if sender.notify(title=hide_kept(title), body=hide_kept(body or title)):
+        return ""
+    return "Apprise could not deliver a notification, so no further one is sent"

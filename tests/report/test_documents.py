@@ -668,7 +668,7 @@ def test_two_parallelisms_are_one_document_of_all_their_jobs_without_a_secret(
 
 def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path: Path) -> None:
     made = begun(tmp_path)
-    feed = LiveLines(made.folder, session_id="first")
+    feed = LiveLines(made.folder, tmp_path, session_id="first")
     lines: list[str] = []
 
     def messages() -> list[str]:
@@ -692,7 +692,7 @@ def test_people_are_told_of_kickoff_half_way_and_each_confirmed_result(tmp_path:
     assert SECRET not in f"{said} {lines}"
     # a resumed session tells no old news
     scripted.campaign(tmp_path, FakeExecutor(), profiles=OF_TINY, cell=PP, session="second")
-    feed = LiveLines(made.folder, session_id="second")
+    feed = LiveLines(made.folder, tmp_path, session_id="second")
     assert messages() == []
 
 

@@ -21,10 +21,9 @@ from pytest_xlatune.ledger import ARCHIVED, LEDGER
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.plugin.controller import Controller
 from pytest_xlatune.report.render import markdown
-from pytest_xlatune.tasks import live_page
+from pytest_xlatune.tasks import live
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.live_page import LivePage
 from pytest_xlatune.tasks.notify import Notifier, read_targets
 from pytest_xlatune.tasks.reports import locked, publish
 from tests.helpers import scripted
@@ -39,8 +38,7 @@ class Sweep:
         self.at_s, self.reports = 1000.0, folder / "reports"
         self.campaign = campaign(folder, FakeExecutor(), clocks={"now": lambda: self.at_s})
         at = self.campaign.folder
-        self.feed = LiveLines(at, session_id="first", now=lambda: self.at_s)
-        self.live = LivePage(at, self.reports, self.feed, now=lambda: self.at_s)
+        self.feed = LiveLines(at, self.reports, session_id="first", now=lambda: self.at_s)
         self.path = self.reports / "pretend" / "leaderboard.html"
 
     @property
@@ -51,7 +49,8 @@ class Sweep:
         self.at_s += seconds
         for _ in range(turns):
             self.campaign.turn()
-        return self.live.refresh(is_news=bool(list(self.feed.news())))
+        list(self.feed.news())
+        return self.feed.write_page()
 
 
 def test_a_page_is_written_as_trials_land_at_most_every_30_seconds(tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_a_page_that_cannot_be_written_is_said_once_and_tried_again(
 ) -> None:
     sweep = Sweep(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(live_page, "write_so_far", None)
+        patched.setattr(live, "write_so_far", None)
         assert "'NoneType' object is not callable" in sweep.after(31.0)
         assert sweep.after(31.0) == ""
     sweep.reports.write_text("a file where the folder was to be", encoding="utf-8")

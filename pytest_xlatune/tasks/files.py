@@ -68,10 +68,12 @@ def has_pages() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("jinja2", "markupsafe"))
 
 
+TEMPLATES = Path(__file__).with_name("templates")
+
+
 def filled_in(template: str, **values: object) -> str:
     """Return a file of `templates/` with values filled in."""
-    path = Path(__file__).with_name("templates") / template
-    return path.read_text(encoding="utf-8").format(**values)
+    return (TEMPLATES / template).read_text(encoding="utf-8").format(**values)
 
 
 STDIN = Path("-")

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
+from pytest_xlatune.cli.init import KINDS, STUDIES, answers, read_command
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
-from pytest_xlatune.tasks.write_sweep import KINDS, STUDIES, answers, read_command
 from tests.cli.conftest import Run
 from tests.helpers.log_lines import step, text_of
 from tests.helpers.sessions import run_inside
@@ -90,8 +90,6 @@ def test_a_python_without_jax_is_refused_for_a_trainer_that_imports_it(
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
     python.chmod(0o700)
     cell = (*CELL, "--nodelist", "")
-    assert f"note: {python} has no JAX" in init("--command", f"{python} /t {{steps}}", *cell).out
-    PATH.unlink()
     Path("train.py").write_text("def f():\n    from jax.sharding import Mesh\n", encoding="utf-8")
     refused = init("--command", f"{python} train.py {{steps}}", *cell)
     assert (refused.status, refused.text) == (2, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,3 +115,21 @@ def _ledgers_below(folder: Path, levels: int) -> Iterator[Path]:
             for path in folder.iterdir():
                 if path.is_dir():
                     yield from _ledgers_below(path, levels - 1)
+
+
+def measured_elsewhere(folder: Path, workdir: Path) -> tuple[str, ...]:
+    """Return which other work directories hold trials of this cell; () if `workdir` holds some.
+
+    A start from another folder has another work directory, and would measure again. The current
+    folder, the folders above it and the folders in it are searched.
+    """
+    if (workdir / folder / LEDGER).exists():
+        return ()
+    here = Path.cwd()
+    others = {(path / workdir.name).resolve() for path in (here, *here.parents, *here.glob("*/"))}
+    return tuple(
+        f"{path} holds trials of this very cell, and this run would measure them again; start it "
+        f"from {path.parent}, or with --xlatune-workdir={path}"
+        for path in sorted(others - {workdir.resolve()})
+        if os.path.isfile(path / folder / LEDGER)  # noqa: PTH113 - no error without permission
+    )

@@ -49,7 +49,7 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import read_new
 from pytest_xlatune.tasks.cell_report import read_cell_report
-from pytest_xlatune.tasks.cost import measured_elsewhere
+from pytest_xlatune.tasks.measured import measured_elsewhere
 from pytest_xlatune.tasks.recorded import Recorded
 
 

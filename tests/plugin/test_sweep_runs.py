@@ -15,7 +15,7 @@ import pytest
 
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import Exit
-from pytest_xlatune.tasks.cost import measured_elsewhere
+from pytest_xlatune.tasks.measured import measured_elsewhere
 from tests.helpers.repositories import Repository
 from tests.helpers.second_looks import ALONE_AND_WITH_WORKERS, BESIDE_THE_LAB
 from tests.plugin.conftest import HEAD, STANDARD, SWEEP_FILE, Folder, declaring

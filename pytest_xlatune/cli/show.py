@@ -8,6 +8,7 @@ command still works go through `show`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -33,7 +34,6 @@ class Output(NamedTuple):
             earlier ones are already shown.
         json: a function that makes the value for `--json`; None if nothing is to be printed.
         files: path -> text of the files that the command leaves; they are written first.
-        notes: remarks for a person, each a line on stderr.
         problems: what could not be done, each a line on stderr; read after the documents, because
             making them can add problems.
         problem_status: the exit status if there are problems.
@@ -43,7 +43,6 @@ class Output(NamedTuple):
     documents: Iterable[Document] = ()
     json: Callable[[], Json] | None = None
     files: Mapping[Path, str] = MappingProxyType({})
-    notes: tuple[str, ...] = ()
     problems: Sequence[str] = ()
     problem_status: Exit = Exit.USAGE
     status: int = 0
@@ -61,13 +60,7 @@ def present(output: Output, arguments: argparse.Namespace) -> int:
             show_document(document)
     elif output.json is not None:
         show_json(output.json())
-    complain(output.notes)
     return complain(output.problems, status=output.problem_status) or output.status
-
-
-def live(arguments: argparse.Namespace) -> Callable[[Iterable[str]], None]:
-    """Return a function that shows lines while a command works; with `--json` it shows nothing."""
-    return (lambda _: None) if arguments.json else show
 
 
 def show(lines: Iterable[str]) -> None:
@@ -83,14 +76,9 @@ def show_json(document: Json) -> None:
 
 def show_document(document: Document) -> None:
     """Print a document as wide as the terminal, with a blank line after it unless it is brief."""
-    lines = terminal(document, width=terminal_columns())
+    lines = terminal(document, width=shutil.get_terminal_size().columns)
     if lines:
         _print_line("\n".join(lines if document.brief else [*lines, ""]))
-
-
-def terminal_columns() -> int:
-    """Return the width of the terminal in characters; 80 if the output is no terminal."""
-    return shutil.get_terminal_size().columns
 
 
 def complain(problems: Iterable[str], *, status: Exit = Exit.USAGE) -> int:
@@ -124,33 +112,16 @@ def write_files(texts: Mapping[Path, str]) -> None:
         ConfigError: a file cannot be written.
     """
     for path, text in texts.items():
+        temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
         try:
-            write_file(path, text)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            with temporary.open("x", encoding="utf-8") as file:  # "x" follows no link of a stranger
+                file.write(text)
+            temporary.replace(path)
         except OSError as error:
+            with contextlib.suppress(OSError):  # on a full disk, a part of the file would remain
+                temporary.unlink()
             why = error.strerror or error
             raise ConfigError(f"{path} cannot be written: {why}; name another place") from None
     show(f"written: {path}" for path in texts)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all; a pipe or a device is written to and not replaced.
-
-    Raises:
-        OSError: the file cannot be written, or a pipe has no reader.
-    """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        # without O_NONBLOCK, opening a pipe that has no reader would wait for ever
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w", encoding="utf-8") as file:
-            os.set_blocking(file.fileno(), True)
-            file.write(text)
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
-    try:
-        temporary.unlink(missing_ok=True)
-        with temporary.open("x", encoding="utf-8") as file:  # "x" follows no link of another user
-            file.write(text)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # on a full disk, a part of the file would remain
-        raise

@@ -9,56 +9,32 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 
-from pytest_xlatune.cli.options import add_options, options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.sweep.declaration import load_sweep
-from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES, is_in_brief_help
-from pytest_xlatune.sweep.registry import KINDS, kind_names
-
-_TUNING_SWITCHES = frozenset(
-    {"no-xlatune", "xlatune-zh"}
-)  # switches that act only on sweeps of flags
+from pytest_xlatune.sweep.groups import FLAG, OPTIONS, SWITCHES
+from pytest_xlatune.sweep.registry import KINDS
 
 
-def add_study(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    # Some of our kinds are not declared in a sweep file. A kind of another distribution always is,
-    # so it is listed without being loaded.
-    undeclared = {name for name, kind in KINDS.items() if not kind.is_declared}
-    kinds = [name for name in kind_names() if name not in undeclared]
-    parser.add_argument("kind", metavar="KIND", choices=kinds, help=", ".join(kinds))
-    parser.add_argument(
-        "sweep", type=Path, metavar="SWEEP_FILE", help="the test file that declares SWEEP"
-    )
-    for name, (_, text) in SWITCHES.items():
-        if name not in _TUNING_SWITCHES:
-            parser.add_argument(
-                f"--{name.removeprefix('xlatune-')}",
-                dest=name,
-                action="store_true",
-                help=text if is_in_brief_help(f"--{name}") else argparse.SUPPRESS,
-            )
-    add_options(parser)
-    parser.set_defaults(run=_study)
+def run_study(arguments: argparse.Namespace) -> Output:
+    """Replace this process by pytest.
 
-
-def _study(arguments: argparse.Namespace) -> Output:
-    path, values, settings = arguments.sweep, vars(arguments), options_of(arguments)
-    kind = load_sweep(path).resolve(settings.for_sweeps).sweep.kind
+    Raises:
+        ConfigError: the sweep file declares another kind of study.
+    """
+    path = arguments.sweep
+    kind = load_sweep(path).kind
     if kind != arguments.kind:
         how = f"xlatune study {kind} {path}" if KINDS[kind].is_declared else f"pytest {path}"
         raise ConfigError(
             f"{path} declares a study of kind {kind!r}, not {arguments.kind!r}; run it: {how}"
         )
-    options = [
-        f"{FLAG}{option.name}={values[option.key]}"
-        for option in OPTIONS
-        if values[option.key] is not None
-    ]
-    switches = [f"--{name}" for name in SWITCHES if values.get(name)]
-    command = [sys.executable, "-m", "pytest", str(path), "-m", kind, *options, *switches]
+    ours = {option.flag for option in OPTIONS} | {f"--{switch}" for switch in SWITCHES}
+    command = [sys.executable, "-m", "pytest", str(path), "-m", kind]
+    for word in arguments.options:
+        name, equals, value = word.partition("=")
+        flag = name.replace("--", FLAG, 1)
+        command.append(f"{flag}{equals}{value}" if flag in ours else word)
     sys.stdout.flush()
     os.execv(sys.executable, command)  # noqa: S606 - pytest replaces this process

@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.evidence.trace import shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow
-from pytest_xlatune.tasks.drill import drill_document, drill_json, drill_variants, read_families
+from pytest_xlatune.tasks.drill import drill_document, drill_json, drill_variants
 
 
 def run_drill(arguments: argparse.Namespace) -> Output:
     """Return where the time went in the captures of each variant."""
-    window = CaptureWindow(
-        gpus=arguments.gpus,
-        steps=arguments.steps,
-        families=read_families(arguments.families) if arguments.families else shipped_families(),
-        force=arguments.force,
-    )
+    window = CaptureWindow(gpus=arguments.gpus, steps=arguments.steps, force=arguments.force)
     drills, collectives, problems = drill_variants(
         [arguments.paths, *arguments.against],
         window,

@@ -7,15 +7,13 @@ and step, unless a line says otherwise.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_xlatune import secure_files
 from pytest_xlatune.evidence import read_each
 from pytest_xlatune.evidence.hlo.dump import read_program
-from pytest_xlatune.evidence.trace import Family, comparison, parse_families, shipped_families
+from pytest_xlatune.evidence.trace import comparison, shipped_families
 from pytest_xlatune.evidence.trace.breakdown import CaptureWindow, Drill
 from pytest_xlatune.evidence.trace.captures import read_window
 from pytest_xlatune.evidence.trace.collectives import (
@@ -27,7 +25,7 @@ from pytest_xlatune.evidence.trace.collectives import (
 from pytest_xlatune.evidence.trace.comparison import compare_windows, figures, in_ms
 from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json, read_json
+from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.document import (
     Block,
@@ -98,19 +96,6 @@ def drill_variants(
     known = [communication for _, _, communication in read if communication and not problems]
     left_out = [text for _, texts, _ in read for text in texts]
     return [drill for drill, _, _ in read], known, [*problems, *left_out]
-
-
-def read_families(path: Path) -> tuple[Family, ...]:
-    """Return the families of kernels that a JSON file declares.
-
-    Raises:
-        ConfigError: the file is not of this form.
-    """
-    try:
-        data = read_json(secure_files.read_named(path))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: no JSON file of kernel families: {error}") from None
-    return parse_families(data, where=str(path))
 
 
 def drill_document(
@@ -192,22 +177,11 @@ def _head(drill: Drill) -> list[str]:
         f"figures are ms per device per step, over {drill.gpu_steps} of them",
     ]
     if not drill.even:
-        summary.append(f"steps have different numbers of kernels: {_uneven_step(drill)}")
+        summary.append(
+            "steps have different numbers of kernels: the window cuts a step, or the profiler lost "
+            "a kernel; see --json"
+        )
     return [*summary, *(f"warning: {warning}" for warning in drill.warnings)]
-
-
-def _uneven_step(drill: Drill) -> str:
-    """Return the first step of a device whose number of kernels is not the usual one."""
-    kernels = Counter(step.kernels for gpu in drill.gpus for step in gpu.steps)
-    usual = kernels.most_common(1)[0][0]
-    uneven = (
-        f"{gpu.source} {gpu.name} has {step.kernels} in step {number}, where most steps have "
-        f"{usual}; the window cuts a step, or the profiler lost a kernel"
-        for gpu in drill.gpus
-        for number, step in zip(drill.steps, gpu.steps, strict=True)
-        if step.kernels != usual
-    )
-    return next(uneven, "the window cuts a step; see --json")
 
 
 def _remarks(drill: Drill) -> Iterator[str]:

@@ -380,7 +380,6 @@ def test_a_trace_reconciles_and_two_variants_are_compared(
     for options, message in (
         (("--gpus", 16), "4 devices with kernels in 1 capture, 16 expected"),
         (("--step-time", 1, "--step-time", 2), "2 times for 1 variant;"),
-        (("--families", "/nope.json"), "/nope.json: no JSON file"),
     ):
         code, out, err = run("drill", base, *options)
         assert (code, out, err.count("\n")) == (2, "", 1)

@@ -10,7 +10,7 @@ from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.running import trials_of
 from pytest_xlatune.cli.show import Output, show
 from pytest_xlatune.sweep.declaration import load_sweep
-from pytest_xlatune.tasks.recorded import Recorded
+from pytest_xlatune.tasks.artifacts import Recorded
 from pytest_xlatune.tasks.runs import profiles_to_record, record, study_of_profile
 
 

@@ -39,8 +39,7 @@ from pytest_xlatune.studies.calibration import JOBS
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.groups import UserOptions
 from pytest_xlatune.tasks.files import TEMPLATES, UnreadableLogError, filled_in
-from pytest_xlatune.tasks.log_documents import steps_document
-from pytest_xlatune.tasks.read_logs import TOKENS, logs_of, positive, read_one
+from pytest_xlatune.tasks.read_logs import TOKENS, logs_of, positive, read_one, steps_document
 
 
 class InitQuestion(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,15 +9,17 @@ from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.logs.patterns import StepPattern, step_pattern
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.tasks.log_documents import standstill_document, steps_document, triage_document
 from pytest_xlatune.tasks.read_logs import (
     SCHEMA,
     Health,
     JobLog,
     logs_of,
     read_one,
+    standstill_document,
     standstill_json,
     standstill_of,
+    steps_document,
+    triage_document,
 )
 
 

@@ -40,7 +40,7 @@ from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.earlier import Calibration
 from pytest_xlatune.tasks import answers as awaiting
 from pytest_xlatune.tasks.answers import Measured
-from pytest_xlatune.tasks.recorded import Recorded
+from pytest_xlatune.tasks.artifacts import Recorded
 from pytest_xlatune.tasks.runs import calibrate, record, study_of_profile
 
 # the results that a test has used

@@ -29,7 +29,7 @@ from pytest_xlatune.studies.trials import wave_order
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.registry import KINDS
 from pytest_xlatune.tasks.answers import Measured
-from pytest_xlatune.tasks.recorded import Recorded
+from pytest_xlatune.tasks.artifacts import Recorded
 
 _EVIDENCE_WAVE = "wave1_5"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +33,20 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE_ID, PGLE_SUFFIX
 from pytest_xlatune.model.text import counted
 from pytest_xlatune.secure_files import write_bytes
-from pytest_xlatune.tasks.recorded import evidence_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The artifacts and facts of an evidence trial."""
+
+    profile: str  # the id of the profile
+    trial_id: str
+    dump: Path | None  # the folder of the compiler's dump; None if there is none
+    captures: tuple[Path, ...]  # the profiler's files, one for each process
+    pgle: Path | None  # the file for XLA's scheduler; None if the captures name no operation
+    facts: tuple[str, ...]  # one sentence for each fact in the dump and the captures
+    problems: tuple[str, ...]  # one sentence for each file that could not be read
+
 
 _Value = TypeVar("_Value")
 
@@ -141,8 +155,12 @@ def explain(state: LedgerState, folder: Path, winner: str) -> Explanation:
 
     Paths of artifacts are relative to the ledger's folder; `winner` is the id of a profile.
     """
-    # the latest recorded evidence of each profile
-    latest = {trial.profile.id: event for event, trial in evidence_in(state)}
+    trials = {trial_id: progress.trial for trial_id, progress in state.trials.items()}
+    latest = {  # id of a profile -> its evidence that was recorded last
+        trials[trial_id].profile.id: event
+        for trial_id, event in state.recorded.items()
+        if trial_id in trials and trials[trial_id].protocol.dump
+    }
     if not latest.keys() >= {BASELINE_ID, winner}:
         return Explanation(
             problems=tuple(problem for event in latest.values() for problem in event.problems)

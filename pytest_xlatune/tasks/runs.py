@@ -47,10 +47,9 @@ from pytest_xlatune.sweep.earlier import Calibration, write_calibration
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
 from pytest_xlatune.sweep.settings import check_folders
-from pytest_xlatune.tasks.artifacts import read_new
+from pytest_xlatune.tasks.artifacts import Recorded, read_new
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.measured import measured_elsewhere
-from pytest_xlatune.tasks.recorded import Recorded
 
 
 def run_preflight(

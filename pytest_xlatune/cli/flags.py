@@ -1,17 +1,25 @@
-"""`xlatune flags list | show`: show the catalog, and all that is known of a setting."""
+"""`xlatune flags list | show | lint`: the catalog, all that is known of a setting, its faults."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from pathlib import Path
 
 from pytest_xlatune.catalog.candidates import candidates
 from pytest_xlatune.catalog.context import deployed_context
+from pytest_xlatune.catalog.effect import Examined
 from pytest_xlatune.catalog.entries import load
+from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.text import counted
 from pytest_xlatune.report.document import brief, lines
+from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.tasks.known_settings import entry_line, explain_setting
+from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
 
+SCHEMA = 1
 _CATALOG_HEAD = (
     "axes         setting = values that are tried, or why there are none: control does nothing, "
     "blocked may give wrong results, gone is no longer accepted"
@@ -41,3 +49,44 @@ def run_show(arguments: argparse.Namespace) -> Output:
     """Show all that is known of each setting that the user names."""
     explained = map(explain_setting, arguments.names)
     return Output(documents=(brief("Settings", *(lines(*texts) for texts in explained)),))
+
+
+def run_lint(arguments: argparse.Namespace) -> Output:
+    """Show the faults of the profiles of a sweep file, or of the settings of the command line.
+
+    The exit status is 1 if there is an objection.
+    """
+    first, *more = arguments.what
+    if arguments.python and arguments.jaxlib:
+        raise ConfigError(
+            "--python asks the XLA of that interpreter, --jaxlib only the catalog's tables; give "
+            "one of the two"
+        )
+    context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
+    if not first.strip().endswith(".py"):
+        linted, profiles = lint_words(arguments.what, context, python=arguments.python or "")
+    elif more:
+        raise ConfigError(
+            f"{first} is a sweep file, which has its own profiles; leave out {more[0].strip()!r}"
+        )
+    else:
+        options = options_of(arguments)
+        resolved = load_sweep(Path(first)).resolve(options.for_sweeps)
+        linted, profiles = lint_sweep(resolved, context, python=arguments.python or "")
+    ids = [profile.id for profile in profiles]
+    return Output(
+        documents=(brief("Faults of profiles", lines(*_objections(linted, len(ids)))),),
+        json=lambda: {"schema": SCHEMA, "profiles": ids, **linted.to_json()},
+        status=1 if linted.objections else 0,
+    )
+
+
+def _objections(linted: Examined, count: int) -> Iterator[str]:
+    """Yield the objections, what was not checked, and a line with the counts."""
+    yield from (f"{objection.level}: {objection}" for objection in linted.objections)
+    yield from (f"unchecked: {unchecked}" for unchecked in linted.unchecked)
+    checked_by = f"jaxlib {linted.jaxlib}" if linted.jaxlib else "no jaxlib asked"
+    objections = (
+        counted(len(linted.objections), "objection") if linted.objections else "no objection"
+    )
+    yield f"{counted(count, 'profile')}, {objections}, {checked_by}"

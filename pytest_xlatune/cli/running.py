@@ -1,19 +1,70 @@
-"""What commands that run trials share: they show new results, and end jobs when they stop."""
+"""Commands that run trials: they show new results, and end jobs when they stop.
+
+xlatune calibrate    run the baseline against itself, and show the noise
+xlatune evidence     record a dump and a capture of profiles, in trials without a score
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_xlatune.campaign.jobs import cancel_unwaited
-from pytest_xlatune.cli.show import complain, show
+from pytest_xlatune.cli.options import options_of
+from pytest_xlatune.cli.show import Output, complain, show
+from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.report.lines import in_columns
+from pytest_xlatune.sweep.declaration import load_sweep
+from pytest_xlatune.sweep.earlier import CALIBRATION
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks import new_session_id
 from pytest_xlatune.tasks.live import LiveLines
-from pytest_xlatune.tasks.runs import Runs
+from pytest_xlatune.tasks.runs import (
+    Runs,
+    calibrate,
+    document_of,
+    profiles_to_record,
+    record,
+    study_of_profile,
+)
+
+
+def run_calibrate(arguments: argparse.Namespace) -> Output:
+    """Run the trials; return the noise that they show."""
+    options = options_of(arguments)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps)
+    study = resolved.calibration(arguments.jobs)
+    resolved.check()
+    with trials_of(resolved, options) as (runs, tick):
+        campaign = runs.open(resolved, study)
+        calibration = calibrate(campaign, tick)
+    path = os.path.relpath(options.workdir / resolved.folder / CALIBRATION)
+    written = brief("Files", lines(f"written: {path}"))
+    return Output(documents=(document_of(campaign, calibration), written))
+
+
+def run_evidence(arguments: argparse.Namespace) -> Output:
+    """Record profiles one after another, and show their files."""
+    options = options_of(arguments)
+    resolved = load_sweep(arguments.sweep).resolve(options.for_sweeps)
+    profile_ids = list(dict.fromkeys(arguments.profiles))
+    profiles = profiles_to_record(resolved, options.workdir / resolved.folder, profile_ids)
+    # build all studies first, so that a misspelt id is refused before anything runs
+    studies = [study_of_profile(resolved, profile) for profile in profiles]
+    resolved.check()
+    problems: list[str] = []
+    with trials_of(resolved, options) as (runs, tick):
+        for study in studies:
+            recorded = record(runs.open(resolved, study), tick)
+            paths = filter(None, [recorded.dump, *recorded.captures, recorded.pgle])
+            show([f"{recorded.profile}: trial {recorded.trial_id}"])
+            show(f"  {line}" for line in (*recorded.facts, *map(os.path.relpath, paths)))
+            problems += recorded.problems
+    return Output(problems=problems)
 
 
 @contextmanager

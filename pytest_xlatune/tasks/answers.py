@@ -55,34 +55,9 @@ class Measured:
         return f"<{self.verdict.arm}: {self.words}>"
 
     @property
-    def kind(self) -> VerdictKind:
-        """The kind of the verdict."""
-        return self.verdict.kind
-
-    @property
     def n(self) -> int:
         """The number of trials behind it."""
         return self.verdict.n
-
-    @property
-    def tgs(self) -> float | None:
-        """The mean Tokens/s/device of its trials; None if no trial has a score."""
-        return self.verdict.tgs
-
-    @property
-    def delta(self) -> float | None:
-        """The relative change against the reference, 0.034 for +3.4 %; None if there is none."""
-        return self.verdict.delta
-
-    @property
-    def ci95(self) -> tuple[float, float] | None:
-        """The 95 % interval of `delta`; None for a single run."""
-        return self.verdict.ci95
-
-    @property
-    def jobs(self) -> tuple[str, ...]:
-        """The ids of the jobs behind it."""
-        return self.verdict.job_ids
 
     @property
     def faster(self) -> Claim:
@@ -101,17 +76,17 @@ class Measured:
     @property
     def not_slower(self) -> bool:
         """Whether no fresh trials show it slower; a single run of the screen never does."""
-        return self.kind is not VerdictKind.SLOWER
+        return self.verdict.kind is not VerdictKind.SLOWER
 
     @property
     def cannot_run(self) -> bool:
         """Whether the profile itself cannot run here, as with NaN, or computes another loss."""
-        return self.kind is VerdictKind.INVALID
+        return self.verdict.kind is VerdictKind.INVALID
 
     @property
     def exit(self) -> Exit:
         """The exit status of a run in which an assertion on this verdict failed."""
-        if self.verdict.unproved and self.kind is not VerdictKind.SLOWER:
+        if self.verdict.unproved and self.verdict.kind is not VerdictKind.SLOWER:
             return Exit.NOT_MEASURED
         failed = [claim for claim in self.claims if not claim]
         is_open = bool(failed) and all(claim.is_undecided for claim in failed)

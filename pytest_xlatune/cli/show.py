@@ -22,8 +22,7 @@ from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.render import terminal
+from pytest_xlatune.report.document import Document, terminal
 
 
 class Output(NamedTuple):

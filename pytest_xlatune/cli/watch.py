@@ -22,9 +22,8 @@ from pytest_xlatune.ledger.now import read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import ABSENT, points, printable
-from pytest_xlatune.report.document import Table, brief, columns, lines
+from pytest_xlatune.report.document import Table, brief, columns, compact_lines, lines
 from pytest_xlatune.report.lines import is_pending, progress_text
-from pytest_xlatune.report.render import compact_lines
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.live import Pace, running_jobs
 from pytest_xlatune.tasks.measured import folders_of

@@ -32,8 +32,8 @@ from pytest_xlatune.plugin.hooks import (
 )
 from pytest_xlatune.plugin.session import Session
 from pytest_xlatune.plugin.standard import StandardTests
+from pytest_xlatune.report.document import terminal
 from pytest_xlatune.report.exports import check_exports
-from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import OPTIONS, RunSettings
 from pytest_xlatune.sweep.registry import ON_LOADED, StudyKind, markers

@@ -32,9 +32,9 @@ from pytest_xlatune.plugin.hooks import (
     root_of,
     sweep_of,
 )
+from pytest_xlatune.report.document import terminal
 from pytest_xlatune.report.leaderboard import state_line
 from pytest_xlatune.report.lines import in_columns, summary_message
-from pytest_xlatune.report.render import terminal
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.files import NO_PAGES, has_pages

@@ -3,9 +3,11 @@
     html(document, subject) -> text
 
 A page has the whole document, plots of the conclusion, and the commands of its arms. This module
-must not know which study the page is about. All text is escaped by jinja2, which is in the extra
-`page` and is imported only when a page is written. In addition, a policy in the page lets the
-browser run no script but the page's own.
+must not know which study the page is about. It draws nothing: `page.jinja` draws the plots, whose
+places are in percent of the width, so that a page can have any size. All texts of the plots are in
+tables too. All text is escaped by jinja2, which is in the extra `page` and is imported only when a
+page is written. In addition, a policy in the page lets the browser run no script but the page's
+own.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +25,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.text import ABSENT, printable
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.profile import Profile
+from pytest_xlatune.model.result import CellsRecord, Conclusion, Verdict, VerdictKind
+from pytest_xlatune.model.text import ABSENT, interval, points, printable
 from pytest_xlatune.report.deployment import deployed_by_hand, guarded_lines
 from pytest_xlatune.report.document import (
     PROVENANCE,
@@ -33,17 +39,222 @@ from pytest_xlatune.report.document import (
     Table,
     Text,
     literal,
+    plain,
 )
 from pytest_xlatune.report.guards import conflicts
 from pytest_xlatune.report.language import ENGLISH
-from pytest_xlatune.report.leaderboard import JOBS_TITLE, jobs_table
+from pytest_xlatune.report.leaderboard import CONFIRMED, JOBS_TITLE, jobs_table, settings_by_arm
+from pytest_xlatune.report.lines import is_pending, words_beside
 from pytest_xlatune.report.measured_cell import MeasuredCell
-from pytest_xlatune.report.page_plots import Forest, Matrix, forest, pair_matrix
 from pytest_xlatune.report.study_documents import listings
 from pytest_xlatune.report.tuning_document import WHY, why
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+_MAX_TICKS = 7  # of an axis
+_MARGIN = 0.04  # share of an axis that is kept free at each of its ends
+# A forest shows at least changes of this size in both directions: a narrower axis would enlarge
+# meaningless differences.
+_MIN_CHANGE = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """A tick of an axis: its place in percent, and its text."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestRow:
+    """An arm of a forest plot.
+
+    Attributes:
+        name: the arm.
+        what: the settings of the arm; "" if they are not known.
+        n: the number of its trials.
+        verdict: its verdict in a few words.
+        looks: the verdict's kind in lower case, which gives the row its colour and shape; followed
+            by `hollow` if it is not known that the settings were in effect.
+        at, low, high: the places of the change and of the ends of its interval, in percent; the
+            ends are None without an interval.
+        delta, ends: the change and its interval as text.
+        is_best: whether the arm is the winner.
+    """
+
+    name: str
+    what: str
+    n: str
+    verdict: str
+    looks: str
+    at: float
+    low: float | None
+    high: float | None
+    delta: str
+    ends: str
+    is_best: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForestPart:
+    """Rows that may be compared with each other; `title` says how they were measured."""
+
+    title: str
+    rows: tuple[ForestRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forest:
+    """The change and the interval of each arm on one axis; `zero` is the place of no change."""
+
+    title: str
+    caption: str
+    ticks: tuple[Tick, ...]
+    zero: float
+    parts: tuple[ForestPart, ...]
+
+
+class _Axis:
+    """An axis that turns changes into percent of the width; one must be 0."""
+
+    def __init__(self, changes: Sequence[float]) -> None:
+        low, high = min(changes), max(changes)
+        if max(-low, high) < _MIN_CHANGE:
+            low, high = -_MIN_CHANGE, _MIN_CHANGE
+        free = (high - low) * _MARGIN
+        self._low, self._high = low - free, high + free
+
+    def at(self, change: float) -> float:
+        """Return the place of a change in percent; an infinite change is put at an end."""
+        share = (change - self._low) / (self._high - self._low)
+        return round(100 * min(max(share, 0.0), 1.0), 2)
+
+    def ticks(self) -> tuple[Tick, ...]:
+        """Return round changes in percent."""
+        low, high = 100 * self._low, 100 * self._high
+        min_step = (high - low) / _MAX_TICKS
+        power = 10.0 ** math.floor(math.log10(min_step))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= min_step)
+        numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
+        values = [number * step for number in numbers]
+        # 10 digits hide the rounding errors of a product
+        return tuple(
+            Tick(at=self.at(value / 100), text=f"{value:+.10g}" if value else "0")
+            for value in values
+        )
+
+
+_SCREENED = "Screened: they rank, and prove nothing"
+_FIRST_RUNS = "By first runs alone; the intervals allow for the noise of one run"
+
+
+def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Forest | None:
+    """Return the forest plot of a conclusion; None if no arm has a change to show.
+
+    Confirmed and screened arms are separate parts on one axis, because they do not compare. The
+    settings of the arms come from `profiles`.
+    """
+    shown = [
+        verdict
+        for verdict in conclusion.verdicts
+        if verdict.delta is not None
+        and math.isfinite(verdict.delta)
+        and verdict.kind is not VerdictKind.INVALID
+        and not is_pending(verdict)
+    ]
+    if not shown:
+        return None
+    changes = [0.0]
+    for verdict in shown:
+        changes += [*(verdict.ci95 or ()), verdict.delta or 0.0]
+    axis = _Axis([change for change in changes if math.isfinite(change)])
+    settings, best = settings_by_arm(profiles), conclusion.winner
+
+    def row(verdict: Verdict) -> ForestRow:
+        arm_settings = settings.get(verdict.arm, ABSENT)
+        low, high = map(axis.at, verdict.ci95) if verdict.ci95 else (None, None)
+        return ForestRow(
+            name=plain(conclusion.facts.shown_name(verdict.arm)),
+            what="" if arm_settings == ABSENT else arm_settings,
+            n=str(verdict.n),
+            verdict=words_beside(verdict),
+            looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
+            at=axis.at(verdict.delta or 0.0),
+            low=low,
+            high=high,
+            delta=points(verdict.delta),
+            ends=interval(verdict.ci95),
+            is_best=verdict is best,
+        )
+
+    decided = [verdict for verdict in shown if verdict.kind in CONFIRMED]
+    ranked = [verdict for verdict in shown if verdict.kind is VerdictKind.SCREENED]
+    ranked_title = _SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS
+    parts = (
+        ForestPart(title="Verdicts", rows=tuple(map(row, decided))),
+        ForestPart(title=ranked_title, rows=tuple(map(row, ranked))),
+    )
+    reference = "" if conclusion.reference is None else conclusion.reference.arm
+    references = {sentence(verdict.against) or reference for verdict in shown}
+    return Forest(
+        title=f"Change of {plain(conclusion.metric.head)} {_against(references)}",
+        caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
+        ticks=axis.ticks(),
+        zero=axis.at(0.0),
+        parts=tuple(part for part in parts if part.rows),
+    )
+
+
+def _against(references: set[str]) -> str:
+    """Return with what the arms are compared; a reference described in words is plain text."""
+    if len(references) > 1 or not all(references):
+        return "against the reference of each arm"
+    (arm,) = references
+    return f"against {plain(arm) if ' ' in arm else literal(arm)}"
+
+
+_MAX_NODES = 24  # nodes that a matrix shows; more squares would be too small to read
+# limits and styles: a square has the style of the first limit that its change does not exceed
+_DEPTHS = ((-0.05, "lowest"), (-0.02, "lower"), (-0.01, "low"), (math.inf, "even"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """A matrix of all pairs of nodes.
+
+    Each row has a style and the change in percentage points for each of `names`; both are "" for a
+    pair without a score.
+    """
+
+    caption: str
+    names: tuple[str, ...]
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+
+
+def pair_matrix(subject: MeasuredCell) -> Matrix | None:
+    """Return the matrix of the changes of all pairs; None without pairs, or with too many nodes.
+
+    The table of the slowest pairs is in the document, whatever their number.
+    """
+    pairs = subject.conclusion.found(CellsRecord).pairs
+    names = list(dict.fromkeys(name for cell in subject.cells for name in cell.nodelist))
+    if not pairs or len(names) > _MAX_NODES:
+        return None
+    change = {frozenset(pair.nodes): pair.change for pair in pairs}
+
+    def square(nodes: frozenset[str]) -> tuple[str, str]:
+        if (value := change.get(nodes)) is None:
+            return "", ""
+        return next(looks for limit, looks in _DEPTHS if value <= limit), points(value)
+
+    return Matrix(
+        caption="Change in percent of each pair of nodes, as in the table: from its fresh runs, or "
+        "from its first run if it has no fresh one. Empty: the pair has no score.",
+        names=tuple(map(plain, names)),
+        rows=tuple(tuple(square(frozenset((a, b))) for b in names) for a in names),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,13 +23,12 @@ from pathlib import Path
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.report.deployment import patch_of, recommended_patch
-from pytest_xlatune.report.document import Document
+from pytest_xlatune.report.document import Document, markdown
 from pytest_xlatune.report.exports import export_of, exported
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json
 from pytest_xlatune.report.measured_cell import MeasuredCell, extended, read_cells, write_cells
 from pytest_xlatune.report.page import Live, html
-from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
 from pytest_xlatune.tasks.files import has_pages, made_folder, read_ours, write_all

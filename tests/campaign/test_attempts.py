@@ -39,7 +39,7 @@ from pytest_xlatune.model.profile import OPTIONS_FOLDER, profile
 from pytest_xlatune.model.resources import Patience, Resources
 from pytest_xlatune.model.result import Conclusion, Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec, Trial
-from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.document import markdown
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.groups import SiteSettings
 from pytest_xlatune.sweep.resolved import ResolvedSweep

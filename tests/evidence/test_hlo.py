@@ -23,7 +23,7 @@ from pytest_xlatune.evidence.hlo.dump import keep_options, read_program, seen_de
 from pytest_xlatune.model.channels import Options
 from pytest_xlatune.model.errors import ParseError
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.report.render import terminal
+from pytest_xlatune.report.document import terminal
 from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers.hlo_programs import GATHER, MIB, VERSIONS, body, entry, loop, made, program, text
 from tests.helpers.second_looks import tried

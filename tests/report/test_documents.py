@@ -57,7 +57,9 @@ from pytest_xlatune.report.document import (
     Text,
     columns,
     literal,
+    markdown,
     plain,
+    terminal,
 )
 from pytest_xlatune.report.exports import EXPORTS, Exported, export_of, exported
 from pytest_xlatune.report.language import ENGLISH, Language
@@ -72,7 +74,6 @@ from pytest_xlatune.report.lines import (
     words,
 )
 from pytest_xlatune.report.measured_cell import MeasuredCell
-from pytest_xlatune.report.render import markdown, terminal
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options

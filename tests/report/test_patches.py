@@ -36,6 +36,7 @@ from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.report._deployed_files import values_of, with_value
 from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
+from pytest_xlatune.report.document import markdown
 from pytest_xlatune.report.guards import conflicts, sign
 from pytest_xlatune.report.measured_cell import (
     MeasuredCell,
@@ -44,7 +45,6 @@ from pytest_xlatune.report.measured_cell import (
     read_cells,
     write_cells,
 )
-from pytest_xlatune.report.render import markdown
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.deployed import deployed_env, deployed_files, refuse_changed
 from pytest_xlatune.tasks.reports import add_to_document

@@ -31,7 +31,7 @@ from pytest_xlatune.launchers.container import ContainerLauncher, configured
 from pytest_xlatune.model.hosts import expand, parts
 from pytest_xlatune.model.profile import NO_ENV_ID, Profile, effective_values
 from pytest_xlatune.model.result import Outcome, State, TrialResult, TrialStatus
-from pytest_xlatune.report.render import terminal
+from pytest_xlatune.report.document import terminal
 from pytest_xlatune.sweep.deployed import NoEnv, deployed_env, with_sourced
 from pytest_xlatune.sweep.groups import GROUPS, OPTIONS, RunSettings, UserOptions
 from pytest_xlatune.sweep.registry import put_in_use, study_of

@@ -14,8 +14,7 @@ from pytest_xlatune.model.profile import BASELINE, profile
 from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.prepare.preflight import check_shape
 from pytest_xlatune.report import bubble
-from pytest_xlatune.report.document import Document
-from pytest_xlatune.report.render import markdown, terminal
+from pytest_xlatune.report.document import Document, markdown, terminal
 from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.sweep.declaration import CompileCheck, Sweep, load_sweep

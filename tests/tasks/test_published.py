@@ -20,7 +20,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import ARCHIVED, LEDGER
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.plugin.controller import Controller
-from pytest_xlatune.report.render import markdown
+from pytest_xlatune.report.document import markdown
 from pytest_xlatune.tasks import live
 from pytest_xlatune.tasks.cell_report import read_cell_report
 from pytest_xlatune.tasks.live import LiveLines

@@ -17,7 +17,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,14 +60,6 @@ _MIN_CHANGE = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """A tick of an axis: its place in percent, and its text."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ForestRow:
     """An arm of a forest plot.
 
@@ -98,22 +90,19 @@ class ForestRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForestPart:
-    """Rows that may be compared with each other; `title` says how they were measured."""
-
-    title: str
-    rows: tuple[ForestRow, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Forest:
-    """The change and the interval of each arm on one axis; `zero` is the place of no change."""
+    """The change and the interval of each arm on one axis; `zero` is the place of no change.
+
+    Attributes:
+        ticks: the place and the text of each tick of the axis.
+        parts: title -> rows that may be compared with each other.
+    """
 
     title: str
     caption: str
-    ticks: tuple[Tick, ...]
+    ticks: tuple[tuple[float, str], ...]
     zero: float
-    parts: tuple[ForestPart, ...]
+    parts: Mapping[str, Sequence[ForestRow]]
 
 
 class _Axis:
@@ -131,7 +120,7 @@ class _Axis:
         share = (change - self._low) / (self._high - self._low)
         return round(100 * min(max(share, 0.0), 1.0), 2)
 
-    def ticks(self) -> tuple[Tick, ...]:
+    def ticks(self) -> tuple[tuple[float, str], ...]:
         """Return round changes in percent."""
         low, high = 100 * self._low, 100 * self._high
         min_step = (high - low) / _MAX_TICKS
@@ -140,10 +129,7 @@ class _Axis:
         numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
         values = [number * step for number in numbers]
         # 10 digits hide the rounding errors of a product
-        return tuple(
-            Tick(at=self.at(value / 100), text=f"{value:+.10g}" if value else "0")
-            for value in values
-        )
+        return tuple((self.at(value / 100), f"{value:+.10g}" if value else "0") for value in values)
 
 
 _SCREENED = "Screened: they rank, and prove nothing"
@@ -192,10 +178,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     decided = [verdict for verdict in shown if verdict.kind in CONFIRMED]
     ranked = [verdict for verdict in shown if verdict.kind is VerdictKind.SCREENED]
     ranked_title = _SCREENED if any(verdict.ci95 is None for verdict in ranked) else _FIRST_RUNS
-    parts = (
-        ForestPart(title="Verdicts", rows=tuple(map(row, decided))),
-        ForestPart(title=ranked_title, rows=tuple(map(row, ranked))),
-    )
+    parts = {"Verdicts": [*map(row, decided)], ranked_title: [*map(row, ranked)]}
     reference = "" if conclusion.reference is None else conclusion.reference.arm
     references = {sentence(verdict.against) or reference for verdict in shown}
     return Forest(
@@ -203,7 +186,7 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
         caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
         ticks=axis.ticks(),
         zero=axis.at(0.0),
-        parts=tuple(part for part in parts if part.rows),
+        parts={title: rows for title, rows in parts.items() if rows},
     )
 
 

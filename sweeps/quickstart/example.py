@@ -114,14 +114,14 @@ def picture(plot: Forest, *, title: str) -> str:
     """Return a forest plot as an SVG file; it follows the light or dark mode of the browser."""
     lines: list[str] = []
     y = _TOP
-    for part in plot.parts:
-        lines.append(_text(16, y, part.title, "part"))
+    for title_of_part, rows in plot.parts.items():
+        lines.append(_text(16, y, title_of_part, "part"))
         y += _ROW
-        for row in part.rows:
+        for row in rows:
             lines += _row(row, plot, y)
             y += _ROW
         y += 8
-    axis = [_text(_x(each.at), y, each.text, "quiet middle") for each in plot.ticks]
+    axis = [_text(_x(at), y, text, "quiet middle") for at, text in plot.ticks]
     head = [
         _text(16, 30, title, "head"),
         _text(16, 52, _words(plot.caption), "quiet"),
@@ -153,7 +153,7 @@ def picture(plot: Forest, *, title: str) -> str:
 def _row(row: ForestRow, plot: Forest, y: int) -> Iterator[str]:
     middle = y - 4
     top, bottom = middle - _ROW // 2, middle + _ROW // 2
-    for looks, at in (*(("grid", each.at) for each in plot.ticks), ("zero", plot.zero)):
+    for looks, at in (*(("grid", at) for at, _ in plot.ticks), ("zero", plot.zero)):
         yield _tag("line", looks, x1=_x(at), x2=_x(at), y1=top, y2=bottom)
     if row.low is not None and row.high is not None:
         ends = {"x1": _x(row.low), "x2": _x(row.high), "y1": middle, "y2": middle}

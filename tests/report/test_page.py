@@ -130,7 +130,7 @@ def test_the_forest_says_what_was_not_seen_in_effect() -> None:
     unseen = replace(won, arm="unseen", effect=Effect.NOT_SEEN, unproved=("--xla_a",))
     plot = forest(Conclusion(verdicts=(won, unseen)))
     assert plot is not None
-    looks = {row.name: row.looks for part in plot.parts for row in part.rows}
+    looks = {row.name: row.looks for rows in plot.parts.values() for row in rows}
     assert looks == {"won": "faster", "unseen": "faster hollow"}
 
 

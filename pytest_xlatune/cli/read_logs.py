@@ -9,14 +9,15 @@ from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
 from pytest_xlatune.logs.patterns import StepPattern, step_pattern
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.message import sentence
+from pytest_xlatune.model.record import Json
+from pytest_xlatune.report.document import Document, plain
 from pytest_xlatune.tasks.read_logs import (
     SCHEMA,
     Health,
     JobLog,
     logs_of,
     read_one,
-    standstill_document,
-    standstill_json,
     standstill_of,
     steps_document,
     triage_document,
@@ -43,20 +44,21 @@ def run_steps(arguments: argparse.Namespace) -> Output:
 def run_triage(arguments: argparse.Namespace) -> Output:
     """Return what went wrong in each log."""
     logs, problems = _read_all(arguments)
-    triaged = [(log, standstill_of(log, pattern_of(arguments))) for log in logs]
     healths = {log.health for log in logs}
-    entries = (
-        {**log.to_json(), "behind": None if standstill is None else standstill_json(standstill)}
-        for log, standstill in triaged
-    )
-    documents = []
-    for log, standstill in triaged:
+    documents, entries = list[Document](), list[Json]()
+    for log in logs:
         documents.append(triage_document(log))
-        if standstill is not None:
-            documents.append(standstill_document(standstill))
+        entries.append(log.to_json() | {"behind": None})
+        if (standstill := standstill_of(log, pattern_of(arguments))) is not None:
+            why = sentence(standstill.why)
+            documents.append(
+                Document(title="Which rank is behind", header=(plain(why),), sections=())
+            )
+            ranks, node = [*standstill.behind], standstill.node or None
+            entries[-1]["behind"] = {"ranks": ranks, "node": node, "sentence": why}
     return Output(
         documents=documents,
-        json=lambda: {"schema": SCHEMA, "logs": [*entries]},
+        json=lambda: {"schema": SCHEMA, "logs": entries},
         problems=problems,
         status=1 if Health.FAILED in healths else 3 if Health.UNFINISHED in healths else 0,
     )

@@ -5,8 +5,7 @@ One row is one job:
 
     job        the job's id; without the column, the line number makes the id, `line-3`
     profile    the tried profile; `baseline-deployed` (or `baseline`) is the cell as deployed
-    flags      XLA flags of the profile; one row of a profile with its flags is enough
-    env        variables, NAME=value separated by blanks; optional
+    flags      XLA flags and variables (NAME=value) of the profile; one row with them is enough
     tgs        Tokens/s/device of the steady state
     step_s     seconds per step; either tgs or step_s may be missing
     status     ok, or why there is no figure: oom, failed, ...; optional
@@ -22,7 +21,6 @@ import dataclasses
 import io
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +53,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "job": ("job", "job id", "jobid", "id"),
     "profile": ("profile", "name"),
     "flags": ("flags", "xla flags"),
-    "env": ("env", "environment"),
     "tgs": ("tgs", "tokens/s/device", "tokens per second per device"),
     "step_s": ("step s", "seconds per step", "step time", "seconds"),
     "status": ("status", "state"),
@@ -79,7 +76,6 @@ class TableRow:
     """One job of the table.
 
     Attributes:
-        line: its line number in the file.
         job: the job's id.
         profile: the tried profile.
         tgs: Tokens/s/device; None if the job has no figure.
@@ -87,7 +83,6 @@ class TableRow:
         status: in lower case; "" if missing.
     """
 
-    line: int
     job: str
     profile: Profile
     tgs: float | None
@@ -246,19 +241,13 @@ def _row(line: int, values: Mapping[str, str], tokens: float | None) -> TableRow
         raise ConfigError("the job's id is missing")
     if not profile_id:
         raise ConfigError(f"{name!r} names no profile")
-    env = {}
-    try:
-        words = shlex.split(values.get("env", ""))
-    except ValueError as error:
-        raise ConfigError(f"env: {error} in {values['env']!r:.80}") from None
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise ConfigError(f"env: found {word!r}, expected NAME=value")
-        env[key] = value
-    flags = values.get("flags", "")
+    words = values.get("flags", "").split()
+    # NCCL_ALGO=Tree is a variable; xla_a=1 is a flag without its dashes
+    variables = [word for word in words if word.partition("=")[0].isupper() and "=" in word]
+    flags = " ".join(word for word in words if word not in variables)
+    env = dict(word.split("=", 1) for word in variables)
     tried = BASELINE if profile_id == BASELINE_ID else profile(profile_id, flags, env=env)
-    if tried is BASELINE and (flags or env):
+    if tried is BASELINE and words:
         raise ConfigError(
             f"{BASELINE_ID} has settings; give none, because it is the cell as deployed"
         )
@@ -286,7 +275,7 @@ def _row(line: int, values: Mapping[str, str], tokens: float | None) -> TableRow
         tgs = tokens / step_s
     elif tgs is not None and step_s is None and tokens:
         step_s = tokens / tgs
-    return TableRow(line=line, job=job, profile=tried, tgs=tgs, step_s=step_s, status=status)
+    return TableRow(job=job, profile=tried, tgs=tgs, step_s=step_s, status=status)
 
 
 def _figure(values: Mapping[str, str], column: str) -> float | None:

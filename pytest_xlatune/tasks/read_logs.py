@@ -1,9 +1,7 @@
-"""Read plain logs without a ledger: their steps, their score and their findings.
+"""Read plain logs without a ledger: their steps, their score and their findings, as documents too.
 
 The commands `steps`, `triage`, `compare` and `init --log` read logs in this way. The protocol comes
 from the configuration lines of a log, or from its steps if there are no such lines.
-
-The documents of one plain log: its steps, its findings, and which rank is behind.
 """
 
 from __future__ import annotations
@@ -362,15 +360,6 @@ def standstill_of(log: JobLog, pattern: StepPattern | None = None) -> Standstill
     return standstill and replace(standstill, why=standstill.why.changed(hide_quoted))
 
 
-def standstill_json(standstill: Standstill) -> Json:
-    """Return as builtins for which rank a job waits."""
-    return {
-        "ranks": [*standstill.behind],
-        "node": standstill.node or None,
-        "sentence": sentence(standstill.why),
-    }
-
-
 _STEP_COLUMNS = columns(">step", ">seconds", ">TGS", ">TFLOP/s", ">MFU %", ">loss", "in the score")
 _FINDING_COLUMNS = columns("class", "action", ">line", "~evidence")
 _MOST_ROWS = 200  # steps in a table
@@ -460,8 +449,3 @@ def triage_document(log: JobLog) -> Document:
             *((section("Last lines", Code(text=text)),) if text else ()),
         ),
     )
-
-
-def standstill_document(standstill: Standstill) -> Document:
-    """Return which rank of a job the others waited for, and what it did last."""
-    return Document(title="Which rank is behind", header=(plainly(standstill.why),), sections=())

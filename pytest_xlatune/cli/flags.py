@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pytest_xlatune.catalog.candidates import candidates
-from pytest_xlatune.catalog.context import deployed_context
+from pytest_xlatune.catalog.context import (
+    TEXT_ID,
+    Level,
+    Objection,
+    deployed_context,
+    text_profile,
+)
 from pytest_xlatune.catalog.effect import Examined
 from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
+from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
+from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.text import counted
+from pytest_xlatune.prepare.lint import Target, lint
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.sweep.declaration import load_sweep
+from pytest_xlatune.sweep.deployed import context_of
 from pytest_xlatune.tasks.known_settings import entry_line, explain_setting
-from pytest_xlatune.tasks.lint_profiles import lint_sweep, lint_words
 
 SCHEMA = 1
 _CATALOG_HEAD = (
@@ -64,21 +77,45 @@ def run_lint(arguments: argparse.Namespace) -> Output:
         )
     context = deployed_context(arguments.deployed, jaxlib=arguments.jaxlib, device=arguments.device)
     if not first.strip().endswith(".py"):
-        linted, profiles = lint_words(arguments.what, context, python=arguments.python or "")
+        interpreter, profiles = sys.executable, _profile_of(arguments.what)
     elif more:
         raise ConfigError(
             f"{first} is a sweep file, which has its own profiles; leave out {more[0].strip()!r}"
         )
     else:
-        options = options_of(arguments)
-        resolved = load_sweep(Path(first)).resolve(options.for_sweeps)
-        linted, profiles = lint_sweep(resolved, context, python=arguments.python or "")
+        resolved = load_sweep(Path(first)).resolve(options_of(arguments).for_sweeps)
+        interpreter = resolved.sweep.launcher.interpreter
+        profiles = resolved.sweep.named_profiles
+        of_sweep = context_of(resolved.cell, resolved.sweep.launcher)
+        context = replace(
+            of_sweep,
+            deployed=(*of_sweep.deployed, *context.deployed),
+            env=on_top(of_sweep.env, context.env),
+            jaxlib=context.jaxlib,
+            device=context.device,
+        )
+    if isinstance(profiles, Objection):
+        linted, profiles = Examined(objections=(profiles,)), ()
+    else:
+        python = arguments.python or interpreter
+        # if a release of jaxlib is named, the catalog's tables are used and no XLA is asked
+        is_asked = python and not context.jaxlib
+        target = Target(python=python, environ=os.environ) if is_asked else None
+        linted = lint(profiles, context, target)
     ids = [profile.id for profile in profiles]
     return Output(
         documents=(brief("Faults of profiles", lines(*_objections(linted, len(ids)))),),
         json=lambda: {"schema": SCHEMA, "profiles": ids, **linted.to_json()},
         status=1 if linted.objections else 0,
     )
+
+
+def _profile_of(words: Sequence[str]) -> tuple[Profile, ...] | Objection:
+    """Return the profile that flags and NAME=value make, or that a word has bad syntax."""
+    try:
+        return (text_profile(words),)
+    except ConfigError as error:
+        return Objection(rule="syntax", level=Level.FAULT, profile=TEXT_ID, text=str(error))
 
 
 def _objections(linted: Examined, count: int) -> Iterator[str]:

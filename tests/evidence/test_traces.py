@@ -23,7 +23,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from pytest_xlatune.report.render import terminal
 
 from pytest_xlatune.evidence import trace
 from pytest_xlatune.evidence.hlo import Program
@@ -66,6 +65,7 @@ from pytest_xlatune.evidence.trace.step_times import StepRule
 from pytest_xlatune.evidence.trace.xplane import CaptureFile, line_parts, read_plane
 from pytest_xlatune.model.errors import ConfigError, ParseError
 from pytest_xlatune.model.shares import Shares
+from pytest_xlatune.report.document import terminal
 from pytest_xlatune.tasks.drill import TOP, drill_document, drill_json
 from pytest_xlatune.tasks.programs import program_document, programs_json
 from tests.helpers import golden

@@ -2,7 +2,7 @@
 
 A single job has too few steps to show it, and a start chosen for each job would bias the
 comparison. The pooled start moves the window of all jobs alike. This module must not know of
-profiles: whether a profile warms up longer is a comparison of jobs like any other.
+profiles.
 """
 
 from __future__ import annotations
@@ -146,18 +146,6 @@ def common_window(scores: Sequence[Score], protocol: Protocol) -> Window:
             **step_numbers,
         )
     return Window(protocol=replace(protocol, first_step=moved), is_moved=True, note=note)
-
-
-def first_half_excess(score: Score, protocol: Protocol) -> float | None:
-    """Return how much slower the first half of a job's window is than the second, as a log ratio.
-
-    Medians are compared, so that stragglers have no effect. None if there are fewer than four
-    steps.
-    """
-    steps, seconds = split_pairs(score.timings)
-    logs = [*map(math.log, itertools.compress(seconds, window_steps(protocol).has(steps)))]
-    half = len(logs) // 2
-    return median(logs[:half]) - median(logs[-half:]) if half > 1 else None
 
 
 def _too_few(start: int, protocol: Protocol) -> Message:

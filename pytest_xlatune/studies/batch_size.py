@@ -60,8 +60,10 @@ from pytest_xlatune.studies.cell_arms import (
 )
 from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
+    NOT_FINITE,
     as_screened,
     compare_in_blocks,
+    lost_runs,
     relative_to,
     score_flags,
     verdict_with_figures,
@@ -69,7 +71,6 @@ from pytest_xlatune.studies.verdicts import (
     with_change,
     with_figures,
 )
-from pytest_xlatune.studies.vetoes import NOT_FINITE, lost_runs
 
 KIND = "batch"
 BEST_FILE = "batch.best"  # file in the work directory; its one line is the setting

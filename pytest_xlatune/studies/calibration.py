@@ -22,8 +22,7 @@ from pytest_xlatune.model.trial import Arm, Trial
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.stats.noise import MIN_SCORES, Noise, estimate_noise
 from pytest_xlatune.studies import History, Study, Traits
-from pytest_xlatune.studies.slots import check_slots
-from pytest_xlatune.studies.trials import Orders, Past, allocation_of, start_of, usable
+from pytest_xlatune.studies.trials import Orders, Past, allocation_of, usable
 from pytest_xlatune.studies.verdicts import PlannedStudy, deployed, reference
 
 KIND = "calibration"
@@ -52,7 +51,6 @@ class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
                 f"a calibration of {self.jobs} jobs is too small: {MIN_SCORES} are the least, "
                 f"{JOBS} give the noise to within a quarter"
             )
-        check_slots(self.slots, cell=self.cell, where=f"the calibration of {self.cell.label}")
 
     @property
     def name(self) -> str:
@@ -112,10 +110,10 @@ def jobs_of(study: Study, history: History) -> list[TrialResult]:
 def scored(past: Past) -> list[TrialResult]:
     """Return the jobs that have a score, in the order in which they ran."""
     jobs = [result for result in past.screen.values() if usable(result) is not None]
-    starts = {id(result): start_of(result) for result in jobs}
-    if None in starts.values():
-        return sorted(jobs, key=lambda job: job.trial.position)
-    return sorted(jobs, key=lambda job: (starts[id(job)], job.trial.position))
+    are_known = all(job.start_s is not None for job in jobs)
+    return sorted(
+        jobs, key=lambda job: ((job.start_s or 0.0) if are_known else 0.0, job.trial.position)
+    )
 
 
 def noise_of(jobs: History) -> Noise | None:

@@ -23,91 +23,108 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.model.sentences import RANKING_ONLY
+from pytest_xlatune.model.sentences import RANKING_ONLY, SETTINGS_CHANGED
 from pytest_xlatune.stats.blocks import Estimate, combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, may_stop, winner_figures
-from pytest_xlatune.stats.design import (
-    MIN_DF,
-    SWEEP_ALPHA,
-    Plan,
-    Refusal,
-    outlook,
-)
+from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, Plan, Refusal
 from pytest_xlatune.stats.quantiles import t_quantile
-from pytest_xlatune.studies.block_comparison import BlockComparison
-from pytest_xlatune.studies.engine import SweepDecision, best_of
+from pytest_xlatune.studies.engine import SweepDecision, gain_bounds
 from pytest_xlatune.studies.parts import recipe
-from pytest_xlatune.studies.slots import notes_on_slots
-from pytest_xlatune.studies.spare import gain_bound, is_out
-from pytest_xlatune.studies.trials import (
-    ALIAS,
-    is_spare,
-    unlike_warmup,
-    usable,
-)
+from pytest_xlatune.studies.trials import ALIAS, is_spare, usable
 from pytest_xlatune.studies.verdicts import (
     NOT_YET_MEASURED,
-    as_winner,
-    job_ids_of,
+    BlockComparison,
+    lost_runs,
     reference,
     relative_to,
     score_flags,
+    straggler_veto,
+    survivor_veto,
     unmeasured,
+    verdict_without_figures,
     with_comparison,
     with_effect,
     with_figures,
-    with_troubles,
 )
-from pytest_xlatune.studies.vetoes import history_notes, lost_runs, straggler_veto, survivor_veto
 
-FAR = 3.0  # noise hardly explains a run this many standard deviations below the baselines
+_FAR = 3.0  # noise hardly explains a run this many standard deviations below the baselines
 _LIKELY_SLOWER = "very likely slower ({runs:+run}): more than three standard deviations below"
+# Fisher's exact p below which slow steps forbid a claim. It is smaller than that of a gate, because
+# the screen adds steps: at this level the test has the power that blocks alone have at 0.05.
+_VETO_P = 0.02
+# A machine is too noisy if a setting that does nothing changes the speed by this fraction.
+_TOO_NOISY = 0.02
 
 
-def verdict(decision: SweepDecision, profile_id: str) -> Verdict | None:
-    """Return the verdict on a profile; None if it is neither selected nor measured.
+def conclusion(decision: SweepDecision) -> Conclusion:
+    """Return the verdicts, confirmed ones first, each group sorted by change."""
+    screened, comparison = decision.screened, decision.comparison
+    past, baseline = screened.past, reference(screened.past)
+    verdicts = [
+        relative_to(verdict, baseline)
+        for name in decision.arms.profiles
+        if (verdict := _verdict(decision, name)) is not None
+    ]
+    fit = comparison.fit if comparison else None
+    bound, bound_arm = _bound(decision, verdicts) or (None, "")
+    return Conclusion(
+        verdicts=tuple(sorted(verdicts, key=_place_of)),
+        reference=baseline,
+        record=TuningRecord(
+            finalists=decision.finalists,
+            bound=bound,
+            mde80=_mde80(decision),
+            from_start80=_from_start80(decision),
+            sigma=fit.sigma if fit and fit.df >= MIN_DF else screened.ranks.sigma,
+            moved=_farthest_control(decision),
+            recipe=recipe(
+                profiles=decision.arms.profiles,
+                verdicts=verdicts,
+                scored=past.scored_in_blocks(),
+                fit=fit,
+            ),
+        ),
+        alpha=SWEEP_ALPHA if decision.blocks and past.design else 0.0,
+        complete=not decision.due,
+        first_step=past.window.moved_to,
+        notes=tuple(_notes(decision, verdicts, bound, bound_arm)),
+    )
 
-    `_verdicts` scales its figures to those of the reference.
-    """
-    past = decision.ranked.past
-    screened = past.screens_of(profile_id)
-    in_blocks = past.confirms_of(profile_id)
-    confirmed = [result for result in in_blocks if not is_spare(result.trial)]
-    if not screened and not in_blocks and profile_id not in decision.ranked.arms.candidates:
+
+def _place_of(verdict: Verdict) -> tuple[int, float]:
+    """Return the sort key of a verdict: confirmed ones first, each group by its change."""
+    is_ranked = verdict.kind is VerdictKind.SCREENED
+    group = 0 if verdict.delta is not None and not is_ranked else 1
+    if verdict.kind is VerdictKind.INVALID or verdict.n == 0:
+        group = 2
+    return group, math.inf if verdict.delta is None else -verdict.delta
+
+
+def _verdict(decision: SweepDecision, arm: str) -> Verdict | None:
+    """Return the verdict on a profile; None if it is neither selected nor measured."""
+    past = decision.screened.past
+    screened, in_blocks = past.screens_of(arm), past.confirms_of(arm)
+    if not screened and not in_blocks and arm not in decision.arms.candidates:
         return None
     everything = (*screened, *in_blocks)
-    base = with_troubles(
-        Verdict(
-            arm=profile_id,
-            kind=VerdictKind.INVALID,
-            job_ids=job_ids_of(everything),
-            reasons=_repeat_reason(decision, profile_id),
-            lost=lost_runs(confirmed),
-        ),
-        everything,
+    deciding = [result for result in in_blocks if not is_spare(result.trial)]
+    base = replace(
+        verdict_without_figures(arm, everything),
+        kind=VerdictKind.INVALID,
+        reasons=_repeat_reason(decision, arm),
+        lost=lost_runs(deciding),
     )
     base = with_effect(base, everything)
-    veto = decision.ranked.vetoes.get(profile_id)
+    veto = decision.screened.vetoes.get(arm)
     if veto is not None:
         return veto.verdict_on(with_figures(base, everything) if veto.can_run else base)
-    stays = profile_id in decision.staying_finalists
-    if stays and confirmed and decision.block_comparison is not None:
-        return _confirmed(decision, decision.block_comparison, base, confirmed)
-    is_in_spare_only = any(usable(result) for result in in_blocks) and not confirmed
-    was_cut = profile_id in decision.finalists and not stays
-    if is_in_spare_only or was_cut:
+    stays = arm in decision.staying_finalists
+    if stays and deciding and decision.comparison is not None:
+        return _confirmed(decision, decision.comparison, base, deciding)
+    is_in_spare_only = any(usable(result) for result in in_blocks) and not deciding
+    if is_in_spare_only or (arm in decision.finalists and not stays):
         return _ranked(decision, base, everything, is_cut=True)
     return _ranked(decision, base, screened, is_cut=False)
-
-
-_IN_ROTATIONS = say(
-    "ranked in rotations: a deployed program may differ from the one that took turns, so turns "
-    "prove nothing"
-)
-_ONCE = say(
-    "measured once: the delta ranks and proves nothing, for the best of many single runs looks "
-    "better than it is"
-)
 
 
 def _ranked(
@@ -124,64 +141,59 @@ def _ranked(
     if not scored:
         reasons = (NOT_YET_MEASURED, *base.reasons)
         return replace(base, kind=VerdictKind.INCONCLUSIVE, reasons=reasons)
-    ranks, runs = decision.ranked.ranks, len(scored)
-    estimate = _mean(decision, base.arm) if is_cut else ranks.standings.get(base.arm)
+    ranks, runs = decision.screened.ranks, len(scored)
+    estimate = ranks.standings.get(base.arm)
     method = say("against the line through the screen's baselines")
+    why = say("measured {times:+time}: ranks only", times=runs)
     if is_cut:
         method = say("against the screen's baselines and those beside it in blocks")
-        why = say("measured {times:+time}: ranks only", times=runs)
+        fit = decision.screened.in_blocks
+        effect = fit.arms.get(base.arm) if fit is not None else None
+        parts = [part for part in (estimate, effect) if part is not None]
+        estimate = combine(parts) if parts else None
     elif estimate is None:
         why = say("no baseline of this wave and epoch has a score, so there is no delta")
     elif base.arm in ranks.turned:
-        why, method = _IN_ROTATIONS, say("against the baseline's turns in the same rotations")
-    else:
-        why = _ONCE if runs == 1 else say("measured {times:+time}: ranks only", times=runs)
+        method = say("against the baseline's turns in the same rotations")
+        why = say(
+            "ranked in rotations: a deployed program may differ from the one that took turns, so "
+            "turns prove nothing"
+        )
+    elif runs == 1:
+        why = say(
+            "measured once: the delta ranks and proves nothing, for the best of many single runs "
+            "looks better than it is"
+        )
     # Slow profiles do not enter blocks: without this reason, even one at -31 % would not be called
     # slow anywhere.
     is_likely_slower = _is_likely_slower(decision, base.arm, estimate)
-    reasons = (why,)
-    if is_likely_slower:
-        reasons = (say(_LIKELY_SLOWER, runs=runs), why)
+    slower = (say(_LIKELY_SLOWER, runs=runs),) if is_likely_slower else ()
     return replace(
         with_figures(base, scored),
         kind=VerdictKind.SCREENED,
         delta=relative(estimate.estimate) if estimate else None,
         method=method,
         is_likely_slower=is_likely_slower,
-        reasons=(*reasons, *base.reasons, *score_flags(scored)),
+        reasons=(*slower, why, *base.reasons, *score_flags(scored)),
     )
 
 
-def _is_likely_slower(decision: SweepDecision, arm: str, screened: Estimate | None) -> bool:
+def _is_likely_slower(decision: SweepDecision, arm: str, estimate: Estimate | None) -> bool:
     """Return whether the runs are so far below their baselines that noise hardly explains it.
 
     Rotations do not support such a claim.
     """
-    if screened is None or arm in decision.ranked.ranks.turned:
+    if estimate is None or arm in decision.screened.ranks.turned:
         return False
-    fit = decision.block_comparison.fit if decision.block_comparison else None
+    fit = decision.comparison.fit if decision.comparison else None
     in_blocks = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
-    sigma = max(in_blocks, decision.ranked.plan.noise)
-    return screened.estimate < -FAR * sigma * math.sqrt(screened.variance)
-
-
-def _mean(decision: SweepDecision, arm: str) -> Estimate | None:
-    """Return an arm's estimate over screen and blocks; None if neither has one."""
-    fit = decision.ranked.in_blocks
-    effect = fit.arms.get(arm) if fit is not None else None
-    screen_and_blocks = (decision.ranked.ranks.standings.get(arm), effect)
-    estimates = [estimate for estimate in screen_and_blocks if estimate is not None]
-    return combine(estimates) if estimates else None
-
-
-# Fisher's exact p below which slow steps forbid a claim. It is smaller than that of a gate, because
-# the screen adds steps: at this level the test has the power that blocks alone have at 0.05.
-_VETO_P = 0.02
+    sigma = max(in_blocks, decision.screened.plan.noise)
+    return estimate.estimate < -_FAR * sigma * math.sqrt(estimate.variance)
 
 
 def _confirmed(
     decision: SweepDecision,
-    block_comparison: BlockComparison,
+    blocks: BlockComparison,
     base: Verdict,
     trials: Sequence[TrialResult],
 ) -> Verdict:
@@ -190,47 +202,50 @@ def _confirmed(
     `base` is the verdict so far. `trials` are the results of the arm in deciding blocks.
     """
     base = with_figures(base, trials)
-    comparison = block_comparison.comparisons.get(base.arm)
+    comparison = blocks.comparisons.get(base.arm)
     if not base.n:
         return replace(base, reasons=(unmeasured(trials), *base.reasons))
     if not isinstance(comparison, Comparison):
-        why = (
-            say("it is not among the arms of the blocks")
-            if comparison is None
-            else comparison.reason
-        )
+        why = say("it is not among the arms of the blocks")
+        why = comparison.reason if comparison else why
+        undecided = replace(base, kind=VerdictKind.INCONCLUSIVE)
+        return replace(undecided, reasons=(why, *base.reasons, *score_flags(trials)))
+    kind, ends, likely = blocks.kinds[base.arm], comparison.ci95, None
+    vetoes = _vetoes(decision, comparison, base.arm, trials) if kind is VerdictKind.FASTER else []
+    if kind is VerdictKind.FASTER and not vetoes and blocks.fit is not None:
+        winner = winner_figures(blocks.fit, comparison, base.arm, family=blocks.family)
+        ends, likely = winner.ci95, winner.likely
+    reasons = [_change_reason(kind, comparison, ends=ends)]
+    for veto in vetoes:
         kind = VerdictKind.INCONCLUSIVE
-        return replace(base, kind=kind, reasons=(why, *base.reasons, *score_flags(trials)))
-    kind = block_comparison.kinds[base.arm]
-    past = decision.ranked.past
+        # the reason without this veto comes second
+        reasons = [veto, say("else {reason}", reason=reasons[0]), *reasons[1:]]
+    # the survivor veto names lost runs itself
+    if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
+        reasons.append(base.lost.message)
+    reasons = [*reasons, *base.reasons, *score_flags(trials)]
+    decided = with_comparison(base, comparison, kind=kind, reasons=reasons)
+    low, high = map(relative, ends)
+    if likely is None:
+        return replace(decided, ci95=(low, high))
+    mean, least, most = map(relative, likely)
+    return replace(decided, ci95=(low, high), likely=(mean, least, most))
+
+
+def _vetoes(
+    decision: SweepDecision, comparison: Comparison, arm: str, trials: Sequence[TrialResult]
+) -> list[Message]:
+    """Return why an arm must not be called faster; `trials` are its results in deciding blocks."""
+    past = decision.screened.past
     baselines = [result for result in past.confirms_of(BASELINE_ID) if not is_spare(result.trial)]
     straggling = straggler_veto(
         comparison,
-        (*past.screens_of(base.arm), *trials),
+        (*past.screens_of(arm), *trials),
         (*past.screens_of(BASELINE_ID), *baselines),
         headroom=comparison.lower,
         level=_VETO_P,
     )
-    objections = (straggling, survivor_veto(trials, baselines))
-    vetoes = [why for why in objections if why and kind is VerdictKind.FASTER]
-    winner = None
-    if kind is VerdictKind.FASTER and not vetoes and block_comparison.fit is not None:
-        winner = winner_figures(
-            block_comparison.fit, comparison, base.arm, family=block_comparison.family
-        )
-    reasons = [_change_reason(kind, comparison, ends=winner.ci95 if winner else comparison.ci95)]
-    for why in vetoes:
-        kind = VerdictKind.INCONCLUSIVE
-        # the reason without this veto comes second
-        reasons = [why, say("else {reason}", reason=reasons[0]), *reasons[1:]]
-    # the survivor veto names lost runs itself
-    if base.lost is not None and reasons[0].code is not MessageCode.SURVIVORS:
-        reasons.append(base.lost.message)
-    if base.arm in block_comparison.unlike:
-        reasons.append(unlike_warmup(block_comparison.unlike[base.arm]))
-    reasons = [*reasons, *base.reasons, *score_flags(trials)]
-    decided = with_comparison(base, comparison, kind=kind, reasons=reasons)
-    return decided if winner is None else as_winner(decided, winner)
+    return [why for why in (straggling, survivor_veto(trials, baselines)) if why is not None]
 
 
 def _change_reason(
@@ -239,126 +254,74 @@ def _change_reason(
     """Return a sentence with the kind of a verdict and the interval of the change."""
     # Only the interval of this arm is shown. The simultaneous bound decides but is not shown,
     # because two lower ends for one arm confuse readers.
-    low, high = map(relative, ends)
-    if kind is VerdictKind.EQUIVALENT:
-        low, high = map(relative, interval90(comparison))
+    is_equivalent = kind is VerdictKind.EQUIVALENT
+    low, high = map(relative, interval90(comparison) if is_equivalent else ends)
+    if kind is VerdictKind.INCONCLUSIVE:
         return say(
-            "no relevant difference: {low:percent} to {high:percent} (90 %)", low=low, high=high
+            "cannot tell: {low:percent} to {high:percent} (95 %); a change of {mde80:percent} "
+            "would be found with 80 % power",
+            low=low,
+            high=high,
+            mde80=relative(comparison.mde80),
         )
-    if kind in (VerdictKind.FASTER, VerdictKind.SLOWER):
-        why = (
-            "faster: {low:percent} to {high:percent} (95 %)"
-            if kind is VerdictKind.FASTER
-            else "slower: {low:percent} to {high:percent} (95 %)"
-        )
-        return say(why, low=low, high=high)
-    return say(
-        "cannot tell: {low:percent} to {high:percent} (95 %); a change of {mde80:percent} "
-        "would be found with 80 % power",
-        low=low,
-        high=high,
-        mde80=relative(comparison.mde80),
-    )
+    text = {
+        VerdictKind.EQUIVALENT: "no relevant difference: {low:percent} to {high:percent} (90 %)",
+        VerdictKind.FASTER: "faster: {low:percent} to {high:percent} (95 %)",
+    }.get(kind, "slower: {low:percent} to {high:percent} (95 %)")
+    return say(text, low=low, high=high)
 
 
-def _repeat_reason(decision: SweepDecision, profile_id: str) -> tuple[Message, ...]:
+def _repeat_reason(decision: SweepDecision, arm: str) -> tuple[Message, ...]:
     """Return which profile this one repeats; () if it repeats none."""
-    owner = decision.ranked.arms.repeats.get(profile_id)
+    owner = decision.arms.repeats.get(arm)
     if owner is None:
         return ()
-    return (
-        say(
-            "same effective flags and environment as {owner}: an A/A trial, no candidate"
-            if owner == BASELINE_ID
-            else "same effective flags and environment as {owner}: a repeat of it",
-            owner=owner,
-        ),
-    )
-
-
-_CONFIRMED = (
-    VerdictKind.FASTER,
-    VerdictKind.SLOWER,
-    VerdictKind.EQUIVALENT,
-    VerdictKind.INCONCLUSIVE,
-)
-
-
-def _verdicts(decision: SweepDecision, baseline: Verdict) -> Iterator[Verdict]:
-    """Yield the verdicts, with figures relative to the reference."""
-    for name in decision.ranked.arms.profiles:
-        of_profile = verdict(decision, name)
-        if of_profile is not None:
-            yield relative_to(of_profile, baseline)
-
-
-def conclusion(decision: SweepDecision) -> Conclusion:
-    """Return the verdicts, confirmed ones first, each group sorted by change."""
-    baseline = reference(decision.ranked.past)
-    verdicts = list(_verdicts(decision, baseline))
-    fit = decision.block_comparison.fit if decision.block_comparison else None
-    if fit is not None and fit.df >= MIN_DF:
-        sigma: float | None = fit.sigma
-    else:
-        sigma = decision.ranked.ranks.sigma
-    bound, bound_arm = _bound(decision, verdicts) or (None, "")
-    if bound is not None and not math.isfinite(bound):
-        bound = None
-    window = decision.ranked.past.window
-    return Conclusion(
-        verdicts=tuple(sorted(verdicts, key=place_of)),
-        reference=baseline,
-        record=TuningRecord(
-            finalists=decision.finalists,
-            bound=bound,
-            mde80=_mde80(decision),
-            from_start80=_from_start80(decision),
-            sigma=sigma,
-            moved=_farthest_control(decision),
-            recipe=recipe(
-                profiles=decision.ranked.arms.profiles,
-                verdicts=verdicts,
-                scored=decision.ranked.past.scored_in_blocks(),
-                fit=fit,
-            ),
-        ),
-        alpha=SWEEP_ALPHA if decision.blocks and decision.ranked.past.design else 0.0,
-        complete=not decision.due,
-        first_step=window.moved_to,
-        notes=tuple(_notes(decision, verdicts, bound, bound_arm)),
-    )
-
-
-def place_of(verdict: Verdict) -> tuple[int, float]:
-    """Return the sort key of a verdict: confirmed ones first, each group by its change."""
-    group = 0 if verdict.kind in _CONFIRMED and verdict.delta is not None else 1
-    if verdict.kind not in (*_CONFIRMED, VerdictKind.SCREENED) or verdict.n == 0:
-        group = 2
-    return group, math.inf if verdict.delta is None else -verdict.delta
+    text = "same effective flags and environment as {owner}: a repeat of it"
+    if owner == BASELINE_ID:
+        text = "same effective flags and environment as {owner}: an A/A trial, no candidate"
+    return (say(text, owner=owner),)
 
 
 def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
-    """Return the bound M, as a fraction, and the arm that sets it.
+    """Return the bound M, as a fraction, and the arm that sets it: no profile gains more.
 
-    M is infinite if that arm has no score. None before screen and blocks are over, or if there is
-    no bound: see `gain_bound`.
+    M is the largest 95 % bound over all profiles, spare blocks included. It needs no factor for
+    multiplicity, because the claim is about the maximum of all. There is none before screen and
+    blocks are over, if a profile is FASTER, since there is nothing to rule out, or if one has no
+    score or was only measured in rotations. Profiles that cannot run, or train to another loss, do
+    not count. A profile whose settings are not known to have been in effect cannot set M, but M is
+    never below its interval.
     """
-    if not decision.is_screened or (
-        decision.finalists and decision.blocks and not decision.block_comparison
-    ):
+    is_open = decision.finalists and decision.blocks and not decision.comparison
+    if not decision.is_screened or is_open:
         return None
-    fit = decision.ranked.in_blocks if decision.block_comparison else None
-    limit = gain_bound(
-        decision.ranked.ranks,
-        fit,
-        verdicts,
-        arms=decision.ranked.arms.candidates,
-        staying=decision.staying_finalists,
-    )
-    if limit is None:
+    if any(verdict.kind is VerdictKind.FASTER for verdict in verdicts):
         return None
-    log_ratio, bound_arm = limit
-    return (relative(log_ratio) if math.isfinite(log_ratio) else math.inf), bound_arm
+    ranks = decision.screened.ranks
+    fit = decision.screened.in_blocks if decision.comparison else None
+    claimed = {
+        verdict.arm: verdict
+        for verdict in verdicts
+        if verdict.arm in decision.arms.candidates and not _is_out(verdict)
+    }
+    if any(arm in ranks.turned and (not fit or arm not in fit.arms) for arm in claimed):
+        return None
+    proved = [arm for arm, verdict in claimed.items() if not verdict.unproved]
+    bounds = gain_bounds(ranks, fit, proved, staying=decision.staying_finalists)
+    if not bounds:
+        return None
+    for arm, verdict in claimed.items():
+        if verdict.ci95 is not None:
+            bounds[arm] = math.log1p(verdict.ci95[1])
+        elif verdict.delta is not None and arm in bounds:
+            bounds[arm] = max(bounds[arm], math.log1p(verdict.delta))
+    widest = max(bounds, key=lambda arm: bounds[arm])
+    return (relative(bounds[widest]), widest) if math.isfinite(bounds[widest]) else None
+
+
+def _is_out(verdict: Verdict) -> bool:
+    """Return whether M need not cover a profile: it cannot run, or trains to another loss."""
+    return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)
 
 
 def _mde80(decision: SweepDecision) -> float | None:
@@ -366,15 +329,15 @@ def _mde80(decision: SweepDecision) -> float | None:
 
     None if no arm is compared, or the sweep only ranks.
     """
-    if decision.block_comparison is not None:
-        compared_arms = decision.block_comparison.comparisons.values()
+    if decision.comparison is not None:
+        compared_arms = decision.comparison.comparisons.values()
         effects = [
             comparison.mde80 for comparison in compared_arms if isinstance(comparison, Comparison)
         ]
         return relative(max(effects)) if effects else None
     if not isinstance(decision.layout, Plan):
         return None
-    return decision.layout.mde80(decision.ranked.noise)
+    return decision.layout.mde80(decision.screened.noise)
 
 
 def _from_start80(decision: SweepDecision) -> float | None:
@@ -382,38 +345,23 @@ def _from_start80(decision: SweepDecision) -> float | None:
 
     None if the sweep only ranks, or if no arm is compared.
     """
-    finalist = _mde80(decision)
-    if not (isinstance(decision.layout, Plan) and decision.ranked.arms.profiles):
+    finalist, layout = _mde80(decision), decision.layout
+    if finalist is None or not isinstance(layout, Plan) or not decision.arms.profiles:
         return None
-    fit = decision.block_comparison.fit if decision.block_comparison else None
-    if decision.block_comparison is None:
-        return decision.layout.from_start80(decision.ranked.noise)
-    if finalist is None or fit is None:
-        return None
-    return max(decision.layout.from_start80(fit.sigma), finalist)
+    fit = decision.comparison.fit if decision.comparison else None
+    return max(layout.from_start80(fit.sigma if fit else decision.screened.noise), finalist)
 
 
 def _notes(
     decision: SweepDecision, verdicts: Sequence[Verdict], bound: float | None, bound_arm: str
-) -> list[Message]:
-    """Return the notes of a report.
-
-    `bound` is M as a fraction, None if there is none or it is infinite; `bound_arm` sets it.
-    """
-    # this note comes first, because it concerns a profile that the user just added
-    notes = [*_late_note(decision)]
-    if not decision.ranked.arms.profiles and decision.ranked.ranks.sigma:
-        notes.append(outlook(decision.ranked.ranks.sigma))
-    elif isinstance(decision.layout, Refusal):
-        notes.append(say(RANKING_ONLY, why=decision.layout.why))
-    may_win = {
-        verdict.arm
-        for verdict in verdicts
-        if verdict.wins and not decision.ranked.arms.profiles[verdict.arm].is_control
-    }
-    block_comparison = decision.block_comparison
-    if block_comparison is not None:
-        notes += [
+) -> Iterator[Message]:
+    """Yield the notes of a report; `bound` is M as a fraction, and `bound_arm` sets it."""
+    past, profiles = decision.screened.past, decision.arms.profiles
+    if isinstance(decision.layout, Refusal) and profiles:
+        yield say(RANKING_ONLY, why=decision.layout.why)
+    if decision.comparison is not None:
+        wins = {verdict.arm for verdict in verdicts if verdict.wins}
+        yield from (
             say(
                 "{arm} gains {change:percent} and its lower bound is above {excluded:percent}: "
                 "you may stop here",
@@ -421,46 +369,53 @@ def _notes(
                 change=relative(comparison.estimate),
                 excluded=STOP_FLOOR,
             )
-            for arm, comparison in block_comparison.comparisons.items()
-            if arm in may_win and isinstance(comparison, Comparison) and may_stop(comparison)
-        ]
-        notes += _tie(block_comparison)
-    notes += _bound_notes(verdicts, bound, bound_arm)
-    notes += _noise_notes(decision, verdicts)
-    if decision.ranked.past.window.note:
-        notes.append(decision.ranked.past.window.note)
-    notes += history_notes(decision.ranked.past)
-    notes += decision.ranked.arms.messages
-    if decision.ranked.slots is not None:
-        notes += notes_on_slots(decision.ranked.slots, decision.ranked.plan.nodes)
-    return notes
-
-
-def _bound_notes(
-    verdicts: Sequence[Verdict], bound: float | None, bound_arm: str
-) -> Iterator[Message]:
-    """Yield what the bound M says, and the profiles that it does not cover."""
-    if bound is None:
-        if bound_arm:
-            yield say("{arm} has no score and may gain anything: measure it again", arm=bound_arm)
-        return
-    if bound >= 0:
+            for arm, comparison in decision.comparison.comparisons.items()
+            if arm in wins and not profiles[arm].is_control
+            if isinstance(comparison, Comparison) and may_stop(comparison)
+        )
+        yield from _tie(decision.comparison)
+    if bound is not None and bound >= 0:
         yield say(
             "no tested setting gains more than {bound:percent} (95 %): the interval of {arm} "
             "reaches so far",
             bound=bound,
             arm=bound_arm,
         )
-    unproved = [verdict.arm for verdict in verdicts if verdict.unproved and not is_out(verdict)]
-    if unproved:
+    unproved = [verdict.arm for verdict in verdicts if verdict.unproved and not _is_out(verdict)]
+    if bound is not None and unproved:
         yield say(
             "{arms} may gain more: nothing shows that the settings were in effect", arms=unproved
         )
+    changes = [
+        abs(verdict.delta)
+        for verdict in verdicts
+        if verdict.arm in _controls(decision) and verdict.delta is not None
+    ]
+    if max(changes, default=0.0) >= _TOO_NOISY:
+        yield say(
+            "this machine is too noisy: settings that do nothing moved by up to {moved:size}",
+            moved=max(changes),
+        )
+    if past.window.note:
+        yield past.window.note
+    results = (*past.screen.values(), *past.confirm.values())
+    epochs = len({result.epoch for result in results if usable(result)})
+    if epochs > 1:
+        yield say(
+            "the nodes or the software on them changed: {epochs} epochs, and trials of two "
+            "epochs are not compared",
+            epochs=epochs,
+        )
+    if past.changed:
+        yield say(SETTINGS_CHANGED, arms=sorted(past.changed))
+    yield from decision.arms.messages
+    if decision.screened.slots is not None:
+        yield from decision.screened.slots.notes(decision.screened.plan.nodes)
 
 
 def _controls(decision: SweepDecision) -> set[str]:
     """Return the arms whose true change is 0: the alias, controls, repeats of the baseline."""
-    profiles, repeats = decision.ranked.arms.profiles, decision.ranked.arms.repeats
+    profiles, repeats = decision.arms.profiles, decision.arms.repeats
     controls = {profile.id for profile in profiles.values() if profile.is_control}
     controls |= {name for name, owner in repeats.items() if owner == BASELINE_ID}
     return controls | {ALIAS.id}
@@ -468,15 +423,12 @@ def _controls(decision: SweepDecision) -> set[str]:
 
 def _farthest_control(decision: SweepDecision) -> tuple[float, float] | None:
     """Return the interval of a control that is farthest from 0; None if all contain 0."""
-    if decision.block_comparison is None:
-        return None
-    compared_arms = decision.block_comparison.comparisons
+    compared = decision.comparison.comparisons if decision.comparison else {}
     apart = [
         comparison
-        for arm, comparison in compared_arms.items()
-        if arm in _controls(decision)
-        and isinstance(comparison, Comparison)
-        and _excludes_zero(comparison)
+        for arm in _controls(decision)
+        if isinstance(comparison := compared.get(arm), Comparison)
+        and not comparison.ci95[0] <= 0 <= comparison.ci95[1]
     ]
     if not apart:
         return None
@@ -484,72 +436,23 @@ def _farthest_control(decision: SweepDecision) -> tuple[float, float] | None:
     return relative(low), relative(high)
 
 
-def _excludes_zero(control: Comparison) -> bool:
-    """Return whether the interval of a control excludes 0, its true change."""
-    low, high = control.ci95
-    return low > 0 or high < 0
-
-
-def _tie(block_comparison: BlockComparison) -> Iterator[Message]:
+def _tie(comparison: BlockComparison) -> Iterator[Message]:
     """Yield a note if the best two winners cannot be told apart."""
-    fit = block_comparison.fit
-    won = [arm for arm, kind in block_comparison.kinds.items() if kind is VerdictKind.FASTER]
+    fit = comparison.fit
+    won = [arm for arm, kind in comparison.kinds.items() if kind is VerdictKind.FASTER]
     if fit is None or len(won) < 2:  # noqa: PLR2004 - a pair
         return
-    won.sort(key=lambda arm: -fit.arms[arm].estimate)
-    first, second = won[:2]
+    first, second, *_ = sorted(won, key=lambda arm: -fit.arms[arm].estimate)
     first_fit, second_fit = fit.arms[first], fit.arms[second]
     gap = first_fit.estimate - second_fit.estimate
     error = fit.sigma * math.sqrt(1 / first_fit.n + 1 / second_fit.n)
     half_width = t_quantile(0.975, fit.df) * error
     if gap < half_width:
-        low, high = relative(gap - half_width), relative(gap + half_width)
         yield say(
             "a tie: {first} and {second} are both faster, and which of the two is faster "
             "cannot be told ({low:percent} to {high:percent}, 95 %)",
             first=first,
             second=second,
-            low=low,
-            high=high,
-        )
-
-
-# A machine is too noisy if a setting that does nothing changes the speed by this fraction.
-TOO_NOISY = 0.02
-
-
-def _noise_notes(decision: SweepDecision, verdicts: Sequence[Verdict]) -> Iterator[Message]:
-    """Yield a note if settings that do nothing changed by more than the effects of interest."""
-    controls = _controls(decision)
-    changes = [
-        abs(verdict.delta)
-        for verdict in verdicts
-        if verdict.arm in controls and verdict.delta is not None
-    ]
-    if max(changes, default=0.0) >= TOO_NOISY:
-        yield say(
-            "this machine is too noisy: settings that do nothing moved by up to {moved:size}",
-            moved=max(changes),
-        )
-
-
-def _late_note(decision: SweepDecision) -> Iterator[Message]:
-    """Yield which profiles would be finalists, but were screened after the blocks began."""
-    ranked, design = decision.ranked, decision.ranked.past.design
-    finalists = ranked.past.arms_in_blocks()
-    if design is None or len(finalists) < design.arms:
-        return  # the first block still takes finalists
-    # with second runs, finalists are chosen from the profiles that have one
-    chosen = ranked.again or finalists
-    # nobody replaces a finalist that turned out unable to run
-    places = len(ranked.again) or design.arms
-    places -= sum(arm in ranked.past.dropped for arm in chosen)
-    best = best_of(ranked, ranked.first, most=places)
-    late = tuple(arm for arm in best if arm not in chosen)
-    if late:
-        yield say(
-            "{arms} would be a finalist by now, but the finalists were fixed when the "
-            "confirmation began, and another one would raise the error rate: confirm it in "
-            "a sweep of its own (another name=, or --xlatune-fresh)",
-            arms=late,
+            low=relative(gap - half_width),
+            high=relative(gap + half_width),
         )

@@ -3,7 +3,7 @@
 `decide` is a pure function of a plan and the results so far. It returns what runs next and what
 follows from the results, so every process with the same history gets the same answer. The functions
 stand in the order in which they are used: `decide`, `rank`, `lay_out`, `second_runs`, `enter`,
-`confirm`.
+`confirm`, `spare_blocks`.
 
 This is the history of four profiles in 20 jobs, of which three enter the first of three blocks:
 
@@ -18,42 +18,51 @@ verdict. A profile that is cut can never win, so a cut needs no alpha of its own
 chose an arm counts in its verdict, so ranking needs none either.
 
 A profile that has trials in blocks stays a finalist, whatever results are added later: alpha is
-spent once. The remaining jobs of the budget go to spare blocks (`spare.py`), which bound and rank
-but decide nothing. This module writes no verdict.
+spent once. The remaining jobs of the budget go to spare blocks, which bound and rank but decide
+nothing. This module writes no verdict.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
+from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
-from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine
-from pytest_xlatune.stats.design import SECOND_RUNS, Plan, Refusal
+from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine, upper_bound
+from pytest_xlatune.stats.compare import noise_of
+from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, SWEEP_ALPHA, Plan, Refusal
 from pytest_xlatune.studies import History
-from pytest_xlatune.studies.block_comparison import BlockComparison, compare_blocks
 from pytest_xlatune.studies.parts import entering
 from pytest_xlatune.studies.screen import Ranking, screen
 from pytest_xlatune.studies.slots import Slots
-from pytest_xlatune.studies.spare import spare_blocks
-from pytest_xlatune.studies.trials import AGAIN, ALIAS, Past, fitted
+from pytest_xlatune.studies.trials import AGAIN, ALIAS, SPARE, Past, fitted, place
 from pytest_xlatune.studies.tuning_plan import TuningPlan
-from pytest_xlatune.studies.vetoes import Veto, arm_vetoes
+from pytest_xlatune.studies.verdicts import (
+    BlockComparison,
+    Veto,
+    arm_veto,
+    compare_blocks,
+    compare_in_blocks,
+)
 from pytest_xlatune.studies.waves import Waves
 
-# The noise of a job hardly ever exceeds the spread of a screen times this.
+BOUND = 0.02  # if no profile can gain more, the sweep is bounded
+# A screen has few jobs, so in one sweep of twelve its spread is only two thirds of the noise.
+# Therefore the spread is widened by this factor before it may show that a cell is quiet.
 _SPREAD_FACTOR = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranked:
+class Screened:
     """A sweep and the result of its screen. It has no `__slots__`, so that properties are cached.
 
     Attributes:
+        plan: the sweep, and its jobs.
         arms: the arms that exist by now.
         past: the trials of the plan that count.
         slots: the node slots of the trials; None if there is only one.
@@ -63,6 +72,7 @@ class Ranked:
         ranks: the ranking by all runs of the screen.
     """
 
+    plan: TuningPlan
     arms: Waves
     past: Past
     slots: Slots | None
@@ -70,11 +80,6 @@ class Ranked:
     again: tuple[str, ...]
     first: Ranking
     ranks: Ranking
-
-    @property
-    def plan(self) -> TuningPlan:
-        """The sweep with its arms as declared, and its jobs."""
-        return self.arms.plan
 
     @property
     def noise(self) -> float:
@@ -86,7 +91,7 @@ class Ranked:
         """The least squares over all blocks, spare ones included."""
         return fitted(self.past.scored_in_blocks())
 
-    @property
+    @cached_property
     def candidates(self) -> Mapping[str, Profile]:
         """The profiles that may win, by id: selected, without a veto, unlike the baseline."""
         return {
@@ -96,12 +101,6 @@ class Ranked:
             and self.arms.repeats.get(name) != BASELINE_ID
             and name not in self.vetoes
         }
-
-    @property
-    def jobs_of_blocks(self) -> int:
-        """How many jobs the screen leaves for blocks; 0 if no job may be added to the plan."""
-        screened = len(self.arms.queued) + len(self.again)
-        return self.plan.budget - screened if self.plan.may_spare else 0
 
     def block(
         self, arms: Sequence[Profile], number: int, design: ConfirmDesign
@@ -119,13 +118,13 @@ class Blocks:
         design: the design of the blocks that decide.
         planned: the trials of all blocks that can be planned by now.
         staying: ids of the arms that no cut has dropped, the best first, including the alias.
-        block_comparison: the comparison on the deciding blocks; None while trials are missing.
+        comparison: the comparison on the deciding blocks; None while trials are missing.
     """
 
     design: ConfirmDesign
     planned: tuple[Trial, ...]
     staying: tuple[str, ...]
-    block_comparison: BlockComparison | None = None
+    comparison: BlockComparison | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +132,7 @@ class SweepDecision:
     """What runs next, and what follows from what ran.
 
     Attributes:
-        ranked: the result of the screen.
+        screened: the result of the screen.
         due: the trials to run next, in order; () when nothing is left.
         layout: the layout of the blocks.
         is_screened: whether the screen of the selected waves is over.
@@ -142,7 +141,7 @@ class SweepDecision:
         blocks: the blocks; None if there are none.
     """
 
-    ranked: Ranked
+    screened: Screened
     due: tuple[Trial, ...]
     layout: Plan | Refusal
     is_screened: bool
@@ -150,16 +149,20 @@ class SweepDecision:
     blocks: Blocks | None
 
     @property
-    def block_comparison(self) -> BlockComparison | None:
+    def arms(self) -> Waves:
+        """The arms that exist by now."""
+        return self.screened.arms
+
+    @property
+    def comparison(self) -> BlockComparison | None:
         """The comparison on the deciding blocks; None while trials are missing."""
-        return self.blocks.block_comparison if self.blocks else None
+        return self.blocks.comparison if self.blocks else None
 
     @cached_property
     def finalists(self) -> tuple[str, ...]:
         """The profiles that entered the blocks, in rank order, without the alias."""
-        has_begun = bool(self.ranked.past.confirm)
-        may_begin = self.ranked.plan.confirm and self.is_screened
-        if not (has_begun or may_begin):
+        may_begin = self.screened.plan.confirm and self.is_screened
+        if not (self.screened.past.confirm or may_begin):
             return ()
         return tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
 
@@ -172,30 +175,27 @@ class SweepDecision:
 
 def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> SweepDecision:
     """Return what runs next, and what follows from the results: screen, narrow, compare."""
-    ranked = rank(plan, history, slots)
-    arms, past = ranked.arms, ranked.past
+    screened = rank(plan, history, slots)
+    arms, past = screened.arms, screened.past
     has_slot = slots is None or bool(slots.alive)
     to_screen = past.not_over(arms.to_screen) if has_slot else ()
     is_over = not (to_screen or arms.open_waves)
-    layout = lay_out(ranked) if is_over else plan.layout
+    layout = lay_out(screened) if is_over else plan.layout
     again: tuple[Trial, ...] = ()
     if has_slot and is_over:
-        again = past.not_over(second_runs(ranked, layout))
-    entered = () if again else enter(ranked, layout)
-    blocks = None
-    has_begun, may_begin = bool(past.confirm), plan.confirm and not to_screen
-    if entered and isinstance(layout, Plan) and (has_begun or may_begin):
-        blocks = confirm(ranked, layout, entered)
+        again = past.not_over(second_runs(screened, layout))
+    entered = () if again else enter(screened, layout)
     # The screen comes first, then second runs, then blocks. Without `plan.confirm` a session only
     # screens.
-    due = to_screen
-    if not to_screen and plan.confirm:
-        due = again
-        if blocks is not None and has_slot:
-            has_selected_arm = any(trial.arm in arms.candidates for trial in blocks.planned)
-            due = past.not_over(blocks.planned) if has_selected_arm else ()
+    may_begin, blocks = plan.confirm and not to_screen, None
+    if entered and isinstance(layout, Plan) and (past.confirm or may_begin):
+        blocks = confirm(screened, layout, entered)
+    due = again if may_begin else to_screen
+    if may_begin and blocks is not None and has_slot:
+        has_selected_arm = any(trial.arm in arms.candidates for trial in blocks.planned)
+        due = past.not_over(blocks.planned) if has_selected_arm else ()
     return SweepDecision(
-        ranked=ranked,
+        screened=screened,
         due=due,
         layout=layout,
         is_screened=not to_screen,
@@ -204,110 +204,101 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
     )
 
 
-def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Ranked:
+def rank(plan: TuningPlan, history: History, slots: Slots | None) -> Screened:
     """Return the screen's result so far: each arm against a line through the baselines."""
     arms, sigma = Waves(plan, history, slots), plan.noise
     past = plan.read(history, arms.profiles)
     first = screen(past, arms.queues, sigma=sigma)
     again = tuple(sorted(key.arm for key in past.screen if key.stage == AGAIN))
-    return Ranked(
+    vetoes = {
+        arm: veto
+        for arm in (*arms.profiles, ALIAS.id)
+        if (veto := arm_veto(past, arm, tolerance=plan.loss_tolerance)) is not None
+    }
+    return Screened(
+        plan=plan,
         arms=arms,
         past=past,
         slots=slots,
-        vetoes=arm_vetoes(past, (*arms.profiles, ALIAS.id), tolerance=plan.loss_tolerance),
+        vetoes=vetoes,
         again=again,
         first=first,
         ranks=screen(past, arms.queues, sigma=sigma, has_second=True) if again else first,
     )
 
 
-def lay_out(ranked: Ranked) -> Plan | Refusal:
+def lay_out(screened: Screened) -> Plan | Refusal:
     """Return the layout of the blocks once the screen is over.
 
     Jobs that were planned for profiles which do not exist, because a wave left slots empty, go to
     the finalists.
     """
-    plan, planned = ranked.plan, ranked.plan.layout
+    plan, planned = screened.plan, screened.plan.layout
     if plan.rotates or not isinstance(planned, Plan):
         return planned  # a profile that takes turns takes no job, so its absence frees none
-    queued = ranked.arms.queued
+    queued = screened.arms.queued
     baselines = sum(trial.is_baseline for trial in queued)
     count = len(queued) - baselines
-    # A screen has few jobs, so in one sweep of twelve its spread is only two thirds of the noise.
-    # Therefore the spread is widened before it may show that a cell is quiet.
-    spread = ranked.first.spread
+    spread = screened.first.spread
     sigma = plan.sigma_prior or (None if spread is None else _SPREAD_FACTOR * spread)
     layout = plan.laid_out(count, plan.budget, sigma, baselines=baselines)
-    if ranked.again and not (isinstance(layout, Plan) and layout.again):
+    if screened.again and not (isinstance(layout, Plan) and layout.again):
         # A profile was added after second runs had begun, and the new layout has none. They go on,
         # and the blocks get the remaining jobs.
-        runs = SECOND_RUNS if ranked.slots else len(ranked.again)
+        runs = SECOND_RUNS if screened.slots else len(screened.again)
         budget = plan.budget - runs
         layout = plan.laid_out(count, budget, sigma, baselines=baselines, may_repeat=False)
         if isinstance(layout, Plan):
             return dataclasses.replace(layout, again=runs, jobs=layout.jobs + runs)
-        if not ranked.past.confirm:
+        if not screened.past.confirm:
             return layout  # the remaining jobs are too few for blocks
     return layout if isinstance(layout, Plan) else planned
 
 
-def second_runs(ranked: Ranked, layout: Plan | Refusal) -> tuple[Trial, ...]:
+def second_runs(screened: Screened, layout: Plan | Refusal) -> tuple[Trial, ...]:
     """Return the second runs of the best of the screen; () once there are blocks.
 
     Second runs that exist stay; further ones are added in the order of the first runs' ranking.
     """
-    if isinstance(layout, Refusal) or ranked.past.confirm:
+    if isinstance(layout, Refusal) or screened.past.confirm:
         return ()
-    best = best_of(ranked, ranked.first, most=layout.again)
-    if not ranked.again and len(best) <= layout.finalists:
+    best = best_of(screened, screened.first, most=layout.again)
+    if not screened.again and len(best) <= layout.finalists:
         return ()
-    more = [arm for arm in best if arm not in ranked.again]
-    chosen = [*ranked.again, *more[: max(layout.again - len(ranked.again), 0)]]
-    trials = ranked.plan.orders.again([ranked.arms.profiles[arm] for arm in chosen])
-    if ranked.slots is not None:
-        trials = ranked.slots.deal_again(trials, at_most=ranked.plan.screen_slots)
-    return tuple(trial for trial in trials if trial.arm in ranked.arms.candidates)
+    more = [arm for arm in best if arm not in screened.again]
+    chosen = [*screened.again, *more[: max(layout.again - len(screened.again), 0)]]
+    trials = screened.plan.orders.again([screened.arms.profiles[arm] for arm in chosen])
+    if screened.slots is not None:
+        trials = screened.slots.deal_again(trials, at_most=screened.plan.screen_slots)
+    return tuple(trial for trial in trials if trial.arm in screened.arms.candidates)
 
 
-def _order(arms: Waves, ranking: Ranking) -> Mapping[str, tuple[float, int]]:
+def _order(screened: Screened, ranking: Ranking) -> Mapping[str, tuple[float, int]]:
     """Return profile id -> sort key: the largest estimate first, then the declared order."""
-    places = {name: at for at, name in enumerate(arms.profiles)}
-    return {
-        name: (-screened.estimate, places[name]) for name, screened in ranking.standings.items()
-    }
+    places = {name: at for at, name in enumerate(screened.arms.profiles)}
+    return {name: (-run.estimate, places[name]) for name, run in ranking.standings.items()}
 
 
 def best_of(
-    ranked: Ranked,
-    ranking: Ranking,
-    *,
-    most: int,
-    among: Collection[str] = (),
+    screened: Screened, ranking: Ranking, *, most: int, among: Collection[str] = ()
 ) -> list[str]:
     """Return at most `most` ids of the profiles that may be faster, the best of a ranking first.
 
-    Args:
-        ranked: the result of the screen.
-        ranking: the ranking that orders them.
-        most: the largest number of profiles to return.
-        among: the profiles to choose from; empty means all.
+    They are chosen from the profiles in `among`, from all if that is empty.
     """
-    order = _order(ranked.arms, ranking)
-    eligible = (arm for arm in order if not among or arm in among)
-    candidates, noise = ranked.candidates, ranked.noise
+    order, candidates = _order(screened, ranking), screened.candidates
 
     def may_help(arm: str) -> bool:
         """Return whether the screen leaves it possible that a profile is faster."""
-        screened = ranking.standings[arm]
-        two_errors = 2 * noise * math.sqrt(screened.variance)
-        is_measured = math.isfinite(screened.estimate)
-        return arm in candidates and is_measured and screened.estimate + two_errors > 0
+        estimate, variance = ranking.standings[arm]
+        return math.isfinite(estimate) and estimate + 2 * screened.noise * math.sqrt(variance) > 0
 
-    chosen = filter(may_help, eligible)
-    return entering(sorted(chosen, key=order.__getitem__), most, profiles=ranked.arms.profiles)
+    able = [arm for arm in order if arm in candidates and (not among or arm in among)]
+    able = sorted(filter(may_help, able), key=order.__getitem__)
+    return entering(able, most, profiles=screened.arms.profiles)
 
 
-def enter(ranked: Ranked, layout: Plan | Refusal) -> tuple[Profile, ...]:
+def enter(screened: Screened, layout: Plan | Refusal) -> tuple[Profile, ...]:
     """Return the finalists in rank order, then the alias if there is room.
 
     Arms that have confirming trials stay. If an earlier process was stopped while it submitted the
@@ -315,27 +306,27 @@ def enter(ranked: Ranked, layout: Plan | Refusal) -> tuple[Profile, ...]:
     """
     if isinstance(layout, Refusal):
         return ()
-    begun_design = ranked.past.design
+    begun_design = screened.past.design
     begun_width = begun_design.arms if begun_design is not None else 0
     most = max(layout.finalists, begun_width)
-    chosen = best_of(ranked, ranked.ranks, most=most, among=ranked.again)
+    chosen = best_of(screened, screened.ranks, most=most, among=screened.again)
     if chosen and len(chosen) < layout.finalists:
         chosen.append(ALIAS.id)
-    if in_blocks := ranked.past.arms_in_blocks():
+    if in_blocks := screened.past.arms_in_blocks():
         chosen = [arm for arm in chosen if arm not in in_blocks]
         chosen = [*in_blocks, *chosen[: max(begun_width - len(in_blocks), 0)]]
-    order = _order(ranked.arms, ranked.ranks)
-    declared = {**ranked.arms.profiles, ALIAS.id: ALIAS}
+    order = _order(screened, screened.ranks)
+    declared = {**screened.arms.profiles, ALIAS.id: ALIAS}
     ordered = sorted(chosen, key=lambda arm: order.get(arm, (math.inf, 0)))
     return tuple(declared[arm] for arm in ordered if arm in declared)
 
 
-def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
+def confirm(screened: Screened, layout: Plan, entered: Sequence[Profile]) -> Blocks:
     """Plan blocks of falling width, cut between them, and compare when the deciding ones are over.
 
     A cut depends only on the screen and the blocks before it.
     """
-    past, profiles = ranked.past, {profile.id: profile for profile in entered}
+    past, profiles = screened.past, {profile.id: profile for profile in entered}
     design = past.design or layout.design(len(entered))
     staying: tuple[str, ...] = tuple(profiles)
     planned: tuple[Trial, ...] = ()
@@ -344,44 +335,28 @@ def confirm(ranked: Ranked, layout: Plan, entered: Sequence[Profile]) -> Blocks:
         if width < width_before:
             if past.not_over(planned):
                 return Blocks(design=design, planned=planned, staying=staying)
-            staying = _narrowed(ranked, staying, width, design, after=number - 1)
+            staying = _narrowed(screened, staying, width, design, after=number - 1)
         in_block = [profiles[arm] for arm in staying if arm not in past.dropped]
-        planned += ranked.block(in_block, number, design)
+        planned += screened.block(in_block, number, design)
         width_before = width
     if past.not_over(planned):
         return Blocks(design=design, planned=planned, staying=staying)
     compared = {key.arm for key, result in past.confirm.items() if result.trial.design == design}
     compared -= {BASELINE_ID, *past.dropped}
-    block_comparison = compare_blocks(
-        past.scored_in_blocks(designs=(design,)),
+    comparison = compare_blocks(
+        past.scored_in_blocks(design=design),
         [arm for arm in staying if arm in compared],
         family=max(len(compared - {ALIAS.id}), 1),
-        window=past.window,
     )
-    if block_comparison.has_winner:
-        return Blocks(
-            design=design, planned=planned, staying=staying, block_comparison=block_comparison
-        )
-    spare = spare_blocks(
-        past,
-        ranked.ranks,
-        ranked.candidates,
-        staying=staying,
-        deciding=planned,
-        baselines=design.baselines,
-        jobs=ranked.jobs_of_blocks,
-        block_trials=ranked.block,
-    )
-    return Blocks(
-        design=design,
-        planned=(*planned, *spare),
-        staying=staying,
-        block_comparison=block_comparison,
-    )
+    # a gain of the alias can only be noise
+    faster = {arm for arm, kind in comparison.kinds.items() if kind is VerdictKind.FASTER}
+    if not faster - {ALIAS.id}:
+        planned += spare_blocks(screened, staying, planned, baselines=design.baselines)
+    return Blocks(design=design, planned=planned, staying=staying, comparison=comparison)
 
 
 def _narrowed(
-    ranked: Ranked, staying: Sequence[str], width: int, design: ConfirmDesign, *, after: int
+    screened: Screened, staying: Sequence[str], width: int, design: ConfirmDesign, *, after: int
 ) -> tuple[str, ...]:
     """Return the `width` arms that stay after a block, the best first.
 
@@ -389,26 +364,110 @@ def _narrowed(
     together, the alias last. An arm without a measurement is ranked as if it had the baseline's
     score: a lost run is no reason to keep an arm, nor to drop it.
     """
-    past = ranked.past
-    fit = fitted(past.scored_in_blocks(designs=(design,), until=after))
+    past = screened.past
+    fit = fitted(past.scored_in_blocks(design=design, until=after))
     not_measured = Estimate(0.0, (1 + 1 / design.baselines) / after)
 
     def estimate(arm: str) -> float:
         """Return the gain of an arm by screen and blocks, as a log ratio."""
-        in_screen = ranked.ranks.standings.get(arm, Estimate(0.0, 1.0))
+        in_screen = screened.ranks.standings.get(arm, Estimate(0.0, 1.0))
         in_blocks = fit.arms.get(arm, not_measured) if fit is not None else not_measured
         return combine([in_screen, in_blocks]).estimate
 
-    without_veto = [arm for arm in staying if arm not in ranked.vetoes]
+    without_veto = [arm for arm in staying if arm not in screened.vetoes]
     best_first = sorted(
         without_veto, key=lambda arm: (arm == ALIAS.id, -estimate(arm), staying.index(arm))
     )
     in_later_blocks = past.arms_in_blocks(after=after)
     profiles = [arm for arm in best_first if arm != ALIAS.id]
     frozen = [arm for arm in best_first if arm in in_later_blocks]
-    chosen = entering(profiles, width, profiles=ranked.arms.profiles, frozen=frozen)
-    if len(chosen) < width and ALIAS.id in best_first and ALIAS.id not in chosen:
+    chosen = entering(profiles, width, profiles=screened.arms.profiles, frozen=frozen)
+    if len(chosen) < width:
         chosen.append(ALIAS.id)
-    # A dropped arm can never win, and the critical value counts all that entered, so the cut needs
-    # no alpha of its own.
     return tuple(arm for arm in best_first if arm in chosen)
+
+
+def spare_blocks(
+    screened: Screened, staying: Collection[str], deciding: Sequence[Trial], *, baselines: int
+) -> tuple[Trial, ...]:
+    """Return the trials of the spare blocks so far.
+
+    Blocks are added as long as a profile may gain `BOUND` or more and jobs remain. Without them,
+    29 % of sweeps without an effect can exclude a gain of 2 % (50 jobs, 0.6 % noise); with them
+    73 % can, in 65 jobs. Profiles with a trial in a block stay in it, whatever is measured later.
+
+    Args:
+        screened: the result of the screen.
+        staying: ids of the arms that stayed to the last deciding block.
+        deciding: the trials of the deciding blocks, all of them over.
+        baselines: the number of baselines in a block.
+    """
+    past, candidates = screened.past, screened.candidates
+    if not screened.plan.may_spare:
+        return ()
+    jobs = screened.plan.budget - len(screened.arms.queued) - len(screened.again)
+    design = ConfirmDesign(look=SPARE, arms=0, blocks=0, baselines=baselines)
+    final = {key for key, result in past.confirm.items() if result.status.is_final}
+    planned: tuple[Trial, ...] = ()
+    number = max(trial.block for trial in deciding)
+    while all(map(past.is_final, planned)):
+        number += 1
+        used_jobs = len(final | {place(trial) for trial in (*deciding, *planned)})
+        begun = {key.arm for key in past.confirm if key.block == number} & candidates.keys()
+        in_earlier_blocks = {key.arm for key in past.confirm if key.block < number}
+        fit = fitted(past.scored_in_blocks(until=number - 1))
+        bounds = gain_bounds(screened.ranks, fit, candidates, staying=staying)
+        # A profile without a score may gain anything. If its run in the screen was lost, it gets a
+        # second run in a spare block, but no third.
+        unbounded = [
+            arm
+            for arm in sorted(bounds, key=lambda arm: (-bounds[arm], arm))
+            if bounds[arm] >= math.log1p(BOUND)
+            and (math.isfinite(bounds[arm]) or arm not in in_earlier_blocks)
+            and arm not in begun
+        ]
+        free_jobs = jobs - used_jobs - baselines - len(begun)
+        chosen = [*sorted(begun), *unbounded[: max(free_jobs, 0)]]
+        if not chosen:
+            break
+        planned += screened.block([candidates[arm] for arm in chosen], number, design)
+    return planned
+
+
+def gain_bounds(
+    ranking: Ranking, fit: BlockFit | None, arms: Iterable[str], *, staying: Collection[str]
+) -> dict[str, float]:
+    """Return arm -> bound that its log ratio exceeds with 5 % probability.
+
+    The result is empty if the noise is unknown.
+
+    For an arm in `staying`, which was in all deciding blocks, it is the upper end of its 95 %
+    interval. For others it is the smaller of two bounds at 2.5 % each: from the screen, and from
+    screen and blocks. The noise is the arm's own if it is larger than that of baselines and blocks.
+    The bound of an arm without a score is infinite.
+    """
+    squares, df = ranking.squares, ranking.df
+    if fit is not None and fit.df > 0:
+        squares, df = squares + fit.sigma**2 * fit.df, df + fit.df
+    if df < MIN_DF or squares <= 0 or not math.isfinite(squares):
+        return {}
+    sigma = math.sqrt(squares / df)
+    bounds: dict[str, float] = {}
+    for arm in arms:
+        if arm in staying:
+            comparison = compare_in_blocks(fit, arm, family=1, alpha=SWEEP_ALPHA)
+            if isinstance(comparison, Comparison):
+                bounds[arm] = comparison.ci95[1]
+                continue
+        # rotations bound nothing, because the deployed program may differ
+        screened = None if arm in ranking.turned else ranking.standings.get(arm)
+        in_blocks = fit.arms.get(arm) if fit else None
+        estimates = [screened] if screened is not None else []
+        if in_blocks is not None:
+            estimates.append(combine([*estimates, in_blocks]))
+        noise, noise_df = noise_of(in_blocks, sigma=sigma, df=df)
+        bounds[arm] = min(
+            (upper_bound(estimate, sigma=noise, df=noise_df) for estimate in estimates),
+            default=math.inf,
+        )
+    return bounds

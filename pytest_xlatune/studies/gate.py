@@ -53,25 +53,27 @@ from pytest_xlatune.studies import (
     Traits,
     name_of,
 )
-from pytest_xlatune.studies.block_comparison import BlockComparison, compare_blocks
 from pytest_xlatune.studies.trials import (
     Orders,
     Past,
-    unlike_warmup,
     usable,
 )
 from pytest_xlatune.studies.verdicts import (
+    BlockComparison,
     PlannedStudy,
+    arm_veto,
+    compare_blocks,
     deployed,
+    effect_veto,
     job_ids_of,
     reference,
     relative_to,
     score_flags,
+    straggler_veto,
     unmeasured,
     with_comparison,
     with_figures,
 )
-from pytest_xlatune.studies.vetoes import arm_veto, effect_veto, straggler_veto
 
 _CANNOT_TELL_FOR = "cannot tell: {why}"
 
@@ -273,9 +275,7 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
         """Return the verdicts in declared order; none passes before all trials are over."""
         names = [profile.id for profile in self.profiles]
-        block_comparison = compare_blocks(
-            past.scored_in_blocks(), names, family=len(names), window=past.window
-        )
+        block_comparison = compare_blocks(past.scored_in_blocks(), names, family=len(names))
         gated = Gated(
             study=self, past=past, planned=planned, due=due, block_comparison=block_comparison
         )
@@ -359,8 +359,6 @@ def _compared(gated: Gated, base: Verdict) -> Verdict:
     reasons = [why, *objections]
     if objections and kind in (VerdictKind.FASTER, VerdictKind.EQUIVALENT):
         kind, reasons = VerdictKind.INCONCLUSIVE, [*objections, why]
-    if base.arm in gated.block_comparison.unlike:
-        reasons.append(unlike_warmup(gated.block_comparison.unlike[base.arm]))
     method = say(
         "non-inferiority at {margin:size}; {method}", margin=margin, method=comparison.method
     )

@@ -52,6 +52,7 @@ from pytest_xlatune.studies.cell_arms import (
 )
 from pytest_xlatune.studies.trials import first_loss, losses_of, median_loss, usable
 from pytest_xlatune.studies.verdicts import (
+    NOT_FINITE,
     as_screened,
     at_level,
     relative_to,
@@ -59,7 +60,6 @@ from pytest_xlatune.studies.verdicts import (
     with_change,
     with_figures,
 )
-from pytest_xlatune.studies.vetoes import NOT_FINITE
 
 _ALL_NODES_FAIL = "more nodes failed than were measured: look at the load and what the nodes share"
 

@@ -26,10 +26,9 @@ from pytest_xlatune.model.result import (
     VerdictKind,
     relative,
 )
-from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.blocks import BlockFit, BlockScore
 from pytest_xlatune.stats.design import MIN_DF
 from pytest_xlatune.stats.quantiles import t_quantile
-from pytest_xlatune.studies.trials import ScoredTrial
 
 ALPHA = 0.05  # error rate over all parts of a set, one-sided
 _LEAST_BLOCKS = 3  # fewer differences of two arms say too little about their noise
@@ -102,7 +101,7 @@ class Contrast:
 
 
 def contrasts(
-    arm: str, others: Iterable[str], *, scored: Sequence[ScoredTrial], fit: BlockFit
+    arm: str, others: Iterable[str], *, scored: Sequence[BlockScore], fit: BlockFit
 ) -> list[Contrast]:
     """Compare an arm with others block by block; others that share no block with it are left out.
 
@@ -110,8 +109,8 @@ def contrasts(
     larger, so that the noise of a setting does not make it look needed.
     """
     scores: dict[str, dict[Hashable, float]] = {}
-    for block, name, score in scored:
-        scores.setdefault(name, {})[block] = score.value
+    for job in scored:
+        scores.setdefault(job.arm, {})[job.block] = job.value
     arm_scores, arm_contrasts = scores.get(arm, {}), []
     for other in others:
         other_scores = scores.get(other, {})
@@ -141,7 +140,7 @@ def recipe(
     *,
     profiles: Mapping[str, Profile],
     verdicts: Sequence[Verdict],
-    scored: Sequence[ScoredTrial],
+    scored: Sequence[BlockScore],
     fit: BlockFit | None,
 ) -> Recipe | None:
     """Return the recipe; None if no arm is confirmed to be faster.
@@ -169,7 +168,7 @@ def recipe(
     valid = {verdict.arm for verdict in verdicts} & profiles.keys() - invalid
     # an arm that was cut from the blocks is only ranked
     decided = {verdict.arm for verdict in verdicts if verdict.kind is not VerdictKind.SCREENED}
-    in_blocks = sorted({arm for _, arm, _ in scored} & valid & decided)
+    in_blocks = sorted({job.arm for job in scored} & valid & decided)
     parts = {
         arm: [part for part in in_blocks if is_part(settings[part], settings[arm])]
         for arm in in_blocks
@@ -274,7 +273,7 @@ def _ties(
     arm: str,
     faster: Mapping[str, float],
     *,
-    scored: Sequence[ScoredTrial],
+    scored: Sequence[BlockScore],
     fit: BlockFit,
     settings: Settings,
 ) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean, median
 
 from pytest_xlatune.model.result import TrialResult
-from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.blocks import (
     Estimate,
     Line,
@@ -24,15 +24,7 @@ from pytest_xlatune.stats.blocks import (
 )
 from pytest_xlatune.stats.components import PlacedScore, fit_components
 from pytest_xlatune.stats.rotations import COPIES
-from pytest_xlatune.studies.trials import (
-    AGAIN,
-    Past,
-    Place,
-    Segment,
-    place,
-    start_of,
-    usable,
-)
+from pytest_xlatune.studies.trials import AGAIN, Past, Place, Segment, place, usable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +35,12 @@ class Ranking:
         standings: profile id -> its log ratio to the baselines, for the profiles with a score.
         squares: sum of squared residuals over all lines of baselines.
         df: the degrees of freedom of the residuals.
-        baselines: how many baselines have a score.
         turned: ids of the profiles that only rotations have measured so far.
     """
 
     standings: Mapping[str, Estimate]
     squares: float
     df: int
-    baselines: int
     turned: frozenset[str] = frozenset()
 
     @property
@@ -113,20 +103,21 @@ def screen(
             first runs in any case, because only the best ran twice.
     """
     segments = tuple(segments)
-    if past.slots:
+    if past.is_split:
         return _screen_on_slots(past, segments, has_second=has_second)
     runs: dict[str, list[Estimate]] = defaultdict(list)
     lines: list[Line] = []
+    waves = {segment.wave for segment in segments}
     # All waves share a line, because one wave alone has two baselines: with a line for each of four
     # waves, a sweep finds 71.6 % of winners instead of 79.7 %.
-    for epoch in _by_epoch(past, segments):
-        for line, part in _parts_with_lines(epoch):
+    for _, queue in _queues(past, segments, waves):
+        for line, part in _parts_with_lines(queue):
             lines.append(line)
             for result, time, value in part:
                 if not result.trial.is_baseline:
                     change = Estimate(value - line.expected(time), line.leverage(time))
                     runs[result.trial.profile.id].append(change)
-    in_rotations = _changes_in_rotations(past, {segment.wave for segment in segments}, sigma)
+    in_rotations = _changes_in_rotations(past, waves, sigma)
     turned = frozenset(in_rotations.keys() - runs.keys())
     for profile_id, changes in in_rotations.items():
         runs[profile_id] += changes
@@ -137,7 +128,6 @@ def screen(
         standings=standings,
         squares=math.fsum(line.squares for line in lines),
         df=sum(line.df for line in lines),
-        baselines=sum(line.n for line in lines),
         turned=turned,
     )
 
@@ -164,33 +154,16 @@ def _screen_on_slots(past: Past, segments: Sequence[Segment], *, has_second: boo
     With one baseline on each slot, only the blocks can show the noise.
     """
     stages = {segment.wave for segment in segments} | ({AGAIN} if has_second else set())
-    scored = [
-        (result, score.value)
-        for key, result in past.screen.items()
-        if key.stage in stages and (score := usable(result)) is not None
+    jobs = [
+        (
+            result,
+            PlacedScore(slot=slot, place=time, value=value, is_baseline=result.trial.is_baseline),
+        )
+        for slot, queue in _queues(past, segments, stages)
+        for result, time, value in queue
     ]
-    places = {place(trial): at for at, trial in enumerate(_queue(segments))}
-    queues: dict[tuple[str, int], list[tuple[TrialResult, float]]] = defaultdict(list)
-    for result, value in scored:
-        queues[result.trial.cell_digest, result.epoch].append((result, value))
-    jobs: list[tuple[TrialResult, PlacedScore]] = []
-    for slot, queue in queues.items():
-        starts = {id(result): start_of(result) for result, _ in queue}
-        are_known = None not in starts.values()
-        queue.sort(key=lambda job: (
-            (starts[id(job[0])] or 0.0) if are_known else 0.0,
-            places.get(place(job[0].trial), len(places)),
-        ))  # fmt: skip
-        jobs += [
-            (
-                result,
-                PlacedScore(slot=slot, place=at, value=value, is_baseline=result.trial.is_baseline),
-            )
-            for at, (result, value) in enumerate(queue)
-        ]
     # second runs are of the best alone, and would bend the lines
     lines = fit_components([job for result, job in jobs if result.trial.stage != AGAIN])
-    baselines = sum(job.is_baseline for _, job in jobs)
     runs: dict[str, list[Estimate]] = defaultdict(list)
     for result, job in jobs:
         if lines is not None and not job.is_baseline and job.slot in lines.levels:
@@ -198,7 +171,7 @@ def _screen_on_slots(past: Past, segments: Sequence[Segment], *, has_second: boo
             estimate = Estimate(change, lines.leverage(job.slot, job.place))
             runs[result.trial.profile.id].append(estimate)
     standings = {name: combine(estimates) for name, estimates in runs.items()}
-    return Ranking(standings=standings, squares=0.0, df=0, baselines=baselines)
+    return Ranking(standings=standings, squares=0.0, df=0)
 
 
 def _second_run_means(past: Past, first: Mapping[str, Estimate]) -> dict[str, Estimate]:
@@ -223,42 +196,48 @@ def _second_run_means(past: Past, first: Mapping[str, Estimate]) -> dict[str, Es
     return means
 
 
-def _queue(segments: Iterable[Segment]) -> Iterator[Trial]:
-    return (trial for segment in segments for trial in segment.trials)
+_Job = tuple[TrialResult, float, float]  # trial, place in time, score
 
 
-_TimedScore = tuple[TrialResult, float, float]  # trial, place in time, score
+def _queues(
+    past: Past, segments: Sequence[Segment], stages: Collection[str]
+) -> Iterator[tuple[tuple[str, int], list[_Job]]]:
+    """Yield each cell and epoch with its scored jobs of these stages, in the order of their starts.
+
+    If the start of one is unknown, they are in the order of the plan.
+    """
+    planned = {
+        place(trial): at
+        for at, trial in enumerate(trial for segment in segments for trial in segment.trials)
+    }
+    queues: dict[tuple[str, int], list[tuple[Place, TrialResult, float]]] = defaultdict(list)
+    for key, result in past.screen.items():
+        score = usable(result)
+        if key.stage in stages and result.rotation is None and score is not None:
+            queues[result.trial.cell_digest, result.epoch].append((key, result, score.value))
+    for slot, queue in sorted(queues.items(), key=itemgetter(0)):
+        queue.sort(key=lambda job: (planned.get(job[0], len(planned)), job[0]))
+        are_known = all(result.start_s is not None for _, result, _ in queue)
+        if are_known:
+            queue.sort(key=lambda job: job[1].start_s or 0.0)
+        # a job that was lost leaves a gap in the plan of the only slot
+        keys = None if are_known or past.is_split else planned
+        yield (
+            slot,
+            [
+                (result, float(at if keys is None else keys.get(key, at)), value)
+                for at, (key, result, value) in enumerate(queue)
+            ],
+        )
 
 
-def _by_epoch(past: Past, segments: Sequence[Segment]) -> Sequence[Sequence[_TimedScore]]:
-    """Return the scored trials of all waves, divided where scores stopped being comparable."""
-    planned = {place(trial): at for at, trial in enumerate(_queue(segments))}
-    waves = {segment.wave for segment in segments}
-    scored = [
-        (result, score.value)
-        for key, result in past.screen.items()
-        if result.rotation is None
-        and (key in planned or (key.stage in waves and result.trial.is_baseline))
-        and (score := usable(result)) is not None
-    ]
-    times = _times([result for result, _ in scored], planned)
-    epochs: dict[int, list[_TimedScore]] = defaultdict(list)
-    for result, value in scored:
-        time = times.get(place(result.trial))
-        if time is not None:
-            epochs[result.epoch].append((result, time, value))
-    return [epochs[epoch] for epoch in sorted(epochs)]
-
-
-def _parts_with_lines(
-    epoch: Sequence[_TimedScore],
-) -> Iterator[tuple[Line, Sequence[_TimedScore]]]:
-    """Yield the line of each part of an epoch, and the part; parts without a baseline have none.
+def _parts_with_lines(queue: Sequence[_Job]) -> Iterator[tuple[Line, Sequence[_Job]]]:
+    """Yield the line of each part of a queue, and the part; parts without a baseline have none.
 
     A part is one session, or several whose baselines do not differ.
     """
-    parts: list[list[_TimedScore]] = []
-    for session in _sessions(epoch):
+    parts: list[list[_Job]] = []
+    for session in _sessions(queue):
         if parts and not is_apart(_baselines(parts[-1]), _baselines(session)):
             parts[-1] += session
         else:
@@ -276,39 +255,24 @@ def _parts_with_lines(
     yield from zip(lines, with_line, strict=True)
 
 
-def _baselines(trials: Sequence[_TimedScore]) -> list[tuple[float, float]]:
-    return [(time, value) for result, time, value in trials if result.trial.is_baseline]
+def _baselines(jobs: Sequence[_Job]) -> list[tuple[float, float]]:
+    return [(time, value) for result, time, value in jobs if result.trial.is_baseline]
 
 
-def _sessions(epoch: Sequence[_TimedScore]) -> list[list[_TimedScore]]:
-    """Return the trials of an epoch in order, divided where a wave began after a long pause.
+def _sessions(queue: Sequence[_Job]) -> list[list[_Job]]:
+    """Return the jobs of a queue, divided where a wave began after a long pause.
 
     If the start of any trial is unknown, they are not divided.
     """
-    ordered = sorted(epoch, key=lambda job: (job[1], place(job[0].trial)))
-    starts = [start_of(result) for result, _, _ in ordered]
-    known = [start for start in starts if start is not None]
+    starts = [result.start_s for result, _, _ in queue if result.start_s is not None]
     # one or two pauses never exceed this multiple of their median
-    if len(known) < len(starts) or len(known) < _ANOTHER_SESSION:
-        return [ordered]
-    pauses = [after - before for before, after in pairwise(known)]
+    if len(starts) < max(len(queue), _ANOTHER_SESSION):
+        return [[*queue]]
+    pauses = [after - before for before, after in pairwise(starts)]
     long_pause = _ANOTHER_SESSION * median(pauses)
-    sessions = [ordered[:1]]
-    for pause, before, job in zip(pauses, ordered, ordered[1:], strict=False):
+    sessions = [[queue[0]]]
+    for pause, (before, job) in zip(pauses, pairwise(queue), strict=True):
         if pause > long_pause and job[0].trial.stage != before[0].trial.stage:
             sessions.append([])
         sessions[-1].append(job)
     return sessions
-
-
-def _times(results: Sequence[TrialResult], planned: Mapping[Place, int]) -> Mapping[Place, float]:
-    """Return place in the plan -> place in time: the trial's rank by its start.
-
-    If the start of any trial is unknown, the order of the plan is used for all.
-    """
-    starts = {
-        place(result.trial): start for result in results if (start := start_of(result)) is not None
-    }
-    if len(starts) < len(results):
-        return {key: float(at) for key, at in planned.items()}
-    return {key: float(at) for at, key in enumerate(sorted(starts, key=lambda k: (starts[k], k)))}

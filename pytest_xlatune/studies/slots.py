@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus
-from pytest_xlatune.model.text import counted
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.stats.design import SLOTS_PER_MISSING_BASELINE
 from pytest_xlatune.studies.trials import AGAIN, Place, Segment, place
@@ -32,7 +29,6 @@ from pytest_xlatune.studies.trials import AGAIN, Place, Segment, place
 # failures after which a slot takes no more trials, in addition to failures of nodes
 _DEADLY = (FailureClass.QUEUE_LIMIT, FailureClass.SUBMISSION_REFUSED)
 _LEAST_FAILED_SLOTS = 2  # an arm that fails on so many slots is itself at fault
-_LEAST_SLOTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,35 +87,27 @@ class Slots:
         lack a baseline, since its profiles show its level if the slots are alike.
         """
         open_slots = self.alive[:at_most] or self.names[:1]
-        queue_lengths = Counter(self._screen.values())
-        baseline_counts = Counter(
-            slot for key, slot in self._screen.items() if key.arm == BASELINE_ID
-        )
-        queues: list[Segment] = []
+        slot_of = dict(self._screen)
+        queue_lengths = Counter(slot_of.values())
+        baseline_counts = Counter(slot for key, slot in slot_of.items() if key.arm == BASELINE_ID)
         for segment in segments:
-            slot_of = {
-                key: self._screen[key] for key in map(place, segment.trials) if key in self._screen
-            }
-            new_trials = [trial for trial in segment.trials if place(trial) not in slot_of]
+            new_trials = (trial for trial in segment.trials if place(trial) not in slot_of)
             for trial in sorted(new_trials, key=lambda trial: not trial.is_baseline):
                 with_level = [slot for slot in open_slots if baseline_counts[slot]]
-                are_few = (
-                    len(open_slots) - len(with_level)
-                    > len(open_slots) // SLOTS_PER_MISSING_BASELINE
-                )
+                lacking = len(open_slots) - len(with_level)
                 if trial.is_baseline:
-                    slot = min(
-                        open_slots, key=lambda slot: (baseline_counts[slot], queue_lengths[slot])
-                    )
+                    slot = min(open_slots, key=lambda at: (baseline_counts[at], queue_lengths[at]))
                     baseline_counts[slot] += 1
+                elif with_level and lacking > len(open_slots) // SLOTS_PER_MISSING_BASELINE:
+                    slot = min(with_level, key=lambda at: queue_lengths[at])
                 else:
-                    choice = with_level if with_level and are_few else open_slots
-                    slot = min(choice, key=lambda slot: queue_lengths[slot])
+                    slot = min(open_slots, key=lambda at: queue_lengths[at])
                 slot_of[place(trial)] = slot
                 queue_lengths[slot] += 1
-            trials = (replace(trial, cell_digest=slot_of[place(trial)]) for trial in segment.trials)
-            queues.append(dataclasses.replace(segment, trials=tuple(trials)))
-        return tuple(queues)
+        return tuple(
+            dataclasses.replace(segment, trials=_placed(segment.trials, slot_of))
+            for segment in segments
+        )
 
     def deal_again(self, trials: Sequence[Trial], *, at_most: int) -> tuple[Trial, ...]:
         """Return second runs of the screen on the slots with the fewest of them.
@@ -133,11 +121,10 @@ class Slots:
         for trial in trials:
             if (key := place(trial)) not in slot_of:
                 slot_of[key] = min(
-                    open_slots,
-                    key=lambda slot: (queue_lengths[slot], (trial.arm, slot) in first_runs),
+                    open_slots, key=lambda at: (queue_lengths[at], (key.arm, at) in first_runs)
                 )
                 queue_lengths[slot_of[key]] += 1
-        return tuple(replace(trial, cell_digest=slot_of[place(trial)]) for trial in trials)
+        return _placed(trials, slot_of)
 
     def place_blocks(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Return the trials of blocks, each block on one slot; new blocks go where fewest are."""
@@ -190,6 +177,31 @@ class Slots:
             slot_of.setdefault(block, slot)
         return slot_of
 
+    def notes(self, nodes: Mapping[str, str]) -> list[Message]:
+        """Return the lines of a report about slots that died.
+
+        `nodes` is digest of the cell on a slot -> the nodes of the slot, as a host list.
+        """
+        reasons = {
+            result.trial.cell_digest: result.reason
+            for result in reversed(self.history)
+            if _is_lost_to_nodes(result)
+        }
+        return [
+            say(
+                "slot {slot} ({nodes}) takes no trial: {why}",
+                slot=number,
+                nodes=nodes[slot],
+                why=reasons.get(slot),
+            )
+            for number, slot in enumerate(self.names, start=1)
+            if slot in self.dead
+        ]
+
+
+def _placed(trials: Iterable[Trial], slot_of: Mapping[Place, str]) -> tuple[Trial, ...]:
+    return tuple(replace(trial, cell_digest=slot_of[place(trial)]) for trial in trials)
+
 
 def _is_lost_to_nodes(result: TrialResult) -> bool:
     """Return whether the nodes of a trial could not run it."""
@@ -201,53 +213,3 @@ def _is_lost_to_nodes(result: TrialResult) -> bool:
 def _is_open(result: TrialResult) -> bool:
     """Return whether a trial is not over, or must run again on another slot."""
     return not result.status.is_final or _is_lost_to_nodes(result)
-
-
-def check_slots(slots: Sequence[Sequence[str]], *, cell: Cell, where: str) -> None:
-    """Refuse slots that share a node, differ in size, or are not the cell's.
-
-    Raises:
-        ConfigError: names the slots.
-    """
-    if not slots:
-        return
-    if len(slots) < _LEAST_SLOTS or tuple(slots[0]) != cell.nodelist:
-        raise ConfigError(
-            f"{where}: found {counted(len(slots), 'node slot')}, expected two or more, the first "
-            f"on the cell's own nodes {','.join(cell.nodelist)}; for one slot leave them out"
-        )
-    if len({len(slot) for slot in slots}) > 1 or not slots[0]:
-        sizes = ", ".join(str(len(slot)) for slot in slots)
-        raise ConfigError(
-            f"{where}: the node slots have {sizes} nodes; a cell has as many on each, so name as "
-            "many nodes for every slot"
-        )
-    counts = Counter(node.lower() for slot in slots for node in slot)
-    shared = sorted(node for node, count in counts.items() if count > 1)
-    if shared:
-        raise ConfigError(
-            f"{where}: the node slots share {', '.join(shared)}; a node runs one trial at a time, "
-            "so name each node once"
-        )
-
-
-def notes_on_slots(slots: Slots, nodes: Mapping[str, str]) -> list[Message]:
-    """Return the lines of a report about slots that died.
-
-    `nodes` is digest of the cell on a slot -> the nodes of the slot, as a host list.
-    """
-    reasons = {
-        result.trial.cell_digest: result.reason
-        for result in reversed(slots.history)
-        if _is_lost_to_nodes(result)
-    }
-    return [
-        say(
-            "slot {slot} ({nodes}) takes no trial: {why}",
-            slot=number,
-            nodes=nodes[slot],
-            why=reasons.get(slot),
-        )
-        for number, slot in enumerate(slots.names, start=1)
-        if slot in slots.dead
-    ]

@@ -4,22 +4,21 @@ Orders are random, and the same in every process: the place of an item comes fro
 seed and of what the item sets. So adding, renaming or deselecting a profile does not change the
 order of the others.
 
-A study takes its own trials from a history, each once, whatever their order. The trials of a cell
-are scored in one window. The window is chosen from the trials outside blocks if these are enough,
-so that fresh blocks do not influence their own window; otherwise it is chosen from all trials.
+A study takes its own trials from a history, each once, whatever their order, and scores them in one
+window. The window is chosen from the trials outside blocks if these are enough, so that fresh
+blocks do not influence their own window; otherwise it is chosen from all trials.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import operator
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -29,25 +28,12 @@ from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import digest
-from pytest_xlatune.model.result import (
-    Comparison,
-    Score,
-    TrialResult,
-    TrialStatus,
-    relative,
-)
+from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
-from pytest_xlatune.stats.compare import compare
 from pytest_xlatune.stats.rotations import COMPILE_SHARE, JobPace
 from pytest_xlatune.stats.score import rescore
-from pytest_xlatune.stats.window import (
-    MIN_JOBS,
-    TOLERANCE,
-    Window,
-    common_window,
-    first_half_excess,
-)
+from pytest_xlatune.stats.window import MIN_JOBS, Window, common_window
 from pytest_xlatune.studies import History
 
 STUDY = "tuning"
@@ -123,19 +109,6 @@ class Orders:
             ),
         )
 
-    def ranked(self, wave: str, profiles: Iterable[tuple[Profile, int]]) -> tuple[Trial, ...]:
-        """Return the trials that rotations replace: for each profile, one for each ranking.
-
-        Args:
-            wave: the wave of the profiles.
-            profiles: each profile, and how many rotations rank it.
-        """
-        return tuple(
-            self.trial(profile, wave, position=at)
-            for profile, rankings in profiles
-            for at in range(rankings)
-        )
-
     def again(self, profiles: Sequence[Profile]) -> tuple[Trial, ...]:
         """Return second runs of the screen, in random order."""
         ordered = self._shuffled([(profile, 0) for profile in profiles], scope=AGAIN)
@@ -203,47 +176,6 @@ def wave_order(wave: str) -> tuple[bool, tuple[int, ...], str]:
     return not numbered, tuple(int(part) for part in re.findall(r"[0-9]{1,18}", wave)), wave
 
 
-def wave_baselines(counts: Mapping[str, int], total: int) -> dict[str, int]:
-    """Return wave -> number of baselines.
-
-    Each wave gets one. Each further one goes to the wave with the most profiles for a baseline.
-
-    Args:
-        counts: wave -> number of its profiles.
-        total: number of baselines in all; each wave gets one even if that exceeds it.
-    """
-    shared = dict.fromkeys(counts, 1)
-    for _ in range(total - len(counts)):
-        most = max(counts, key=lambda wave: counts[wave] / shared[wave])
-        shared[most] += 1
-    return shared
-
-
-# rate of false alarms about the warm-up; it is low, so that readers take the note seriously
-ALPHA = 0.01
-ScoredTrial = tuple[Hashable, str, Score]  # block, arm, score of one trial
-
-
-_Pool = tuple[Score, ...]
-_WINDOWS: dict[Protocol, tuple[_Pool, Window]] = {}  # protocol -> the last pool and its window
-
-
-def window_of(screened: Iterable[Score], confirmed: Iterable[Score], protocol: Protocol) -> Window:
-    """Return the window of a study's trials, chosen from scores outside blocks and in them.
-
-    It is cached, because the pool of a finished screen does not change while blocks run.
-    """
-    first = tuple(screened)
-    pool = first if len(first) >= MIN_JOBS else (*first, *confirmed)
-    if protocol in _WINDOWS:
-        last_pool, window = _WINDOWS[protocol]
-        if len(last_pool) == len(pool) and all(map(operator.is_, last_pool, pool)):
-            return window
-    window = common_window(list(pool), protocol)
-    _WINDOWS[protocol] = pool, window
-    return window
-
-
 def moved(result: TrialResult, window: Window) -> TrialResult:
     """Return a trial rescored in the common window; without a score there, it has the reason."""
     if not window.is_moved or result.score is None or result.rotation is not None:
@@ -270,54 +202,9 @@ def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[T
     )
 
 
-def unlike_warmups(
-    scored: Sequence[ScoredTrial], *, family: int, window: Window
-) -> Mapping[str, float]:
-    """Return the arms that become steady earlier or later than the baseline in the same blocks.
-
-    The value of an arm is by what fraction its first half of the window is slower than the second,
-    minus the same figure of the baseline. If it is positive, the arm becomes steady later and its
-    score is too low. Like all comparisons, it uses the job as the unit.
-    """
-    contrasts = [
-        BlockScore(block=block, arm=arm, value=value)
-        for block, arm, score in scored
-        if (value := first_half_excess(score, window.protocol)) is not None
-    ]
-    fit = fit_blocks(contrasts, control=BASELINE.id) if len(contrasts) == len(scored) else None
-    if fit is None:
-        return {}
-    unlike = {}
-    for arm in sorted({contrast.arm for contrast in contrasts} - {BASELINE.id}):
-        comparison = compare(fit, arm, family=family, alpha=ALPHA)
-        if not isinstance(comparison, Comparison) or abs(comparison.estimate) <= TOLERANCE:
-            continue
-        # the upper bound is as far above the estimate as the lower one is below it
-        if abs(comparison.estimate) > comparison.estimate - comparison.lower and comparison.n > 1:
-            unlike[arm] = relative(comparison.estimate)
-    return unlike
-
-
-def fitted(scored: Sequence[ScoredTrial]) -> BlockFit | None:
+def fitted(scored: Sequence[BlockScore]) -> BlockFit | None:
     """Return the least squares over blocks; None if no block holds a baseline and another arm."""
-    scores = [BlockScore(block=block, arm=arm, value=score.value) for block, arm, score in scored]
-    return fit_blocks(scores, control=BASELINE.id)
-
-
-def unlike_warmup(excess: float) -> Message:
-    """Return what it means for the change of an arm that it warms up unlike the baseline."""
-    return say(
-        (
-            "its steps become steady later than the baseline's ({excess:percent} in the first "
-            "half of the window): the change is understated; run more steps"
-        )
-        if excess > 0
-        else (
-            "its steps become steady earlier than the baseline's ({excess:percent} in the first "
-            "half of the window): the change is overstated; run more steps"
-        ),
-        excess=excess,
-    )
+    return fit_blocks(scored, control=BASELINE.id)
 
 
 class Place(NamedTuple):
@@ -330,66 +217,13 @@ class Place(NamedTuple):
     position: int
 
 
-# A late trial ran beside a block if it started at most so many median pauses before its first
-# trial or after its last; a pause is the time between two starts.
-_BESIDE_PAUSES = 2.0
-
-
-def _real_blocks(
-    trials: Mapping[Place, TrialResult], *, on_slots: bool = False
-) -> Mapping[Place, Hashable]:
-    """Return the block of each trial: as planned, unless it began after most of a later block.
-
-    A retry runs beside a later block if, for example, eight jobs were queued ahead of it. A late
-    trial that ran beside no block gets a block of its own, so it is compared with nothing. With
-    `on_slots`, blocks run side by side, and only later blocks on the same nodes count.
-    """
-    if on_slots:
-        by_slot: dict[str, dict[Place, TrialResult]] = defaultdict(dict)
-        for key, result in trials.items():
-            by_slot[result.trial.cell_digest][key] = result
-        real_blocks: dict[Place, Hashable] = {}
-        for slot_trials in by_slot.values():
-            real_blocks |= _real_blocks(slot_trials)
-        return real_blocks
-    starts = {
-        key: start
-        for key, result in trials.items()
-        if usable(result) is not None and (start := start_of(result)) is not None
-    }
-    by_block: dict[int, list[float]] = defaultdict(list)
-    for key, start in starts.items():
-        by_block[key.block].append(start)
-    middles = {block: median(block_starts) for block, block_starts in by_block.items()}
-    late = {
-        key: start
-        for key, start in starts.items()
-        if any(block > key.block and middle < start for block, middle in middles.items())
-    }
-    blocks: dict[Place, Hashable] = {key: key.block for key in trials}
-    if not late:
-        return blocks
-    on_time: dict[int, list[float]] = defaultdict(list)
-    for key in starts.keys() - late.keys():
-        on_time[key.block].append(starts[key])
-    ordered = sorted(starts.values())
-    margin = _BESIDE_PAUSES * median(after - before for before, after in pairwise(ordered))
-    for key, start in late.items():
-        overlapping = [
-            block
-            for block, block_starts in on_time.items()
-            if block > key.block
-            and min(block_starts) - margin <= start <= max(block_starts) + margin
-        ]
-        # of equally near blocks the first is taken: the order of a set differs between processes
-        nearest = min(
-            overlapping, key=lambda block: (abs(middles[block] - start), block), default=None
-        )
-        blocks[key] = ("alone", *key) if nearest is None else nearest
-    return blocks
-
-
-_SLUG_CHARS = 57  # 64 are allowed; this leaves room for a suffix
+def place(trial: Trial) -> Place:
+    """Return the place of a trial in its study."""
+    design = trial.design
+    layout = (
+        (design.look, design.looks, design.arms, design.blocks, design.baselines) if design else ()
+    )
+    return Place(trial.stage, layout, trial.block, trial.arm, trial.position)
 
 
 def allocation_of(result: TrialResult) -> str:
@@ -404,71 +238,70 @@ class Past:
     Attributes:
         screen: place -> result of a trial outside blocks.
         confirm: place -> result of a trial in a block, including undeclared profiles.
-        undeclared: ids of profiles in the history that are no longer declared.
         changed: ids of profiles whose settings were edited after they were measured.
-        foreign: number of trials of another cell, protocol or study.
-        reference: the arm that the others are compared with; "" if there is none.
-        windows: digest of a cell -> the window in which all its trials are scored.
-        slots: whether the cells are node slots of one cell.
+        window: the window in which all trials are scored.
+        is_split: whether the trials run on several cells, such as node slots.
     """
 
     screen: Mapping[Place, TrialResult]
     confirm: Mapping[Place, TrialResult]
-    reference: str
-    windows: Mapping[str, Window]
-    undeclared: frozenset[str]
     changed: frozenset[str]
-    foreign: int
-    slots: bool = False
-
-    @property
-    def window(self) -> Window:
-        """The window of the first cell, for a study with one cell."""
-        return next(iter(self.windows.values()))
+    window: Window
+    is_split: bool
 
     @cached_property
     def dropped(self) -> Mapping[str, Message]:
         """Arm in blocks -> why it cannot run."""
         return {
             key.arm: result.reason or CANNOT_RUN
-            for key, result in sorted(self.confirm.items(), key=operator.itemgetter(0))
+            for key, result in sorted(self.confirm.items(), key=itemgetter(0))
             if result.status is TrialStatus.DROPPED
         }
 
     def scored_in_blocks(
-        self, *, designs: Sequence[ConfirmDesign] = (), until: int = 0
-    ) -> list[ScoredTrial]:
+        self, *, design: ConfirmDesign | None = None, until: int = 0
+    ) -> list[BlockScore]:
         """Return the scored trials of blocks, without arms that cannot run.
 
         A block that was interrupted by a change of epoch, or that spans two allocations, counts as
         two blocks, because scores of its parts cannot be compared. A retried trial that began after
-        a later block counts in the block beside which it ran, or in a block of its own.
+        most of a later block counts as a block of its own, so it is compared with nothing.
 
         Args:
-            designs: the designs of the blocks; () accepts all.
+            design: the design of the blocks; None accepts all.
             until: the number of the last block; 0 accepts all.
         """
         return [
-            cell
-            for key, design, cell in self._scored_in_blocks
-            if (not designs or design in designs) and (not until or key.block <= until)
+            scored
+            for key, its_design, scored in self._scored_in_blocks
+            if design in (None, its_design) and (not until or key.block <= until)
         ]
 
     @cached_property
-    def _scored_in_blocks(self) -> Sequence[tuple[Place, ConfirmDesign | None, ScoredTrial]]:
+    def _scored_in_blocks(self) -> Sequence[tuple[Place, ConfirmDesign | None, BlockScore]]:
         """The scored trials of blocks in the order of their places, with place and design."""
+        starts: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for key, result in self.confirm.items():
+            if usable(result) is not None and result.start_s is not None:
+                starts[result.trial.cell_digest, key.block].append(result.start_s)
+        middles = {at: median(of_block) for at, of_block in starts.items()}
+
+        def is_late(key: Place, result: TrialResult) -> bool:
+            """Return whether a trial began after most of a later block on the same nodes."""
+            return result.start_s is not None and any(
+                cell == result.trial.cell_digest and block > key.block and middle < result.start_s
+                for (cell, block), middle in middles.items()
+            )
+
         scored_trials = []
-        for key, result in sorted(self.confirm.items(), key=operator.itemgetter(0)):
+        for key, result in sorted(self.confirm.items(), key=itemgetter(0)):
             score = usable(result)
             if key.arm not in self.dropped and score is not None:
-                block = (self.real_blocks[key], result.epoch, allocation_of(result))
-                scored_trials.append((key, result.trial.design, (block, key.arm, score)))
+                number = key if is_late(key, result) else key.block
+                block = (number, result.epoch, allocation_of(result))
+                scored = BlockScore(block=block, arm=key.arm, value=score.value)
+                scored_trials.append((key, result.trial.design, scored))
         return scored_trials
-
-    @cached_property
-    def real_blocks(self) -> Mapping[Place, Hashable]:
-        """Place -> the block in which the trial really ran, by its start."""
-        return _real_blocks(self.confirm, on_slots=self.slots)
 
     def result_of(self, trial: Trial) -> TrialResult | None:
         """Return the result of a planned trial so far; None if there is none."""
@@ -502,41 +335,35 @@ class Past:
         }
         return tuple(sorted(arms - {BASELINE.id}))
 
-    @property
-    def epochs(self) -> int:
-        """The number of epochs of the scores."""
-        results = (*self.screen.values(), *self.confirm.values())
-        return len({result.epoch for result in results if usable(result)})
-
-    @property
-    def reference_loss(self) -> float | None:
-        """The median loss of the reference's scored trials; None if no log printed one."""
-        return median(self.reference_losses[0]) if self.reference_losses[0] else None
-
     @cached_property
-    def reference_losses(self) -> tuple[list[float], float | None]:
-        """The losses of the reference's scored trials, and the median of their first losses.
+    def baseline_losses(self) -> tuple[list[float], float | None]:
+        """The losses of the baseline's scored trials, and the median of their first losses.
 
         The median is None if no first loss is known.
         """
-        trials = (*self.screens_of(self.reference), *self.confirms_of(self.reference))
+        trials = self.trials_of(BASELINE.id)
         return losses_of(trials), first_loss(trials)
 
     @cached_property
-    def _screened(self) -> Mapping[str, Sequence[TrialResult]]:
-        return _by_arm(self.screen)
-
-    @cached_property
-    def _confirmed(self) -> Mapping[str, Sequence[TrialResult]]:
-        return _by_arm(self.confirm)
+    def _by_arm(self) -> Mapping[tuple[bool, str], Sequence[TrialResult]]:
+        """Whether in blocks, and arm -> its trials in the order of their places."""
+        by_arm: dict[tuple[bool, str], list[TrialResult]] = defaultdict(list)
+        for trials in (self.screen, self.confirm):
+            for key in sorted(trials):
+                by_arm[key.block > 0, key.arm].append(trials[key])
+        return dict(by_arm)
 
     def screens_of(self, arm: str) -> Sequence[TrialResult]:
         """Return the trials of an arm outside blocks, in the order of their places."""
-        return self._screened.get(arm, ())
+        return self._by_arm.get((False, arm), ())
 
     def confirms_of(self, arm: str) -> Sequence[TrialResult]:
         """Return the trials of an arm in blocks, in the order of their places."""
-        return self._confirmed.get(arm, ())
+        return self._by_arm.get((True, arm), ())
+
+    def trials_of(self, arm: str) -> Sequence[TrialResult]:
+        """Return all trials of an arm, those outside blocks first."""
+        return (*self.screens_of(arm), *self.confirms_of(arm))
 
 
 def read(
@@ -545,76 +372,54 @@ def read(
     protocols: Mapping[str, Protocol],
     declared: Mapping[str, Profile],
     study: str = STUDY,
-    reference: str = BASELINE.id,
-    is_one_window: bool = False,
-    slots: bool = False,
 ) -> Past:
-    """Return the trials of a study in a history, each once, scored in its window.
+    """Return the trials of a study in a history, each once, all scored in one window.
 
     Args:
         history: all results.
-        protocols: digest of a cell -> the protocol of its trials; each cell has its own window.
+        protocols: digest of a cell -> the protocol of its trials; the first one has the window.
         declared: arm id -> its profile.
         study: the name of the study.
-        reference: the arm that the others are compared with; "" if there is none.
-        is_one_window: whether trials of several cells are compared, so that all are scored in one
-            window.
-        slots: whether the cells are node slots of one cell, which run side by side.
     """
     known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
-    outside_blocks: dict[Place, TrialResult] = {}
+    screen: dict[Place, TrialResult] = {}
     confirm: dict[Place, TrialResult] = {}
-    undeclared: set[str] = set()
     changed: set[str] = set()
-    foreign = 0
     for recorded in history:
         result, trial = recorded, recorded.trial
-        if not trial.protocol.is_scored:
-            continue  # an evidence run belongs to no other study
-        if study == STUDY and trial.rotation is not None:
-            continue  # a rotation has been replaced by the results of its programs
-        if not is_ours(trial, protocols=protocols, study=study):
-            foreign += 1
+        # a rotation of a sweep has been replaced by the results of its programs
+        is_replaced = study == STUDY and trial.rotation is not None
+        if is_replaced or not is_ours(trial, protocols=protocols, study=study):
             continue
         profile = known.get(trial.arm)
-        if profile is None:
-            undeclared.add(trial.arm)
-        elif not profile.same_as(trial.profile):
+        if profile is not None and not profile.same_as(trial.profile):
             changed.add(trial.arm)
             if study != STUDY or not trial.block:
                 continue
             # The settings that were measured keep their place among the finalists of these blocks,
             # under another id. The edited profile is treated like one that was added too late.
-            trial = replace(trial, arm=f"{trial.arm[:_SLUG_CHARS]}.edited")
+            trial = replace(trial, arm=f"{trial.arm[:57]}.edited")
             result = replace(result, trial=trial)
-        results = confirm if trial.block else outside_blocks
+        elif profile is None and not trial.block:
+            continue
+        results = confirm if trial.block else screen
         key = place(trial)
         if key not in results or _precedence(result) > _precedence(results[key]):
             results[key] = result
-    screen = {key: result for key, result in outside_blocks.items() if key.arm in known}
-    windows = {}
-    for cell, protocol in protocols.items():
-        scored_cell = None if is_one_window or slots else cell
-        windows[cell] = window_of(
-            _scores(screen, scored_cell), _scores(confirm, scored_cell), protocol
-        )
+    pool = _scores(screen)
+    if len(pool) < MIN_JOBS:
+        pool += _scores(confirm)
+    window = common_window(pool, next(iter(protocols.values())))
     # All scores are moved here, so that no report mixes the declared window and the moved one.
-    if any(window.is_moved for window in windows.values()):
-        screen = {
-            key: moved(result, windows[result.trial.cell_digest]) for key, result in screen.items()
-        }
-        confirm = {
-            key: moved(result, windows[result.trial.cell_digest]) for key, result in confirm.items()
-        }
+    if window.is_moved:
+        screen = {key: moved(result, window) for key, result in screen.items()}
+        confirm = {key: moved(result, window) for key, result in confirm.items()}
     return Past(
         screen=screen,
         confirm=confirm,
-        reference=reference,
-        windows=windows,
-        undeclared=frozenset(undeclared),
         changed=frozenset(changed),
-        foreign=foreign,
-        slots=slots,
+        window=window,
+        is_split=len(protocols) > 1,
     )
 
 
@@ -627,13 +432,6 @@ def is_ours(trial: Trial, *, protocols: Mapping[str, Protocol], study: str = STU
     if protocol is None or trial.study != study:
         return False
     return trial.protocol == protocol or trial.protocol.identity == protocol.identity
-
-
-def _by_arm(trials: Mapping[Place, TrialResult]) -> Mapping[str, Sequence[TrialResult]]:
-    by_arm: dict[str, list[TrialResult]] = defaultdict(list)
-    for key in sorted(trials):
-        by_arm[key.arm].append(trials[key])
-    return dict(by_arm)
 
 
 def median_loss(results: Sequence[TrialResult]) -> float | None:
@@ -692,15 +490,6 @@ def is_spare(trial: Trial) -> bool:
     return trial.design is not None and trial.design.look == SPARE
 
 
-def place(trial: Trial) -> Place:
-    """Return the place of a trial in its study."""
-    design = trial.design
-    layout = (
-        (design.look, design.looks, design.arms, design.blocks, design.baselines) if design else ()
-    )
-    return Place(trial.stage, layout, trial.block, trial.arm, trial.position)
-
-
 def usable(result: TrialResult) -> Score | None:
     """Return the score of a measured trial; None if there is none or it is not finite."""
     score = result.score
@@ -709,21 +498,10 @@ def usable(result: TrialResult) -> Score | None:
     return score if math.isfinite(score.value) else None
 
 
-def start_of(result: TrialResult) -> float | None:
-    """Return when the measured attempt began, in seconds since 1970; None if unknown."""
-    return None if result.outcome is None else result.outcome.start_s
-
-
-def _scores(results: Mapping[Place, TrialResult], cell_digest: str | None) -> list[Score]:
-    """Return the scores of one cell; of all cells if `cell_digest` is None."""
-    scores = []
-    for _, result in sorted(results.items()):
-        if result.rotation is not None:
-            continue  # the score of a rotation has no window
-        score = usable(result)
-        if score is not None and cell_digest in (None, result.trial.cell_digest):
-            scores.append(score)
-    return scores
+def _scores(results: Mapping[Place, TrialResult]) -> list[Score]:
+    """Return the scores of jobs, in the order of their places; that of a turn has no window."""
+    jobs = (result for _, result in sorted(results.items()) if result.rotation is None)
+    return [score for result in jobs if (score := usable(result)) is not None]
 
 
 def _precedence(result: TrialResult) -> tuple[bool, bool, tuple[str, ...], float]:

@@ -61,7 +61,6 @@ from pytest_xlatune.studies.derived import (
     slots_of,
 )
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
-from pytest_xlatune.studies.slots import check_slots
 from pytest_xlatune.studies.trials import (
     AGAIN,
     ALIAS,
@@ -70,7 +69,6 @@ from pytest_xlatune.studies.trials import (
     Past,
     Segment,
     read,
-    wave_baselines,
     wave_order,
 )
 from pytest_xlatune.studies.verdicts import OneCell
@@ -118,7 +116,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         finalists, blocks, block_baselines: layout of the confirmation; 0 for all lets the budget
             decide, else 0 stands for 3 finalists, 4 blocks, and 2 baselines in each.
         loss_tolerance: relative distance from the baseline's loss that makes a trial invalid.
-        slots: the nodes of each node slot, the cell's own first; () if there is only one.
+        slots: the nodes of each node slot, the cell's own first, as many for each and no node
+            twice; () if there is only one slot.
         rotation: how profiles take turns in one job where they can; None runs each trial as a job.
     """
 
@@ -148,13 +147,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     def __post_init__(self) -> None:
         where = f"the sweep of {self.cell.label}"
-        check_slots(self.slots, cell=self.cell, where=where)
         check_unique(self.profiles, where=where)
         if any(profile.id == ALIAS.id for profile in self.profiles):
             raise ConfigError(f"{where}: the id {ALIAS.id!r} belongs to the A/A control arm")
         # trials of a wave of this name would be taken for second runs of the screen
-        waves = [*(profile.wave for profile in self.profiles), *(rule.wave for rule in self.rules)]
-        if AGAIN in waves:
+        if AGAIN in {wave.wave for wave in (*self.profiles, *self.derived)}:
             raise ConfigError(
                 f"{where}: a wave is called {AGAIN!r}, which is the word for second runs of "
                 "the screen; give it another name, such as 'wave2'"
@@ -177,6 +174,16 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """Digest of the cell on a node slot -> the nodes of the slot."""
         return {cell.digest: compress(cell.nodelist) for cell in self.cells}
 
+    @property
+    def policy(self) -> Policy:
+        """What the sweep demands of the campaign."""
+        return Policy(
+            reads_evidence=bool(self.rules),
+            on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
+        )
+
+    # Rules of derived waves
+
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the derived waves, in the order in which the waves run."""
@@ -193,9 +200,31 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return rules_of_kind(Search, self.derived)
 
     @cached_property
-    def layout(self) -> Plan | Refusal:
-        """The layout of the budget before anything is measured, or why the sweep only ranks."""
-        return self.laid_out(self.count, self.budget, self.sigma_prior)
+    def places(self) -> Mapping[Rule, tuple[Slot, ...]]:
+        """The slots of each rule."""
+        return slots_of(self.rules)
+
+    @cached_property
+    def evidence_trial(self) -> Trial:
+        """The evidence run of the deployed cell."""
+        return EvidenceStudy(cell=self.cell, profile=BASELINE).trial
+
+    @cached_property
+    def objections(self) -> dict[tuple[str, ...] | None, dict[str, Message | None]]:
+        """Cached objections of the catalog: collectives -> profile -> objection, None if none."""
+        return {}
+
+    @cached_property
+    def effective(self) -> Effective:
+        """The effective settings of profiles on top of the deployed ones."""
+        return Effective(self.cell.deployed)
+
+    @cached_property
+    def declared_aliases(self) -> Mapping[str, str]:
+        """Declared profile -> an earlier profile with the same effective settings."""
+        return self.effective.repeats(self.profiles)
+
+    # Rotations
 
     @cached_property
     def why_none_rotates(self) -> Message | None:
@@ -212,8 +241,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         if not rule.must_save or self.searches:  # no job can measure the candidates of a search
             return None
         rotating, not_rotating = replace(self, rotation=replace(rule, must_save=False)).works
-        pace = rule.pace or JobPace.guessed(self.cell.protocol.deadline_s, self.cell.protocol.steps)
-        rotating_s, not_rotating_s = rotating.seconds(pace), not_rotating.seconds(pace)
+        rotating_s, not_rotating_s = rotating.seconds(self._pace), not_rotating.seconds(self._pace)
         if rotating.jobs < not_rotating.jobs and rotating_s <= not_rotating_s:
             return None
         return say(
@@ -247,35 +275,22 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The ids of the declared profiles that can take turns."""
         return frozenset(profile.id for profile in self.profiles if self.can_turn(profile))
 
-    def rankings(self, profile: Profile) -> int:
-        """Return how many rotations rank a profile at most; only one if it follows from results."""
-        return RANKINGS if profile.id in self._known_ids else 1
-
     @cached_property
-    def _known_ids(self) -> frozenset[str]:
-        """The ids of the profiles that are known before anything is measured."""
-        ids = {profile.id for profile in self.profiles}
-        for rule in self.singles:
-            ids |= {profile.id for profile in rule.all_candidates}
-        return frozenset(ids)
-
-    @cached_property
-    def _turning_rules(self) -> tuple[Rule, ...]:
-        """The rules whose profiles take turns.
+    def _turning_rules(self) -> Mapping[Rule, int]:
+        """The rules whose profiles take turns -> how many rotations these need at most.
 
         Rules that combine profiles are among them only if every declared profile can take turns.
         """
-        turning_rules: list[Rule] = []
+        turning_rules: dict[Rule, int] = {}
         for rule in self.rules:
             if isinstance(rule, Search):
-                turns = True
+                turning_rules[rule] = rule.rounds
             elif isinstance(rule, Singles):
-                turns = all(map(self.can_turn, rule.all_candidates))
-            else:
-                turns = len(self._turning) == len(self.profiles)
-            if turns:
-                turning_rules.append(rule)
-        return tuple(turning_rules)
+                if all(map(self.can_turn, rule.all_candidates)):
+                    turning_rules[rule] = RANKINGS
+            elif len(self._turning) == len(self.profiles):
+                turning_rules[rule] = 1
+        return turning_rules
 
     @cached_property
     def turned(self) -> int:
@@ -287,42 +302,52 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """How many rotations there are at most, including the look; 0 if no profile rotates."""
         if not self.rotates:
             return 0
-        count = LOOK_JOBS
-        if self._turning:
-            count += RANKINGS
-        for rule in self._turning_rules:
-            if isinstance(rule, Singles):
-                count += RANKINGS
-            elif isinstance(rule, Search):
-                count += rule.rounds
-            else:
-                count += 1
-        return count
+        declared = RANKINGS if self._turning else 0
+        return LOOK_JOBS + declared + sum(self._turning_rules.values())
+
+    def rankings(self, profile: Profile) -> int:
+        """Return how many rotations rank a profile at most; only one if it follows from results."""
+        return RANKINGS if profile.id in self._known_ids else 1
+
+    @cached_property
+    def _known_ids(self) -> frozenset[str]:
+        """The ids of the profiles that are known before anything is measured."""
+        candidates = (profile for rule in self.singles for profile in rule.all_candidates)
+        return frozenset(profile.id for profile in (*self.profiles, *candidates))
 
     @cached_property
     def turns(self) -> TurnLayout:
         """The turns of a rotation as planned before the first one shows how long a step takes."""
-        return self.turns_by(None if self.rotation is None else self.rotation.pace)
+        return self.turns_by(self._pace)
+
+    @property
+    def _pace(self) -> JobPace:
+        protocol, pace = self.cell.protocol, self.rotation.pace if self.rotation else None
+        return pace or JobPace.guessed(protocol.deadline_s, protocol.steps)
 
     def turns_by(self, pace: JobPace | None) -> TurnLayout:
         """Return the turns of a rotation for jobs with this pace; None if it is unknown."""
         protocol = self.cell.protocol
         return TurnLayout.paced(pace or JobPace.guessed(protocol.deadline_s, protocol.steps))
 
+    def rotation_work(self, count: int) -> JobWork:
+        """Return the work of some rotations of all profiles that take turns."""
+        programs = self.turned + COPIES
+        steps = self.turns.steps(programs) + FIRST_STEPS
+        return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
+
     @cached_property
     def works(self) -> tuple[JobWork, JobWork]:
         """The work of this plan at most, and that of the same plan without rotations."""
-        steps, programs = self.cell.protocol.steps, self.turned + COPIES
+        steps = self.cell.protocol.steps
         jobs = self._jobs - self.rotations
         rotations = self.rotations - LOOK_JOBS - (RANKINGS - self.turns.rankings)
-        rotating = JobWork(
-            jobs=jobs + LOOK_JOBS + rotations,
-            steps=jobs * steps + rotations * (self.turns.steps(programs) + FIRST_STEPS),
-            compilations=rotations * programs + LOOK_JOBS,
+        ordinary = JobWork(jobs=jobs + LOOK_JOBS, steps=jobs * steps, compilations=LOOK_JOBS)
+        others = self.after_failed_rotations(0)._jobs  # noqa: SLF001 - another instance
+        return (
+            ordinary + self.rotation_work(rotations),
+            JobWork(jobs=others, steps=others * steps),
         )
-        without_rotations = self.after_failed_rotations(0)
-        others = without_rotations._jobs  # noqa: SLF001 - another instance of this class
-        return rotating, JobWork(jobs=others, steps=others * steps)
 
     @property
     def _jobs(self) -> int:
@@ -363,6 +388,13 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             jobs = replace(self, **unstated).as_jobs
             return replace(jobs, budget=max(self.budget - spent, jobs.least_jobs))
 
+    # The layout of the budget
+
+    @cached_property
+    def layout(self) -> Plan | Refusal:
+        """The layout of the budget before anything is measured, or why the sweep only ranks."""
+        return self.laid_out(self.count, self.budget, self.sigma_prior)
+
     def laid_out(
         self,
         count: int,
@@ -383,12 +415,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """
         turned, slots = self.turned if self.rotates else 0, len(self.cells)
         in_screen = baselines or self.screen_baselines * len(self.job_waves)
+        assumed_baselines = in_screen
         if not in_screen and count > turned:
             assumed_baselines = max(MIN_DF, len(self.job_waves), slot_baselines(slots, count))
-        else:
-            assumed_baselines = in_screen
         screened = count - turned + assumed_baselines + self.rotations
-        if self.is_stated:
+        if self.finalists or self.blocks or self.block_baselines:
             width, blocks = min(self.finalists or 3, max(count, 1)), self.blocks or 4
             block_baselines = self.block_baselines or 2
             return Plan(
@@ -414,19 +445,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     @property
-    def is_stated(self) -> bool:
-        """Whether the sweep states its confirmation, or a part of it."""
-        return bool(self.finalists or self.blocks or self.block_baselines)
-
-    @property
-    def policy(self) -> Policy:
-        """What the sweep demands of the campaign."""
-        return Policy(
-            reads_evidence=bool(self.rules),
-            on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
-        )
-
-    @property
     def may_spare(self) -> bool:
         """Whether remaining jobs may become spare blocks: not if the sweep states its blocks.
 
@@ -438,27 +456,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def noise(self) -> float:
         """The noise of a job's score, known or assumed, before anything is measured."""
         return self.sigma_prior or DEFAULT_SIGMA
-
-    @cached_property
-    def orders(self) -> Orders:
-        """The source of the random orders."""
-        slots = tuple(self.nodes) if self.slots else ()
-        return Orders(cell=self.cell, seed=self.seed, slots=slots)
-
-    @cached_property
-    def evidence_trial(self) -> Trial:
-        """The evidence run of the deployed cell."""
-        return EvidenceStudy(cell=self.cell, profile=BASELINE).trial
-
-    @cached_property
-    def effective(self) -> Effective:
-        """The effective settings of profiles on top of the deployed ones."""
-        return Effective(self.cell.deployed)
-
-    @cached_property
-    def places(self) -> Mapping[Rule, tuple[Slot, ...]]:
-        """The slots of each rule."""
-        return slots_of(self.rules)
 
     @property
     def count(self) -> int:
@@ -478,11 +475,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         is_job = not (self.rotates and self.can_turn(profile))
         return 2 if is_job and profile.id == NO_ENV_ID else 1
 
-    @cached_property
-    def counts(self) -> dict[str, int]:
-        """Waves in the order in which they run -> number of profiles, derived slots included."""
-        return self._by_wave(self.profiles, self.rules) or {"wave1": 0}
-
     @property
     def least_jobs(self) -> int:
         """How many jobs rank all profiles without rotations, each wave with one baseline."""
@@ -490,14 +482,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         no_env = sum(profile.id == NO_ENV_ID for profile in self.profiles)
         return len(self.profiles) + no_env + slots + len(self.counts)
 
-    def _by_wave(self, profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
-        """Return wave -> its runs of profiles and slots of derived ones, in the order of waves."""
-        counts: Counter[str] = Counter()
-        for profile in profiles:
-            counts[profile.wave] += self.runs_of(profile)
-        for rule in rules:
-            counts[rule.wave] += rule.slots
-        return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """Waves in the order in which they run -> number of profiles, derived slots included."""
+        return self._by_wave(self.profiles, self.rules) or {"wave1": 0}
 
     @cached_property
     def job_waves(self) -> dict[str, int]:
@@ -509,24 +497,48 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             (rule for rule in self.rules if rule not in self._turning_rules),
         )
 
+    def _by_wave(self, profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
+        """Return wave -> its runs of profiles and slots of derived ones, in the order of waves."""
+        counts: Counter[str] = Counter()
+        for profile in profiles:
+            counts[profile.wave] += self.runs_of(profile)
+        for rule in rules:
+            counts[rule.wave] += rule.slots
+        return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}
+
     @cached_property
     def baselines(self) -> dict[str, int]:
-        """Wave that has jobs of its own -> number of baselines in its queue."""
-        if self.screen_baselines or not self.job_waves:
-            return dict.fromkeys(self.job_waves, self.screen_baselines)
+        """Wave that has jobs of its own -> number of baselines in its queue.
+
+        Each wave gets one, and each further one goes to the wave with the most profiles for one.
+        """
+        waves = self.job_waves
+        if self.screen_baselines:
+            return dict.fromkeys(waves, self.screen_baselines)
         layout = self.layout
         if isinstance(layout, Plan):
             planned = layout.screen_baselines
         else:
             # a sweep that only ranks has at most five baselines, or one on each slot
-            most = max(5, screen_slots(len(self.cells), self.count))
+            most = max(5, self.screen_slots)
             planned = max(1, min(most, self.budget - self.count))
-        return wave_baselines(self.job_waves, planned)
+        baselines = dict.fromkeys(waves, 1)
+        for _ in range(planned - len(waves) if waves else 0):
+            baselines[max(waves, key=lambda wave: waves[wave] / baselines[wave])] += 1
+        return baselines
 
     @property
     def screen_slots(self) -> int:
         """The number of node slots of the screen."""
         return screen_slots(len(self.cells), self.count)
+
+    # Queues of trials
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The source of the random orders."""
+        slots = tuple(self.nodes) if self.slots else ()
+        return Orders(cell=self.cell, seed=self.seed, slots=slots)
 
     def queues(
         self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
@@ -541,45 +553,32 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             if until and wave_order(wave) > wave_order(until):
                 return
             in_wave = [profile for profile in profiles if profile.wave == wave]
-            # Single baselines are spread out, because one line goes through those of all waves.
-            lone = at / max(len(self.counts) - 1, 1)
             turned = [profile for profile in in_wave if self.rotates and self.can_turn(profile)]
-            turned_ids = {profile.id for profile in turned}
-            jobs = [profile for profile in in_wave if profile.id not in turned_ids]
+            jobs = [profile for profile in in_wave if profile not in turned]
+            trials: tuple[Trial, ...] = ()
             if jobs or not self.rotates:
-                baselines = self.baselines.get(wave, 1)
-                runs = [(profile, at) for profile in jobs for at in range(self.runs_of(profile))]
-                segment = self.orders.segment(wave, runs, baselines=baselines, lone=lone)
-            else:
-                segment = Segment(wave=wave, trials=())
-            ranked = self.orders.ranked(
-                wave, [(profile, self.rankings(profile)) for profile in turned]
+                trials = self.orders.segment(
+                    wave,
+                    [(profile, run) for profile in jobs for run in range(self.runs_of(profile))],
+                    baselines=self.baselines.get(wave, 1),
+                    # Single baselines are spread out: one line goes through those of all waves.
+                    lone=at / max(len(self.counts) - 1, 1),
+                ).trials
+            ranked = (
+                self.orders.trial(profile, wave, position=number)
+                for profile in turned
+                for number in range(self.rankings(profile))
             )
-            yield Segment(wave=wave, trials=(*segment.trials, *ranked))
-
-    @cached_property
-    def objections(self) -> dict[tuple[str, ...] | None, dict[str, Message | None]]:
-        """Cached objections of the catalog: collectives -> profile -> objection, None if none."""
-        return {}
+            yield Segment(wave=wave, trials=(*trials, *ranked))
 
     @cached_property
     def declared_queues(self) -> tuple[Segment, ...]:
         """The queues of the declared profiles."""
         return tuple(self.queues(self.profiles))
 
-    @cached_property
-    def declared_aliases(self) -> Mapping[str, str]:
-        """Declared profile -> an earlier profile with the same effective settings."""
-        return self.effective.repeats(self.profiles)
-
     def read(self, history: History, declared: Mapping[str, Profile]) -> Past:
         """Return the trials of the sweep; `declared` maps ids to profiles."""
-        return read(
-            history,
-            protocols=self.orders.protocols,
-            declared=declared,
-            slots=bool(self.slots),
-        )
+        return read(history, protocols=self.orders.protocols, declared=declared)
 
 
 def _has_source(rule: Rule, sources: Sequence[Profile | Rule]) -> bool:

@@ -1,24 +1,29 @@
-"""What all studies share in verdicts and answers: figures, changes, the reference, one cell.
+"""What all studies share in verdicts and answers: figures, vetoes, the reference, one cell.
 
-No function plans a trial.
+Validity comes before statistics. An arm that could not run, or that computed other numbers, is
+compared with nothing. A claim is withdrawn if lost runs, slow steps or settings without effect may
+explain it. Each veto gives its reason, which the verdict repeats. No function plans a trial.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.message import Message, first, say
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.result import (
     MIN_TRIALS,
     Comparison,
     Conclusion,
+    LostRuns,
     Score,
     TrialResult,
     TrialStatus,
@@ -28,13 +33,18 @@ from pytest_xlatune.model.result import (
 )
 from pytest_xlatune.model.sentences import THE_REFERENCE
 from pytest_xlatune.model.trial import Arm, Trial
-from pytest_xlatune.stats.blocks import BlockFit
+from pytest_xlatune.stats.blocks import BlockFit, BlockScore
 from pytest_xlatune.stats.compare import (
     EQUIVALENCE,
+    VETO_P,
     NoComparison,
-    WinnerFigures,
     compare,
+    decide,
+    straggler_p,
+    winners,
 )
+from pytest_xlatune.stats.design import SWEEP_ALPHA
+from pytest_xlatune.stats.validity import different_loss
 from pytest_xlatune.studies import (
     NEVER,
     NOT_YET,
@@ -48,11 +58,15 @@ from pytest_xlatune.studies import (
     Study,
     remembered,
 )
-from pytest_xlatune.studies.trials import Past, read, usable
-from pytest_xlatune.studies.vetoes import HANGS, NOT_FINITE
+from pytest_xlatune.studies.trials import ALIAS, CANNOT_RUN, Past, fitted, losses_of, read, usable
 
 NO_SCORE = say("no score")
 NOT_YET_MEASURED = say("not measured yet")
+NOT_FINITE = say("its score is not finite")
+_CLASS = "{cls}"
+_HANGS = (FailureClass.HANG_INIT, FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING)
+_SURVIVORS_P = 0.20  # Fisher's exact p below which lost runs forbid a claim
+_LEAST_SURVIVORS = 3  # with fewer scored runs, lost runs always forbid it
 
 
 def unmeasured(trials: Sequence[TrialResult]) -> Message:
@@ -63,8 +77,8 @@ def unmeasured(trials: Sequence[TrialResult]) -> Message:
     )
 
 
-def with_troubles(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
-    """Return the verdict with the number of retries and hangs of an arm's trials.
+def verdict_without_figures(arm: str, trials: Sequence[TrialResult]) -> Verdict:
+    """Return an INCONCLUSIVE verdict on an arm, with its jobs, retries and hangs only.
 
     Of a rotation's attempts, only those count for which the arm is blamed.
     """
@@ -73,20 +87,16 @@ def with_troubles(base: Verdict, trials: Sequence[TrialResult]) -> Verdict:
         blame
         for result in trials
         for blame in (result.rotation.blamed if result.rotation else ())
-        if blame.program == base.arm
+        if blame.program == arm
     ]
-    return replace(
-        base,
+    return Verdict(
+        arm=arm,
+        kind=VerdictKind.INCONCLUSIVE,
+        job_ids=job_ids_of(trials),
         retries=sum(max(len(result.job_ids) - 1, 0) for result in jobs) + len(blamed),
-        hangs=sum(finding.cls in HANGS for result in jobs for finding in result.findings)
-        + sum(blame.cls in HANGS for blame in blamed),
+        hangs=sum(finding.cls in _HANGS for result in jobs for finding in result.findings)
+        + sum(blame.cls in _HANGS for blame in blamed),
     )
-
-
-def verdict_without_figures(arm: str, trials: Sequence[TrialResult]) -> Verdict:
-    """Return an INCONCLUSIVE verdict on an arm, with its jobs, retries and hangs only."""
-    base = Verdict(arm=arm, kind=VerdictKind.INCONCLUSIVE, job_ids=job_ids_of(trials))
-    return with_troubles(base, trials)
 
 
 def verdict_with_figures(arm: str, trials: Sequence[TrialResult]) -> Verdict:
@@ -188,6 +198,53 @@ def level_kind(verdict: Verdict) -> VerdictKind:
     return VerdictKind.EQUIVALENT if is_inside else VerdictKind.SCREENED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockComparison:
+    """A comparison of arms on complete blocks.
+
+    Attributes:
+        family: the number of arms that entered the blocks.
+        fit: least squares over the blocks; None if no block has a baseline and another arm.
+        comparisons: arm -> its comparison with the baseline, including the alias, without arms that
+            a cut has dropped.
+        kinds: arm -> the kind of its verdict.
+    """
+
+    family: int
+    fit: BlockFit | None
+    comparisons: Mapping[str, Comparison | NoComparison]
+    kinds: Mapping[str, VerdictKind]
+
+
+def compare_blocks(
+    scored: Sequence[BlockScore], arms: Sequence[str], *, family: int
+) -> BlockComparison:
+    """Compare arms with the baselines of their blocks, once.
+
+    Args:
+        scored: the scored trials of complete blocks.
+        arms: the arms that no cut has dropped. A dropped arm can never win, so a cut spends no
+            alpha of the arms that stay.
+        family: the number of arms that entered, which share alpha.
+    """
+    fit = fitted(scored)
+    comparisons = {
+        arm: compare_in_blocks(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
+    }
+    compared = {
+        arm: comparison
+        for arm, comparison in comparisons.items()
+        if isinstance(comparison, Comparison)
+    }
+    kinds = dict.fromkeys(comparisons, VerdictKind.INCONCLUSIVE)
+    kinds |= {arm: decide(comparison) for arm, comparison in compared.items()}
+    if fit is not None:
+        compared.pop(ALIAS.id, None)
+        faster = winners(fit, compared, family=family, alpha=SWEEP_ALPHA)
+        kinds |= dict.fromkeys(faster, VerdictKind.FASTER)
+    return BlockComparison(family=family, fit=fit, comparisons=comparisons, kinds=kinds)
+
+
 def compare_in_blocks(
     fit: BlockFit | None, arm: str, *, family: int, alpha: float
 ) -> Comparison | NoComparison:
@@ -211,15 +268,6 @@ def with_comparison(
     )
 
 
-def as_winner(base: Verdict, figures: WinnerFigures) -> Verdict:
-    """Return a verdict with the interval and the likely change of a winner, as fractions."""
-    low, high = map(relative, figures.ci95)
-    if figures.likely is None:
-        return replace(base, ci95=(low, high))
-    mean, least, most = map(relative, figures.likely)
-    return replace(base, ci95=(low, high), likely=(mean, least, most))
-
-
 def job_ids_of(trials: Sequence[TrialResult]) -> tuple[str, ...]:
     """Return the job ids of all attempts."""
     return tuple(job_id for result in trials for job_id in result.job_ids)
@@ -236,10 +284,163 @@ def score_flags(trials: Sequence[TrialResult]) -> tuple[Message, ...]:
     )
 
 
-def reference(past: Past, arm: str = BASELINE_ID) -> Verdict:
-    """Return the verdict line of the reference, from all its trials but not from its alias."""
-    results = (*past.screens_of(arm), *past.confirms_of(arm))
-    base = Verdict(arm=arm, kind=VerdictKind.INVALID, job_ids=job_ids_of(results))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Veto:
+    """Why an arm is compared with nothing.
+
+    Attributes:
+        why: the reason, as the verdict gives it.
+        can_run: True if the arm ran, but computed something else; False if it cannot run.
+    """
+
+    why: Message
+    can_run: bool = True
+
+    def verdict_on(self, base: Verdict) -> Verdict:
+        """Return the INVALID verdict on the arm, with `why` before its earlier reasons."""
+        return replace(
+            base,
+            kind=VerdictKind.INVALID,
+            can_run=self.can_run,
+            reasons=(self.why, *base.reasons),
+        )
+
+
+def arm_veto(past: Past, arm: str, *, tolerance: float) -> Veto | None:
+    """Return the veto on an arm that cannot run, or computes something else; None if there is none.
+
+    Args:
+        past: the trials of its study.
+        arm: its id.
+        tolerance: relative distance from the baseline's loss that counts as another computation.
+    """
+    trials = past.trials_of(arm)
+    for result in trials:
+        if result.status is TrialStatus.DROPPED:
+            return Veto(why=result.reason or CANNOT_RUN, can_run=False)
+    others, first_loss = past.baseline_losses
+    losses = losses_of(trials) if others else []
+    why = first(
+        different_loss(loss, median(others), tolerance=tolerance, others=others, first=first_loss)
+        for loss in losses
+    )
+    return None if why is None else Veto(why=why)
+
+
+def effect_veto(base: Verdict) -> Message | None:
+    """Return that nothing shows the settings of a verdict to be in effect; None if all are."""
+    if not base.unproved:
+        return None
+    return say(
+        "nothing shows that {names} was in effect ({effect})",
+        names=base.unproved,
+        effect=base.effect,
+    )
+
+
+def lost_runs(trials: Sequence[TrialResult]) -> LostRuns | None:
+    """Return the runs of an arm that are over without a score; None if there are none."""
+    over = [result for result in trials if result.status.is_final]
+    lost = [result for result in over if usable(result) is None]
+    if not lost:
+        return None
+    return LostRuns(lost=len(lost), runs=len(over), to=tuple(dict.fromkeys(map(_cause, lost))))
+
+
+def _cause(result: TrialResult) -> Message:
+    """Return what a run was lost to: its failure class if it has one."""
+    if result.actionable:
+        cls = result.actionable[-1].cls
+        return say("hang") if cls in _HANGS else say(_CLASS, cls=cls)
+    why = result.reason or NOT_FINITE
+    return say(_CLASS, cls=why.values["cls"]) if "cls" in why.values else why
+
+
+def survivor_veto(
+    trials: Sequence[TrialResult], references: Sequence[TrialResult]
+) -> Message | None:
+    """Return why lost runs forbid to call an arm faster; None if they do not.
+
+    The runs with a score may be the fast ones: without this veto, a profile without a gain is
+    FASTER if its slow runs are lost, and a profile at +4 % that hangs in half of its runs is FASTER
+    in 205 of 300 sweeps. A claim is forbidden if fewer than three runs have a score, or if Fisher's
+    exact test at 20 % shows that the arm loses more runs than the reference.
+    """
+    lost, reference_lost = lost_runs(trials), lost_runs(references)
+    if lost is None:
+        return None
+    reference_runs = sum(result.status.is_final for result in references)
+    baselines_lost = reference_lost.lost if reference_lost else 0
+    p = straggler_p(lost.lost, lost.runs, baselines_lost, reference_runs)
+    if p >= _SURVIVORS_P and lost.runs - lost.lost >= _LEAST_SURVIVORS:
+        return None
+    return coded(
+        MessageCode.SURVIVORS,
+        "{runs}, {baselines_lost} of {baselines} of the baselines: those that ended may be "
+        "the fast ones",
+        runs=lost.message,
+        baselines_lost=baselines_lost,
+        baselines=reference_runs,
+    )
+
+
+def straggler_veto(
+    comparison: Comparison,
+    trials: Sequence[TrialResult],
+    baselines: Sequence[TrialResult],
+    *,
+    headroom: float,
+    level: float = VETO_P,
+) -> Message | None:
+    """Return why slow steps that the score leaves out forbid a claim; None if they do not.
+
+    They do if there are significantly more of them than in the baselines, unless their cost over
+    the window is below the headroom of the claim.
+
+    `comparison` and `trials` are those of the arm; `headroom` is the log ratio by which the claim
+    exceeds its limit, `level` Fisher's exact p below which the number of slow steps is significant.
+    """
+    (slow, steps, cost), (base_slow, base_steps, base_cost) = map(_stragglers, (trials, baselines))
+    p = straggler_p(slow, steps, base_slow, base_steps)
+    extra = cost - base_cost if math.isfinite(base_cost) else math.inf
+    if p >= level or headroom > extra:
+        return None
+    is_known = math.isfinite(extra)
+    return say(
+        "{slow} of its {steps} steps straggle against {baselines_slow} of {baselines_steps} "
+        "of the baselines (p = {p:.3f}); with them the change is {change:percent}",
+        slow=slow,
+        steps=steps,
+        baselines_slow=base_slow,
+        baselines_steps=base_steps,
+        p=p,
+        change=relative(comparison.estimate - extra) if is_known else say("unknown"),
+    )
+
+
+def _stragglers(trials: Sequence[TrialResult]) -> tuple[int, int, float]:
+    """Return the number of slow steps, that of all steps of the windows, and what they cost.
+
+    The cost is the mean log ratio of the score to the TGS of the whole window, infinite if that is
+    unknown. A program in a rotation has no slow steps, so only ordinary jobs count.
+    """
+    jobs = (result for result in trials if result.rotation is None)
+    scores = [score for result in jobs if (score := usable(result))]
+    costs = [
+        score.value - math.log(score.window_tgs) if score.window_tgs else math.inf
+        for score in scores
+    ]
+    return (
+        sum(score.stragglers for score in scores),
+        sum(score.n_steps + len(score.dropped) for score in scores),
+        fmean(costs) if costs else math.inf,
+    )
+
+
+def reference(past: Past) -> Verdict:
+    """Return the verdict line of the baseline, from all its trials but not from its alias."""
+    results = past.trials_of(BASELINE_ID)
+    base = Verdict(arm=BASELINE_ID, kind=VerdictKind.INVALID, job_ids=job_ids_of(results))
     scored = [result for result in results if usable(result)]
     if scored:
         kind, method = VerdictKind.EQUIVALENT, say(THE_REFERENCE)
@@ -370,5 +571,4 @@ class PlannedStudy(OneCell, frozen=True, kw_only=True):
             protocols={cell.digest: cell.protocol for cell in self.cells},
             declared={arm.profile.id: arm.profile for arm in self.arms},
             study=self.name,
-            is_one_window=True,
         )

@@ -47,7 +47,7 @@ from pytest_xlatune.studies.trials import (
     wave_order,
 )
 from pytest_xlatune.studies.tuning_plan import TuningPlan
-from pytest_xlatune.studies.vetoes import arm_veto
+from pytest_xlatune.studies.verdicts import arm_veto
 
 LEAD = 1.0  # a profile leads if it is more than so many standard errors above the baseline
 

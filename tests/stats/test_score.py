@@ -23,7 +23,7 @@ from pytest_xlatune.model.result import Effect, NoScore, Score, StepRecord
 from pytest_xlatune.stats.score import _median as middle_of
 from pytest_xlatune.stats.score import rescore, score, window_steps
 from pytest_xlatune.stats.validity import Witnesses, contradictions, different_loss, judge_settings
-from pytest_xlatune.stats.window import common_window, first_half_excess, steady_start
+from pytest_xlatune.stats.window import common_window, steady_start
 
 TOKENS = 28672.0
 PLAIN = Protocol()
@@ -312,10 +312,6 @@ def test_a_job_that_has_too_few_steps_there_says_so() -> None:
     gone = rescore(replace(scored(job(times)), timings=()), protocol=PLAIN)
     assert isinstance(gone, NoScore)
     assert "were not kept" in sentence(gone.reason)
-    # settling is the first half against the second
-    found = scored(job([30.0] * 5 + [30.3] * 5 + [30.0] * 5))
-    assert first_half_excess(found, PLAIN) == pytest.approx(math.log(1.01))
-    assert first_half_excess(replace(found, timings=()), PLAIN) is None
 
 
 SCHEDULER = "xla_gpu_enable_latency_hiding_scheduler"

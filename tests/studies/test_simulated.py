@@ -22,7 +22,6 @@ from pytest_xlatune.stats.noise import estimate_noise
 from pytest_xlatune.stats.score import score
 from tests.helpers.benchmarks import load
 from tests.helpers.history import arm, changed, lost, verdict
-from tests.helpers.words import with_values
 
 simulated: Any = load("simcluster")
 worlds: Any = load("simworlds")
@@ -111,18 +110,6 @@ def test_a_moved_window_changes_nothing_else_that_must_not_change() -> None:
     for one, two in zip(conclusion.verdicts, other.verdicts, strict=True):
         assert (one.arm, one.kind) == (two.arm, two.kind)
         assert two.delta == pytest.approx(one.delta, abs=1e-9)
-
-
-def test_a_profile_that_warms_up_longer_is_told() -> None:
-    """Its score is low by what its early steps are slow; the verdict says so, and why."""
-    world = simulated.World(
-        name="any", effects=(0.03,), warming={0: 2.5}, profiles=8, sigma_job=0.002
-    )
-    conclusion, _ = simulated.sweep(world, 2)
-    (why,) = with_values(conclusion.verdict("p000").reasons, "excess")
-    assert "understated" in why.text
-    plain, _ = simulated.sweep(dataclasses.replace(world, warming={}), 2)
-    assert not any(with_values(each.reasons, "excess") for each in plain.verdicts)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from pytest_xlatune.stats.rotations import COMPILE_SHARE, FIRST_STEPS, JobPace, 
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.studies import Answered, Ask, Question, all_selected, as_begun, engine, tuning
 from pytest_xlatune.studies.derived import Search, Stacks
-from pytest_xlatune.studies.trials import AGAIN, CONFIRM, LOOK_STAGE, TURNS, pace_of, place
+from pytest_xlatune.studies.trials import AGAIN, CONFIRM, LOOK_STAGE, TURNS, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from tests.helpers.cells import row
 from tests.helpers.history import (
@@ -237,8 +237,6 @@ NODE = replace(CELL, nodelist=("s0",))
         ({"selected": frozenset({"p99"})}, "unknown profile 'p99'"),
         ({"profiles": (profile("baseline-aa"),)}, "A/A control arm"),
         ({"profiles": (profile("a"), profile("a"))}, "duplicate"),
-        ({"cell": NODE, "slots": (("s0",), ("s1", "s2"))}, "have 1, 2 nodes"),
-        ({"cell": NODE, "slots": (("s0",), ("S0",))}, "share s0"),
         (
             {"cell": NODE, "slots": (("s0",), ("s1",)), "profiles": (profile("a", wave="again"),)},
             r"a wave is called 'again'.*another name",
@@ -250,7 +248,7 @@ def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
         study(**changes)
 
 
-def test_foreign_trials_are_ignored_and_said_so() -> None:
+def test_foreign_trials_are_ignored() -> None:
     own = DONE[1].trial
     strangers = (
         replace(own, cell_digest="0" * 16),
@@ -260,8 +258,7 @@ def test_foreign_trials_are_ignored_and_said_so() -> None:
     )
     found = SWEEP.decide([*(measured(t, 9.9) for t in strangers), *DONE]).conclusion
     assert found.verdicts == SWEEP.decide(DONE).conclusion.verdicts
-    for words in ("2 trials of another cell", "declared, ignored: gone", "old trials ignored: "):
-        assert words in notes_of(found)
+    assert "old trials ignored: " in notes_of(found)
 
 
 def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baselines() -> None:
@@ -278,13 +275,12 @@ def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baseli
     assert {t.trial.block for t in later[len(done) :] if t.trial.arm == "p1"} == {0}
     conclusion = again.decide(later).conclusion
     assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
-    assert sentence(conclusion.notes[0]).startswith("p1 would be a finalist")
     assert "old trials ignored: p1" in notes_of(conclusion)
     # the settings that were confirmed have their verdict back where they are declared again
     assert old.decide(later).conclusion.verdicts == old.decide(done).conclusion.verdicts
 
 
-def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts() -> None:
+def test_a_profile_that_comes_after_the_blocks_leaves_their_verdicts() -> None:
     run = Machine({"p1": 0.04, "p12": 0.05})
     done = history(run, of=study(12))
     before = study(12).decide(done).conclusion
@@ -297,8 +293,6 @@ def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts
         assert found.tuning.finalists == before.tuning.finalists
         assert verdict(found, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
     assert verdict(found, "p12").kind is VerdictKind.SCREENED
-    assert sentence(found.notes[0]).startswith("p12 would be a finalist")
-    assert "would be a finalist" not in notes_of(before)
 
 
 def spare(done: list[TrialResult]) -> list[Trial]:
@@ -327,7 +321,7 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     assert sweep.decide(done[:-1]).due == (done[-1].trial,)
 
 
-def test_a_trial_that_was_tried_again_late_stands_where_it_ran() -> None:
+def test_a_trial_that_was_tried_again_late_is_compared_with_nothing() -> None:
     """A step of 3 % between block 2 and block 4 is no gain of the arm that was late."""
 
     def run(trial: Trial, start_s: float, step: float) -> TrialResult:
@@ -340,19 +334,11 @@ def test_a_trial_that_was_tried_again_late_stands_where_it_ran() -> None:
         done += [run(trial, 1000.0 * at, 0.03 * (trial.block > 2)) for at, trial in starts]
     name = next(r.trial.arm for r in done if r.trial.block == 4 and not r.trial.is_baseline)
     (first,) = (r for r in done if r.trial.arm == name and r.trial.block == 2)
-    last = 1000.0 * (len(done) - 1)
-    # in time, after block 4, a day later
-    for ran, block in (
-        (first, 2),
-        (run(first.trial, last + 1500, 0.03), 4),
-        (run(first.trial, last + 86_400, 0.03), "alone"),
-    ):
-        results = [ran if r is first else r for r in done]
-        found = verdict(SWEEP.decide(results).conclusion, name)
+    late = run(first.trial, 1000.0 * (len(done) + 1), 0.03)
+    for ran in (first, late):
+        found = verdict(SWEEP.decide([ran if r is first else r for r in done]).conclusion, name)
         assert found.delta == pytest.approx(0.0, abs=0.003)
         assert found.kind is not VerdictKind.FASTER
-        own = SWEEP.state(results).ranked.past.real_blocks[place(first.trial)]
-        assert (own[0] if isinstance(own, tuple) else own) == block
 
 
 def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank_them() -> None:
@@ -495,7 +481,7 @@ def dropped_in(stage: str) -> Answer:
             kinds={"p7": "INCONCLUSIVE"}, lost={"p7": ("2 of 4 runs lost: hang", 4, 2)}),
         # it could gain +4 %: M was said of the others, and meant all
         row("a profile that lost its run in the screen is not ruled out", {"budget": 50},
-            losing((0,)), kinds={"p7": "INVALID"}, bound=None, notes=["p7 has no score"]),
+            losing((0,)), kinds={"p7": "INVALID"}, bound=None),
         row("jobs that are left measure it once more", {"budget": 65}, losing((0,)),
             kinds={"p7": "SCREENED"}, bound=pytest.approx(0.04, abs=0.02)),
         row("and no third time", {"budget": 65}, losing(range(99)), kinds={"p7": "INVALID"},
@@ -528,8 +514,7 @@ def dropped_in(stage: str) -> Answer:
             in_later_epoch(outcome=Outcome(state=State.COMPLETED, allocation="4712")),
             kinds=dict.fromkeys(THREE, "INCONCLUSIVE"), why={"p7": "no block holds both"}),
         row("a sweep without profiles calibrates the cell", {"count": 0, "screen_baselines": 12},
-            Machine({}, 0.005), jobs=12, arms=[], sigma=pytest.approx(0.005, rel=0.5),
-            notes=["36 jobs: +"]),
+            Machine({}, 0.005), jobs=12, arms=[], sigma=pytest.approx(0.005, rel=0.5)),
         row("of settings that nothing shows nothing is ruled out", {},
             with_settings(Machine({}, 0.002), {}, Effect.NOT_SEEN), bound=None,
             silent=["ruled out"], unseen=[]),
@@ -1181,7 +1166,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *names: str) ->
 def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a study says of a history is worked out once, however many tests ask."""
     results = history({"p7": 0.05}, of=study())
-    decisions = counted(monkeypatch, tuning, "decide", "conclusion", "belongs_to_wave")
+    decisions = counted(monkeypatch, tuning, "decide", "conclusion")
     blocks = counted(monkeypatch, engine, "confirm")
     asked = study(loss_tolerance=0.03)  # equal studies share what was worked out
     for about in (Ask.CONFIRMED, Ask.BEST, Ask.RANKED, Ask.PROVEN):
@@ -1195,7 +1180,6 @@ def test_a_sweep_is_concluded_once_for_all_tests_that_ask(monkeypatch: pytest.Mo
     for at in range(25):
         asked.answer(results, Question(about=Ask.SCREENED, name=f"p{at}", wave="wave2"))
     assert decisions["conclusion"].call_count == 2, "once without the blocks"
-    assert decisions["belongs_to_wave"].call_count <= len(results), "each trial is looked at once"
 
 
 def test_what_is_remembered_is_never_told_of_another_history() -> None:

@@ -105,7 +105,7 @@ def of_wave(history: Sequence[TrialResult], wave: str) -> set[str]:
 
 def slots_of(sweep: TuningStudy, done: Sequence[TrialResult]) -> dict[str, str]:
     """Return the profile of each slot of the derived waves that are filled."""
-    return {name: each.id for name, each in sweep.state(done).ranked.arms.slots.items()}
+    return {name: each.id for name, each in sweep.state(done).arms.slots.items()}
 
 
 LADDER: dict[str, tuple[str, ...]] = {
@@ -135,7 +135,7 @@ def test_the_waves_run_in_order_and_the_stacks_are_of_what_led() -> None:
     stacks = ["overlap-2+ag-1g", BEST, "overlap-2+double", "overlap-2+ag-1g+tree"]
     assert [slots[f"stack-{at}"] for at in range(1, 5)] == stacks
     assert of_wave(done, "wave3") == {*stacks}
-    first = sweep.state(done).ranked.arms.slots["stack-1"]
+    first = sweep.state(done).arms.slots["stack-1"]
     assert str(first.flags[0]) == f"--{LIMIT}=2"
     for words_of in ("overlap-2 +3.4 %", "ag-1g +2.7 %"):
         assert words_of in sentence(first.origin)
@@ -292,7 +292,7 @@ def test_flags_and_shape_are_measured_and_recommended_together() -> None:
     gains = {"a": 0.03, "shape": 0.05}
     rules = (Crossed(slots=2),)
     study, done, _, recipe = recommended((A, *SPARE, shape), gains, derived=rules, budget=70)
-    assert study.state(done).ranked.arms.slots["crossed-1"].id == recipe.arm == "a+m-16"
+    assert study.state(done).arms.slots["crossed-1"].id == recipe.arm == "a+m-16"
     needed = {each.settings: each.need for each in recipe.parts}
     assert needed == {("xla_a",): Needed.NEEDED, ("shape",): Needed.NEEDED}
     assert [each.id for each in study.decide(done).profiles][-1] == "a+m-16"
@@ -475,7 +475,7 @@ def test_what_does_nothing_to_the_program_takes_no_slot() -> None:
     sweep = ordered(own, context=Context())
     due = sweep.decide([evidence()]).due
     assert {each.arm for each in due if each.stage == "wave2"} == {BASELINE.id, "ag-1g"}
-    assert "left out: rs-1g" in sentence(sweep.state([evidence()]).ranked.arms.messages[-1])
+    assert "left out: rs-1g" in sentence(sweep.state([evidence()]).arms.messages[-1])
     # a trace alone names no collective, and nothing is guessed
     traced = evidence(replace(PIPELINE, kinds=None))
     assert "rs-1g" in {each.profile.id for each in sweep.decide([traced]).due}
@@ -542,7 +542,7 @@ def test_three_rounds_find_what_jobs_then_prove() -> None:
     # rounds ranked it: only ordinary jobs count
     deciding = [each for each in done if each.trial.block and each.trial.arm == best.arm]
     assert best.n == len(deciding) >= 3
-    (slot,) = (e for e in sweep.state(done).ranked.arms.slots.values() if e.id == best.arm)
+    (slot,) = (e for e in sweep.state(done).arms.slots.values() if e.id == best.arm)
     assert "wave4" in sentence(slot.origin)
     (told,) = with_values(found.notes, "wave", "tried", "points")
     assert (told.values["tried"], told.values["points"]) == (36, len(RULES.points_by_id))

@@ -6,7 +6,7 @@ The parts, all of them through the production code:
 
 * recipes: a setting is useless where its true effect is nil, harmful where it is negative. The gain
   is the true one of the recipe, as a share of that of the best set that could have been made: a
-  stack has three profiles at most; recipes by noise: what report/recipes.py tells of that noise;
+  stack has three profiles at most; recipes by noise: what such recipes hold at that noise;
 * sweep power: whether a sweep finds what its plan says that it finds with 80 % power, selection
   included: profiles whose effect is what `Plan.from_start80` says, one of them and three of them;
 * winner: what is told of the recommended winner, against the truth, where effects are weak: the

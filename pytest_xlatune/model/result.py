@@ -444,7 +444,6 @@ class StudyRecord(Record, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = ""
-    shows_use: ClassVar[bool] = False  # whether documents say how each arm uses a device
     _kinds: ClassVar[dict[str, type[StudyRecord]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -524,17 +523,11 @@ class CellsRecord(NoiseRecord, frozen=True, kw_only=True):
     """
 
     kind: ClassVar[str] = "cells"
-    shows_use: ClassVar[bool] = True
     peak_tflops: Real | None = None
     summary: tuple[Message, ...] = ()
     objection: tuple[Message, ...] = ()
     files: dict[str, str] = msgspec.field(default_factory=dict)
     pairs: tuple[PairFound, ...] = ()
-
-    @property
-    def setting(self) -> str | None:
-        """The setting to deploy, `key=value`; "" if none was found, None if none is sought."""
-        return None
 
     def shown_name(self, arm: str) -> str:
         """Return the name of an arm in a plot: its id, unless the study has a better name."""

@@ -337,15 +337,12 @@ class Controller:
             LedgerError: the ledger cannot be read, or a report cannot be written.
         """
         known = self._known(folder)
-        document = known.document
-        if (test := self._first_report_of(known.stop_reason)) is not None:
-            document = known.document_of(stopped=f"see the error of {test.nodeid} above")
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
         is_interrupted = Exit.INTERRUPTED in self._end.statuses and not known.conclusion.complete
         is_short = is_interrupted or not known.has_figure
         if not is_short:
             width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
-            for line in terminal(document, width=width):
+            for line in terminal(known.document, width=width):
                 _say(terminalreporter, line)
             for line in known.stopped.splitlines():
                 if not line.startswith("Reason: "):  # the document has the reason

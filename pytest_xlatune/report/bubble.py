@@ -9,15 +9,18 @@ with work and d (S-1) in the bubble (see `Pipeline`). Pure.
 from __future__ import annotations
 
 import functools
+import io
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from pytest_xlatune.model.cell import Axis, Cell, DeployedFile
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.text import ABSENT, points, size, to_integer
-from pytest_xlatune.report._deployed_files import values_of
 from pytest_xlatune.report.document import Section, Table, Text, columns, literal, plain, section
 
 MICROBATCHES = "num_pipeline_microbatches"
@@ -26,7 +29,7 @@ REPEATS = "num_pipeline_repeats"
 PIPELINE_LAYERS = "pipeline_parallel_layers"
 DELAY = "pipeline_delay_activation_forwarding"
 LAYERS = ("num_decoder_layers", "base_num_decoder_layers")
-_SHAPING = frozenset({MICROBATCHES, LAYERS_PER_STAGE, REPEATS, PIPELINE_LAYERS, DELAY, *LAYERS})
+_NUMBERS = frozenset({MICROBATCHES, LAYERS_PER_STAGE, REPEATS, PIPELINE_LAYERS, *LAYERS})
 _MODEL = "model_name"
 # the model's scale, 1 by default; from another, MaxText computes the number of layers
 _SCALE = "global_parameter_scale"
@@ -61,9 +64,20 @@ class Pipeline:
 
 
 def config_of(files: Iterable[DeployedFile]) -> dict[str, str]:
-    """Return key -> scalar value, as text, for the top level of the trainer's configuration."""
-    texts = [file.text for file in files if not file.is_shell]
-    return {key: value for text in texts for key, value in values_of(text).items()}
+    """Return key -> scalar value, as text, for the top level of the trainer's configuration.
+
+    A value has no quotes, and is "" if it is empty. A file that is no YAML table has no values.
+    """
+    values: dict[str, str] = {}
+    for file in files:
+        try:
+            content = None if file.is_shell else YAML(typ="base").load(io.StringIO(file.text))
+        except (YAMLError, ValueError):
+            continue
+        table = content if isinstance(content, dict) else {}
+        scalars = ((key, value or "") for key, value in table.items())
+        values |= {str(key): value for key, value in scalars if isinstance(value, str)}
+    return values
 
 
 def stages_of(cell: Cell) -> int:
@@ -81,14 +95,13 @@ def pipeline_of(cell: Cell, profile: Profile, config: Mapping[str, str]) -> Pipe
     overrides = {**cell.overrides, **profile.overrides}
     model = overrides.get(_MODEL, config.get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
     model_layers = {} if overrides.keys() & {*LAYERS} else _layers_of(model)
+    if to_integer(config.get(PIPELINE_LAYERS, str(_UNSET))) != _UNSET:
+        model_layers.pop(PIPELINE_LAYERS, None)  # that of the configuration wins
     settings = {**config, **model_layers, **overrides}
-    in_pipeline = config.get(PIPELINE_LAYERS, str(_UNSET))
-    if PIPELINE_LAYERS not in overrides and to_integer(in_pipeline) != _UNSET:
-        # a value in the configuration wins over the model's number of layers in the pipeline
-        settings[PIPELINE_LAYERS] = in_pipeline
+    numbers = {key: to_integer(settings[key]) for key in _NUMBERS & settings.keys()}
 
     def number(key: str, default: int = _UNSET) -> int:
-        value = to_integer(settings.get(key, str(default)))
+        value = numbers.get(key, default)
         return _UNSET if value is None else value
 
     stages, microbatches, repeats = stages_of(cell), number(MICROBATCHES), number(REPEATS)
@@ -99,18 +112,22 @@ def pipeline_of(cell: Cell, profile: Profile, config: Mapping[str, str]) -> Pipe
     elif microbatches < 1 or microbatches % stages:
         refused = f"{microbatches} microbatches are not a multiple of {stages} stages"
     known_repeats: int | None = repeats if repeats > 0 else None
-    if any(to_integer(settings.get(key, "0")) is None for key in _SHAPING - {DELAY}):
-        known_repeats = None  # a value that is no number
+    if None in numbers.values():
+        known_repeats = None
     elif repeats == _UNSET:
         per_stage, layers = number(LAYERS_PER_STAGE, 1), number(PIPELINE_LAYERS)
         if layers == _UNSET and settings.get(_SCALE, "1") == "1":
             layers = next((number(key) for key in LAYERS if number(key) != _UNSET), _UNSET)
+        in_a_round = stages * per_stage
         if per_stage == _UNSET:
             known_repeats = 1  # a microbatch passes a stage once, through all layers of the stage
-        elif layers != _UNSET and per_stage > 0 and layers % (stages * per_stage) == 0:
-            known_repeats = layers // (stages * per_stage)
+        elif layers != _UNSET and per_stage > 0 and layers % in_a_round == 0:
+            known_repeats = layers // in_a_round
         elif layers != _UNSET and not refused:
-            refused = _not_divided(layers, stages, per_stage)
+            refused = f"{layers} layers do not divide into {stages} stages of {per_stage}"
+            if per_stage > 0 and layers > in_a_round:
+                inside = layers - layers % in_a_round
+                refused += f", which MaxText refuses: set {PIPELINE_LAYERS}={inside}"
     return Pipeline(
         stages=stages,
         microbatches=microbatches,
@@ -118,12 +135,6 @@ def pipeline_of(cell: Cell, profile: Profile, config: Mapping[str, str]) -> Pipe
         delay=delay,
         refused=refused,
     )
-
-
-def _not_divided(layers: int, stages: int, per_stage: int) -> str:
-    inside = layers - layers % (stages * per_stage) if per_stage > 0 else 0
-    hint = f", which MaxText refuses: set {PIPELINE_LAYERS}={inside}" if inside > 0 else ""
-    return f"{layers} layers do not divide into {stages} stages of {per_stage}{hint}"
 
 
 def _layers_of(model_name: str) -> dict[str, str]:
@@ -152,7 +163,7 @@ def bubbles(
 
     `files` should have the trainer's configuration, if it is known.
     """
-    shaping = [profile for profile in profiles if profile.overrides.keys() & _SHAPING]
+    shaping = [profile for profile in profiles if profile.overrides.keys() & {*_NUMBERS, DELAY}]
     if not shaping or stages_of(cell) == 1:
         return None
     config = config_of(files)
@@ -163,10 +174,9 @@ def bubbles(
         bubble, delta = shape.bubble, ABSENT
         if bubble is not None and base is not None and profile is not BASELINE:
             delta = points((1 - bubble) / (1 - base) - 1)
-        shown = ABSENT if bubble is None else size(bubble)
         numbers = (shape.stages, shape.microbatches, shape.repeats or ABSENT)
         remark = plain(shape.refused) or ABSENT
-        rows.append((literal(profile.id), *map(str, numbers), shown, delta, remark))
+        rows.append((literal(profile.id), *map(str, numbers), size(bubble), delta, remark))
     titles = columns("~Profile", ">S", ">M", ">V", ">bubble", ">predicted delta %", "~refused")
     return section(
         "Pipeline bubble",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from statistics import fmean
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.result import CellsRecord, Conclusion, PairFound, Verdict
+from pytest_xlatune.model.result import CellsRecord, Conclusion, PairFound, Score, Verdict
 from pytest_xlatune.model.text import ABSENT, counted, interval, points, significant
-from pytest_xlatune.report.deployment import recommended_patch
 from pytest_xlatune.report.document import (
     Code,
     Document,
@@ -38,7 +38,7 @@ from pytest_xlatune.report.leaderboard import (
     verdict_table,
 )
 from pytest_xlatune.report.lines import figure, speed, words_beside
-from pytest_xlatune.report.measured_cell import DeviceUse, MeasuredCell
+from pytest_xlatune.report.measured_cell import MeasuredCell
 
 _RATES = "How often such an answer is wrong: docs/reference/error_rates.md."
 _MAX_PAIRS = 40  # pairs in the table, the slowest ones
@@ -134,31 +134,40 @@ def _pairs(pairs: Sequence[PairFound]) -> Section:
 
 
 def _use_columns(subject: MeasuredCell) -> list[VerdictColumn]:
-    """Return the columns about the use of devices, except those without a figure."""
-    uses = subject.uses
+    """Return the columns about the use of devices, except those without a figure.
 
-    def column(head: str, figure_of: Callable[[DeviceUse], float | None]) -> list[VerdictColumn]:
-        figures = {arm: value for arm, use in uses.items() if (value := figure_of(use)) is not None}
-        if not figures:
-            return []
-        return [(head, lambda verdict: significant(figures.get(verdict.arm)))]
+    MFU is in percent of the peak that the user stated, or else what the logs print.
+    """
+    scores: dict[str, list[Score]] = {}
+    for result in subject.history:
+        if result.score is not None:
+            scores.setdefault(result.trial.arm, []).append(result.score)
+    peak_tflops = subject.conclusion.facts.peak_tflops
+
+    def mfu(score: Score) -> float | None:
+        return 100 * score.tflops / peak_tflops if score.tflops and peak_tflops else score.mfu
+
+    def column(
+        head: str,
+        figure_of: Callable[[Score], float | None],
+        typical: Callable[[list[float]], float],
+    ) -> list[VerdictColumn]:
+        figures = {
+            arm: typical(printed)
+            for arm, arm_scores in scores.items()
+            if (printed := [f for score in arm_scores if (f := figure_of(score)) is not None])
+        }
+        return [(head, lambda verdict: significant(figures.get(verdict.arm)))] if figures else []
 
     return [
-        *column(">TFLOP/s", lambda use: use.tflops),
-        *column(">MFU %", lambda use: use.mfu),
-        *column(">compiled memory (GB)", lambda use: use.memory_gb),
+        *column(">TFLOP/s", lambda score: score.tflops, fmean),
+        *column(">MFU %", mfu, fmean),
+        *column(">compiled memory (GB)", lambda score: score.memory_gb, max),
     ]
 
 
 def _to_deploy(subject: MeasuredCell) -> tuple[Section, ...]:
-    """Return the setting that the study recommends for later sweeps, and the patch for it."""
-    if not subject.conclusion.complete:
-        return ()
-    files = subject.conclusion.facts.files
-    blocks: list[Code | Text] = [Code(text=text.strip()) for text in files.values()]
-    if patch := recommended_patch(subject):
-        blocks += [
-            Text(text="The same as a patch, `batch.patch` beside this report, for `git apply`:"),
-            Code(text=patch.rstrip("\n"), language="diff"),
-        ]
+    """Return the setting that the study recommends for later sweeps."""
+    files = subject.conclusion.facts.files if subject.conclusion.complete else {}
+    blocks = [Code(text=text.strip()) for text in files.values()]
     return (section("To deploy", *blocks),) if blocks else ()

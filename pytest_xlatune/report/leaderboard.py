@@ -10,7 +10,6 @@ order in a table is that of the conclusion. This module computes no delta, inter
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from math import inf
 
 from pytest_xlatune.model.environment import RunRecord
@@ -22,7 +21,8 @@ from pytest_xlatune.model.result import (
     Action,
     Conclusion,
     Finding,
-    State,
+    Needed,
+    RecipePart,
     TrialResult,
     TrialStatus,
     Verdict,
@@ -59,12 +59,7 @@ from pytest_xlatune.report.lines import (
     tally,
     words_beside,
 )
-from pytest_xlatune.report.measured_cell import (
-    MAX_TIMINGS,
-    MeasuredCell,
-    thinned,
-)
-from pytest_xlatune.report.recipes import recipe_blocks
+from pytest_xlatune.report.measured_cell import MAX_TIMINGS, MeasuredCell, thinned
 
 SCHEMA = 3  # version of the JSON text
 ALPHA = 0.05  # risk of a false winner in a sweep; the conclusion says how much of it is spent
@@ -86,33 +81,28 @@ def jobs_table(
         arms: the head of the column of arms.
         say: the language.
     """
-    has_names = len(cells) > 1
-    has_logs = any(cell.logs for _, cell in cells)
     trials = [(name, cell, result) for name, cell in cells for result in cell.every_trial]
     # The ids of jobs have no order: those of local jobs are process ids, which the kernel uses
     # again from the lowest.
     trials.sort(key=lambda trial: inf if trial[2].start_s is None else trial[2].start_s)
-    rows = [
+    name_head = ["~Cell"] if len(cells) > 1 else []
+    log_head = ["~Log, below the work directory"] if any(cell.logs for _, cell in cells) else []
+    rows = tuple(
         (
             plain(job_id),
-            *([name] if has_names else []),
+            *(name for _ in name_head),
             *_attempt(result, number, cell.remarks, say),
-            *([literal(cell.logs.get(job_id, "")) or ABSENT] if has_logs else []),
+            *(literal(cell.logs.get(job_id, "")) or ABSENT for _ in log_head),
         )
         for name, cell, result in trials
         for number, job_id in enumerate(result.job_ids, start=1)
-    ]
-    metrics = {
-        result.score.figure.metric if result.score.figure else TGS
-        for _, _, result in trials
-        if result.score
-    }
-    titles = (
-        *(("~Job", "~Cell") if has_names else ("~Job",)),
-        *(f"~{arms}", "Stage", ">Attempt", "State", f">{head_of(metrics)}", "~Remark"),
-        *(("~Log, below the work directory",) if has_logs else ()),
     )
-    return Table(columns=columns(*titles), rows=tuple(rows)) if rows else None
+    scores = (result.score for _, _, result in trials if result.score)
+    head = head_of({score.figure.metric if score.figure else TGS for score in scores})
+    heads = (f"~{arms}", "Stage", ">Attempt", "State", f">{head}", "~Remark")
+    return (
+        Table(columns=columns("~Job", *name_head, *heads, *log_head), rows=rows) if rows else None
+    )
 
 
 def jobs(subject: MeasuredCell, *, arms: str = "Profile") -> Section:
@@ -141,7 +131,7 @@ def head_of(metrics: Collection[Metric]) -> str:
 def _attempt(
     result: TrialResult, number: int, remarks: Mapping[str, str], say: Translator
 ) -> tuple[str, ...]:
-    trial = result.trial
+    trial, outcome = result.trial, result.outcome
     stage = "screen" if trial.is_screened else trial.stage
     is_last = number == len(result.job_ids)
     score = result.score if is_last else None
@@ -151,32 +141,22 @@ def _attempt(
     # reasons have no translation, so other languages show the class of the failure
     if not say.is_english and remark:
         remark = _class_of(result.findings) if is_last else ""
+    # while an attempt runs, `outcome` is still that of the previous attempt
+    is_running = outcome is None or result.status is TrialStatus.RUNNING
+    state = result.status if is_running or outcome is None else outcome.state
     return (
         literal(trial.arm),
         f"{stage} {trial.block}" if trial.block else stage,
         str(number),
-        _state(result) if is_last else say("retried"),
+        str(state) if is_last else say("retried"),
         figure(score),
         remark or ABSENT,
     )
 
 
-def _state(result: TrialResult) -> str:
-    outcome = result.outcome
-    # while an attempt runs, `outcome` is still that of the previous attempt
-    if outcome is None or result.status is TrialStatus.RUNNING:
-        return str(result.status)
-    if outcome.signal is not None:
-        return f"{outcome.state}, signal {outcome.signal}"
-    if outcome.state is State.FAILED and outcome.exit_code is not None:
-        return f"{outcome.state}, exit {outcome.exit_code}"
-    return str(outcome.state)
-
-
 def leaderboard(subject: MeasuredCell) -> Document:
     """Return the leaderboard as a document."""
-    conclusion = subject.conclusion
-    recipe = tuple(recipe_blocks(conclusion))
+    recipe = tuple(recipe_blocks(subject.conclusion))
     return Document(
         title=f"{subject.cell.label}: leaderboard",
         provenance=header(subject),
@@ -184,9 +164,18 @@ def leaderboard(subject: MeasuredCell) -> Document:
             section("What was found", Text(text=finding(subject))),
             *([section("The recipe", *recipe)] if recipe else []),
             section("Leaderboard", *tables(subject)),
-            section("What this sweep can tell", sensitivity(conclusion)),
+            section("What this sweep can tell", sensitivity(subject.conclusion)),
         ),
     )
+
+
+_SCORED_BY: Mapping[Metric, str] = {
+    TGS: N_(
+        "Steady state: tokens over time of steps {first} to {last} of {steps}, "
+        "in Tokens/s/device (TGS); fewer than {least} usable steps give no score"
+    ),
+    BUSBW: N_("Score: the bus bandwidth in GB/s that the test prints for one size"),
+}
 
 
 def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) -> tuple[str, ...]:
@@ -194,36 +183,31 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
 
     `load` has the measured batch sizes if there are several, and is "" otherwise.
     """
-    cell, conclusion = subject.cell, subject.conclusion
-    # a result with `memory` is of a compilation on this machine, not of a job
-    history = [result for result in subject.history if result.memory is None]
-    protocol = cell.protocol
-    length = cell.max_target_length
-    axes = literal(str(cell.parallelism))
-    parallelism = say("Parallelism: {axes}", axes=axes)
-    if cell.devices:
-        devices = say.count(cell.devices, "{n} device", "{n} devices")
-        parallelism = say("Parallelism: {axes} on {devices}", axes=axes, devices=devices)
+    cell, conclusion, protocol = subject.cell, subject.conclusion, subject.cell.protocol
     slots = "; ".join(f"{number}: {nodes}" for number, (_, nodes) in enumerate(subject.slots, 1))
-    nodes = "" if subject.slots else literals(cell.nodelist) or say("this machine")
+    if not load and cell.per_device_batch_size is not None:
+        batch = f"{cell.per_device_batch_size:g}"
+        load = say("{number} sequences per device and step", number=batch)
+    load = load or say("the model's own batch size")
+    if cell.max_target_length is not None:
+        load += say(", {number} tokens each", number=cell.max_target_length)
     texts = {
+        N_("Written: {text}"): f"{subject.written:%Y-%m-%d %H:%M %Z}".rstrip(),
+        N_("Model: {text}"): literal(cell.model_tag),
+        N_("Parallelism: {text}"): literal(str(cell.parallelism)),
         N_("Configuration: {text}"): literal(cell.config_tag),
         N_("Node slots: {text}"): plain(slots),
-        N_("Nodes: {text}"): nodes,
+        N_("Nodes: {text}"): "" if slots else literals(cell.nodelist) or say("this machine"),
         N_("Image: {text}"): literal(cell.image),
         N_("Launcher: {text}"): literal(cell.launcher),
+        N_("Load: {text}"): load,
+        N_("Cell: {text}"): literal(subject.cell_digest or cell.digest),
+        N_("Time of a step: {text}"): sentence(subject.exposed, say.text_of),
     }
+    # a result with `memory` is of a compilation on this machine, not of a job
+    history = [result for result in subject.history if result.memory is None]
     return (
-        say("Written: {text}", text=f"{subject.written:%Y-%m-%d %H:%M %Z}".rstrip()),
-        say("Model: {text}", text=literal(cell.model_tag)),
-        parallelism,
         *(say(msgid, text=text) for msgid, text in texts.items() if text),
-        say(
-            "Load: {batch}{length}, {dataset} data",
-            batch=load or _batch_words(cell.per_device_batch_size, say),
-            length="" if length is None else say(", {number} tokens each", number=length),
-            dataset=plain(protocol.dataset_type),
-        ),
         say(
             _SCORED_BY[protocol.scored_by],
             first=conclusion.first_step or protocol.first_step,
@@ -231,44 +215,22 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
             steps=protocol.steps,
             least=protocol.min_steps,
         ),
-        say("Cell: {text}", text=literal(subject.cell_digest or cell.digest)),
         *(record_lines(subject.record, say) if subject.record is not None else ()),
-        *(
-            [say("Time of a step: {text}", text=sentence(subject.exposed, say.text_of))]
-            if subject.exposed is not None
-            else ()
-        ),
-        state_line(conclusion, history, say, evidence=len(subject.evidence)),
+        state_line(conclusion, history, say),
     )
 
 
-def _batch_words(batch: float | None, say: Translator) -> str:
-    if batch is None:
-        return say("the model's own batch size")
-    return say("{number} sequences per device and step", number=f"{batch:g}")
-
-
 def state_line(
-    conclusion: Conclusion,
-    history: Sequence[TrialResult],
-    say: Translator = ENGLISH,
-    *,
-    evidence: int = 0,
+    conclusion: Conclusion, history: Sequence[TrialResult], say: Translator = ENGLISH
 ) -> str:
-    """Return how far a sweep is: its trials and jobs, and the number of verdicts of each kind.
-
-    `evidence` is the number of evidence runs, which are not in `history`.
-    """
+    """Return how far a sweep is: its trials and jobs, and the number of verdicts of each kind."""
     jobs = sum(len(result.job_ids) for result in history)
     return say(
-        "State: {state}: {final} of {trials} over, {jobs}{evidence}; {tally}",
+        "State: {state}: {final} of {trials} over, {jobs}; {tally}",
         state=say("complete") if conclusion.complete else say("preliminary"),
         final=sum(result.status.is_final for result in history),
         trials=say.count(len(history), "{n} trial", "{n} trials"),
         jobs=say.count(jobs, "{n} job", "{n} jobs"),
-        evidence=say.count(evidence, ", and {n} evidence run", ", and {n} evidence runs")
-        if evidence
-        else "",
         tally=tally(conclusion.verdicts, say),
     )
 
@@ -285,15 +247,21 @@ _RECORDED: Mapping[str, str] = {
 def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
     """Yield the bullets about software, machine, nodes, commands and time of the measurement.
 
-    Texts without a translation, for example about changes, are in the English document only.
+    Problems, changes and the note on autotuning have no translation, so other languages have only
+    the number of changes.
     """
     for part, msgid in _RECORDED.items():
         shown = literal if part in ("code", "repositories") else plain
-        named_facts = [f"{shown(name)} {plain(text)}" for name, text in record.facts(part).items()]
-        if named_facts:
-            yield say(msgid, text="; ".join(named_facts))
+        if facts := record.facts(part):
+            texts = (f"{shown(name)} {plain(text)}" for name, text in facts.items())
+            yield say(msgid, text="; ".join(texts))
     if say.is_english:
-        yield from _english_remarks(record)
+        if problems := dict.fromkeys(text for node in record.nodes for text in node.problems):
+            yield f"Not recorded: {plain('; '.join(problems))}"
+        for change in record.changes:
+            yield f"Changed on the way: {plainly(change)}: nothing compares across it"
+        if record.autotuning:
+            yield f"Autotuning of GPU kernels: {plain(record.autotuning)}"
     elif record.changes:
         yield say.count(
             len(record.changes),
@@ -315,37 +283,16 @@ def record_lines(record: RunRecord, say: Translator) -> Iterator[str]:
         )
 
 
-def _english_remarks(record: RunRecord) -> Iterator[str]:
-    """Yield the bullets whose texts have no translation."""
-    problems = dict.fromkeys(text for environment in record.nodes for text in environment.problems)
-    if problems:
-        yield f"Not recorded: {plain('; '.join(problems))}"
-    for change in record.changes:
-        yield f"Changed on the way: {plainly(change)}: nothing compares across it"
-    if record.autotuning:
-        yield f"Autotuning of GPU kernels: {plain(record.autotuning)}"
-
-
-_SCORED_BY: Mapping[Metric, str] = {
-    TGS: N_(
-        "Steady state: tokens over time of steps {first} to {last} of {steps}, "
-        "in Tokens/s/device (TGS); fewer than {least} usable steps give no score"
-    ),
-    BUSBW: N_("Score: the bus bandwidth in GB/s that the test prints for one size"),
-}
-
-
 def finding(subject: MeasuredCell, say: Translator = ENGLISH) -> str:
     """Return what a sweep found: its winner or none, and how it ended."""
-    conclusion = subject.conclusion
-    ending = ending_text(say, conclusion, stopped=subject.stopped)
-    return f"{headline(conclusion, say)} {ending}"
+    ending = ending_text(say, subject.conclusion, stopped=subject.stopped)
+    return f"{headline(subject.conclusion, say)} {ending}"
 
 
 def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
     """Return the headline: the winner, and why arms that gain more do not win."""
     best, moved = conclusion.winner, conclusion.tuning.moved
-    sentences: list[str] = []
+    sentences = []
     if moved is not None:
         failed = say(
             "The A/A control failed: settings that change nothing changed the figure by {ci95} % "
@@ -355,7 +302,7 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
         )
         sentences.append(failed)
     if best is not None:
-        winner_text = say(
+        winner = say(
             "★ {profile} is faster than `baseline-deployed` by {delta} % (95 % "
             "interval {ci95}, n = {n}).",
             profile=literal(best.arm),
@@ -363,24 +310,21 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
             ci95=interval(best.ci95),
             n=best.n,
         )
-        sentences.append(winner_text)
+        sentences.append(winner)
+        if best.likely is not None:
+            likely = say(
+                "It is the best of several, so its figure is rather too large: likely {delta} % "
+                "(95 % interval {ci95}).",
+                delta=points(best.likely[0]),
+                ci95=interval(best.likely[1:]),
+            )
+            sentences.append(likely)
     elif all(verdict.kind is not VerdictKind.FASTER for verdict in conclusion.verdicts):
         sentences.append(say("No profile is confirmed to be faster than `baseline-deployed`."))
-    if best is not None and best.likely is not None:
-        likely = say(
-            "It is the best of several, so its figure is rather too large: likely {delta} % "
-            "(95 % interval {ci95}).",
-            delta=points(best.likely[0]),
-            ci95=interval(best.likely[1:]),
-        )
-        sentences.append(likely)
+    least_delta = (best.delta if best is not None else None) or 0.0
     for verdict in conclusion.verdicts:
-        is_above = verdict.kind is VerdictKind.FASTER or (
-            verdict.ci95 is not None and verdict.ci95[0] > 0
-        )
-        is_larger = (verdict.delta or 0.0) > ((best.delta if best else None) or 0.0)
-        reason = _why_no_winner(verdict, conclusion, say)
-        if verdict is not best and is_above and is_larger and reason:
+        reason = _why_no_winner(verdict, say)
+        if reason and verdict is not best and (verdict.delta or 0.0) > least_delta:
             passed_over = say(
                 "{profile} is at {delta} % (95 % interval {ci95}), and no winner: {reason}.",
                 profile=literal(verdict.arm),
@@ -392,9 +336,9 @@ def headline(conclusion: Conclusion, say: Translator = ENGLISH) -> str:
     return " ".join(sentences)
 
 
-def _why_no_winner(verdict: Verdict, conclusion: Conclusion, say: Translator) -> str:
-    """Return why an arm with a gain is not recommended; "" if nothing speaks against it."""
-    if verdict.kind is VerdictKind.INCONCLUSIVE:
+def _why_no_winner(verdict: Verdict, say: Translator) -> str:
+    """Return why an arm with a gain is not recommended; "" if it shows no gain."""
+    if verdict.kind is VerdictKind.INCONCLUSIVE and verdict.ci95 and verdict.ci95[0] > 0:
         return plainly(first(verdict.reasons), say).rstrip(".")
     if verdict.kind is not VerdictKind.FASTER:
         return ""
@@ -409,17 +353,55 @@ def _why_no_winner(verdict: Verdict, conclusion: Conclusion, say: Translator) ->
         return say(
             "it is the best of several, and its gain, corrected for this choice, may be nothing"
         )
-    if (recipe := conclusion.tuning.recipe) is None:
-        return ""
-    largest = conclusion.verdict(recipe.largest)
-    if (verdict.delta or 0.0) <= ((largest.delta if largest is not None else None) or 0.0):
-        return say(
-            "the recipe is the smallest set that is not shown to be slower than {largest}",
+    return say("the recipe is the smallest set of settings that is shown to be needed")
+
+
+def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[Block]:
+    """Yield the settings of the recipe as a table, its ties, and a link to how sure it is.
+
+    Yield nothing if there is no recipe, or if its gain may be nothing.
+    """
+    recipe = conclusion.tuning.recipe
+    if recipe is None or conclusion.winner is None:
+        return
+    if recipe.parts:
+        yield Table(
+            title=say("Recipe: {profile}", profile=literal(recipe.arm)),
+            columns=columns(
+                "~Settings", "~in the recipe", "~verdict", ">gain %", "~against", ">blocks"
+            ),
+            rows=tuple(_recipe_row(part, say) for part in recipe.parts),
+        )
+    if recipe.largest != recipe.arm:
+        yield say.text(
+            "{largest} has the largest estimate. Its other settings are not shown to be needed, "
+            "so the recipe leaves them out.",
             largest=literal(recipe.largest),
         )
-    # A stack that gains more may not lead, because no block has its parts.
-    return say(
-        "the same blocks have no run without some of its settings, so any of these may do nothing"
+    if any(part.need is Needed.NOT_TESTED for part in recipe.parts):
+        yield say.text(
+            "The same blocks have no run without some of these settings: they are known to help "
+            "together, and any of them may do nothing."
+        )
+    if recipe.ties:
+        yield say.text(
+            "A tie: the recipe is not shown to be faster than {names}.",
+            names=literals(recipe.ties),
+        )
+    yield say.text(
+        "How often such a recipe has all settings that help, depending on the noise of a job: "
+        "docs/explanation/how_sure.md."
+    )
+
+
+def _recipe_row(part: RecipePart, say: Translator) -> tuple[str, ...]:
+    return (
+        literals(part.settings),
+        say("yes") if part.is_deployed else say("no"),
+        say.text_of(str(part.need)),
+        points(part.gain),
+        literal(part.without) or ABSENT,
+        str(part.n or ABSENT),
     )
 
 
@@ -443,25 +425,15 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
     label = say("Noise: how much the score of one job differs from another's (sigma)")
     rows.append((label, fine_percent(conclusion.noise.sigma)))
     label = say("Risk of a false winner that is spent (alpha)")
-    between = "of" if say.is_english else "/"
-    rows.append((label, f"{conclusion.alpha:.3g} {between} {ALPHA:g}"))
+    rows.append((label, f"{conclusion.alpha:.3g} / {ALPHA:g}"))
     if say.is_english:
+        compared = (verdict.method for verdict in conclusion.verdicts if verdict.kind in CONFIRMED)
+        methods = dict.fromkeys(filter(None, map(plainly, compared)))
         label = "How K profiles were compared with one baseline (method)"
-        rows.append((label, _methods(conclusion) or ABSENT))
+        rows.append((label, "; ".join(methods) or ABSENT))
     notes = filter(say.says, conclusion.notes)
     rows += [(say("Note"), plainly(message, say)) for message in notes]
     return Table(columns=columns("~Figure", "~Value"), rows=tuple(rows))
-
-
-def _methods(conclusion: Conclusion) -> str:
-    """Return each method once; if there are several, with the arms that it compared."""
-    arms_of: dict[str, list[str]] = {}
-    for verdict in conclusion.verdicts:
-        if verdict.kind in CONFIRMED and verdict.method:
-            arms_of.setdefault(plainly(verdict.method), []).append(verdict.arm)
-    if len(arms_of) < 2:  # noqa: PLR2004 - one method compared all arms
-        return "".join(arms_of)
-    return "; ".join(f"{method}: {literals(arms)}" for method, arms in arms_of.items())
 
 
 def settings_by_arm(profiles: Iterable[Profile], say: Translator = ENGLISH) -> dict[str, str]:
@@ -470,27 +442,10 @@ def settings_by_arm(profiles: Iterable[Profile], say: Translator = ENGLISH) -> d
     return {**settings, BASELINE_ID: say("as deployed")}
 
 
-def _joined_reasons(verdict: Verdict) -> str:
-    return joined(verdict.reasons) or ABSENT
-
-
 # the head of a column, and a function that returns the text of a verdict in it
 VerdictColumn = tuple[str, Callable[[Verdict], str]]
-REASONS: VerdictColumn = ("~reason", _joined_reasons)
+REASONS: VerdictColumn = ("~reason", lambda verdict: joined(verdict.reasons) or ABSENT)
 JOBS: VerdictColumn = ("~jobs", lambda verdict: ", ".join(verdict.job_ids) or ABSENT)
-
-
-def _trouble_columns(say: Translator) -> tuple[VerdictColumn, ...]:
-    """Return the columns of a table of arms with lost runs, hangs or retries."""
-
-    def lost_runs(verdict: Verdict) -> str:
-        return plainly(verdict.lost.message, say) if verdict.lost else ABSENT
-
-    return (
-        ("~runs lost", lost_runs),
-        (">hangs", lambda verdict: str(verdict.hangs)),
-        (">retries", lambda verdict: str(verdict.retries)),
-    )
 
 
 def verdict_table(verdicts: Iterable[Verdict], *shown: VerdictColumn, title: str = "") -> Table:
@@ -517,8 +472,11 @@ def _result_columns(conclusion: Conclusion, say: Translator) -> tuple[VerdictCol
     """Return the columns that follow the settings in a leaderboard."""
     base, metric = conclusion.baseline, conclusion.metric
 
-    def without_reference(text_of: Callable[[Verdict], str]) -> Callable[[Verdict], str]:
-        return lambda verdict: ABSENT if verdict.arm == base.arm else text_of(verdict)
+    def change(verdict: Verdict) -> str:
+        return ABSENT if verdict.arm == base.arm else points(verdict.delta)
+
+    def ends(verdict: Verdict) -> str:
+        return ABSENT if verdict.arm == base.arm else interval(verdict.ci95)
 
     def verdict_text(verdict: Verdict) -> str:
         is_reference = verdict.arm == base.arm and bool(verdict.n)
@@ -528,8 +486,8 @@ def _result_columns(conclusion: Conclusion, say: Translator) -> tuple[VerdictCol
     if metric == TGS:
         shown.append((">step (s)", lambda verdict: significant(verdict.step_s)))
     shown += [
-        (f">delta % vs {base.arm}", without_reference(lambda verdict: points(verdict.delta))),
-        ("95 %", without_reference(lambda verdict: interval(verdict.ci95))),
+        (f">delta % vs {base.arm}", change),
+        ("95 %", ends),
         (">n", lambda verdict: str(verdict.n)),
         ("~verdict", verdict_text),
     ]
@@ -556,76 +514,62 @@ def tables(
     """
     conclusion, named = subject.conclusion, profile_columns(subject, say)
     verdicts = conclusion.verdicts if only is None else only
-    confirmed = [
-        verdict for verdict in verdicts if verdict.kind in CONFIRMED and not is_pending(verdict)
-    ]
-    screened = [verdict for verdict in verdicts if verdict.kind is VerdictKind.SCREENED]
-    base, metric = conclusion.baseline, conclusion.metric
-    results = _result_columns(conclusion, say)
-    yield verdict_table((*confirmed, base), *named, *results, title="Confirmed")
-    if confirmed:
-        yield say.text(
-            "delta % compares jobs of the same block. A profile's {figure} is the baseline's "
-            "{figure} times the profile's change; the list of jobs has the measured {figure} of "
-            "each job.",
-            figure=plain(metric.title),
-        )
-    shown, left_out = top_and_bottom(screened) if is_short else (screened, 0)
-    if shown:
-        yield verdict_table(shown, *named, *results, title="Screened: ranks, proves nothing")
-    if left_out:
-        yield Text(
-            text=say.count(
-                left_out, "{n} more profile between these.", "{n} more profiles between these."
-            )
-        )
-    troubled = [verdict for verdict in verdicts if verdict.lost or verdict.hangs or verdict.retries]
-    if troubled:
-        title = "Runs that were lost or tried again"
-        yield verdict_table(troubled, named[0], *_trouble_columns(say), title=title)
-    invalid = [verdict for verdict in verdicts if verdict.kind is VerdictKind.INVALID]
-    for title, group in {
-        "Dropped: cannot run here": [verdict for verdict in invalid if not verdict.can_run],
-        "No valid measurement": [verdict for verdict in invalid if verdict.can_run],
-    }.items():
-        if group:
-            evidence = ("~evidence", partial(_evidence, history=subject.history))
-            reason = partial(_reason, history=subject.history, say=say)
-            yield verdict_table(group, *named, ("~reason", reason), evidence, JOBS, title=title)
     pending = [verdict.arm for verdict in verdicts if is_pending(verdict)]
+    confirmed = [v for v in verdicts if v.kind in CONFIRMED and v.arm not in pending]
+    screened = [verdict for verdict in verdicts if verdict.kind is VerdictKind.SCREENED]
+    left_out = len(screened) - _TOP_ROWS - _BOTTOM_ROWS if is_short else 0
+    if left_out > 0:
+        screened = [*screened[:_TOP_ROWS], *screened[-_BOTTOM_ROWS:]]
+    troubled = [verdict for verdict in verdicts if verdict.lost or verdict.hangs or verdict.retries]
+    invalid = [verdict for verdict in verdicts if verdict.kind is VerdictKind.INVALID]
+    results = (*named, *_result_columns(conclusion, say))
+    trouble: tuple[VerdictColumn, ...] = (
+        named[0],
+        ("~runs lost", lambda v: plainly(v.lost.message, say) if v.lost else ABSENT),
+        (">hangs", lambda v: str(v.hangs)),
+        (">retries", lambda v: str(v.retries)),
+    )
+    reasons = (*named, *_finding_columns(subject.history, say), JOBS)
+    for title, group, shown in (
+        ("Confirmed", [*confirmed, conclusion.baseline], results),
+        ("Screened: ranks, proves nothing", screened, results),
+        ("Runs that were lost or tried again", troubled, trouble),
+        ("Dropped: cannot run here", [v for v in invalid if not v.can_run], reasons),
+        ("No valid measurement", [v for v in invalid if v.can_run], reasons),
+    ):
+        if group:
+            yield verdict_table(group, *shown, title=title)
+        if title == "Confirmed" and confirmed:
+            yield say.text(
+                "delta % compares jobs of the same block. A profile's {figure} is the baseline's "
+                "{figure} times the profile's change; the list of jobs has the measured {figure} "
+                "of each job.",
+                figure=plain(conclusion.metric.title),
+            )
+        if group is screened and left_out > 0:
+            more = "{n} more profile between these.", "{n} more profiles between these."
+            yield Text(text=say.count(left_out, *more))
     if pending:
         yield say.text("Not measured yet: {names}.", names=literals(pending))
 
 
-def top_and_bottom(screened: list[Verdict]) -> tuple[list[Verdict], int]:
-    """Return the top and the bottom of screened profiles, and how many are left out."""
-    left_out = max(0, len(screened) - _TOP_ROWS - _BOTTOM_ROWS)
-    if not left_out:
-        return screened, 0
-    return [*screened[:_TOP_ROWS], *screened[-_BOTTOM_ROWS:]], left_out
+def _finding_columns(
+    history: Sequence[TrialResult], say: Translator
+) -> tuple[VerdictColumn, VerdictColumn]:
+    """Return the columns for the reason of a verdict, and for the line of a log that shows it."""
 
+    def findings(verdict: Verdict) -> list[Finding]:
+        """Return the findings about a profile; the one that dropped it comes first."""
+        own = (result.findings for result in history if result.trial.profile.id == verdict.arm)
+        every = [finding for findings in own for finding in findings]
+        return sorted(every, key=lambda finding: finding.action is not Action.DROP)
 
-def _findings(verdict: Verdict, history: Sequence[TrialResult]) -> list[Finding]:
-    """Return the findings about a profile; the one that dropped it comes first."""
-    findings = [
-        finding
-        for result in history
-        if result.trial.profile.id == verdict.arm
-        for finding in result.findings
-    ]
-    return sorted(findings, key=lambda finding: finding.action is not Action.DROP)
+    def evidence(verdict: Verdict) -> str:
+        said = first(finding.said for finding in findings(verdict))
+        return literal(sentence(said)) or ABSENT
 
-
-def _evidence(verdict: Verdict, *, history: Sequence[TrialResult]) -> str:
-    texts = (finding.said for finding in _findings(verdict, history) if finding.said is not None)
-    text = next(texts, None)
-    return ABSENT if text is None else literal(sentence(text))
-
-
-def _reason(verdict: Verdict, *, history: Sequence[TrialResult], say: Translator) -> str:
-    if say.is_english:
-        return _joined_reasons(verdict)
-    return _class_of(_findings(verdict, history)) or ABSENT
+    reason = ("~reason", lambda verdict: _class_of(findings(verdict)) or ABSENT)
+    return REASONS if say.is_english else reason, ("~evidence", evidence)
 
 
 def _class_of(findings: Sequence[Finding]) -> str:
@@ -646,23 +590,17 @@ def leaderboard_json(subject: MeasuredCell) -> str:
         conclusion   `Conclusion`: reference, verdicts, alpha and the study's record, which in a
                      tuning sweep has finalists, bound (M), mde80, sigma; changes are fractions,
                      +0.034 is +3.4 %
-        uses         only in a study whose arms are cells: arm -> `DeviceUse` (TFLOP/s, MFU, memory)
         record       `RunRecord`: nodes, packages, devices, code, commands, seed, time, node-hours
         slots        only with several node slots: list of `cell_digest` and `nodes`
         trials       list of `TrialResult`, each with its `id`; sorted by id. A trial of more than
-                     100 steps has no `timings`, which are in the ledger; the baseline always has
-                     them, because a gate scores it again in the gate's own window
+                     100 steps has no `timings`, which are in the ledger
 
     Absent values are null, and not-a-number and the infinities are the strings "nan", "inf" and
     "-inf". Keys are sorted, so that two reports can be compared line by line.
     """
-    uses = subject.uses
     slots = [{"cell_digest": digest, "nodes": nodes} for digest, nodes in subject.slots]
     trials = [
-        {
-            "id": result.trial.id,
-            **thinned(result, steps=inf if result.trial.is_baseline else MAX_TIMINGS).to_json(),
-        }
+        {"id": result.trial.id, **thinned(result, steps=MAX_TIMINGS).to_json()}
         for result in subject.history
     ]
     document = {
@@ -672,7 +610,6 @@ def leaderboard_json(subject: MeasuredCell) -> str:
         "cell": subject.cell.to_json(),
         "profiles": [profile.to_json() for profile in subject.profiles],
         "conclusion": subject.conclusion.to_json(),
-        **({"uses": {arm: use.to_json() for arm, use in uses.items()}} if uses else {}),
         **({"record": subject.record.to_json()} if subject.record is not None else {}),
         **({"slots": slots} if slots else {}),
         "trials": sorted(trials, key=lambda trial: str(trial["id"])),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 
 from pytest_xlatune.model.cell import Cell
@@ -17,7 +18,6 @@ from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.result import (
     Conclusion,
     Effect,
-    RotationResult,
     Score,
     TrialResult,
     TrialStatus,
@@ -45,52 +45,45 @@ def is_pending(verdict: Verdict) -> bool:
 
 
 def words(verdict: Verdict, say: Translator = ENGLISH) -> str:
-    """Return a verdict in a few words for a table or a test's status, with the lost runs.
-
-    In other languages than English they are the name of its kind, e.g. `SCREENED`.
-    """
-    if verdict.kind is VerdictKind.SCREENED and not verdict.n:
-        return say("not run")
-    if not say.is_english:
-        return f"{verdict.kind}{_likely_slower(verdict, say)}{_lost(verdict, say)}"
-    return (verdict.word or _kind_words(verdict)) + _lost(verdict, say)
+    """Return a verdict in a few words for a test's status, with its change and the lost runs."""
+    is_ranked = verdict.kind is VerdictKind.SCREENED and bool(verdict.n) and not verdict.word
+    change = f" {percent(verdict.delta)} (n={verdict.n})" if is_ranked else ""
+    return _words(verdict, say, change=change)
 
 
 def words_beside(verdict: Verdict, say: Translator = ENGLISH) -> str:
-    """Return a verdict in words for a table that has its change and its n in other columns."""
-    is_screened = verdict.kind is VerdictKind.SCREENED and bool(verdict.n)
-    if verdict.word or not is_screened or not say.is_english:
-        return words(verdict, say)
-    return f"screened{_likely_slower(verdict, say)}{_lost(verdict, say)}"
+    """Return a verdict in words for a table that has its change and its n in other columns.
+
+    In other languages than English they are the name of its kind, e.g. `SCREENED`.
+    """
+    return _words(verdict, say)
 
 
-def _likely_slower(verdict: Verdict, say: Translator) -> str:
-    return say(", very likely slower") if verdict.is_likely_slower else ""
-
-
-def _lost(verdict: Verdict, say: Translator) -> str:
-    return f", {plainly(verdict.lost.message, say)}" if verdict.lost else ""
-
-
-def _kind_words(verdict: Verdict) -> str:
+def _words(verdict: Verdict, say: Translator, *, change: str = "") -> str:
+    lost = f", {plainly(verdict.lost.message, say)}" if verdict.lost else ""
+    slower = say(", very likely slower") if verdict.is_likely_slower else ""
     match verdict.kind:
+        case VerdictKind.SCREENED if not verdict.n:
+            return say("not run")
+        case _ if not say.is_english:
+            return f"{verdict.kind}{slower}{lost}"
+        case _ if verdict.word:
+            text = verdict.word
         case VerdictKind.SCREENED:
-            remark = f" (n={verdict.n})"
-            if verdict.is_likely_slower:
-                remark = f", very likely slower ({counted(verdict.n, 'run')})"
-            return f"screened {percent(verdict.delta)}{remark}"
+            text = f"screened{change}{slower}"
         case VerdictKind.INCONCLUSIVE if is_pending(verdict):
-            return "not measured yet"
+            text = "not measured yet"
         case VerdictKind.INCONCLUSIVE if verdict.mde80 is not None:
-            return f"inconclusive (80 % power at {size(verdict.mde80)})"
+            text = f"inconclusive (80 % power at {size(verdict.mde80)})"
         case VerdictKind.INCONCLUSIVE:
-            return "inconclusive"
+            text = "inconclusive"
         case VerdictKind.INVALID if not verdict.can_run:
-            return "dropped"
+            text = "dropped"
         case VerdictKind.INVALID:
-            return "not comparable" if verdict.n else "not measured"
+            text = "not comparable" if verdict.n else "not measured"
         case _:
-            return verdict.kind.value
+            text = verdict.kind.value
+    return text + lost
 
 
 def effect_words(verdict: Verdict, say: Translator = ENGLISH) -> str:
@@ -130,11 +123,12 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     It has delta, interval, n, method, the smallest effect that could be found, the reasons and the
     jobs. `reference` is the arm with which the profile was compared.
     """
-    is_deployed = verdict.arm == BASELINE_ID
     against = sentence(verdict.against) or reference
-    kind = "(the cell as deployed)" if is_deployed else verdict.word or str(verdict.kind)
+    kind = verdict.word or str(verdict.kind)
     if verdict.kind is VerdictKind.INVALID and not verdict.word:
         kind = f"{verdict.kind} ({words(verdict)})"
+    elif verdict.arm == BASELINE_ID:
+        kind = "(the cell as deployed)"
     reasons = "; ".join(plainly(message).rstrip(".") for message in verdict.reasons)
     sentences = [f"{verdict.arm} {kind}" + (f": {reasons}" if reasons else "")]
     if verdict.tgs is not None or verdict.figure is not None:
@@ -142,11 +136,6 @@ def paragraph(verdict: Verdict, *, reference: str = BASELINE_ID) -> str:
     if verdict.delta is not None and verdict.arm != reference:
         ci95 = f"95 % interval {interval(verdict.ci95)}" if verdict.ci95 else "no interval"
         sentences.append(f"Delta {percent(verdict.delta)} against {against}, {ci95}")
-    if verdict.likely is not None:
-        sentences.append(
-            f"The best of several, so likely {percent(verdict.likely[0])}, 95 % interval "
-            f"{interval(verdict.likely[1:])}"
-        )
     if verdict.n:
         method = f" ({sentence(verdict.method)})" if verdict.method else ""
         sentences.append(f"n = {verdict.n}{method}")
@@ -203,32 +192,35 @@ def live_line(
         progress: how far the sweep is.
         place: the trial's place in its study, if the study names it.
     """
-    if result.rotation is not None and result.rotation.is_found:
-        outcome = _rotation_outcome(result, result.rotation)
-    elif result.score is None:
+    trial, rotation, score = result.trial, result.rotation, result.score
+    if rotation is not None and rotation.is_found:
+        if trial.rotation is not None and trial.rotation.is_look:
+            outcome = "the step's program is found: profiles can take turns"
+        elif rotation.score is None:
+            outcome = f"not measured: {plainly(first([rotation.reason, result.reason])) or ABSENT}"
+        else:
+            arms = [arm for arm in rotation.score.programs if not is_baseline(arm.program)]
+            outcome = f"{counted(len(rotation.score.turns), 'turn')} of "
+            outcome += counted(len(arms), "profile")
+            if best := max(arms, key=lambda arm: arm.change, default=None):
+                outcome += f", best {best.program} {percent(math.expm1(best.change))}"
+    elif score is None or result.status is TrialStatus.DROPPED:
         status = "dropped" if result.status is TrialStatus.DROPPED else "not measured"
         outcome = f"{status}: {plainly(result.reason) or ABSENT}"
-    elif result.trial.rotation is not None and result.trial.rotation.is_look:
-        reason = result.rotation.reason if result.rotation is not None else None
-        outcome = f"profiles cannot take turns here, so each is a job: {plainly(reason) or ABSENT}"
+    elif trial.rotation is not None and trial.rotation.is_look:
+        reason = plainly(rotation.reason if rotation is not None else None) or ABSENT
+        outcome = f"profiles cannot take turns here, so each is a job: {reason}"
     else:
-        figures = speed(result.score) + step(result.score, " ")
-        so_far = f" {percent(verdict.delta)} so far," if place and verdict and verdict.delta else ""
-        outcome = f"{figures}{so_far} {sentence(place) or _place(result, verdict)}"
+        delta = verdict.delta if verdict is not None else None
+        if place is not None:
+            where = (f"{percent(delta)} so far, " if delta else "") + sentence(place)
+        elif trial.is_baseline or verdict is None or delta is None:
+            name = "baseline" if trial.is_baseline else trial.stage
+            where = f"{name} block {trial.block}" if trial.block else name
+        else:
+            where = f"{words_beside(verdict)} {percent(delta)} so far, n = {verdict.n}"
+        outcome = f"{speed(score)}{step(score, ' ')} {where}"
     return f"{_trial_and_job(result)} {outcome} | {progress}"
-
-
-def _rotation_outcome(result: TrialResult, rotation: RotationResult) -> str:
-    """Return the best profile of a rotation, or what a first run shows about rotations."""
-    score = rotation.score
-    if result.trial.rotation is not None and result.trial.rotation.is_look:
-        return "the step's program is found: profiles can take turns"
-    if score is None:
-        return f"not measured: {plainly(first([rotation.reason, result.reason])) or ABSENT}"
-    arms = [change for change in score.programs if not is_baseline(change.program)]
-    best = max(arms, key=lambda change: change.change, default=None)
-    shown = f", best {best.program} {percent(math.expm1(best.change))}" if best else ""
-    return f"{counted(len(score.turns), 'turn')} of {counted(len(arms), 'profile')}{shown}"
 
 
 _COLUMNS = 80  # characters in a line of a terminal, and of the log of a pipeline
@@ -242,17 +234,10 @@ def in_columns(line: str) -> str:
     if len(line) <= _COLUMNS:
         return line
     trial, bar, progress = line.rpartition(" | ")
-    parts = [trial, f"  {progress}"] if bar else [line]
-    return "\n".join(
-        textwrap.fill(
-            part,
-            _COLUMNS,
-            subsequent_indent="  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for part in parts
+    wrapper = textwrap.TextWrapper(
+        _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
+    return "\n".join(map(wrapper.fill, [trial, f"  {progress}"] if bar else [line]))
 
 
 def evidence_line(result: TrialResult) -> str:
@@ -268,32 +253,15 @@ def _trial_and_job(result: TrialResult) -> str:
     return f"{result.trial.label}{job}"
 
 
-def _place(result: TrialResult, verdict: Verdict | None) -> str:
-    """Return the place of a trial in a tuning sweep, with its arm's change so far."""
-    trial = result.trial
-    if result.status is TrialStatus.DROPPED:
-        return f"dropped: {plainly(result.reason)}"
-    block = f" block {trial.block}" if trial.block else ""
-    if trial.is_baseline:
-        return f"baseline{block}"
-    if verdict is None or verdict.delta is None:
-        return f"confirm{block}" if block else "screened"
-    if block and verdict.kind is VerdictKind.SCREENED:
-        return f"confirm{block}"
-    so_far = f"{percent(verdict.delta)} so far"
-    return f"{words(verdict)} {so_far}, n = {verdict.n}" if block else f"screened {so_far}"
-
-
 def tally(verdicts: Sequence[Verdict], say: Translator = ENGLISH) -> str:
     """Return the count of verdicts of each kind, e.g. `1 FASTER, 9 SCREENED`, or `no verdict`."""
     pending = say("not measured yet")
-    study_words = dict.fromkeys(verdict.word for verdict in verdicts if verdict.word)
-    names = [*study_words, *VerdictKind, pending]
-    kinds = [
+    counts = Counter(
         verdict.word or (pending if is_pending(verdict) else verdict.kind) for verdict in verdicts
-    ]
-    counts = {name: kinds.count(name) for name in names}
-    return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or say("no verdict")
+    )
+    names = dict.fromkeys([*filter(None, (v.word for v in verdicts)), *VerdictKind, pending])
+    shown = (f"{counts[name]} {name}" for name in names if counts[name])
+    return ", ".join(shown) or say("no verdict")
 
 
 _LEADERS = 3  # profiles in a message

@@ -6,9 +6,8 @@ are those of the ledgers. Values whose names suggest a secret are already hidden
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from statistics import fmean
 
 import msgspec
 from msgspec.structs import replace
@@ -23,13 +22,7 @@ from pytest_xlatune.model.pretty_json import pretty_json
 from pytest_xlatune.model.profile import Profile, parse_flags, settings_digest
 from pytest_xlatune.model.record import Real, Record, decode, explained
 from pytest_xlatune.model.redact import is_secret
-from pytest_xlatune.model.result import (
-    Conclusion,
-    Score,
-    TrialResult,
-    Verdict,
-    VerdictKind,
-)
+from pytest_xlatune.model.result import Conclusion, TrialResult, Verdict
 
 SCHEMA = 4
 _HOW_TO_RENEW = "move it aside: `xlatune report` writes it again from the ledgers"
@@ -55,9 +48,6 @@ class FormerSweep(Record, frozen=True, kw_only=True):
     deployed: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-_NO_LOSS = (VerdictKind.FASTER, VerdictKind.EQUIVALENT)
-
-
 class OtherCell(Record, frozen=True, kw_only=True):
     """The verdicts of wave 6 on the two best profiles, in another configuration of the model.
 
@@ -73,40 +63,8 @@ class OtherCell(Record, frozen=True, kw_only=True):
     verdict: Verdict
     second: Verdict | None = None
 
-    @property
-    def holds(self) -> bool:
-        """Whether a loss of the winner is excluded there."""
-        return self.verdict.kind in _NO_LOSS
-
-    @property
-    def second_alone_holds(self) -> bool:
-        """Whether a loss of the second best is excluded there, and one of the winner is not."""
-        return not self.holds and self.second is not None and self.second.kind in _NO_LOSS
-
-    @property
-    def is_harmful(self) -> bool:
-        """Whether the winner is slower there, or cannot run."""
-        cannot_run = self.verdict.kind is VerdictKind.INVALID and not self.verdict.can_run
-        return self.verdict.kind is VerdictKind.SLOWER or cannot_run
-
 
 Slots = tuple[tuple[str, str], ...]  # for each node slot, the digest of its cell and its nodes
-
-
-class DeviceUse(Record, frozen=True, kw_only=True):
-    """How an arm uses a device, from the logs of its runs.
-
-    Attributes:
-        tflops: TFLOP/s, the mean over runs that print it; None if no run does.
-        mfu: percent of the peak that the user stated, or else the mean of what the logs print; None
-            if unknown.
-        memory_gb: the largest memory of the compiled step in any run, in units of 2^30 bytes; None
-            if no run prints it.
-    """
-
-    tflops: Real | None = None
-    mfu: Real | None = None
-    memory_gb: Real | None = None
 
 
 class MeasuredCell(Record, frozen=True, kw_only=True):
@@ -172,23 +130,6 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         return datetime.fromtimestamp(self.written_s, UTC)
 
     @property
-    def uses(self) -> dict[str, DeviceUse]:
-        """Arm -> how it uses a device, for a study whose arms are cells."""
-        record = self.conclusion.record
-        if record is None or not record.shows_use:
-            return {}
-        peak_tflops = self.conclusion.facts.peak_tflops
-        scores: dict[str, list[Score]] = {}
-        for result in self.history:
-            if result.score is not None:
-                scores.setdefault(result.trial.arm, []).append(result.score)
-        return {
-            arm: use
-            for arm, arm_scores in sorted(scores.items())
-            if (use := _use_of(arm_scores, peak_tflops)) != DeviceUse()
-        }
-
-    @property
     def label(self) -> str:
         """The cell in a few words without its model, e.g. `PP=8 sparse pdbs=7`."""
         return self.cell.variant
@@ -216,6 +157,11 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         best = self.best
         return next((profile for profile in self.profiles if best and profile.id == best.arm), None)
 
+    @property
+    def env_file(self) -> DeployedFile | None:
+        """The file into which a recipe is written; None if the sweep read none."""
+        return next((file for file in self.files if file.is_shell), None)
+
     def deploys(self, earlier: FormerSweep) -> bool:
         """Return whether the deployed environment is the earlier environment with its winner added.
 
@@ -235,33 +181,13 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         return settings_digest(flags_now, env) == settings_digest(expected_flags, expected_env)
 
 
-def _use_of(scores: list[Score], peak_tflops: float | None) -> DeviceUse:
-    def printed(figure_of: Callable[[Score], float | None]) -> list[float]:
-        return [value for score in scores if (value := figure_of(score)) is not None]
-
-    tflops = printed(lambda score: score.tflops)
-    mfu = printed(lambda score: score.mfu)
-    if tflops and peak_tflops:
-        mfu = [100 * fmean(tflops) / peak_tflops]
-    return DeviceUse(
-        tflops=fmean(tflops) if tflops else None,
-        mfu=fmean(mfu) if mfu else None,
-        memory_gb=max(printed(lambda score: score.memory_gb), default=None),
-    )
-
-
 def names(cells: Sequence[MeasuredCell]) -> dict[str, str]:
     """Return digest of a cell -> its name in the document, with the sweep if labels are equal."""
     labels = [cell.label for cell in cells]
-    name_of = {}
-    for cell in cells:
-        is_unique = labels.count(cell.label) == 1
-        name_of[cell.cell_digest] = cell.label if is_unique else f"{cell.label} ({cell.sweep})"
-    return name_of
-
-
-def _has_facts(cell: MeasuredCell) -> bool:
-    return cell.explanation is not None and bool(cell.explanation.facts)
+    return {
+        cell.cell_digest: cell.label + (f" ({cell.sweep})" if labels.count(cell.label) > 1 else "")
+        for cell in cells
+    }
 
 
 def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[MeasuredCell, ...]:
@@ -270,29 +196,27 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
     A cell that was measured again keeps its place. If it has a new ledger, a summary of the earlier
     measurement is kept. Evidence that was already read is kept, because its artifacts may be gone.
     """
-    result = list(cells)
-    for index, cell in enumerate(result):
-        if (cell.sweep, cell.label) != (new.sweep, new.label):
-            continue
-        earlier = cell.earlier
-        # once its recipe is deployed, a cell has another digest, and the same sweep and label
-        if cell.cell_digest != new.cell_digest or (cell.jobs.isdisjoint(new.jobs) and cell.jobs):
-            former = FormerSweep(
-                cell_digest=cell.cell_digest,
-                written_s=cell.written_s,
-                baseline=cell.conclusion.baseline,
-                best=cell.best,
-                recipe=cell.recipe,
-                deployed=cell.cell.environment,
-            )
-            earlier = (*earlier, former)
-        elif _has_facts(cell) and not _has_facts(new):
-            new = replace(new, explanation=cell.explanation)
-        if new.recipe == cell.recipe:
-            new = replace(new, elsewhere=new.elsewhere or cell.elsewhere)
-        result[index] = replace(new, earlier=earlier)
-        return tuple(result)
-    return (*result, new)
+    # once its recipe is deployed, a cell has another digest, and the same sweep and label
+    places = [(cell.sweep, cell.label) for cell in cells]
+    if (new.sweep, new.label) not in places:
+        return (*cells, new)
+    index = places.index((new.sweep, new.label))
+    old = cells[index]
+    earlier, explanation = old.earlier, new.explanation
+    if old.cell_digest != new.cell_digest or (old.jobs.isdisjoint(new.jobs) and old.jobs):
+        former = FormerSweep(
+            cell_digest=old.cell_digest,
+            written_s=old.written_s,
+            baseline=old.conclusion.baseline,
+            best=old.best,
+            recipe=old.recipe,
+            deployed=old.cell.environment,
+        )
+        earlier = (*earlier, former)
+    elif explanation is None or not explanation.facts:
+        explanation = old.explanation
+    new = replace(new, earlier=earlier, explanation=explanation)
+    return (*cells[:index], new, *cells[index + 1 :])
 
 
 # A trial with more steps has no times of steps in JSON: the times of 13,000 steps of each trial
@@ -300,7 +224,7 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
 MAX_TIMINGS = 100
 
 
-def thinned(result: TrialResult, *, steps: float = 0) -> TrialResult:
+def thinned(result: TrialResult, *, steps: int = 0) -> TrialResult:
     """Return a result without the times of its steps if it has more than `steps` of them.
 
     The ledger always has them.
@@ -347,13 +271,9 @@ def read_cells(text: str, *, where: str, advice: str = _HOW_TO_RENEW) -> tuple[M
     """
     try:
         file = _FILE.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise LedgerError(
-            f"{where} is not the data of a tuning document ({error!r:.80}); {advice}"
-        ) from None
-    if file.schema != SCHEMA:
-        raise LedgerError(f"{where}: schema {file.schema}, this version reads {SCHEMA}; {advice}")
-    try:
+        if file.schema != SCHEMA:
+            raise LedgerError(f"schema {file.schema}, this version reads {SCHEMA}")
         return tuple(_CELL.decode(raw) for raw in file.cells)
     except (XlatuneError, OverflowError, RecursionError, ValueError) as error:
-        raise LedgerError(f"{where}: {explained(error)}; {advice}") from None
+        why = f"is no data of a tuning document that this version reads: {explained(error)}"
+        raise LedgerError(f"{where} {why}; {advice}") from None

@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import DeployedFile
-from pytest_xlatune.model.environment import RunRecord
 from pytest_xlatune.model.explanation import Explanation
-from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID, Profile
+from pytest_xlatune.model.profile import BASELINE_ID, NO_ENV_ID
 from pytest_xlatune.model.result import Verdict, VerdictKind
 from pytest_xlatune.model.text import ABSENT, interval, minute, percent, points, to_integer
 from pytest_xlatune.report.bubble import config_of
@@ -35,27 +33,19 @@ from pytest_xlatune.report.document import (
     plain,
     section,
 )
-from pytest_xlatune.report.guards import (
-    Conflict,
-    conflicts,
-    sign_flips,
-)
+from pytest_xlatune.report.guards import Conflict, conflicts, is_harm, is_no_loss, sign_flips
 from pytest_xlatune.report.language import N_, Language, Translator, plainly
 from pytest_xlatune.report.leaderboard import (
     finding,
     head_of,
     header,
     jobs_table,
+    recipe_blocks,
     sensitivity,
     tables,
 )
-from pytest_xlatune.report.lines import figure, speed, words
-from pytest_xlatune.report.measured_cell import (
-    MeasuredCell,
-    OtherCell,
-    names,
-)
-from pytest_xlatune.report.recipes import recipe_blocks
+from pytest_xlatune.report.lines import figure, speed, words_beside
+from pytest_xlatune.report.measured_cell import MeasuredCell, names
 
 # The traces explain a gain if they show this share of the expected change of a step's time. They
 # need not show all of it, because profiling itself costs time.
@@ -63,10 +53,17 @@ _MIN_SHARE_SHOWN = 0.5
 
 WHY = "Why the winning flag wins"
 DEPLOYMENT = "Recommended deployment"
-_COLUMNS = columns("Evidence", "~From baseline-deployed to the winner")
 
 # the sweep file in a command:  pytest sweeps/test_pp8.py -n 4
 _SWEEP_FILE = re.compile(r"\S+\.py\b")
+# numbers in a yml:  8    0.5
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+_NO_EVIDENCE = N_(
+    "There is no readable evidence (HLO dump, trace) of both this profile and "
+    "`baseline-deployed`, so this document cannot say why it wins. To record "
+    "both, run: {command}"
+)
 _IDENTICAL = N_(
     "The two programs are identical, so nothing that the compiler does explains the gain. Only "
     "traces of both can show the cause at run time; to record them, run: {command}"
@@ -84,103 +81,6 @@ _NOT_SHOWN = N_(
     "of {delta} in TGS corresponds to {expected}. The evidence does not explain why the profile "
     "wins."
 )
-
-_OTHER_METRIC = N_(
-    "The gain is measured in {metric}. The evidence lists what changed in the program and in a "
-    "step, and does not show whether these changes cause the gain."
-)
-_CEILING = N_(
-    "The evidence run of the baseline shows the parts of a step: {parts}. No setting can gain more "
-    "than the share of the part that it changes."
-)
-
-
-def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
-    """Yield why the winner wins, as far as the evidence shows it."""
-    best, recipe = covered.best, covered.recipe
-    explanation = covered.explanation or Explanation()
-    if best is None:
-        yield say.text("There is no winner to explain.")
-        if covered.exposed is not None:
-            yield say.text(_CEILING, parts=plainly(covered.exposed, say))
-        return
-    yield Text(text=_reason(best, explanation, say, record=covered.record))
-    if explanation.facts:
-        yield from _evidence(explanation, say)
-    if not say.is_english:
-        return
-    if recipe is not None and (recipe.note or recipe.origin):
-        notes = filter(None, (plain(recipe.note), plainly(recipe.origin)))
-        yield Text(text=f"Why it was tried: {'; '.join(notes).rstrip('.')}.")
-    if explanation.problems:
-        yield bullets(*map(plain, explanation.problems))
-
-
-def _evidence(explanation: Explanation, say: Translator) -> Iterator[Block]:
-    """Yield the facts, which are in the English document only, and then their artifacts."""
-    facts = explanation.facts
-    if say.is_english:
-        title = f"Evidence: {literal(BASELINE_ID)} to {literal(explanation.profile)}"
-        rows = tuple((fact.kind, plain(fact.text)) for fact in facts)
-        yield Table(title=title, columns=_COLUMNS, rows=rows)
-    paths = literals(dict.fromkeys(path for fact in facts for path in fact.artifacts))
-    jobs = ", ".join(dict.fromkeys(job for fact in facts for job in fact.jobs))
-    if paths:
-        yield say.text(
-            "Artifacts of jobs {jobs}, below the work directory: {paths}.", jobs=jobs, paths=paths
-        )
-
-
-def _reason(
-    best: Verdict, explanation: Explanation, say: Translator, *, record: RunRecord | None
-) -> str:
-    """Return the sentence that says whether the gain is explained; `record` has the commands."""
-    typed = _SWEEP_FILE.search(" ".join(record.commands if record is not None else ()))
-    file = typed.group() if typed is not None else "SWEEP_FILE"
-    command = literal(f"xlatune evidence {file}")
-    if not explanation.facts:
-        return say(
-            "There is no readable evidence (HLO dump, trace) of both this profile and "
-            "`baseline-deployed`, so this document cannot say why it wins. To record "
-            "both, run: {command}",
-            command=command,
-        )
-    if explanation.profile != best.arm:
-        return say(
-            "The evidence below belongs to {profile}, which led before; the sweep "
-            "recorded none of {best}. To record it, run: {command}",
-            profile=literal(explanation.profile),
-            best=literal(best.arm),
-            command=command,
-        )
-    if best.figure is not None:
-        return say(_OTHER_METRIC, metric=plain(best.figure.metric.title))
-    if explanation.moved is None:
-        return say(_IDENTICAL if explanation.is_identical else _PROGRAM_ONLY, command=command)
-    # the relative change of a step's time that corresponds to the change of TGS
-    expected = 1 / (1 + (best.delta or 0.0)) - 1
-    is_shown = explanation.moved <= _MIN_SHARE_SHOWN * expected < 0
-    return say(
-        _EXPLAINED if is_shown else _NOT_SHOWN,
-        moved=percent(explanation.moved),
-        delta=percent(best.delta),
-        expected=percent(expected),
-    )
-
-
-_HISTORY = columns(
-    f"~{N_('When (UTC)')}",
-    ">baseline-deployed",
-    ">n",
-    f"~{N_('recommended')}",
-    f">{N_('promised, 95 %')}",
-)
-_SETTINGS = columns("Setting", "~Value")
-# a line of a shell file that is blank or a comment:    # left over
-_COMMENT = re.compile(r"\s*(?:#.*)?")
-# numbers in a yml:  8    0.5
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-
 _EFFECTS: Mapping[VerdictKind, str] = {
     VerdictKind.FASTER: N_(
         "Without the deployed flags the cell is faster: they cost throughput here."
@@ -226,11 +126,10 @@ def tuning(
     none.
     """
     say = Translator(language)
-    model = cells[0].cell.model_tag
     axes = " and ".join(dict.fromkeys(str(cell.cell.parallelism) for cell in cells))
     signs = sign_flips(cells, say)
-    env_files = dict.fromkeys(filter(None, map(_env_file, cells)))
-    deployed = literals(env_files) if env_files else "the deployed environment"
+    env_files = dict.fromkeys(file.path for cell in cells if (file := cell.env_file) is not None)
+    deployed = literals(env_files) or "the deployed environment"
 
     def by_cell(part: Callable[[MeasuredCell, Translator], Iterable[Block]]) -> Iterator[Block]:
         for name, cell in _named(cells):
@@ -252,34 +151,13 @@ def tuning(
         ],
     }
     return Document(
-        title=f"{model}: XLA tuning, {axes}",
-        header=(*_header(cells, say), *_other_documents(cells, handwritten, say)),
+        title=f"{cells[0].cell.model_tag}: XLA tuning, {axes}",
+        header=tuple(_header(cells, handwritten, say)),
         sections=tuple(
             section(title, *(_with_translated_heads(block, say) for block in blocks))
             for title, blocks in parts.items()
         ),
     )
-
-
-# heads of columns and titles of tables, listed for the check that each has a translation
-_HEADS = (
-    N_("Cell"), N_("Best recipe"), N_("Flags"), N_("jobs"), N_("Setting"), N_("Settings"),
-    N_("Value"), N_("Profile"), N_("verdict"), N_("settings"), N_("reason"), N_("evidence"),
-    N_("Figure"), N_("Job"), N_("Stage"), N_("Attempt"), N_("State"),
-    N_("Remark"),
-    N_("Log, below the work directory"),
-    N_("Sign"), N_("in the recipe"), N_("gain %"), N_("against"), N_("blocks"),
-    N_("runs lost"), N_("hangs"), N_("retries"), N_("step (s)"),
-    N_("Deployed environment"), N_("Configuration of the cell"), N_("Confirmed"),
-    N_("Screened: ranks, proves nothing"), N_("Dropped: cannot run here"),
-    N_("No valid measurement"), N_("Runs that were lost or tried again"),
-    N_("What this sweep can tell"),
-)  # fmt: skip
-# values of `Effect` and `Needed` in tables, listed for the same check
-_VALUES = (
-    N_("in effect"), N_("asked"), N_("not seen"), N_("contradicted"),
-    N_("needed"), N_("not shown to be needed"), N_("not measured without it"),
-)  # fmt: skip
 
 
 def _with_translated_heads(block: Block, say: Translator) -> Block:
@@ -290,26 +168,31 @@ def _with_translated_heads(block: Block, say: Translator) -> Block:
     return replace(block, title=title, columns=heads)
 
 
-def _env_file(covered: MeasuredCell) -> str:
-    """Return the path of the file that deploys a cell's environment; "" if none was named."""
-    return next((file.path for file in covered.files if file.is_shell), "")
-
-
 def _named(cells: Sequence[MeasuredCell]) -> list[tuple[str, MeasuredCell]]:
     name_of = names(cells)
     return [(name_of[cell.cell_digest], cell) for cell in cells]
 
 
-def _header(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[str]:
-    """Yield bullets that all cells share once, and other bullets with the name of their cell."""
+def _header(cells: Sequence[MeasuredCell], handwritten: str, say: Translator) -> Iterator[str]:
+    """Yield bullets that all cells share once, other bullets with the name of their cell.
+
+    Then come bullets on the English document, on earlier measurements and on a person's own text.
+    """
     all_bullets = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
     shared = set.intersection(*map(set, all_bullets))
     yield from (bullet for bullet in all_bullets[0] if bullet in shared)
     for (name, _), cell_bullets in zip(_named(cells), all_bullets, strict=True):
-        yield from (
-            say("{text} ({cell})", text=bullet, cell=name)
-            for bullet in cell_bullets
-            if bullet not in shared
+        for bullet in cell_bullets:
+            if bullet not in shared:
+                yield say("{text} ({cell})", text=bullet, cell=name)
+    if not say.is_english:
+        yield say("The English document has the notes, reasons, changes and evidence too")
+    if not any(covered.earlier for covered in cells):
+        yield say("Earlier measurements: none is known here, so this is a fresh start")
+    if handwritten:
+        yield say(
+            "A document written by hand was here; it is kept as {path}, and is not read",
+            path=literal(handwritten),
         )
 
 
@@ -323,21 +206,6 @@ def _with_load(covered: MeasuredCell) -> MeasuredCell:
     if cell.max_target_length is None:
         cell = replace(cell, max_target_length=length)
     return replace(covered, cells=(cell,))
-
-
-def _other_documents(
-    cells: Sequence[MeasuredCell], handwritten: str, say: Translator
-) -> Iterator[str]:
-    """Yield bullets on the English document, on earlier measurements and on a person's own text."""
-    if not say.is_english:
-        yield say("The English document has the notes, reasons, changes and evidence too")
-    if not any(covered.earlier for covered in cells):
-        yield say("Earlier measurements: none is known here, so this is a fresh start")
-    if handwritten:
-        yield say(
-            "A document written by hand was here; it is kept as {path}, and is not read",
-            path=literal(handwritten),
-        )
 
 
 def _origins(covered: MeasuredCell, say: Translator) -> Iterator[str]:
@@ -376,8 +244,7 @@ def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
     for name, cell in _named(cells):
         text = finding(cell, say)
         if cell.best is not None:
-            explanation = cell.explanation or Explanation()
-            text += f" {_reason(cell.best, explanation, say, record=cell.record)}"
+            text += f" {_reason(cell, cell.best, say)}"
         yield Text(text=text if len(cells) == 1 else say("{text} ({cell})", text=text, cell=name))
 
 
@@ -395,7 +262,8 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         ("Configuration of the cell", cell.overrides, overrides),
     ):
         rows = tuple((literal(name), literal(settings[name])) for name in sorted(settings))
-        yield Table(title=title, columns=_SETTINGS, rows=rows) if rows else Text(text=nothing)
+        heads = columns("Setting", "~Value")
+        yield Table(title=title, columns=heads, rows=rows) if rows else Text(text=nothing)
     if cell.sourced:
         yield say.text(
             "Env files set {names}; the values are those after sourcing the files.",
@@ -403,17 +271,8 @@ def _inventory(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
         )
     for file in covered.files:
         if file.text:
-            yield say.text(
-                "{path} as the sweep read it when it began, without comment lines.",
-                path=literal(file.path),
-            )
-            yield _file(file)
-
-
-def _file(file: DeployedFile) -> Block:
-    """Return the text of a file without comment lines."""
-    lines = (line for line in file.text.split("\n") if not _COMMENT.fullmatch(line))
-    return Code(text="\n".join(lines), language="bash" if file.is_shell else "yaml")
+            yield say.text("{path} as the sweep read it when it began:", path=literal(file.path))
+            yield Code(text=file.text, language="bash" if file.is_shell else "yaml")
 
 
 def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
@@ -426,18 +285,72 @@ def _effect(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     unconfirmed = _EFFECT_LIKELY_SLOWER if verdict.is_likely_slower else _EFFECT_UNKNOWN
     yield say.text(_EFFECTS.get(verdict.kind, unconfirmed))
     yield from tables(covered, only=[verdict], say=say)
-    yield say.text(
-        "{profile} puts every deployed flag back to its default. A sweep refuses to do so for a "
-        "flag whose values XLA adds up: a flag that is appended cannot take a value away. "
-        "Variables stay as deployed unless the sweep states a value for them.",
-        profile=literal(NO_ENV_ID),
-    )
 
 
 def _leaderboard(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
     yield from tables(covered, is_short=True, say=say)
     table = sensitivity(covered.conclusion, say)
     yield replace(table, title="What this sweep can tell")
+
+
+def why(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
+    """Yield why the winner wins, as far as the evidence shows it."""
+    best, recipe = covered.best, covered.recipe
+    if best is None:
+        yield say.text("There is no winner to explain.")
+        return
+    yield Text(text=_reason(covered, best, say))
+    explanation = _explanation_of(covered, best)
+    facts = explanation.facts
+    if facts and say.is_english:
+        yield Table(
+            title=f"Evidence: {literal(BASELINE_ID)} to {literal(best.arm)}",
+            columns=columns("Evidence", f"~From {BASELINE_ID} to the winner"),
+            rows=tuple((fact.kind, plain(fact.text)) for fact in facts),
+        )
+    if paths := literals(dict.fromkeys(path for fact in facts for path in fact.artifacts)):
+        yield say.text(
+            "Artifacts of jobs {jobs}, below the work directory: {paths}.",
+            jobs=", ".join(dict.fromkeys(job for fact in facts for job in fact.jobs)),
+            paths=paths,
+        )
+    # notes and problems have no translation
+    if recipe is not None and (recipe.note or recipe.origin) and say.is_english:
+        notes = filter(None, (plain(recipe.note), plainly(recipe.origin)))
+        yield Text(text=f"Why it was tried: {'; '.join(notes).rstrip('.')}.")
+    if explanation.problems and say.is_english:
+        yield bullets(*map(plain, explanation.problems))
+
+
+def _explanation_of(covered: MeasuredCell, best: Verdict) -> Explanation:
+    """Return what the evidence says about the winner; that of an earlier leader says nothing."""
+    explanation = covered.explanation or Explanation()
+    is_about_best = explanation.profile in ("", best.arm)
+    return explanation if is_about_best else Explanation(problems=explanation.problems)
+
+
+def _reason(covered: MeasuredCell, best: Verdict, say: Translator) -> str:
+    """Return the sentence that says whether the gain is explained."""
+    explanation, record = _explanation_of(covered, best), covered.record
+    typed = _SWEEP_FILE.search(" ".join(record.commands if record is not None else ()))
+    file = typed.group() if typed is not None else "SWEEP_FILE"
+    moved, delta = explanation.moved, best.delta or 0.0
+    # the relative change of a step's time that corresponds to the change of TGS
+    expected = 1 / (1 + delta) - 1
+    if not explanation.facts:
+        msgid = _NO_EVIDENCE
+    elif moved is None:
+        msgid = _IDENTICAL if explanation.is_identical else _PROGRAM_ONLY
+    else:
+        is_shown = moved <= _MIN_SHARE_SHOWN * expected < 0
+        msgid = _EXPLAINED if is_shown else _NOT_SHOWN
+    return say(
+        msgid,
+        command=literal(f"xlatune evidence {file}"),
+        moved=percent(moved),
+        delta=percent(best.delta),
+        expected=percent(expected),
+    )
 
 
 def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
@@ -459,7 +372,7 @@ def _negative(covered: MeasuredCell, say: Translator) -> Iterator[Block]:
 
 
 def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:
-    patch = patch_of(cells, say)
+    patch, name_of = patch_of(cells, say), names(cells)
     if patch.text:
         yield say.text(
             "To deploy, give this patch to `git apply` at the root of the repository "
@@ -467,42 +380,47 @@ def _deployment(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Bloc
             paths=literals(patch.paths),
         )
         yield Code(text=patch.text, language="diff")
-    name_of = names(cells)
     for name, cell in _named(cells):
-        best, against = cell.best, conflicts(cell, cells)
+        best, recipe, against = cell.best, cell.recipe, conflicts(cell, cells)
         if len(cells) > 1:
             yield Heading(text=name)
         if best is None:
             yield say.text("Leave the deployed environment as it is.")
-        elif cell.recipe is None:
+        elif recipe is None:
             yield say.text(
-                "The sweep no longer names the settings of {profile}.",
-                profile=literal(best.arm),
+                "The sweep no longer names the settings of {profile}.", profile=literal(best.arm)
             )
-        elif cell.cell_digest in patch.missing:
-            why = patch.missing[cell.cell_digest]
-            yield from _by_hand(cell, cell.recipe, against, why, say)
+        else:
+            lines, file = "", cell.env_file
+            if reason := patch.missing.get(cell.cell_digest):
+                yield say.text("There is no patch: {why}.", why=reason)
+                lines = guarded_lines(recipe, against)
+            head = say.text(
+                "Add these lines to the file that sets the environment of the jobs. If the "
+                "launcher names it as `env_files=(FILE,)`, the next report has a patch of that "
+                "file:"
+            )
+            if file is not None:
+                head = say.text("Append to {path}:", path=literal(file.path))
+            yield from deployed_by_hand(recipe, lines, head, say)
         yield from recipe_blocks(cell.conclusion, say)
         for conflict in against:
             if conflict.other is not None:
                 other = name_of.get(conflict.other.cell_digest, conflict.where)
-                yield Text(text=" ".join(_conflict_sentences(conflict, name, other, say)))
+                yield Text(text=_conflict_text(conflict, name, other, say))
         yield from _deployed_since(cell, name, say)
         if best is not None:
             yield from _shown_for(cell, against, say)
 
 
-def _conflict_sentences(
-    conflict: Conflict, name: str, other: str, say: Translator
-) -> tuple[str, str]:
+def _conflict_text(conflict: Conflict, name: str, other: str, say: Translator) -> str:
     """Return why a recipe must not reach another cell, and what prevents that."""
-    found = words(conflict.verdict, say) if conflict.verdict else ""
-    doubt = _HARMED if conflict.is_harmful else _UNVERIFIED
-    ending = _GUARDED if conflict.guard else _NOT_GUARDED
-    return (
-        say(doubt, cell=name, other=other, found=found),
-        say(ending, cell=name, variables=literals(conflict.variables)),
+    found = words_beside(conflict.verdict, say) if conflict.verdict else ""
+    doubt = say(
+        _HARMED if conflict.is_harmful else _UNVERIFIED, cell=name, other=other, found=found
     )
+    ending = _GUARDED if conflict.guard else _NOT_GUARDED
+    return f"{doubt} {say(ending, cell=name, variables=literal(conflict.variable))}"
 
 
 def _shown_for(
@@ -518,49 +436,29 @@ def _shown_for(
             cell=cell,
         )
         return
-    by_msgid: dict[str, list[OtherCell]] = {_HOLDS: [], _HARMFUL: [], _UNDECIDED: []}
-    for other in covered.elsewhere:
-        msgid = _HOLDS if other.holds else _HARMFUL if other.is_harmful else _UNDECIDED
-        by_msgid[msgid].append(other)
-    for msgid, others in by_msgid.items():
+    for msgid in (_HOLDS, _HARMFUL, _UNDECIDED):
+        others = [other for other in covered.elsewhere if _ending_of(other.verdict) == msgid]
         if others:
-            tags = literals([other.config_tag for other in others])
-            files = literals([f"{other.sweep}/gate.md" for other in others])
+            tags = literals(other.config_tag for other in others)
+            files = literals(f"{other.sweep}/gate.md" for other in others)
             yield say.text(msgid, cell=cell, tags=tags, files=files)
     for other in covered.elsewhere:
-        if other.second is not None and other.second_alone_holds:
+        second = other.second
+        if second is not None and is_no_loss(second) and not is_no_loss(other.verdict):
             yield say.text(
                 "With {tag} the gate excludes a loss of the second best, {profile}.",
                 tag=literal(other.config_tag),
-                profile=literal(other.second.arm),
+                profile=literal(second.arm),
             )
-    variables = dict.fromkeys(
-        name for conflict in against if conflict.other is None for name in conflict.variables
-    )
+    variables = {conflict.variable for conflict in against if conflict.other is None} - {""}
     if variables and covered.recipe and (covered.recipe.flags or covered.recipe.env):
         yield say.text(_GUARDED, variables=literals(variables))
     yield say.text("Its effect may have the opposite sign on another parallelism.")
 
 
-def _by_hand(
-    covered: MeasuredCell,
-    recipe: Profile,
-    against: Sequence[Conflict],
-    reason: str,
-    say: Translator,
-) -> Iterator[Block]:
-    """Yield the lines to append and the keys to pass if there is no patch."""
-    yield say.text("There is no patch: {why}.", why=reason)
-    path = _env_file(covered)
-    head = (
-        say.text("Append to {path}:", path=literal(path))
-        if path
-        else say.text(
-            "Add these lines to the file that sets the environment of the jobs. If the launcher "
-            "names it as `env_files=(FILE,)`, the next report has a patch of that file:"
-        )
-    )
-    yield from deployed_by_hand(recipe, guarded_lines(recipe, against), head, say)
+def _ending_of(verdict: Verdict) -> str:
+    """Return the text for a gate of a recipe that ended with this verdict."""
+    return _HOLDS if is_no_loss(verdict) else _HARMFUL if is_harm(verdict) else _UNDECIDED
 
 
 def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterator[Block]:
@@ -582,18 +480,20 @@ def _deployed_since(covered: MeasuredCell, name: str, say: Translator) -> Iterat
         (earlier.written_s, earlier.baseline, earlier.best) for earlier in covered.earlier
     ]
     measurements.append((covered.written_s, covered.conclusion.baseline, covered.best))
-    rows = [
-        (
-            minute(written_s),
-            figure(baseline),
-            str(baseline.n),
-            literal(best.arm) if best else ABSENT,
-            _promise(best) if best else ABSENT,
-        )
-        for written_s, baseline, best in measurements
-    ]
     yield say.text("Earlier measurements of {cell}, and today's:", cell=name)
-    yield Table(columns=_HISTORY, rows=tuple(rows))
+    yield Table(
+        columns=columns("~When (UTC)", f">{BASELINE_ID}", ">n", "~recommended", ">promised, 95 %"),
+        rows=tuple(
+            (
+                minute(written_s),
+                figure(baseline),
+                str(baseline.n),
+                literal(best.arm) if best else ABSENT,
+                _promise(best) if best else ABSENT,
+            )
+            for written_s, baseline, best in measurements
+        ),
+    )
 
 
 def _promise(best: Verdict) -> str:

@@ -138,11 +138,6 @@ class BatchRecord(CellsRecord, frozen=True, kw_only=True):
     largest: str = ""
     unfit: str = ""
 
-    @property
-    def setting(self) -> str:
-        """The recommended setting in the launcher's notation; "" if there is none."""
-        return f"{self.key}={self.value}" if self.value else ""
-
 
 class BatchSize(DeclaredCells, frozen=True, kw_only=True):
     """What a sweep file declares: `Sweep(study=BatchSize(start=8))`.

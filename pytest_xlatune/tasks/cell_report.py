@@ -14,6 +14,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from pytest_xlatune.campaign import history_of
 from pytest_xlatune.executors.folder import read_spec
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.ledger import (
@@ -42,7 +43,7 @@ from pytest_xlatune.report.document import Document, literal
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell
 from pytest_xlatune.report.study_documents import command_of
-from pytest_xlatune.studies import Aim, Study, all_selected
+from pytest_xlatune.studies import Aim, Decision, Study, all_selected
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration
 from pytest_xlatune.sweep.registry import StudyKind, kind_of, study_of
@@ -62,38 +63,31 @@ def _gates_of_winner(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCe
     Raises:
         LedgerError: the ledger of a gate cannot be read.
     """
-    sweep = folder.parent.name
-    gates: dict[str, tuple[float, OtherCell]] = {}  # tag -> time of its last event, and the gate
-    for path in sorted(folder.parent.parent.glob(f"{sweep}-*/*/{LEDGER}")):
-        name, ledger = path.parent.parent.name, Ledger(path, shows_only=True)
-        if all(kind_of(opening.study).traits.aim is not Aim.GATES for opening in ledger.opened()):
-            continue  # it is another sweep whose name begins in the same way
-        entries = ledger.refresh()
+    gates: list[tuple[float, OtherCell]] = []  # the time of the last event, and the gate
+    for path in folder.parent.parent.glob(f"{folder.parent.name}-*/*/{LEDGER}"):
+        name, entries = path.parent.parent.name, Ledger(path, shows_only=True).refresh()
         state = replay(entries)
         for opened in state.opened:
+            # it may be another sweep whose name begins in the same way
             if kind_of(opened.study).traits.aim is not Aim.GATES:
                 continue
             gate = study_of(opened.study, opened.declared)
-            tag = gate.cells[0].config_tag
-            compared = [(profile.id, profile.settings_text) for profile in gate.decide(()).profiles]
+            decision, tag = gate.decide(state.history(gate.name)), gate.cells[0].config_tag
+            compared = [(profile.id, profile.settings_text) for profile in decision.profiles]
+            verdict = decision.conclusion.verdict(winner.id)
             if (
-                name != f"{sweep}-{tag}"
-                or not all(_is_variant(gate_cell, cell) for gate_cell in gate.cells)
-                or (winner.id, winner.settings_text) not in compared
+                name == f"{folder.parent.name}-{tag}"
+                and all(_is_variant(gate_cell, cell) for gate_cell in gate.cells)
+                and (winner.id, winner.settings_text) in compared
+                and verdict is not None
+                and decision.conclusion.complete
             ):
-                continue
-            conclusion = gate.decide(state.history(gate.name)).conclusion
-            verdict, at_s = conclusion.verdict(winner.id), entries[-1].at_s
-            others = (other for other in conclusion.verdicts if other.arm != winner.id)
-            is_newest = tag not in gates or gates[tag][0] <= at_s
-            if verdict is not None and conclusion.complete and is_newest:
-                gates[tag] = (
-                    at_s,
-                    OtherCell(
-                        config_tag=tag, sweep=name, verdict=verdict, second=next(others, None)
-                    ),
-                )
-    return tuple(gates[tag][1] for tag in sorted(gates))
+                others = (v for v in decision.conclusion.verdicts if v.arm != winner.id)
+                second = next(others, None)
+                found = OtherCell(config_tag=tag, sweep=name, verdict=verdict, second=second)
+                gates.append((entries[-1].at_s, found))
+    newest = {gate.config_tag: gate for _, gate in sorted(gates, key=lambda timed: timed[0])}
+    return tuple(newest[tag] for tag in sorted(newest))
 
 
 def _is_variant(other: Cell, cell: Cell) -> bool:
@@ -102,7 +96,7 @@ def _is_variant(other: Cell, cell: Cell) -> bool:
     return with_same_config.digest == cell.digest
 
 
-def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
+def _remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
     """Return id of a job -> the decision about it, with its evidence; accepted jobs have none.
 
     These remarks add to the reasons of results: a result has only the reason of its last attempt,
@@ -124,10 +118,6 @@ def remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:
     return {jobs[key]: remark for key, remark in remarks.items() if remark and jobs.get(key)}
 
 
-_LEDGER_OF_CELL = f"*/{LEDGER}"  # pattern, from the folder of a sweep
-_NAME_ONE = "name the ledger of a cell, .xlatune/SWEEP/CELL, or run the sweep first"
-
-
 # without `slots`, because cached properties need the dictionary of the instance
 @dataclass(frozen=True, kw_only=True)
 class CellReport:
@@ -139,8 +129,7 @@ class CellReport:
         study: the study as last declared, with nothing deselected.
         state: the state to which the entries of the ledger lead.
         history: the results of its trials, in the order of the plan.
-        conclusion: the study's verdicts on them.
-        remarks: id of a job -> why it has no score, if no result says so.
+        decision: what the study decides from them.
         entries: the entries of the ledger.
         identity: a tuple that changes if the file grows or is replaced; () if it is not known.
     """
@@ -150,10 +139,14 @@ class CellReport:
     study: Study
     state: LedgerState
     history: tuple[TrialResult, ...]
-    conclusion: Conclusion
-    remarks: dict[str, str]
-    entries: tuple[LedgerEntry, ...] = ()
-    identity: tuple[int, ...] = ()
+    decision: Decision
+    entries: tuple[LedgerEntry, ...]
+    identity: tuple[int, ...]
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """The study's verdicts on its trials."""
+        return self.decision.conclusion
 
     @property
     def at_s(self) -> float:
@@ -176,27 +169,9 @@ class CellReport:
         return tuple(map(self.state.with_nodes, self.study.cells))
 
     @property
-    def _slots(self) -> tuple[tuple[str, str], ...]:
-        """The digest of the cell and the nodes of each node slot; () if there is only one slot."""
-        if not self.study.traits.has_slots or len(self.cells) == 1:
-            return ()
-        return tuple((cell.digest, compress(cell.nodelist)) for cell in self.cells)
-
-    @property
     def kind(self) -> StudyKind:
         """The entry of the study in the registry."""
         return kind_of(self.study.name)
-
-    @cached_property
-    def profiles(self) -> tuple[Profile, ...]:
-        """The profiles that are compared with the baseline, with those of derived waves."""
-        return self.study.decide(self.with_evidence).profiles
-
-    @cached_property
-    def with_evidence(self) -> tuple[TrialResult, ...]:
-        """The history, followed by the evidence runs if the study reads them."""
-        reads = self.study.policy.reads_evidence
-        return self.state.history(self.study.name, with_evidence=reads)
 
     @property
     def has_figure(self) -> bool:
@@ -212,14 +187,13 @@ class CellReport:
         calibration = read_calibration(self.folder, self.cell) if traits.about_cell else None
         recorded_of = {recorded.trial_id: recorded for recorded in state.recorded.values()}
         evidence: list[tuple[TrialResult, tuple[str, ...]]] = []
-        for trial_id, progress in state.trials.items():
-            if progress.trial.protocol.dump:
-                recorded = recorded_of.get(trial_id)
-                facts = (*recorded.facts, *recorded.problems) if recorded is not None else ()
-                evidence.append((progress.result, facts))
         logs, commands = dict[str, str](), dict[str, str]()
-        for progress in state.trials.values():
+        for trial_id, progress in state.trials.items():
             trial, attempts = progress.trial, progress.attempts.values()
+            if trial.protocol.dump:
+                recorded = recorded_of.get(trial_id)
+                lines = (*recorded.facts, *recorded.problems) if recorded is not None else ()
+                evidence.append((progress.result, lines))
             folders = [attempt.submission.folder for attempt in attempts if attempt.submission]
             for job, folder in zip(progress.result.job_ids, folders, strict=False):
                 path = self.folder / folder / log_name()
@@ -232,26 +206,27 @@ class CellReport:
                 # our own programs are left out: a person who repeats the command needs none of them
                 files = {name: text for name, text in spec.files.items() if "xlatune" not in name}
                 spec = replace(spec, files=files)
-                text = command_of(trial.profile, spec, cell=self.cell)
-                commands[literal(trial.arm)] = text
+                commands[literal(trial.arm)] = command_of(trial.profile, spec, cell=self.cell)
+        has_slots = traits.has_slots and len(self.cells) > 1
+        slots = tuple((cell.digest, compress(cell.nodelist)) for cell in self.cells)
         return MeasuredCell(
             sweep=self.sweep,
             cells=self.cells,
             cell_digest=self.cell.digest,
             written_s=self.at_s,
             conclusion=self.conclusion,
-            profiles=self.profiles,
+            profiles=self.decision.profiles,
             # a trial is shown in the window of its verdict, which may begin after the protocol's
             history=in_window(self.history, self.conclusion.first_step),
             evidence=tuple(evidence),
             stopped=self.stop_reason,
-            remarks=self.remarks,
+            remarks=_remarks_of(self.entries),
             logs=logs,
             commands=commands,
             files=state.files,
             versions=state.opened[-1].versions,
             record=record_of_study(state, self.study),
-            slots=self._slots,
+            slots=slots if has_slots else (),
             exposed=state.exposed(self.cell) if traits.compares_settings else None,
             known=tuple(calibration.figures) if calibration else (),
         )
@@ -271,16 +246,8 @@ class CellReport:
     @cached_property
     def document(self) -> Document:
         """The document of the cell; its date is that of the last event, so it does not change."""
-        return self.document_of()
-
-    def document_of(self, *, stopped: str = "") -> Document:
-        """Return the document of the cell; `stopped` replaces the ledger's reason of a stop."""
-        facts = replace(
-            self.facts,
-            known=(*self.facts.known, *_single_node_checks(self)),
-            stopped=stopped or self.facts.stopped,
-        )
-        return self.kind.document_of(facts)
+        known = (*self.facts.known, *_single_node_checks(self))
+        return self.kind.document_of(replace(self.facts, known=known))
 
     @property
     def stop_reason(self) -> str:
@@ -342,15 +309,13 @@ def report_of(
         LedgerError: the ledger is empty, or its study is of an unknown kind.
     """
     last, study = _shown_study(path, state.opened)
-    with_evidence = state.history(study.name, with_evidence=study.policy.reads_evidence)
     return CellReport(
         folder=path.parent,
         sweep=last.sweep,
         study=study,
         state=state,
         history=state.history(study.name),
-        conclusion=study.decide(with_evidence).conclusion,
-        remarks=remarks_of(entries),
+        decision=study.decide(history_of(state, study)),
         entries=tuple(entries),
         identity=identity,
     )
@@ -394,17 +359,15 @@ def _ledger_at(path: Path) -> Path:
     """Return the path of the ledger that a user named by its file or its folder.
 
     Raises:
-        LedgerError: there is no such ledger, or the folder is above the folders of several cells.
+        LedgerError: there is no such ledger.
     """
-    if not path.exists():
-        raise LedgerError(f"{path} does not exist; {_NAME_ONE}")
-    if not path.is_dir() or (path / LEDGER).is_file():
-        ledger = path / LEDGER if path.is_dir() else path
-        return ledger.resolve() if path.is_symlink() else ledger
-    ledgers = [*path.glob(_LEDGER_OF_CELL), *path.glob(f"*/{_LEDGER_OF_CELL}")]
-    cells = ", ".join(sorted(str(ledger.parent) for ledger in ledgers))
-    advice = f"name one of the cells below it: {cells}" if cells else _NAME_ONE
-    raise LedgerError(f"{path} holds no {LEDGER}; {advice}")
+    ledger = path / LEDGER if path.is_dir() else path
+    if not ledger.exists():
+        raise LedgerError(
+            f"{ledger} does not exist; name the ledger of a cell, .xlatune/SWEEP/CELL, or run the "
+            "sweep first"
+        )
+    return ledger.resolve() if path.is_symlink() else ledger
 
 
 def _single_node_checks(cell_report: CellReport) -> Iterator[str]:
@@ -416,15 +379,10 @@ def _single_node_checks(cell_report: CellReport) -> Iterator[str]:
     for folder in find_ledgers(cell_report.folder.parents[1]):
         with contextlib.suppress(LedgerError):
             opened = Ledger(folder / LEDGER, shows_only=True).opened()
-            _, study = _shown_study(folder / LEDGER, opened)
-            if study.traits.cell_nodes == 1:
-                checks.append(read_cell_report(folder))
-    of_these_nodes = [
-        report
-        for report in checks
-        if report.conclusion.complete
-        and nodes <= {verdict.arm for verdict in report.conclusion.verdicts}
-    ]
-    if of_these_nodes:
-        last = max(of_these_nodes, key=lambda report: report.at_s)
+            if _shown_study(folder / LEDGER, opened)[1].traits.cell_nodes == 1:
+                conclusion = (report := read_cell_report(folder)).conclusion
+                if conclusion.complete and nodes <= {each.arm for each in conclusion.verdicts}:
+                    checks.append(report)
+    if checks:
+        last = max(checks, key=lambda report: report.at_s)
         yield checked_alone(last.conclusion, sweep=last.sweep, written=last.facts.written)

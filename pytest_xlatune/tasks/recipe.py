@@ -12,10 +12,9 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.profile import PGLE, Profile, effective_values, format_flags
 from pytest_xlatune.model.redact import HIDDEN, is_secret
-from pytest_xlatune.model.result import MIN_TRIALS
 from pytest_xlatune.model.text import interval, percent
 from pytest_xlatune.report.document import plain
-from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells
+from pytest_xlatune.report.measured_cell import read_cells
 from pytest_xlatune.tasks.files import filled_in
 
 _ASK_AGAIN = "ask for it again, or for the `reports/<MODEL_TAG>-tuning.json` of its sweep"
@@ -32,22 +31,26 @@ def recipe_of(path: Path, *, cell: str = "") -> tuple[Profile, str]:
         ConfigError: the file is of another kind, it does not have one recipe, or the gate could not
             try the recipe as it is in the file.
     """
-    cells = _read(path)
-    with_recipe = [
-        measured
+    try:
+        cells = read_cells(secure_files.read_named(path), where=str(path), advice=_ASK_AGAIN)
+    except (OSError, XlatuneError, ValueError) as error:
+        raise ConfigError(f"{path} is no tuning document ({error!s:.200}); {_ASK_AGAIN}") from None
+    recipes = [
+        (measured, best, profile)
         for measured in cells
-        if measured.recipe and measured.conclusion.complete and cell in ("", measured.label)
+        if (best := measured.best) is not None
+        and (profile := measured.recipe) is not None
+        and measured.conclusion.complete
+        and cell in ("", measured.label)
     ]
-    if len(with_recipe) != 1:
+    if len(recipes) != 1:
         labels = ", ".join(measured.label for measured in cells) or "none"
         raise ConfigError(
-            f"{path} has {len(with_recipe)} recipes of finished sweeps that this may mean; name a "
+            f"{path} has {len(recipes)} recipes of finished sweeps that this may mean; name a "
             f"cell that has one by --cell: {labels}"
         )
-    (measured,) = with_recipe
-    where, best, profile = f"{path}: {measured.cell.label}", measured.best, measured.recipe
-    if best is None or profile is None or best.n < MIN_TRIALS or best.ci95 is None:
-        raise ConfigError(f"{where}: the recipe is not FASTER by two trials or more")
+    ((measured, best, profile),) = recipes
+    where = f"{path}: {measured.cell.label}"
     flags = {flag.name: flag.value or "" for flag in profile.flags}
     for name, value in (flags | profile.env | profile.overrides).items():
         if is_secret(name) or HIDDEN in value:
@@ -59,16 +62,6 @@ def recipe_of(path: Path, *, cell: str = "") -> tuple[Profile, str]:
         )
     gain = f"{percent(best.delta)}, 95 % {interval(best.ci95)}, n = {best.n}"
     return profile, plain(f"{profile.id}: {gain}; measured on {measured.cell.label}")
-
-
-def _read(path: Path) -> tuple[MeasuredCell, ...]:
-    try:
-        return read_cells(secure_files.read_named(path), where=str(path), advice=_ASK_AGAIN)
-    except OSError as error:
-        why = error.strerror or "it is not a plain file"
-        raise ConfigError(f"{path} cannot be read: {why}; {_ASK_AGAIN}") from None
-    except (XlatuneError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path} is no tuning document ({error!s:.200}); {_ASK_AGAIN}") from None
 
 
 def gate_of(profile: Profile, claim: str, *, sweep: str, sweep_file: Path) -> dict[Path, str]:

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from pytest_xlatune.model.errors import LedgerError
 from pytest_xlatune.model.redact import hide_kept
-from pytest_xlatune.report.deployment import patch_of, recommended_patch
-from pytest_xlatune.report.document import Document, markdown
+from pytest_xlatune.report.deployment import patch_of
+from pytest_xlatune.report.document import markdown
 from pytest_xlatune.report.exports import export_of, exported
 from pytest_xlatune.report.language import Language
 from pytest_xlatune.report.leaderboard import leaderboard_json
@@ -43,9 +43,9 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
         LedgerError: the data of the document cannot be read.
         OSError: the files cannot be written.
     """
-    stem = reports / f"{covered.cell.model_tag}-tuning"
+    stem = f"{covered.cell.model_tag}-tuning"
     english, data, chinese, patch, by_hand = (
-        stem.with_name(f"{stem.name}{suffix}")
+        reports / f"{stem}{suffix}"
         for suffix in (".md", ".json", ".zh.md", ".patch", ".by-hand.md")
     )
     earlier: tuple[MeasuredCell, ...] = ()
@@ -59,8 +59,7 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
     texts = {english: markdown(document), data: write_cells(cells)}
     if zh or chinese.exists():
         texts[chinese] = markdown(tuning(cells, Language.CHINESE, handwritten=handwritten))
-    diff = patch_of(cells).text
-    if diff:
+    if diff := patch_of(cells).text:
         texts[patch] = diff
     else:
         patch.unlink(missing_ok=True)  # an older patch has a recipe that no longer holds
@@ -69,7 +68,7 @@ def add_to_document(reports: Path, covered: MeasuredCell, *, zh: bool = False) -
 
 
 @contextlib.contextmanager
-def reporting_write_errors() -> Iterator[None]:
+def _reporting_write_errors() -> Iterator[None]:
     """Turn an error of the file system into one that says what to do.
 
     Raises:
@@ -94,12 +93,23 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _texts(cell_report: CellReport, document: Document, stem: Path) -> dict[Path, str]:
+def _texts(cell_report: CellReport, stem: Path) -> dict[Path, str]:
     """Return path -> text of a study's report, as text and as JSON."""
     return {
-        stem.with_name(f"{stem.name}.md"): markdown(document),
+        stem.with_name(f"{stem.name}.md"): markdown(cell_report.document),
         stem.with_name(f"{stem.name}.json"): leaderboard_json(cell_report.facts),
     }
+
+
+def _page(
+    cell_report: CellReport, facts: MeasuredCell, stem: Path, live: Live | None
+) -> dict[Path, str]:
+    """Return path -> text of the page next to a report's files; {} if no page can be made."""
+    if not has_pages():
+        return {}
+    files = [f"{stem.name}.md", f"{stem.name}.json"]
+    page = html(cell_report.document, facts, files=files, live=live)
+    return {stem.with_name(f"{stem.name}.html"): page}
 
 
 def write_so_far(
@@ -112,26 +122,11 @@ def write_so_far(
     Raises:
         LedgerError: the ledger cannot be read, or a file cannot be written.
     """
-    with reporting_write_errors(), locked(reports):
+    with _reporting_write_errors(), locked(reports):
         cell_report = current_cell_report(folder, cell_report)
         stem = reports / cell_report.sweep / cell_report.kind.file_name
-        document = cell_report.document
-        texts = _texts(cell_report, document, stem)
-        write_all(texts | _page(cell_report.facts, document, stem, tuple(texts), live))
-
-
-def _page(
-    facts: MeasuredCell,
-    document: Document,
-    stem: Path,
-    files: Sequence[Path],
-    live: Live | None,
-) -> dict[Path, str]:
-    """Return path -> text of the page next to a report's files; {} if no page can be made."""
-    if not has_pages():
-        return {}
-    page = html(document, facts, files=[path.name for path in files], live=live)
-    return {stem.with_name(f"{stem.name}.html"): page}
+        page = _page(cell_report, cell_report.facts, stem, live)
+        write_all(_texts(cell_report, stem) | page)
 
 
 def publish(
@@ -145,9 +140,8 @@ def publish(
     """Write the reports of the cell whose ledger is in a folder; return the files.
 
     They are `<sweep>/leaderboard.md`, `.json` and, if pages can be written, `.html`, and the cell's
-    part of `<MODEL_TAG>-tuning.md`. If the cell was read from a launcher's file, a copy of that
-    file with the recipe is written too. Gates, calibrations and evidence runs have files of other
-    names, and no tuning document. A study that recommends one setting has a patch.
+    part of `<MODEL_TAG>-tuning.md`. Gates, calibrations and evidence runs have files of other
+    names, and no tuning document.
 
     Args:
         folder: the folder with the ledger.
@@ -160,29 +154,22 @@ def publish(
         LedgerError: the folder cannot be written, or the program of a format refuses the figures;
             the ledger itself is complete.
     """
-    with reporting_write_errors(), locked(reports):
+    with _reporting_write_errors(), locked(reports):
         cell_report = current_cell_report(folder, cell_report)
         stem = reports / cell_report.sweep / cell_report.kind.file_name
-        document = cell_report.document
-        texts = _texts(cell_report, document, stem)
-        files, facts = tuple(texts), cell_report.facts
-        study_facts = cell_report.conclusion.facts
-        if cell_report.conclusion.complete:
-            texts |= {folder.parents[1] / name: text for name, text in study_facts.files.items()}
-        patch = stem.with_name(f"{stem.name}.patch")
-        if text := recommended_patch(facts):
-            texts[patch] = text
-        elif study_facts.setting is not None:
-            patch.unlink(missing_ok=True)  # an older patch is for another recommendation
+        facts, conclusion = cell_report.facts, cell_report.conclusion
+        texts = _texts(cell_report, stem)
+        if conclusion.complete:
+            files = conclusion.facts.files
+            texts |= {folder.parents[1] / name: text for name, text in files.items()}
         write_all(texts)
         written = tuple(texts)
         if cell_report.study.traits.is_deployed:
             facts = cell_report.facts_to_deploy
             written += add_to_document(reports, facts, zh=zh)
-        at_s, live = cell_report.at_s, None
-        if not cell_report.conclusion.complete:
-            live = Live(at_s=at_s)
-        page = _page(facts, document, stem, files, live)
+        # the page comes last: what is wrong with it costs no other file
+        live = None if conclusion.complete else Live(at_s=cell_report.at_s)
+        page = _page(cell_report, facts, stem, live)
         write_all(page)
         written += tuple(page)
     if not exports:
@@ -202,7 +189,7 @@ def publish(
         # other ledgers must not wait for it. Without the lock, two sessions of this ledger could
         # both find no run of the study on the server, and both make one.
         try:
-            with reporting_write_errors(), locked(folder):
+            with _reporting_write_errors(), locked(folder):
                 exported_texts = {
                     stem.with_name(stem.name + suffix): text
                     for suffix, text in export.texts(report, key=key).items()

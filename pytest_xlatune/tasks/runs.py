@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_xlatune import secure_files
-from pytest_xlatune.campaign import Campaign, Recover
+from pytest_xlatune.campaign import Campaign, Recover, history_of
 from pytest_xlatune.campaign.log import write_log
 from pytest_xlatune.executors import class_named
 from pytest_xlatune.ledger import LEDGER, Ledger
@@ -265,7 +265,9 @@ def profiles_to_record(
     best = cell_report.conclusion.winner
     derived: dict[str, Profile] = {}
     if resolved.sweep.gate is None:
-        profiles = resolved.tuning().decide(cell_report.with_evidence).profiles
+        profiles = (
+            resolved.tuning().decide(history_of(cell_report.state, cell_report.study)).profiles
+        )
         derived = {
             profile.id: profile for profile in profiles if profile not in resolved.sweep.profiles
         }

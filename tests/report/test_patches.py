@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from ruamel.yaml import YAML
 
 from pytest_xlatune.launchers.command import FOLDER, CommandLauncher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -34,8 +32,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.redact import hide_assignments
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
-from pytest_xlatune.report._deployed_files import values_of, with_value
-from pytest_xlatune.report.deployment import diff, patch_of, patch_of_setting
+from pytest_xlatune.report.deployment import diff, patch_of
 from pytest_xlatune.report.document import markdown
 from pytest_xlatune.report.guards import conflicts, sign
 from pytest_xlatune.report.measured_cell import (
@@ -52,7 +49,7 @@ from tests.helpers.finished import HISTORY
 from tests.helpers.history import measured, trial_of
 from tests.helpers.repositories import Repository
 from tests.helpers.second_looks import tried
-from tests.helpers.tables import recorded, rows
+from tests.helpers.tables import recorded
 
 ENV = "configs/tiny.env.sh"
 YML = "configs/tiny.yml"
@@ -229,16 +226,14 @@ def test_a_secret_is_no_context_and_in_no_patch(tmp_path: Path) -> None:
     assert "API_KEY" not in deployed_env(root / ENV)
 
 
-def test_a_key_of_the_trainer_is_changed_where_it_has_a_single_value(tmp_path: Path) -> None:
+def test_keys_of_the_trainer_are_told_beside_the_patch_of_the_lines() -> None:
     recipe = profile("unrolled", "--xla_b=2", overrides={"scan_layers": "false"})
-    yml = "a: 1\nscan_layers: true  # cheap\nb: 2\n"
-    made = patch_of([covered(recipe, yml=yml)])
-    root = repository(tmp_path, {ENV: DEPLOYED, YML: yml})
-    apply(root, made.text)
-    assert (root / YML).read_text(encoding="utf-8") == yml.replace("true", "false")
-    made = patch_of([covered(recipe, yml="scan_layers: [1]\n")])
-    assert "has no single value" in next(iter(made.missing.values()))
-    assert [*made.paths] == [ENV], "its flags are deployed all the same"
+    cell = covered(recipe, yml="scan_layers: true\n")
+    made = patch_of([cell])
+    assert ([*made.paths], dict(made.missing)) == ([ENV], {})
+    text = markdown(tuning([cell])).split("## Recommended deployment")[1].split("\n## ")[0]
+    assert "```\nscan_layers=false\n```" in text
+    assert "There is no patch" not in text
 
 
 def test_a_recipe_for_a_file_that_has_changed_is_not_deployed() -> None:
@@ -279,35 +274,6 @@ def test_the_history_of_a_cell_grows_with_each_recipe_that_is_deployed(tmp_path:
     found = [row.split(" | ")[:3:2] for row in dated]
     assert found == [["100.0", "`gain-0`"], ["110.0", "`gain-1`"], ["121.0", "`gain-2`"]]
     assert " ".join(text.split()).count("measurement of FSDP=8 is deployed") == 1
-
-
-SIZES = "axes: [1]\nper_device_batch_size: 4.0 # of 8\nremat_policy: 'full'\n"
-
-
-@rows(
-    "setting, yml, env",
-    {
-        "of two keys the one that changes": (
-            "per_device_batch_size=4 remat_policy=minimal", SIZES.replace("'full'", "minimal"), ""),
-        "a new variable": ("XLA_FRACTION=0.93", "", "export XLA_FRACTION=0.93"),
-        "never half of it": ("per_device_batch_size=8 axes=2", "", ""),
-        "what stands there already": ("per_device_batch_size=4", "", ""),
-    },
-)  # fmt: skip
-def test_a_setting_is_a_patch_of_the_file_that_has_it(
-    tmp_path: Path, setting: str, yml: str, env: str
-) -> None:
-    root = repository(tmp_path, {YML: SIZES, ENV: DEPLOYED})
-    shell = DeployedFile(path=ENV, text=DEPLOYED)
-    patch = patch_of_setting((shell, DeployedFile(path=YML, text=SIZES, is_shell=False)), setting)
-    assert bool(patch) is bool(yml or env)
-    if patch:
-        apply(root, patch)
-    assert (root / YML).read_text("utf-8") == (yml or SIZES)
-    lines = (root / ENV).read_text("utf-8").splitlines()
-    added = [line for line in lines if line and line not in DEPLOYED and not line.startswith("#")]
-    assert added == ([env] if env else [])
-    assert not patch_of_setting((shell,), "per_device_batch_size=6 NCCL_ALGO=Tree")
 
 
 FSDP = Cell(model_tag="tiny", parallelism=Parallelism.parse("FSDP=8"))
@@ -367,68 +333,6 @@ def test_a_trainers_configuration_that_changed_is_refused() -> None:
         check(YML, "a: 2\n")
     check(YML, "# why\na: 1  # so\n\n")
     check(ENV, "a: 2\n")  # which the cell itself compares
-
-
-TEXT = """\
-# what every model shares
-base_config:   "base.yml"  # MaxText's own
-remat_policy: 'full'
-steps: 0015 # of a trial
-empty:
-"quoted key": 1e-3
-axes: ['data',
-       'fsdp']
-rules:
-  - [a, b]
-note: |
-  two
-  lines
-"""
-
-
-def test_one_line_changes() -> None:
-    values = values_of(TEXT)
-    assert values == {
-        "base_config": "base.yml", "remat_policy": "full", "steps": "0015", "empty": "",
-        "quoted key": "1e-3", "note": "two\nlines\n",
-    }  # fmt: skip
-    for key, value, line in (
-        ("base_config", "my.yml", "base_config:   my.yml  # MaxText's own"),
-        ("steps", "a: b #", 'steps: "a: b #" # of a trial'),
-        ("empty", "no", "empty: no"),
-        ("new", "1", "new: 1"),
-    ):
-        made = with_value(TEXT, key, value)
-        assert made is not None
-        before, after = TEXT.splitlines(), made.splitlines()
-        assert line in after
-        assert len(set(before) - set(after)) == (key != "new")
-        assert values_of(made) == {**values, key: value}
-    # the end of a line stays as it is
-    assert with_value("k: '1'  \r\nb: 2\r\n", "k", "3") == "k: 3  \r\nb: 2\r\n"
-
-
-def test_what_has_no_single_value_is_left_alone() -> None:
-    # lists, a text of several lines, a key that stands twice or is referred to, no YAML, a table
-    several = ("k: [1]\n", "k: |\n  a\n", "k: 1\nk: 2\n", "k: &it 1\nother: *it\n")
-    for text in (*several, "{% if x %}\nk: 1\n", "{a: 1}\n"):
-        assert with_value(text, "k", "3") is None
-
-
-CHARACTERS = st.characters(categories=("L", "N", "P", "S", "Zs"), exclude_characters="\ufeff")
-
-
-@given(st.text(CHARACTERS, max_size=20))
-def test_any_value_is_read_back(value: str) -> None:
-    made = with_value(TEXT, "remat_policy", value)
-    assert made is not None
-    assert str(YAML(typ="base").load(io.StringIO(made))["remat_policy"]) == value
-
-
-@given(st.text("ak:'\"#&*[]{}|>-? \n", max_size=30))
-def test_no_text_is_an_accident(text: str) -> None:
-    made = with_value(text, "k", "3")
-    assert made is None or values_of(made)["k"] == "3"
 
 
 # --- guards --------------------------------------------------------------------------------------

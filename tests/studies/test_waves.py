@@ -29,7 +29,7 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.report.document import Table
-from pytest_xlatune.report.recipes import recipe_blocks
+from pytest_xlatune.report.leaderboard import recipe_blocks
 from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.search import count_points
 from pytest_xlatune.studies import Answered, Ask, Question, all_selected

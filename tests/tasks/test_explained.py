@@ -112,7 +112,8 @@ def test_programs_and_traces_become_facts_with_artifacts_and_jobs(tmp_path: Path
     assert len(table.rows) == len(found.facts)
     # evidence of an earlier leader is not taken for the winner's
     earlier = replace(found, profile="another")
-    assert "belongs to `another`, which led before" in section(earlier)[0]
+    assert "There is no readable evidence" in section(earlier)[0]
+    assert section(earlier)[1] is None
     lost = explained(tmp_path / "lost" / "cell", AG, (200.0, 100.0), is_lost=True)
     assert (lost.facts, lost.profile, len(lost.problems)) == ((), "", 2)
     assert str(tmp_path) not in " ".join(lost.problems)

@@ -94,10 +94,11 @@ def pipeline_of(cell: Cell, profile: Profile, config: Mapping[str, str]) -> Pipe
     """
     overrides = {**cell.overrides, **profile.overrides}
     model = overrides.get(_MODEL, config.get(_MODEL, "")).replace("{model_tag}", cell.model_tag)
-    model_layers = {} if overrides.keys() & {*LAYERS} else _layers_of(model)
+    named = {} if overrides.keys() & {*LAYERS} else _layers_of(model)
+    settings = {**config, **named}
     if to_integer(config.get(PIPELINE_LAYERS, str(_UNSET))) != _UNSET:
-        model_layers.pop(PIPELINE_LAYERS, None)  # that of the configuration wins
-    settings = {**config, **model_layers, **overrides}
+        settings[PIPELINE_LAYERS] = config[PIPELINE_LAYERS]  # it wins over that of the model
+    settings |= overrides
     numbers = {key: to_integer(settings[key]) for key in _NUMBERS & settings.keys()}
 
     def number(key: str, default: int = _UNSET) -> int:
@@ -137,23 +138,18 @@ def pipeline_of(cell: Cell, profile: Profile, config: Mapping[str, str]) -> Pipe
     )
 
 
-def _layers_of(model_name: str) -> dict[str, str]:
+@functools.cache
+def _layers_of(model_name: str) -> Mapping[str, str]:
     """Return the keys for the number of layers of a model of MaxText; {} if the model is unknown.
 
     The source is `layers.toml` in this folder.
     """
-    table = _models()
+    table = tomllib.loads(Path(__file__).with_name("layers.toml").read_text(encoding="utf-8"))
     if model_name not in table["layers"]:
         return {}
     layers = table["layers"][model_name]
     inside = layers - table["before_the_pipeline"].get(model_name, 0)
     return {LAYERS[1]: str(layers), PIPELINE_LAYERS: str(inside)}
-
-
-@functools.cache
-def _models() -> dict[str, dict[str, int]]:
-    text = Path(__file__).with_name("layers.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
 
 
 def bubbles(

@@ -411,21 +411,22 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
     In other languages the table lacks the method and the notes that have no translation.
     """
     bound, least_gain = conclusion.tuning.bound, conclusion.tuning.from_start80
-    rows: list[tuple[str, str]] = []
+    rows = []
     if conclusion.winner is None and bound is not None and bound < 0:
         label = say("Every setting that was decided is slower, at 95 % (M), by at least")
         rows.append((label, size(-bound)))
     elif conclusion.winner is None:
         rows.append((say("Any larger gain is ruled out, at 95 % (M)"), size(bound)))
-    label = say("Smallest effect that is found with 80 % power, of a finalist (MDE80)")
-    rows.append((label, size(conclusion.noise.mde80)))
-    if least_gain is not None:
-        label = say("Smallest gain of one profile that the whole sweep finds with 80 % power")
-        rows.append((label, size(least_gain)))
-    label = say("Noise: how much the score of one job differs from another's (sigma)")
-    rows.append((label, fine_percent(conclusion.noise.sigma)))
-    label = say("Risk of a false winner that is spent (alpha)")
-    rows.append((label, f"{conclusion.alpha:.3g} / {ALPHA:g}"))
+    finalist = say("Smallest effect that is found with 80 % power, of a finalist (MDE80)")
+    sweep = say("Smallest gain of one profile that the whole sweep finds with 80 % power")
+    sigma = say("Noise: how much the score of one job differs from another's (sigma)")
+    alpha = say("Risk of a false winner that is spent (alpha)")
+    rows += [
+        (finalist, size(conclusion.noise.mde80)),
+        *([] if least_gain is None else [(sweep, size(least_gain))]),
+        (sigma, fine_percent(conclusion.noise.sigma)),
+        (alpha, f"{conclusion.alpha:.3g} / {ALPHA:g}"),
+    ]
     if say.is_english:
         compared = (verdict.method for verdict in conclusion.verdicts if verdict.kind in CONFIRMED)
         methods = dict.fromkeys(filter(None, map(plainly, compared)))

@@ -36,7 +36,7 @@ from pytest_xlatune.model.text import (
     size,
 )
 from pytest_xlatune.report.document import plain
-from pytest_xlatune.report.language import ENGLISH, N_, Translator, plainly
+from pytest_xlatune.report.language import ENGLISH, Translator, plainly
 
 
 def is_pending(verdict: Verdict) -> bool:
@@ -363,29 +363,6 @@ def _tested(conclusion: Conclusion) -> list[Verdict]:
 # A sweep ends "structurally bounded" if it excludes a gain of this share over the baseline: its
 # flags have no more to give.
 BOUNDED = 0.02
-_STOPPED = N_("The sweep was stopped, so this report is preliminary.")
-_RUNNING = N_("The sweep is not over, so this report is preliminary.")
-_WINNER = N_("The sweep ended with a winner: fresh blocks in random order decided it.")
-_BOUNDED = N_(
-    "The sweep ended structurally bounded: no measured profile beats the baseline by more than "
-    "{bound} (M, at 95 %), which is below {limit}."
-)
-_SLOWER = N_(
-    "The sweep ended structurally bounded: every setting that was decided is slower, by {loss} at "
-    "least (95 %)."
-)
-_NOTHING_SEEN = N_(
-    "The sweep ended with all its trials, and proves nothing about any setting: no setting is "
-    "known to have been in effect."
-)
-_UNDECIDED = N_(
-    "The sweep ended with all its trials and no winner. We can rule out (95 %) that any tested "
-    "setting gains more than {bound} (M)."
-)
-_TOO_FEW = N_(
-    "The sweep ended with all its trials and no winner. Too few runs were decided to say how large "
-    "a gain may have been missed (M)."
-)
 
 
 def ending_text(say: Translator, conclusion: Conclusion, *, stopped: str) -> str:
@@ -397,24 +374,40 @@ def ending_text(say: Translator, conclusion: Conclusion, *, stopped: str) -> str
     if conclusion.complete and (summary := conclusion.facts.summary):
         return f"{sentence(summary[0], say.text_of)}."
     bound = conclusion.tuning.bound
-    if not conclusion.complete and stopped:
-        reason = f" The recorded reason: {plain(stopped)}" if say.is_english else ""
-        return say(_STOPPED) + reason
+    if not conclusion.complete and not stopped:
+        return say("The sweep is not over, so this report is preliminary.")
     if not conclusion.complete:
-        msgid = _RUNNING
-    elif conclusion.nothing_in_effect:
-        msgid = _NOTHING_SEEN
+        reason = f" The recorded reason: {plain(stopped)}" if say.is_english else ""
+        return say("The sweep was stopped, so this report is preliminary.") + reason
+    if conclusion.nothing_in_effect:
+        text = say(
+            "The sweep ended with all its trials, and proves nothing about any setting: no setting "
+            "is known to have been in effect."
+        )
     elif any(verdict.wins for verdict in conclusion.verdicts):
-        msgid = _WINNER
+        text = say("The sweep ended with a winner: fresh blocks in random order decided it.")
     elif bound is None:
-        msgid = _TOO_FEW
+        text = say(
+            "The sweep ended with all its trials and no winner. Too few runs were decided to say "
+            "how large a gain may have been missed (M)."
+        )
     elif bound >= BOUNDED:
-        msgid = _UNDECIDED
+        text = say(
+            "The sweep ended with all its trials and no winner. We can rule out (95 %) that any "
+            "tested setting gains more than {bound} (M).",
+            bound=size(bound),
+        )
+    elif bound >= 0:
+        text = say(
+            "The sweep ended structurally bounded: no measured profile beats the baseline by more "
+            "than {bound} (M, at 95 %), which is below {limit}.",
+            bound=size(bound),
+            limit=size(BOUNDED),
+        )
     else:
-        msgid = _BOUNDED if bound >= 0 else _SLOWER
-    return say(
-        msgid,
-        bound=size(bound),
-        loss=size(bound and -bound),
-        limit=size(BOUNDED),
-    )
+        text = say(
+            "The sweep ended structurally bounded: every setting that was decided is slower, by "
+            "{loss} at least (95 %).",
+            loss=size(-bound),
+        )
+    return text

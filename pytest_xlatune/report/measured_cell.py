@@ -86,7 +86,6 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
         commands: arm, between backticks -> command, environment and files of its jobs; never
             written to a file.
         files: the files that deploy the cell, as the sweep read them at its start.
-        versions: the versions of the software that ran the sweep.
         explanation: the evidence on the winner; None if it was not requested.
         earlier: earlier measurements of the same cell, the oldest first.
         elsewhere: the verdicts of wave 6 on the winner, one for each configuration.
@@ -110,7 +109,6 @@ class MeasuredCell(Record, frozen=True, kw_only=True):
     logs: dict[str, str] = msgspec.field(default_factory=dict)
     commands: dict[str, str] = msgspec.field(default_factory=dict)
     files: tuple[DeployedFile, ...] = ()
-    versions: dict[str, str] = msgspec.field(default_factory=dict)
     explanation: Explanation | None = None
     earlier: tuple[FormerSweep, ...] = ()
     elsewhere: tuple[OtherCell, ...] = ()

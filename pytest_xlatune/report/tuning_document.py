@@ -178,7 +178,10 @@ def _header(cells: Sequence[MeasuredCell], handwritten: str, say: Translator) ->
 
     Then come bullets on the English document, on earlier measurements and on a person's own text.
     """
-    all_bullets = [(*header(_with_load(cell), say=say), *_origins(cell, say)) for cell in cells]
+    all_bullets = [list(header(_with_load(cell), say=say)) for cell in cells]
+    for cell, cell_bullets in zip(cells, all_bullets, strict=True):
+        if configs := literals(file.path for file in cell.files if not file.is_shell):
+            cell_bullets.append(say("Base configuration: {text}", text=configs))
     shared = set.intersection(*map(set, all_bullets))
     yield from (bullet for bullet in all_bullets[0] if bullet in shared)
     for (name, _), cell_bullets in zip(_named(cells), all_bullets, strict=True):
@@ -206,15 +209,6 @@ def _with_load(covered: MeasuredCell) -> MeasuredCell:
     if cell.max_target_length is None:
         cell = replace(cell, max_target_length=length)
     return replace(covered, cells=(cell,))
-
-
-def _origins(covered: MeasuredCell, say: Translator) -> Iterator[str]:
-    configs = [file.path for file in covered.files if not file.is_shell]
-    if configs:
-        yield say("Base configuration: {text}", text=literals(configs))
-    if covered.versions:
-        versions = (f"{name} {version}" for name, version in sorted(covered.versions.items()))
-        yield say("Software of the sweep: {text}", text=plain(", ".join(versions)))
 
 
 def _summary(cells: Sequence[MeasuredCell], say: Translator) -> Iterator[Block]:

@@ -224,7 +224,6 @@ class CellReport:
             logs=logs,
             commands=commands,
             files=state.files,
-            versions=state.opened[-1].versions,
             record=record_of_study(state, self.study),
             slots=slots if has_slots else (),
             exposed=state.exposed(self.cell) if traits.compares_settings else None,

@@ -214,7 +214,6 @@ COVERED = replace(
     cell_digest=CELL.digest,
     cells=(Cell.from_json(CELL.to_json()),),
     files=(ENV_FILE, CONFIG_FILE),
-    versions={"pytest-xlatune": "0.1.0", "python": "3.11.2"},
 )
 # nothing is known yet, and the playbook has stopped it
 STOPPED = replace(

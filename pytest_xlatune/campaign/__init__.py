@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
 from pytest_xlatune.campaign.attempts import Attempts, Recover
 from pytest_xlatune.campaign.jobs import (
@@ -80,7 +79,6 @@ from pytest_xlatune.sweep.resolved import ResolvedSweep
 
 __all__ = ["Campaign", "CampaignStopped", "Clock", "Recover", "View"]
 
-Derived = TypeVar("Derived")
 _LOG = logging.getLogger("pytest_xlatune.campaign")
 
 _JOIN_S = 120.0  # how long another process may take its turn before this one joins the campaign
@@ -135,13 +133,6 @@ class View:
     def history(self) -> tuple[TrialResult, ...]:
         """The results of the study's trials, in plan order."""
         return history_of(self.state, self.study)
-
-    def once(self, work: Callable[[LedgerState, Study], Derived]) -> Derived:
-        """Return the result of `work`, which is called once for each state of the ledger."""
-        cache: dict[Any, Any] = vars(self).setdefault("_cache", {})
-        if work not in cache:
-            cache[work] = work(self.state, self.study)
-        return cast("Derived", cache[work])
 
 
 class Campaign:

@@ -112,9 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             _parser(name, words[1:]).parse_args(words, arguments)
-            if any(variable.startswith("XLATUNE_") for variable in os.environ):
-                # every command refuses a misspelt variable, even one that reads no setting
-                load_function("pytest_xlatune.sweep.settings:refuse_misspelt")(os.environ)
             output: Output | int = arguments.run(arguments)
             # a command of another distribution may print by itself, and then returns an exit code
             return output if isinstance(output, int) else present(output, arguments)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
-from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.errors import Exit, XlatuneError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
@@ -27,9 +26,8 @@ from pytest_xlatune.model.trial import Arm
 from pytest_xlatune.report import claims
 from pytest_xlatune.report.claims import Claim
 from pytest_xlatune.report.lines import paragraph, words
-from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question, Study
+from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question
 from pytest_xlatune.studies.derived import Slot
-from pytest_xlatune.tasks.run_record import junit_text, record_of_study
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +36,10 @@ class Measured:
 
     Attributes:
         verdict: the verdict.
-        record: the environment, time and commands of its trials, as one line of JSON; "" if they
-            are not known.
         claims: the claims that a test made; if the test fails, they decide the exit status.
     """
 
     verdict: Verdict
-    record: str = field(default="", compare=False, repr=False)
     claims: list[Claim] = field(default_factory=list, compare=False, repr=False)
 
     def _claimed(self, claim: Claim) -> Claim:
@@ -120,7 +115,6 @@ class Measured:
             "unproved": ",".join(verdict.unproved),
             "words": self.words,
             "jobs": ",".join(verdict.job_ids),
-            "record": self.record,
         }
         named = [(f"xlatune.{name}", text) for name, text in figures.items() if text]
         return [*named, ("xlatune", json.dumps(verdict.to_json()))]
@@ -218,13 +212,7 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     answer = ask(campaign, question, tick)
     if answer.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
-    # The record is made once for all tests: made for each test, it would take half of the CPU time
-    # of a session that measures nothing.
-    measured = Measured(answer.verdict, campaign.view().once(_record))
+    measured = Measured(answer.verdict)
     if answer.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)
     return measured
-
-
-def _record(state: LedgerState, study: Study) -> str:
-    return junit_text(record_of_study(state, study)) if study.cells else ""

@@ -1,12 +1,11 @@
 """Collect from the ledger how the figures of a study were measured.
 
 This is the environment that trials reported, what changed between trials, the commands, the random
-seed, the time and the node-hours. Documents, JSON texts and junit cases all show this record.
+seed, the time and the node-hours. Documents and JSON texts show this record.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -134,8 +133,3 @@ def _autotuning(cell: Cell, *, platform: str) -> str:
     if pinned:
         return f"pinned ({', '.join(pinned)})"
     return "not pinned: each trial measured and chose its kernels anew" if platform else ""
-
-
-def junit_text(record: RunRecord) -> str:
-    """Return the record as one line of JSON, without empty fields."""
-    return json.dumps({name: value for name, value in record.to_json().items() if value})

@@ -193,7 +193,7 @@ def test_a_help_has_examples_that_the_command_takes(name: str, run: Run) -> None
         ("jobs --workdir nowhere", 2, ("name another --workdir",)),
         ("jobs pretend", 2, ("unknown sweep 'pretend'",)),
         ("--version", 0, (f"xlatune {__version__}\n",)),
-        ("XLATUNE_WORKDIRR=x hlo .", 2, ("XLATUNE_WORKDIRR",)),
+        ("XLATUNE_WORKDIRR=x jobs", 2, ("XLATUNE_WORKDIRR",)),
         ("flags lint --python /no/such/python --xla_a=1", 2, ("not on this machine",)),
         ("flags lint --python p --jaxlib 0.8.3 --xla_a=1", 2, ("one of the two",)),
         ("flags lint --deployed '--xla_a=1 b' --xla_a=1", 2, ("--deployed: 'b' does not begin",)),

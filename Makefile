@@ -3,17 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: sweep test test-all test-slurm test-sweeps test-programs docs reference example maxtext maxtext-sweep maxtext-example study-examples slurm-lab slurm-lab-stop slurm-faults slurm-flagships slurm-packages translations clean help
+.PHONY: sweep test test-all test-slurm test-sweeps test-programs docs reference fuzz example maxtext maxtext-sweep maxtext-example study-examples slurm-lab slurm-lab-stop slurm-faults slurm-flagships slurm-packages translations clean help
 
 help:
 	@echo "make sweep   a sweep of real XLA flags over a real JAX training job, on this machine"
 	@echo "make test    lint, types and the project's own tests, the whole promise in small; 6 to 13 minutes"
 	@echo "make test-all   and all others, 45 minutes more; make test-slurm, test-sweeps, test-programs is one part"
+	@echo "make fuzz    10^6 damaged inputs for every reader, an hour; FUZZ=10000 is a sample"
 	@echo "make maxtext-sweep   the same with MaxText itself (1.4 GB, 6 to 10 minutes); make maxtext installs it"
 	@echo "make slurm-lab   start four slurmd on this machine (root, Debian's packages); -stop ends it"
 	@echo "make example   make the committed documents of reports/example again, the README's table and picture"
 	@echo "make study-examples   a study of commits and one of batch sizes of reports/example again, on this machine"
-	@echo "make slurm-faults   every fault of a table on that lab"
+	@echo "make slurm-faults   every fault of a table on that lab: expected, seen, trials lost, doubled"
 	@echo "make slurm-flagships   the flagship sweeps on that lab, each to its tuning document; FLAGSHIPS=hybrid is one"
 	@echo "make docs    the documents as a site, in .site"
 	@echo "make reference   the tables of docs/ that the code says itself"
@@ -50,6 +51,12 @@ test-programs: $(VENV)/.test slurm-packages
 	$(BIN)/tox run -q -e tests --notest
 	$(BIN)/tox exec -e tests -- pytest -n 2 --timeout 420 --part=programs
 	$(BIN)/tox run -e bare,docs,mlflow,wandb
+
+# Prints its random number, which repeats it.
+FUZZ ?= 1000000
+fuzz: $(VENV)/.test
+	$(BIN)/tox run -q -e tests --notest
+	FUZZ_INPUTS=$(FUZZ) $(BIN)/tox exec -e tests -- pytest -n 2 --dist load --timeout 0 tests/fuzz
 
 # A pipeline tests on a real Slurm and never skips it. Elsewhere make installs no package of the system.
 slurm-packages:

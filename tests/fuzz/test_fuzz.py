@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import math
+import os
 import random
 import re
 import tempfile
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -302,9 +303,13 @@ def readers() -> tuple[Reader, ...]:
 
 
 READERS = {reader.name: reader for reader in readers()}
+# how many inputs all readers get together in `make fuzz`; 0 elsewhere
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
+DEFAULT = settings.get_profile(settings.get_current_profile_name()).max_examples
 
 
 @pytest.mark.parametrize("name", READERS)
+@settings(max_examples=INPUTS // len(READERS) or DEFAULT)
 @given(number=st.integers(0, 2**32))
 def test_a_damaged_sample_ends_in_a_value_or_an_error_of_ours(name: str, number: int) -> None:
     samples = READERS[name].samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -81,12 +81,17 @@ def trials(lab: ModuleType, tmp_path: Path) -> Trials:
 
 
 @pytest.fixture
-def project(lab: ModuleType, tmp_path: Path) -> Iterator[Project]:
+def project(
+    lab: ModuleType, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> Iterator[Project]:
     """A user's folder; no trial of its sessions may be lost, and none run to its end twice."""
     made = Project(tmp_path)
     yield made
     made.end()
-    assert made.losses() == (0, 0)
+    lost, doubled = made.losses()
+    record_property("lost", lost)
+    record_property("doubled", doubled)
+    assert (lost, doubled) == (0, 0)
 
 
 @pytest.fixture

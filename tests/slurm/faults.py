@@ -1,20 +1,26 @@
-"""Run every fault of the table below on the lab: `make slurm-faults`.
+"""Run every fault of the table below on the lab, and print what came of each: `make slurm-faults`.
 
     python tests/slurm/faults.py            all of them (a quarter of an hour on a quiet machine)
     python tests/slurm/faults.py -k drain   those whose name holds the word, as pytest's -k
 
-A fault is a test; each of its cases is an entry. That no trial was lost and none measured twice is
-looked at behind each: `conftest.py`.
+A fault is a test; each of its cases is an entry. *lost* counts trials that ran to their end and
+have no result in the ledger, *doubled* those that ran to their end twice; - is a fault below whole
+sweeps; *s* is how many seconds it took. Ends with 1 if any entry is not as expected, or a trial was
+lost or doubled.
 """
 
 from __future__ import annotations
 
-import os
+import argparse
+import subprocess
 import sys
+import tempfile
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
-import pytest
+from tabulate import tabulate
 
+ROOT = Path(__file__).parents[2]
 _S, _E, _C, _P = (
     "tests/slurm/test_slurm_",
     "tests/executors/test_",
@@ -24,6 +30,8 @@ _S, _E, _C, _P = (
 
 # the test that injects it -> the fault, what is expected
 FAULTS: dict[str, tuple[str, str]] = {
+    f"{_S}faults.py::test_what_the_log_says_drops_the_profile":
+        ("OOM line, unknown flag, NaN", "profile dropped, never tried again"),
     f"{_S}faults.py::test_a_node_that_goes_down_is_resumed_and_the_trial_run_again":
         ("node down while a trial runs", "node resumed, run again, a new epoch"),
     f"{_S}faults.py::test_a_persons_drain_stands_and_stops_the_sweep":
@@ -62,12 +70,16 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("a stranger's job on a node", "queued, job named"),
     f"{_S}faults.py::test_a_number_that_the_controller_gave_away_again_is_no_longer_ours":
         ("controller lost its state, number reused", "the stranger left alone"),
+    f"{_S}faults.py::test_a_work_directory_that_is_away_is_waited_for_and_told":
+        ("work directory away under a sweep", "waited for, told"),
     f"{_S}faults.py::test_a_fatal_line_ends_a_trial_whose_processes_stay":
         ("fatal line, processes stay", "ended, by its class"),
     f"{_S}faults.py::test_a_hang_ends_as_its_phase_says":
         ("hang in each phase", "ended, by its phase"),
     f"{_S}faults.py::test_a_full_work_directory_ends_the_session_and_the_next_goes_on":
         ("work directory full", "ends with a message; goes on"),
+    f"{_S}faults.py::test_clocks_that_jump_end_nothing_and_start_nothing":
+        ("clocks jump five hours", "not noticed"),
     f"{_S}accounting.py::test_sacct_tells_the_end_of_jobs_that_the_controller_has_forgotten":
         ("controller has forgotten a job", "sacct tells its end"),
     f"{_S}accounting.py::test_a_real_limit_on_submitted_jobs_is_full_and_not_refused":
@@ -153,6 +165,47 @@ SAMPLE = (
 )
 
 
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Faults injected on a real Slurm.")
+    parser.add_argument("-k", default="", help="only those whose name holds this, as pytest's -k")
+    given = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        junit = Path(folder, "junit.xml")
+        words = ["-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", f"--junitxml={junit}"]
+        words += ["-k", given.k] if given.k else []
+        subprocess.run([sys.executable, "-m", "pytest", *words, *FAULTS], cwd=ROOT, check=False)
+        if not junit.exists():
+            return 1
+        rows = [_row(case) for case in ET.parse(junit).getroot().iter("testcase")]
+    bad = [row for row in rows if row[2] != "as expected" or {row[3], row[4]} - {"0", "-"}]
+    head = ("fault", "expected", "seen", "lost", "doubled", "s")
+    sys.stdout.write(tabulate(rows, head, tablefmt="plain", maxcolwidths=60, disable_numparse=True))
+    sys.stdout.write(f"\n\n{len(rows)} faults, {len(bad)} not as expected\n")
+    return 1 if bad or not rows else 0
+
+
+def _row(case: ET.Element) -> tuple[str, ...]:
+    if case.get("file") is None:  # pytest's own entry of an interrupt
+        return "the rest of the table", "run", "interrupted", "-", "-", "-"
+    name = f"{case.get('file')}::{case.get('name')}"
+    test, _, which = name.partition("[")
+    if name in FAULTS:  # a case of a test with its own entry
+        test, which = name, ""
+    fault, expected = FAULTS[test]
+    trouble = next((each for each in case if each.tag in ("failure", "error", "skipped")), None)
+    seen = "as expected"
+    if trouble is not None:
+        seen = f"{trouble.tag}: {(trouble.get('message') or '').splitlines()[0]}"
+    counted = {each.get("name"): each.get("value", "-") for each in case.iter("property")}
+    return (
+        f"{fault} ({which.rstrip(']')})" if which else fault,
+        expected,
+        seen,
+        counted.get("lost", "-"),
+        counted.get("doubled", "-"),
+        f"{float(case.get('time', 0)):.0f}",
+    )
+
+
 if __name__ == "__main__":
-    os.chdir(Path(__file__).parents[2])
-    sys.exit(pytest.main(["-v", "-p", "no:cacheprovider", *FAULTS, *sys.argv[1:]]))
+    sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,21 @@ from tests.slurm.on_lab import (
 )
 
 OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 171.96GiB."
+UNKNOWN = "F1120 09:03:25.888154 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x"
 NIC = "mlx5_0: Got completion with error IBV_WC_RETRY_EXC_ERR(12) vendor_err=129"
+
+
+def test_what_the_log_says_drops_the_profile(faults: Faults) -> None:
+    faults.write(declare(oom={"SAY": OOM}, unknown={"SAY": UNKNOWN}, nan={"LOSS": "nan"}))
+    said = faults.run()
+    assert "3 xfailed" in said, said
+    assert sorted(faults.decided()) == [
+        ("drop", "numerical-failure"),
+        ("drop", "oom-gpu"),
+        ("drop", "unknown-flag"),
+    ]
+    assert "171.96" in said
+    assert len(faults.project.submitted) == 4, "no drop is tried again"
 
 
 def test_a_node_that_goes_down_is_resumed_and_the_trial_run_again(faults: Faults) -> None:
@@ -501,3 +516,63 @@ def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
     # what could write its end was adopted, what could not was run again
     assert {following for following, _ in faults.decided()} <= {"retry", "interrupted"}
     assert len(faults.project.submitted) == faults.project.jobs
+
+
+def test_a_work_directory_that_is_away_is_waited_for_and_told(faults: Faults) -> None:
+    soon = "from pytest_xlatune import campaign\ncampaign._NOTIFY_AFTER_S = 1\n"
+    session = faults.start_held(conftest=soon)
+    work, gone = faults.path / "work", faults.path / "gone"
+    (log,) = work.glob("*/*/*/victim-*/log.0.txt")
+    until(lambda: "XLA_FLAGS=" in log.read_text())  # it makes no folder any more
+    work.rename(gone)
+    until(lambda: "waiting for it" in faults.project.said)
+    gone.rename(work)
+    faults.assert_undisturbed(faults.released(session))
+    assert faults.project.jobs == TRIALS
+
+
+HOUR_S = 3600
+# In every interpreter of the session and of its jobs: a clock that is put forward and back.
+CLOCK = """\
+import pathlib, sys, time
+_real, _offset = time.time, pathlib.Path(__file__).with_name("offset")
+time.time = lambda: _real() + float(_offset.read_text())
+sys.executable = str(_offset.with_name("python"))
+"""
+
+
+def wait_for_turns(beat: Path) -> None:
+    """Wait until the process that drives has looked at the jobs several times more."""
+    before_ns = beat.stat().st_mtime_ns
+    until(lambda: beat.stat().st_mtime_ns > before_ns + 2_000_000_000)
+
+
+def test_clocks_that_jump_end_nothing_and_start_nothing(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = faults.path / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(CLOCK)
+    (clock / "offset").write_text("0")
+    # the payload is started with -I -S, which would keep our clock out
+    (clock / "python").write_text(
+        f'#!/bin/sh\n[ "$1" != -I ] || shift 2\nPYTHONPATH={clock} exec {sys.executable} "$@"\n'
+    )
+    (clock / "python").chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", str(clock))
+    session = faults.start_held("-n2")
+    (beat,) = faults.path.glob("work/*/*/turn.beat")
+    for hours in (5, -5):
+        (clock / "part").write_text(str(hours * HOUR_S))
+        (clock / "part").replace(clock / "offset")
+        wait_for_turns(beat)
+    faults.assert_undisturbed(faults.released(session))
+    assert faults.project.events("epoch-began") == faults.project.events("attempt-cut-short") == []
+    assert faults.project.jobs == TRIALS
+    # the fault was there: by the node's clock the victim ended before it began
+    (victim,) = (
+        line["outcome"]
+        for line in faults.project.events("attempt-ended")
+        if line["trial_id"].startswith("victim")
+    )
+    assert victim["end_s"] < victim["start_s"] - 4 * HOUR_S

@@ -17,7 +17,6 @@ import io
 import json
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -93,27 +92,11 @@ def formats(text: str) -> tuple[str, ...]:
     return names
 
 
-class Export(ABC):
-    """A format; a subclass is called without arguments."""
+class Export:
+    """A format; a subclass is called without arguments, and overrides `texts`.
 
-    def check(self) -> None:  # noqa: B027 - formats that need no program do not override it
-        """Raise a ConfigError if the format cannot be written; ask no server."""
-
-    @abstractmethod
-    def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
-        """Return suffix of a file name -> text of the file; the suffix is e.g. `.mlflow.json`.
-
-        Args:
-            report: the report as it was written.
-            key: a text that is the same for every report of a ledger, and differs between ledgers.
-
-        Raises:
-            LedgerError: the program or server refuses the figures; the reports are already written.
-        """
-
-
-class ClientExport(Export):
-    """A format that the client library of another program writes.
+    If the client library of another program writes the format, the subclass overrides `connect` and
+    `log` in place of `texts`.
 
     Attributes:
         name: the name of the format, and of the extra that installs the client.
@@ -121,20 +104,23 @@ class ClientExport(Export):
         remedy: what to set if the client cannot be used.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    remedy: ClassVar[str]
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    remedy: ClassVar[str] = ""
 
-    @abstractmethod
     def connect(self) -> None:
         """Import the client and check that it can be used; raise any error if it cannot."""
 
-    @abstractmethod
     def log(self, report: Exported, *, key: str) -> Json:
         """Give the figures to the client; return where it keeps them. See `texts` for `key`."""
+        raise NotImplementedError
 
     def check(self) -> None:
-        """Check that the client is installed and can be used."""
+        """Check, before anything is measured, that the client can be used; ask no server.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
         try:
             with warnings.catch_warnings(action="ignore"):
                 self.connect()
@@ -147,7 +133,15 @@ class ClientExport(Export):
             ) from None
 
     def texts(self, report: Exported, *, key: str) -> Mapping[str, str]:
-        """Log a report; return where its figures are."""
+        """Return suffix of a file name -> text of the file; the suffix is e.g. `.mlflow.json`.
+
+        Args:
+            report: the report as it was written.
+            key: a text that is the same for every report of a ledger, and differs between ledgers.
+
+        Raises:
+            LedgerError: the program or server refuses the figures; the reports are already written.
+        """
         try:
             with warnings.catch_warnings(action="ignore"):  # pytest may turn them into errors
                 places = {"schema": 1, **self.log(report, key=key)}

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from pytest_xlatune.model.record import Json
-from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
+from pytest_xlatune.report.exports import Export, Exported, arm_row, figures, study_row
 
 _KEY = "xlatune.key"  # the tag by which the runs of a study are found again
 _MOST_TAG_CHARS = 5000  # the most characters of a tag that every release of MLflow accepts
@@ -22,7 +22,7 @@ _MOST_TAG_CHARS = 5000  # the most characters of a tag that every release of MLf
 _TAGS = ("arm", "verdict", "is_reference", "settings", "reasons", "job_ids")
 
 
-class MlflowExport(ClientExport):
+class MlflowExport(Export):
     """The format `mlflow`: runs in MLflow, and a file with their addresses."""
 
     name = "mlflow"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pytest_xlatune.model.record import Json
 from pytest_xlatune.model.result import Verdict
-from pytest_xlatune.report.exports import ClientExport, Exported, arm_row, figures, study_row
+from pytest_xlatune.report.exports import Export, Exported, arm_row, figures, study_row
 
 _WITHOUT_SERVER = ("offline", "dryrun", "disabled")
 _MOST_NAME_CHARS = 120  # the most characters of a project's name that W&B accepts
@@ -35,7 +35,7 @@ _COLLECT_NOTHING = {
 }
 
 
-class WandbExport(ClientExport):
+class WandbExport(Export):
     """The format `wandb`: runs in Weights & Biases, and a file with their addresses."""
 
     name = "wandb"

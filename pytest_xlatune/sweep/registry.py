@@ -98,7 +98,7 @@ class _Kinds(dict[str, StudyKind]):
             return default
 
 
-_CELL_DOCUMENT = "cell_documents:cell_document"
+_CELL_DOCUMENT = "study_documents:cell_document"
 # kind -> its class below `studies`, the function of its document below `report`, the name of its
 # reports, and whether a sweep file can declare it
 _OURS = {

@@ -38,11 +38,10 @@ from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.report.cell_documents import checked_alone
 from pytest_xlatune.report.document import Document, literal
 from pytest_xlatune.report.lines import stop_message
 from pytest_xlatune.report.measured_cell import MeasuredCell, OtherCell
-from pytest_xlatune.report.study_documents import command_of
+from pytest_xlatune.report.study_documents import checked_alone, command_of
 from pytest_xlatune.studies import Aim, Decision, Study, all_selected
 from pytest_xlatune.studies.trials import in_window
 from pytest_xlatune.sweep.earlier import read_calibration

@@ -22,12 +22,12 @@ from xml.sax.saxutils import escape
 from msgspec.structs import replace
 
 from pytest_xlatune.model.environment import RunRecord
-from pytest_xlatune.report.cell_documents import checked_alone
 from pytest_xlatune.report.document import markdown
 from pytest_xlatune.report.exports import Exported, exported
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells
 from pytest_xlatune.report.page import Forest, ForestRow, forest, html
+from pytest_xlatune.report.study_documents import checked_alone
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.registry import kind_of
 

@@ -45,7 +45,6 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.text import printable
-from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.claims import Claim, faster, faster_by, no_regression
 from pytest_xlatune.report.deployment import patch_of
 from pytest_xlatune.report.document import (
@@ -74,6 +73,7 @@ from pytest_xlatune.report.lines import (
     words,
 )
 from pytest_xlatune.report.measured_cell import MeasuredCell
+from pytest_xlatune.report.study_documents import cell_document
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.sweep.settings import resolve_options

@@ -48,13 +48,12 @@ from pytest_xlatune.model.result import (
     VerdictKind,
 )
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.report.cell_documents import cell_document
 from pytest_xlatune.report.document import Document, markdown
 from pytest_xlatune.report.language import Language, Translator
 from pytest_xlatune.report.leaderboard import leaderboard
 from pytest_xlatune.report.measured_cell import MeasuredCell, read_cells, write_cells
 from pytest_xlatune.report.page import Live, forest, html
-from pytest_xlatune.report.study_documents import calibration, evidence, gate
+from pytest_xlatune.report.study_documents import calibration, cell_document, evidence, gate
 from pytest_xlatune.report.tuning_document import tuning
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.cell_report import read_cell_report

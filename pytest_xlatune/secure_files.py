@@ -15,13 +15,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import grp
-import json
 import os
 import pwd
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 # modes of a campaign's folders by who may read there
 MODES: Mapping[str, int] = {"owner": 0o700, "group": 0o2750, "all": 0o2755}
@@ -64,20 +63,26 @@ class Folder:
     """
 
     def __init__(self, path: Path, *, parent: Folder | None = None) -> None:
+        name, at = (str(path), None) if parent is None else (path.name, parent.fd)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(name, flags, dir_fd=at)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
+                raise NotOursError(
+                    f"{path} is a link, expected a folder of ours: remove the link, and find out "
+                    "who made it"
+                ) from None
+            error.filename = str(path)
+            raise
         self.path = path
-        self.fd = _open_folder(path, parent)
+        self.fd: int = _checked(descriptor, path, is_folder=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        os.close(self.fd)
 
     @property
     def mode(self) -> int:
@@ -92,8 +97,7 @@ class Folder:
     @property
     def is_in_place(self) -> bool:
         """Whether the path still leads to this folder."""
-        by_path, by_descriptor = self.path.stat(), os.fstat(self.fd)
-        return os.path.samestat(by_path, by_descriptor)
+        return os.path.samestat(self.path.stat(), os.fstat(self.fd))
 
     def open(self, name: str, flags: int = _READ, *, mode: int | None = None) -> int:
         """Return the descriptor of a regular file of ours in the folder; O_CREAT creates it.
@@ -124,14 +128,10 @@ class Folder:
                 raise _no_file(path) from None
             error.filename = str(path)
             raise
-        try:
-            _check_file(os.fstat(descriptor), path)
-            if flags & os.O_TRUNC:
-                os.ftruncate(descriptor, 0)
-            os.set_blocking(descriptor, True)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        _checked(descriptor, path, is_folder=False)
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+        os.set_blocking(descriptor, True)
         return descriptor
 
     def read(self, name: str, most_bytes: int = -1) -> bytes:
@@ -140,29 +140,32 @@ class Folder:
             return file.read(most_bytes)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file with this content; return False if it exists."""
-        try:
-            descriptor = self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-        return True
+        """Create a file with this content, whole or not at all; return False if it exists."""
+        with self._part(name, content, None) as part:
+            with contextlib.suppress(FileExistsError):
+                os.link(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            # NFS may report an existing file after it has made the link
+            return os.stat(part, dir_fd=self.fd).st_nlink > 1
 
     def write(self, name: str, content: bytes, *, mode: int | None = None) -> None:
         """Replace a file atomically; several ranks may write the same one."""
+        with self._part(name, content, mode) as part:
+            os.replace(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    @contextlib.contextmanager
+    def _part(self, name: str, content: bytes, mode: int | None) -> Iterator[str]:
+        """Write a file beside the one that it becomes in the block; yield its name."""
         part = f".{name}.{os.uname().nodename}.{os.getpid()}"
         self.remove(part)
-        descriptor = self.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
         try:
+            descriptor = self.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-        except BaseException:
+            yield part
+        finally:
             self.remove(part)  # a part of a file would fill a full disk further
-            raise
 
     def has(self, name: str) -> bool:
         """Return whether the folder contains anything with this name."""
@@ -184,49 +187,25 @@ class Folder:
         return Folder(self.path / name, parent=self)
 
 
-def _open_folder(path: Path, parent: Folder | None) -> int:
-    """Open a folder by its path, or by its name in an opened folder."""
-    name, at = (str(path), None) if parent is None else (path.name, parent.fd)
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        descriptor = os.open(name, flags, dir_fd=at)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR) and path.is_symlink():
-            raise NotOursError(
-                f"{path} is a link, expected a folder of ours: remove the link, and find out who "
-                "made it"
-            ) from None
-        error.filename = str(path)
-        raise
-    try:
-        _check_folder(os.fstat(descriptor), path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _check_file(status: os.stat_result, path: Path) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise _no_file(path)
-    _check_owner(status, path)
-
-
-def _check_folder(status: os.stat_result, path: Path) -> None:
-    _check_owner(status, path)
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        raise NotOursError(
-            f"{path} may be written by every user, so anything in it may be another user's: "
-            f"chmod o-w {path}, or name another folder"
-        )
-
-
-def _check_owner(status: os.stat_result, path: Path) -> None:
-    if not is_trusted(status.st_uid):
-        raise NotOursError(
+def _checked(descriptor: int, path: Path, *, is_folder: bool) -> int:
+    """Return the descriptor of a folder or plain file of ours; close any other, and raise."""
+    status, error = os.fstat(descriptor), None
+    if not is_folder and not stat.S_ISREG(status.st_mode):
+        error = _no_file(path)
+    elif not is_trusted(status.st_uid):
+        error = NotOursError(
             f"{path} belongs to user {_name_of(status.st_uid)}, expected "
             f"{_name_of(os.geteuid())}: nothing in it is read; find out who made it"
         )
+    elif is_folder and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        error = NotOursError(
+            f"{path} may be written by every user, so anything in it may be another user's: "
+            f"chmod o-w {path}, or name another folder"
+        )
+    if error is not None:
+        os.close(descriptor)
+        raise error
+    return descriptor
 
 
 def _no_file(path: Path) -> NotOursError:
@@ -285,11 +264,6 @@ def write_bytes(path: Path, content: bytes) -> None:
         folder.write(path.name, content)
 
 
-def write_json(path: Path, data: Mapping[str, Any] | list[str]) -> None:
-    """Replace a file of ours atomically by JSON data."""
-    write_bytes(path, json.dumps(data).encode("ascii"))
-
-
 def restrict_modes(folder: Path) -> None:
     """Restrict the modes of other programs' files in a folder to those that our files have."""
     if not folder.is_dir():
@@ -332,32 +306,20 @@ def make_folder_for(workdir: Path, name: Path | str, access: str) -> Path:
     """
     mode, folder = MODES[access], workdir / name
     make_folder(workdir, mode)
-    _set_access(workdir, mode, is_top=True)  # first: by its setgid bit, new folders get its group
+    # first the work directory: by its setgid bit, new folders get its group
+    _set_access(workdir.resolve(), mode | stat.S_IMODE(workdir.stat().st_mode))
     make_folder(folder, mode)
     for path in (folder, *folder.parents):
         if path == workdir:
             break
-        _set_access(path, mode, is_top=False)
+        _set_access(path, mode)
     return folder
 
 
-def _set_access(folder: Path, mode: int, *, is_top: bool) -> None:
-    no_link = 0 if is_top else os.O_NOFOLLOW
-    try:
-        # Below the work directory no link is followed: its target would get the mode.
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | no_link)
-    except OSError as error:
-        if error.errno in NO_FILE:  # a link, or a folder that another user closed
-            return
-        raise
-    try:
-        status = os.fstat(descriptor)
-        old_mode = stat.S_IMODE(status.st_mode)
-        new_mode = old_mode | mode if is_top else mode
-        if status.st_uid == os.geteuid() and old_mode != new_mode:
-            os.fchmod(descriptor, new_mode)
-    finally:
-        os.close(descriptor)
+def _set_access(folder: Path, mode: int) -> None:
+    # a folder of another user, and one that a link leads to, keep their modes
+    with contextlib.suppress(PermissionError), Folder(folder) as opened:
+        os.fchmod(opened.fd, mode)
 
 
 # -- the path to a folder -------------------------------------------------------------------------
@@ -368,23 +330,13 @@ def check_path(folder: Path, *, option: str) -> None:
 
     It checks every folder from the root down, and the targets of links, which must exist. Each must
     belong to a trusted user, and be writable by others only with the sticky bit, which protects our
-    folders from being moved.
-
-    Raises:
-        NotOursError: the message names the folder, and says what to do.
+    folders from being moved. The message names the folder, and says what to do.
     """
     for place in (*reversed(folder.absolute().parents), folder.absolute()):
         try:
-            status = place.lstat()
+            danger = _danger(place)
         except (FileNotFoundError, PermissionError):
             return  # what we create is ours, and where we cannot look, we create nothing
-        if stat.S_ISLNK(status.st_mode):
-            if is_trusted(status.st_uid):
-                check_path(place.parent / place.readlink(), option=option)
-                continue
-            danger = f"is a link of user {_name_of(status.st_uid)}"
-        else:
-            danger = _danger(place)
         if danger:
             raise NotOursError(
                 f"{option}: {place} {danger}, so another user could put a folder in the place of "
@@ -392,6 +344,8 @@ def check_path(folder: Path, *, option: str) -> None:
                 f"go-w {place}), or keep the work directory elsewhere ({option} DIR, such as a "
                 "folder in your home)"
             )
+        if place.is_symlink():
+            check_path(place.parent / place.readlink(), option=option)
 
 
 def _may_be_root(uid: int) -> bool:
@@ -410,28 +364,25 @@ def why_not_ours(path: Path) -> str:
 
     It checks the file, its folder, and the target of a link.
     """
-    for found_path in (path, path.resolve()):
-        # An owner that may be root is accepted for the folder, but not for the file.
-        if not is_trusted(uid := found_path.lstat().st_uid):
-            return f"{found_path} belongs to user {_name_of(uid)}"
-        for place in (found_path, found_path.parent):
-            if danger := _danger(place):
-                return f"{place} {danger}"
+    for place in (path, path.parent, path.resolve(), path.resolve().parent):
+        if danger := _danger(place):
+            return f"{place} {danger}"
     return ""
 
 
 def _danger(path: Path) -> str:
-    """Return how another user may write in a file or folder; "" if none may."""
-    status = path.stat()
-    mode = status.st_mode
-    if not is_trusted(status.st_uid) and not _may_be_root(status.st_uid):
-        return f"belongs to user {_name_of(status.st_uid)}"
-    if mode & stat.S_ISVTX and stat.S_ISDIR(mode):
+    """Return how another user may write in a file or folder, or move a link; "" if none may."""
+    status = path.lstat()
+    mode, is_folder = status.st_mode, stat.S_ISDIR(status.st_mode)
+    if not (is_trusted(status.st_uid) or (is_folder and _may_be_root(status.st_uid))):
+        kind = "is a link of" if stat.S_ISLNK(mode) else "belongs to"
+        return f"{kind} user {_name_of(status.st_uid)}"
+    if stat.S_ISLNK(mode) or (mode & stat.S_ISVTX and is_folder):
         return ""
     if mode & stat.S_IWOTH:
         return "may be written by every user"
     if mode & stat.S_IWGRP and not _is_private(path, status.st_gid):
-        return f"may be written by group {_group_name(status.st_gid)}"
+        return "may be written by its group"
     return ""
 
 
@@ -449,57 +400,7 @@ def _is_private(folder: Path, gid: int) -> bool:
     return group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
-
-
-# -- the machine's folder, and locks --------------------------------------------------------------
-
-
-def runtime_folder() -> Path:
-    """Return this user's folder for files that last until the machine reboots; it is created.
-
-    It is logind's folder if there is one, else below /tmp. XDG_RUNTIME_DIR and TMPDIR are not used,
-    because jobs, `su` and containers may have those of another session, while all sessions of the
-    machine must share the folder.
-
-    Raises:
-        NotOursError: another user made it, or others may write in it.
-    """
-    uid = os.geteuid()
-    above = Path(f"/run/user/{uid}")
-    is_usable = above.is_dir() and above.stat().st_uid == uid and os.access(above, os.W_OK)
-    folder = above / "xlatune" if is_usable else Path(f"/tmp/xlatune-{uid}")  # noqa: S108 - checked
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    with Folder(folder) as opened:
-        if os.fstat(opened.fd).st_uid != uid or opened.mode & 0o022:
-            raise NotOursError(
-                f"{folder} may be written by others, expected a folder of yours with mode 0700: "
-                f"look into it, then chmod 700 {folder}, or set XLATUNE_MACHINE_LOCK to the path "
-                "of another lock file"
-            )
-        os.fchmod(opened.fd, _CLOSED)
-    return folder
-
-
-def mode_in(folder: Path) -> int:
-    """Return the mode of files in a folder of ours; see `Folder.mode_of_files`."""
-    with Folder(folder) as opened:
-        return opened.mode_of_files
-
-
 def open_lock(path: Path) -> int:
-    """Return the descriptor of a lock file of ours, created if missing; it does not lock it.
-
-    The content stays as it is.
-
-    Raises:
-        NotOursError: it is a link, another user's file, or in a folder where others may write.
-        OSError: it cannot be opened.
-    """
+    """Return the descriptor of a lock file of ours, created if missing; see `Folder.open`."""
     make_folder(path.parent)
     return open_file(path, os.O_RDWR | os.O_CREAT)

@@ -126,16 +126,18 @@ def machine_lock() -> Path:
     """Return the file whose lock limits this machine to one trial of this user at a time.
 
     XLATUNE_MACHINE_LOCK names another file, for a machine that is split and for our own tests.
+    XDG_RUNTIME_DIR and TMPDIR are not used, because jobs, `su` and containers may have those of
+    another session.
 
     Raises:
-        SubmissionError: the folder of the file does not belong to this user.
+        SubmissionError: the file or its folder does not belong to this user.
     """
-    if path := os.environ.get(LOCK_VARIABLE):
-        return Path(path)
+    path = Path(os.environ.get(LOCK_VARIABLE) or f"/tmp/xlatune-{os.geteuid()}/machine.lock")  # noqa: S108 - checked
     try:
-        return secure_files.runtime_folder() / "machine.lock"
+        os.close(secure_files.open_lock(path))
     except OSError as error:
         raise SubmissionError(f"the machine's lock: {error}") from error
+    return path
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,9 +223,9 @@ class Executor(abc.ABC):
         del nodelist, resources
         return ()
 
-    def node_faults(self, nodelist: Sequence[str], *, partition: str) -> tuple[str, ...]:
+    def node_faults(self, nodelist: Sequence[str]) -> tuple[str, ...]:
         """Return what is wrong with nodes, one sentence for each fault; a busy node is fit."""
-        del nodelist, partition
+        del nodelist
         return ()
 
     def busy_note(self, nodelist: Sequence[str]) -> str:

@@ -39,6 +39,11 @@ _JOURNALS = JOURNAL.replace(RANK, "*")  # a pattern of the journals of all ranks
 _OUR_PROGRAMS = (payload.PROBE, *WORKERS)  # the names of the programs of `workers` in a spec
 _MOST_BYTES = 1 << 24  # the largest file that is read back; ours have some kilobytes
 _QUIET_S = 60.0  # a log that has not grown for this long may be that of a rank that hangs
+FOLLOWED = "followed-job.json"  # written if the trial's process itself submits a job and follows it
+_HARD = "hard:"  # the beginning of a line of the site's command that names a hard error
+_MOST_LINES = 20  # the most lines of a node's report that the ledger keeps
+_MOST_CHARS = 300  # the most characters that it keeps of such a line
+_R = TypeVar("_R", bound=Record)
 
 
 class ProcessRecord(Record, frozen=True, kw_only=True):
@@ -62,10 +67,8 @@ class ProcessRecord(Record, frozen=True, kw_only=True):
     @property
     def is_alive(self) -> bool:
         """Whether the process runs here and now."""
-        return (
-            payload.boot() == (self.host, self.boot_id)
-            and payload.start_ticks(self.pid) == self.start_ticks
-        )
+        now = payload.identity(self.pid)
+        return now["start_ticks"] > 0 and now.items() <= self.to_json().items()
 
 
 def start_detached(
@@ -92,64 +95,53 @@ def start_detached(
 def write_spec(folder: Path, spec: LaunchSpec) -> str:
     """Create the folder and the `spec.json` that the payload reads; return the spec's digest.
 
-    Texts that hold a secret go into a separate file, which is deleted when the attempt is over. A
-    process list shows the digest, so the last text of that file is random: the digest then reveals
-    nothing about the secrets. If the folder already has an equal spec, the digest stays the same,
-    because the job of that spec may have been accepted.
+    What holds a secret goes into a separate file, which is deleted when the attempt is over. A
+    process list shows the digest, so that file has a random text too: the digest then reveals
+    nothing about the secrets. That text is used again if the folder has one, so that an equal spec
+    has the same digest, because the job of that spec may have been accepted.
     """
     secure_files.make_folder(folder)
     plain, secrets = _split_secrets(spec)
     spec_bytes, secret_bytes = json.dumps(plain).encode("ascii"), b""
     with secure_files.Folder(folder) as opened:
-        if secrets:
-            secret_bytes = json.dumps([*secrets, _salt_for(opened, secrets)]).encode("ascii")
+        if any(secrets.values()):
+            salt = os.urandom(16).hex()
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                salt = str(read_json(opened.read(payload.SECRETS))["salt"])
+            secret_bytes = json.dumps({**secrets, "salt": salt}).encode("ascii")
             opened.write(payload.SECRETS, secret_bytes, mode=0o600)
         opened.write(payload.SPEC, spec_bytes)
     return payload.digest_of(spec_bytes, secret_bytes)
 
 
-def _salt_for(folder: secure_files.Folder, secrets: list[str]) -> str:
-    """Return the salt that the folder has for these secrets; a new one if it has none."""
-    try:
-        *before, salt = read_json(folder.read(payload.SECRETS))
-    except (OSError, ValueError, TypeError):
-        return os.urandom(16).hex()
-    return str(salt) if before == secrets else os.urandom(16).hex()
-
-
-def _split_secrets(spec: LaunchSpec) -> tuple[dict[str, Json], list[str]]:
-    """Return a spec with a mark in place of every text that holds a secret, and these texts."""
-    secrets: list[str] = []
+def _split_secrets(spec: LaunchSpec) -> tuple[dict[str, Json], dict[str, Any]]:
+    """Return a spec with a mark in place of every text that holds a secret, and what holds them."""
+    known = secrets_of(spec.env)
 
     def marked(text: str, redacted: str) -> str:
-        if text == redacted:
-            return text
-        secrets.append(text)
-        return f"{payload.SECRET_MARK}{len(secrets) - 1}"
+        return text if text == hide(redacted, known) else payload.SECRET_MARK
 
-    def marked_file(name: str, text: str) -> str:
+    shown = zip(spec.argv, command_without_secrets(spec.argv), strict=True)
+    argv = [marked(word, redacted) for word, redacted in shown]
+    redacted_env = without_secrets(spec.env)
+    env = {name: marked(value, redacted_env[name]) for name, value in spec.env.items()}
+    files = {
         # our programs hold no secret, and other ranks may read them when rank 0 has ended
-        if name in _OUR_PROGRAMS:
-            return text
-        return marked(text, hide(hide_assignments(text), known))
-
-    known = secrets_of(spec.env)
-    argv = zip(spec.argv, command_without_secrets(spec.argv), strict=True)
-    env = zip(spec.env.items(), without_secrets(spec.env).values(), strict=True)
-    plain = {
-        **spec.to_json(),
-        "argv": [marked(word, hide(redacted, known)) for word, redacted in argv],
-        "env": {name: marked(value, hide(redacted, known)) for (name, value), redacted in env},
-        "files": {name: marked_file(name, text) for name, text in spec.files.items()},
+        name: text if name in _OUR_PROGRAMS else marked(text, hide_assignments(text))
+        for name, text in spec.files.items()
     }
-    return plain, secrets
+    secrets = {
+        "argv": [*spec.argv] if payload.SECRET_MARK in argv else [],
+        "env": {name: spec.env[name] for name in env if env[name] == payload.SECRET_MARK},
+        "files": {name: spec.files[name] for name in files if files[name] == payload.SECRET_MARK},
+    }
+    return {**spec.to_json(), "argv": argv, "env": env, "files": files}, secrets
 
 
 def read_spec(folder: Path) -> LaunchSpec | None:
     """Return the spec that the payload was given; None if it cannot be read."""
     try:
-        data = read_json_file(folder / payload.SPEC)
-        return LaunchSpec.from_json(data) if data is not None else None
+        return read_record(folder / payload.SPEC, LaunchSpec)
     except (LedgerError, OSError):
         return None
 
@@ -164,6 +156,13 @@ def read_started(folder: Path) -> ProcessRecord | None:
     return _process(folder, "started")
 
 
+def _process(folder: Path, kind: str) -> ProcessRecord | None:
+    try:
+        return read_record(folder / payload.name_of(kind), ProcessRecord)
+    except LedgerError:  # how the attempt ended is known from its outcome or from the scheduler
+        return None
+
+
 def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     """Return the outcome of each rank that has ended so far, by rank; 0 is the first.
 
@@ -174,22 +173,13 @@ def read_outcomes(folder: Path) -> Mapping[int, Outcome]:
     first = folder / payload.name_of("outcome")
     for rank, path in [(0, first), *sorted(_by_rank(folder.glob("outcome.*.json")).items())]:
         try:
-            if (data := read_json_file(path)) is not None:
-                outcomes[rank] = Outcome.from_json(data)
+            if (outcome := read_record(path, Outcome)) is not None:
+                outcomes[rank] = outcome
         # no exception is raised, because it would stop every test of every session
-        except (LedgerError, OSError) as error:
-            reason = f"{path}: {_file_fault(error).removeprefix(f'{path}: ')}"
+        except LedgerError as error:
+            reason = str(error)
             outcomes[rank] = Outcome(state=State.FAILED, reason=reason, is_unreadable=True)
     return outcomes
-
-
-def _file_fault(error: LedgerError | OSError) -> str:
-    """Return what is wrong with the file itself; raise an error that is not about the file."""
-    if not isinstance(error, OSError):
-        return str(error)
-    if error.errno in secure_files.NO_FILE:
-        return error.strerror or str(error)
-    raise error
 
 
 def with_probe(spec: LaunchSpec, *, devices: bool, health: tuple[str, ...] = ()) -> LaunchSpec:
@@ -231,27 +221,19 @@ class NodeHealth(Record, frozen=True, kw_only=True):
     lines: tuple[str, ...]
 
 
-_R = TypeVar("_R", bound=Record)
-
-
 def _records(folder: Path, pattern: str, kind: type[_R]) -> list[_R]:
     """Return the records of an attempt's nodes; an unreadable one must not cost the trial."""
     records = []
     for path in sorted(folder.glob(pattern)):
         with contextlib.suppress(LedgerError, OSError):
-            records.append(kind.from_json(read_json_file(path)))
-    return records
+            records.append(read_record(path, kind))
+    return [record for record in records if record is not None]
 
 
 def read_environments(folder: Path) -> tuple[NodeEnvironment, ...]:
     """Return the environments of the nodes that the attempt ran on; () if it reported none."""
     environments = _records(folder, "environment*.json", NodeEnvironment)
     return tuple(sorted(environments, key=lambda environment: environment.name))
-
-
-_HARD = "hard:"  # the beginning of a line of the site's command that names a hard error
-_MOST_LINES = 20  # the most lines of a node's report that the ledger keeps
-_MOST_CHARS = 300  # the most characters that it keeps of such a line
 
 
 def node_findings(folder: Path) -> tuple[Finding, ...]:
@@ -265,17 +247,18 @@ def node_findings(folder: Path) -> tuple[Finding, ...]:
     if spec is None or not spec.node_health:
         return ()
     texts: list[tuple[FailureClass, str, str]] = []
-    for health in _records(folder, "health*.json", NodeHealth):
-        is_hard = {line: line.lower().startswith(_HARD) for line in health.lines}
-        hard = [line[len(_HARD) :].strip() for line in health.lines if is_hard[line]]
-        soft = [line for line in health.lines if not is_hard[line]]
-        if health.problem:
-            why = ": ".join((health.problem, *soft[-1:]))
-            texts.append((FailureClass.NODE_UNASKED, health.name, why))
+    reports = _records(folder, "health*.json", NodeHealth)
+    for report in reports:
+        hard = [line for line in report.lines if line.lower().startswith(_HARD)][:_MOST_LINES]
+        soft = [line for line in report.lines if not line.lower().startswith(_HARD)]
+        if report.problem:
+            why = ": ".join((report.problem, *soft[-1:]))
+            texts.append((FailureClass.NODE_UNASKED, report.name, why))
             soft = []
-        texts += [(FailureClass.NODE_FAULT, health.name, line) for line in hard[:_MOST_LINES]]
-        texts += [(FailureClass.NODE_SAID, health.name, line) for line in soft[:_MOST_LINES]]
-    if not any(folder.glob("health*.json")):
+        named = (line[len(_HARD) :].strip() for line in hard)
+        texts += [(FailureClass.NODE_FAULT, report.name, line) for line in named]
+        texts += [(FailureClass.NODE_SAID, report.name, line) for line in soft[:_MOST_LINES]]
+    if not reports:
         why = "the command was not run: the job was ended, or its launcher runs it elsewhere"
         texts.append((FailureClass.NODE_UNASKED, "", why))
     return tuple(
@@ -349,23 +332,6 @@ def _by_rank(paths: Iterable[Path]) -> dict[int, Path]:
     return by_rank
 
 
-def _process(folder: Path, kind: str) -> ProcessRecord | None:
-    """Return the process that a file names; None if there is no file, or it cannot be read.
-
-    An unreadable file is no error: a claim's file appears before its content, and how the attempt
-    ended is known from its outcome or from the scheduler.
-    """
-    try:
-        data = read_json_file(folder / payload.name_of(kind))
-        return None if data is None else ProcessRecord.from_json(data)
-    except (LedgerError, OSError) as error:
-        _file_fault(error)  # it raises an error that is not about the file
-        return None
-
-
-FOLLOWED = "followed-job.json"  # written if the trial's process itself submits a job and follows it
-
-
 def with_followed_job(outcome: Outcome, folder: Path) -> Outcome:
     """Return an outcome with id, nodes and start of the job that the trial made, if it made one."""
     try:
@@ -384,7 +350,7 @@ def read_json_file(path: Path) -> Json | None:
 
     Raises:
         LedgerError: the file is not ours, is too large, or holds no JSON.
-        OSError: the file cannot be read.
+        OSError: the file system does not answer.
     """
     try:
         text = secure_files.read_bytes(path, most_bytes=_MOST_BYTES)
@@ -392,6 +358,10 @@ def read_json_file(path: Path) -> Json | None:
         return None
     except secure_files.NotOursError as error:
         raise LedgerError(str(error)) from None
+    except OSError as error:
+        if error.errno not in secure_files.NO_FILE:
+            raise
+        raise LedgerError(f"{path}: {error.strerror}") from None
     try:
         data = read_json(text, is_strict=True)
     except ValueError as error:
@@ -401,3 +371,12 @@ def read_json_file(path: Path) -> Json | None:
             "written"
         ) from None
     return "null" if data is None else data  # None means that there is no file
+
+
+def read_record(path: Path, kind: type[_R]) -> _R | None:
+    """Return the record in a file; None if there is no file. Raises as `read_json_file` does."""
+    data = read_json_file(path)
+    try:
+        return None if data is None else kind.from_json(data)
+    except LedgerError as error:
+        raise LedgerError(f"{path}: {error}") from None

@@ -20,8 +20,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import Executor, Request, machine_lock, payload
 from pytest_xlatune.executors.folder import (
@@ -32,13 +30,13 @@ from pytest_xlatune.executors.folder import (
     write_spec,
 )
 from pytest_xlatune.model.errors import SubmissionError
-from pytest_xlatune.model.resources import Resources
 from pytest_xlatune.model.result import Outcome, State, Submission
 from pytest_xlatune.model.trial import LaunchSpec
 
 _log = logging.getLogger("pytest_xlatune.executors")
 _OUTPUT = "payload.txt"  # what the payload itself prints
-_STARTING_POLL_S = 0.02
+# the most seconds until a payload claims its attempt, and between two checks for that
+_STARTING_S, _STARTING_POLL_S = 120.0, 0.02
 # the variables of our environment that an interpreter needs to start
 _NEEDED = ("HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
@@ -56,11 +54,12 @@ class LocalExecutor(Executor):
     def submit(self, spec: LaunchSpec, request: Request) -> str:
         """Start the payload; return the job id, `<pid>.<start in clock ticks>`."""
         here, folder = os.uname().nodename, request.folder
-        nodes = request.resources.nodes
-        if set(request.nodelist) - {here, "localhost"} or nodes > 1:
+        nodes, ranks = request.resources.nodes, request.resources.tasks_per_node
+        if set(request.nodelist) - {here, "localhost"} or nodes > 1 or ranks > 1:
             raise SubmissionError(
-                f"the local executor runs on {here} only, found nodes "
-                f"{', '.join(request.nodelist) or nodes}; leave the node list out, or use Slurm"
+                f"the local executor starts one process, on {here} only; found nodes "
+                f"{', '.join(request.nodelist) or nodes} and tasks_per_node {ranks}; leave them "
+                "out, or use Slurm"
             )
         if (claim := read_claim(folder)) is None:
             lock = self._lock or machine_lock()
@@ -72,12 +71,19 @@ class LocalExecutor(Executor):
                 pid = start_detached(argv, environment, folder, log=folder / _OUTPUT)
             except (OSError, subprocess.SubprocessError) as error:
                 raise SubmissionError(f"{folder} could not be submitted: {error}") from error
+            until_s = time.monotonic() + _STARTING_S
             while payload.start_ticks(pid) is not None and not read_claim(folder):
+                if time.monotonic() > until_s:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 time.sleep(_STARTING_POLL_S)
             claim = read_claim(folder)
         if claim is None:
             text = secure_files.read_text(folder / _OUTPUT).strip()
-            reason = text[-500:] or "it printed nothing: is the disk full?"
+            reason = text[-500:] or (
+                f"it printed nothing: it was killed, the disk is full, or it claimed nothing in "
+                f"{_STARTING_S:.0f} s"
+            )
             raise SubmissionError(f"{folder} could not be submitted: the payload ended: {reason}")
         job_id = f"{claim.pid}.{claim.start_ticks}"
         _log.info("%s is job %s on this machine", request.job_name, job_id)
@@ -108,27 +114,6 @@ class LocalExecutor(Executor):
                     os.kill(claim.pid, signal.SIGTERM)
                     os.kill(claim.pid, signal.SIGCONT)
 
-    def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
-        """Return a fault if a trial asks for several ranks: only one process would be started."""
-        del nodelist
-        if resources.tasks_per_node == 1:
-            return ()
-        fault = (
-            f"tasks_per_node is {resources.tasks_per_node}, but the local executor starts one "
-            "process for each trial; let the launcher's command start the ranks, or use Slurm"
-        )
-        return (fault,)
-
-
-def _outcome_of(folder: Path) -> Outcome:
-    # the outcome is read again at the end, because it may have been written in the meantime
-    return (
-        _written_outcome(folder)
-        or _unfinished(folder)
-        or read_outcomes(folder).get(0)
-        or _lost(folder)
-    )
-
 
 def _written_outcome(folder: Path) -> Outcome | None:
     """Return the outcome that an attempt wrote itself; None if there is none or it is damaged."""
@@ -136,23 +121,23 @@ def _written_outcome(folder: Path) -> Outcome | None:
     return None if outcome is None or outcome.is_unreadable else outcome
 
 
-def _unfinished(folder: Path) -> Outcome | None:
-    """Return the outcome of a job that waits or runs; None if its process has ended."""
+def _outcome_of(folder: Path) -> Outcome:
+    if (written := _written_outcome(folder)) is not None:
+        return written
     claim, trainer = read_claim(folder), read_started(folder)
-    if claim is None or (claim.is_here and not claim.is_alive):
-        return None
-    reason = "" if claim.is_here else f"runs on {claim.host}; only that machine can see if it lives"
-    if trainer is None:
-        return Outcome(state=State.PENDING, reason=reason or "the machine is busy")
-    return Outcome(state=State.RUNNING, nodes=(trainer.host,), start_s=trainer.at_s, reason=reason)
-
-
-def _lost(folder: Path) -> Outcome:
-    if (folder / payload.CANCEL).exists():
-        lost = Outcome(state=State.CANCELLED, reason="ended before it could say how")
+    reason = ""
+    if claim is not None and not claim.is_here:
+        reason = f"runs on {claim.host}; only that machine can see if it lives"
+    if claim is not None and (claim.is_alive or reason):
+        state = State.RUNNING if trainer is not None else State.PENDING
+        reason = reason or ("the machine is busy" if trainer is None else "")
+    # the outcome is read again, because it may have been written in the meantime
+    elif (outcome := read_outcomes(folder).get(0)) is not None:
+        return outcome
+    elif (folder / payload.CANCEL).exists():
+        state, reason = State.CANCELLED, "ended before it could say how"
     else:
-        why = "its process ended without an outcome; it may have been killed"
-        lost = Outcome(state=State.LOST, reason=why)
-    if (trainer := read_started(folder)) is None:
-        return lost
-    return msgspec.structs.replace(lost, nodes=(trainer.host,), start_s=trainer.at_s)
+        state, reason = State.LOST, "its process ended without an outcome; it may have been killed"
+    if trainer is None:
+        return Outcome(state=state, reason=reason)
+    return Outcome(state=state, nodes=(trainer.host,), start_s=trainer.at_s, reason=reason)

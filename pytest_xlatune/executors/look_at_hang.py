@@ -38,25 +38,19 @@ _RANKS = (
 )
 # system calls by number: x86_64, and the generic table of aarch64 (asm/unistd_64.h, asm-generic)
 _X86 = {
-    0: "read", 1: "write", 7: "poll", 16: "ioctl", 17: "pread64", 19: "readv", 20: "writev",
-    23: "select", 24: "sched_yield", 35: "nanosleep", 42: "connect", 43: "accept", 44: "sendto",
-    45: "recvfrom", 46: "sendmsg", 47: "recvmsg", 61: "wait4", 73: "flock", 74: "fsync",
-    202: "futex", 230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat",
-    262: "newfstatat", 270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4",
-}  # fmt: skip
+    "sleeps": {35, 230},  # nanosleep, clock_nanosleep
+    # poll, select, sched_yield, wait4, futex, epoll_wait, waitid, pselect6, ppoll, epoll_pwait
+    "waits": {7, 23, 24, 61, 202, 232, 247, 270, 271, 281},
+    # read, write, ioctl, pread64, readv, writev, connect, accept, sendto, recvfrom, sendmsg,
+    # recvmsg, flock, fsync, accept4: the first argument is the descriptor
+    "reads": {0, 1, 16, 17, 19, 20, 42, 43, 44, 45, 46, 47, 73, 74, 288},
+}
 _ARM = {
-    22: "epoll_pwait", 29: "ioctl", 32: "flock", 56: "openat", 63: "read", 64: "write",
-    65: "readv", 66: "writev", 67: "pread64", 72: "pselect6", 73: "ppoll", 79: "newfstatat",
-    82: "fsync", 95: "waitid", 98: "futex", 101: "nanosleep", 115: "clock_nanosleep",
-    124: "sched_yield", 202: "accept", 203: "connect", 206: "sendto", 207: "recvfrom",
-    211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4",
-}  # fmt: skip
+    "sleeps": {101, 115},
+    "waits": {22, 72, 73, 95, 98, 124, 260},
+    "reads": {29, 32, 63, 64, 65, 66, 67, 82, 202, 203, 206, 207, 211, 212, 242},
+}
 _CALLS = _ARM if os.uname().machine == "aarch64" else _X86
-# calls whose first argument is the descriptor that they wait for
-_CALLS_ON_DESCRIPTORS = frozenset(
-    {"read", "readv", "pread64", "write", "writev", "recvfrom", "recvmsg", "sendto", "sendmsg",
-     "flock", "fsync", "accept", "accept4", "connect", "ioctl"}
-)  # fmt: skip
 # Thread 0x00007f12 (most recent call first):    Current thread 0x00007f12 [python3] (most recent
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
 #   File "/home/u/train.py", line 12 in step
@@ -76,8 +70,7 @@ def examine(processes: Mapping[int, Any], *, stacks: Path, log: Path, rank: int)
     at_s, quiet_s = time.time(), 0.0
     with contextlib.suppress(OSError):
         quiet_s = at_s - log.stat().st_mtime
-    seen = list(processes.items())[:_MOST_PROCESSES]
-    records = [_record(pid, process, rank) for pid, process in seen]
+    records = [_record(pid, processes[pid], rank) for pid in [*processes][:_MOST_PROCESSES]]
     until_s = time.monotonic() + _ALL_STACKS_S
     for record in records:
         record["stacks"] = _stacks_of(record, stacks, until_s)
@@ -134,20 +127,17 @@ def _rank(pid: int, default: int) -> tuple[int, int | None]:
 
 
 def _call(pid: int) -> tuple[str, str]:
-    """Return the main thread's system call, and the file or socket that it waits for."""
+    """Return the kind of the main thread's system call, and the file or socket that it reads."""
     # running      202 0x7f12 0x189 0x0 0x0 0x0 0xffffffff 0x7ffc 0x7f12      -1 0x7ffc 0x7f12
     words = _text(pid, "syscall").split()
     if words[:1] == ["running"]:
         return "running", ""
-    if not words or not words[0].isdigit():
-        return "", ""
-    call, link = _CALLS.get(int(words[0]), f"system call {words[0]}"), ""
-    if call in _CALLS_ON_DESCRIPTORS:
+    number = int(words[0]) if words and words[0].isdigit() else -1
+    call, link = next((kind for kind, numbers in _CALLS.items() if number in numbers), ""), ""
+    if call == "reads":
         with contextlib.suppress(OSError):
             link = str(Path(f"/proc/{pid}/fd/{int(words[1], 16) & 0xFFFFFFFF}").readlink())
-    if link.startswith("socket:["):
-        link = "a socket"
-    return call, link
+    return call, "a socket" if link.startswith("socket:[") else link
 
 
 def _stacks_of(record: dict[str, Any], stacks: Path, until_s: float) -> list[list[str]]:
@@ -161,24 +151,22 @@ def _stacks_of(record: dict[str, Any], stacks: Path, until_s: float) -> list[lis
         for path in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 links.add(str(path.readlink()))
-    return _faulthandler_stacks(pid, stacks, left_s) if str(stacks) in links else []
-
-
-def _faulthandler_stacks(pid: int, stacks: Path, left_s: float) -> list[list[str]]:
-    """Make the process write its stacks, and return them when their file no longer grows."""
-    before = _size(stacks)
+    if str(stacks) not in links:
+        return []
+    # the process writes its stacks; they are read when their file no longer grows
     with contextlib.suppress(OSError):
+        before = last = stacks.stat().st_size
         os.kill(pid, SIGNAL)
-    until_s, last = time.monotonic() + left_s, before
-    while time.monotonic() < until_s:
-        time.sleep(0.05)
-        now = _size(stacks)
-        if now > before and now == last:
-            break
-        last = now
-    with contextlib.suppress(OSError), stacks.open("rb") as file:
-        file.seek(before)
-        return parse_faulthandler(file.read(_MOST_BYTES).decode("utf-8", "replace"))
+        until_s = time.monotonic() + left_s
+        while time.monotonic() < until_s:
+            time.sleep(0.05)
+            now = stacks.stat().st_size
+            if now > before and now == last:
+                break
+            last = now
+        with stacks.open("rb") as file:
+            file.seek(before)
+            return parse_faulthandler(file.read(_MOST_BYTES).decode("utf-8", "replace"))
     return []
 
 
@@ -191,9 +179,3 @@ def parse_faulthandler(text: str) -> list[list[str]]:
         elif stacks and (frame := _FRAME.match(line)):
             stacks[-1].append(f"{frame['file']}:{frame['line']} {frame['function']}")
     return [stack[:_MOST_FRAMES] for stack in stacks[::-1][:_MOST_THREADS]]
-
-
-def _size(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.stat().st_size
-    return 0

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
+import hashlib
 import importlib.util
 import json
 import os
@@ -41,8 +43,8 @@ else:  # a script, on a node that cannot import our package
 Folder = secure_files.Folder
 NotOursError = secure_files.NotOursError
 SPEC = "spec.json"
-# Texts of the spec that contain a secret, such as HF_TOKEN. Other users may read the spec, which
-# therefore has `{xlatune.secret}<index>` instead.
+# What of the spec contains a secret, such as HF_TOKEN. Other users may read the spec, which
+# therefore has a mark instead.
 SECRETS = "secrets.json"
 SECRET_MARK = "{xlatune.secret}"  # noqa: S105 - no password
 CANCEL = "cancel"
@@ -102,8 +104,6 @@ def log_name(rank: int = 0) -> str:
 
 def digest_of(spec: bytes, secrets: bytes) -> str:
     """Return the digest of a spec and its secrets; `secrets` is b"" if there are none."""
-    import hashlib  # it loads OpenSSL, which most processes that import this module do not need
-
     return hashlib.sha256(b"%d %b%b" % (len(spec), spec, secrets)).hexdigest()
 
 
@@ -112,7 +112,7 @@ def forget_secrets(folder: Path) -> None:
     with contextlib.suppress(OSError), Folder(folder) as opened:
         try:
             files = json.loads(opened.read(SPEC)).get("files", {}).items()
-            marked = [name for name, text in files if text.startswith(SECRET_MARK)]
+            marked = [name for name, text in files if text == SECRET_MARK]
         except (OSError, ValueError, RecursionError, AttributeError):  # its content may be anything
             marked = []
         for name in (SECRETS, *marked):
@@ -142,22 +142,19 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
     Raises:
         NotOursError: the folder is not this user's; nothing was started.
     """
-    opened = Folder(Path(folder).absolute())
-    rank = int(os.environ.get("SLURM_PROCID") or 0)
-    # our files get the permissions of their folder; the trainer keeps its own umask
-    attempt = _Attempt(opened, rank, _Stop(), os.umask(0o777 & ~opened.mode))
+    attempt = _Attempt(Folder(Path(folder).absolute()), int(os.environ.get("SLURM_PROCID") or 0))
+    opened, rank = attempt.folder, attempt.rank
     claim = {**identity(os.getpid()), "at_s": time.time()}
     # if a session is killed while it submits, the next one submits again: two jobs may then start
     if not opened.create(name_of("claimed", rank), json.dumps(claim).encode("ascii")):
         return {"state": "failed", "reason": "another payload has claimed this attempt"}
     try:
         outcome = _run(attempt, machine_lock, digest)
-    # without an outcome the campaign would wait for the attempt
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 - without an outcome the campaign would wait for it
         outcome = _outcome("failed", reason=f"the payload failed: {type(error).__name__}: {error}")
     if rank == 0:
         forget_secrets(opened.path)
-    _write(opened, name_of("outcome", rank), outcome)
+    _write(attempt, "outcome", outcome)
     if outcome["state"] != "completed" and "SLURM_PROCID" in os.environ:
         sys.exit(outcome["exit_code"] or 128 + (outcome["signal"] or 0))
     return outcome
@@ -165,59 +162,49 @@ def run(folder: str, machine_lock: str = "", digest: str = "") -> dict[str, Any]
 
 def inherited(names: Iterable[str]) -> dict[bytes, bytes]:
     """Return variables of our environment, byte for byte; `SLURM_*` means all that begin so."""
-    patterns = tuple(map(_bytes, names))
+    patterns = [*map(_bytes, names)]
     return {
         name: value
         for name, value in os.environb.items()
-        if any(
-            name.startswith(pattern[:-1]) if pattern.endswith(b"*") else name == pattern
-            for pattern in patterns
-        )
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     }
 
 
-class _Stop:
-    """Lets a wait end early, when a signal arrives or a child ends.
+class _Attempt:
+    """This rank's share of an attempt.
 
     Attributes:
+        folder: the folder of the attempt.
+        rank: the rank of this process.
+        umask: that of the trainer; our files get the permissions of their folder.
         reason: which stop signal the payload has received, as a sentence; "" if none so far.
     """
 
-    def __init__(self) -> None:
-        self.reason = ""
-        self._pipe, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        os.set_blocking(self._pipe, False)
+    def __init__(self, folder: Folder, rank: int) -> None:
+        self.folder, self.rank, self.reason = folder, rank, ""
+        self.umask = os.umask(0o777 & ~folder.mode)
+        self._pipe, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # the interpreter writes the number of each signal here, so none is lost between two waits
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         for number in (*_STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a signal comes, or the timeout is over."""
+        """Sleep until a signal arrives, a child ends, or the timeout is over."""
         if select.select([self._pipe], [], [], max(0.0, timeout_s))[0]:
             for number in os.read(self._pipe, 4096):
                 if number in _STOP_SIGNALS and not self.reason:
                     self.reason = f"cancelled by {signal.Signals(number).name}"
 
 
-class _Attempt(NamedTuple):
-    """This rank's share of an attempt."""
-
-    folder: Folder
-    rank: int
-    stop: _Stop
-    umask: int  # that of the trainer
-
-
 def _run(attempt: _Attempt, machine_lock: str, digest: str) -> dict[str, Any]:
-    folder, stop = attempt.folder, attempt.stop
+    folder = attempt.folder
     # the files that the scheduler wrote so far
     secure_files.restrict_modes(folder.path / "submitit")
     spec = _read_spec(folder, digest)
     if machine_lock:
         spec["env"][HELD_LOCK] = machine_lock
-    for name, text in spec.get("files", {}).items():
+    for name, text in spec["files"].items():
         _write_file(folder, name, text, is_secret=name in spec["secret_files"])
     for name in spec.get("folders", ()):
         secure_files.make_folder(Path(name), folder.mode)
@@ -225,14 +212,13 @@ def _run(attempt: _Attempt, machine_lock: str, digest: str) -> dict[str, Any]:
         _write_file(folder, f"{_STACKS}/sitecustomize.py", _HOOK)
         # else Python creates it with the trainer's umask, and others might write code into it
         secure_files.make_folder(folder.path / _STACKS / "__pycache__", folder.mode)
-    with _machine(machine_lock, stop, folder) as has_machine:
-        if not has_machine or folder.has(CANCEL):
-            return _outcome("cancelled", reason=stop.reason or "cancelled before the start")
-        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _record_environment(spec, attempt)
-        if stop.reason:
-            return _outcome("cancelled", reason=stop.reason)
-        return _train(spec, attempt)
+    if machine_lock:
+        _take_machine(machine_lock, attempt)
+    if not attempt.reason and not folder.has(CANCEL):
+        _record_environment(spec, attempt)
+    if attempt.reason or folder.has(CANCEL):
+        return _outcome("cancelled", reason=attempt.reason or "cancelled before the start")
+    return _train(spec, attempt)
 
 
 def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
@@ -244,79 +230,75 @@ def _read_spec(folder: Folder, digest: str = "") -> dict[str, Any]:
         ValueError: it is not the spec that was submitted.
     """
     plain, secret_bytes = folder.read(SPEC), b""
-    spec: dict[str, Any] = json.loads(plain)
-    texts = (*spec["argv"], *spec.get("env", {}).values(), *spec.get("files", {}).values())
-    if any(text.startswith(SECRET_MARK) for text in texts):
+    spec: dict[str, Any] = {"env": {}, "files": {}, **json.loads(plain)}
+    if SECRET_MARK in (*spec["argv"], *spec["env"].values(), *spec["files"].values()):
         secret_bytes = folder.read(SECRETS)
     if digest and digest_of(plain, secret_bytes) != digest:
         raise ValueError(
             f"{SPEC} was changed after this job was submitted, so it was not run; find out what "
             "changed it"
         )
-    secrets = json.loads(secret_bytes or b"[]")
-
-    def with_secret(text: str) -> str:
-        is_mark = text.startswith(SECRET_MARK)
-        return secrets[int(text.removeprefix(SECRET_MARK))] if is_mark else text
-
-    files = spec.get("files", {}).items()
-    spec["secret_files"] = {name for name, text in files if text.startswith(SECRET_MARK)}
-    for kind in ("env", "files"):
-        spec[kind] = {name: with_secret(text) for name, text in spec.get(kind, {}).items()}
-    return spec | {"argv": [with_secret(word) for word in spec["argv"]]}
+    secrets = json.loads(secret_bytes or b'{"argv": [], "env": {}, "files": {}}')
+    return {
+        **spec,
+        "argv": secrets["argv"] or spec["argv"],
+        "env": spec["env"] | secrets["env"],
+        "files": spec["files"] | secrets["files"],
+        "secret_files": [*secrets["files"]],
+    }
 
 
 def _train(spec: Mapping[str, Any], attempt: _Attempt) -> dict[str, Any]:
-    folder, stop = attempt.folder, attempt.stop
     start_s, began_s = time.time(), time.monotonic()
     try:
-        trainer = _start(spec, attempt, has_hook=True)
+        trainer = _start(spec, attempt)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         reason = _not_started(error, spec["argv"][0])
         return _outcome("failed", start_s=start_s, reason=reason, is_started=False)
     try:
-        process = {**identity(trainer.pid), "at_s": start_s}
-        _write(folder, name_of("started", attempt.rank), process)
+        _write(attempt, "started", {**identity(trainer.pid), "at_s": start_s})
         deadline_s = began_s + spec["deadline_s"]
         _wait_for(trainer, attempt, deadline_s)
         # a scheduler signals the trainer and us together; on a busy node the trainer may end first
-        until_s = time.monotonic() + (_LATE_SIGNAL_S if _is_stop_signal(trainer.poll()) else 0.0)
-        while not stop.reason and time.monotonic() < until_s:
-            stop.wait(until_s - time.monotonic())
-        ended_by_itself, end_s = trainer.poll() is not None, time.time()
+        # its exit code then is -15, or 143 as a shell reports it
+        code = trainer.poll()
+        is_signalled = code is not None and {-code, code - 128} & {*_STOP_SIGNALS}
+        until_s = time.monotonic() + (_LATE_SIGNAL_S if is_signalled else 0.0)
+        while not attempt.reason and time.monotonic() < until_s:
+            attempt.wait(until_s - time.monotonic())
+        ended_by_itself, end_s = code is not None, time.time()
     finally:
-        _end_everything(trainer, stop)
+        _end_everything(trainer, attempt)
     code = trainer.returncode
     reason = ""
     # a trainer that has succeeded is measured, even if a stop signal arrives before its end is seen
-    if ended_by_itself and (code == 0 or not stop.reason):
+    if ended_by_itself and (code == 0 or not attempt.reason):
         state = "completed" if code == 0 else "failed"
-    elif stop.reason:
-        state, reason = "cancelled", stop.reason
+    elif attempt.reason:
+        state, reason = "cancelled", attempt.reason
     else:
         state, reason = "timeout", f"killed after {spec['deadline_s']} s, the trial's deadline"
     ended: dict[str, Any] = {"exit_code": code} if code is None or code >= 0 else {"signal": -code}
     if state == "completed":
         ended["end_s"] = end_s
     outcome = _outcome(state, start_s=start_s, reason=reason, **ended)
-    if spec.get("node_health") and not stop.reason:
-        until_s = min(deadline_s, time.monotonic() + HEALTH_S)
-        with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-            _record_health(spec["node_health"], attempt, until_s)
+    if spec.get("node_health") and not attempt.reason:
+        _record_health(spec["node_health"], attempt, deadline_s)
     return outcome
 
 
 def _wait_for(trainer: subprocess.Popen[bytes], attempt: _Attempt, deadline_s: float) -> None:
     """Wait for the trainer's end, a signal or the deadline; examine a trainer that hangs."""
-    stop, is_examined = attempt.stop, False
-    while trainer.poll() is None and not stop.reason and time.monotonic() < deadline_s:
-        stop.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
-        if not is_examined and trainer.poll() is None and attempt.folder.has(HUNG):
+    is_examined = False
+    while trainer.poll() is None and not attempt.reason:
+        is_late = time.monotonic() >= deadline_s
+        if not is_examined and (is_late or attempt.folder.has(HUNG)):
             _look_at_hang(attempt)
             is_examined = True
-    if not is_examined and trainer.poll() is None and not stop.reason:
-        _look_at_hang(attempt)  # the trainer is past its deadline
-    stop.wait(0)  # a signal that has arrived by now is the reason of the end
+        if is_late:
+            break
+        attempt.wait(min(deadline_s - time.monotonic(), _HUNG_POLL_S))
+    attempt.wait(0)  # a signal that has arrived by now is the reason of the end
 
 
 def _look_at_hang(attempt: _Attempt) -> None:
@@ -330,7 +312,7 @@ def _look_at_hang(attempt: _Attempt) -> None:
             log=path / log_name(attempt.rank),
             rank=attempt.rank,
         )
-        _write(attempt.folder, name_of("hang", attempt.rank), {"node": _node(), **processes})
+        _write(attempt, "hang", {"node": _node(), **processes})
 
 
 def _record_environment(spec: Mapping[str, Any], attempt: _Attempt) -> None:
@@ -341,28 +323,29 @@ def _record_environment(spec: Mapping[str, Any], attempt: _Attempt) -> None:
     """
     if not _is_first_on_node() or not attempt.folder.has(PROBE):
         return
-    environment: dict[str, Any] = {"name": _node(), "problems": []}
-    until_s, kind = time.monotonic() + PROBE_S, "environment"
-    program = str(attempt.folder.path / PROBE)
-    node = [sys.executable, "-I", "-S", program, "node", *spec.get("paths", ())]
-    commands = [node]
+    program, until_s = str(attempt.folder.path / PROBE), time.monotonic() + PROBE_S
+    commands = [[sys.executable, "-I", "-S", program, "node", *spec.get("paths", ())]]
     if spec.get("probe"):
         commands.append(spec["probe"])
-    for argv in commands:
-        lines, problem = _report({**spec, "argv": argv}, attempt, kind, until_s)
-        answers = [line for line in lines if line.startswith(_PROBE_MARK) and line.endswith("\n")]
-        if not answers:
-            why = f"{argv[0]}: {problem or 'no answer'}; see {kind}.{attempt.rank}.txt"
-            environment["problems"].append(why)
-            continue
-        answer = json.loads(answers[-1][len(_PROBE_MARK) :])
-        environment["problems"] += answer.pop("problems")
-        repositories = {**environment.get("repositories", {}), **answer.get("repositories", {})}
-        environment |= {**answer, "repositories": repositories}
-    _write(attempt.folder, name_of(kind, attempt.rank), environment)
+    problems: list[str] = []
+    repositories: dict[str, str] = {}
+    environment: dict[str, Any] = {"name": _node()}
+    with contextlib.suppress(OSError, ValueError):
+        for argv in commands:
+            lines, problem = _report({**spec, "argv": argv}, attempt, "environment", until_s)
+            answers = [line for line in lines if line.startswith(_PROBE_MARK) and line[-1] == "\n"]
+            if answers:
+                environment |= json.loads(answers[-1].removeprefix(_PROBE_MARK))
+                problems += environment["problems"]
+                repositories |= environment.get("repositories", {})
+            else:
+                why = f"{argv[0]}: {problem or 'no answer'}; see environment.{attempt.rank}.txt"
+                problems.append(why)
+        more = {"problems": problems, "repositories": repositories}
+        _write(attempt, "environment", environment | more)
 
 
-def _record_health(argv: list[str], attempt: _Attempt, until_s: float) -> None:
+def _record_health(argv: list[str], attempt: _Attempt, deadline_s: float) -> None:
     """Record what the site's command reports about this node, once for each node.
 
     The trainer has ended, so this does not disturb a measurement. The command gets none of the
@@ -370,10 +353,11 @@ def _record_health(argv: list[str], attempt: _Attempt, until_s: float) -> None:
     """
     if _is_first_on_node():
         spec = {"argv": argv, "inherit": _HEALTH_INHERITS}
-        lines, problem = _report(spec, attempt, "health", until_s)
-        texts = [text for line in lines if (text := line.strip())]
-        health = {"name": _node(), "problem": problem, "lines": texts}
-        _write(attempt.folder, name_of("health", attempt.rank), health)
+        until_s = min(deadline_s, time.monotonic() + HEALTH_S)
+        with contextlib.suppress(OSError, ValueError):
+            lines, problem = _report(spec, attempt, "health", until_s)
+            texts = [text for line in lines if (text := line.strip())]
+            _write(attempt, "health", {"name": _node(), "problem": problem, "lines": texts})
 
 
 def _is_first_on_node() -> bool:
@@ -388,14 +372,14 @@ def _report(
     before = len(attempt.folder.read(log)) if attempt.folder.has(log) else 0
     try:
         program = _start(spec, attempt, log=log)
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         return [], _not_started(error, spec["argv"][0])
     try:
-        while program.poll() is None and not attempt.stop.reason and time.monotonic() < until_s:
-            attempt.stop.wait(until_s - time.monotonic())
+        while program.poll() is None and not attempt.reason and time.monotonic() < until_s:
+            attempt.wait(until_s - time.monotonic())
         is_late = program.poll() is None
     finally:
-        _end_everything(program, attempt.stop)
+        _end_everything(program, attempt)
     code = program.returncode
     problem = ""
     if is_late:
@@ -415,18 +399,8 @@ def _not_started(error: Exception, program: str) -> str:
     return f"{shown} could not be started: {text}{folder}"
 
 
-def _is_stop_signal(code: int | None) -> bool:
-    """Return whether an exit code means a stop signal: -15, or 143 as a shell reports it."""
-    return code is not None and (-code in _STOP_SIGNALS or code - 128 in _STOP_SIGNALS)
-
-
-def _start(
-    spec: Mapping[str, Any],
-    attempt: _Attempt,
-    *,
-    log: str = "",
-    has_hook: bool = False,
-) -> subprocess.Popen[bytes]:
+def _start(spec: Mapping[str, Any], attempt: _Attempt, *, log: str = "") -> subprocess.Popen[bytes]:
+    """Start the trainer, or a program with a log of its own."""
     folder = attempt.folder
     # the command and its working directory use the path, which may lead to another folder by now
     if not folder.is_in_place:
@@ -445,7 +419,7 @@ def _start(
             os._exit(1)
 
     environment = environment_of(spec, attempt)
-    if has_hook:
+    if not log:
         _hook(environment, spec["argv"][0], attempt)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     with os.fdopen(folder.open(log or log_name(attempt.rank), append), "ab") as written:
@@ -477,7 +451,7 @@ def _hook(environment: dict[bytes, bytes], program: str, attempt: _Attempt) -> N
         environment[b"PYTHONPATH"] = b":".join(filter(None, paths))
 
 
-def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
+def _end_everything(trainer: subprocess.Popen[bytes], attempt: _Attempt) -> None:
     """End the trainer and all our descendants by SIGTERM, then by SIGKILL until none is left.
 
     A process that left the trainer's session gets SIGTERM only after the trainer has ended, because
@@ -486,18 +460,16 @@ def _end_everything(trainer: subprocess.Popen[bytes], stop: _Stop) -> None:
     """
     if not _is_anything_left(trainer):
         return
-    until_s = time.monotonic() + GRACE_S
-    _signal_all(signal.SIGTERM, session=trainer.pid)
-    is_ended = False
-    while _is_anything_left(trainer) and time.monotonic() < until_s:
-        if not is_ended and trainer.returncode is not None:
+    family = _descendants().items()
+    _signal((pid for pid, process in family if process.session == trainer.pid), signal.SIGTERM)
+    kill_s, is_ended = time.monotonic() + GRACE_S, False
+    while _is_anything_left(trainer) and time.monotonic() < kill_s + _REAP_LIMIT_S:
+        if time.monotonic() >= kill_s:
+            _signal(_descendants(), signal.SIGKILL)  # again and again: they may fork
+        elif not is_ended and trainer.returncode is not None:
             is_ended = True
-            _signal_all(signal.SIGTERM)
-        stop.wait(_REAP_POLL_S)
-    until_s = time.monotonic() + _REAP_LIMIT_S
-    while _is_anything_left(trainer) and time.monotonic() < until_s:
-        _signal_all(signal.SIGKILL)  # again and again: they may fork
-        stop.wait(_REAP_POLL_S)
+            _signal(_descendants(), signal.SIGTERM)
+        attempt.wait(_REAP_POLL_S)
 
 
 def _is_anything_left(trainer: subprocess.Popen[bytes]) -> bool:
@@ -512,16 +484,10 @@ def _is_anything_left(trainer: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def _signal_all(number: signal.Signals, session: int | None = None) -> None:
-    """Signal our descendants that belong to a session; all our descendants if it is None."""
-    for pid, process in _descendants().items():
-        if session in (None, process.session):
-            _kill(pid, number)
-
-
-def _kill(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 class _Process(NamedTuple):
@@ -541,42 +507,32 @@ def _stat(pid: int) -> _Process | None:
     return _Process(state, int(fields[0]), int(fields[2]), int(fields[18]))
 
 
-def _processes() -> dict[int, _Process]:
-    names = (entry.name for entry in Path("/proc").iterdir())
-    processes = ((int(name), _stat(int(name))) for name in names if name.isdigit())
-    return {pid: process for pid, process in processes if process is not None}
-
-
 def _descendants() -> dict[int, _Process]:
     """Return all processes below this one, with those that have ended and were not waited for."""
-    processes = _processes()
-    family = {os.getpid()}
-    while True:
-        children = {pid for pid, process in processes.items() if process.parent in family}
-        if children <= family:
-            break
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    processes = {pid: process for pid in pids if (process := _stat(pid)) is not None}
+    family: dict[int, _Process] = {}
+    while children := {
+        pid: process
+        for pid, process in processes.items()
+        if process.parent in (os.getpid(), *family) and pid not in family
+    }:
         family |= children
-    return {pid: processes[pid] for pid in sorted(family - {os.getpid()})}
+    return family
 
 
-@contextlib.contextmanager
-def _machine(lock: str, stop: _Stop, folder: Folder) -> Iterator[bool]:
-    """Hold the machine's lock in the block; yield False if we must stop before we have it."""
-    if not lock:
-        yield True
-        return
-    with os.fdopen(secure_files.open_lock(Path(lock))) as file:
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            stop.wait(_LOCK_POLL_S)
-            # a payload that was cancelled before its claim has received no signal
-            if stop.reason or folder.has(CANCEL):
-                yield False
-                return
-        _end_leftovers(lock)
-        yield True
+def _take_machine(lock: str, attempt: _Attempt) -> None:
+    """Wait for the machine's lock, until we must stop; this process holds it until it ends."""
+    file = secure_files.open_lock(Path(lock))
+    # a payload that was cancelled before its claim has received no signal
+    while not attempt.reason and not attempt.folder.has(CANCEL):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            attempt.wait(_LOCK_POLL_S)
+        else:
+            _end_leftovers(lock)
+            break
 
 
 def _end_leftovers(lock: str) -> None:
@@ -589,18 +545,16 @@ def _end_leftovers(lock: str) -> None:
     mark = _bytes(f"{HELD_LOCK}={lock}")
     until_s = time.monotonic() + _REAP_LIMIT_S
     while time.monotonic() < until_s:
-        left = [pid for pid in _processes() if pid != os.getpid() and _has_variable(pid, mark)]
+        left = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in path.read_bytes().split(b"\0"):
+                    left.append(int(path.parent.name))
+        left = [pid for pid in left if pid != os.getpid()]
         if not left:
             return
-        for pid in left:
-            _kill(pid, signal.SIGKILL)
+        _signal(left, signal.SIGKILL)
         time.sleep(_REAP_POLL_S)
-
-
-def _has_variable(pid: int, variable: bytes) -> bool:
-    with contextlib.suppress(OSError):
-        return variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return False
 
 
 def filled(text: str, attempt: _Attempt) -> bytes:
@@ -623,15 +577,13 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def boot() -> tuple[str, str]:
-    """Return this machine's host name and the id of its current boot."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    return os.uname().nodename, boot_id.strip()
-
-
 def identity(pid: int) -> dict[str, Any]:
-    """Return what distinguishes a process of this machine from later ones of the same id."""
-    host, boot_id = boot()
+    """Return what distinguishes a process of this machine from later ones of the same id.
+
+    Its `start_ticks` are 0 if it has ended.
+    """
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    host = os.uname().nodename
     return {"host": host, "boot_id": boot_id, "pid": pid, "start_ticks": start_ticks(pid) or 0}
 
 
@@ -663,8 +615,8 @@ def _place_of(folder: Folder, name: str) -> Iterator[tuple[Folder, str]]:
         yield folder, last
 
 
-def _write(folder: Folder, name: str, data: Mapping[str, Any]) -> None:
-    folder.write(name, json.dumps(data).encode("ascii"))
+def _write(attempt: _Attempt, kind: str, data: Mapping[str, Any]) -> None:
+    attempt.folder.write(name_of(kind, attempt.rank), json.dumps(data).encode("ascii"))
 
 
 def payload_argv(folder: Path, *words: str) -> list[str]:

@@ -8,6 +8,7 @@ read counts as empty. Measurements are only in the ledger.
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 
 import msgspec
@@ -46,4 +47,5 @@ def read_now(folder: Path) -> Now:
 def write_now(folder: Path, now: Now) -> None:
     """Replace the file. If it cannot be written, the old one stays: it contains no measurement."""
     with contextlib.suppress(OSError):
-        secure_files.write_json(folder / NOW, without_secrets(now.to_json()))
+        text = json.dumps(without_secrets(now.to_json()))
+        secure_files.write_bytes(folder / NOW, text.encode("ascii"))

@@ -22,12 +22,6 @@ from pytest_xlatune.model.record import Record
 
 _MOST_RANKS = 1 << 16
 _STEPS_APART = 2  # the line of the last step may not have been printed yet
-_SLEEPING = frozenset({"nanosleep", "clock_nanosleep"})
-# waiting for another thread or process, or for one of many descriptors
-_WAITING = frozenset(
-    {"futex", "epoll_wait", "epoll_pwait", "poll", "ppoll", "select", "pselect6"}
-    | {"wait4", "waitid", "sched_yield"}
-)
 _DEVICES = ("/dev/kfd", "/dev/nvidia", "/dev/dri", "/dev/infiniband", "/dev/accel", "/dev/vfio")
 # files of frames that are not the user's:  /usr/lib/python3.11/threading.py    <frozen runpy>
 _OF_OTHERS = re.compile(r"<frozen |.*/(?:site|dist)-packages/|.*/lib/python3\.\d+/")
@@ -43,7 +37,7 @@ class SeenProcess(Record, frozen=True, kw_only=True):
     ranks: int | None = None  # number of ranks; None if its launcher does not say
     state: str  # the kernel's letter: R, S, D, T, t, Z
     threads: int
-    call: str  # system call of the main thread; "running" if it is in none
+    call: str  # what the main thread's system call does: sleeps, waits, reads; "running" if in none
     channel: str  # where it waits in the kernel
     on: str  # file or pipe of the call, or `a socket`; "" if none
     # Python's stacks, the main thread's first, the innermost frame first: `FILE:LINE NAME`
@@ -221,9 +215,9 @@ def _doing(process: SeenProcess) -> Doing:
     states = {"T": Doing.STOPPED, "t": Doing.STOPPED, "Z": Doing.GONE, "D": Doing.DISK}
     if process.state in states:
         return states[process.state]
-    if process.call in _SLEEPING:
+    if process.call == "sleeps":
         return Doing.SLEEPS
-    if process.call in _WAITING or process.on.startswith(_DEVICES):
+    if process.call == "waits" or process.on.startswith(_DEVICES):
         return Doing.WAITS
     if process.on:
         return Doing.READS

@@ -102,8 +102,7 @@ def check_site(
     faults += executor.faults(nodelist=nodes, resources=site.resources)
     if executor.is_here:
         return Preflight(faults=(*faults, *_absent(needed)))
-    partition = site.resources.options.get("partition", "")
-    node_faults = executor.node_faults(nodes, partition=partition) if nodes else ()
+    node_faults = executor.node_faults(nodes) if nodes else ()
     # A busy node is no fault, because a sweep may wait in the queue over night.
     busy = "" if is_busy or not nodes else executor.busy_note(nodes)
     notes = [busy] if busy else []

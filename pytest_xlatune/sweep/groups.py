@@ -25,7 +25,7 @@ from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
-from pytest_xlatune.model.redact import command_without_secrets, shown_value
+from pytest_xlatune.model.redact import command_without_secrets, without_secrets
 from pytest_xlatune.model.resources import Resources, RetryPolicy
 from pytest_xlatune.model.written import CheckedStruct
 from pytest_xlatune.report.exports import formats
@@ -253,7 +253,12 @@ class SettingsGroup(Struct, frozen=True, kw_only=True, metaclass=_Keywords):
         )
 
     def __repr__(self) -> str:
-        fields = (f"{name}={shown_value(getattr(self, name))!r}" for name in self.__struct_fields__)
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        for name, value in values.items():
+            if isinstance(value, Mapping):
+                texts = {key: text for key, text in value.items() if isinstance(text, str)}
+                values[name] = {**value, **without_secrets(texts)}
+        fields = (f"{name}={value!r}" for name, value in values.items())
         return f"{type(self).__name__}({', '.join(fields)})"
 
 

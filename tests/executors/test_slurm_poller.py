@@ -333,7 +333,7 @@ def standing_step(
         "shared": (ENDLESS.replace("ibe=NO", "ibe=OK"), 290, "node002",
                    AllocationOver("salloc --exclusive")),
         "another node": (ENDLESS, 290, "node009",
-                         SubmissionError(r"node009 is not in .* has node\[002-003\]")),
+                         AllocationOver(r"node009 is not in .* has node\[002-003\]")),
         "away": ("", 290, "node002", SchedulerDown("does not show allocation 31: ")),
     },
 )  # fmt: skip

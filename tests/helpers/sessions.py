@@ -61,7 +61,7 @@ class QuickExecutor(LocalExecutor):
         if not job.exists():
             digest = write_spec(folder, spec)
             secure_files.write_bytes(job, f"{os.getpid()}.{time.monotonic_ns()}".encode())
-            with mock.patch.multiple(payload, **QUICK), mock.patch("os.umask", return_value=0o22):
+            with mock.patch.multiple(payload, **QUICK):
                 payload.run(str(folder), digest=digest)
             secure_files.restrict_modes(folder)
         return secure_files.read_text(job)
@@ -96,7 +96,9 @@ def _ended_by_itself(*_: object) -> None:
 
 # what of the payload watches a process
 QUICK: dict[str, Any] = {
-    "_Stop": lambda: SimpleNamespace(reason="", wait=lambda _: None),
+    "_Attempt": lambda folder, rank: SimpleNamespace(
+        folder=folder, rank=rank, reason="", wait=lambda _: None
+    ),
     "_start": _start,
     "_wait_for": _ended_by_itself,
     "_end_everything": _ended_by_itself,

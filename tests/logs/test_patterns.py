@@ -391,7 +391,7 @@ AT = ("/x/site-packages/jax/_src/array.py:8 _value", "/home/u/train.py:40 main")
 def process(rank: int, **said: Any) -> SeenProcess:
     usual = {
         "pid": 100 + rank, "parent": 1, "name": "python", "rank": rank, "state": "S",
-        "threads": 30, "call": "futex", "channel": "futex_wait", "on": "",
+        "threads": 30, "call": "waits", "channel": "futex_wait", "on": "",
         "stacks": (AT,),
     }  # fmt: skip
     return SeenProcess(**{**usual, **said})
@@ -411,8 +411,8 @@ ELSEWHERE = (("/home/u/data.py:9 load", "/home/u/train.py:38 main"),)
 
 
 FOUR: dict[int, dict[str, Any]] = {rank: {} for rank in range(4)}
-READS = {"call": "recvfrom", "on": "a socket"}
-FILE = {"call": "read", "on": "/data/shard-7"}
+READS = {"call": "reads", "on": "a socket"}
+FILE = {"call": "reads", "on": "/data/shard-7"}
 LATE = {0: 9, 1: 9, 2: 7, 3: 9}
 OTHERS = "; 3 other ranks waiting in train.py:40 main"
 # what rank 2 of four does, while the others wait at one place -> what is said of it
@@ -422,12 +422,12 @@ ODD: dict[str, tuple[dict[str, Any], str]] = {
     "died": (
         {"state": "Z", "threads": 1, "stacks": ()}, "its program has ended (unknown)"),
     "a file system that is away": (
-        {"state": "D", "call": "openat", "channel": "rpc_wait_bit_killable"},
+        {"state": "D", "call": "", "channel": "rpc_wait_bit_killable"},
         "in an uninterruptible wait of the kernel (rpc_wait_bit_killable) in train.py:40 main"),
     "a server is silent": (
-        {"call": "recvfrom", "on": "a socket", "stacks": ELSEWHERE},
+        {"call": "reads", "on": "a socket", "stacks": ELSEWHERE},
         "waits for a socket in data.py:9 load"),
-    "asleep": ({"call": "clock_nanosleep", "stacks": ELSEWHERE}, "sleeps in data.py:9 load"),
+    "asleep": ({"call": "sleeps", "stacks": ELSEWHERE}, "sleeps in data.py:9 load"),
     "a loop of Python": (
         {"call": "running", "state": "R", "stacks": ELSEWHERE},
         "computes on the host in data.py:9 load"),
@@ -439,7 +439,7 @@ JOBS: dict[str, tuple[dict[int, Any], dict[str, Any], tuple[int, ...], str]] = {
     **{name: ({**FOUR, 2: odd}, {}, (2,), f"rank 2 on n1 is behind: {said}{OTHERS}")
        for name, (odd, said) in ODD.items()},
     "two are enough where one waits": (
-        {0: {"call": "clock_nanosleep"}, 1: {}}, {}, (0,), "sleeps in train.py:40 main"),
+        {0: {"call": "sleeps"}, 1: {}}, {}, (0,), "sleeps in train.py:40 main"),
     "which of two that wait cannot be told": (
         {0: {"stacks": ELSEWHERE}, 1: {}}, {}, (), "no rank of 2 stands out"),
     "waits in a socket's read": (
@@ -447,7 +447,7 @@ JOBS: dict[str, tuple[dict[int, Any], dict[str, Any], tuple[int, ...], str]] = {
     "a file that does not come holds most up": (
         {0: FILE, 1: FILE, 2: {}, 3: FILE}, {}, (0, 1, 3), "waits for /data/shard-7"),
     "a call of the driver is a wait": (
-        {0: {}, 1: {"call": "ioctl", "on": "/dev/kfd"}, 2: {}}, {}, (), "no rank stands out"),
+        {0: {}, 1: {"call": "reads", "on": "/dev/kfd"}, 2: {}}, {}, (), "no rank stands out"),
     "all alike": (FOUR, {}, (), "all 4 are waiting in train.py:40 main"),
     "two steps behind": (FOUR, {"steps": LATE}, (2,), "is behind after step 7"),
     "one step behind": (FOUR, {"steps": {**LATE, 2: 8}}, (), "no rank stands out"),

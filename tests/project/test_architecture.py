@@ -124,7 +124,6 @@ INSIDE = {
     ("guests/cvs/options.py", "pytest_xlatune.guests.cvs"),
     # programs of a node, which find us only in a process of ours
     ("executors/payload.py", "ctypes"),
-    ("executors/payload.py", "hashlib"),
 }
 
 

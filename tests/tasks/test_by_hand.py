@@ -179,7 +179,7 @@ def look(rank: int, **told: object) -> str:
     """What a node saw of a process that stands still."""
     process = {
         "pid": 9 + rank, "parent": 1, "name": "python", "rank": rank, "ranks": 2, "state": "S",
-        "threads": 9, "call": "futex", "channel": "", "on": "",
+        "threads": 9, "call": "waits", "channel": "", "on": "",
         "stacks": [["/u/train.py:4 main"]], **told,
     }  # fmt: skip
     node = {"node": f"n{rank}", "rank": rank, "at_s": 1e9, "quiet_s": 700.0}

@@ -19,12 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_xlatune import locks, secure_files
-from pytest_xlatune.executors import (
-    QueueFull,
-    Request,
-    SchedulerDown,
-    payload,
-)
+from pytest_xlatune.executors import QueueFull, Request, SchedulerDown, payload
 from pytest_xlatune.executors.folder import write_spec
 from pytest_xlatune.executors.slurm import _script as script
 from pytest_xlatune.executors.slurm._commands import (
@@ -36,7 +31,7 @@ from pytest_xlatune.executors.slurm._commands import (
     squeue,
 )
 from pytest_xlatune.executors.slurm._poller import reused_id_outcome
-from pytest_xlatune.executors.slurm._script import SBATCH_LOCK, SCRIPTS, SLURM_LOGS_IN, site_options
+from pytest_xlatune.executors.slurm._script import SBATCH_LOCK, SCRIPTS, site_options
 from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import ConfigError, SubmissionError
 from pytest_xlatune.model.hosts import compress
@@ -87,18 +82,6 @@ class SlurmExecutor(OnSlurm):
                 return job_id
         digest = write_spec(folder, spec)
         secure_files.make_folder(folder / SCRIPTS)
-        try:
-            return self._call_sbatch(folder, request, arguments, digest)
-        except (SchedulerDown, QueueFull):
-            raise
-        except SubmissionError:
-            with contextlib.suppress(OSError):
-                (folder / payload.CANCEL).touch()
-            raise
-
-    def _call_sbatch(
-        self, folder: Path, request: Request, arguments: Mapping[str, Any], digest: str
-    ) -> str:
         name, where = request.job_name, compress(request.nodelist) or "any node"
         for wait_s in (*RETRY_AFTER_S, None):
             reply = script.submit(folder, arguments, digest=digest)
@@ -106,7 +89,7 @@ class SlurmExecutor(OnSlurm):
                 break  # if it is late, the next call of `submit` looks for the job first
             # At a limit on jobs nothing is repeated here, because for these 30 s no job would be
             # polled, and in the end the running trial would be cancelled.
-            is_repeated = reply.trouble.is_passing and reply.trouble is not Trouble.FULL
+            is_repeated = reply.trouble not in (Trouble.FULL, Trouble.FOR_GOOD)
             if is_repeated and wait_s is not None:
                 _log.warning("%s is submitted again in %g s: %s", name, wait_s, reply.error)
                 self._sleep(wait_s)
@@ -124,7 +107,9 @@ class SlurmExecutor(OnSlurm):
             raise SchedulerDown(reason)
         if reply.trouble is Trouble.FULL:
             raise QueueFull(reason)
-        tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if reply.trouble.is_passing else ""
+        with contextlib.suppress(OSError):  # if the job was accepted nevertheless, it runs nothing
+            (folder / payload.CANCEL).touch()
+        tries = f" (tried {1 + len(RETRY_AFTER_S)} times)" if is_repeated else ""
         raise SubmissionError(f"{reason}{tries}; the script is in {folder / SCRIPTS}")
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
@@ -142,9 +127,8 @@ class SlurmExecutor(OnSlurm):
             SchedulerDown: the controller cannot be asked.
         """
         folder, job_name = request.folder.resolve(), request.job_name
-        names = [path.name for path in (folder / SCRIPTS).glob("[0-9]*_*")]
-        ids = [match[1] for match in map(_ACCEPTED.fullmatch, names) if match is not None]
-        if ids:
+        found = map(_ACCEPTED.fullmatch, (path.name for path in (folder / SCRIPTS).glob("*")))
+        if ids := [match[1] for match in found if match is not None]:
             _log.info("%s is job %s: its folder says so", job_name, min(ids, key=int))
             return min(ids, key=int)
         # without the user, squeue would fetch the jobs of all users first
@@ -165,17 +149,12 @@ class SlurmExecutor(OnSlurm):
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Ask Slurm at most once every few seconds; see `Poller.poll`."""
-        latest = {submission.job_id: submission for submission in submissions}
-        known = self._poller.poll(
-            {job_id: root / submission.folder for job_id, submission in latest.items()}
-        )
-        # an earlier submission whose job id the controller gave to a later one
-        replaced = [
-            submission for submission in submissions if latest[submission.job_id] is not submission
-        ]
-        return known | {
+        # the controller may have given the job id of an earlier submission to a later one
+        latest = {submission.job_id: root / submission.folder for submission in submissions}
+        return self._poller.poll(latest) | {
             submission.folder: reused_id_outcome(root / submission.folder, submission.job_id)
-            for submission in replaced
+            for submission in submissions
+            if latest[submission.job_id] != root / submission.folder
         }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
@@ -189,8 +168,7 @@ class SlurmExecutor(OnSlurm):
         ours = []
         for submission in submissions:
             job_id, folder = submission.job_id, root / submission.folder
-            # on a full disk the mark cannot be written, but the job must still be ended
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # on a full disk the mark cannot be written
                 (folder / payload.CANCEL).touch()
             answer = self._run(["scontrol", "show", "job", "-o", job_id])
             job = parse_scontrol(answer.out).get(job_id)
@@ -218,7 +196,6 @@ def arguments_of(request: Request) -> dict[str, Any]:
         )
     options, srun_args = site_options(resources.options)
     scripts = shlex.quote(str(folder / SCRIPTS))
-    login = [] if options.get("export") == SLURM_LOGS_IN else [f". {shlex.quote(str(LOGIN))}"]
     arguments: dict[str, Any] = {
         "job_name": request.job_name,
         "comment": request.comment,
@@ -227,7 +204,7 @@ def arguments_of(request: Request) -> dict[str, Any]:
         "exclusive": True,
         "time": math.ceil(resources.time_limit_s / 60),
         "setup": [
-            *login,
+            f". {shlex.quote(str(LOGIN))}",
             "unset SLURM_JWT",
             "# the session that submits may die before it can write the job's number down",
             f': > {scripts}/"$SLURM_JOB_ID"_begun',

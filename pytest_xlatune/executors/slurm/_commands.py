@@ -43,8 +43,6 @@ _NEEDED = _LOCATING | {
     "HOME", "KRB5CCNAME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SHELL", "TZ",
     "USER",
 }  # fmt: skip
-# variables that Python's readline sets for child processes without changing os.environ
-_SET_BY_READLINE = ("COLUMNS", "LINES")
 
 
 class Trouble(StrEnum):
@@ -54,14 +52,8 @@ class Trouble(StrEnum):
     AWAY = "away"  # the controller is down or busy: repeat the question later
     FULL = "full"  # a site's limit on jobs is reached: repeat it when other jobs have ended
     FOR_NOW = "for-now"  # a passing trouble: repeat it in a moment
-    UNCLEAR = "unclear"  # the output does not show whether the command took effect
     UNKNOWN_JOB = "unknown-job"  # the controller answers, and has no such job
     FOR_GOOD = "for-good"  # a lasting error: do not repeat the command
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether the same command may succeed later."""
-        return self in (Trouble.AWAY, Trouble.FULL, Trouble.FOR_NOW, Trouble.UNCLEAR)
 
 
 # What Slurm's error messages mean; the first row with a match decides. Munge's errors, `I/O error
@@ -91,9 +83,10 @@ _TROUBLES: tuple[tuple[Trouble, re.Pattern[str]], ...] = (
         re.IGNORECASE)),
     # sbatch: error: Batch job submission failed: I/O error writing script/environment to file
     # sbatch: error: Batch job submission failed: Unspecified error
+    # sbatch ended with 0 and named no job (our own words)
     (Trouble.FOR_NOW, re.compile(
         r"resource temporarily unavailable|i/o error writing script|unspecified error"
-        r"|unable to create (?:step|job)|stale file handle|input/output error",
+        r"|unable to create (?:step|job)|stale file handle|input/output error|named no job",
         re.IGNORECASE)),
 )  # fmt: skip
 
@@ -106,7 +99,6 @@ class Reply:
     out: str = ""  # its standard output
     err: str = ""  # its standard error, or our reason why it failed
     is_late: bool = False  # whether it was ended because it took too long
-    is_unclear: bool = False  # whether `out` and `err` leave open if the command took effect
 
     @property
     def error(self) -> str:
@@ -120,8 +112,6 @@ class Reply:
             return Trouble.NONE
         if self.is_late:
             return Trouble.AWAY
-        if self.is_unclear:
-            return Trouble.UNCLEAR
         error = self.error
         troubles = (trouble for trouble, pattern in _TROUBLES if pattern.search(error))
         return next(troubles, Trouble.FOR_GOOD)
@@ -132,8 +122,12 @@ Run = Callable[[Sequence[str]], Reply]
 
 def run_command(argv: Sequence[str]) -> Reply:
     """Run one of Slurm's commands in a known environment."""
-    began_s, dropped = time.monotonic(), steering_names(os.environ)
-    inherited = {name: value for name, value in os.environ.items() if name not in dropped}
+    began_s = time.monotonic()
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _LOCATING or not name.startswith(_STEERING)
+    }
     reply = run_program(argv, env={**inherited, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"})
     if reply.is_late:
         # jobs and nodes that an incomplete table lacks would be taken for gone
@@ -143,9 +137,7 @@ def run_command(argv: Sequence[str]) -> Reply:
     return reply
 
 
-def run_program(
-    argv: Sequence[str], *, name: str = "", env: Mapping[str, str] | None = None
-) -> Reply:
+def run_program(argv: Sequence[str], *, env: Mapping[str, str], name: str = "") -> Reply:
     """Run a program and return its reply; for a missing or hanging program the reply says so.
 
     After the time limit the program is ended with all processes that it started: if a site's
@@ -182,14 +174,9 @@ def run_program(
     return Reply(code=process.returncode, out=out, err=err)
 
 
-def steering_names(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that must not reach a Slurm command, sorted."""
-    return sorted(name for name in environ if name.startswith(_STEERING) and name not in _LOCATING)
-
-
-def unneeded_names(environ: Mapping[str, str]) -> list[str]:
-    """Return the variables that sbatch can do without, sorted; some are secrets."""
-    return sorted({*environ, *_SET_BY_READLINE} - _NEEDED)
+def needed() -> dict[str, str]:
+    """Return our variables without those that sbatch can do without, of which some are secrets."""
+    return {name: value for name, value in os.environ.items() if name in _NEEDED}
 
 
 _PARTS = 4  # folders below the work directory: sweep, cell, session, attempt
@@ -294,14 +281,9 @@ def to_state(text: str) -> State:
 
 def parse_scontrol(text: str) -> dict[str, SlurmJob]:
     """Parse `scontrol show job -o`: one job in each line, `Key=value` separated by spaces."""
-    rows = []
-    for line in text.splitlines():
-        # a value ends where the next key begins
-        matches = list(_FIELD.finditer(line))
-        ends = [match.start() for match in matches[1:]] + [len(line)]
-        pairs = zip(matches, ends, strict=False)
-        rows.append({match[1]: line[match.end() : end] for match, end in pairs})
-    return _jobs(rows)
+    # a value ends where the next key begins
+    parts = map(_FIELD.split, text.splitlines())
+    return _jobs(dict(zip(part[1::2], part[2::2], strict=True)) for part in parts)
 
 
 def parse_squeue(text: str) -> dict[str, SlurmJob]:
@@ -406,4 +388,4 @@ def _parse_exit(text: str) -> tuple[int | None, int | None]:
 
 def _parse_time(text: str) -> float | None:
     # 1795173260    Unknown
-    return float(text) if re.fullmatch(r"\s*[0-9]{1,11}\s*", text) else None
+    return float(text.strip()) if re.fullmatch(r"[0-9]{1,11}", text.strip()) else None

@@ -1,17 +1,12 @@
 """Watch all jobs of a campaign with one round of questions every few seconds.
 
-A round first asks the controller, and only about our own jobs: by `scontrol show job ID`, or by one
-`squeue` for our user if there are many jobs or the site forbids scontrol. Every round asks about
-running jobs. Every tenth round, and the round after a job has ended, also asks about the jobs that
-wait behind them. Then the round asks slurmdbd (`sacct`) about jobs that the controller has
-forgotten, and reads what the payloads wrote into the attempts' folders. The controller comes first
-because only it knows that a job is COMPLETING: for sacct the job is over while its processes still
-hold the nodes.
+A round first asks the controller, and only about our own jobs. Every round asks about running jobs.
+Every tenth round, and the round after a job has ended, also asks about the jobs that wait behind
+them. Then the round asks slurmdbd (`sacct`) about jobs that the controller has forgotten, and reads
+what the payloads wrote into the attempts' folders. The controller comes first because only it knows
+that a job is COMPLETING: for sacct the job is over while its processes still hold the nodes.
 
-A job is lost if no source knows it in three rounds while they know other jobs of ours. It takes
-twenty rounds if they know none of ours, or if only slurmdbd says that the job waits or runs. A job
-whose log grows is never lost. If the controller does not answer, or its answer cannot be read,
-`poll` raises `SchedulerDown`.
+A job is lost if no source knows it in several rounds and its log does not grow.
 
 Our jobs ask Slurm not to requeue them, so if a job had begun and waits again, a person put it back
 into the queue. The campaign waits for its end, but the second start runs nothing, because the first
@@ -54,16 +49,20 @@ from pytest_xlatune.model.result import Outcome, State
 
 ROUND_S, PATIENCE_S = 3.0, 900.0  # see `Poller`
 EMPTY_ROUNDS = 3  # rounds in which only this job is unknown until it is lost
-# Rounds in which no job of ours is known until a job is lost. They take a minute, because a
-# controller that restarts answers for some seconds as if there were no jobs.
+# Rounds until a job is lost if no job of ours is known, or if only slurmdbd says that the job waits
+# or runs. They take a minute, because a controller that restarts answers for some seconds as if
+# there were no jobs.
 ALL_EMPTY_ROUNDS = 20
 QUEUE_ROUNDS = 10  # rounds between two questions about jobs that wait behind a running one
-# The most jobs that are asked for one by one; more are asked for by one squeue. Without an id,
-# scontrol would print all jobs of the cluster in each round: 1.5 MB for 1,500 jobs.
+# The most jobs that are asked for by `scontrol show job`; more are asked for by one squeue for our
+# user, as on a site that forbids scontrol. Without an id, scontrol would print all jobs of the
+# cluster in each round: 1.5 MB for 1,500 jobs.
 _ONE_BY_ONE = 8
-
-
 _NOT_ASKED = Outcome(state=State.PENDING, reason="not asked yet")
+_REQUEUED = "put back into the queue after it had begun"
+# slurmstepd-n1: error: Detected 1 oom-kill event(s) in StepId=1.0. Some of your processes may have
+# srun: error: n2: task 1: Out Of Memory
+_OUT_OF_MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory\b")
 
 
 @dataclass(slots=True)
@@ -92,8 +91,7 @@ class Poller:
     round_s: float = ROUND_S
     is_ours: Callable[[SlurmJob, Path], bool] = SlurmJob.is_in
     _next_round_s: float = -math.inf
-    _silent_since_s: float | None = None  # when the controller fell silent; None if it answers
-    _controller_fault: str = ""  # why the controller's last answer could not be used
+    _silence: tuple[float, str] | None = None  # since when the controller is silent, and why
     # The keys are folders, because a controller that lost its last seconds reuses job ids.
     _jobs: dict[Path, _Watched] = field(default_factory=dict)
     _rounds_until_all: int = 0  # rounds until waiting jobs are asked for again
@@ -118,18 +116,15 @@ class Poller:
             self._next_round_s = now_s + self.round_s
             try:
                 self._ask_slurm(self._jobs_to_ask(open_jobs))
-                self._silent_since_s = None
+                self._silence = None
             except SchedulerDown as error:
-                self._controller_fault = str(error)
-                if self._silent_since_s is None:
-                    self._silent_since_s = now_s
-            has_ended_job = any(job.outcome.state.is_final for job in open_jobs.values())
-            if self._silent_since_s or has_ended_job:
+                self._silence = (self._silence[0] if self._silence else now_s, str(error))
+            if self._silence or any(job.outcome.state.is_final for job in open_jobs.values()):
                 self._rounds_until_all = 0
-        if open_jobs and self._silent_since_s is not None:
-            silent_s = now_s - self._silent_since_s
+        if open_jobs and self._silence is not None:
+            silent_s = now_s - self._silence[0]
             reason = f"the Slurm controller has not answered for {silent_s:.0f} s"
-            reason = f"{reason}: {self._controller_fault}"
+            reason = f"{reason}: {self._silence[1]}"
             if silent_s < PATIENCE_S:
                 raise SchedulerDown(reason)
             raise SubmissionError(
@@ -189,24 +184,22 @@ class Poller:
             SchedulerDown: it does not answer, or nothing that can be used.
         """
         answers = (Trouble.NONE, Trouble.UNKNOWN_JOB)
-        known: dict[str, SlurmJob] = {}
-        trouble, text, has_answered = Trouble.NONE, "", False
-        single_ids = ids if len(ids) <= _ONE_BY_ONE else ()
-        for job_id in single_ids:
+        known, text, has_answered = dict[str, SlurmJob](), "", False
+        uses_squeue = len(ids) > _ONE_BY_ONE
+        for job_id in () if uses_squeue else ids:
             answer = self.run(["scontrol", "show", "job", "-o", job_id])
-            trouble, text = answer.trouble, answer.out
-            if trouble is Trouble.AWAY:
+            if answer.trouble is Trouble.AWAY:
                 raise SchedulerDown(answer.error)
-            if trouble not in answers:
+            if uses_squeue := answer.trouble not in answers:
                 break
-            has_answered |= trouble is Trouble.UNKNOWN_JOB
-            known |= parse_scontrol(text)
-        if len(ids) > _ONE_BY_ONE or trouble not in answers:
+            text, known = answer.out, known | parse_scontrol(answer.out)
+            has_answered |= answer.trouble is Trouble.UNKNOWN_JOB
+        if uses_squeue:
             answer = self.run(squeue("-u", getpass.getuser(), "-j", ",".join(ids)))
-            trouble, text, known = answer.trouble, answer.out, parse_squeue(answer.out)
-            if trouble not in answers:
+            text, known = answer.out, parse_squeue(answer.out)
+            if answer.trouble not in answers:
                 raise SchedulerDown(answer.error)
-            has_answered = trouble is Trouble.UNKNOWN_JOB or not text.strip()
+            has_answered = answer.trouble is Trouble.UNKNOWN_JOB or not text.strip()
         if known or has_answered:
             return known
         # no answer names a job or says that an id is unknown
@@ -224,10 +217,6 @@ class Poller:
 
 
 def _known_outcome(job: SlurmJob, known: _Watched, *, has_begun: bool) -> Outcome:
-    """Return the outcome of a job that Slurm knows.
-
-    `has_begun` says whether the job's script had begun when Slurm was asked.
-    """
     outcome = job.outcome
     if outcome.state.is_final:
         return ended(job, known.folder, was_requeued=known.outcome.is_requeued)
@@ -237,10 +226,6 @@ def _known_outcome(job: SlurmJob, known: _Watched, *, has_begun: bool) -> Outcom
 
 
 def _unknown_outcome(job_id: str, known: _Watched, most_rounds: int) -> Outcome:
-    """Return the outcome of a job that no part of Slurm knows any more.
-
-    The job is lost after `most_rounds` of such rounds in which its log did not grow.
-    """
     if (outcome := _outcome_by_ranks(known.folder, job_id)) is not None:
         return outcome
     size_bytes = sum(path.stat().st_size for path in known.folder.glob("log.*.txt"))
@@ -310,9 +295,6 @@ def _outcome_by_ranks(folder: Path, job_id: str) -> Outcome | None:
     return ended(SlurmJob(job_id=job_id, outcome=Outcome(state=state, reason=reason)), folder)
 
 
-_REQUEUED = "put back into the queue after it had begun"
-
-
 def _begin_file(folder: Path, job_id: str) -> Path:
     """Return the file that a job's script writes each time it begins."""
     return folder / SCRIPTS / f"{job_id}_begun"
@@ -339,11 +321,6 @@ def all_ranks_completed(folder: Path, ranks: Sequence[Outcome]) -> bool:
     """Return whether every rank that began has completed."""
     have_completed = bool(ranks) and all(outcome.state is State.COMPLETED for outcome in ranks)
     return have_completed and not _has_silent_rank(folder, ranks)
-
-
-# slurmstepd-n1: error: Detected 1 oom-kill event(s) in StepId=1.0. Some of your processes may have
-# srun: error: n2: task 1: Out Of Memory
-_OUT_OF_MEMORY = re.compile(r"oom[-_]kill event|: Out Of Memory\b")
 
 
 def script_output(folder: Path, job_id: str) -> list[str]:

@@ -8,8 +8,6 @@ submitit waits for sbatch without a limit and takes any output that it cannot pa
 
 from __future__ import annotations
 
-import functools
-import os
 import re
 import shlex
 import shutil
@@ -20,30 +18,22 @@ from typing import Any
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
-from pytest_xlatune.executors.slurm._commands import (
-    Reply,
-    run_program,
-    steering_names,
-    unneeded_names,
-)
+from pytest_xlatune.executors.slurm._commands import Reply, needed, run_program
 from pytest_xlatune.model.errors import ConfigError
 
 SCRIPTS = "submitit"  # the folder of submitit's files, inside the attempt's folder
 SBATCH_LOCK = "sbatch.lock"  # a lock in that folder, which a session holds while its sbatch runs
-# The only value that a site may give the option `export`. With it, slurmd itself runs a login shell
-# for every job, so the job's script does not.
-SLURM_LOGS_IN = "NONE"
 # Options that the harness sets for every trial, so that trials are comparable and can be found.
 _RESERVED = frozenset(
-    {
-        "array", "chdir", "comment", "error", "exclusive", "export-file", "input",
-        "job-name", "no-requeue", "nodelist", "nodes", "ntasks", "ntasks-per-node", "open-mode",
-        "output", "oversubscribe", "parsable", "requeue", "signal", "test-only", "time", "wait",
-        "wrap",
-    }
+    {"array", "chdir", "comment", "error", "exclusive", "export", "export-file", "input",
+     "job-name", "no-requeue", "nodelist", "nodes", "ntasks", "ntasks-per-node", "open-mode",
+     "output", "oversubscribe", "parsable", "requeue", "signal", "test-only", "time", "wait",
+     "wrap"}
 )  # fmt: skip
 # an option's name:  cpus-per-task    srun.cpu-bind
 _OPTION = re.compile(r"(?:srun\.)?[a-z][a-z0-9-]*")
+# Submitted batch job 4711    Submitted batch job 4711 on cluster c2
+_SUBMITTED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.MULTILINE)
 
 
 def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -59,12 +49,6 @@ def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
                 f"Slurm option {key!r} is set by the harness for every trial and cannot be passed "
                 "through"
             )
-        if name == "export" and value != SLURM_LOGS_IN:
-            raise ConfigError(
-                f"Slurm option {key!r} is {value!r}, expected {SLURM_LOGS_IN}, with which slurmd "
-                "runs a login shell on the node; leave the option out and the job's script runs "
-                "it. Put further variables of a trial into the launcher's env"
-            )
         word = f"--{name.removeprefix('srun.')}" + (f"={value}" if value else "")
         if name.startswith("srun."):
             srun.append(word)
@@ -78,14 +62,22 @@ def site_options(options: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]
 def render(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> str:
     """Return the script of the attempt in a folder, without starting or writing anything.
 
-    `parameters` are those of submitit, with `export` in their `additional_parameters`. `digest` is
-    the digest of the spec that the payload finds in the folder.
+    `parameters` are those of submitit. `digest` is the digest of the spec that the payload finds in
+    the folder.
     """
-    executor = _script_executor()(folder=folder / SCRIPTS, max_num_timeout=0)
-    executor.digest = digest
+    from submitit import SlurmExecutor
+
+    class ScriptExecutor(SlurmExecutor):
+        _submitit_command_str = shlex.join(payload.payload_argv(folder, digest))
+
+        @classmethod
+        def affinity(cls) -> int:
+            return 2  # submitit's answer where srun is installed; we render elsewhere too
+
+    executor = ScriptExecutor(folder=folder / SCRIPTS, max_num_timeout=0)
     executor.update_parameters(**parameters)
-    command = executor._submitit_command_str  # noqa: SLF001
-    return str(executor._make_submission_file_text(command, "dry-run"))  # noqa: SLF001
+    text = executor._make_submission_file_text(executor._submitit_command_str, "dry-run")  # noqa: SLF001
+    return str(text)
 
 
 def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply:
@@ -98,44 +90,19 @@ def submit(folder: Path, parameters: Mapping[str, Any], *, digest: str) -> Reply
     path = scripts / f".submission_file_{uuid.uuid4().hex}.sh"
     text = render(folder, parameters, digest=digest)
     secure_files.write_bytes(path, text.encode())
-    logs_in = parameters["additional_parameters"]["export"] == SLURM_LOGS_IN
-    names = steering_names(os.environ) if logs_in else unneeded_names(os.environ)
-    unset = [word for name in names for word in ("-u", name)]
     # The sbatch of a killed session may submit its job later. The next session waits for this lock
     # before it looks for the job. With -o no process that sbatch leaves running holds the lock.
     locked = ["flock", "-o", str(scripts / SBATCH_LOCK)] if shutil.which("flock") else []
-    reply = run_program([*locked, "env", *unset, "sbatch", str(path)], name="sbatch")
+    # with `env`, the exit code says whether there is no sbatch
+    argv = [*locked, "env", "sbatch", str(path)]
+    reply = run_program(argv, env=needed(), name="sbatch")
     # an error beside "Submitted batch job 4711" is no refusal: a second try would make a second job
     if (submitted := _SUBMITTED.search(reply.out)) is None:
         if reply.error and (reply.out.strip() or reply.err.strip()):
             return reply
-        reason = (
-            f"sbatch ended with {reply.code} and named no job; its output is {reply.out[:80]!r}"
-        )
-        return Reply(code=reply.code or 1, out=reply.out, err=reason, is_unclear=True)
+        reason = f"sbatch ended with {reply.code} and named no job"
+        return Reply(code=reply.code or 1, out=reply.out, err=reason)
     submitted_script = scripts / f"{submitted['id']}_submission.sh"
     path.replace(submitted_script)
     path.symlink_to(submitted_script.name)  # Slurm still names the script by this path
     return Reply(code=0, out=submitted["id"])
-
-
-# Submitted batch job 4711    Submitted batch job 4711 on cluster c2
-_SUBMITTED = re.compile(r"^(?:sbatch: )?Submitted batch job (?P<id>\d+)\b", re.MULTILINE)
-
-
-@functools.cache
-def _script_executor() -> Any:
-    from submitit import SlurmExecutor
-
-    class ScriptExecutor(SlurmExecutor):
-        digest = ""
-
-        @classmethod
-        def affinity(cls) -> int:
-            return 2  # submitit's answer where srun is installed; we render elsewhere too
-
-        @property
-        def _submitit_command_str(self) -> str:
-            return shlex.join(payload.payload_argv(Path(self.folder).parent, self.digest))
-
-    return ScriptExecutor

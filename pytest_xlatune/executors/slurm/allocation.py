@@ -16,7 +16,7 @@ starts one step at a time there, and srun without `--overlap` waits while anothe
 from __future__ import annotations
 
 import contextlib
-import itertools
+import json
 import logging
 import math
 import os
@@ -33,8 +33,8 @@ from pytest_xlatune import secure_files
 from pytest_xlatune.executors import AllocationOver, Request, SchedulerDown, payload
 from pytest_xlatune.executors.folder import (
     ProcessRecord,
-    read_json_file,
     read_outcomes,
+    read_record,
     read_started,
     start_detached,
     write_spec,
@@ -44,14 +44,10 @@ from pytest_xlatune.executors.slurm._commands import (
     SEPARATOR,
     SlurmJob,
     Trouble,
+    needed,
     parse_scontrol,
-    unneeded_names,
 )
-from pytest_xlatune.executors.slurm._poller import (
-    all_ranks_completed,
-    ended,
-    script_output,
-)
+from pytest_xlatune.executors.slurm._poller import all_ranks_completed, ended, script_output
 from pytest_xlatune.executors.slurm._script import SCRIPTS, site_options
 from pytest_xlatune.executors.slurm.nodes import OnSlurm
 from pytest_xlatune.model.errors import LedgerError, SubmissionError
@@ -92,7 +88,6 @@ for name in ${{!SBATCH_*}} ${{!SLURM_*}} ${{!SRUN_*}}; do
 done
 {srun}
 """
-_STEP_ROW = f"%i{SEPARATOR}%j"
 
 
 class SrunStep(Record, frozen=True, kw_only=True):
@@ -144,68 +139,72 @@ class AllocationExecutor(OnSlurm):
         """Start the attempt; the job id is its number among the ledger's steps: `step-12`.
 
         Raises:
-            AllocationOver: the allocation is over, or too short for the trial.
+            AllocationOver: the allocation is over, too short for the trial, or lacks its nodes.
             ConfigError: the harness reserves an option of the resources.
             SchedulerDown: the controller is away.
-            SubmissionError: the allocation has lost the nodes.
         """
         folder = request.folder.resolve()
         # an unreadable step is started again, which is safe: only one payload can claim the attempt
         with contextlib.suppress(LedgerError):
-            if (known := _read_step(folder)) is not None:
+            if (known := read_record(folder / STEP, SrunStep)) is not None:
                 return known.job_id
         arguments_of(request)  # raises if an option is not allowed
-        faults, lacking = self._allocation(request.nodelist, request.resources.time_limit_s)
-        if faults:
+        if faults := self._allocation_faults(request.nodelist, request.resources.time_limit_s):
             raise AllocationOver(
                 f"allocation {self._allocation_id} takes no further trial: {'; '.join(faults)}. "
                 "Start another salloc and run again; finished trials are kept"
             )
-        if lacking:  # only these nodes are lost, and trials on other nodes may go on
-            raise SubmissionError(lacking)
         words = step_words(request, self._allocation_id, digest=write_spec(folder, spec))
         secure_files.make_folder(folder / SCRIPTS)
+        with secure_files.Folder(folder) as opened:
+            script = _SCRIPT.format(
+                umask=0o777 & ~opened.mode_of_files,
+                ended=ENDED,
+                login=shlex.quote(str(LOGIN)),
+                srun=shlex.join(words),
+            )
+            opened.write(SCRIPT, script.encode())
+        argv = ("/bin/bash", str(folder / SCRIPT))
+        log = folder / SCRIPTS / f"{self._allocation_id}_0_log.err"
+        pid = start_detached(argv, needed(), folder, log=log)
         step = SrunStep(
             job_id=f"step-{1 + len(list(folder.parent.glob(f'*/{STEP}')))}",
             allocation=self._allocation_id,
             name=request.job_name,
             nodes=request.nodelist,
-            process=_start(folder, words, self._allocation_id),
+            process=ProcessRecord(**payload.identity(pid), at_s=time.time()),
         )
-        secure_files.write_json(folder / STEP, step.to_json())
+        secure_files.write_bytes(folder / STEP, json.dumps(step.to_json()).encode("ascii"))
         _log.info("%s is %s, in allocation %s", request.job_name, step.job_id, self._allocation_id)
         return step.job_id
 
     def poll(self, submissions: Sequence[Submission], *, root: Path) -> Mapping[str, Outcome]:
         """Read the folders, and ask Slurm about the rest at intervals of a few seconds."""
         outcomes: dict[str, Outcome] = {}
-        undecided: list[tuple[str, Path, SrunStep]] = []
+        steps: dict[str, tuple[Path, SrunStep]] = {}
         for submission in submissions:
             folder = (root / submission.folder).resolve()
+            reason = f"{folder / STEP} is gone, and only this file names the step"
             try:
-                step, end = _read_step(folder), _read_end(folder)
-                gone = f"{folder / STEP} is gone, and only this file names the step"
+                step = read_record(folder / STEP, SrunStep)
             except LedgerError as error:
-                step, end, gone = None, None, str(error)
-            if step is None:
-                with contextlib.suppress(OSError):
-                    (folder / payload.CANCEL).touch()
-                outcomes[submission.job_id] = Outcome(
-                    state=State.FAILED, reason=gone, is_unreadable=True
-                )
-            elif end is not None and end.code == 0:
-                outcomes[submission.job_id] = _ended(folder, step, State.COMPLETED, "", end.end_s)
-            else:
-                undecided.append((submission.job_id, folder, step))
-        if undecided:
-            # the poller wants a folder for each job, but an allocation has none
-            allocations = {
-                step.allocation: folder.parent / step.allocation for _, folder, step in undecided
-            }
-            polled = self._poller.poll(allocations)
-            for job_id, folder, step in undecided:
-                outcomes[job_id] = self._outcome_of(folder, step, polled[step.allocation])
-        return outcomes
+                step, reason = None, str(error)
+            if step is not None:
+                steps[submission.job_id] = (folder, step)
+                continue
+            with contextlib.suppress(OSError):
+                (folder / payload.CANCEL).touch()
+            outcomes[submission.job_id] = Outcome(
+                state=State.FAILED, reason=reason, is_unreadable=True
+            )
+        # the poller wants a folder for each job, but an allocation has none
+        polled = self._poller.poll(
+            {step.allocation: folder.parent / step.allocation for folder, step in steps.values()}
+        )
+        return outcomes | {
+            job_id: self._outcome_of(folder, step, polled[step.allocation])
+            for job_id, (folder, step) in steps.items()
+        }
 
     def cancel(self, submissions: Sequence[Submission], *, root: Path) -> None:
         """End these steps by SIGTERM, which their payloads obey.
@@ -217,29 +216,34 @@ class AllocationExecutor(OnSlurm):
                 begin, because the mark in its folder forbids it.
             SubmissionError: scancel refused.
         """
-        for submission in submissions:
-            folder = root / submission.folder
+        folders = [root / submission.folder for submission in submissions]
+        for folder in folders:  # all of them first, because a step begins when another one ends
             with contextlib.suppress(OSError):  # on a full disk the mark cannot be written
                 (folder / payload.CANCEL).touch()
+        for folder in folders:
+            step = None
             with contextlib.suppress(LedgerError):
-                step = _read_step(folder)
-                if step is not None and _read_end(folder) is None:
-                    self._cancel_step(step)
+                step = read_record(folder / STEP, SrunStep)
+            if step is None or _read_end(folder) is not None:
+                continue
+            ids, trouble = self._ids_of(step)
+            if trouble is Trouble.AWAY:
+                raise SchedulerDown(f"squeue does not name the steps of {step.allocation}")
+            for number in ("TERM", "CONT") if ids else ():
+                _log.info("Slurm is asked to send SIG%s to step %s", number, ", ".join(ids))
+                answer = self._run(["scancel", f"--signal={number}", *ids])
+                if answer.trouble is Trouble.AWAY:
+                    raise SchedulerDown(f"scancel: {answer.error}")
+                # scancel refuses a step that has ended meanwhile, which is fine
+                if answer.trouble is Trouble.FOR_GOOD and "step" not in answer.error.lower():
+                    raise SubmissionError(f"scancel: {answer.error}")
 
-    def _cancel_step(self, step: SrunStep) -> None:
-        answer = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
-        if answer.trouble is Trouble.AWAY:
-            raise SchedulerDown(f"squeue does not name the steps of {step.allocation}")
-        rows = [line.split(SEPARATOR) for line in answer.out.splitlines()]
-        steps = [row[0] for row in rows if row[1:] == [step.name]]
-        for step_id, number in itertools.product(steps, ("TERM", "CONT")):
-            _log.info("Slurm is asked to send SIG%s to step %s", number, step_id)
-            answer = self._run(["scancel", f"--signal={number}", step_id])
-            if answer.trouble is Trouble.AWAY:
-                raise SchedulerDown(f"scancel: {answer.error}")
-            # scancel refuses a step that has ended meanwhile, which is fine
-            if answer.trouble is Trouble.FOR_GOOD and "step" not in answer.error.lower():
-                raise SubmissionError(f"scancel: {answer.error}")
+    def _ids_of(self, step: SrunStep) -> tuple[list[str], Trouble]:
+        """Return Slurm's ids of a step, [] if it is over or unknown, and why it is unknown."""
+        row = f"%i{SEPARATOR}%j"
+        answer = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", row])
+        rows = (line.split(SEPARATOR) for line in answer.out.splitlines())
+        return [row[0] for row in rows if row[1:] == [step.name]], answer.trouble
 
     # -- before anything is submitted -------------------------------------------------------------
 
@@ -255,26 +259,25 @@ class AllocationExecutor(OnSlurm):
     def faults(self, *, nodelist: Sequence[str], resources: Resources) -> tuple[str, ...]:
         """Return what keeps trials from running in the allocation, one sentence for each fault."""
         try:
-            faults, lacking = self._allocation(nodelist, resources.time_limit_s)
+            return self._allocation_faults(nodelist, resources.time_limit_s)
         except SchedulerDown as error:
             return (str(error),)
-        return (*faults, *([lacking] if lacking else []))
 
-    def _allocation(self, nodelist: Sequence[str], limit_s: float) -> tuple[list[str], str]:
-        """Return why the allocation takes no trial, and a fault on nodes that it lacks or ""."""
+    def _allocation_faults(self, nodelist: Sequence[str], limit_s: float) -> tuple[str, ...]:
         if not self._allocation_id:
-            return [_NOT_INSIDE], ""
+            return (_NOT_INSIDE,)
         name = f"allocation {self._allocation_id}"
         answer = self._run(["scontrol", "show", "job", "-o", self._allocation_id])
         job = parse_scontrol(answer.out).get(self._allocation_id)
         if job is None and answer.trouble is Trouble.AWAY:
             raise SchedulerDown(f"scontrol does not show {name}: {answer.error}")
-        if job is None or not _can_run_steps(job.outcome):
+        # an allocation that is COMPLETING or suspended runs no step
+        if job is None or not job.outcome.reason.startswith("RUNNING"):
             why = answer.error or (job.outcome.reason if job else "Slurm does not know it")
-            return [f"{name} ({_JOB}) does not run: {why}; start another salloc"], ""
-        faults, lacking = [], ""
+            return (f"{name} ({_JOB}) does not run: {why}; start another salloc",)
+        faults = []
         if absent := [node for node in nodelist if node not in job.outcome.nodes]:
-            lacking = (
+            faults.append(
                 f"{compress(absent)} is not in {name}, which has {compress(job.outcome.nodes)}; "
                 "name nodes of the allocation, or leave the node list out to use all its nodes"
             )
@@ -291,7 +294,7 @@ class AllocationExecutor(OnSlurm):
                 "(time_limit_s); ask for a longer allocation, or limit trials by "
                 "Resources(time_limit_s=...)"
             )
-        return faults, lacking
+        return tuple(faults)
 
     def preview(self, trial_id: str, request: Request) -> tuple[str, str]:
         """Return the command of the step."""
@@ -305,31 +308,49 @@ class AllocationExecutor(OnSlurm):
         # in this order, because a script writes its end before its process is gone
         is_alive = step.process.is_alive
         end = _read_end(folder)
+        # after its node died, the allocation's sbatch waits to start its script again
+        is_requeued = polled.state is State.PENDING and polled.reason.startswith(
+            ("PENDING", "REQUEUE")
+        )
+        cut_off_s = (polled.end_s or math.inf) - _END_MARGIN_S
+        is_cut_off = polled.state.is_final and (end is None or end.end_s > cut_off_s)
         if end is not None and end.code == 0:
-            return _ended(folder, step, State.COMPLETED, "", end.end_s)
-        if polled.state is State.PENDING and polled.reason.startswith(("PENDING", "REQUEUE")):
-            # after its node died, the allocation's sbatch waits to start its script again
-            return _cut_off_outcome(folder, step, polled, State.REQUEUED)
-        if polled.state.is_final:
-            cut_off_s = (polled.end_s or math.inf) - _END_MARGIN_S
-            if end is None or end.end_s > cut_off_s:
-                return _cut_off_outcome(folder, step, polled, polled.state)
-        elif (end is None and is_alive) or not self._is_over(folder, step, has_end=end is not None):
-            return _running_outcome(folder, step, polled)
-        return _failed_outcome(folder, step, end or SrunEnd(code=-1, end_s=time.time()))
+            outcome = Outcome(state=State.COMPLETED, end_s=end.end_s)
+        elif is_requeued or is_cut_off:
+            state = State.REQUEUED if is_requeued else polled.state
+            outcome = _cut_off_outcome(folder, step.allocation, polled, state)
+        elif polled.state.is_final or (
+            (end is not None or not is_alive)
+            and self._is_over(folder, step, has_end=end is not None)
+        ):
+            end = end or SrunEnd(code=-1, end_s=time.time())
+            outcome = _failed_outcome(folder, step.allocation, end)
+        elif (started := read_started(folder)) is None:
+            return Outcome(state=State.PENDING, reason="starting", allocation=step.allocation)
+        else:
+            return Outcome(
+                state=State.RUNNING,
+                nodes=step.nodes or polled.nodes,
+                start_s=started.at_s,
+                reason=polled.reason,
+                is_suspended=polled.is_suspended,
+                allocation=step.allocation,
+            )
+        outcome = msgspec.structs.replace(outcome, start_s=step.process.at_s)
+        merged = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
+        return msgspec.structs.replace(merged, allocation=step.allocation)
 
     def _is_over(self, folder: Path, step: SrunStep, *, has_end: bool) -> bool:
         """Return whether a step no longer holds a node although its allocation goes on.
 
         `has_end` says whether the script has written the end of srun.
         """
-        steps = self._run(["squeue", "-h", "-s", "-j", step.allocation, "-o", _STEP_ROW])
-        names = [line.partition(SEPARATOR)[2] for line in steps.out.splitlines()]
-        if steps.code or step.name in names:
+        ids, trouble = self._ids_of(step)
+        if ids or trouble is not Trouble.NONE:
             return False
         answer = self._run(["scontrol", "show", "job", "-o", step.allocation])
         job = parse_scontrol(answer.out).get(step.allocation)
-        if job is None or not _can_run_steps(job.outcome):
+        if job is None or not job.outcome.reason.startswith("RUNNING"):
             return False  # the next round shows how the allocation ended
         if not has_end and not any(folder.glob("claimed*.json")):
             with contextlib.suppress(OSError):  # so that a payload that starts late runs nothing
@@ -362,109 +383,43 @@ def step_words(request: Request, allocation: str = "", digest: str = SHOWN_DIGES
     ]
 
 
-def _start(folder: Path, words: Sequence[str], allocation: str) -> ProcessRecord:
-    """Start the script of an attempt, with hardly anything of our environment."""
-    text = _SCRIPT.format(
-        umask=0o777 & ~secure_files.mode_in(folder),
-        ended=ENDED,
-        login=shlex.quote(str(LOGIN)),
-        srun=shlex.join(words),
-    )
-    secure_files.write_bytes(folder / SCRIPT, text.encode())
-    dropped = set(unneeded_names(os.environ))
-    environment = {name: value for name, value in os.environ.items() if name not in dropped}
-    argv = ("/bin/bash", str(folder / SCRIPT))
-    log = folder / SCRIPTS / f"{allocation}_0_log.err"
-    pid = start_detached(argv, environment, folder, log=log)
-    return ProcessRecord(**payload.identity(pid), at_s=time.time())
-
-
-def _read_step(folder: Path) -> SrunStep | None:
-    """Return the step of an attempt; None if it was not started.
-
-    Raises:
-        LedgerError: its file cannot be read.
-    """
-    data = read_json_file(folder / STEP)
-    return None if data is None else SrunStep.from_json(data)
-
-
 def _read_end(folder: Path) -> SrunEnd | None:
     """Return the end of srun; None before the end. An unreadable file counts as a failure."""
-    path = folder / ENDED
     try:
-        data = read_json_file(path)
-        return None if data is None else SrunEnd.from_json(data)
+        return read_record(folder / ENDED, SrunEnd)
     except LedgerError:
-        return SrunEnd(code=-1, end_s=path.lstat().st_mtime)
+        return SrunEnd(code=-1, end_s=(folder / ENDED).lstat().st_mtime)
 
 
-def _can_run_steps(allocation: Outcome) -> bool:
-    """Return whether an allocation can run a step, which it cannot if COMPLETING or suspended."""
-    return allocation.reason.startswith("RUNNING")
-
-
-def _running_outcome(folder: Path, step: SrunStep, polled: Outcome) -> Outcome:
-    """Return the outcome of a step that is not over; `polled` is that of the allocation."""
-    if (started := read_started(folder)) is None:
-        return Outcome(state=State.PENDING, reason="starting", allocation=step.allocation)
-    return Outcome(
-        state=State.RUNNING,
-        nodes=step.nodes or polled.nodes,
-        start_s=started.at_s,
-        reason=polled.reason,
-        is_suspended=polled.is_suspended,
-        allocation=step.allocation,
-    )
-
-
-def _ended(
-    folder: Path,
-    step: SrunStep,
-    state: State,
-    reason: str,
-    end_s: float | None,
-    *,
-    exit_code: int | None = None,
-    signal: int | None = None,
-) -> Outcome:
-    """Return the outcome of a step that is over, completed by what its ranks wrote."""
-    outcome = Outcome(state=state, reason=reason, exit_code=exit_code, signal=signal)
-    outcome = msgspec.structs.replace(outcome, start_s=step.process.at_s, end_s=end_s)
-    merged = ended(SlurmJob(job_id=step.allocation, outcome=outcome), folder)
-    return msgspec.structs.replace(merged, allocation=step.allocation)
-
-
-def _failed_outcome(folder: Path, step: SrunStep, end: SrunEnd) -> Outcome:
+def _failed_outcome(folder: Path, allocation: str, end: SrunEnd) -> Outcome:
     """Return the outcome of a step whose srun failed, from what srun printed."""
     ranks = list(read_outcomes(folder).values())
-    lines = script_output(folder, step.allocation)
-    cancelled = _CANCELLED.search("\n".join(lines))
-    is_by_srun = any(_ENDED_BY_SRUN in line for line in lines)
+    lines = script_output(folder, allocation)
+    text = "\n".join(lines)
+    cancelled = _CANCELLED.search(text)
     has_failed_rank = any(rank.state in (State.FAILED, State.TIMEOUT) for rank in ranks)
-    state, reason = State.FAILED, f"FAILED: srun ended with {end.code}"
-    exit_code, signal = None, None
-    if all_ranks_completed(folder, ranks):
-        state, reason = State.COMPLETED, "srun was lost"
-    elif end.code < 0:  # the script was killed, and the step has left the nodes
-        state = State.FAILED if ranks else State.LOST
-        reason = "the script of its step was killed"
-    elif ranks and not has_failed_rank and (folder / payload.CANCEL).exists():
-        state, reason = State.CANCELLED, ""
-    elif cancelled and cancelled["limit"]:
-        state, reason = State.TIMEOUT, "TIMEOUT: the step's limit"
-    elif cancelled and not is_by_srun and not has_failed_rank:
-        state, reason = State.CANCELLED, f"CANCELLED: {cancelled[0]}"
-    elif not any(folder.glob("claimed*.json")):
-        # The trainer never ran. As FAILED it would be blamed, and a second failure drops a profile.
-        other_lines = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
-        why = f"its step did not begin, srun ended with {end.code}: {other_lines[-1]:.300}"
-        state, reason = State.LOST, why
-    elif end.code > _SHELL_SIGNAL:
-        signal = end.code - _SHELL_SIGNAL
-    else:
-        exit_code = end.code
-    return _ended(folder, step, state, reason, end.end_s, exit_code=exit_code, signal=signal)
+    is_by_trial = _ENDED_BY_SRUN in text or has_failed_rank
+    cause, limit = (cancelled[0], cancelled["limit"]) if cancelled else ("", None)
+    # The trainer never ran. As FAILED it would be blamed, and a second failure drops a profile.
+    other_lines = [line for line in lines if not line.startswith("srun: ")] or lines or [""]
+    not_begun = f"its step did not begin, srun ended with {end.code}: {other_lines[-1]:.300}"
+    rules = (  # the first that holds decides
+        (all_ranks_completed(folder, ranks), State.COMPLETED, "srun was lost"),
+        # the script was killed, and the step has left the nodes
+        (end.code < 0, State.FAILED if ranks else State.LOST, "the script of its step was killed"),
+        (ranks and not has_failed_rank and (folder / payload.CANCEL).exists(), State.CANCELLED, ""),
+        (limit, State.TIMEOUT, "TIMEOUT: the step's limit"),
+        (cause and not is_by_trial, State.CANCELLED, f"CANCELLED: {cause}"),
+        (not any(folder.glob("claimed*.json")), State.LOST, not_begun),
+        (True, State.FAILED, f"FAILED: srun ended with {end.code}"),
+    )
+    state, reason = next((state, reason) for holds, state, reason in rules if holds)
+    outcome = Outcome(state=state, reason=reason, end_s=end.end_s)
+    if state is not State.FAILED or end.code < 0:
+        return outcome
+    if end.code > _SHELL_SIGNAL:
+        return msgspec.structs.replace(outcome, signal=end.code - _SHELL_SIGNAL)
+    return msgspec.structs.replace(outcome, exit_code=end.code)
 
 
 # state of an ended allocation -> state of a trial that it cut off
@@ -475,14 +430,13 @@ _STATE_IF_CUT_OFF: Mapping[State, State] = {
 }
 
 
-def _cut_off_outcome(folder: Path, step: SrunStep, polled: Outcome, state: State) -> Outcome:
+def _cut_off_outcome(folder: Path, allocation: str, polled: Outcome, state: State) -> Outcome:
     """Return the outcome of an attempt whose allocation is over: completed, or cut off by that."""
-    state = _STATE_IF_CUT_OFF.get(state, state)
-    reason = f"allocation {step.allocation} ended: {polled.reason}"
+    state, when = _STATE_IF_CUT_OFF.get(state, state), ""
+    # as CANCELLED it would look like a person's cancel and stop the sweep
+    if state is State.CANCELLED and not any(folder.glob("claimed*.json")):
+        state, when = State.PREEMPTED, " before the trial began"
+    reason = f"allocation {allocation} ended{when}: {polled.reason}"
     if all_ranks_completed(folder, list(read_outcomes(folder).values())):
         state, reason = State.COMPLETED, ""
-    # as CANCELLED it would look like a person's cancel and stop the sweep
-    elif state is State.CANCELLED and not any(folder.glob("claimed*.json")):
-        state = State.PREEMPTED
-        reason = f"allocation {step.allocation} ended before the trial began: {polled.reason}"
-    return _ended(folder, step, state, reason, polled.end_s)
+    return Outcome(state=state, reason=reason, end_s=polled.end_s)

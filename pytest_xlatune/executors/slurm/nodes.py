@@ -25,10 +25,25 @@ _RESUME_WAITS_S = (2.0, 10.0)
 # Seconds that a silent node gets to answer: after it was resumed or missed a ping, and after a
 # restart of the controller, when all nodes are silent for seconds without a fault.
 _SILENT_WAITS_S = (2.0, 3.0, 5.0)
-_FIELDS = ("%N", "%T", "%R", "%c", "%m", "%G", "%E")
+_FIELDS = ("%N", "%T", "%c", "%m", "%G", "%E")
 _SINFO = ("sinfo", "-h", "-N", "-o", SEPARATOR.join(_FIELDS))
-
-
+# a node and a sentence on its fault; the node is "" if sinfo itself does not answer
+_Fault = tuple[str, str]
+_SRUN_WAIT_S = 15  # seconds that srun may wait for the nodes, which were usable a moment ago
+# A shell script that runs on each node. It prints each path that the node does not see, and at its
+# end the node's name alone.
+_SCRIPT = f"""\
+for path; do [ -e "$path" ] || echo "$SLURMD_NODENAME{SEPARATOR}$path"; done
+echo "$SLURMD_NODENAME"
+"""
+# Reasons that Slurm itself gives for taking out a node. With another reason, such as "ADMIN:
+# hardware swap", a person took the node out, and it must not be put back to work.
+_REASON_BY_SLURM = re.compile(
+    r"(?:not responding|node unexpectedly rebooted|kill task failed|prolog|epilog"
+    r"|batch job complete|duplicate jobid|slurmd|gres/|reboot|resumetimeout"
+    r"|low (?:realmemory|tmpdisk|socket|cpu|core)|invalid .*registration|job credential)",
+    re.IGNORECASE,
+)
 # a node whose job is ending will soon be idle; nodes at work are no fault, because a sweep can be
 # queued over night
 _USABLE = frozenset({"idle", "completing", "allocated", "mixed"})
@@ -43,7 +58,6 @@ class Node:
     name: str
     state: str  # as sinfo writes it, e.g. "idle", "drained", "allocated"
     marks: str  # characters after the state: "*" for no response; others: see `_MARKS`
-    partitions: tuple[str, ...]  # sorted
     resources: str  # as a text that is only compared
     reason: str  # why it is drained or down; "none" if sinfo gives no reason
 
@@ -52,51 +66,33 @@ class Node:
         """Whether the node is usable except that it does not respond."""
         return self.marks == _SILENT and self.state in _USABLE
 
-
-# a node and a sentence on its fault; the node is "" if sinfo itself does not answer
-_Fault = tuple[str, str]
-
-
-# Reasons that Slurm itself gives for taking out a node. With another reason, such as "ADMIN:
-# hardware swap", a person took the node out, and it must not be put back to work.
-_REASON_BY_SLURM = re.compile(
-    r"(?:not responding|node unexpectedly rebooted|kill task failed|prolog|epilog"
-    r"|batch job complete|duplicate jobid|slurmd|gres/|reboot|resumetimeout"
-    r"|low (?:realmemory|tmpdisk|socket|cpu|core)|invalid .*registration|job credential)",
-    re.IGNORECASE,
-)
-_TAKEN_OUT = "is {}: {!r}. A person took it out of service; resume it yourself, then run again"
-
-
-def _was_taken_out(node: Node) -> bool:
-    is_out = node.state not in _USABLE and node.reason != "none"
-    return is_out and not _REASON_BY_SLURM.match(node.reason)
+    @property
+    def was_taken_out(self) -> bool:
+        """Whether a person took the node out of service."""
+        is_out = self.state not in _USABLE and self.reason != "none"
+        return is_out and not _REASON_BY_SLURM.match(self.reason)
 
 
 def parse_sinfo(text: str) -> dict[str, Node]:
-    """Parse the output of `_SINFO`, in which a node has one line for each partition."""
+    """Parse the output of `_SINFO`, in which a node may have a line for each partition."""
     nodes: dict[str, Node] = {}
     for line in text.splitlines():
         values = line.split(SEPARATOR)
         if len(values) != len(_FIELDS):
             continue
-        name, state, partition, cpus, memory_mb, gres, reason = values
+        name, state, cpus, memory_mb, gres, reason = values
         word = state.rstrip(_MARKS)
-        before = nodes[name].partitions if name in nodes else ()
         nodes[name] = Node(
             name=name,
             state=word,
             marks=state[len(word) :],
-            partitions=tuple(sorted({*before, partition})),
             resources=f"{cpus} CPUs, {memory_mb} MB of memory, generic resources {gres}",
             reason=reason,
         )
     return nodes
 
 
-def node_faults(
-    names: Sequence[str], nodes: Mapping[str, Node], *, partition: str = ""
-) -> tuple[_Fault, ...]:
+def node_faults(names: Sequence[str], nodes: Mapping[str, Node]) -> tuple[_Fault, ...]:
     """Return the faults of the named nodes, as `OnSlurm.node_faults` does, from parsed output."""
     faults: list[_Fault] = []
     kinds = Counter(nodes[name].resources for name in names if name in nodes)
@@ -104,9 +100,6 @@ def node_faults(
         if (node := nodes.get(name)) is None:
             faults.append((name, f"{name} does not exist in this cluster"))
             continue
-        if partition and partition not in node.partitions:
-            where = ", ".join(node.partitions)
-            faults.append((name, f"{name} is not in partition {partition} (it is in {where})"))
         if node.marks or node.state not in _USABLE:
             why = "" if node.reason == "none" else f": {node.reason}"
             silent = ", it does not respond" if node.marks.endswith(_SILENT) else ""
@@ -116,15 +109,6 @@ def node_faults(
         if node.resources != usual:
             faults.append((name, f"{name} has {node.resources}; most of the nodes have {usual}"))
     return tuple(faults)
-
-
-_SRUN_WAIT_S = 15  # seconds that srun may wait for the nodes, which were usable a moment ago
-# A shell script that runs on each node. It prints each path that the node does not see, and at its
-# end the node's name alone.
-_SCRIPT = f"""\
-for path; do [ -e "$path" ] || echo "$SLURMD_NODENAME{SEPARATOR}$path"; done
-echo "$SLURMD_NODENAME"
-"""
 
 
 class OnSlurm(Executor):
@@ -157,19 +141,16 @@ class OnSlurm(Executor):
         """The id of the allocation around this session; "" if each trial is a separate job."""
         return ""
 
-    def node_faults(self, nodelist: Sequence[str], *, partition: str = "") -> tuple[str, ...]:
+    def node_faults(self, nodelist: Sequence[str]) -> tuple[str, ...]:
         """Return what is wrong with the nodes, one sentence for each fault; () if nothing is.
 
         A node that does not respond is asked again for 10 s, because it may just have been resumed.
-        A node at work is no fault, because trials can wait for it in Slurm's queue. If a partition
-        is named, all nodes must belong to it.
+        A node at work is no fault, because trials can wait for it in Slurm's queue.
         """
-        _, faults = self._ask_sinfo(nodelist, partition=partition)
+        _, faults = self._ask_sinfo(nodelist)
         return tuple(text for _, text in faults)
 
-    def _ask_sinfo(
-        self, names: Sequence[str], *, partition: str = ""
-    ) -> tuple[dict[str, Node], tuple[_Fault, ...]]:
+    def _ask_sinfo(self, names: Sequence[str]) -> tuple[dict[str, Node], tuple[_Fault, ...]]:
         """Return all nodes that sinfo names, and the faults of the nodes in `names`."""
         waits_s = iter(_SILENT_WAITS_S)
         while True:
@@ -180,7 +161,7 @@ class OnSlurm(Executor):
             is_silent = any(nodes[name].is_silent for name in names if name in nodes)
             wait_s = next(waits_s, None) if is_silent else None
             if wait_s is None:
-                return nodes, node_faults(names, nodes, partition=partition)
+                return nodes, node_faults(names, nodes)
             self._sleep(wait_s)
 
     def resume(self, names: Sequence[str]) -> Resumed:
@@ -192,54 +173,49 @@ class OnSlurm(Executor):
         """
         nodes, faults = self._ask_sinfo(names)
         known = [nodes[name] for name in names if name in nodes]
-        if taken_out := [node for node in known if _was_taken_out(node)]:
+        if taken_out := [node for node in known if node.was_taken_out]:
             return Resumed(
                 faults=tuple(
-                    f"{node.name} {_TAKEN_OUT.format(node.state, node.reason)}"
+                    f"{node.name} is {node.state}: {node.reason!r}. A person took it out of "
+                    "service; resume it yourself, then run again"
                     for node in taken_out
                 ),
                 unfit=tuple(node.name for node in taken_out),
             )
-        resumed: dict[str, str] = {}  # node -> why the last RESUME was refused, "" if it was not
+        refusals: dict[str, str] = {}  # node -> why its last RESUME was refused, "" if it was not
         for wait_s in (*_RESUME_WAITS_S, None):
             # Slurm itself waits for nodes that are only silent, unless they were just resumed
             unfit = [
                 (name, text)
                 for name, text in faults
-                if name in resumed or name not in nodes or not nodes[name].is_silent
+                if name in refusals or name not in nodes or not nodes[name].is_silent
             ]
+            texts = [text for _, text in unfit]
             to_resume = [name for name in names if name in dict(unfit)]
             if wait_s is None or not to_resume:
                 break
-            _log.warning("nodes are resumed: %s", "; ".join(text for _, text in unfit))
+            _log.warning("nodes are resumed: %s", "; ".join(texts))
             for name in to_resume:
                 answer = self._run(["scontrol", "update", f"NodeName={name}", "State=RESUME"])
-                resumed[name] = answer.error
+                refusals[name] = answer.error
             self._sleep(wait_s)
             nodes, faults = self._ask_sinfo(names)
-        refused = (f"{name}: {resumed[name]}" for name in to_resume if resumed.get(name))
-        return Resumed(
-            nodes=tuple(resumed),
-            faults=(*(text for _, text in unfit), *refused),
-            unfit=tuple(to_resume),
-        )
+        refused = (f"{name}: {refusals[name]}" for name in to_resume if refusals.get(name))
+        return Resumed(nodes=tuple(refusals), faults=(*texts, *refused), unfit=tuple(to_resume))
 
     def busy_note(self, nodelist: Sequence[str]) -> str:
         """Return a note on other users' jobs on the nodes; "" if no trial has to wait for one."""
         if self._allocation_id:
             return ""  # nobody else's job runs on its nodes
-        columns = ("%i", "%u", "%j", "%N")
+        columns = SEPARATOR.join(("%i", "%u", "%j", "%N"))
         which = ["-t", "running,completing", "-w", ",".join(nodelist)]
-        answer = self._run(["squeue", "-h", *which, "-o", SEPARATOR.join(columns)])
+        answer = self._run(["squeue", "-h", *which, "-o", columns])
         others = []
-        lines = [] if answer.code else answer.out.splitlines()
-        for line in lines:
-            row = line.split(SEPARATOR)
-            if len(row) != len(columns):
-                continue
-            job_id, user, name, nodes = row
-            if user != getpass.getuser() or not name.startswith(JOB_NAME_PREFIX):
-                others.append(f"{job_id} ({name} of {user} on {nodes})")
+        for line in [] if answer.code else answer.out.splitlines():
+            if line.count(SEPARATOR) == columns.count(SEPARATOR):
+                job_id, user, name, nodes = line.split(SEPARATOR)
+                if user != getpass.getuser() or not name.startswith(JOB_NAME_PREFIX):
+                    others.append(f"{job_id} ({name} of {user} on {nodes})")
         if not others:
             return ""
         return f"trials wait in the queue behind other jobs: {', '.join(others)}"

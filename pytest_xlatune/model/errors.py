@@ -130,6 +130,12 @@ class XlatuneError(Exception):
         super().__init__(shown(_NUMBER.sub("", text)))
 
 
+class NotMeasured(XlatuneError):  # noqa: N818 - it is not an error of the harness
+    """What was asked could not be measured; the message says why."""
+
+    exit = Exit.NOT_MEASURED
+
+
 _MANY = 8  # a message with a near name lists at most this many other names
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_xlatune.campaign import Campaign, View
-from pytest_xlatune.model.errors import Exit, XlatuneError
+from pytest_xlatune.model.errors import Exit, NotMeasured
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.result import Conclusion, Verdict, VerdictKind
 from pytest_xlatune.model.trial import Arm
@@ -121,12 +121,6 @@ class Measured:
 
 
 Tick = Callable[[], None]
-
-
-class NotMeasured(XlatuneError):  # noqa: N818 - it is not an error of the harness
-    """The sweep could not measure the profile; the message says why."""
-
-    exit = Exit.NOT_MEASURED
 
 
 def baseline(campaign: Campaign, tick: Tick) -> Measured:

@@ -27,7 +27,7 @@ from pytest_xlatune.executors import class_named
 from pytest_xlatune.ledger import LEDGER, Ledger
 from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.errors import ConfigError, Exit, LedgerError, XlatuneError
+from pytest_xlatune.model.errors import ConfigError, LedgerError, NotMeasured
 from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
@@ -184,17 +184,11 @@ class Runs(ExitStack):
         return (*findings.notes, *not_compiled(resolved, study), *elsewhere)
 
 
-class NotCalibrated(XlatuneError):  # noqa: N818 - it is not an error of the harness
-    """Too few jobs have a score; the message says why."""
-
-    exit = Exit.NOT_MEASURED
-
-
 def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     """Wait for the jobs, estimate the noise, and keep it for the cell's later sweeps.
 
     Raises:
-        NotCalibrated: too few jobs have a score; at least four are needed.
+        NotMeasured: too few jobs have a score; at least four are needed.
         CampaignStopped: the playbook stopped the campaign.
         LedgerError: the estimate cannot be written.
     """
@@ -204,7 +198,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     noise = noise_of(jobs)
     if noise is None:
         reasons = dict.fromkeys(sentence(result.reason) for result in view.history if result.reason)
-        raise NotCalibrated(
+        raise NotMeasured(
             f"{len(jobs)} jobs of the calibration have a score, {least_jobs(jobs)} are needed"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
         )
@@ -229,12 +223,6 @@ def document_of(campaign: Campaign, calibrated: Calibration) -> Document:
             known=calibrated.figures,
         )
     )
-
-
-class NotRecorded(XlatuneError):  # noqa: N818 - it is not an error of the harness
-    """The run ended without evidence; the message says why."""
-
-    exit = Exit.NOT_MEASURED
 
 
 def study_of_profile(resolved: ResolvedSweep, profile: Profile | str) -> Study:
@@ -279,7 +267,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     """Wait for the evidence run and return its artifacts; a run in the ledger is not repeated.
 
     Raises:
-        NotRecorded: the run failed, or it left no artifact.
+        NotMeasured: the run failed, or it left no artifact.
         CampaignStopped: the playbook stopped the campaign.
         LedgerError: the ledger cannot be written.
     """
@@ -288,7 +276,7 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
     result = view.history[-1]
     known = view.state.recorded.get(result.trial.id)
     if known is None:
-        raise NotRecorded(f"{result.trial.profile.id} left no evidence: {sentence(result.reason)}")
+        raise NotMeasured(f"{result.trial.profile.id} left no evidence: {sentence(result.reason)}")
     recorded = Recorded(
         profile=result.trial.profile.id,
         trial_id=known.trial_id,
@@ -306,5 +294,5 @@ def record(campaign: Campaign, tick: Callable[[], None]) -> Recorded:
                 f"{lost[0]} was recorded and is gone; --xlatune-fresh records it again, and runs "
                 "all other trials again too"
             )
-        raise NotRecorded(f"{recorded.profile}: {why}")
+        raise NotMeasured(f"{recorded.profile}: {why}")
     return recorded

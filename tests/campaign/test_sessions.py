@@ -26,7 +26,7 @@ from pytest_xlatune.executors import JOB_NAME_PREFIX, Request, SchedulerDown
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, Decided, Event, Ledger, Noted
 from pytest_xlatune.ledger.driver_lock import DriverLock
 from pytest_xlatune.ledger.state import replay
-from pytest_xlatune.model.errors import ConfigError, LedgerError
+from pytest_xlatune.model.errors import ConfigError, LedgerError, NotMeasured
 from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.result import (
     Outcome,
@@ -41,7 +41,7 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.tuning import TuningStudy
 from pytest_xlatune.tasks.live import LiveLines
 from pytest_xlatune.tasks.reports import publish
-from pytest_xlatune.tasks.runs import NotCalibrated, calibrate
+from pytest_xlatune.tasks.runs import calibrate
 from tests.helpers.history import measured
 from tests.helpers.scripted import (
     CELL,
@@ -411,7 +411,7 @@ def test_a_calibration_without_scores_says_why(tmp_path: Path) -> None:
     made = campaign_of(tmp_path / "pretend" / "cell", executor, study, session="later")
     made.open()
     run(made)
-    with pytest.raises(NotCalibrated, match=r"7 jobs .* 8 are needed"):
+    with pytest.raises(NotMeasured, match=r"7 jobs .* 8 are needed"):
         calibrate(made, lambda: None)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_xlatune.cli.options import options_of
@@ -35,8 +34,10 @@ def run_report(arguments: argparse.Namespace) -> Output:
         return Output(documents=documents, problems=problems, problem_status=Exit.INTERNAL)
     values: list[Json] = []
     for folder in folders:
-        with _ledger_errors_in(problems):
+        try:
             values.append(read_json(leaderboard_json(read_cell_report(folder).facts)))
+        except LedgerError as error:  # go on: the other ledgers have reports
+            problems.append(str(error))
     return Output(
         json=(lambda: values[0] if len(folders) == 1 else values) if values else None,
         problems=problems,
@@ -59,7 +60,7 @@ def documents_of(
     """Yield the report of each ledger, and the names of its files once they are written."""
     check_exports(options.export)
     for folder in folders:
-        with _ledger_errors_in(problems):
+        try:
             cell_report = read_cell_report(folder)
             yield cell_report.document
             if writes:
@@ -72,14 +73,7 @@ def documents_of(
                 )
                 texts = [f"written: {os.path.relpath(path)}" for path in written]
                 yield brief("Files", lines(*texts))
+        except LedgerError as error:
+            problems.append(str(error))
     if writes and not has_pages():
         yield brief("Pages", lines(NO_PAGES))
-
-
-@contextmanager
-def _ledger_errors_in(problems: list[str]) -> Iterator[None]:
-    """Add an error about a ledger to `problems`, so that the reports of other ledgers follow."""
-    try:
-        yield
-    except LedgerError as error:
-        problems.append(str(error))

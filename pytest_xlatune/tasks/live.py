@@ -81,9 +81,9 @@ _TAG = "[xla-tuning]"
 _LOOK_S = 0.9  # seconds between looks at the logs of jobs; the ledger may be read more often
 # seconds until the first line about running jobs, and between two such lines
 _FIRST_LINE_S, _NEXT_LINE_S = 60.0, 600.0
-_PAGE_S = 30.0  # seconds between two writes of the page; a write for a large ledger takes seconds
-# seconds until the page is written without news, to show readers that the session is alive
-_RENEWED_S = 60.0
+# seconds between two writes of the page, which also shows readers that the session is alive; a
+# write for a large ledger takes seconds
+_PAGE_S = 60.0
 _END_BYTES = 1 << 16  # bytes at the end of a log that are read for its last step
 _MAX_STOP_CHARS = 120
 _SHOWN_DECISIONS = frozenset({Next.RETRY, Next.STOP, Next.INTERRUPTED})
@@ -243,7 +243,6 @@ class LiveLines:
         self._looked_s = 0.0
         self._due_s = now() + _FIRST_LINE_S  # time of the next line about running jobs
         self._written_s = now()  # time of the last write of the page
-        self._has_news = False  # whether something happened since then
         self._last_problem = ""
 
     @property
@@ -280,7 +279,6 @@ class LiveLines:
             entry = self._entries[self._replayed]
             self._state = replay((entry,), onto=self._state)
             self._replayed += 1
-            self._has_news = True
             self._pace.note(entry)
             event = entry.event
             if isinstance(event, CampaignOpened) and event.session == self._session_id:
@@ -406,13 +404,13 @@ class LiveLines:
         return progress_text(history, left=jobs_left, trial_s=self._pace.trial_s)
 
     def write_page(self) -> str:
-        """Write the report of the running sweep if it is due: after news, at most every 30 seconds.
+        """Write the report of the running sweep if it is due, once a minute.
 
         A failure to write must not end the sweep. Return why the report cannot be written; "" if it
         can be, or if the last call said the same.
         """
         began_s = self._now()
-        if began_s - self._written_s < (_PAGE_S if self._has_news else _RENEWED_S):
+        if began_s - self._written_s < _PAGE_S:
             return ""
         live = Live(at_s=began_s, progress=self._progress_now(), running=self._jobs)
         problem = ""
@@ -423,7 +421,7 @@ class LiveLines:
         except Exception as error:  # noqa: BLE001 - a fault of a page must not end a sweep
             _LOG.exception("the report of %s cannot be made while it runs", self._folder)
             problem = f"the report of {self._folder} cannot be made while the sweep runs: {error!r}"
-        self._has_news, self._written_s = False, self._now()
+        self._written_s = self._now()
         is_new = problem != self._last_problem
         self._last_problem = problem or self._last_problem
         return problem if is_new else ""

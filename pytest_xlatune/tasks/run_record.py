@@ -20,22 +20,18 @@ from pytest_xlatune.studies import Study
 _HOUR_S = 3600.0
 
 
-def record_of_study(state: LedgerState, study: Study) -> RunRecord:
-    """Return the record of all tried cells of a study, or of its first cell before any trial.
-
-    A study may have cells that it never tries, e.g. batch sizes that are too large.
-    """
-    tried = {progress.trial.cell_digest for progress in state.trials.values()}
-    tried |= state.environments.keys()
-    tried_cells = {cell.digest: cell for cell in study.cells if cell.digest in tried}
-    return record_of(state, study, *(tried_cells.values() or study.cells[:1]))
-
-
-def record_of(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
+def record_of_study(state: LedgerState, study: Study, *cells: Cell) -> RunRecord:
     """Return one record for several cells of a study, as far as trials have reported.
 
-    `cells` are the cells on all node slots, the cells that the study compares, or a single cell.
+    `cells` are e.g. those that the study compares; without any, they are all tried cells, or the
+    first cell before any trial. A study may have cells that it never tries, e.g. batch sizes that
+    are too large.
     """
+    if not cells:
+        tried = {progress.trial.cell_digest for progress in state.trials.values()}
+        tried |= state.environments.keys()
+        by_digest = {cell.digest: cell for cell in study.cells if cell.digest in tried}
+        cells = (*by_digest.values(),) or study.cells[:1]
     digests = {cell.digest for cell in cells}
     groups = _groups_of_nodes(state, cells)
     nodes = _merged(groups)

@@ -26,7 +26,7 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.tuning_document import why
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.tasks.artifacts import explain
-from pytest_xlatune.tasks.run_record import record_of, record_of_study
+from pytest_xlatune.tasks.run_record import record_of_study
 from tests.helpers.hlo_programs import write_dump
 from tests.helpers.scripted import CELL, CellsStudy, Cluster, campaign, on, run
 
@@ -160,7 +160,7 @@ def test_a_study_of_several_nodes_counts_the_hours_and_the_dates_of_all(tmp_path
     assert record.started_s is not None
     assert record.ended_s is not None
     assert 360 <= record.ended_s - record.started_s < 720
-    hours = [record_of(state, study, cell).node_hours for cell in study.cells]
+    hours = [record_of_study(state, study, cell).node_hours for cell in study.cells]
     assert hours == pytest.approx([0.1, 0.1])
 
 

@@ -52,8 +52,12 @@ class NoComparison:
     reason: Message
 
 
-def compare(fit: BlockFit, arm: str, *, family: int, alpha: float) -> Comparison | NoComparison:
+def compare(
+    fit: BlockFit | None, arm: str, *, family: int, alpha: float
+) -> Comparison | NoComparison:
     """Compare an arm with the control; `family` arms share the one-sided `alpha`."""
+    if fit is None:
+        return NoComparison(reason=say("no block holds a scored baseline and another scored arm"))
     if fit.df < MIN_DF:
         return NoComparison(reason=say(FEW_DF, df=max(fit.df, 0), needed=MIN_DF))
     if not math.isfinite(fit.sigma):

@@ -45,7 +45,13 @@ from pytest_xlatune.model.result import (
 from pytest_xlatune.model.sentences import ITS_FIRST_RUN, WITH_DETAIL
 from pytest_xlatune.model.trial import Arm, CompiledMemory, Trial
 from pytest_xlatune.stats.blocks import BlockFit, BlockScore, fit_blocks
-from pytest_xlatune.stats.compare import EQUIVALENCE, NoComparison, is_within, standard_error
+from pytest_xlatune.stats.compare import (
+    EQUIVALENCE,
+    NoComparison,
+    compare,
+    is_within,
+    standard_error,
+)
 from pytest_xlatune.stats.design import MIN_DF, bonferroni
 from pytest_xlatune.stats.quantiles import t_quantile
 from pytest_xlatune.stats.validity import different_loss
@@ -62,7 +68,6 @@ from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import (
     NOT_FINITE,
     as_screened,
-    compare_in_blocks,
     lost_runs,
     relative_to,
     score_flags,
@@ -846,7 +851,7 @@ class _BatchProgress(CellProgress["BatchStudy"]):
 
     def _comparison(self, at: int) -> Comparison | NoComparison:
         arm, family = self.study.ids[at], len(self.compared) - 1
-        return compare_in_blocks(self.fit, arm, family=family, alpha=ALPHA)
+        return compare(self.fit, arm, family=family, alpha=ALPHA)
 
     def _verdict_on_best(self, base: Verdict, *, is_far: bool) -> Verdict:
         """Return the verdict on the best: FASTER if blocks show every other value to be slower.

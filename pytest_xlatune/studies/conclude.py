@@ -24,7 +24,7 @@ from pytest_xlatune.model.result import (
     relative,
 )
 from pytest_xlatune.model.sentences import RANKING_ONLY, SETTINGS_CHANGED
-from pytest_xlatune.stats.blocks import Estimate, combine
+from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, may_stop, winner_figures
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, Plan, Refusal
 from pytest_xlatune.stats.quantiles import t_quantile
@@ -67,14 +67,15 @@ def conclusion(decision: SweepDecision) -> Conclusion:
     ]
     fit = comparison.fit if comparison else None
     bound, bound_arm = _bound(decision, verdicts) or (None, "")
+    mde80, from_start80 = _power(decision)
     return Conclusion(
         verdicts=tuple(sorted(verdicts, key=_place_of)),
         reference=baseline,
         record=TuningRecord(
             finalists=decision.finalists,
             bound=bound,
-            mde80=_mde80(decision),
-            from_start80=_from_start80(decision),
+            mde80=mde80,
+            from_start80=from_start80,
             sigma=fit.sigma if fit and fit.df >= MIN_DF else screened.ranks.sigma,
             moved=_farthest_control(decision),
             recipe=recipe(
@@ -108,10 +109,12 @@ def _verdict(decision: SweepDecision, arm: str) -> Verdict | None:
         return None
     everything = (*screened, *in_blocks)
     deciding = [result for result in in_blocks if not is_spare(result.trial)]
+    owner, text = decision.arms.repeats.get(arm), "same effective flags and environment as {owner}"
+    text += ": an A/A trial, no candidate" if owner == BASELINE_ID else ": a repeat of it"
     base = replace(
         verdict_without_figures(arm, everything),
         kind=VerdictKind.INVALID,
-        reasons=_repeat_reason(decision, arm),
+        reasons=() if owner is None else (say(text, owner=owner),),
         lost=lost_runs(deciding),
     )
     base = with_effect(base, everything)
@@ -165,8 +168,13 @@ def _ranked(
             "looks better than it is"
         )
     # Slow profiles do not enter blocks: without this reason, even one at -31 % would not be called
-    # slow anywhere.
-    is_likely_slower = _is_likely_slower(decision, base.arm, estimate)
+    # slow anywhere. Rotations do not support such a claim.
+    is_likely_slower = False
+    if estimate is not None and base.arm not in ranks.turned:
+        fit = decision.comparison.fit if decision.comparison else None
+        in_blocks = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
+        error = max(in_blocks, decision.screened.plan.noise) * math.sqrt(estimate.variance)
+        is_likely_slower = estimate.estimate < -_FAR * error
     slower = (say(_LIKELY_SLOWER, runs=runs),) if is_likely_slower else ()
     return replace(
         with_figures(base, scored),
@@ -176,19 +184,6 @@ def _ranked(
         is_likely_slower=is_likely_slower,
         reasons=(*slower, why, *base.reasons, *score_flags(scored)),
     )
-
-
-def _is_likely_slower(decision: SweepDecision, arm: str, estimate: Estimate | None) -> bool:
-    """Return whether the runs are so far below their baselines that noise hardly explains it.
-
-    Rotations do not support such a claim.
-    """
-    if estimate is None or arm in decision.screened.ranks.turned:
-        return False
-    fit = decision.comparison.fit if decision.comparison else None
-    in_blocks = fit.sigma if fit is not None and fit.df >= MIN_DF else 0.0
-    sigma = max(in_blocks, decision.screened.plan.noise)
-    return estimate.estimate < -_FAR * sigma * math.sqrt(estimate.variance)
 
 
 def _confirmed(
@@ -211,7 +206,19 @@ def _confirmed(
         undecided = replace(base, kind=VerdictKind.INCONCLUSIVE)
         return replace(undecided, reasons=(why, *base.reasons, *score_flags(trials)))
     kind, ends, likely = blocks.kinds[base.arm], comparison.ci95, None
-    vetoes = _vetoes(decision, comparison, base.arm, trials) if kind is VerdictKind.FASTER else []
+    vetoes: list[Message] = []
+    if kind is VerdictKind.FASTER:
+        past, references = decision.screened.past, decision.screened.past.trials_of(BASELINE_ID)
+        baselines = [result for result in references if not is_spare(result.trial)]
+        straggling = straggler_veto(
+            comparison,
+            (*past.screens_of(base.arm), *trials),
+            baselines,
+            headroom=comparison.lower,
+            level=_VETO_P,
+        )
+        lost = survivor_veto(trials, [result for result in baselines if result.trial.block])
+        vetoes = [why for why in (straggling, lost) if why is not None]
     if kind is VerdictKind.FASTER and not vetoes and blocks.fit is not None:
         winner = winner_figures(blocks.fit, comparison, base.arm, family=blocks.family)
         ends, likely = winner.ci95, winner.likely
@@ -230,22 +237,6 @@ def _confirmed(
         return replace(decided, ci95=(low, high))
     mean, least, most = map(relative, likely)
     return replace(decided, ci95=(low, high), likely=(mean, least, most))
-
-
-def _vetoes(
-    decision: SweepDecision, comparison: Comparison, arm: str, trials: Sequence[TrialResult]
-) -> list[Message]:
-    """Return why an arm must not be called faster; `trials` are its results in deciding blocks."""
-    past = decision.screened.past
-    baselines = [result for result in past.confirms_of(BASELINE_ID) if not is_spare(result.trial)]
-    straggling = straggler_veto(
-        comparison,
-        (*past.screens_of(arm), *trials),
-        (*past.screens_of(BASELINE_ID), *baselines),
-        headroom=comparison.lower,
-        level=_VETO_P,
-    )
-    return [why for why in (straggling, survivor_veto(trials, baselines)) if why is not None]
 
 
 def _change_reason(
@@ -269,17 +260,6 @@ def _change_reason(
         VerdictKind.FASTER: "faster: {low:percent} to {high:percent} (95 %)",
     }.get(kind, "slower: {low:percent} to {high:percent} (95 %)")
     return say(text, low=low, high=high)
-
-
-def _repeat_reason(decision: SweepDecision, arm: str) -> tuple[Message, ...]:
-    """Return which profile this one repeats; () if it repeats none."""
-    owner = decision.arms.repeats.get(arm)
-    if owner is None:
-        return ()
-    text = "same effective flags and environment as {owner}: a repeat of it"
-    if owner == BASELINE_ID:
-        text = "same effective flags and environment as {owner}: an A/A trial, no candidate"
-    return (say(text, owner=owner),)
 
 
 def _bound(decision: SweepDecision, verdicts: Sequence[Verdict]) -> tuple[float, str] | None:
@@ -324,32 +304,23 @@ def _is_out(verdict: Verdict) -> bool:
     return verdict.kind is VerdictKind.INVALID and (not verdict.can_run or verdict.n > 0)
 
 
-def _mde80(decision: SweepDecision) -> float | None:
-    """Return the change that the confirmation finds with 80 % power, by measured or assumed noise.
+def _power(decision: SweepDecision) -> tuple[float | None, float | None]:
+    """Return the changes that the confirmation, and the whole sweep, find with 80 % power.
 
-    None if no arm is compared, or the sweep only ranks.
+    The second one includes selection. The noise is the measured or the assumed one. Both are None
+    if no arm is compared; the second also if the sweep only ranks or has no profile.
     """
-    if decision.comparison is not None:
-        compared_arms = decision.comparison.comparisons.values()
-        effects = [
-            comparison.mde80 for comparison in compared_arms if isinstance(comparison, Comparison)
-        ]
-        return relative(max(effects)) if effects else None
-    if not isinstance(decision.layout, Plan):
-        return None
-    return decision.layout.mde80(decision.screened.noise)
-
-
-def _from_start80(decision: SweepDecision) -> float | None:
-    """Return the change that the whole sweep finds with 80 % power, including selection.
-
-    None if the sweep only ranks, or if no arm is compared.
-    """
-    finalist, layout = _mde80(decision), decision.layout
+    layout, comparison, sigma = decision.layout, decision.comparison, decision.screened.noise
+    if comparison is not None:
+        compared = comparison.comparisons.values()
+        effects = [each.mde80 for each in compared if isinstance(each, Comparison)]
+        finalist = relative(max(effects)) if effects else None
+        sigma = comparison.fit.sigma if comparison.fit else sigma
+    else:
+        finalist = layout.mde80(sigma) if isinstance(layout, Plan) else None
     if finalist is None or not isinstance(layout, Plan) or not decision.arms.profiles:
-        return None
-    fit = decision.comparison.fit if decision.comparison else None
-    return max(layout.from_start80(fit.sigma if fit else decision.screened.noise), finalist)
+        return finalist, None
+    return finalist, max(layout.from_start80(sigma), finalist)
 
 
 def _notes(

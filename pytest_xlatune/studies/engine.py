@@ -34,7 +34,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import Comparison, VerdictKind
 from pytest_xlatune.model.trial import ConfirmDesign, Trial
 from pytest_xlatune.stats.blocks import BlockFit, Estimate, combine, upper_bound
-from pytest_xlatune.stats.compare import noise_of
+from pytest_xlatune.stats.compare import compare, noise_of
 from pytest_xlatune.stats.design import MIN_DF, SECOND_RUNS, SWEEP_ALPHA, Plan, Refusal
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.parts import entering
@@ -47,7 +47,6 @@ from pytest_xlatune.studies.verdicts import (
     Veto,
     arm_veto,
     compare_blocks,
-    compare_in_blocks,
 )
 from pytest_xlatune.studies.waves import Waves
 
@@ -395,12 +394,7 @@ def spare_blocks(
     Blocks are added as long as a profile may gain `BOUND` or more and jobs remain. Without them,
     29 % of sweeps without an effect can exclude a gain of 2 % (50 jobs, 0.6 % noise); with them
     73 % can, in 65 jobs. Profiles with a trial in a block stay in it, whatever is measured later.
-
-    Args:
-        screened: the result of the screen.
-        staying: ids of the arms that stayed to the last deciding block.
-        deciding: the trials of the deciding blocks, all of them over.
-        baselines: the number of baselines in a block.
+    The arms in `staying` stayed to the last of the `deciding` blocks, which are over.
     """
     past, candidates = screened.past, screened.candidates
     if not screened.plan.may_spare:
@@ -455,7 +449,7 @@ def gain_bounds(
     bounds: dict[str, float] = {}
     for arm in arms:
         if arm in staying:
-            comparison = compare_in_blocks(fit, arm, family=1, alpha=SWEEP_ALPHA)
+            comparison = compare(fit, arm, family=1, alpha=SWEEP_ALPHA)
             if isinstance(comparison, Comparison):
                 bounds[arm] = comparison.ci95[1]
                 continue

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.cell import Cell, Protocol
+from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.record import digest
@@ -28,7 +28,7 @@ from pytest_xlatune.studies import Decision, History, Outlook, Traits
 from pytest_xlatune.studies.verdicts import OneCell, deployed
 
 KIND = "evidence"
-PROFILER = "xplane"  # the profiler if the protocol names none
+_PROFILER = "xplane"  # the profiler if the protocol names none
 # fields of a profile that do not change its run, so the name of the study ignores them
 _IGNORED = {"wave": "", "note": "", "is_control": False, "origin": None}
 # steps after the profiler's window: the profiler writes in the first, and the second ends the run
@@ -49,11 +49,21 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def trial(self) -> Trial:
-        """The one trial of the study."""
+        """The one trial of the study: long enough for the profiler, without evaluations."""
+        protocol = self.cell.protocol
         return Trial(
             cell_digest=self.cell.digest,
             profile=self.profile,
-            protocol=evidence_protocol(self.cell.protocol),
+            protocol=replace(
+                protocol,
+                profiler=protocol.profiler or _PROFILER,
+                steps=protocol.skip_first_steps + protocol.profiler_steps + _STEPS_AFTER,
+                first_step=0,
+                min_steps=1,  # the run is not scored
+                eval_interval=0,
+                metric="none",
+                dump=True,
+            ),
             study=self.name,
             stage=KIND,
         )
@@ -63,8 +73,12 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
 
         The conclusion has no verdict, because evidence explains a verdict and is none.
         """
-        runs = [result for result in history if result.trial.id == self.trial.id]
-        due = () if any(map(_is_over, runs)) else (self.trial,)
+        is_over = any(
+            run.status.is_final and not _is_unread(run)
+            for run in history
+            if run.trial.id == self.trial.id
+        )
+        due = () if is_over else (self.trial,)
         other_profiles = () if self.profile.id == BASELINE_ID else (self.profile,)
         why = say("an evidence run measures nothing")
         reference = Verdict(arm=BASELINE_ID, kind=VerdictKind.INCONCLUSIVE, reasons=(why,))
@@ -82,22 +96,7 @@ class EvidenceStudy(OneCell, frozen=True, kw_only=True, dict=True):
         return Outlook.of(due, lines=(line,))
 
 
-def _is_over(run: TrialResult) -> bool:
-    """Return whether a run is final and, if it was measured, its files have been read."""
-    if run.status is TrialStatus.MEASURED:
-        return isinstance(run, EvidenceResult) and run.is_read
-    return run.status.is_final
-
-
-def evidence_protocol(protocol: Protocol) -> Protocol:
-    """Return the protocol of an evidence run: long enough for the profiler, without evaluations."""
-    return replace(
-        protocol,
-        profiler=protocol.profiler or PROFILER,
-        steps=protocol.skip_first_steps + protocol.profiler_steps + _STEPS_AFTER,
-        first_step=0,
-        min_steps=1,  # the run is not scored
-        eval_interval=0,
-        metric="none",
-        dump=True,
-    )
+def _is_unread(run: TrialResult) -> bool:
+    """Return whether the files of a measured run have not been read."""
+    is_read = isinstance(run, EvidenceResult) and run.is_read
+    return run.status is TrialStatus.MEASURED and not is_read

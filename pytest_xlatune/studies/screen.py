@@ -93,14 +93,11 @@ def screen(
     The line covers all waves; its slope comes from baselines and profiles together. A wave that was
     measured in another session gets its own level if a test shows that its baselines differ.
     Several node slots have a level each, and share the slope over time. A profile's changes in
-    rotations are combined with its change from the line.
+    rotations are combined with its change from the line; their variance is expressed in `sigma`,
+    the noise of a job.
 
-    Args:
-        past: the trials of the sweep.
-        segments: the queues of its waves.
-        sigma: the noise of a job, in which the variance of a change in a rotation is expressed.
-        has_second: whether profiles that ran twice have the mean of their runs. The lines come from
-            first runs in any case, because only the best ran twice.
+    If `has_second`, profiles that ran twice have the mean of their runs. The lines come from first
+    runs in any case, because only the best ran twice.
     """
     segments = tuple(segments)
     if past.is_split:
@@ -117,7 +114,14 @@ def screen(
                 if not result.trial.is_baseline:
                     change = Estimate(value - line.expected(time), line.leverage(time))
                     runs[result.trial.profile.id].append(change)
-    in_rotations = _changes_in_rotations(past, waves, sigma)
+    in_rotations: dict[str, list[Estimate]] = defaultdict(list)
+    for key, result in past.screen.items():
+        turns = result.rotation.score if result.rotation is not None else None
+        if key.stage in waves and turns is not None and usable(result) is not None:
+            for program in turns.programs:
+                error = sigma if program.error is None else program.error
+                variance = _VARIANCE_BETWEEN_PROGRAMS + (error / sigma) ** 2
+                in_rotations[key.arm].append(Estimate(program.change, variance))
     turned = frozenset(in_rotations.keys() - runs.keys())
     for profile_id, changes in in_rotations.items():
         runs[profile_id] += changes
@@ -130,22 +134,6 @@ def screen(
         df=sum(line.df for line in lines),
         turned=turned,
     )
-
-
-def _changes_in_rotations(
-    past: Past, stages: Collection[str], sigma: float
-) -> Mapping[str, list[Estimate]]:
-    """Return profile id -> its changes in rotations, with the variance in sigma^2."""
-    changes: dict[str, list[Estimate]] = defaultdict(list)
-    for key, result in past.screen.items():
-        score = result.rotation.score if result.rotation is not None else None
-        if key.stage not in stages or score is None or usable(result) is None:
-            continue
-        for program in score.programs:
-            error = sigma if program.error is None else program.error
-            variance = _VARIANCE_BETWEEN_PROGRAMS + (error / sigma) ** 2
-            changes[key.arm].append(Estimate(program.change, variance))
-    return changes
 
 
 def _screen_on_slots(past: Past, segments: Sequence[Segment], *, has_second: bool) -> Ranking:

@@ -88,26 +88,20 @@ class Orders:
         return dict.fromkeys(self.slots or (self.cell_digest,), self.cell.protocol)
 
     def segment(
-        self, wave: str, runs: Sequence[tuple[Profile, int]], *, baselines: int, lone: float = 0.0
-    ) -> Segment:
-        """Return the queue of a wave: runs of profiles in random order, baselines at equal spacing.
+        self, wave: str, profiles: Iterable[Profile], *, baselines: int, lone: float = 0.0
+    ) -> tuple[Trial, ...]:
+        """Return the queue of a wave: profiles in random order, baselines at equal spacing.
 
-        A run is a profile and the number of the run, from 0.
         A single baseline is placed at the fraction `lone` of the queue: 0 is its head, 1 its end.
         """
-        queue = self._shuffled(runs, scope=wave)
+        queue = self._shuffled([(profile, 0) for profile in profiles], scope=wave)
         last = len(queue) + baselines - 1
         places = [round(at * last / max(baselines - 1, 1)) for at in range(baselines)]
         if baselines == 1:
             places = [round(lone * last)]
         for position, place in enumerate(places):
             queue.insert(place, (BASELINE, position))
-        return Segment(
-            wave=wave,
-            trials=tuple(
-                self.trial(profile, wave, position=position) for profile, position in queue
-            ),
-        )
+        return tuple(self.trial(profile, wave, position=position) for profile, position in queue)
 
     def again(self, profiles: Sequence[Profile]) -> tuple[Trial, ...]:
         """Return second runs of the screen, in random order."""
@@ -176,30 +170,23 @@ def wave_order(wave: str) -> tuple[bool, tuple[int, ...], str]:
     return not numbered, tuple(int(part) for part in re.findall(r"[0-9]{1,18}", wave)), wave
 
 
-def moved(result: TrialResult, window: Window) -> TrialResult:
-    """Return a trial rescored in the common window; without a score there, it has the reason."""
-    if not window.is_moved or result.score is None or result.rotation is not None:
-        return result
-    rescored = rescore(result.score, protocol=window.protocol)
-    if isinstance(rescored, Score):
-        return replace(result, score=rescored)
-    return replace(result, score=None, reason=rescored.reason)
-
-
 def in_window(results: Iterable[TrialResult], first_step: int | None) -> tuple[TrialResult, ...]:
     """Return results scored in the window that begins at `first_step`, as conclusions use it.
 
-    None means the protocol's window, in which each trial was scored when it ended.
+    A job without a score there has the reason. None means the protocol's window, in which each
+    trial was scored when it ended.
     """
-    if first_step is None:
-        return tuple(results)
-    return tuple(
-        moved(
-            result,
-            Window(protocol=replace(result.trial.protocol, first_step=first_step), is_moved=True),
-        )
-        for result in results
-    )
+    return tuple(_rescored(result, first_step) for result in results)
+
+
+def _rescored(result: TrialResult, first_step: int | None) -> TrialResult:
+    if first_step is None or result.score is None or result.rotation is not None:
+        return result
+    protocol = replace(result.trial.protocol, first_step=first_step)
+    score = rescore(result.score, protocol=protocol)
+    if isinstance(score, Score):
+        return replace(result, score=score)
+    return replace(result, score=None, reason=score.reason)
 
 
 def fitted(scored: Sequence[BlockScore]) -> BlockFit | None:
@@ -259,49 +246,47 @@ class Past:
         }
 
     def scored_in_blocks(
-        self, *, design: ConfirmDesign | None = None, until: int = 0
+        self, *, design: ConfirmDesign | None = None, until: float = math.inf
     ) -> list[BlockScore]:
-        """Return the scored trials of blocks, without arms that cannot run.
+        """Return the scores of blocks up to number `until`, without arms that cannot run.
 
-        A block that was interrupted by a change of epoch, or that spans two allocations, counts as
-        two blocks, because scores of its parts cannot be compared. A retried trial that began after
-        most of a later block counts as a block of its own, so it is compared with nothing.
-
-        Args:
-            design: the design of the blocks; None accepts all.
-            until: the number of the last block; 0 accepts all.
+        None accepts all designs. A block that was interrupted by a change of epoch, or that spans
+        two allocations, counts as two blocks, because scores of its parts cannot be compared. A
+        retried trial that began after most of a later block counts as a block of its own, so it is
+        compared with nothing.
         """
         return [
-            scored
-            for key, its_design, scored in self._scored_in_blocks
-            if design in (None, its_design) and (not until or key.block <= until)
+            BlockScore(
+                block=(
+                    key if self._is_late(key, result) else key.block,
+                    result.epoch,
+                    allocation_of(result),
+                ),
+                arm=key.arm,
+                value=score.value,
+            )
+            for key, result in sorted(self.confirm.items(), key=itemgetter(0))
+            if key.arm not in self.dropped
+            and key.block <= until
+            and design in (None, result.trial.design)
+            and (score := usable(result)) is not None
         ]
 
     @cached_property
-    def _scored_in_blocks(self) -> Sequence[tuple[Place, ConfirmDesign | None, BlockScore]]:
-        """The scored trials of blocks in the order of their places, with place and design."""
+    def _middles(self) -> Mapping[tuple[str, int], float]:
+        """Digest of a cell and number of a block -> the median start of its scored trials."""
         starts: dict[tuple[str, int], list[float]] = defaultdict(list)
         for key, result in self.confirm.items():
             if usable(result) is not None and result.start_s is not None:
                 starts[result.trial.cell_digest, key.block].append(result.start_s)
-        middles = {at: median(of_block) for at, of_block in starts.items()}
+        return {at: median(of_block) for at, of_block in starts.items()}
 
-        def is_late(key: Place, result: TrialResult) -> bool:
-            """Return whether a trial began after most of a later block on the same nodes."""
-            return result.start_s is not None and any(
-                cell == result.trial.cell_digest and block > key.block and middle < result.start_s
-                for (cell, block), middle in middles.items()
-            )
-
-        scored_trials = []
-        for key, result in sorted(self.confirm.items(), key=itemgetter(0)):
-            score = usable(result)
-            if key.arm not in self.dropped and score is not None:
-                number = key if is_late(key, result) else key.block
-                block = (number, result.epoch, allocation_of(result))
-                scored = BlockScore(block=block, arm=key.arm, value=score.value)
-                scored_trials.append((key, result.trial.design, scored))
-        return scored_trials
+    def _is_late(self, key: Place, result: TrialResult) -> bool:
+        """Return whether a trial began after most of a later block on the same nodes."""
+        return result.start_s is not None and any(
+            cell == result.trial.cell_digest and block > key.block and middle < result.start_s
+            for (cell, block), middle in self._middles.items()
+        )
 
     def result_of(self, trial: Trial) -> TrialResult | None:
         """Return the result of a planned trial so far; None if there is none."""
@@ -375,11 +360,8 @@ def read(
 ) -> Past:
     """Return the trials of a study in a history, each once, all scored in one window.
 
-    Args:
-        history: all results.
-        protocols: digest of a cell -> the protocol of its trials; the first one has the window.
-        declared: arm id -> its profile.
-        study: the name of the study.
+    `protocols` is digest of a cell -> the protocol of its trials, of which the first one has the
+    window; `declared` is arm id -> its profile.
     """
     known = {BASELINE.id: BASELINE, ALIAS.id: ALIAS, **declared}
     screen: dict[Place, TrialResult] = {}
@@ -411,12 +393,9 @@ def read(
         pool += _scores(confirm)
     window = common_window(pool, next(iter(protocols.values())))
     # All scores are moved here, so that no report mixes the declared window and the moved one.
-    if window.is_moved:
-        screen = {key: moved(result, window) for key, result in screen.items()}
-        confirm = {key: moved(result, window) for key, result in confirm.items()}
     return Past(
-        screen=screen,
-        confirm=confirm,
+        screen=dict(zip(screen, in_window(screen.values(), window.moved_to), strict=True)),
+        confirm=dict(zip(confirm, in_window(confirm.values(), window.moved_to), strict=True)),
         changed=frozenset(changed),
         window=window,
         is_split=len(protocols) > 1,
@@ -445,7 +424,7 @@ def losses_of(results: Iterable[TrialResult]) -> list[float]:
     return [s.loss for result in results if (s := usable(result)) and s.loss is not None]
 
 
-def first_loss(results: Sequence[TrialResult]) -> float | None:
+def first_loss(results: Iterable[TrialResult]) -> float | None:
     """Return the median first loss of the scored trials; None if none is known."""
     scores = filter(None, map(usable, results))
     losses = [score.first_loss for score in scores if score.first_loss is not None]
@@ -455,10 +434,8 @@ def first_loss(results: Sequence[TrialResult]) -> float | None:
 def pace_of(results: Iterable[TrialResult]) -> JobPace | None:
     """Return how long the parts of a job take, from measured jobs of a cell; None if unknown.
 
-    If no rotation timed a compilation, it is assumed to take a fixed share of the start-up.
-
-    Args:
-        results: the results of one cell; rotations among them show how long a program compiles.
+    The results are of one cell; rotations among them show how long a program compiles. If there is
+    none, that is assumed to take a fixed share of the start-up.
     """
     starts_s, steps_s, compiled_s = [], [], []
     for result in results:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -45,7 +44,7 @@ from pytest_xlatune.studies.turning import (
     turned_trials,
     with_rotations,
 )
-from pytest_xlatune.studies.verdicts import arm_answer, as_answer, deployed, winner_answer
+from pytest_xlatune.studies.verdicts import arm_answer, as_answer, deployed
 
 __all__ = ["RotationRule", "TuningStudy"]
 
@@ -101,37 +100,25 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         The verdicts of a wave are those of the screen when the wave is over; those of the
         confirmation are given when everything is over.
         """
-        if question.about is Ask.PROVEN:
-            return winner_answer(self._with_all_selected.decide(history), question.number)
-        wave = "" if question.about is Ask.REFERENCE else question.wave
-        is_of_screen = question.about in (Ask.REFERENCE, Ask.SCREENED, Ask.SLOT)
-        pending = self.state(history).due
-        if any(not is_of_screen or _belongs_to_wave(question.wave, trial) for trial in pending):
-            return NOT_YET
-        decision = self.decide(history)
-        match question.about:
-            case Ask.REFERENCE | Ask.SCREENED:
-                screen = tuple(e for e in history if _belongs_to_wave(wave, e.trial))
-                name = BASELINE_ID if question.about is Ask.REFERENCE else question.name
-                return as_answer(self.decide(screen).conclusion.verdict(name))
-            case Ask.SLOT:
+        pending, arms = self.state(history).due, self.decide(history).arms
+        if question.about in (Ask.REFERENCE, Ask.SCREENED, Ask.SLOT):
+            if any(_belongs_to_wave(question.wave, trial) for trial in pending):
+                return NOT_YET
+            if question.about is Ask.SLOT:
                 filled = self.state(history).arms.slots.get(question.name)
-                return arm_answer(filled.id if filled else "", decision.arms)
-            case Ask.RANKED:
-                entered = decision.conclusion.tuning.finalists
-                # The finalists are numbered in file order, because ranks may still change while
-                # names of tests may not.
-                in_file_order = [arm.id for arm in decision.arms if arm.id in entered]
-                finalist = in_file_order[question.number : question.number + 1]
-                return arm_answer("".join(finalist), decision.arms)
-            case Ask.BEST:
-                return winner_answer(decision, question.number)
-            case _:
-                return as_answer(decision.conclusion.verdict(question.name))
-
-    @cached_property
-    def _with_all_selected(self) -> TuningStudy:
-        return all_selected(self)
+                return arm_answer(filled.id if filled else "", arms)
+            is_reference = question.about is Ask.REFERENCE
+            wave, name = ("", BASELINE_ID) if is_reference else (question.wave, question.name)
+            screen = tuple(e for e in history if _belongs_to_wave(wave, e.trial))
+            return as_answer(self.decide(screen).conclusion.verdict(name))
+        if question.about is Ask.RANKED and not pending:
+            entered = self.decide(history).conclusion.tuning.finalists
+            # The finalists are numbered in file order, because ranks may still change while names
+            # of tests may not.
+            in_file_order = [arm.id for arm in arms if arm.id in entered]
+            return arm_answer("".join(in_file_order[question.number :][:1]), arms)
+        study = all_selected(self) if question.about is Ask.PROVEN else self
+        return super(TuningStudy, study).answer(history, question)
 
     @remembered
     def outlook(self, history: History) -> Outlook:

@@ -20,7 +20,6 @@ from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import (
     BASELINE,
     BASELINE_ID,
-    NO_ENV_ID,
     Effective,
     Flags,
     Profile,
@@ -84,15 +83,12 @@ class RotationRule(Record, frozen=True, kw_only=True):
     """How a sweep rotates.
 
     Attributes:
-        step_function: the name of the HLO module of the step without `jit_`; "" selects the module
-            that runs once in each step.
         must_save: whether the sweep rotates only if that takes fewer jobs and no more time.
         pace: the pace of the jobs, as earlier sessions measured it or the sweep file states it;
             None assumes that a job takes its whole time limit.
         is_usual: whether the user states no budget, so that blocks take `USUAL_BLOCK_JOBS` jobs.
     """
 
-    step_function: str = ""
     must_save: bool = False
     pace: JobPace | None = None
     is_usual: bool = False
@@ -182,8 +178,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             on_node_failure=OnNodeFailure.VERDICT if self.slots else OnNodeFailure.STOP,
         )
 
-    # Rules of derived waves
-
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """The rules of the derived waves, in the order in which the waves run."""
@@ -223,8 +217,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def declared_aliases(self) -> Mapping[str, str]:
         """Declared profile -> an earlier profile with the same effective settings."""
         return self.effective.repeats(self.profiles)
-
-    # Rotations
 
     @cached_property
     def why_none_rotates(self) -> Message | None:
@@ -388,8 +380,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             jobs = replace(self, **unstated).as_jobs
             return replace(jobs, budget=max(self.budget - spent, jobs.least_jobs))
 
-    # The layout of the budget
-
     @cached_property
     def layout(self) -> Plan | Refusal:
         """The layout of the budget before anything is measured, or why the sweep only ranks."""
@@ -404,14 +394,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         baselines: int = 0,
         may_repeat: bool = True,
     ) -> Plan | Refusal:
-        """Lay out a number of profiles in a number of jobs.
+        """Lay out `count` profiles of the screen in `budget` jobs, for a job noise of `sigma`.
 
-        Args:
-            count: how many profiles the screen has.
-            budget: how many jobs there are for them.
-            sigma: the job noise; None if unknown.
-            baselines: how many baselines of the screen ran; 0 lets the layout decide.
-            may_repeat: whether the best of the screen may run twice.
+        `baselines` of the screen have run, 0 lets the layout decide; if `may_repeat`, the best of
+        the screen may run twice.
         """
         turned, slots = self.turned if self.rotates else 0, len(self.cells)
         in_screen = baselines or self.screen_baselines * len(self.job_waves)
@@ -459,28 +445,18 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def count(self) -> int:
-        """Number of runs of declared profiles in the screen, and of slots for derived ones.
+        """Number of declared profiles in the screen, and of slots for derived ones.
 
         Candidates of a search count only if rotations measure them.
         """
         rules = (rule for rule in self.rules if self.rotates or not isinstance(rule, Search))
-        return sum(map(self.runs_of, self.profiles)) + sum(rule.slots for rule in rules)
-
-    def runs_of(self, profile: Profile) -> int:
-        """Return how many jobs of the screen, or how many turns of a rotation, a profile takes.
-
-        As jobs, the cell without its deployed flags takes two: if the difference is large, two
-        pairs show without a block how much the flags gain.
-        """
-        is_job = not (self.rotates and self.can_turn(profile))
-        return 2 if is_job and profile.id == NO_ENV_ID else 1
+        return len(self.profiles) + sum(rule.slots for rule in rules)
 
     @property
     def least_jobs(self) -> int:
         """How many jobs rank all profiles without rotations, each wave with one baseline."""
         slots = sum(rule.slots for rule in self.rules if not isinstance(rule, Search))
-        no_env = sum(profile.id == NO_ENV_ID for profile in self.profiles)
-        return len(self.profiles) + no_env + slots + len(self.counts)
+        return len(self.profiles) + slots + len(self.counts)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -498,10 +474,8 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     def _by_wave(self, profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
-        """Return wave -> its runs of profiles and slots of derived ones, in the order of waves."""
-        counts: Counter[str] = Counter()
-        for profile in profiles:
-            counts[profile.wave] += self.runs_of(profile)
+        """Return wave -> its profiles and slots of derived ones, in the order of waves."""
+        counts = Counter(profile.wave for profile in profiles)
         for rule in rules:
             counts[rule.wave] += rule.slots
         return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}
@@ -532,8 +506,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The number of node slots of the screen."""
         return screen_slots(len(self.cells), self.count)
 
-    # Queues of trials
-
     @cached_property
     def orders(self) -> Orders:
         """The source of the random orders."""
@@ -559,11 +531,11 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             if jobs or not self.rotates:
                 trials = self.orders.segment(
                     wave,
-                    [(profile, run) for profile in jobs for run in range(self.runs_of(profile))],
+                    jobs,
                     baselines=self.baselines.get(wave, 1),
                     # Single baselines are spread out: one line goes through those of all waves.
                     lone=at / max(len(self.counts) - 1, 1),
-                ).trials
+                )
             ranked = (
                 self.orders.trial(profile, wave, position=number)
                 for profile in turned
@@ -612,22 +584,18 @@ def _check_layout(sweep: TuningPlan, *, where: str) -> None:
 
 
 def _check_rules(sweep: TuningPlan, *, where: str) -> None:
-    """Refuse rules that can add nothing, and names that are unknown or used twice.
+    """Refuse rules that can add nothing, or are named twice, and selected names that are unknown.
 
     Raises:
-        ConfigError: a derived wave without waves before it, two rules of a kind in one wave, a
-            profile with the name of a slot, or a selected name that is unknown.
+        ConfigError: names the wave, or the name.
     """
     rules, profiles = sweep.rules, sweep.profiles
     known = {BASELINE_ID, *(profile.id for profile in profiles)}
-    ids = set(known)
     kinds = [(rule.kind, rule.wave) for rule in rules]
     sources: list[Profile | Rule] = [*profiles]
     sources += [rule for rule in rules if isinstance(rule, Singles | Search)]
     for rule in rules:
-        if isinstance(rule, Singles):
-            ids |= {profile.id for profile in rule.candidates}
-        elif not isinstance(rule, Search) and not _has_source(rule, sources):
+        if not (isinstance(rule, Singles | Search) or _has_source(rule, sources)):
             raise ConfigError(
                 f"{where}: {rule.wave} is derived from the waves before it, and no profile is in "
                 f"one of them; declare single flags in an earlier wave, or name a later one"
@@ -637,9 +605,5 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
                 f"{where}: {rule.wave} has two rules of the kind {rule.kind!r}; give one more slots"
             )
     names = {slot.name for slots in sweep.places.values() for slot in slots}
-    for taken in sorted(names & ids):
-        raise ConfigError(
-            f"{where}: the id {taken!r} is the name of a slot of a derived wave; choose another id"
-        )
     for unknown in sorted((sweep.selected or frozenset()) - known - names):
         raise ConfigError.unknown("profile", unknown, valid=known | names, where=where)

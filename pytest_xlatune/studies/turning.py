@@ -73,16 +73,19 @@ class Rotations:
         """
         over = (result for _, result in self.numbered if result.status.is_final)
         look, first_rotation = self.look, next(over, None)
-        can_turn = look is not None and look.rotation is not None and look.rotation.is_found
-        if look is not None and not can_turn and look.status is not TrialStatus.UNMEASURED:
-            text = "all profiles are jobs, because programs cannot take turns: {reason}"
-            return say(text, reason=_why_no_turns(look))
-        if first_rotation is None or first_rotation.status is TrialStatus.UNMEASURED:
-            return None
-        if _score_of(first_rotation) is not None:
-            return None
-        text = "all profiles are jobs, because the first rotation measured nothing: {reason}"
-        return say(text, reason=_why_no_turns(first_rotation))
+        for result in (look, first_rotation):
+            if result is None or result.status is TrialStatus.UNMEASURED:
+                continue
+            turns = result.rotation
+            if turns is None or not (turns.is_found if result is look else _score_of(result)):
+                text = "all profiles are jobs, because programs cannot take turns: {reason}"
+                if result is not look:
+                    text = (
+                        "all profiles are jobs, because the first rotation measured nothing: "
+                        "{reason}"
+                    )
+                return say(text, reason=first([result.reason, turns.reason if turns else None]))
+        return None
 
     @property
     def is_lost(self) -> bool:
@@ -112,11 +115,6 @@ def _score_of(result: TrialResult) -> RotationScore | None:
     """Return the score of a rotation; None if it was not measured."""
     is_measured = result.status is TrialStatus.MEASURED and result.rotation is not None
     return result.rotation.score if is_measured and result.rotation else None
-
-
-def _why_no_turns(result: TrialResult) -> Message | None:
-    """Return why a rotation failed, or else why no turns can be read from its log and journal."""
-    return first([result.reason, result.rotation.reason if result.rotation else None])
 
 
 def rotations(plan: TuningPlan, history: History) -> Rotations:
@@ -265,25 +263,22 @@ def turned_trials(plan: TuningPlan, due: Sequence[Trial]) -> list[Trial]:
 def with_rotations(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[Trial, ...]:
     """Return the due trials, with those that can take turns replaced by the next rotation.
 
-    The look comes first, because it shows whether any profile can take turns.
+    The look comes first, because it shows whether any profile can take turns: it is one turn of the
+    baseline alone, with the steps of a turn of a rotation.
     """
     turned = turned_trials(plan, due)
     if not turned:
         return tuple(due)
     if so_far.look is None:
-        return (so_far.looks[0].trial if so_far.looks else _look(plan),)
+        if so_far.looks:
+            return (so_far.looks[0].trial,)
+        programs, turn_steps = (RotatedProgram(id=BASELINE.id),), plan.turns.turn_steps
+        spec = RotationSpec(programs=programs, order=(0,), turn_steps=turn_steps)
+        look = plan.orders.trial(BASELINE, LOOK_STAGE)
+        return (replace(look, arm=ROTATION, rotation=Rotation(number=0, spec=spec)),)
     others = (trial for trial in due if trial not in turned)
     open_ones = [result.trial for _, result in so_far.numbered if not result.status.is_final]
     return (*others, *(open_ones or [next_rotation(plan, so_far, turned)]))
-
-
-def _look(plan: TuningPlan) -> Trial:
-    """Return the look: one turn of the baseline alone, with the steps of a turn of a rotation."""
-    spec = RotationSpec(
-        programs=(RotatedProgram(id=BASELINE.id),), order=(0,), turn_steps=plan.turns.turn_steps
-    )
-    trial = plan.orders.trial(BASELINE, LOOK_STAGE)
-    return replace(trial, arm=ROTATION, rotation=Rotation(number=0, spec=spec))
 
 
 def next_rotation(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:

@@ -219,18 +219,13 @@ class BlockComparison:
 def compare_blocks(
     scored: Sequence[BlockScore], arms: Sequence[str], *, family: int
 ) -> BlockComparison:
-    """Compare arms with the baselines of their blocks, once.
+    """Compare the arms that no cut has dropped with the baselines of complete blocks, once.
 
-    Args:
-        scored: the scored trials of complete blocks.
-        arms: the arms that no cut has dropped. A dropped arm can never win, so a cut spends no
-            alpha of the arms that stay.
-        family: the number of arms that entered, which share alpha.
+    The `family` arms that entered share alpha. A dropped arm can never win, so a cut spends no
+    alpha of the arms that stay.
     """
     fit = fitted(scored)
-    comparisons = {
-        arm: compare_in_blocks(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)
-    }
+    comparisons = {arm: compare(fit, arm, family=family, alpha=SWEEP_ALPHA) for arm in sorted(arms)}
     compared = {
         arm: comparison
         for arm, comparison in comparisons.items()
@@ -243,15 +238,6 @@ def compare_blocks(
         faster = winners(fit, compared, family=family, alpha=SWEEP_ALPHA)
         kinds |= dict.fromkeys(faster, VerdictKind.FASTER)
     return BlockComparison(family=family, fit=fit, comparisons=comparisons, kinds=kinds)
-
-
-def compare_in_blocks(
-    fit: BlockFit | None, arm: str, *, family: int, alpha: float
-) -> Comparison | NoComparison:
-    """Compare an arm with the baseline by the fit of blocks; `family` arms share `alpha`."""
-    if fit is None:
-        return NoComparison(reason=say("no block holds a scored baseline and another scored arm"))
-    return compare(fit, arm, family=family, alpha=alpha)
 
 
 def with_comparison(
@@ -309,10 +295,8 @@ class Veto:
 def arm_veto(past: Past, arm: str, *, tolerance: float) -> Veto | None:
     """Return the veto on an arm that cannot run, or computes something else; None if there is none.
 
-    Args:
-        past: the trials of its study.
-        arm: its id.
-        tolerance: relative distance from the baseline's loss that counts as another computation.
+    A loss that is farther from the baseline's than `tolerance`, relative to it, counts as another
+    computation.
     """
     trials = past.trials_of(arm)
     for result in trials:
@@ -541,12 +525,9 @@ class PlannedStudy(OneCell, frozen=True, kw_only=True):
 
     @abstractmethod
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
-        """Return what follows from the trials.
+        """Return what follows from the trials so far.
 
-        Args:
-            past: the trials so far.
-            planned: all trials, except those of arms that cannot run.
-            due: the planned trials that are not over.
+        `planned` are all trials, except those of arms that cannot run; those in `due` are not over.
         """
 
     @remembered

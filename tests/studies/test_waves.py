@@ -568,7 +568,6 @@ MANY = {f"xla_f{at}": tuple(map(str, range(31))) for at in range(8)}
         (lambda: Around(ladders={"--xla_a": ("1", "2")}), "without dashes"),
         (lambda: Around(ladders={"xla_a": ("1", "1")}), "different values"),
         (lambda: rule(candidates=()), "no candidate is given"),
-        (lambda: ordered(rule(candidates=(profile("single-1"),))), "name of a slot"),
         (lambda: ordered(rule(slots=60)), "the budget is 60"),
         (lambda: rule(pgle=True, evidence=False), "pgle=True needs the trace"),
         (lambda: Search(space={"NCCL_PROTO": ("LL",)}), "no option of a comp"),

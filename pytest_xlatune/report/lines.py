@@ -44,11 +44,13 @@ def is_pending(verdict: Verdict) -> bool:
     return verdict.kind is VerdictKind.INCONCLUSIVE and not verdict.n
 
 
-def words(verdict: Verdict, say: Translator = ENGLISH) -> str:
-    """Return a verdict in a few words for a test's status, with its change and the lost runs."""
-    is_ranked = verdict.kind is VerdictKind.SCREENED and bool(verdict.n) and not verdict.word
-    change = f" {percent(verdict.delta)} (n={verdict.n})" if is_ranked else ""
-    return _words(verdict, say, change=change)
+def words(verdict: Verdict) -> str:
+    """Return a verdict in a few words for a test's status, with the change of a single run."""
+    text = words_beside(verdict)
+    if verdict.kind is not VerdictKind.SCREENED or verdict.word or not verdict.n:
+        return text
+    change = f"screened {percent(verdict.delta)} (n={verdict.n})"
+    return f"{change}{text.removeprefix('screened')}"
 
 
 def words_beside(verdict: Verdict, say: Translator = ENGLISH) -> str:
@@ -56,10 +58,6 @@ def words_beside(verdict: Verdict, say: Translator = ENGLISH) -> str:
 
     In other languages than English they are the name of its kind, e.g. `SCREENED`.
     """
-    return _words(verdict, say)
-
-
-def _words(verdict: Verdict, say: Translator, *, change: str = "") -> str:
     lost = f", {plainly(verdict.lost.message, say)}" if verdict.lost else ""
     slower = say(", very likely slower") if verdict.is_likely_slower else ""
     match verdict.kind:
@@ -70,7 +68,7 @@ def _words(verdict: Verdict, say: Translator, *, change: str = "") -> str:
         case _ if verdict.word:
             text = verdict.word
         case VerdictKind.SCREENED:
-            text = f"screened{change}{slower}"
+            text = f"screened{slower}"
         case VerdictKind.INCONCLUSIVE if is_pending(verdict):
             text = "not measured yet"
         case VerdictKind.INCONCLUSIVE if verdict.mde80 is not None:

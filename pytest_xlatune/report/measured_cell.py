@@ -32,7 +32,6 @@ class FormerSweep(Record, frozen=True, kw_only=True):
     """An earlier measurement of a cell that was measured again under other conditions.
 
     Attributes:
-        cell_digest: the digest of the cell at that time.
         written_s: the time of its last event, in seconds since the epoch.
         baseline: the verdict on the baseline at that time, which has its figure.
         best: the winner at that time; None if there was none.
@@ -40,7 +39,6 @@ class FormerSweep(Record, frozen=True, kw_only=True):
         deployed: the environment deployed at that time, as far as it is known.
     """
 
-    cell_digest: str
     written_s: Real
     baseline: Verdict
     best: Verdict | None = None
@@ -203,7 +201,6 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
     earlier, explanation = old.earlier, new.explanation
     if old.cell_digest != new.cell_digest or (old.jobs.isdisjoint(new.jobs) and old.jobs):
         former = FormerSweep(
-            cell_digest=old.cell_digest,
             written_s=old.written_s,
             baseline=old.conclusion.baseline,
             best=old.best,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -62,6 +63,7 @@ def _gates_of_winner(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCe
     Raises:
         LedgerError: the ledger of a gate cannot be read.
     """
+    config: dict[str, Any] = {"config_tag": cell.config_tag, "overrides": cell.overrides}
     gates: list[tuple[float, OtherCell]] = []  # the time of the last event, and the gate
     for path in folder.parent.parent.glob(f"{folder.parent.name}-*/*/{LEDGER}"):
         name, entries = path.parent.parent.name, Ledger(path, shows_only=True).refresh()
@@ -76,7 +78,7 @@ def _gates_of_winner(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCe
             verdict = decision.conclusion.verdict(winner.id)
             if (
                 name == f"{folder.parent.name}-{tag}"
-                and all(_is_variant(gate_cell, cell) for gate_cell in gate.cells)
+                and {replace(other, **config).digest for other in gate.cells} == {cell.digest}
                 and (winner.id, winner.settings_text) in compared
                 and verdict is not None
                 and decision.conclusion.complete
@@ -87,12 +89,6 @@ def _gates_of_winner(folder: Path, cell: Cell, winner: Profile) -> tuple[OtherCe
                 gates.append((entries[-1].at_s, found))
     newest = {gate.config_tag: gate for _, gate in sorted(gates, key=lambda timed: timed[0])}
     return tuple(newest[tag] for tag in sorted(newest))
-
-
-def _is_variant(other: Cell, cell: Cell) -> bool:
-    """Return whether two cells differ only in the configuration of the model."""
-    with_same_config = replace(other, config_tag=cell.config_tag, overrides=cell.overrides)
-    return with_same_config.digest == cell.digest
 
 
 def _remarks_of(entries: Iterable[LedgerEntry]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -240,28 +240,12 @@ def pair_matrix(subject: MeasuredCell) -> Matrix | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Live:
-    """The state of a sweep that is not over.
+class Live(NamedTuple):
+    """The state of a sweep that is not over."""
 
-    Attributes:
-        at_s: the time of the state, in seconds since the epoch.
-        progress: the trials that are over, the trials to come, and the time left, in words.
-        running: the jobs in flight, with a line for each.
-    """
-
-    at_s: float
-    progress: str = ""
-    running: tuple[str, ...] = ()
-
-    @property
-    def status(self) -> str:
-        """The time of the state, and what an old time means."""
-        at = f"{datetime.fromtimestamp(self.at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        return (
-            f"State of {at}. A session that works on this sweep writes the page again each minute; "
-            "if it is older, run the command again to continue."
-        )
+    at_s: float  # the time of the state, in seconds since the epoch
+    progress: str = ""  # the trials that are over, the trials to come, and the time left
+    running: tuple[str, ...] = ()  # a line for each job in flight
 
 
 _PageBlock = Block | Forest | Matrix
@@ -360,6 +344,7 @@ def _template() -> Template:
         "rich": _rich,
         "macro_name": lambda block: type(block).__name__,
         "classes": _cell_classes,
+        "utc": lambda at_s: f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC",
     }
     return environment.from_string(_file("page.jinja"))
 

@@ -17,7 +17,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +59,9 @@ _MARGIN = 0.04  # share of an axis that is kept free at each of its ends
 _MIN_CHANGE = 0.005
 
 
+_Ticks = tuple[tuple[float, str], ...]  # the place and the text of each tick of an axis
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestRow:
     """An arm of a forest plot.
@@ -94,42 +97,37 @@ class Forest:
     """The change and the interval of each arm on one axis; `zero` is the place of no change.
 
     Attributes:
-        ticks: the place and the text of each tick of the axis.
         parts: title -> rows that may be compared with each other.
     """
 
     title: str
     caption: str
-    ticks: tuple[tuple[float, str], ...]
+    ticks: _Ticks
     zero: float
     parts: Mapping[str, Sequence[ForestRow]]
 
 
-class _Axis:
-    """An axis that turns changes into percent of the width; one must be 0."""
+def _axis(changes: Sequence[float]) -> tuple[Callable[[float], float], _Ticks]:
+    """Return a function from a change to its place in percent of the width, and round changes.
 
-    def __init__(self, changes: Sequence[float]) -> None:
-        low, high = min(changes), max(changes)
-        if max(-low, high) < _MIN_CHANGE:
-            low, high = -_MIN_CHANGE, _MIN_CHANGE
-        free = (high - low) * _MARGIN
-        self._low, self._high = low - free, high + free
+    One of the changes must be 0. An infinite change is put at an end.
+    """
+    low, high = min(changes), max(changes)
+    if max(-low, high) < _MIN_CHANGE:
+        low, high = -_MIN_CHANGE, _MIN_CHANGE
+    free = (high - low) * _MARGIN
+    low, high = low - free, high + free
 
-    def at(self, change: float) -> float:
-        """Return the place of a change in percent; an infinite change is put at an end."""
-        share = (change - self._low) / (self._high - self._low)
-        return round(100 * min(max(share, 0.0), 1.0), 2)
+    def place(change: float) -> float:
+        return round(100 * min(max((change - low) / (high - low), 0.0), 1.0), 2)
 
-    def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Return round changes in percent."""
-        low, high = 100 * self._low, 100 * self._high
-        min_step = (high - low) / _MAX_TICKS
-        power = 10.0 ** math.floor(math.log10(min_step))
-        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= min_step)
-        numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
-        values = [number * step for number in numbers]
-        # 10 digits hide the rounding errors of a product
-        return tuple((self.at(value / 100), f"{value:+.10g}" if value else "0") for value in values)
+    min_step = 100 * (high - low) / _MAX_TICKS
+    power = 10.0 ** math.floor(math.log10(min_step))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= min_step)
+    numbers = range(math.ceil(100 * low / step), math.floor(100 * high / step) + 1)
+    # 10 digits hide the rounding errors of a product
+    texts = {number * step: f"{number * step:+.10g}" if number else "0" for number in numbers}
+    return place, tuple((place(value / 100), text) for value, text in texts.items())
 
 
 _SCREENED = "Screened: they rank, and prove nothing"
@@ -155,19 +153,19 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     changes = [0.0]
     for verdict in shown:
         changes += [*(verdict.ci95 or ()), verdict.delta or 0.0]
-    axis = _Axis([change for change in changes if math.isfinite(change)])
+    place, ticks = _axis([change for change in changes if math.isfinite(change)])
     settings, best = settings_by_arm(profiles), conclusion.winner
 
     def row(verdict: Verdict) -> ForestRow:
         arm_settings = settings.get(verdict.arm, ABSENT)
-        low, high = map(axis.at, verdict.ci95) if verdict.ci95 else (None, None)
+        low, high = map(place, verdict.ci95) if verdict.ci95 else (None, None)
         return ForestRow(
             name=plain(conclusion.facts.shown_name(verdict.arm)),
             what="" if arm_settings == ABSENT else arm_settings,
             n=str(verdict.n),
             verdict=words_beside(verdict),
             looks=f"{verdict.kind.lower()}{' hollow' if verdict.unproved else ''}",
-            at=axis.at(verdict.delta or 0.0),
+            at=place(verdict.delta or 0.0),
             low=low,
             high=high,
             delta=points(verdict.delta),
@@ -184,8 +182,8 @@ def forest(conclusion: Conclusion, *, profiles: Iterable[Profile] = ()) -> Fores
     return Forest(
         title=f"Change of {plain(conclusion.metric.head)} {_against(references)}",
         caption="Dot: the change in percent. Bar: its 95 % interval. To the right is faster.",
-        ticks=axis.ticks(),
-        zero=axis.at(0.0),
+        ticks=ticks,
+        zero=place(0.0),
         parts={title: rows for title, rows in parts.items() if rows},
     )
 

@@ -33,13 +33,13 @@ sys.path[:0] = [str(DOCS.parent / "benchmarks"), str(DOCS.parent)]
 import pages  # noqa: E402 - it lies in benchmarks/, which is no package
 
 from pytest_xlatune import cli, executors, ledger  # noqa: E402
-from pytest_xlatune.campaign.playbook import CLASS_RULES, FIRST_RULES, rule_for  # noqa: E402
+from pytest_xlatune.campaign.playbook import CLASS_RULES, rule_for  # noqa: E402
 from pytest_xlatune.catalog.entries import CatalogEntry, Status, load  # noqa: E402
 from pytest_xlatune.catalog.rules import RULES  # noqa: E402
 from pytest_xlatune.executors.folder import ProcessRecord  # noqa: E402
 from pytest_xlatune.guests.cvs import options as cvs_options  # noqa: E402
 from pytest_xlatune.guests.megascale.digest import causes  # noqa: E402
-from pytest_xlatune.ledger.now import Now  # noqa: E402
+from pytest_xlatune.ledger import Now  # noqa: E402
 from pytest_xlatune.logs import _signatures as signatures  # noqa: E402
 from pytest_xlatune.model.cell import Axis  # noqa: E402
 from pytest_xlatune.model.channels import CHANNELS  # noqa: E402
@@ -267,9 +267,7 @@ def _follows(cls: FailureClass, action: Action) -> str:
         return "nothing by itself"
     if action is Action.SUCCESS:
         return "the trial counts"
-    said = _said(rule_for(RetryPolicy(), Finding(cls=cls, action=action)))
-    first = cls in FIRST_RULES and "; a baseline that never ran: once more, then the sweep stops"
-    return f"{said}{first or ''}"
+    return _said(rule_for(RetryPolicy(), Finding(cls=cls, action=action)))
 
 
 def rules() -> Lines:

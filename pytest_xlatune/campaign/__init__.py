@@ -17,33 +17,31 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_xlatune.campaign.attempts import Attempts, Recover
-from pytest_xlatune.campaign.jobs import (
-    by_executor,
-    end_jobs,
-    lost_ledger_error,
-)
-from pytest_xlatune.campaign.sweep_run import Clock, Packing, Spending, SweepRun
+from pytest_xlatune.campaign.attempts import Attempts, Clock, Recover
+from pytest_xlatune.campaign.jobs import by_executor, end_jobs, lost_ledger_error
 from pytest_xlatune.executors import JOB_NAME_PREFIX, Executor, SchedulerDown, outcome_of
 from pytest_xlatune.ledger import (
+    AttemptEnded,
+    AttemptIntended,
     AttemptSubmitted,
     CampaignOpened,
     Decided,
     Event,
     FilesRead,
     Ledger,
+    LedgerEntry,
     Noted,
-    TrialEnded,
+    Now,
     TrialPlanned,
     versions,
+    write_now,
 )
 from pytest_xlatune.ledger.driver_lock import DriverLock
-from pytest_xlatune.ledger.now import Now, write_now
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.model.cell import Cell, family_differences, secrets_in
 from pytest_xlatune.model.errors import (
@@ -59,21 +57,12 @@ from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.profile import SLUG
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import (
-    Action,
-    Conclusion,
-    Finding,
-    Outcome,
-    TrialResult,
-    TrialStatus,
-)
-from pytest_xlatune.model.text import counted
+from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import step_for
-from pytest_xlatune.prepare.preflight import refused_shape
-from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.studies import Study, as_begun
 from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
+from pytest_xlatune.sweep.groups import Limits
 from pytest_xlatune.sweep.registry import KINDS, put_in_use
 from pytest_xlatune.sweep.resolved import ResolvedSweep
 
@@ -93,14 +82,13 @@ _AWAY_ERRORS = frozenset(
     }
 )  # fmt: skip
 _AWAY_PATIENCE_S = 900.0  # how long a file system may be away before the session ends
+_HOUR_S = 3600.0
 _NOTIFY_AFTER_S = 10.0  # how long a scheduler may be silent before people are notified
 TURN_S = 0.25  # seconds between two checks of a waiting process
-_UNREADABLE_NOTE = say(
-    "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote "
-    "it. This version cannot read its job ids and ended none of its jobs: those that still "
-    "run hold their nodes. End them with scancel; `squeue --me -o '%i %j'` lists the jobs, and "
-    "their names begin with {names}",
-    names=JOB_NAME_PREFIX,
+_UNREADABLE_NOTE = (
+    "the ledger that was moved aside is damaged, or another version of pytest-xlatune wrote it; "
+    "none of its jobs was ended. Those that still run hold their nodes: end them with scancel; "
+    f"`squeue --me -o '%i %j'` lists the jobs, and their names begin with {JOB_NAME_PREFIX}"
 )
 
 
@@ -109,25 +97,83 @@ def history_of(state: LedgerState, study: Study) -> tuple[TrialResult, ...]:
     return state.history(study.name, with_evidence=study.policy.reads_evidence)
 
 
-def _slots_text(cells: Sequence[Cell]) -> str:
-    texts = [compress(cell.nodelist) or "nodes of the scheduler's choice" for cell in cells]
-    return f"{counted(len(texts), 'node slot')} ({'; '.join(texts)})"
-
-
 class CampaignStopped(XlatuneError):  # noqa: N818 - not an error of the harness
     """The playbook stopped the sweep; the message says why."""
 
     exit = Exit.NOT_MEASURED
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
+class Spending:
+    """The cost of a sweep so far, from the events of its ledger, over all of its sessions."""
+
+    nodes: int = 1  # number of nodes of a trial whose outcome names none
+    node_s: float = 0.0  # sum over the ended attempts of their seconds times their nodes
+    _at_s: float = 0.0  # time of the last event
+    # intervals in which ended trials were with the scheduler
+    _busy_s: list[tuple[float, float]] = field(default_factory=list)
+    # trial id and attempt -> when it was intended, if it has not ended
+    _began_s: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def feed(self, entries: Iterable[LedgerEntry]) -> None:
+        """Add the events to the sums; an event must not be passed twice."""
+        for entry in entries:
+            event = entry.event
+            self._at_s = entry.at_s
+            if isinstance(event, AttemptIntended):
+                self._began_s.setdefault((event.trial_id, event.attempt), entry.at_s)
+            elif isinstance(event, AttemptEnded):
+                began_s = self._began_s.pop((event.trial_id, event.attempt), None)
+                if began_s is None:
+                    continue
+                outcome = event.outcome
+                # if no session was there when it ended, the event comes late
+                self._busy_s.append((began_s, min(outcome.end_s or entry.at_s, entry.at_s)))
+                took_s = entry.at_s - began_s
+                if outcome.start_s is not None and outcome.end_s is not None:
+                    took_s = outcome.end_s - outcome.start_s
+                # the clock may have jumped back, so a negative duration counts as 0
+                self.node_s += max(took_s, 0.0) * (len(outcome.nodes) or self.nodes)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds during which at least one trial was with the scheduler."""
+        flying = [(began_s, self._at_s) for began_s in self._began_s.values()]
+        total_s, until_s = 0.0, 0.0
+        for began_s, end_s in sorted(self._busy_s + flying):
+            total_s += max(end_s - max(began_s, until_s), 0.0)
+            until_s = max(until_s, end_s)
+        return total_s
+
+    def exhausted(self, limits: Limits) -> Message | None:
+        """Return which limit is spent, so that no further trial may run; None if one may."""
+        for name, used_s, most in (
+            ("hours", self.busy_s, limits.hours),
+            ("node-hours", self.node_s, limits.node_hours),
+        ):
+            used = used_s / _HOUR_S
+            if most is not None and used >= most:
+                return say(
+                    "{used:.3g} of {most:g} {limit} are spent; --xlatune-{limit} raises the limit",
+                    limit=name,
+                    used=used,
+                    most=most,
+                )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class View:
     """A moment of a campaign: the ledger's state, and what the study derives from it."""
 
     state: LedgerState
     study: Study
     pending: tuple[Trial, ...]  # the trials that the study proposes, in order; () at its end
-    stopped: Message | None = None  # why the playbook stopped the sweep; None if it goes on
+
+    @property
+    def stopped(self) -> Message | None:
+        """Why the playbook stopped the sweep; None if it goes on."""
+        return self.state.stop.why if self.state.stop is not None else None
 
     @functools.cached_property
     def history(self) -> tuple[TrialResult, ...]:
@@ -167,29 +213,26 @@ class Campaign:
         self.resolved = resolved
         self.ledger = ledger
         self.folder = ledger.path.parent
-        cells = {cell.digest: cell for cell in study.cells}
-        clock = clock or Clock()
-        self._run = SweepRun(
-            resolved=resolved, executor=executor, folder=self.folder, cells=cells, clock=clock
+        self._attempts = Attempts(
+            resolved, executor, self.folder, study=study, clock=clock, recover=recover
         )
         self._session = session
         self._command = command
         self._read_evidence = read_evidence
         # the files that deploy the cell, as they are now
         self._files = deployed_files(
-            self._run.launcher, resolved.cell, env_file=self._run.site.env_file, root=Path.cwd()
+            self._attempts.launcher,
+            resolved.cell,
+            env_file=self._attempts.site.env_file,
+            root=Path.cwd(),
         )
-        self._config = config_of(self._files)  # settings in the trainer's configuration
         self.compile_step = step_for(resolved, study, self.folder)
-        self._attempts = Attempts(
-            self._run, policy=study.policy, reference=study.reference, recover=recover
-        )
         self._driver = DriverLock(self.folder)
-        self._packing = Packing(self._run)
+        self._running = frozenset[str]()  # ids of running jobs
         # when scheduler and file system fell silent, on the monotonic clock; None if they answer
         self._silent_since_s: float | None = None
-        self._away_since_s: float | None = None
         self._is_silence_noted = False  # whether people were notified that the scheduler is away
+        self._away_since_s: float | None = None
         self._last_written = Now()
         self._forget()
 
@@ -200,7 +243,7 @@ class Campaign:
         self._proposed: tuple[Trial, ...] = ()
         # the number of changes of the state when the study last proposed trials; -1 if it never did
         self._changes = -1
-        self._spending = Spending(nodes=max(self._run.resources.nodes, 1))
+        self._spending = Spending(nodes=max(self._attempts.site.resources.nodes, 1))
 
     def open(
         self,
@@ -222,34 +265,30 @@ class Campaign:
         """
         # another process may have the turn, in which it reads a trace or compiles a cell
         wait_s = _JOIN_WITH_COMPILE_S if self.compile_step is not None else _JOIN_S
-        keep_secret(hidden_values(self._run.launcher, self.study.cells, environ=os.environ))
-        self._keep_secrets(())
+        keep_secret(hidden_values(self._attempts.launcher, self.study.cells, environ=os.environ))
+        for cell in self.study.cells:
+            keep_secret(secrets_in(cell, self.study.decide(()).profiles))
         with self._driver.mine(wait_s=wait_s):
-            notes = self._move_ledger_aside() if fresh and self._is_of_another_session() else ()
+            notes = self._start_over() if fresh else ()
             opened = self.view().state.opened
-            self._keep_secrets(self.view().history)
             self._refuse_other_cells()
-            where, launcher = str(self.folder), self._run.launcher
-            for cell in self._run.cells.values():
+            where, launcher = str(self.folder), self._attempts.launcher
+            for cell in self._attempts.cells.values():
                 before, now = self._state.files, self._files
                 refuse_changed(before, now, launcher=launcher, cell=cell, where=where)
-            declared_by_session = [
-                opening.declared
-                for opening in opened
-                if (opening.session, opening.study) == (self._session, self.study.name)
-            ]
-            if declared_by_session:
+            for opening in opened:
                 # all processes of a session use the study as the first of them declared it
-                self.study, self._view = as_begun(self.study, declared_by_session[0]), None
-                self._changes = -1
-                return
+                if (opening.session, opening.study) == (self._session, self.study.name):
+                    self.study, self._view = as_begun(self.study, opening.declared), None
+                    self._changes = -1
+                    return
             if not opened and not fresh and (error := lost_ledger_error(self.folder)):
                 raise error
             site_notes = check(self._state) if check is not None else ()
             declared = self.study.to_json()
             self._write(
                 CampaignOpened(
-                    cells=tuple(self._run.cells.values()),
+                    cells=tuple(self._attempts.cells.values()),
                     study=self.study.name,
                     sweep=self.resolved.sweep.name,
                     session=self._session,
@@ -257,8 +296,7 @@ class Campaign:
                     versions=versions(),
                     command=self._command,
                 ),
-                *(Noted(why=message) for message in notes),
-                *(Noted(text=note) for note in site_notes),
+                *(Noted(text=note) for note in (*notes, *site_notes)),
                 *([FilesRead(files=self._files)] if self._files != self._state.files else []),
             )
             put_in_use(self.study, declared)
@@ -267,39 +305,30 @@ class Campaign:
         """Count this process as waiting even between two waits, so that no one ends its jobs."""
         return self._driver.registered()
 
-    def _is_of_another_session(self) -> bool:
-        """Return whether the ledger was used, but not by this session; it may be unreadable."""
+    def _start_over(self) -> tuple[str, ...]:
+        """Move another session's ledger aside, and end its running jobs; return notes for people.
+
+        The ledger may be unreadable. One that this session began stays.
+        """
+        notes: tuple[str, ...] = ()
         try:
             sessions = {opening.session for opening in self.view().state.opened}
+            if not sessions or self._session in sessions:
+                return ()
         except UnreadableLedgerError:
-            # "" stands for the sessions in the part that could not be read
-            sessions = {"", *(opening.session for opening in self._state.opened)}
-        return bool(sessions) and self._session not in sessions
-
-    def _move_ledger_aside(self) -> tuple[Message, ...]:
-        """End the ledger's running jobs and move it aside; return notes for people."""
-        notes = tuple[Message, ...]()
+            notes = (_UNREADABLE_NOTE,)
         with self._driver.none_waits() as alone:
             if not alone:
                 raise LedgerError(
                     f"another session is measuring in {self.folder}: end it, or wait for its end, "
                     "before you start over"
                 )
-            try:
-                end_jobs(self.folder, executors=self._run.executor_of)
-            except UnreadableLedgerError:
-                notes = (_UNREADABLE_NOTE,)
-            archived = self.ledger.archive(at_s=self._run.clock.now())
-        texts = (str(archived), *map(sentence, notes))
-        _LOG.info("starting over: the former ledger is now %s", "; ".join(texts))
+            if not notes:
+                end_jobs(self.folder, executors=self._attempts.executor_of)
+            archived = self.ledger.archive(at_s=self._attempts.clock.now())
+        _LOG.info("starting over: the former ledger is now %s", archived)
         self._forget()
         return notes
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes on which trials run, each once; () until the scheduler has picked some."""
-        cells = self._run.cells.values()
-        return tuple(dict.fromkeys(node for cell in cells for node in self._state.nodes_of(cell)))
 
     def wait_for_nodes(self, *, on_turn: Callable[[], None] | None = None) -> tuple[str, ...]:
         """Return the nodes, after waiting until the scheduler has picked those that are not named.
@@ -307,20 +336,18 @@ class Campaign:
         Raises:
             CampaignStopped, SubmissionError, LedgerError: as `wait` raises them.
         """
-        unnamed = [cell for cell in self._run.cells.values() if self._run.picks_nodes(cell)]
+        cells = self._attempts.cells.values()
+        unnamed = [*filter(self._attempts.picks_nodes, cells)]
         if unnamed:
             self.wait(lambda view: all(map(view.state.nodes_of, unnamed)), on_turn=on_turn)
-        return self.nodes
+        return tuple(dict.fromkeys(node for cell in cells for node in self._state.nodes_of(cell)))
 
     def _refuse_other_cells(self) -> None:
-        state, run = self._state, self._run
+        state, run = self._state, self._attempts
         if not state.opened:
             return
-        now, count = tuple(run.cells.values()), run.resources.nodes
-        difference = family_differences(state.opened[0].cells, now)
-        if not difference and (former := self._former_slots(now)) is not None:
-            slots = [_slots_text(cells) for cells in (former, now)]
-            difference = f"it was on {slots[0]}, and is on {slots[1]}"
+        now, count = tuple(run.cells.values()), run.site.resources.nodes
+        difference = family_differences(state.opened[0].cells, now) or self._other_slots(now)
         for cell in filter(run.picks_nodes, now):
             picked = len(state.nodes_of(cell))
             if not difference and picked not in (0, count):
@@ -334,8 +361,8 @@ class Campaign:
                 "cell, or start over with --xlatune-fresh (nothing measured is deleted)"
             )
 
-    def _former_slots(self, now: Sequence[Cell]) -> Sequence[Cell] | None:
-        """Return the cells of an earlier study whose slots conflict with `now`; None if none do.
+    def _other_slots(self, now: Sequence[Cell]) -> str:
+        """Return how the node slots differ from those of an earlier study; "" if they fit.
 
         A study without slots may use the nodes of one slot (an evidence run), or those of all slots
         and more (a calibration).
@@ -345,12 +372,12 @@ class Campaign:
             kind, former = KINDS.get(opened.study), [cell.nodelist for cell in opened.cells]
             if kind is None or kind.traits.cell_nodes or traits.cell_nodes:
                 continue
-            fits = set(lists) <= set(former) or set(former) <= set(lists)
-            if kind.traits.has_slots and traits.has_slots:
-                fits = former == lists
-            if not fits:
-                return opened.cells
-        return None
+            is_part = set(lists) <= set(former) or set(former) <= set(lists)
+            have_slots = kind.traits.has_slots and traits.has_slots
+            if not is_part or (have_slots and former != lists):
+                were, are = (list(map(compress, slots)) for slots in (former, lists))
+                return f"the node slots were {were}, and are {are}"
+        return ""
 
     def _propose(self) -> tuple[Trial, ...]:
         """Ask the study what to run next; raise before an impossible proposal is recorded."""
@@ -368,12 +395,8 @@ class Campaign:
         for trial in proposed:
             if not SLUG.fullmatch(trial.arm) or not SLUG.fullmatch(trial.stage):
                 fault = f"arm {trial.arm!r} or stage {trial.stage!r} of a trial is no slug"
-            try:
-                cell = self._run.cell_of(trial, self._state)
-            except LedgerError as error:
-                fault = str(error)
-            else:  # a profile that was derived since the last proposal may have other secrets
-                keep_secret(secrets_in(cell, [trial.profile]))
+            # a profile that was derived since the last proposal may have other secrets
+            keep_secret(secrets_in(self._attempts.cell_of(trial, self._state), [trial.profile]))
         if fault:
             name = type(self.study).__name__
             raise ConfigError(f"the study {self.study.name!r} ({name}) is faulty: {fault}")
@@ -388,12 +411,7 @@ class Campaign:
                 # the proposal depends only on results, so it is asked for when they have changed
                 self._proposed = self._propose()
                 self._changes = state.changes
-            self._view = View(
-                state=state,
-                study=self.study,
-                pending=self._proposed,
-                stopped=state.stop.why if state.stop is not None else None,
-            )
+            self._view = View(state=state, study=self.study, pending=self._proposed)
         return self._view
 
     def _read_new_events(self) -> None:
@@ -417,7 +435,7 @@ class Campaign:
     def wait(
         self, is_ready: Callable[[View], bool], *, on_turn: Callable[[], None] | None = None
     ) -> View:
-        """Wait until `is_ready`, taking turns; `on_turn` is called after each check.
+        """Wait until `is_ready`, taking turns; `on_turn` is called before each check.
 
         Raises:
             CampaignStopped: the playbook stopped the sweep, or no trial is left to run.
@@ -426,14 +444,11 @@ class Campaign:
         with self._driver.waiting():
             while True:
                 try:
-                    view = self.view()
                     if on_turn is not None:
                         on_turn()  # the callback may read the ledger too
+                    view = self.view()
                 except LedgerError as error:
                     self._wait_for_files(error)
-                    if on_turn is not None:
-                        with contextlib.suppress(LedgerError):  # the next round waits for the files
-                            on_turn()
                     continue
                 if is_ready(view):
                     return view
@@ -461,23 +476,35 @@ class Campaign:
             self._away_since_s = None
 
     def _take_turn(self) -> None:
-        began_s = self._run.clock.ticks()
+        began_s = self._attempts.clock.ticks()
         try:
             self.view()
             self._follow_jobs()  # first, because a submission may take long
             self._submit_intended()
             self._read_evidence_runs()
-            self._drop_refused_shapes()
             if not self._run_compile_step():
                 self._submit_due()
-            self._report_scheduler()
         except SchedulerDown as error:
-            self._report_scheduler(error, since_s=began_s)
+            if self._silent_since_s is None:
+                self._silent_since_s = began_s
+            is_long = self._attempts.clock.ticks() - self._silent_since_s >= _NOTIFY_AFTER_S
+            if is_long and not self._is_silence_noted:
+                self._is_silence_noted = True
+                text = "the scheduler does not answer; the campaign waits: {error}"
+                self._remark(say(text, error=str(error)))
+        else:
+            if self._is_silence_noted:
+                self._remark(say("the scheduler answers again"))
+            self._silent_since_s, self._is_silence_noted = None, False
+
+    def _remark(self, why: Message) -> None:
+        _LOG.warning("%s", sentence(why))
+        self._write(Noted(why=why))
 
     def _wait_for_files(self, error: LedgerError | OSError) -> None:
         """Wait for a file system that is away; raise the error if it is another, or lasts long."""
         cause = error if isinstance(error, OSError) else error.__cause__
-        now_s = self._run.clock.ticks()
+        now_s = self._attempts.clock.ticks()
         if not isinstance(cause, OSError) or cause.errno not in _AWAY_ERRORS:
             raise error
         if self._away_since_s is None:
@@ -487,73 +514,36 @@ class Campaign:
             raise error
         time.sleep(TURN_S)
 
-    def _keep_secrets(self, history: Sequence[TrialResult]) -> None:
-        profiles = self.study.decide(history).profiles
-        for cell in self.study.cells:
-            keep_secret(secrets_in(cell, profiles))
-
-    def _report_scheduler(
-        self, error: SchedulerDown | None = None, *, since_s: float = 0.0
-    ) -> None:
-        """Log once that the scheduler is away, or back; notify people after `_NOTIFY_AFTER_S`.
-
-        `error` is None if the scheduler answers; if not, the turn began at `since_s`.
-        """
-        is_first = self._silent_since_s is None
-        if error is None and is_first:
-            return
-        why = say("the scheduler answers again")
-        if error is not None:
-            text = "the scheduler does not answer; the campaign waits: {error}"
-            why = say(text, error=str(error))
-        if error is None or is_first:
-            _LOG.warning("%s", sentence(why))
-        since_s = self._silent_since_s or since_s
-        self._silent_since_s = None if error is None else since_s
-        is_long = self._run.clock.ticks() - since_s >= _NOTIFY_AFTER_S
-        is_to_note = is_long and not self._is_silence_noted
-        if error is None:
-            is_to_note = self._is_silence_noted
-        if is_to_note:
-            self._is_silence_noted = error is not None
-            self._write(Noted(why=why))
-
     def _submit_intended(self) -> None:
         """Submit the intended attempts, also those of a process that died before it got a job id.
 
         Submitting an attempt twice is safe: an executor that has its job returns the job's id.
         """
-        for trial, attempt in self._state.unresolved():
+        for trial, number in self._state.unresolved():
             with _delayed_ctrl_c() as signals:
-                events = self._attempts.submit(self._state, trial, attempt)
+                events = self._attempts.submit(self._state, trial, number)
                 # Ctrl-C may also have ended the program that submits, which is no refusal
                 if not signals or any(isinstance(event, AttemptSubmitted) for event in events):
                     self._write(*events)
 
     def _follow_jobs(self) -> None:
-        in_flight = self._state.in_flight()
-        if not in_flight:
-            self._write_now({})
-            return
-        outcomes: dict[str, Outcome] = {}
+        in_flight, outcomes = self._state.in_flight(), dict[str, Outcome]()
         # an earlier session may have used another executor
         for name, submissions in by_executor(in_flight).items():
-            outcomes |= self._run.executor_of(name).poll(submissions, root=self.folder)
-        self._write_now(outcomes)
-        self._packing.note_running(outcomes)
+            outcomes |= self._attempts.executor_of(name).poll(submissions, root=self.folder)
+        # the state of the jobs is written for people, when it changes and at intervals
+        at_s, last = self._attempts.clock.now(), self._last_written
+        if outcomes != last.jobs or (outcomes and at_s - last.at_s > _SIGN_OF_LIFE_S):
+            self._last_written = Now(at_s=at_s, jobs=outcomes)
+            write_now(self.folder, self._last_written)
+        self._running = frozenset(
+            job_id for job_id, outcome in outcomes.items() if outcome.state is State.RUNNING
+        )
         for submission in in_flight:
             outcome = outcome_of(outcomes, submission)
             if outcome is not None:
                 self._write(*self._attempts.events_for(self._state, submission, outcome))
         self._write(*self._attempts.wait_in_queue(self._state, outcomes))
-
-    def _write_now(self, outcomes: Mapping[str, Outcome]) -> None:
-        """Write the state of the jobs to a file for people, when it changes and at intervals."""
-        at_s, jobs, last = self._run.clock.now(), dict(outcomes), self._last_written
-        is_old = bool(jobs) and at_s - last.at_s > _SIGN_OF_LIFE_S
-        if jobs != last.jobs or is_old:
-            self._last_written = Now(at_s=at_s, jobs=jobs)
-            write_now(self.folder, self._last_written)
 
     def _read_evidence_runs(self) -> None:
         """Read the files of evidence runs that are over, whichever study waits for them."""
@@ -561,29 +551,11 @@ class Campaign:
         if self._read_evidence is not None and has_unread:
             self._write(*self._read_evidence(self._state, self.folder))
 
-    def _drop_refused_shapes(self) -> None:
-        """End, without a job, the trials whose shapes the trainer would refuse at its start."""
-        view = self.view()
-        for trial in view.pending:
-            if trial.profile.is_baseline or trial.id in view.state.trials:
-                continue
-            cell = self._run.cell_of(trial, view.state)
-            why = refused_shape(self._run.launcher, cell, trial.profile, self._config)
-            if why:
-                finding = Finding(cls=FailureClass.CONFIG_ERROR, action=Action.DROP, text=why)
-                result = TrialResult(
-                    trial=trial,
-                    status=TrialStatus.DROPPED,
-                    reason=say("cannot run, so no job was submitted: {why}", why=why),
-                    findings=(finding,),
-                )
-                self._write(TrialPlanned(trial=trial), TrialEnded(result=result))
-
     def _run_compile_step(self) -> bool:
         """Compile a proposed trial that is only to be compiled; return whether that was done."""
         step, view, stage = self.compile_step, self.view(), self.study.policy.compiled_stage
         is_due = any(trial.stage == stage for trial in view.pending)
-        if step is None or not is_due or view.stopped or self._packing.is_full(view.state):
+        if step is None or not is_due or view.stopped or self._attempts.is_full(view.state):
             return False
         events = step(view.pending)
         self._write(*events)
@@ -591,28 +563,20 @@ class Campaign:
 
     def _submit_due(self) -> None:
         """Submit what is due, or stop the sweep at a limit that is spent once no job is left."""
-        view, compiled_stage = self.view(), self.study.policy.compiled_stage
+        view, stage = self.view(), self.study.policy.compiled_stage
         if view.stopped is not None:
             return
-        pending = {trial.id: trial for trial in view.pending}
-        new = [trial for name, trial in pending.items() if name not in self._state.trials]
+        new = [trial for trial in view.pending if trial.id not in self._state.trials]
         plan = [TrialPlanned(trial=trial) for trial in new]
         spent = self._spending.exhausted(self.resolved.sweep.limits)
         if spent is not None:
-            if pending and not self._state.in_flight():
-                stop = Decided(
-                    trial_id=view.pending[0].id,
-                    attempt=0,
-                    next=Next.STOP,
-                    cls=FailureClass.BUDGET,
-                    found=spent,
-                )
+            if view.pending and not self._state.in_flight():
+                trial_id, cls = view.pending[0].id, FailureClass.BUDGET
+                stop = Decided(trial_id=trial_id, attempt=0, next=Next.STOP, cls=cls, found=spent)
                 self._write(*plan, stop)
             return
-        runs = [
-            trial for trial in view.pending if not compiled_stage or trial.stage != compiled_stage
-        ]
-        for trial in self._packing.ready(view.state, runs):
+        runs = [trial for trial in view.pending if not stage or trial.stage != stage]
+        for trial in self._attempts.ready(view.state, runs, running=self._running):
             self._write(*plan)
             plan = []
             self._write(self._attempts.intend(self._state, trial))
@@ -623,7 +587,7 @@ class Campaign:
 
     def _write(self, *events: Event) -> None:
         if events:
-            self.ledger.append(*events, at_s=self._run.clock.now())
+            self.ledger.append(*events, at_s=self._attempts.clock.now())
             self._read_new_events()
 
 

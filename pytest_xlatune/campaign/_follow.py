@@ -5,6 +5,9 @@ in parts: each reading begins where the last one ended. An attempt hangs if it m
 longer than its phase allows, whether or not the log grows. The limit is shorter after a fatal line,
 which says that the program cannot go on. The only decision here is that an attempt will measure
 nothing more. A file that cannot be read becomes a finding of its attempt; other attempts go on.
+
+A trial reports what it ran on (`workers.probe_environment`). An epoch of a cell begins where its
+nodes or their environment differ from those of the trial before.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,27 +30,40 @@ from pytest_xlatune.evidence.hlo.dump import (
     seen_options,
 )
 from pytest_xlatune.executors.folder import (
+    DEVICES,
     journal_bytes,
     journals,
     log_files,
     node_findings,
+    read_environments,
+    read_spec,
     read_standstill,
 )
 from pytest_xlatune.executors.payload import log_name
 from pytest_xlatune.launchers.command import METRICS_FILE
-from pytest_xlatune.ledger import AttemptCutShort
+from pytest_xlatune.ledger import AttemptCutShort, EnvironmentSeen, EpochBegan, Event
+from pytest_xlatune.ledger.state import LedgerState
 from pytest_xlatune.logs import LogReader, LogReport, Phase
 from pytest_xlatune.logs.figures import read_figures
 from pytest_xlatune.logs.grammar import parse_metrics
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Cell, Protocol
 from pytest_xlatune.model.channels import DUMP_FOLDER, Options
+from pytest_xlatune.model.environment import NodeEnvironment, changes
 from pytest_xlatune.model.failure import FailureClass
-from pytest_xlatune.model.message import say
+from pytest_xlatune.model.message import say, sentence
 from pytest_xlatune.model.metric import Logged, Metric
 from pytest_xlatune.model.profile import OPTIONS_FOLDER
 from pytest_xlatune.model.resources import Patience
-from pytest_xlatune.model.result import Action, Blamed, Finding, Outcome, StepRecord, Submission
+from pytest_xlatune.model.result import (
+    Action,
+    Blamed,
+    Finding,
+    Outcome,
+    StepRecord,
+    Submission,
+    TrialStatus,
+)
 from pytest_xlatune.model.rotation import RotationRead, read_rotation
 from pytest_xlatune.model.trial import Trial
 
@@ -58,10 +74,6 @@ _CHUNK_BYTES = 1 << 20
 # after a fatal line, steps may come for a while; this number of steps shows that it was not fatal
 _STEPS_AFTER_FATAL = 3
 _REASON_CHARS = 200  # the most characters of an error's text in a finding
-
-
-# number of the start of rank 0's trainer, its phase, and its last step; -1 before the first step
-_Place = tuple[int, Phase, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,21 +89,14 @@ class Leftovers:
 
     @property
     def steps(self) -> Sequence[StepRecord]:
-        """The steps of the metrics file, or those of the log if the log has more steps.
-
-        A trainer that dies may leave an incomplete metrics file.
-        """
+        """The steps of the metrics file, or of the log if it has more, as after a crash."""
         is_complete = bool(self.metrics) and len(self.metrics) >= len(self.report.steps)
         return self.metrics if is_complete else self.report.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """All that is known of an attempt that is over: its trial, its end and its files.
-
-    `ran_on` has the devices of the arms that it is compared with: arm -> {line or file -> the
-    device that it shows}.
-    """
+    """All that is known of an attempt that is over: its trial, its end and its files."""
 
     trial: Trial
     cell: Cell
@@ -102,6 +107,7 @@ class EndedAttempt:
     blamed: Sequence[Blamed] = ()  # the programs that earlier attempts of a rotation died of
     dumps_options: bool = False  # whether XLA was asked to dump its options
     exempt: Sequence[str] = ()  # patterns of settings that the sweep declares impossible to observe
+    # arm that it is compared with -> line or file -> the device that it shows
     ran_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     executor: str = ""  # the name of its executor
     log: Path | None = None  # the log to show to a person; None if there is none
@@ -117,8 +123,7 @@ class _LogTail:
         self._offset_bytes = 0
         self.reader = LogReader(self._pattern)
         self.fault: Finding | None = None  # why the log cannot be read; None if it can
-        # rank 0's place when this log's fatal line was found; None without such a line
-        self.fatal_at: _Place | None = None
+        self.fatal_step: int | None = None  # last step of rank 0 when this log's fatal line came
 
     def read(self, *, is_over: bool = False) -> None:
         """Read on; after an error the log counts as empty and is not read again."""
@@ -138,43 +143,31 @@ class _LogTail:
 
 @dataclass(slots=True, kw_only=True)
 class _Watch:
-    """One attempt: the logs of its ranks, its last progress, and the time of its fatal line.
-
-    Times are those of the monotonic clock that callers of `Follower.reason_to_end` use.
-    """
+    """One attempt: its logs, last progress and fatal line; times are of the monotonic clock."""
 
     tails: dict[int, _LogTail]  # by rank
-    last_place: _Place | None = None  # the place of rank 0 in the last call; None before the first
+    # start, phase and last step of rank 0, and size of a rotation's journals, in the last call
+    place: tuple[int, Phase, int | None, int] | None = None
     progress_s: float = 0.0  # when the attempt last made progress
     fatal: Finding | None = None  # the fatal line in the last call; None if there was none
     fatal_since_s: float = 0.0  # when it was found
-    journal_bytes: int = 0  # size of a rotation's journals in the last call
 
     @property
     def reader(self) -> LogReader:
         return self.tails[0].reader
 
-    @property
-    def place(self) -> _Place:
-        last_step = self.reader.last_step
-        if last_step is None:
-            last_step = -1
-        return self.reader.start, self.reader.phase, last_step
-
     def find_fatal(self) -> Finding | None:
-        """Return rank 0's fatal line, or another rank's unless rank 0 has gone on since then."""
+        """Return the fatal line of a rank; another rank's only until rank 0 has made more steps."""
         if self.reader.fatal is not None:
             return self.reader.fatal
+        step = self.reader.last_step or 0
         for rank, tail in sorted(self.tails.items()):
             if tail.reader.fatal is None:
-                tail.fatal_at = None
+                tail.fatal_step = None
                 continue
-            tail.fatal_at = tail.fatal_at or self.place
-            former_start, former_phase, former_step = tail.fatal_at
-            start, phase, step = self.place
+            tail.fatal_step = step if tail.fatal_step is None else tail.fatal_step
             # after enough steps of rank 0, the line of another rank was not fatal
-            is_same_phase = (start, phase) == (former_start, former_phase)
-            if is_same_phase and step - former_step < _STEPS_AFTER_FATAL:
+            if step - tail.fatal_step < _STEPS_AFTER_FATAL:
                 return replace(tail.reader.fatal, source=log_name(rank))
         return None
 
@@ -182,9 +175,9 @@ class _Watch:
 class Follower:
     """The attempts of one work directory that this process follows."""
 
-    def __init__(self, root: Path, *, patience: Patience | None = None) -> None:
+    def __init__(self, root: Path, *, patience: Patience) -> None:
         self._root = root
-        self._patience = patience or Patience()
+        self._patience = patience
         self._watches: dict[str, _Watch] = {}
 
     def reason_to_end(
@@ -199,30 +192,30 @@ class Follower:
     ) -> AttemptCutShort | None:
         """Read on in the logs of a running attempt; return why it must be ended, or None.
 
-        Args:
-            submission: the attempt.
-            protocol: the protocol of its trial.
-            ticks_s: the time now, on the same monotonic clock in all calls.
-            is_suspended: whether the attempt cannot make progress now; that time does not count.
-            compiling_factor: factor on the patience between the memory statistics and the first
-                step, and while the journal of a rotation says that a program compiles.
-            rotates: whether it is a rotation, which also makes progress if its journal grows.
+        `ticks_s` is the time on a monotonic clock; while the attempt `is_suspended`, it does not
+        count. `compiling_factor` multiplies the patience between the memory statistics and the
+        first step, and while a rotation compiles. One that `rotates` also makes progress if its
+        journal grows.
         """
         watch, folder = self._read(submission, protocol), self._root / submission.folder
         if is_suspended:
             watch.progress_s = watch.fatal_since_s = ticks_s
             return None
-        phase, patience = watch.reader.phase, self._patience
+        reader, patience = watch.reader, self._patience
         # only steps count, because lines of Ray and of the system may make a hung log grow
-        if watch.place != watch.last_place:
-            watch.last_place, watch.progress_s = watch.place, ticks_s
-        if rotates and (written := journal_bytes(folder)) != watch.journal_bytes:
-            watch.journal_bytes, watch.progress_s = written, ticks_s
+        place = (
+            reader.start,
+            reader.phase,
+            reader.last_step,
+            journal_bytes(folder) if rotates else 0,
+        )
+        if place != watch.place:
+            watch.place, watch.progress_s = place, ticks_s
         fatal = watch.find_fatal()
         if fatal != watch.fatal:
             watch.fatal, watch.fatal_since_s = fatal, ticks_s
         still_s = ticks_s - watch.progress_s
-        fatal_limit_s = max(patience.after_fatal_s, _STEPS_AFTER_FATAL * watch.reader.last_step_s)
+        fatal_limit_s = max(patience.after_fatal_s, _STEPS_AFTER_FATAL * reader.last_step_s)
         if fatal is not None and min(still_s, ticks_s - watch.fatal_since_s) <= fatal_limit_s:
             fatal = None  # steps may still come
         if fatal is None:
@@ -231,7 +224,7 @@ class Follower:
                 Phase.COMPILING: patience.compiling_s * compiling_factor,
                 Phase.TRAINING: patience.training_s,
             }
-            limit_s = limits_s[phase]
+            limit_s = limits_s[reader.phase]
             if rotates and limit_s < still_s and _is_compiling(folder):
                 limit_s = max(limit_s, limits_s[Phase.COMPILING])
             if still_s <= limit_s:
@@ -252,41 +245,38 @@ class Follower:
         folder = self._root / submission.folder
         for tail in watch.tails.values():
             tail.read(is_over=True)
-        faults: list[Finding] = []
-
-        def guarded(read: Callable[[], _T], path: Path, otherwise: _U, action: Action) -> _T | _U:
-            """Call `read`; `action` is that of the finding if the file is damaged."""
-            value, fault = _read_or_finding(read, path, otherwise)
-            if fault is not None:
-                faults.append(replace(fault, action=action))
-            return value
-
         dump_folder = folder / (DUMP_FOLDER if protocol.dump else OPTIONS_FOLDER)
-        metrics_file, log = folder / METRICS_FILE, folder / log_name(0)
-        read_metrics, no_steps = partial(_metrics, metrics_file), tuple[StepRecord, ...]()
-        no_devices: dict[str, str] = {}
+        metrics, log = folder / METRICS_FILE, folder / log_name(0)
         read_logged = partial(_metric_figures, log, protocol.scored_by)
-        metrics = guarded(read_metrics, metrics_file, no_steps, Action.NONE)
-        logged = guarded(read_logged, log, Logged(), Action.RETRY)
-        journal = guarded(partial(_combined_journal, folder), folder, None, Action.NONE)
-        devices = guarded(partial(seen_devices, dump_folder), folder, no_devices, Action.RETRY)
-        options = guarded(partial(options_of_dump, folder, protocol), folder, None, Action.RETRY)
+        read_options = partial(options_of_dump, folder, protocol)
+        values, faults = dict[str, Any](), list[Finding]()
+        # field of `Leftovers`, action if the file is damaged, how it is read, file, empty value
+        for name, action, read, path, empty in (
+            ("metrics", Action.NONE, partial(_metrics, metrics), metrics, ()),
+            ("logged", Action.RETRY, read_logged, log, Logged()),
+            ("journal", Action.NONE, partial(_combined_journal, folder), folder, None),
+            ("devices", Action.RETRY, partial(seen_devices, dump_folder), folder, {}),
+            ("options", Action.RETRY, read_options, folder, None),
+        ):
+            values[name], fault = _read_or_finding(read, path, empty)
+            faults += [] if fault is None else [replace(fault, action=action)]
         report = watch.reader.report()
-        findings = (
+        findings = [
             *report.findings,
             *_findings_of_other_ranks(watch),
             *faults,
             *node_findings(folder),
-            *_rank_behind(folder, watch, is_sure=stood_still),
-        )
-        return Leftovers(
-            report=replace(report, findings=findings),
-            metrics=metrics,
-            logged=logged,
-            journal=journal,
-            devices=devices,
-            options=options,
-        )
+        ]
+        steps = {
+            rank: step
+            for rank, tail in watch.tails.items()
+            if (step := tail.reader.last_step) is not None
+        }
+        behind = read_standstill(folder, steps=steps, is_sure=stood_still)
+        if behind is not None:  # the rank that a hung attempt waits for, and its node
+            cls, why = FailureClass.RANK_BEHIND, behind.why
+            findings.append(Finding(cls=cls, action=Action.NONE, source=behind.node, why=why))
+        return Leftovers(report=replace(report, findings=tuple(findings)), **values)
 
     def _read(self, submission: Submission, protocol: Protocol) -> _Watch:
         folder, pattern = self._root / submission.folder, protocol.step_pattern
@@ -347,12 +337,8 @@ def _metric_figures(log: Path, metric: Metric) -> Logged:
 
 
 def _is_compiling(folder: Path) -> bool:
-    processes, _ = _read_or_finding(partial(_journals, folder), folder, None)
-    return any(read.is_compiling for read in processes or ())
-
-
-def _journals(folder: Path) -> list[RotationRead]:
-    return [read_rotation(text) for text in journals(folder)]
+    texts, _ = _read_or_finding(partial(journals, folder), folder, ())
+    return any(read_rotation(text).is_compiling for text in texts)
 
 
 def _combined_journal(folder: Path) -> RotationRead | None:
@@ -361,7 +347,7 @@ def _combined_journal(folder: Path) -> RotationRead | None:
     Turns and programs come from the first process. The program to blame comes from the process that
     is furthest behind in compilations, or else in turns: it died or hung, and the others went on.
     """
-    processes = _journals(folder)
+    processes = [read_rotation(text) for text in journals(folder)]
     if not processes:
         return None
     suspected = [process for process in processes if process.suspects]
@@ -371,14 +357,13 @@ def _combined_journal(folder: Path) -> RotationRead | None:
         suspected = raised
     if not suspected:
         return processes[0]
-    behind = min(suspected, key=_progress)
+
+    def progress(read: RotationRead) -> tuple[int, int]:
+        turn_call = read.turns[-1].first_call if read.turns else 0
+        return len(read.compiled) + len(read.refused), turn_call
+
+    behind = min(suspected, key=progress)
     return replace(processes[0], suspects=behind.suspects, is_compiling=behind.is_compiling)
-
-
-def _progress(read: RotationRead) -> tuple[int, int]:
-    """Return the progress of a process: its number of compilations, the first call of its turn."""
-    turn_call = read.turns[-1].first_call if read.turns else 0
-    return len(read.compiled) + len(read.refused), turn_call
 
 
 def _findings_of_other_ranks(watch: _Watch) -> Iterator[Finding]:
@@ -404,11 +389,79 @@ def _findings_of_other_ranks(watch: _Watch) -> Iterator[Finding]:
         known |= reported
 
 
-def _rank_behind(folder: Path, watch: _Watch, *, is_sure: bool) -> Iterator[Finding]:
-    """Yield a finding on the rank that a hung attempt waits for; `source` is its node."""
-    last_steps = {rank: tail.reader.last_step for rank, tail in watch.tails.items()}
-    steps = {rank: step for rank, step in last_steps.items() if step is not None}
-    standstill = read_standstill(folder, steps=steps, is_sure=is_sure)
-    if standstill is not None:
-        cls = FailureClass.RANK_BEHIND
-        yield Finding(cls=cls, action=Action.NONE, source=standstill.node, why=standstill.why)
+# A profile that sets one of these variables runs other packages or libraries on purpose, so what
+# its trial reports about them is not the environment of the cell.
+_CODE_VARIABLES = frozenset(
+    {"PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD"}
+)
+
+
+def compared_devices(
+    state: LedgerState, trial: Trial, nodes: Sequence[str]
+) -> dict[str, Mapping[str, str]]:
+    """Return arm -> witness -> device, for the measured trials of its cell or on the same nodes."""
+    ended = [progress.ended for key, progress in state.trials.items() if key != trial.id]
+    return {
+        result.trial.arm: result.devices
+        for result in ended
+        if result is not None and result.devices and result.status is TrialStatus.MEASURED
+        if result.trial.cell_digest == trial.cell_digest
+        or (result.outcome is not None and {*result.outcome.nodes} == {*nodes})
+    }
+
+
+def epoch_events(
+    state: LedgerState, attempt: EndedAttempt, folder: Path, *, is_scored: bool
+) -> tuple[Event, ...]:
+    """Return the epochs that a trial begins, and its environment if that has changed.
+
+    `folder` is the folder of the attempt. A trial without a score begins no epoch by its nodes.
+    """
+    events = _environment_events(state, attempt, folder)
+    digest, nodes = attempt.cell.digest, tuple(sorted(attempt.outcome.nodes))
+    were = state.measured_on.get(digest, ())
+    if not is_scored or not nodes or not were or nodes == were:
+        return events
+    why = say("nodes are {nodes}, were {were}", nodes=nodes, were=were)
+    return (*events, EpochBegan(why=why, cell_digest=digest, nodes=nodes))
+
+
+def _environment_events(
+    state: LedgerState, attempt: EndedAttempt, folder: Path
+) -> tuple[Event, ...]:
+    """Return the environment of a trial if it is new, and the epoch if the environment changed."""
+    trial, digest = attempt.trial, attempt.trial.cell_digest
+    runs_other_code = not _CODE_VARIABLES.isdisjoint(trial.profile.env)
+    libraries, reported = attempt.left.report.libraries, dict[str, NodeEnvironment]()
+    for node in read_environments(folder):
+        reported[node.name] = replace(node, packages={**node.packages, **libraries})
+        if runs_other_code:
+            reported[node.name] = replace(node, packages={}, devices={}, code={})
+    if not reported:
+        return ()
+    before = {known.name: known for known in state.environments.get(digest, ())}
+    # for a node that did not answer in time, its last answer is kept for the next comparison
+    silent = before.keys() & set(attempt.outcome.nodes) - reported.keys()
+    after = {name: node.after(before.get(name)) for name, node in reported.items()}
+    after |= {name: before[name] for name in sorted(silent)}
+    spec = read_spec(folder)
+    is_whole = spec is not None and spec.probe[-1:] == (DEVICES,)
+    if not is_whole and after == before:
+        return ()
+    nodes = tuple(after.values())
+    seen = EnvironmentSeen(trial_id=trial.id, cell_digest=digest, nodes=nodes, is_whole=is_whole)
+    differences = {
+        name: found
+        for name, node in reported.items()
+        if name in before and (found := changes(before[name], node))
+    }
+    if not differences:
+        return (seen,)
+    why = say(
+        "on {nodes} changed: {changes:; }",
+        nodes=[*differences],
+        changes=list(dict.fromkeys(change for found in differences.values() for change in found)),
+    )
+    began = EpochBegan(why=why, cell_digest=digest, nodes=tuple(differences))
+    _LOG.warning("%s", sentence(began.remark))
+    return (seen, began)

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
-from pytest_xlatune import secure_files
-from pytest_xlatune.executors import Executor, executor_in
+from pytest_xlatune.executors import Executor, executor_in, outcome_of
 from pytest_xlatune.executors.payload import SPEC, forget_secrets
 from pytest_xlatune.ledger import LEDGER, AttemptEnded, AttemptLetGo, Decided, Event, Ledger
 from pytest_xlatune.ledger.driver_lock import DriverLock
-from pytest_xlatune.ledger.state import LedgerState, replay
+from pytest_xlatune.ledger.state import replay
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.resources import Next
 from pytest_xlatune.model.result import Outcome, State, Submission
@@ -47,7 +46,7 @@ def cancel_unwaited(
             not installed here. Before the latter is raised, all other jobs are ended.
     """
     driver = DriverLock(folder)
-    if not _state_of(folder).in_flight():
+    if not replay(Ledger(folder / LEDGER).refresh()).in_flight():
         return ()
     with driver.none_waits() as is_alone:
         if not is_alone:
@@ -65,7 +64,8 @@ def end_jobs(
     """
     ledger, ended, missing = Ledger(folder / LEDGER), list[Submission](), list[LedgerError]()
     executor_named = executors or partial(executor_in, folder)
-    for name, submissions in by_executor(_state_of(folder).in_flight()).items():
+    in_flight = replay(ledger.refresh()).in_flight()
+    for name, submissions in by_executor(in_flight).items():
         try:
             executor = executor_named(name)
         except LedgerError as error:
@@ -79,11 +79,19 @@ def end_jobs(
         ]
         ledger.append(*let_go, at_s=time.time())
         executor.cancel(submissions, root=folder)
-        for submission, outcome in _as_they_end(executor, submissions, folder):
-            if outcome.state in _ENDED_BY_US:  # a job that ended by itself first has a result
-                ended.append(submission)
-                forget_secrets(folder / submission.folder)
-                ledger.append(*interrupted_events(submission, outcome), at_s=time.time())
+        waits, until_s = list(submissions), time.monotonic() + _END_LIMIT_S
+        while waits and time.monotonic() < until_s:
+            outcomes = executor.poll(waits, root=folder)
+            for submission in list(waits):
+                outcome = outcome_of(outcomes, submission)
+                if outcome is None or not outcome.state.is_final:
+                    continue
+                waits.remove(submission)
+                if outcome.state in _ENDED_BY_US:  # a job that ended by itself first has a result
+                    ended.append(submission)
+                    forget_secrets(folder / submission.folder)
+                    ledger.append(*interrupted_events(submission, outcome), at_s=time.time())
+            time.sleep(_POLL_S)
     if missing:
         raise missing[0]
     return tuple(ended)
@@ -95,10 +103,6 @@ def by_executor(submissions: Iterable[Submission]) -> dict[str, tuple[Submission
     return {key: tuple(same) for key, same in groupby(sorted(submissions, key=name), key=name)}
 
 
-def _state_of(folder: Path) -> LedgerState:
-    return replay(Ledger(folder / LEDGER).refresh())
-
-
 def interrupted_events(submission: Submission, outcome: Outcome) -> tuple[Event, ...]:
     """Return the events of an attempt that was ended because no session waited for it."""
     trial_id, attempt = submission.trial_id, submission.attempt
@@ -108,37 +112,14 @@ def interrupted_events(submission: Submission, outcome: Outcome) -> tuple[Event,
     )
 
 
-def _as_they_end(
-    executor: Executor, submissions: tuple[Submission, ...], folder: Path
-) -> Iterator[tuple[Submission, Outcome]]:
-    """Yield each submission with its outcome when it ends, for `_END_LIMIT_S` at most."""
-    in_flight = {submission.job_id: submission for submission in submissions}
-    until_s = time.monotonic() + _END_LIMIT_S
-    while in_flight and time.monotonic() < until_s:
-        for job_id, outcome in executor.poll(tuple(in_flight.values()), root=folder).items():
-            if outcome.state.is_final:
-                yield in_flight.pop(job_id), outcome
-        time.sleep(_POLL_S)
-
-
 def lost_ledger_error(folder: Path) -> ConfigError | None:
-    """Return an error if a folder holds attempts of a session that no ledger knows, else None.
-
-    Attempts that an archived ledger knows are not lost.
-    """
-    sessions = {
-        path.parent.parent.name
-        for path in folder.glob(f"*/*/{SPEC}")
-        if _ATTEMPT.fullmatch(path.parent.name)
-    }
-    archives = folder.glob(f"{Path(LEDGER).stem}-*{Path(LEDGER).suffix}") if sessions else ()
-    archived = [secure_files.read_bytes(path) for path in archives]
-    for session in sorted(sessions):
-        if not any(f'"session":"{session}"'.encode() in ledger for ledger in archived):
+    """Return an error if a folder without a ledger holds attempts of a session, else None."""
+    for path in sorted(folder.glob(f"*/*/{SPEC}")):
+        if _ATTEMPT.fullmatch(path.parent.name):
             return ConfigError(
-                f"{folder} holds attempts of session {session}, but no {LEDGER} that knows them: "
-                "it was deleted or emptied. Put it back, or use --xlatune-fresh to measure "
-                "everything again; jobs of that session that still run are not ended, and nothing "
-                "is deleted"
+                f"{folder} holds attempts of session {path.parts[-3]}, but no {LEDGER} that knows "
+                "them: it was moved aside, deleted or emptied. Put it back, or use --xlatune-fresh "
+                "to measure everything again; jobs of that session that still run are not ended, "
+                "and nothing is deleted"
             )
     return None

@@ -24,15 +24,14 @@ _ROOT = logging.getLogger("pytest_xlatune")
 _ROOT.addHandler(logging.NullHandler())
 
 
-class _Hiding(logging.Formatter):
-    """A formatter that hides secrets, also in tracebacks."""
+class _LogFile(logging.StreamHandler):  # type: ignore[type-arg]
+    """The log file of one campaign; a line that cannot be written is lost.
+
+    Secrets are hidden, also in tracebacks.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         return shown(super().format(record))
-
-
-class _LogFile(logging.StreamHandler):  # type: ignore[type-arg]
-    """The log file of one campaign. A line that cannot be written is lost."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - its name
         del record
@@ -60,7 +59,7 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
     handler = _LogFile(file)
     least = logging.getLevelNamesMapping()[level.upper()]
     handler.setLevel(least)
-    handler.setFormatter(_Hiding(_FORM))
+    handler.setFormatter(logging.Formatter(_FORM))
     before, was_passed_on = _ROOT.level, _ROOT.propagate
     _ROOT.setLevel(min(least, before) if before else least)  # 0: no level is set
     # other handlers, such as pytest's report of a failed test, hide no secrets

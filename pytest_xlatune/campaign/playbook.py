@@ -1,9 +1,9 @@
 """The failure playbook: what follows when an attempt has ended, or cannot start.
 
-`decide` first finds the class of the failure: from the attempt's log, or else from the state that
-the scheduler reports (`CLASS_OF_STATE`). The rule of the class (`CLASS_RULES`, `ACTION_RULES`) and
-the number of tries so far give a decision. Then `with_exceptions` may replace it: a rotation, for
-example, goes on without the program that ended it.
+The class of a failure is that of the root cause in the attempt's log, or else that of the state
+which the scheduler reports. Its rule and the number of tries so far give the decision. Then
+`with_exceptions` may replace it: a rotation, for example, goes on without the program that ended
+it.
 
 A decision depends on the status of a trial's attempts and on their findings, never on a measured
 value, because repeating slow runs would make winners of noise. Nodes are never swapped. This module
@@ -22,7 +22,7 @@ from pytest_xlatune.ledger import Cannot, Decided
 from pytest_xlatune.model.failure import CLASS_OF_STATE, Blame, FailureClass, blamed_on
 from pytest_xlatune.model.message import say
 from pytest_xlatune.model.resources import ENDLESS, Next, RetryPolicy, RetryRule
-from pytest_xlatune.model.result import Action, Blamed, BlamedAt, Finding, Outcome, State
+from pytest_xlatune.model.result import Action, Blamed, Finding, Outcome, State
 
 # class -> rule; other classes follow the action of the finding, see ACTION_RULES
 CLASS_RULES: Mapping[str, RetryRule] = {
@@ -30,23 +30,16 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.HANG_INIT: RetryRule(retries=2, then=Next.DROP),
     # a second timeout in a row means that the cluster's coordination service is in trouble
     FailureClass.JAX_COORD_TIMEOUT: RetryRule(retries=1, then=Next.STOP),
-    FailureClass.NIC_FAULT: RetryRule(retries=1, then=Next.STOP, before=Action.HOOK),
     FailureClass.GPU_HARDWARE: RetryRule(retries=1, backoff_s=90, then=Next.STOP),
-    FailureClass.NODE_FAIL: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
     FailureClass.NODE_DRAIN: RetryRule(retries=2, then=Next.STOP, before=Action.RESUME_NODE),
     FailureClass.OOM_HOST: RetryRule(retries=1, then=Next.STOP),
     FailureClass.DRIVER: RetryRule(retries=1, backoff_s=60, then=Next.STOP),
     # the next two may also come from the profile's settings, so other profiles go on
     FailureClass.NETWORK: RetryRule(retries=2, backoff_s=60),
     FailureClass.RAY_ACTOR: RetryRule(retries=1, backoff_s=60),
-    FailureClass.HUB: RetryRule(retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT),
     FailureClass.IMAGE_MISSING: RetryRule(retries=0, then=Next.STOP),
-    FailureClass.SLURM_CONTROLLER_DOWN: RetryRule(
-        retries=3, backoff_s=300, then=Next.STOP, before=Action.WAIT
-    ),
     # a global outage clears by itself
     FailureClass.GITHUB_5XX: RetryRule(retries=ENDLESS, backoff_s=300, before=Action.WAIT),
-    FailureClass.HANG_MID_TRAINING: RetryRule(retries=1),
     # a link or a host that failed twice on the same nodes will fail again
     FailureClass.NETWORK_LINK: RetryRule(retries=1, then=Next.STOP),
     FailureClass.HOST_STUCK: RetryRule(retries=1, then=Next.STOP),
@@ -55,19 +48,12 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     FailureClass.PREEMPTED: RetryRule(retries=3),
     # a person's decision, which says nothing about the program
     FailureClass.REQUEUED: RetryRule(retries=3),
-    FailureClass.LOST: RetryRule(retries=1),
 }
 # For classes that may be the fault of the profile or of the site. Only a failure that recurs counts
 # as the profile's, because a connection reset or one ECC error must not drop a profile.
 _UNKNOWN_RULE = RetryRule(retries=1, then=Next.DROP)
 
 _LATER_OUTAGE_S = 3600.0  # seconds before the second and later ones of `ENDLESS` retries
-
-# rules for the reference until it has run once, because its failure would end every profile
-FIRST_RULES: Mapping[str, RetryRule] = {
-    FailureClass.KILLED: RetryRule(retries=1),
-    FailureClass.HANG_INIT: RetryRule(retries=1, then=Next.DROP),
-}
 
 ACTION_RULES: Mapping[Action, RetryRule] = {
     Action.RETRY: RetryRule(retries=1),
@@ -110,31 +96,23 @@ def is_from_outside(cls: str) -> bool:
 
 
 class Ruling(Decided, frozen=True, kw_only=True):
-    """A decision after an attempt; `as_event` returns the event that records it."""
+    """A decision after an attempt; only its event names the attempt."""
 
-    trial_id: str = ""  # only the event names the attempt
+    trial_id: str = ""
     attempt: int = 0
     backoff_s: float = 0.0  # seconds before the next attempt
     before: Action = Action.NONE  # what must be done before the next attempt
     is_of_node: bool = False  # whether a node is the reason, not the program
 
-    def as_event(self, trial_id: str, attempt: int, *, not_before_s: float = 0.0) -> Decided:
-        """Return the event that records this ruling for an attempt.
-
-        `not_before_s` is when the next attempt may start, in seconds since 1970; 0 means at once.
-        """
-        fields = {name: getattr(self, name) for name in Decided.__struct_fields__}
-        identity = {"trial_id": trial_id, "attempt": attempt, "not_before_s": not_before_s}
-        return Decided(**(fields | identity))
+    @property
+    def event(self) -> Decided:
+        """The event that records this ruling."""
+        return Decided(**{name: getattr(self, name) for name in Decided.__struct_fields__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the rules need to know of an attempt besides its outcome and its finding.
-
-    The first rotations are rotation 0, of the baseline alone, and rotation 1; all later ones depend
-    on these.
-    """
+    """What the rules need to know of an attempt besides its outcome and its finding."""
 
     earlier: Sequence[str] = ()  # classes of its trial's attempts that were retried, in order
     policy: RetryPolicy = field(default_factory=RetryPolicy)  # the rules of the site
@@ -142,7 +120,7 @@ class Facts:
     reference_runs: bool = True  # a trial of the reference was measured, or there is no reference
     blamed: Blamed | None = None  # the program of a rotation that the attempt died of
     has_enough_turns: bool = False  # for a score of a rotation that a time limit ended
-    is_first_rotation: bool = False
+    is_first_rotation: bool = False  # rotation 0 or 1, on which all later ones depend
     ends_with_nodes: bool = False  # whether the study goes on without a trial whose nodes fail
     nodes: tuple[str, ...] = ()  # the nodes of the trial
 
@@ -152,16 +130,15 @@ _NO_FACTS = Facts()
 
 def rule_for(policy: RetryPolicy, finding: Finding) -> RetryRule:
     """Return the rule for a finding: the site's, the playbook's, or that of its action."""
-    site_rule = policy.rules.get(finding.cls)
-    if site_rule is not None and not site_rule.retries:
-        return site_rule
-    class_rule = site_rule or CLASS_RULES.get(finding.cls)
-    if class_rule is None and finding.cls in blamed_on(Blame.UNKNOWN):
-        class_rule = _UNKNOWN_RULE
+    rule = policy.rules.get(finding.cls)
+    if rule is not None and not rule.retries:
+        return rule
+    unknown_rule = _UNKNOWN_RULE if finding.cls in blamed_on(Blame.UNKNOWN) else None
+    rule = rule or CLASS_RULES.get(finding.cls) or unknown_rule
     # a finding whose action is DROP or STOP is never retried because of its class
-    if class_rule is None or finding.action in (Action.DROP, Action.STOP):
+    if rule is None or finding.action in (Action.DROP, Action.STOP):
         return ACTION_RULES.get(finding.action, RetryRule(retries=0))
-    return class_rule
+    return rule
 
 
 def decide(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FACTS) -> Ruling:
@@ -176,53 +153,56 @@ def rule_decision(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FA
     has run; if not, the trial could not be measured. A reference that can never be measured stops
     the sweep.
     """
-    if cause is not None and cause.action is Action.SUCCESS:
-        return Ruling(
-            next=Next.ACCEPT,
-            cls=cause.cls,
-            evidence=cause.text,
-            shown=cause.why,
-            detail=cause.detail,
-        )
     if cause is None or cause.action is Action.NONE:
         if outcome.state is State.COMPLETED:
             return Ruling(next=Next.ACCEPT)
-        cause = _finding_of_state(outcome, cause)
+        end, detail = CLASS_OF_STATE.get(outcome.state, FailureClass.EXIT_CODE), outcome.reason
+        if outcome.exit_code:
+            detail = f"exit {outcome.exit_code}"
+        if outcome.signal and outcome.state is State.FAILED:  # in other states, we or Slurm sent it
+            end, detail = FailureClass.KILLED, f"signal {outcome.signal}"
+        text = (cause.text if cause else "") or detail
+        cause = Finding(cls=end, action=end.action or Action.RETRY, text=text, detail=detail)
     policy, cls, rule = facts.policy, cause.cls, rule_for(facts.policy, cause)
-    if facts.is_reference and not facts.reference_runs and cls not in policy.rules:
-        rule = FIRST_RULES.get(cls, rule)
     # Only failures count, never a score: when arms below the baseline were repeated and the better
     # run was kept, 18 % of simulated sweeps without an effect had a winner instead of 5 %.
     tried = sum(1 for _ in takewhile(lambda former: former == cls, reversed(facts.earlier)))
     is_endless = rule.retries == ENDLESS
-    # attempts whose class is retried without end do not count towards `max_attempts`
-    rules = {**CLASS_RULES, **policy.rules}
-    endless = {former for former, known in rules.items() if known.retries == ENDLESS}
-    limited = [former for former in facts.earlier if former not in endless]
-    evidence = cause.text
-    if not evidence and not cause.why:
-        evidence = outcome.reason
-    is_of_node = cls in blamed_on(Blame.NODE) or cause.action in (Action.RESUME_NODE, Action.HOOK)
     ruling = Ruling(
-        next=Next.RETRY,
+        next=Next.ACCEPT if cause.action is Action.SUCCESS else Next.RETRY,
         cls=cls,
         detail=cause.detail,
         found=cause.why if cls in _QUOTED else None,
         tried=tried,
-        evidence=evidence,
+        evidence=cause.text or ("" if cause.why else outcome.reason),
         shown=cause.why,
         backoff_s=_LATER_OUTAGE_S if is_endless and tried else rule.backoff_s,
         before=rule.before,
-        is_of_node=is_of_node,
+        is_of_node=cls in blamed_on(Blame.NODE)
+        or cause.action in (Action.RESUME_NODE, Action.HOOK),
     )
-    if is_endless or (tried < rule.retries and len(limited) + 1 < policy.max_attempts):
+    # attempts whose class is retried without end do not count towards `max_attempts`
+    rules = {**CLASS_RULES, **policy.rules}
+    counted = [
+        former for former in facts.earlier if rules.get(former, _UNKNOWN_RULE).retries != ENDLESS
+    ]
+    has_tries = tried < rule.retries and len(counted) + 1 < policy.max_attempts
+    if ruling.next is Next.ACCEPT or is_endless or has_tries:
         return ruling
-    # the failure recurs only if the attempt just before failed in the same way (`tried`)
+    # the failure recurs only if the attempt just before failed in the same way
     recurs = bool(tried) and (facts.reference_runs or facts.is_reference)
-    is_doubtful = cls in blamed_on(Blame.UNKNOWN) and not recurs
-    then = Next.GIVE_UP if rule.then is Next.DROP and is_doubtful else rule.then
-    cannot = _reference_failure(cls, then, facts)
-    then = then if cannot is None else Next.STOP
+    then = rule.then
+    if then is Next.DROP and cls in blamed_on(Blame.UNKNOWN) and not recurs:
+        then = Next.GIVE_UP
+    cannot = None
+    if facts.is_reference:
+        # A failure without a known reason counts only if the reference has never run, because it
+        # would then end every profile too.
+        ends_every_profile = cls in _ENDS_WITHOUT_REASON and not facts.reference_runs
+        is_final = ends_every_profile or cls in (*_UNSCORED, FailureClass.NOT_STARTED)
+        if then is Next.DROP or (then is Next.GIVE_UP and is_final):
+            then = Next.STOP
+            cannot = Cannot.BE_SCORED if cls in _UNSCORED else Cannot.RUN
     return replace(ruling, next=then, cannot=cannot, backoff_s=0.0, before=Action.NONE)
 
 
@@ -232,11 +212,7 @@ def with_exceptions(ruling: Ruling, facts: Facts) -> Ruling:
     if blamed is not None:
         ruling = replace(ruling, next=Next.RETRY)
         if not blamed.is_suspect:  # a suspect stays in the rotation
-            kinds = {
-                BlamedAt.COMPILING: "it ended while it compiled {program}, and goes on without it",
-                BlamedAt.TURN: "it ended in the turn of {program}, and goes on without it",
-            }
-            found = say(kinds[blamed.at], program=blamed.program)
+            found = say("it died of {program}, and goes on without it", program=blamed.program)
             ruling = replace(ruling, tried=0, backoff_s=0.0, before=Action.NONE, found=found)
     elif facts.has_enough_turns and ruling.cls == FailureClass.TIME_LIMIT:
         return Ruling(next=Next.ACCEPT)
@@ -247,30 +223,3 @@ def with_exceptions(ruling: Ruling, facts: Facts) -> Ruling:
     if facts.ends_with_nodes and ruling.is_of_node and ruling.next is Next.STOP:
         ruling = replace(ruling, next=Next.GIVE_UP, nodes=ruling.nodes or facts.nodes)
     return ruling
-
-
-def _reference_failure(cls: str, then: Next, facts: Facts) -> Cannot | None:
-    """Return what the reference cannot do, so that nothing can be compared with it; else None.
-
-    A failure without a known reason counts only if the reference has never run, because it would
-    then end every profile too.
-    """
-    if not facts.is_reference:
-        return None
-    ends_every_profile = cls in _ENDS_WITHOUT_REASON and not facts.reference_runs
-    has_no_score = cls in (*_UNSCORED, FailureClass.NOT_STARTED)
-    if then is Next.DROP or (then is Next.GIVE_UP and (ends_every_profile or has_no_score)):
-        return Cannot.BE_SCORED if cls in _UNSCORED else Cannot.RUN
-    return None
-
-
-def _finding_of_state(outcome: Outcome, cause: Finding | None) -> Finding:
-    is_failed = outcome.state is State.FAILED
-    unknown = FailureClass.EXIT_CODE if is_failed else FailureClass.UNKNOWN_DEATH
-    cls = CLASS_OF_STATE.get(outcome.state, unknown)
-    detail = f"exit {outcome.exit_code}" if outcome.exit_code else outcome.reason
-    if outcome.signal and is_failed:  # in other states, we or Slurm sent the signal
-        detail = f"signal {outcome.signal}"
-        cls = FailureClass.KILLED
-    text = cause.text if cause else ""
-    return Finding(cls=cls, action=cls.action or Action.RETRY, text=text or detail, detail=detail)

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from pytest_xlatune.cli.options import options_of
 from pytest_xlatune.cli.show import Output
-from pytest_xlatune.ledger import find_ledgers
-from pytest_xlatune.ledger.now import read_now
+from pytest_xlatune.ledger import find_ledgers, read_now
 from pytest_xlatune.model.errors import ConfigError, XlatuneError
 from pytest_xlatune.model.redact import hide_kept
 from pytest_xlatune.model.text import ABSENT, points, printable

@@ -60,8 +60,6 @@ from pytest_xlatune.model.sentences import IN_BRACKETS
 from pytest_xlatune.model.shares import Shares
 from pytest_xlatune.model.trial import Trial
 
-_AS_DEPLOYED = "the cell as deployed"
-
 
 def _word_of(name: str) -> str:
     """Return the name of a class in a line, e.g. `trial-ended` for `TrialEnded`."""
@@ -84,25 +82,15 @@ def versions() -> dict[str, str]:
 
 
 class CampaignOpened(Event, frozen=True, kw_only=True):
-    """A session began or resumed work on the cells of a study.
+    """A session began or resumed work on the cells of a study."""
 
-    Attributes:
-        cells: every cell that a trial of the study may name; one cell if arms are profiles.
-        study: the name of the study.
-        sweep: the name of the sweep, which also names the folder of its reports.
-        session: the id of the pytest session, shared by all its processes.
-        declared: the study as JSON data, so that the ledger alone reproduces every conclusion.
-        versions: name -> version of the software.
-        command: the command line of the session, without secrets.
-    """
-
-    cells: tuple[Cell, ...]
-    study: str
-    sweep: AnyRelativePath = ""
-    session: AnyRelativePath = ""
-    declared: dict[str, Json] = msgspec.field(default_factory=dict)
-    versions: dict[str, str] = msgspec.field(default_factory=dict)
-    command: str = ""
+    cells: tuple[Cell, ...]  # every cell that a trial of the study may name
+    study: str  # the name of the study
+    sweep: AnyRelativePath = ""  # the name of the sweep, and of the folder of its reports
+    session: AnyRelativePath = ""  # the id of the pytest session, shared by all its processes
+    declared: dict[str, Json] = msgspec.field(default_factory=dict)  # the study as JSON data
+    versions: dict[str, str] = msgspec.field(default_factory=dict)  # software -> its version
+    command: str = ""  # the command line of the session, without secrets
 
 
 class TrialPlanned(Event, frozen=True, kw_only=True):
@@ -129,17 +117,12 @@ class AttemptSubmitted(Event, frozen=True, kw_only=True):
 
 
 class AttemptCutShort(Event, frozen=True, kw_only=True):
-    """A running attempt will measure nothing more; the process that drives the campaign ends it.
-
-    Attributes:
-        still_s: seconds without a step.
-        fatal: the finding of a log line after which the program cannot go on; None for a hang.
-    """
+    """A running attempt will measure nothing more; the process that drives the campaign ends it."""
 
     trial_id: str
     attempt: int
-    still_s: float
-    fatal: Finding | None = None
+    still_s: float  # seconds without a step
+    fatal: Finding | None = None  # a log line after which it cannot go on; None for a hang
 
 
 class AttemptLetGo(Event, frozen=True, kw_only=True):
@@ -150,17 +133,13 @@ class AttemptLetGo(Event, frozen=True, kw_only=True):
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
-    """How an attempt ended, and what its log shows.
-
-    Attributes:
-        blamed: the program of a rotation that ended or may have ended the attempt; None if none.
-    """
+    """How an attempt ended, and what its log shows."""
 
     trial_id: str
     attempt: int
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
-    blamed: Blamed | None = None
+    blamed: Blamed | None = None  # the program of a rotation that ended it, or may have; else None
 
 
 class TrialEnded(Event, frozen=True, kw_only=True):
@@ -187,38 +166,22 @@ class Cannot(StrEnum):
 
 
 class Decided(Event, frozen=True, kw_only=True):
-    """What happens to a trial after an attempt, with the failure class and the evidence.
-
-    Attributes:
-        next: what happens to the trial.
-        cls: the failure class for which it happens; "" if there is none.
-        detail: the figure or name in the evidence, or what a scheduler or a site reported.
-        tried: how many attempts of this trial just before also ended in this class.
-        cannot: what the reference cannot do, if that stops the sweep; None otherwise.
-        arm: the id of the reference; "" for the deployed cell.
-        nodes: the nodes that failed; () if unknown.
-        resumed: the nodes that were resumed in vain.
-        found: a message that replaces `detail` if a text is not enough; None otherwise.
-        shown: further evidence if no log line and no scheduler explains the end: how far the
-            attempt came, or what a witness shows of a setting. None if there is none.
-        evidence: the line of the log, or the scheduler's words; "" if there is none.
-        not_before_s: earliest start of the next attempt, in seconds since 1970; 0 for at once.
-    """
+    """What happens to a trial after an attempt, with the failure class and the evidence."""
 
     trial_id: str
     attempt: int
-    next: Next
-    cls: str = ""
-    detail: str = ""
-    tried: int = 0
-    cannot: Cannot | None = None
-    arm: str = ""
-    nodes: tuple[str, ...] = ()
-    evidence: str = ""
-    not_before_s: float = 0.0
-    resumed: tuple[str, ...] = ()
-    found: Message | None = None
-    shown: Message | None = None
+    next: Next  # what happens to the trial
+    cls: str = ""  # the failure class for which it happens; "" if there is none
+    detail: str = ""  # the figure or name in the evidence, or what a scheduler or a site reported
+    tried: int = 0  # how many attempts of this trial just before also ended in this class
+    cannot: Cannot | None = None  # what the reference cannot do, if that stops the sweep; else None
+    arm: str = ""  # the id of the reference; "" for the deployed cell
+    nodes: tuple[str, ...] = ()  # the nodes that failed; () if unknown
+    evidence: str = ""  # the line of the log, or the scheduler's words; "" if there is none
+    not_before_s: float = 0.0  # earliest start of the next attempt, since 1970; 0 for at once
+    resumed: tuple[str, ...] = ()  # the nodes that were resumed in vain
+    found: Message | None = None  # what replaces `detail` if a text is not enough; else None
+    shown: Message | None = None  # more evidence if no line explains the end, e.g. the last step
 
     @property
     def proof(self) -> Message | None:
@@ -234,27 +197,19 @@ class Decided(Event, frozen=True, kw_only=True):
         follows = say(_FOLLOWS[self.next])
         if not self.cls:
             return follows if self.next is Next.INTERRUPTED else None
+        detail = self.found or self.detail
+        shown = say(IN_BRACKETS, text=detail) if detail not in ("", self.cls) else None
         times = say(", {times} times in a row", times=self.tried + 1) if self.tried else None
-        has_detail = self.found is not None or self.detail not in ("", self.cls)
-        detail = say(IN_BRACKETS, text=self.found or self.detail) if has_detail else None
-        decision = say(
-            "{cls}{detail}{times}: {follows}",
-            cls=self.cls,
-            detail=detail,
-            times=times,
-            follows=follows,
-        )
+        text = "{cls}{detail}{times}: {follows}"
+        decision = say(text, cls=self.cls, detail=shown, times=times, follows=follows)
         if self.cannot is None:
             return decision
+        arm = say("the reference {arm}", arm=self.arm) if self.arm else say("the cell as deployed")
         if self.cls == FailureClass.NO_STEPS:  # the detail explains it better than the class
-            decision = say("{detail}: {follows}", detail=self.found or self.detail, follows=follows)
-        return self._for_reference(decision)
-
-    def _for_reference(self, decision: Message) -> Message:
-        is_scoring = self.cls == FailureClass.NO_STEPS or self.cannot is Cannot.BE_SCORED
-        arm = say("the reference {arm}", arm=self.arm) if self.arm else say(_AS_DEPLOYED)
-        text = "{arm} cannot be scored: {why}" if is_scoring else "{arm} cannot run: {why}"
-        return say(text, arm=arm, why=decision)
+            decision = say("{detail}: {follows}", detail=detail, follows=follows)
+        elif self.cannot is Cannot.RUN:
+            return say("{arm} cannot run: {why}", arm=arm, why=decision)
+        return say("{arm} cannot be scored: {why}", arm=arm, why=decision)
 
 
 class NodesPinned(Event, frozen=True, kw_only=True):
@@ -265,15 +220,10 @@ class NodesPinned(Event, frozen=True, kw_only=True):
 
 
 class Noted(Event, frozen=True, kw_only=True):
-    """A remark for readers, on which nothing is decided.
+    """A remark for readers, on which nothing is decided."""
 
-    Attributes:
-        text: the words of a check of the site, or of a compiler; "" if `why` has the remark.
-        why: the remark as a message; None if `text` has it.
-    """
-
-    text: str = ""
-    why: Message | None = None
+    text: str = ""  # the words of a check of the site, or of a compiler; "" if `why` has the remark
+    why: Message | None = None  # the remark as a message; None if `text` has it
 
     @property
     def remark(self) -> Message:
@@ -290,51 +240,33 @@ class FilesRead(Event, frozen=True, kw_only=True):
 class EvidenceRecorded(Event, frozen=True, kw_only=True):
     """The dump and the captures of an evidence trial, and what they show.
 
-    Attributes:
-        dump: folder of the compiler's dump, relative to the ledger's folder; "" if none.
-        captures: files of the profiler, relative to the ledger's folder.
-        facts: one sentence for each fact that the dump and the captures show.
-        problems: one sentence for each file that could not be read.
-        shares: how the time of a step is divided; None without a trace.
-        pgle: path of the profile for XLA's scheduler made from the trace; "" if none.
+    Paths are relative to the ledger's folder, but for `pgle`.
     """
 
     trial_id: str
-    dump: AnyRelativePath = ""
-    captures: tuple[RelativePath, ...] = ()
-    facts: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-    shares: Shares | None = None
-    pgle: str = ""
+    dump: AnyRelativePath = ""  # folder of the compiler's dump; "" if none
+    captures: tuple[RelativePath, ...] = ()  # files of the profiler
+    facts: tuple[str, ...] = ()  # one sentence for each fact that the dump and the captures show
+    problems: tuple[str, ...] = ()  # one sentence for each file that could not be read
+    shares: Shares | None = None  # how the time of a step is divided; None without a trace
+    pgle: str = ""  # the profile for XLA's scheduler made from the trace; "" if none
 
 
 class EnvironmentSeen(Event, frozen=True, kw_only=True):
-    """The environment of a trial, if it differs from the last such event of its cell.
-
-    Attributes:
-        nodes: the environment of each node, completed with facts of earlier events.
-        is_whole: whether the devices were looked up too.
-    """
+    """The environment of a trial, if it differs from the last such event of its cell."""
 
     trial_id: str
     cell_digest: str
-    nodes: tuple[NodeEnvironment, ...]
-    is_whole: bool = False
+    nodes: tuple[NodeEnvironment, ...]  # of each node, completed with facts of earlier events
+    is_whole: bool = False  # whether the devices were looked up too
 
 
 class EpochBegan(Event, frozen=True, kw_only=True):
-    """Nodes have changed: scores on them cannot be compared with earlier ones.
+    """Nodes have changed: scores on them cannot be compared with earlier ones."""
 
-    Attributes:
-        why: what changed.
-        nodes: the nodes; () for every node of the ledger.
-        cell_digest: the only cell concerned, whose nodes or environment changed; "" for all cells
-            on `nodes`.
-    """
-
-    why: Message
-    nodes: tuple[str, ...] = ()
-    cell_digest: str = ""
+    why: Message  # what changed
+    nodes: tuple[str, ...] = ()  # the nodes; () for every node of the ledger
+    cell_digest: str = ""  # the only cell that is concerned; "" for all cells on `nodes`
 
     @property
     def remark(self) -> Message:
@@ -370,11 +302,11 @@ LEDGER = "ledger.jsonl"
 ARCHIVED = "ledger-*.jsonl"  # pattern of the names that `Ledger.archive` gives, in the same folder
 SCHEMA = 4
 _BEGINNING = b'{"schema":'  # of every line
-# the beginning of a line of this schema:  {"schema":4,"at":1700000000.0,"event":"noted"
+# the beginning of a line:  {"schema":4,"at":1700000000.0,"event":"noted"
 _HEAD = re.compile(
-    rb'\{"schema": ?4, ?"at": ?(?P<at>[\d.e+-]{1,40}), ?(?="event": ?"(?P<kind>[\w-]{1,40})")'
+    rb'\{"schema": ?(?P<schema>[\w."]{1,40}), ?"at": ?(?P<at>[\d.e+-]{1,40}), ?'
+    rb'(?="event": ?"(?P<kind>[\w-]{1,40})")'
 )
-_OPENED = word_of(CampaignOpened).encode()
 # the end of a torn line, which no complete line has: our JSON contains no raw tab
 _TORN = b"\t# torn: its writer was killed\n"
 _LOCK_TIMEOUT_S = 60.0
@@ -442,23 +374,6 @@ class Ledger:
                 file.seek(self._offset_bytes)
                 return self._parse(file)
 
-    def opened(self) -> tuple[CampaignOpened, ...]:
-        """Return the events with which sessions began; other lines are not parsed.
-
-        Raises:
-            LedgerError: such a line is unreadable or has another schema, or the file is no ledger.
-        """
-        with (
-            errors_explained(self.path, what="read"),
-            os.fdopen(self._open(self.path), "rb") as file,
-        ):
-            events = [
-                _entry(line, number=number, path=self.path).event
-                for number, line in enumerate(file, start=1)
-                if self._is_complete(line, is_first=number == 1) and _OPENED in line
-            ]
-        return tuple(opening for opening in events if isinstance(opening, CampaignOpened))
-
     def archive(self, *, at_s: float) -> Path | None:
         """Rename the ledger with the date in its name, and return the path; None if there is none.
 
@@ -484,34 +399,26 @@ class Ledger:
         entries = []
         number, offset_bytes = self._number, self._offset_bytes
         for line in lines:
-            is_complete = self._is_complete(line, is_first=number == 0)
+            text = line.removesuffix(_TORN)  # a torn line may be shorter than `_BEGINNING`
+            if number == 0 and not (text.startswith(_BEGINNING) or _BEGINNING.startswith(text)):
+                raise UnreadableLedgerError(
+                    f"{self.path} is not a ledger: expected it to begin with "
+                    f"{_BEGINNING.decode()}, found {line[:40]!r}; choose another work directory, "
+                    f"or {UnreadableLedgerError.ADVICE}"
+                )
             if not line.endswith(b"\n"):
                 break  # torn, or still being written by another process
             number += 1
             offset_bytes += len(line)
-            if is_complete:
+            if text == line:
                 entries.append(_entry(line, number=number, path=self.path))
         self._number, self._offset_bytes = number, offset_bytes
         return tuple(entries)
 
-    def _is_complete(self, line: bytes, *, is_first: bool) -> bool:
-        """Return whether a line is complete; raise LedgerError for a file that is no ledger."""
-        text = line.removesuffix(_TORN)  # a torn line may be shorter than `_BEGINNING`
-        if is_first and not (text.startswith(_BEGINNING) or _BEGINNING.startswith(text)):
-            raise UnreadableLedgerError(
-                f"{self.path} is not a ledger: expected it to begin with {_BEGINNING.decode()}, "
-                f"found {line[:40]!r}; choose another work directory, or "
-                f"{UnreadableLedgerError.ADVICE}"
-            )
-        return text == line and line.endswith(b"\n")
-
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         path = self.path.with_name(self.path.name + ".lock")
-        with contextlib.ExitStack() as held:
-            with errors_explained(self.path, what="locked"):
-                lock = locks.held(path, wait_s=_LOCK_TIMEOUT_S)
-                is_held = held.enter_context(lock)
+        with lock_held(path, wait_s=_LOCK_TIMEOUT_S) as is_held:
             if not is_held:
                 raise LedgerError(
                     f"{self.path} is locked by another process for more than "
@@ -519,6 +426,15 @@ class Ledger:
                     "then run again"
                 )
             yield
+
+
+@contextlib.contextmanager
+def lock_held(path: Path, *, wait_s: float) -> Iterator[bool]:
+    """Hold a lock as `locks.held` does; errors of the file are LedgerErrors."""
+    with contextlib.ExitStack() as held:
+        with errors_explained(path, what="locked"):
+            is_held = held.enter_context(locks.held(path, wait_s=wait_s))
+        yield is_held
 
 
 @contextlib.contextmanager
@@ -576,11 +492,7 @@ def without_secrets(data: Json, secrets: frozenset[str] | None = None) -> Json:
 
 
 def _line(event: Event, at_s: float) -> bytes:
-    secrets = known_secrets()
-    fields = {
-        name: value if name in _UNCHANGED else without_secrets(value, secrets)
-        for name, value in event.to_json().items()
-    }
+    fields = without_secrets(event.to_json())
     data = {"schema": SCHEMA, "at": at_s, "event": word_of(event), **fields}
     try:
         return msgspec.json.encode(data) + b"\n"
@@ -600,38 +512,26 @@ def _entry(line: bytes, *, number: int, path: Path) -> LedgerEntry:
 @functools.lru_cache(maxsize=_CACHED_LINES)
 def _parsed(line: bytes) -> tuple[float, Event]:
     match = _HEAD.match(line)
-    if match is None:
-        raise _unreadable(line)
-    try:
-        at_s = _TIME.decode(match["at"])
-        return at_s, _EVENT.decode(b"{" + memoryview(line)[match.end() :])
-    except (XlatuneError, OverflowError, RecursionError, ValueError) as error:
-        if not isinstance(error, msgspec.ValidationError | XlatuneError):
-            raise _unreadable(line) from None
-        fault, kind = explained(error), match["kind"].decode()
-        if kind not in EVENTS:
-            fault = f"no event; expected one of {', '.join(EVENTS)}"
-        raise UnreadableLedgerError(f"{kind}: {fault}; {UnreadableLedgerError.ADVICE}") from None
-
-
-def _unreadable(line: bytes) -> UnreadableLedgerError:
-    """Return the error for a line of another schema, or for one that is no event."""
-    try:
-        data = read_json(line, is_strict=True)
-        schema, _, _ = data["schema"], data["at"], data["event"]  # an event has all three
-    except (ValueError, KeyError, TypeError):
-        schema = SCHEMA
-    if schema != SCHEMA:
-        return UnreadableLedgerError(
-            f"found schema {schema!r:.40}, written by another version of pytest-xlatune; this one "
-            f"reads {SCHEMA}. Read it with the version that wrote it, or "
-            f"{UnreadableLedgerError.ADVICE}"
-        )
-    return UnreadableLedgerError(
+    fault = (
         f"unreadable line {line[:60]!r}; lines are only ever written whole, so this one was "
-        "damaged later. Restore the file, or delete the line (its event is lost), or "
-        f"{UnreadableLedgerError.ADVICE}"
+        "damaged later. Restore the file, or delete the line (its event is lost)"
     )
+    if match is not None and match["schema"] != b"%d" % SCHEMA:
+        fault = (
+            f"found schema {match['schema'].decode()}, written by another version of "
+            f"pytest-xlatune; this one reads {SCHEMA}. Read it with the version that wrote it"
+        )
+    elif match is not None:
+        try:
+            at_s = _TIME.decode(match["at"])
+            return at_s, _EVENT.decode(b"{" + memoryview(line)[match.end() :])
+        except (msgspec.ValidationError, XlatuneError) as error:
+            kind = match["kind"].decode()
+            expected = f"no event; expected one of {', '.join(EVENTS)}"
+            fault = f"{kind}: {explained(error) if kind in EVENTS else expected}"
+        except (OverflowError, RecursionError, ValueError):
+            pass  # the line is damaged
+    raise UnreadableLedgerError(f"{fault}, or {UnreadableLedgerError.ADVICE}")
 
 
 def _append(path: Path, text: bytes) -> None:
@@ -651,3 +551,37 @@ def _append(path: Path, text: bytes) -> None:
 def find_ledgers(work_dir: Path) -> tuple[Path, ...]:
     """Return the folders below a work directory that contain a ledger."""
     return tuple(sorted(path.parent for path in work_dir.glob(f"*/*/{LEDGER}")))
+
+
+NOW = "now.json"
+
+
+class Now(Record, frozen=True, kw_only=True):
+    """The last report of the executor: a small file beside the ledger, for people.
+
+    Nothing is decided by it, so it may be missing or old.
+
+    Attributes:
+        at_s: time of the report, in seconds since 1970; the driving process renews it twice a
+            minute. 0 if there is no report.
+        jobs: job id -> state of the job. For a pending job, `start_s` is the start that the
+            scheduler expects (None if unknown), and `reason` is why it waits.
+    """
+
+    at_s: Time = 0.0
+    jobs: dict[str, Outcome] = msgspec.field(default_factory=dict)
+
+
+def read_now(folder: Path) -> Now:
+    """Return the state of jobs beside the ledger in a folder; an empty one if it cannot be read."""
+    try:
+        return Now.from_json(read_json(secure_files.read_named(folder / NOW)))
+    except (OSError, ValueError, LedgerError):
+        return Now()
+
+
+def write_now(folder: Path, now: Now) -> None:
+    """Replace the file. If it cannot be written, the old one stays: it contains no measurement."""
+    with contextlib.suppress(OSError):
+        text = json.dumps(without_secrets(now.to_json()))
+        secure_files.write_bytes(folder / NOW, text.encode("ascii"))

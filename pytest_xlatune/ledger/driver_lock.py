@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from pytest_xlatune import locks, secure_files
-from pytest_xlatune.ledger import errors_explained
+from pytest_xlatune import secure_files
+from pytest_xlatune.ledger import errors_explained, lock_held
 from pytest_xlatune.model.errors import LedgerError
 
 SILENCE_S = 1.5  # seconds without a turn of the driving process after which another one may drive
@@ -31,7 +31,6 @@ class DriverLock:
         self._folder = folder
         # the file with the id of the driving process, which is written in each turn
         self._driver_file = folder / "turn.beat"
-        self._is_registered = False  # whether this process is registered as waiting
 
     @contextlib.contextmanager
     def next(self) -> Iterator[bool]:
@@ -42,10 +41,9 @@ class DriverLock:
         if self._is_driven_by_other():
             yield False
             return
-        with self._held("turn.lock", wait_s=0) as is_ours:
+        with lock_held(self._folder / "turn.lock", wait_s=0) as is_ours:
             if is_ours:
-                with errors_explained(self._folder, what="used"):
-                    self._write_driver(os.getpid())
+                self._write_driver(os.getpid())
             yield is_ours
 
     @contextlib.contextmanager
@@ -55,21 +53,13 @@ class DriverLock:
         Raises:
             LedgerError: the present turn did not end in time.
         """
-        with self._held("turn.lock", wait_s=wait_s) as is_ours:
+        with lock_held(self._folder / "turn.lock", wait_s=wait_s) as is_ours:
             if not is_ours:
                 raise LedgerError(
                     f"{self._folder} has been in use by another process for {wait_s:.0f} s; end "
                     "that process (it may be stopped, or its disk full), then run again"
                 )
             yield
-
-    @contextlib.contextmanager
-    def _held(self, name: str, *, wait_s: float) -> Iterator[bool]:
-        with contextlib.ExitStack() as held:
-            with errors_explained(self._folder, what="used"):
-                lock = locks.held(self._folder / name, wait_s=wait_s)
-                is_ours = held.enter_context(lock)
-            yield is_ours
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -80,7 +70,7 @@ class DriverLock:
         finally:
             if self._driver() == os.getpid():
                 # so that other processes can drive at once
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(LedgerError):
                     self._write_driver(_NONE)
 
     @contextlib.contextmanager
@@ -89,26 +79,19 @@ class DriverLock:
 
         A session does so for its whole time, also between the waits of its tests.
         """
-        if self._is_registered:
-            yield
-            return
-        with errors_explained(self._folder, what="used"):
-            waiters = secure_files.open_lock(self._folder / "waiters.lock")
-        try:
+        with contextlib.ExitStack() as stack:
             with errors_explained(self._folder, what="used"):
+                waiters = secure_files.open_lock(self._folder / "waiters.lock")
+                stack.callback(os.close, waiters)
                 fcntl.flock(waiters, fcntl.LOCK_SH)
-            self._is_registered = True
             yield
-        finally:
-            self._is_registered = False
-            os.close(waiters)
 
     def none_waits(self, *, patience_s: float = 3.0) -> AbstractContextManager[bool]:
         """Return whether no process waits, and keep others from registering inside the context.
 
         Processes of our own session that are about to end get `patience_s` seconds for that.
         """
-        return self._held("waiters.lock", wait_s=patience_s)
+        return lock_held(self._folder / "waiters.lock", wait_s=patience_s)
 
     def _is_driven_by_other(self) -> bool:
         if self._driver() in (_NONE, os.getpid()):
@@ -125,5 +108,8 @@ class DriverLock:
 
     def _write_driver(self, driver: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        with os.fdopen(secure_files.open_file(self._driver_file, flags), "wb") as file:
+        with (
+            errors_explained(self._folder, what="used"),
+            os.fdopen(secure_files.open_file(self._driver_file, flags), "wb") as file,
+        ):
             file.write(b"%d\n" % driver)

@@ -38,7 +38,7 @@ from pytest_xlatune.ledger import (
     TrialPlanned,
     word_of,
 )
-from pytest_xlatune.model.cell import Cell, DeployedFile, Protocol
+from pytest_xlatune.model.cell import Cell, DeployedFile
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import LedgerError, UnreadableLedgerError
 from pytest_xlatune.model.message import Message
@@ -101,62 +101,24 @@ TRANSITIONS: Mapping[AttemptState, Mapping[type[Event], AttemptState]] = {
 }
 
 
-def next_state(state: AttemptState, event: Event) -> AttemptState:
-    """Return the state after an event.
-
-    Raises:
-        LedgerError: the event is not allowed in this state.
-    """
-    try:
-        return TRANSITIONS[state][type(event)]
-    except KeyError:
-        allowed = ", ".join(word_of(event_class) for event_class in TRANSITIONS[state]) or "nothing"
-        raise LedgerError(
-            f"the attempt is {state}, where {word_of(event)} cannot follow ({allowed} can); the "
-            "ledger was damaged, or another program wrote it"
-        ) from None
-
-
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One submission of a trial according to the ledger.
+    """One submission of a trial according to the ledger."""
 
-    Attributes:
-        number: the number of the attempt, from 1.
-        state: its state.
-        comment: the comment of its job; "" before it is intended.
-        submission: its job; None before an executor returned the id.
-        submitted_s: when an executor returned the job id, in seconds since 1970; None before.
-        cut_short: why it will measure nothing more; None if that was not recorded.
-        outcome: how it ended; None before.
-        findings: what its log shows; () before it has ended.
-        blamed: the program of a rotation that ended it; None if none.
-    """
-
-    number: int
+    number: int  # the number of the attempt, from 1
     state: AttemptState = AttemptState.UNKNOWN
-    comment: str = ""
-    submission: Submission | None = None
-    submitted_s: float | None = None
-    cut_short: AttemptCutShort | None = None
-    outcome: Outcome | None = None
-    findings: tuple[Finding, ...] = ()
-    blamed: Blamed | None = None
+    submission: Submission | None = None  # its job; None before an executor returned the id
+    cut_short: AttemptCutShort | None = None  # why it will measure nothing more; else None
+    outcome: Outcome | None = None  # how it ended; None before
+    findings: tuple[Finding, ...] = ()  # what its log shows; () before it has ended
+    blamed: Blamed | None = None  # the program of a rotation that ended it; None if none
 
 
 class TrialProgress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The progress of a trial.
-
-    The result so far is cached, because it is needed after every event.
-
-    Attributes:
-        trial: the trial.
-        attempts: number of each attempt -> the attempt.
-        ended: the final result; None if the trial has none.
-    """
+    """The progress of a trial; its result so far is cached, for it is needed after every event."""
 
     trial: Trial
-    attempts: dict[int, Attempt] = msgspec.field(default_factory=dict)
-    ended: TrialResult | None = None
+    attempts: dict[int, Attempt] = msgspec.field(default_factory=dict)  # by number
+    ended: TrialResult | None = None  # the final result; None if the trial has none
 
     @property
     def is_to_run(self) -> bool:
@@ -175,10 +137,11 @@ class TrialProgress(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def as_run(self) -> Trial:
         """The trial as its next attempt runs it: without blamed programs."""
-        if not self.blamed or self.trial.rotation is None:
+        blamed = self.blamed
+        if not blamed or self.trial.rotation is None:
             return self.trial
-        died_of = tuple(blame.program for blame in self.blamed if not blame.is_suspect)
-        suspect = self.blamed[-1].program if self.blamed[-1].is_suspect else ""
+        died_of = tuple(blame.program for blame in blamed if not blame.is_suspect)
+        suspect = blamed[-1].program if blamed[-1].is_suspect else ""
         rotation = msgspec.structs.replace(self.trial.rotation, died_of=died_of, suspect=suspect)
         return msgspec.structs.replace(self.trial, rotation=rotation)
 
@@ -212,49 +175,35 @@ _Key = tuple[str, int]  # trial id, number of the attempt
 
 @dataclass(slots=True, kw_only=True)
 class LedgerState:
-    """The state after the events so far; only `replay` changes it.
+    """The state after the events so far; only `replay` changes it."""
 
-    Attributes:
-        opened: the events with which sessions began or resumed work, one for each study.
-        cells: digest -> every cell that one of them named.
-        trials: id -> progress of each trial, in plan order.
-        decisions: the decisions of the last session, in order.
-        remarks: the events that a reader should know, including epochs, in order.
-        epochs: the events that began a new epoch.
-        pinned: digest of a cell without named nodes -> the nodes that the scheduler picked.
-        measured_on: digest of a cell -> the nodes of its last measured trial.
-        files: the files that deploy the cell.
-        environments: digest of a cell -> the environment of its last trial.
-        devices_known: digests of the cells whose devices were reported in the last session.
-        recorded: trial id -> what an evidence trial recorded.
-        changes: number of events that may change what a study proposes or concludes.
-        flying: (trial id, attempt) -> submission whose end is unknown.
-        intended: (trial id, attempt) -> attempt that may or may not have been submitted.
-        planned: study -> ids of its trials, in plan order.
-        evidence_ids: ids of the evidence trials, in plan order.
-        decided: trial id -> last decision of the last session on each attempt.
-        stop: the first decision of the last session that stopped the sweep; None if none did.
-    """
-
+    # the events with which sessions began or resumed work, one for each study
     opened: tuple[CampaignOpened, ...] = ()
-    cells: dict[str, Cell] = field(default_factory=dict)
-    trials: dict[str, TrialProgress] = field(default_factory=dict)
-    decisions: list[Decided] = field(default_factory=list)
+    cells: dict[str, Cell] = field(default_factory=dict)  # every cell that was named, by digest
+    trials: dict[str, TrialProgress] = field(default_factory=dict)  # by id, in plan order
+    decisions: list[Decided] = field(default_factory=list)  # those of the last session, in order
+    # what a reader should know, including epochs, in order
     remarks: list[Noted | EpochBegan] = field(default_factory=list)
     epochs: tuple[EpochBegan, ...] = ()
+    # digest of a cell without named nodes -> the nodes that the scheduler picked
     pinned: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # digest of a cell -> the nodes of its last measured trial
     measured_on: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    files: tuple[DeployedFile, ...] = ()
+    files: tuple[DeployedFile, ...] = ()  # the files that deploy the cell
+    # digest of a cell -> the environment of its last trial
     environments: dict[str, tuple[NodeEnvironment, ...]] = field(default_factory=dict)
+    # digests of the cells whose devices were reported in the last session
     devices_known: set[str] = field(default_factory=set)
+    # trial id -> what an evidence trial recorded
     recorded: dict[str, EvidenceRecorded] = field(default_factory=dict)
-    changes: int = 0
-    flying: dict[_Key, Submission] = field(default_factory=dict)
-    intended: dict[_Key, Attempt] = field(default_factory=dict)
-    planned: dict[str, list[str]] = field(default_factory=dict)
-    evidence_ids: list[str] = field(default_factory=list)
+    changes: int = 0  # number of events that may change what a study proposes or concludes
+    flying: dict[_Key, Submission] = field(default_factory=dict)  # those whose end is unknown
+    intended: list[_Key] = field(default_factory=list)  # those that may have been submitted
+    planned: dict[str, list[str]] = field(default_factory=dict)  # study -> ids of its trials
+    evidence_ids: list[str] = field(default_factory=list)  # of evidence trials, in plan order
+    # trial id -> number of an attempt -> the last session's last decision on it
     decided: dict[str, dict[int, Decided]] = field(default_factory=dict)
-    stop: Decided | None = None
+    stop: Decided | None = None  # the last session's first decision that stopped the sweep
 
     @property
     def run(self) -> str:
@@ -319,12 +268,9 @@ class LedgerState:
         """Return the submissions whose end is not in the ledger, in the order of submission."""
         return tuple(self.flying.values())
 
-    def unresolved(self) -> tuple[tuple[Trial, Attempt], ...]:
+    def unresolved(self) -> tuple[tuple[Trial, int], ...]:
         """Return the attempts that were intended and may or may not have been submitted."""
-        return tuple(
-            (self.trials[trial_id].trial, attempt)
-            for (trial_id, _), attempt in self.intended.items()
-        )
+        return tuple((self.trials[trial_id].trial, number) for trial_id, number in self.intended)
 
 
 def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -> LedgerState:
@@ -340,54 +286,50 @@ def replay(entries: Iterable[LedgerEntry], *, onto: LedgerState | None = None) -
     state = onto if onto is not None else LedgerState()
     for entry in entries:
         try:
-            _add(state, entry.event, entry.at_s)
-        except KeyError as error:
-            raise UnreadableLedgerError(
-                f"ledger line {entry.number}: {word_of(entry.event)} names trial {error}, "
-                f"which was never planned; {UnreadableLedgerError.ADVICE}"
-            ) from None
-        except LedgerError as error:
-            raise UnreadableLedgerError(
-                f"ledger line {entry.number}: {error}; {UnreadableLedgerError.ADVICE}"
-            ) from None
+            _add(state, entry.event)
+        except (KeyError, LedgerError) as error:
+            why = str(error)
+            if isinstance(error, KeyError):
+                why = f"{word_of(entry.event)} names trial {why}, which was never planned"
+            advice = UnreadableLedgerError.ADVICE
+            raise UnreadableLedgerError(f"ledger line {entry.number}: {why}; {advice}") from None
     return state
 
 
-def _add(state: LedgerState, event: Event, at_s: float) -> None:
+def _add(state: LedgerState, event: Event) -> None:
     match event:
         case AttemptSubmitted(submission=job):
-            _attempt(state, event, (job.trial_id, job.attempt), submission=job, submitted_s=at_s)
-        case AttemptIntended(comment=comment):
-            _attempt(state, event, (event.trial_id, event.attempt), comment=comment)
-        case AttemptCutShort():
-            _attempt(state, event, (event.trial_id, event.attempt), cut_short=event)
-        case AttemptLetGo():
+            _attempt(state, event, (job.trial_id, job.attempt), submission=job)
+        case AttemptCutShort(trial_id=name, attempt=number):
+            _attempt(state, event, (name, number), cut_short=event)
+        case AttemptIntended() | AttemptLetGo():
             _attempt(state, event, (event.trial_id, event.attempt))
-        case AttemptEnded():
-            changes = {
-                "outcome": event.outcome,
-                "findings": event.findings,
-                "blamed": event.blamed,
-            }
-            _attempt(state, event, (event.trial_id, event.attempt), **changes)
+        case AttemptEnded(trial_id=name, attempt=number, findings=findings, blamed=blamed):
+            ended = {"outcome": event.outcome, "findings": findings, "blamed": blamed}
+            _attempt(state, event, (name, number), **ended)
         case CampaignOpened():
             _open(state, event)
         case TrialPlanned():
             _plan(state, event.trial)
         case TrialEnded():
-            _end(state, event)
-        case Decided():
-            _decide(state, event)
-        case EvidenceRecorded():
-            state.recorded[event.trial_id] = event
-            state.changes += 1
+            _end(state, event.result)
         case _:
             _add_other(state, event)
 
 
 def _add_other(state: LedgerState, event: Event) -> None:
-    """Add an event that does not concern a trial."""
+    """Add an event that changes no trial."""
     match event:
+        case Decided(trial_id=name, attempt=number):
+            state.decisions.append(event)
+            # The last decision on an attempt counts: if a process is killed between a decision and
+            # its consequence, the next session decides again.
+            state.decided.setdefault(name, {})[number] = event
+            if event.next is Next.STOP and state.stop is None:
+                state.stop = event
+        case EvidenceRecorded():
+            state.recorded[event.trial_id] = event
+            state.changes += 1
         case FilesRead():
             state.files = event.files
         case EnvironmentSeen():
@@ -421,20 +363,16 @@ def _open(state: LedgerState, event: CampaignOpened) -> None:
         state.devices_known = set()  # the devices may have changed since the last session
     state.opened = (*state.opened, event)
     state.cells.update((cell.digest, cell) for cell in event.cells)
-    _update_protocols(state, {cell.digest: cell.protocol for cell in event.cells})
     state.changes += 1
-
-
-def _update_protocols(state: LedgerState, protocols: Mapping[str, Protocol]) -> None:
-    """Give the open trials of each cell the labels of the cell's new protocol."""
+    # the open trials of each cell get the labels of the cell's new protocol
+    protocols = {cell.digest: cell.protocol for cell in event.cells}
     for trial_id, progress in state.trials.items():
-        before = progress.trial.protocol
-        if progress.ended is not None or progress.trial.cell_digest not in protocols:
-            continue
-        after = before.with_labels_of(protocols[progress.trial.cell_digest])
-        if after != before:
-            trial = msgspec.structs.replace(progress.trial, protocol=after)
-            state.trials[trial_id] = msgspec.structs.replace(progress, trial=trial)
+        trial, protocol = progress.trial, protocols.get(progress.trial.cell_digest)
+        if progress.ended is None and protocol is not None:
+            after = trial.protocol.with_labels_of(protocol)
+            if after != trial.protocol:
+                trial = msgspec.structs.replace(trial, protocol=after)
+                state.trials[trial_id] = msgspec.structs.replace(progress, trial=trial)
 
 
 def _plan(state: LedgerState, trial: Trial) -> str:
@@ -453,7 +391,13 @@ def _attempt(state: LedgerState, event: Event, key: _Key, **changes: Any) -> Non
     trial_id, number = key
     progress = state.trials[trial_id]
     before = progress.attempts.get(number, Attempt(number=number))
-    after = next_state(before.state, event)
+    after = TRANSITIONS[before.state].get(type(event))
+    if after is None:
+        allowed = ", ".join(map(word_of, TRANSITIONS[before.state])) or "nothing"
+        raise LedgerError(
+            f"the attempt is {before.state}, where {word_of(event)} cannot follow ({allowed} can); "
+            "the ledger was damaged, or another program wrote it"
+        )
     attempt = msgspec.structs.replace(before, state=after, **changes)
     ended = progress.ended
     is_unmeasured = ended is not None and ended.status is TrialStatus.UNMEASURED
@@ -462,17 +406,17 @@ def _attempt(state: LedgerState, event: Event, key: _Key, **changes: Any) -> Non
         state.changes += 1
     attempts = {**progress.attempts, number: attempt}
     state.trials[trial_id] = TrialProgress(trial=progress.trial, attempts=attempts, ended=ended)
-    state.intended.pop(key, None)
     if after is AttemptState.INTENDED:
-        state.intended[key] = attempt
+        state.intended.append(key)
+    elif key in state.intended:
+        state.intended.remove(key)
     if after.is_in_flight and attempt.submission is not None:
         state.flying[key] = attempt.submission
     else:
         state.flying.pop(key, None)
 
 
-def _end(state: LedgerState, event: TrialEnded) -> None:
-    result = event.result
+def _end(state: LedgerState, result: TrialResult) -> None:
     trial_id = _plan(state, result.trial)
     progress = state.trials[trial_id]
     if progress.ended is None or progress.ended.status is TrialStatus.UNMEASURED:
@@ -481,12 +425,3 @@ def _end(state: LedgerState, event: TrialEnded) -> None:
     if result.status is TrialStatus.MEASURED and outcome is not None and outcome.nodes:
         state.measured_on[result.trial.cell_digest] = tuple(sorted(outcome.nodes))
     state.changes += 1
-
-
-def _decide(state: LedgerState, event: Decided) -> None:
-    state.decisions.append(event)
-    # The last decision on an attempt counts: if a process is killed between a decision and its
-    # consequence, the next session decides again.
-    state.decided.setdefault(event.trial_id, {})[event.attempt] = event
-    if event.next is Next.STOP and state.stop is None:
-        state.stop = event

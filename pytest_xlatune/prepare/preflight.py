@@ -175,8 +175,8 @@ def check_shape(
 ) -> Preflight:
     """Return a fault if MaxText refuses the cell's pipeline, and a note for each such profile.
 
-    A campaign submits no job for such a profile. If the launcher does not start MaxText, nothing is
-    checked. `files` include the trainer's configuration if it is on this machine.
+    If the launcher does not start MaxText, nothing is checked. `files` include the trainer's
+    configuration if it is on this machine.
     """
     config = config_of(files)
     if why := refused_shape(launcher, cell, BASELINE, config):

@@ -187,14 +187,14 @@ def unproved(settings: Iterable[TrialSetting]) -> tuple[Message, ...]:
 def other_device(
     devices: Mapping[str, str], reference: Mapping[str, str], *, arm: str
 ) -> Message | None:
-    """Return that a trial ran on another device than `arm`; None if nothing shows that.
+    """Return that only one of a trial and `arm` ran on the CPU; None if nothing shows that.
 
     Both mappings are witness -> device. Only the same witness is compared in both, because a
     trainer for GPUs may well compile a part of itself for the CPU.
     """
     for witness, ran in devices.items():
         was = reference.get(witness, ran)
-        if was != ran:
+        if was != ran and "cpu" in (was, ran):
             return say(
                 "it ran on {ran} and {arm} on {was}, as {witness} shows, so it has no score: "
                 "scores of different devices do not compare",

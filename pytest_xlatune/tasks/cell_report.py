@@ -372,7 +372,7 @@ def _single_node_checks(cell_report: CellReport) -> Iterator[str]:
     checks = []
     for folder in find_ledgers(cell_report.folder.parents[1]):
         with contextlib.suppress(LedgerError):
-            opened = Ledger(folder / LEDGER, shows_only=True).opened()
+            opened = replay(Ledger(folder / LEDGER, shows_only=True).refresh()).opened
             if _shown_study(folder / LEDGER, opened)[1].traits.cell_nodes == 1:
                 conclusion = (report := read_cell_report(folder)).conclusion
                 if conclusion.complete and nodes <= {each.arm for each in conclusion.verdicts}:

@@ -39,9 +39,10 @@ from pytest_xlatune.ledger import (
     LedgerEntry,
     NodesPinned,
     Noted,
+    Now,
     TrialEnded,
+    read_now,
 )
-from pytest_xlatune.ledger.now import Now, read_now
 from pytest_xlatune.ledger.state import LedgerState, replay
 from pytest_xlatune.logs import LogReader, Phase
 from pytest_xlatune.logs.patterns import step_pattern

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pytest_xlatune.campaign import assess as campaign_assess
 from pytest_xlatune.campaign._follow import EndedAttempt, Leftovers, options_of_dump
-from pytest_xlatune.campaign.assess import MOST_BLAMED, STATUS, Assessment, settings_events
+from pytest_xlatune.campaign.assess import MOST_BLAMED, STATUS, Assessed, settings_events
 from pytest_xlatune.campaign.playbook import (
     CLASS_RULES,
     Facts,
@@ -108,7 +108,7 @@ def assess(
     dumps_options: bool = False,
     ran_on: Mapping[str, Mapping[str, str]] | None = None,
     **left: Any,
-) -> Assessment:
+) -> Assessed:
     """Assess an attempt from a few of its facts, with what the others mostly are."""
     cut = None
     if fatal is not None:
@@ -132,17 +132,17 @@ def assess(
 
 def assessed(
     text: str, outcome: Outcome = OK, *, of: Profile = ONE, file: str = "", **facts: Any
-) -> Assessment:
+) -> Assessed:
     report, metrics = read_log([text.encode()]), parse_metrics(file)
     facts = {"reference": BASELINE_ID, "metrics": metrics, **facts}
     return assess(trial_of(CELL, of), CELL, outcome, report, **facts)
 
 
-def tgs(found: Assessment) -> float:
+def tgs(found: Assessed) -> float:
     assert STATUS[found.decision.next] is TrialStatus.MEASURED
-    assert found.score is not None
-    assert found.score.tgs is not None
-    return found.score.tgs
+    assert found.result.score is not None
+    assert found.result.score.tgs is not None
+    return found.result.score.tgs
 
 
 def test_a_metrics_file_counts_where_it_tells_as_much_as_the_log() -> None:
@@ -160,8 +160,8 @@ def test_a_metrics_file_counts_where_it_tells_as_much_as_the_log() -> None:
         assert tgs(assessed(text, file=hostile)) == pytest.approx(1000.0)
     cut = assessed(text, file=metrics(900.0, steps=12))
     assert tgs(cut) == pytest.approx(1000.0)
-    assert cut.score is not None
-    assert (cut.score.window, cut.score.flags) == ((5, 14), ())
+    assert cut.result.score is not None
+    assert (cut.result.score.window, cut.result.score.flags) == ((5, 14), ())
 
 
 @rows(
@@ -177,12 +177,12 @@ def test_a_metrics_file_counts_where_it_tells_as_much_as_the_log() -> None:
 )  # fmt: skip
 def test_a_log_alone_tells_the_devices_of_jax(head: str, devices: dict[str, str]) -> None:
     found = assessed(f"{head}\n{WHOLE}", ran_on={BASELINE_ID: {"log:Devices": "cuda"}})
-    assert found.devices == devices
+    assert found.result.devices == devices
     is_refused = devices == {"log:Devices": "cpu"}
-    assert (found.score is None) is is_refused
+    assert (found.result.score is None) is is_refused
     if is_refused:
         said = f"it ran on cpu and {BASELINE_ID} on cuda, as log:Devices shows"
-        assert said in sentence(found.why_none)
+        assert said in sentence(found.result.reason)
 
 
 def test_no_figure_of_a_run_to_its_end_makes_it_run_again() -> None:
@@ -222,8 +222,8 @@ def test_what_an_attempt_comes_to(
 ) -> None:
     found = assessed(text, outcome, of=of, **facts)
     assert f"{found.decision.next} {found.decision.cls}" == expected
-    assert found.score is None
-    assert found.findings[0].cls == found.decision.cls
+    assert found.result.score is None
+    assert found.result.findings[0].cls == found.decision.cls
     is_about_all = "the reference one cannot run" in sentence(found.decision.why)
     assert is_about_all is (facts.get("reference") == "one" and of is ONE)
 
@@ -237,9 +237,9 @@ def test_the_line_for_which_it_was_ended_is_the_cause_while_it_asks_for_somethin
     text = BOTH + log(steps=3, last=both)
     killed = Outcome(state=State.FAILED, signal=15)
     plain = assessed(text, killed)
-    other = next(each for each in plain.findings if each.cls != plain.decision.cls)
+    other = next(each for each in plain.result.findings if each.cls != plain.decision.cls)
     told = assessed(text, killed, fatal=replace(other, line=0))
-    assert told.decision.cls == told.findings[0].cls == other.cls
+    assert told.decision.cls == told.result.findings[0].cls == other.cls
     # every step is there: the line asks for nothing any more
     whole = assessed(BOTH + log(steps=STEPS, last=both), killed, fatal=other)
     assert (whole.decision.next, whole.decision.cls) == (Next.ACCEPT, "soft-success")
@@ -295,7 +295,7 @@ def finding(cls: str, text: str = "the line") -> Finding | None:
         "one that ends by itself again": (FAILED, "", ("exit-code",), FIRST, "drop"),
         "a study that goes on without a node": (
             NODE, "", ("node-fail",) * 2, NODES_END, "give-up"),
-        "which no other trouble is": (FAILED, "hub", ("hub",) * 3, NODES_END, "stop"),
+        "which no other trouble is": (FAILED, "hub wait", ("hub",) * 3, NODES_END, "stop"),
     },
 )  # fmt: skip
 def test_what_follows(
@@ -314,7 +314,7 @@ def test_a_retry_says_what_comes_first_and_how_long_it_waits() -> None:
         cause = finding(cls)
         return decide(FAILED, cause, Facts(earlier=(cls.partition(" ")[0],) * times))
 
-    assert [ruled("nic-fault", n).before for n in range(2)] == [Action.HOOK, Action.NONE]
+    assert [ruled("nic-fault hook", n).before for n in range(2)] == [Action.HOOK, Action.NONE]
     down = [ruled("slurm-controller-down wait", n) for n in (0, 3)]
     assert [(each.next, each.backoff_s) for each in down] == [("retry", 300), ("stop", 0)]
     waits_s = [ruled("github-5xx wait", n).backoff_s for n in range(3)]
@@ -406,7 +406,7 @@ by_xla = pytest.mark.parametrize(
 )
 
 
-def ran(of: Profile, folder: Path, program: str, *, wrapper: str = "") -> Assessment:
+def ran(of: Profile, folder: Path, program: str, *, wrapper: str = "") -> Assessed:
     """Run a trial of a profile as the payload does, and assess it as the campaign does."""
     (folder / "trainer.py").write_text(f"{program}{STEP_LINES}", encoding="utf-8")
     (folder / "wrapper.sh").write_text(f'{wrapper}\nexec "$@"\n', encoding="utf-8")
@@ -427,8 +427,8 @@ def ran(of: Profile, folder: Path, program: str, *, wrapper: str = "") -> Assess
     return assess(trial, cell, outcome, report, options=options, dumps_options=spec.tells_options)
 
 
-def ends(found: Assessment) -> str:
-    (setting,) = (each for each in found.settings if not each.is_deployed)
+def ends(found: Assessed) -> str:
+    (setting,) = found.result.own_settings
     return f"{setting.effect}: {found.decision.next}"
 
 
@@ -452,7 +452,7 @@ def test_a_flag_on_its_way_to_xla(
     xla: str, program: str, wrapper: str, end: str, tmp_path: Path
 ) -> None:
     found = ran(TYPO if wrapper == SWALLOW else LEVEL, tmp_path, f"{program}{xla}", wrapper=wrapper)
-    assert ends(found) == end, found.settings
+    assert ends(found) == end, found.result.settings
     folder = tmp_path / "an attempt" / OPTIONS_FOLDER
     left = [each for each in folder.rglob("*") if each.is_file()]
     assert len(left) <= 5, "what is not read is deleted"
@@ -466,7 +466,7 @@ def test_options_of_a_start_that_died_are_no_proof_of_the_one_that_was_measured(
     """A wrapper starts the trainer again, without the flags that the first start wrote down."""
     found = ran(LEVEL, tmp_path, xla + EARLY, wrapper='"$@" early; unset XLA_FLAGS')
     assert ends(found) == "asked: accept"
-    assert not found.settings[0].is_proved
+    assert not found.result.own_settings[0].is_proved
 
 
 @rows(
@@ -486,7 +486,7 @@ def test_a_variable_or_a_key_on_its_way(
 
 def test_a_user_who_dumps_is_left_alone(tmp_path: Path) -> None:
     found = ran(profile("dumps", "--xla_dump_to=/mine --xla_a=1"), tmp_path, SHOWS)
-    assert [str(each.effect) for each in found.settings] == ["asked", "asked"]
+    assert [str(each.effect) for each in found.result.own_settings] == ["asked", "asked"]
     log = (tmp_path / "an attempt" / payload.log_name()).read_text(encoding="utf-8")
     assert "XLA_FLAGS=--xla_dump_to=/mine --xla_a=1\n" in log
 

@@ -221,7 +221,7 @@ def test_a_damaged_ledger_is_refused_and_starting_over_moves_it_aside(
     (aside,) = path.parent.glob("ledger-*.jsonl")
     assert aside.read_bytes() == content
     (note,) = map(sentence, second.view().state.notes)
-    assert "ended none of" in note
+    assert "none of its jobs was ended" in note
     assert f"their names begin with {JOB_NAME_PREFIX}" in note
     second.turn()
     # a later process of the same session does not start over again
@@ -570,8 +570,8 @@ def test_a_scheduler_that_is_away_is_told_once_and_its_return_too(
     assert all(result.score for result in made.view().history)
     events = [entry.event for entry in Ledger(made.folder / LEDGER).refresh()]
     notes = [sentence(event.remark) for event in events if isinstance(event, Noted)]
-    for said in (lines_of(path), *[notes] * is_news):
+    for said in [lines_of(path), notes] * is_news:
         away, back = said
         assert "scheduler does not answer" in away
         assert "the scheduler answers again" in back
-    assert bool(notes) is is_news
+    assert bool(notes) is bool(lines_of(path)) is is_news

@@ -25,6 +25,7 @@ from pytest_xlatune.cli import main
 from pytest_xlatune.ledger import (
     EVENTS,
     LEDGER,
+    NOW,
     AttemptCutShort,
     AttemptEnded,
     AttemptIntended,
@@ -38,13 +39,14 @@ from pytest_xlatune.ledger import (
     LedgerEntry,
     NodesPinned,
     Noted,
+    Now,
     TrialEnded,
     TrialPlanned,
     _entry,
     _line,
+    read_now,
     word_of,
 )
-from pytest_xlatune.ledger.now import NOW, Now, read_now
 from pytest_xlatune.ledger.state import TRANSITIONS, AttemptState, LedgerState, replay
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import Exit, LedgerError

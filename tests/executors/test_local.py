@@ -188,6 +188,12 @@ def test_an_id_used_again(tmp_path: Path, change: dict[str, object], state: Stat
     assert ("only that machine" in outcome.reason) == ("host" in change)
 
 
+def test_a_payload_that_was_killed_in_its_claim_is_lost(machine: Machine) -> None:
+    (machine.root / "a").mkdir()
+    (machine.root / "a" / "claimed.json").touch()
+    assert machine.poll(machine.submit("a", SLEEP)).state is State.LOST
+
+
 def test_of_two_sessions_that_submit_and_are_killed_one_job_comes(machine: Machine) -> None:
     held = "echo ran >> runs; while [ ! -e go ]; do sleep 0.05; done; exit 4"
     command = [sys.executable, "-c", SUBMIT, str(machine.root), "a", "sh", "-c", held]

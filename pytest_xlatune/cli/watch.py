@@ -42,23 +42,14 @@ class CellState(StrEnum):
 
 
 class CellStatus(NamedTuple):
-    """One cell at one moment.
-
-    Attributes:
-        state: the state of the cell.
-        sweep: the name of the sweep.
-        label: the cell in a few words.
-        progress: the jobs that are over, the jobs to come and the time left, in words.
-        best: the first profile of the conclusion with its change; a dash if there is none yet.
-        details: why the cell was stopped, or why it cannot be read; then a line for each job in
-            flight.
-    """
+    """One cell at one moment."""
 
     state: CellState
     sweep: str
-    label: str
-    progress: str = ABSENT
-    best: str = ABSENT
+    label: str  # the cell in a few words
+    progress: str = ABSENT  # the jobs that are over, the jobs to come and the time left, in words
+    best: str = ABSENT  # the first profile of the conclusion with its change
+    # why the cell was stopped, or why it cannot be read; then a line for each job in flight
     details: tuple[str, ...] = ()
 
 

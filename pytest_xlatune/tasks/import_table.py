@@ -17,13 +17,12 @@ written.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -71,23 +70,14 @@ _SITE_TROUBLE = frozenset(
 _LOCK_WAIT_S = 60.0  # seconds to wait for another import of the same table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRow:
-    """One job of the table.
-
-    Attributes:
-        job: the job's id.
-        profile: the tried profile.
-        tgs: Tokens/s/device; None if the job has no figure.
-        step_s: seconds per step; None if unknown.
-        status: in lower case; "" if missing.
-    """
+class TableRow(NamedTuple):
+    """One job of the table."""
 
     job: str
     profile: Profile
-    tgs: float | None
-    step_s: float | None
-    status: str
+    tgs: float | None  # Tokens/s/device; None if the job has no figure
+    step_s: float | None  # seconds per step; None if unknown
+    status: str  # in lower case; "" if missing
 
 
 def read_table(text: str, *, where: str, tokens: float | None = None) -> tuple[TableRow, ...]:
@@ -122,7 +112,7 @@ def read_table(text: str, *, where: str, tokens: float | None = None) -> tuple[T
     if problems:
         raise ConfigError(f"{where}: {'; '.join(problems)}")
     # a row without settings gets those that another row of its profile has
-    return tuple(dataclasses.replace(row, profile=profiles[row.profile.id]) for row in rows)
+    return tuple(row._replace(profile=profiles[row.profile.id]) for row in rows)
 
 
 def _lines(text: str, where: str) -> list[tuple[int, dict[str, str]]]:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.campaign import history_of
@@ -185,22 +186,14 @@ def _end_of_log(folder: Path, pattern: str) -> LogReader | None:
     return reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepProgress:
-    """News of a sweep: a line to show, the trial that it is about, and messages to people.
+class SweepProgress(NamedTuple):
+    """News of a sweep: a line to show, the trial that it is about, and messages to people."""
 
-    Attributes:
-        line: the text to show; "" if there is none.
-        is_passing: whether the line is about jobs in flight; a terminal that shows them in its
-            status line omits it.
-        result: the result of the trial that ended; None if the line is not about an ended trial.
-        messages: the messages to people, one text each; () if there are none.
-    """
-
-    line: str = ""
+    line: str = ""  # the text to show; "" if there is none
+    # whether the line is about jobs in flight, which a terminal may show in its status line instead
     is_passing: bool = False
-    result: TrialResult | None = None
-    messages: tuple[str, ...] = ()
+    result: TrialResult | None = None  # of the trial that ended; None if the line is about no trial
+    messages: tuple[str, ...] = ()  # to people, one text each
 
 
 @dataclass(slots=True, kw_only=True)

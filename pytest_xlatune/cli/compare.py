@@ -55,21 +55,13 @@ _ORDER = "the order of these jobs is unknown: a drift between the sides is not e
 
 
 class Side(msgspec.Struct, kw_only=True):
-    """One side of a comparison.
+    """One side of a comparison."""
 
-    Attributes:
-        name: "A" for the baseline, or "B".
-        path: the directory, or the single log.
-        logs: the logs that count as jobs.
-        left_out: file or folder -> why it does not count as a job.
-        scores: log of a job -> its score in the common window.
-    """
-
-    name: str
-    path: Path
-    logs: list[JobLog] = []
-    left_out: dict[Path, str] = {}
-    scores: dict[Path, Score] = {}
+    name: str  # "A" for the baseline, or "B"
+    path: Path  # the directory, or the single log
+    logs: list[JobLog] = []  # those that count as jobs
+    left_out: dict[Path, str] = {}  # file or folder -> why it does not count as a job
+    scores: dict[Path, Score] = {}  # log of a job -> its score in the common window
 
     @property
     def values(self) -> list[float]:
@@ -93,19 +85,13 @@ class Side(msgspec.Struct, kw_only=True):
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """Side B against side A, the baseline.
-
-    Attributes:
-        kind: the verdict on B; INVALID if the sides did not run the same training.
-        comparison: the figures behind the verdict; None if there is none.
-        reasons: why there is no verdict, and remarks on the comparison.
-    """
+    """Side B against side A, the baseline."""
 
     a: Side
     b: Side
-    kind: VerdictKind
-    comparison: Comparison | None
-    reasons: tuple[str, ...]
+    kind: VerdictKind  # the verdict on B; INVALID if the sides did not run the same training
+    comparison: Comparison | None  # the figures behind the verdict; None if there is none
+    reasons: tuple[str, ...]  # why there is no verdict, and remarks on the comparison
 
 
 # verdict of a gate -> its answer and the exit status; every other verdict passes

@@ -64,32 +64,21 @@ _Ticks = tuple[tuple[float, str], ...]  # the place and the text of each tick of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestRow:
-    """An arm of a forest plot.
-
-    Attributes:
-        name: the arm.
-        what: the settings of the arm; "" if they are not known.
-        n: the number of its trials.
-        verdict: its verdict in a few words.
-        looks: the verdict's kind in lower case, which gives the row its colour and shape; followed
-            by `hollow` if it is not known that the settings were in effect.
-        at, low, high: the places of the change and of the ends of its interval, in percent; the
-            ends are None without an interval.
-        delta, ends: the change and its interval as text.
-        is_best: whether the arm is the winner.
-    """
+    """An arm of a forest plot; places are in percent of the width."""
 
     name: str
-    what: str
-    n: str
-    verdict: str
+    what: str  # the settings of the arm; "" if they are not known
+    n: str  # the number of its trials
+    verdict: str  # in a few words
+    # the verdict's kind in lower case, which gives the row its colour and shape; followed by
+    # `hollow` if it is not known that the settings were in effect
     looks: str
-    at: float
-    low: float | None
+    at: float  # the place of the change
+    low: float | None  # the places of the ends of its interval; None without an interval
     high: float | None
-    delta: str
+    delta: str  # the change and its interval as text
     ends: str
-    is_best: bool
+    is_best: bool  # whether the arm is the winner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

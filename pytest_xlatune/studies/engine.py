@@ -29,6 +29,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from pytest_xlatune.model.profile import BASELINE_ID, Profile
 from pytest_xlatune.model.result import Comparison, VerdictKind
@@ -109,21 +110,13 @@ class Screened:
         return trials if self.slots is None else self.slots.place_blocks(trials)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """The blocks so far.
+class Blocks(NamedTuple):
+    """The blocks so far."""
 
-    Attributes:
-        design: the design of the blocks that decide.
-        planned: the trials of all blocks that can be planned by now.
-        staying: ids of the arms that no cut has dropped, the best first, including the alias.
-        comparison: the comparison on the deciding blocks; None while trials are missing.
-    """
-
-    design: ConfirmDesign
-    planned: tuple[Trial, ...]
-    staying: tuple[str, ...]
-    comparison: BlockComparison | None = None
+    design: ConfirmDesign  # the design of the blocks that decide
+    planned: tuple[Trial, ...]  # the trials of all blocks that can be planned by now
+    staying: tuple[str, ...]  # the arms that no cut has dropped, the best first, the alias too
+    comparison: BlockComparison | None = None  # on the deciding blocks; None while trials miss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,10 +159,9 @@ class SweepDecision:
         return tuple(profile.id for profile in self.entered if profile.id != ALIAS.id)
 
     @cached_property
-    def staying_finalists(self) -> tuple[str, ...]:
+    def staying_finalists(self) -> frozenset[str]:
         """The finalists that no cut has dropped so far."""
-        staying = self.blocks.staying if self.blocks else ()
-        return tuple(arm for arm in self.finalists if arm in staying)
+        return frozenset(self.finalists).intersection(self.blocks.staying if self.blocks else ())
 
 
 def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> SweepDecision:
@@ -333,13 +325,13 @@ def confirm(screened: Screened, layout: Plan, entered: Sequence[Profile]) -> Blo
     for number, width in enumerate(design.all_widths, start=1):
         if width < width_before:
             if past.not_over(planned):
-                return Blocks(design=design, planned=planned, staying=staying)
+                return Blocks(design, planned, staying)
             staying = _narrowed(screened, staying, width, design, after=number - 1)
         in_block = [profiles[arm] for arm in staying if arm not in past.dropped]
         planned += screened.block(in_block, number, design)
         width_before = width
     if past.not_over(planned):
-        return Blocks(design=design, planned=planned, staying=staying)
+        return Blocks(design, planned, staying)
     compared = {key.arm for key, result in past.confirm.items() if result.trial.design == design}
     compared -= {BASELINE_ID, *past.dropped}
     comparison = compare_blocks(
@@ -351,7 +343,7 @@ def confirm(screened: Screened, layout: Plan, entered: Sequence[Profile]) -> Blo
     faster = {arm for arm, kind in comparison.kinds.items() if kind is VerdictKind.FASTER}
     if not faster - {ALIAS.id}:
         planned += spare_blocks(screened, staying, planned, baselines=design.baselines)
-    return Blocks(design=design, planned=planned, staying=staying, comparison=comparison)
+    return Blocks(design, planned, staying, comparison)
 
 
 def _narrowed(

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell, Protocol
-from pytest_xlatune.model.message import Message, say
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import Score, TrialResult, TrialStatus
@@ -42,7 +42,6 @@ AGAIN = "again"  # the stage of a second run in the screen
 LOOK_STAGE = "look"  # the stage of the first rotation, which tests whether programs can take turns
 TURNS = "rotation"  # the stage of the other rotations
 SPARE = 3  # the `look` of a design of spare blocks, which decide nothing and spend no alpha
-CANNOT_RUN = say("it cannot run")
 ALIAS = Profile(
     id="baseline-aa", wave="confirm", origin=say("the baseline under an alias: an A/A control")
 )
@@ -237,13 +236,10 @@ class Past:
     is_split: bool
 
     @cached_property
-    def dropped(self) -> Mapping[str, Message]:
-        """Arm in blocks -> why it cannot run."""
-        return {
-            key.arm: result.reason or CANNOT_RUN
-            for key, result in sorted(self.confirm.items(), key=itemgetter(0))
-            if result.status is TrialStatus.DROPPED
-        }
+    def dropped(self) -> frozenset[str]:
+        """The arms in blocks that cannot run."""
+        results = self.confirm.items()
+        return frozenset(key.arm for key, run in results if run.status is TrialStatus.DROPPED)
 
     def scored_in_blocks(
         self, *, design: ConfirmDesign | None = None, until: float = math.inf

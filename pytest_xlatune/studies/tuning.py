@@ -231,7 +231,7 @@ def _rotation_lines(plan: TuningPlan) -> Iterator[Message]:
     if plan.why_none_rotates is not None:
         yield say("no profile rotates: {why}", why=plan.why_none_rotates)
         return
-    turns = plan.turns
+    turns = plan.turns_by()
     turning = [profile.id for profile in plan.profiles if plan.can_turn(profile)]
     yield say(
         "ranked in rotations: {arms}. A look, then {rotations:+rotation}, the baseline "

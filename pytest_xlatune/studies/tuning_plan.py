@@ -307,25 +307,20 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         candidates = (profile for rule in self.singles for profile in rule.all_candidates)
         return frozenset(profile.id for profile in (*self.profiles, *candidates))
 
-    @cached_property
-    def turns(self) -> TurnLayout:
-        """The turns of a rotation as planned before the first one shows how long a step takes."""
-        return self.turns_by(self._pace)
-
     @property
     def _pace(self) -> JobPace:
+        """The pace of the jobs before the look shows it."""
         protocol, pace = self.cell.protocol, self.rotation.pace if self.rotation else None
         return pace or JobPace.guessed(protocol.deadline_s, protocol.steps)
 
-    def turns_by(self, pace: JobPace | None) -> TurnLayout:
-        """Return the turns of a rotation for jobs with this pace; None if it is unknown."""
-        protocol = self.cell.protocol
-        return TurnLayout.paced(pace or JobPace.guessed(protocol.deadline_s, protocol.steps))
+    def turns_by(self, pace: JobPace | None = None) -> TurnLayout:
+        """Return the turns of a rotation for jobs with this pace; None before the look."""
+        return TurnLayout.paced(pace or self._pace)
 
     def rotation_work(self, count: int) -> JobWork:
         """Return the work of some rotations of all profiles that take turns."""
         programs = self.turned + COPIES
-        steps = self.turns.steps(programs) + FIRST_STEPS
+        steps = self.turns_by().steps(programs) + FIRST_STEPS
         return JobWork(jobs=count, steps=count * steps, compilations=count * programs)
 
     @cached_property
@@ -333,7 +328,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         """The work of this plan at most, and that of the same plan without rotations."""
         steps = self.cell.protocol.steps
         jobs = self._jobs - self.rotations
-        rotations = self.rotations - LOOK_JOBS - (RANKINGS - self.turns.rankings)
+        rotations = self.rotations - LOOK_JOBS - (RANKINGS - self.turns_by().rankings)
         ordinary = JobWork(jobs=jobs + LOOK_JOBS, steps=jobs * steps, compilations=LOOK_JOBS)
         others = self.after_failed_rotations(0)._jobs  # noqa: SLF001 - another instance
         return (

@@ -192,29 +192,27 @@ def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
     # The outcome is left out: a retry of the rotation says nothing about a program, unless the
     # program is blamed for it.
     blamed = tuple(blame for blame in rotation.blamed if blame.program == program)
-    job_result = TrialResult(
-        trial=job,
-        status=TrialStatus.UNMEASURED,
-        reason=first([rotation.reason, result.reason]) or say("it had no turn that counts"),
-        job_ids=result.job_ids,
-        epoch=result.epoch,
-        rotation=RotationResult(blamed=blamed),
-    )
-    if (left_out := _left_out(rotation, program)) is not None:
-        return replace(job_result, status=TrialStatus.DROPPED, reason=left_out)
-    score = _score_of(result)
+    left_out, score = _left_out(rotation, program), _score_of(result)
     change = score.of(program) if score is not None else None
-    if score is None or change is None:
-        return job_result
+    if left_out is not None or score is None or change is None:
+        why = first([left_out, rotation.reason, result.reason])
+        return TrialResult(
+            trial=job,
+            status=TrialStatus.UNMEASURED if left_out is None else TrialStatus.DROPPED,
+            reason=why or say("it had no turn that counts"),
+            job_ids=result.job_ids,
+            epoch=result.epoch,
+            rotation=RotationResult(blamed=blamed),
+        )
     # A program with the same text as the baseline still has a score of its own: the level at which
     # LLVM optimises loops is not in the text, and can make a step 2.2 times slower.
-    program_score = replace(score, programs=(change,), turns=())
-    return replace(
-        job_result,
+    return TrialResult(
+        trial=job,
         status=TrialStatus.MEASURED,
-        reason=None,
         score=_job_score(score, change, base),
-        rotation=RotationResult(score=program_score, blamed=blamed),
+        job_ids=result.job_ids,
+        epoch=result.epoch,
+        rotation=RotationResult(score=replace(score, programs=(change,), turns=()), blamed=blamed),
     )
 
 
@@ -272,7 +270,7 @@ def with_rotations(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) ->
     if so_far.look is None:
         if so_far.looks:
             return (so_far.looks[0].trial,)
-        programs, turn_steps = (RotatedProgram(id=BASELINE.id),), plan.turns.turn_steps
+        programs, turn_steps = (RotatedProgram(id=BASELINE.id),), plan.turns_by().turn_steps
         spec = RotationSpec(programs=programs, order=(0,), turn_steps=turn_steps)
         look = plan.orders.trial(BASELINE, LOOK_STAGE)
         return (replace(look, arm=ROTATION, rotation=Rotation(number=0, spec=spec)),)

@@ -58,10 +58,11 @@ from pytest_xlatune.studies import (
     Study,
     remembered,
 )
-from pytest_xlatune.studies.trials import ALIAS, CANNOT_RUN, Past, fitted, losses_of, read, usable
+from pytest_xlatune.studies.trials import ALIAS, Past, fitted, losses_of, read, usable
 
 NO_SCORE = say("no score")
 NOT_YET_MEASURED = say("not measured yet")
+_CANNOT_RUN = say("it cannot run")
 NOT_FINITE = say("its score is not finite")
 _CLASS = "{cls}"
 _HANGS = (FailureClass.HANG_INIT, FailureClass.HANG_SILENT_OOM, FailureClass.HANG_MID_TRAINING)
@@ -301,7 +302,7 @@ def arm_veto(past: Past, arm: str, *, tolerance: float) -> Veto | None:
     trials = past.trials_of(arm)
     for result in trials:
         if result.status is TrialStatus.DROPPED:
-            return Veto(why=result.reason or CANNOT_RUN, can_run=False)
+            return Veto(why=result.reason or _CANNOT_RUN, can_run=False)
     others, first_loss = past.baseline_losses
     losses = losses_of(trials) if others else []
     why = first(

@@ -2,25 +2,49 @@
 
 Every profile is measured once, in random order among baselines; this ranks. On many node slots the
 best run a second time. The best few enter a block with baselines, the best of these enter further
-blocks, each in its own random order, and only those that stay to the end get a verdict. The study
-is pure and deterministic: every process with the same study and history proposes and concludes the
-same. This module must not know of executors, ledgers, clocks or logs.
+blocks, each in its own random order, and only those that stay to the end get a verdict.
+
+A job in which the programs of several profiles take turns is a rotation. It ranks the programs and
+decides nothing: a program may be fast in turns and slow once it is deployed, or may warm up
+differently after each switch. Such a program may be ranked too high, but the rotation gives it no
+verdict. The score of a program in a rotation becomes the result of a screening trial of its
+profile. So waves, finalists, blocks and verdicts are the same as in any sweep, and the blocks are
+ordinary jobs. The first rotation is the look: it runs the baseline alone to show whether the
+trainer can rotate. If the look or the rotation after it shows that the trainer cannot, all profiles
+run as jobs. A rotation that was cancelled, or lost through the site, stops the sweep and is tried
+again.
+
+The study is pure and deterministic: every process with the same study and history proposes and
+concludes the same. This module must not know of executors, ledgers, clocks or logs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from msgspec.structs import replace
 
-from pytest_xlatune.model.message import Message, MessageCode, coded, say
-from pytest_xlatune.model.profile import BASELINE_ID
-from pytest_xlatune.model.result import Conclusion
-from pytest_xlatune.model.sentences import RANKING_ONLY
-from pytest_xlatune.model.trial import Trial
+from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.message import Message, MessageCode, coded, first, say
+from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
+from pytest_xlatune.model.result import (
+    Conclusion,
+    RotationResult,
+    Score,
+    TrialResult,
+    TrialStatus,
+)
+from pytest_xlatune.model.rotation import RotatedProgram, RotationSpec
+from pytest_xlatune.model.rotation_score import ProgramChange, RotationScore
+from pytest_xlatune.model.rotation_score import copies as copies_of_baseline
+from pytest_xlatune.model.sentences import PROGRAM_REFUSED, PROGRAM_TOO_LARGE, RANKING_ONLY
+from pytest_xlatune.model.trial import ROTATION, Rotation, Trial
 from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.stats.rotations import COPIES, LOOK_JOBS, RANKINGS, JobWork
+from pytest_xlatune.stats.rounds import draw_turns
 from pytest_xlatune.studies import (
     NOT_YET,
     Answer,
@@ -35,21 +59,25 @@ from pytest_xlatune.studies import (
 from pytest_xlatune.studies.conclude import conclusion
 from pytest_xlatune.studies.engine import SweepDecision, decide
 from pytest_xlatune.studies.slots import Slots
-from pytest_xlatune.studies.trials import AGAIN, pace_of, wave_order
-from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA, RotationRule, TuningPlan
-from pytest_xlatune.studies.turning import (
-    Rotations,
-    next_rotation,
-    rotations,
-    turned_trials,
-    with_rotations,
+from pytest_xlatune.studies.trials import (
+    AGAIN,
+    LOOK_STAGE,
+    STUDY,
+    TURNS,
+    pace_of,
+    usable,
+    wave_order,
 )
+from pytest_xlatune.studies.tuning_plan import DEFAULT_SIGMA, RotationRule, TuningPlan
 from pytest_xlatune.studies.verdicts import arm_answer, as_answer, deployed
+from pytest_xlatune.studies.waves import Waves
 
 __all__ = ["RotationRule", "TuningStudy"]
 
 _EVIDENCE_WAVE = "wave1_5"  # the wave to which the evidence run belongs
 _SIGMAS = (0.003, 0.006, 0.010)  # job noise of a quiet, a usual and a noisy cell
+_LONGER = 2.0  # a rotation may take so many times as long as the times of the look predict
+_COMPILES_S = 300  # seconds allowed for each program to compile if the look has not measured it
 
 
 class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
@@ -308,3 +336,294 @@ def _trial_lines(plan: TuningPlan, *, screened: int) -> Iterator[Message]:
         if sigma is None
         else None,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rotations:
+    """The rotations of a sweep so far. It has no `__slots__`, so that properties are cached.
+
+    Attributes:
+        looks: the looks that have begun; more than one if a look was lost.
+        numbered: the other rotations that have begun, in the order of their numbers.
+        results: the history, in which each program of a rotation counts as an ordinary trial.
+    """
+
+    looks: tuple[TrialResult, ...]
+    numbered: tuple[tuple[Rotation, TrialResult], ...]
+    results: tuple[TrialResult, ...]
+
+    @property
+    def trials(self) -> tuple[TrialResult, ...]:
+        """The looks and the other rotations that have begun."""
+        return (*self.looks, *(result for _, result in self.numbered))
+
+    @property
+    def look(self) -> TrialResult | None:
+        """The look that is over; None if none is over yet."""
+        return next((result for result in self.looks if result.status.is_final), None)
+
+    @cached_property
+    def why_not(self) -> Message | None:
+        """Why nothing can rotate, by the look or the first rotation; None unless one shows that.
+
+        A rotation that could not be measured shows nothing: the next session tries it again.
+        """
+        over = (result for _, result in self.numbered if result.status.is_final)
+        look, first_rotation = self.look, next(over, None)
+        for result in (look, first_rotation):
+            if result is None or result.status is TrialStatus.UNMEASURED:
+                continue
+            turns = result.rotation
+            if turns is None or not (turns.is_found if result is look else _score_of(result)):
+                text = "all profiles are jobs, because programs cannot take turns: {reason}"
+                if result is not look:
+                    text = (
+                        "all profiles are jobs, because the first rotation measured nothing: "
+                        "{reason}"
+                    )
+                return say(text, reason=first([result.reason, turns.reason if turns else None]))
+        return None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a rotation could not be measured, so that the next session tries it again."""
+        return any(result.status is TrialStatus.UNMEASURED for result in self.trials)
+
+    @property
+    def message(self) -> Message:
+        """How many rotations have run so far."""
+        scores = [score for _, result in self.numbered if (score := _score_of(result)) is not None]
+        profiles = {name for rotation, _ in self.numbered for name in _profiles_in(rotation)}
+        return say(
+            "{profiles:+profile} took turns, to be ranked: {rotations:+rotation} with "
+            "{turns:+turn} so far",
+            profiles=len(profiles),
+            rotations=len(scores),
+            turns=sum(len(score.turns) for score in scores),
+        )
+
+
+def _profiles_in(rotation: Rotation) -> Mapping[str, RotatedProgram]:
+    """Return profile id -> program, for the programs of a rotation that are not the baseline."""
+    return {program.id: program for program in rotation.spec.programs if not program.is_baseline}
+
+
+def _score_of(result: TrialResult) -> RotationScore | None:
+    """Return the score of a rotation; None if it was not measured."""
+    is_measured = result.status is TrialStatus.MEASURED and result.rotation is not None
+    return result.rotation.score if is_measured and result.rotation else None
+
+
+def rotations(plan: TuningPlan, history: History) -> Rotations:
+    """Return the rotations in the history of a sweep, and the results of their programs."""
+    rotated = [
+        (result.trial.rotation, result)
+        for result in history
+        if result.trial.study == STUDY
+        and result.trial.cell_digest == plan.cell.digest
+        and result.trial.rotation is not None
+    ]
+    looks = tuple(result for rotation, result in rotated if rotation.is_look)
+    others = [(rotation, result) for rotation, result in rotated if not rotation.is_look]
+    numbered = tuple(sorted(others, key=lambda pair: pair[0].number))
+    ordinary = tuple(result for result in history if result.trial.rotation is None)
+    # the look runs only the baseline, so it counts as a job of the baseline
+    results = [
+        *ordinary,
+        *(
+            replace(result, trial=replace(result.trial, arm=BASELINE.id, rotation=None))
+            for result in looks
+        ),
+    ]
+    baseline_score = next((score for result in looks if (score := usable(result))), None)
+    for rotation, result in numbered:
+        if result.status.is_final:
+            results += _programs(plan, rotation, result, results, baseline_score)
+    so_far = Rotations(looks=looks, numbered=numbered, results=tuple(results))
+    if so_far.why_not is not None:
+        return Rotations(looks=looks, numbered=numbered, results=ordinary)
+    return so_far
+
+
+def _programs(
+    plan: TuningPlan,
+    rotation: Rotation,
+    result: TrialResult,
+    before: Sequence[TrialResult],
+    base: Score | None,
+) -> list[TrialResult]:
+    """Return a result for each program of a rotation whose profile was not edited since.
+
+    `before` has ordinary trials, and the programs of earlier rotations as trials; `base` is the
+    score of the baseline as a job, None if it has none.
+    """
+    programs = _profiles_in(rotation)
+    profiles = {profile.id: profile for profile in plan.profiles}
+    # the name determines the profile that a search proposed, even if it would propose others now
+    for name in programs:
+        for search in plan.searches:
+            if (profile := search.find(name)) is not None:
+                profiles.setdefault(name, profile)
+    if not profiles.keys() >= programs.keys():
+        profiles |= Waves(plan, before, None).profiles
+    ranked_arms = [earlier.trial.arm for earlier in before if earlier.rotation is not None]
+    return [
+        _as_job(
+            result,
+            plan.orders.trial(profile, profile.wave, position=ranked_arms.count(name)),
+            base,
+        )
+        for name, program in programs.items()
+        if (profile := profiles.get(name)) is not None
+        and program.options == plan.turn_options(profile)
+    ]
+
+
+def _as_job(result: TrialResult, job: Trial, base: Score | None) -> TrialResult:
+    """Return the result of a program in a rotation as if `job` had been an ordinary trial.
+
+    Its score is its change on top of `base`, the score of the baseline as a job. If that is None,
+    the turns of the baseline in the rotation are used.
+    """
+    rotation, program = result.rotation or RotationResult(), job.arm
+    # The outcome is left out: a retry of the rotation says nothing about a program, unless the
+    # program is blamed for it.
+    blamed = tuple(blame for blame in rotation.blamed if blame.program == program)
+    left_out, score = _left_out(rotation, program), _score_of(result)
+    change = score.of(program) if score is not None else None
+    if left_out is not None or score is None or change is None:
+        why = first([left_out, rotation.reason, result.reason])
+        return TrialResult(
+            trial=job,
+            status=TrialStatus.UNMEASURED if left_out is None else TrialStatus.DROPPED,
+            reason=why or say("it had no turn that counts"),
+            job_ids=result.job_ids,
+            epoch=result.epoch,
+            rotation=RotationResult(blamed=blamed),
+        )
+    # A program with the same text as the baseline still has a score of its own: the level at which
+    # LLVM optimises loops is not in the text, and can make a step 2.2 times slower.
+    return TrialResult(
+        trial=job,
+        status=TrialStatus.MEASURED,
+        score=_job_score(score, change, base),
+        job_ids=result.job_ids,
+        epoch=result.epoch,
+        rotation=RotationResult(score=replace(score, programs=(change,), turns=()), blamed=blamed),
+    )
+
+
+def _job_score(score: RotationScore, change: ProgramChange, base: Score | None) -> Score:
+    """Return the score of a program: its change on top of the score of the baseline."""
+    if base is None:
+        log_rate = math.log(score.tokens or 1.0) + score.level
+        base = Score(value=log_rate, step_s=math.exp(-score.level), n_steps=0, window=(0, 0))
+    value, figure = base.value + change.change, base.figure
+    return Score(
+        value=value,
+        tgs=None if figure else math.exp(value),
+        step_s=None if base.step_s is None else base.step_s * math.exp(-change.change),
+        n_steps=sum(turn.steps for turn in score.turns if turn.program == change.program),
+        window=(0, 0),
+        figure=replace(figure, value=math.exp(value)) if figure else None,
+    )
+
+
+def _left_out(rotation: RotationResult, program: str) -> Message | None:
+    """Return why a program had no turn: it ended a job, was refused, or is too large; else None."""
+    for blame in rotation.blamed:
+        if blame.program == program and not blame.is_suspect:
+            meaning = FailureClass(blame.cls).meaning
+            return say("a rotation died of it: {meaning}", meaning=meaning, cls=blame.cls)
+    read = rotation.read
+    if read is not None and program in read.refused:
+        return say(PROGRAM_REFUSED, program=program, said=read.refused[program])
+    if read is not None and program in read.left_out:
+        return say(PROGRAM_TOO_LARGE, program=program, gib=read.left_out[program] / 2**30)
+    return None
+
+
+def turned_trials(plan: TuningPlan, due: Sequence[Trial]) -> list[Trial]:
+    """Return the trials that a rotation can replace: screening trials that are no baselines."""
+    return [
+        trial
+        for trial in due
+        if plan.rotates
+        and trial.is_screened
+        and not trial.is_baseline
+        and plan.can_turn(trial.profile)
+    ]
+
+
+def with_rotations(plan: TuningPlan, so_far: Rotations, due: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the due trials, with those that can take turns replaced by the next rotation.
+
+    The look comes first, because it shows whether any profile can take turns: it is one turn of the
+    baseline alone, with the steps of a turn of a rotation.
+    """
+    turned = turned_trials(plan, due)
+    if not turned:
+        return tuple(due)
+    if so_far.look is None:
+        if so_far.looks:
+            return (so_far.looks[0].trial,)
+        programs, turn_steps = (RotatedProgram(id=BASELINE.id),), plan.turns_by().turn_steps
+        spec = RotationSpec(programs=programs, order=(0,), turn_steps=turn_steps)
+        look = plan.orders.trial(BASELINE, LOOK_STAGE)
+        return (replace(look, arm=ROTATION, rotation=Rotation(number=0, spec=spec)),)
+    others = (trial for trial in due if trial not in turned)
+    open_ones = [result.trial for _, result in so_far.numbered if not result.status.is_final]
+    return (*others, *(open_ones or [next_rotation(plan, so_far, turned)]))
+
+
+def next_rotation(plan: TuningPlan, so_far: Rotations, turned: Sequence[Trial]) -> Trial:
+    """Return the next rotation, with the trials that were ranked least often.
+
+    Each round of a search has rotations of its own, after those of the other waves.
+    """
+    searched_waves = [search.wave for search in plan.searches]
+    groups = [[trial for trial in turned if trial.stage not in searched_waves]]
+    groups += ([trial for trial in turned if trial.stage == wave] for wave in searched_waves)
+    chosen = next(group for group in groups if group)
+    least = min(trial.position for trial in chosen)
+    order = {profile.id: at for at, profile in enumerate(plan.profiles)}
+    # programs run in the order of the sweep file, so its author can put one that may abort first
+    profiles: list[Profile] = sorted(
+        (trial.profile for trial in chosen if trial.position == least),
+        key=lambda profile: order.get(profile.id, len(order)),
+    )
+    number = max((rotation.number for rotation, _ in so_far.numbered), default=0) + 1
+    turns = plan.turns_by(None if so_far.look is None else pace_of([so_far.look]))
+    programs = [RotatedProgram(id=copy_id) for copy_id in copies_of_baseline(COPIES)]
+    programs += [
+        RotatedProgram(id=profile.id, options=dict(options))
+        for profile in profiles
+        if not isinstance(options := plan.turn_options(profile), Message)
+    ]
+    rng_seed = f"{plan.seed} {plan.orders.cell_digest} {number}"
+    spec = RotationSpec(
+        programs=tuple(programs),
+        order=draw_turns(len(programs), COPIES, turns.rounds, rng_seed),
+        turn_steps=turns.turn_steps,
+    )
+    steps = Rotation(number=number, spec=spec).steps
+    limit_s = _limit_s(plan, len(programs), steps, so_far.look)
+    return replace(
+        plan.orders.trial(BASELINE, TURNS, position=number),
+        arm=ROTATION,
+        protocol=replace(plan.cell.protocol, steps=steps, profiler=""),
+        rotation=Rotation(number=number, spec=spec, deadline_s=limit_s),
+    )
+
+
+def _limit_s(plan: TuningPlan, programs: int, steps: int, look: TrialResult | None) -> int:
+    """Return the time limit in seconds of a rotation with so many steps, by the look's times."""
+    protocol = plan.cell.protocol
+    read = look.rotation.read if look is not None and look.rotation else None
+    compiled_s = [program.compile_s for program in read.compiled] if read else []
+    base = usable(look) if look is not None else None
+    if compiled_s and base is not None and base.step_s is not None:
+        extra_s = _LONGER * (programs * max(compiled_s) + steps * base.step_s)
+    else:  # as slow as the deadline of an ordinary trial allows
+        extra_s = protocol.deadline_s * steps / protocol.steps + programs * _COMPILES_S
+    return protocol.deadline_s + math.ceil(extra_s)

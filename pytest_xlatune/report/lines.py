@@ -216,7 +216,8 @@ def live_line(
             name = "baseline" if trial.is_baseline else trial.stage
             where = f"{name} block {trial.block}" if trial.block else name
         else:
-            where = f"{words_beside(verdict)} {percent(delta)} so far, n = {verdict.n}"
+            where = f"{words_beside(verdict)} {percent(delta)} so far"
+            where += f", n = {verdict.n}" if trial.block else ""
         outcome = f"{speed(score)}{step(score, ' ')} {where}"
     return f"{_trial_and_job(result)} {outcome} | {progress}"
 
